@@ -1,0 +1,1 @@
+"""Fused embedding lookups for TensorFlow: ops, feature columns and a graph rewriter."""
