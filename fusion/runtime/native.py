@@ -295,6 +295,7 @@ def _take_inputs(frame: int) -> None:
 # C API calls set the status, also when they succeed: after an error none may follow, or the error
 # would be lost.
 
+
 @jit
 def _hold(frame: int, tensor: int) -> int:
     """Makes the frame the owner of `tensor` and gives the address of its elements."""
