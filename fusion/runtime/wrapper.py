@@ -100,6 +100,8 @@ def _check_attrs(spec: OpSpec, attrs: Mapping[str, Any]) -> None:
         value = attrs[attr.name]
         if value is None:
             continue
+        if isinstance(value, bytes):
+            value = value.decode()  # as `Operation.get_attr` gives strings
         if attr.allowed and value not in attr.allowed:
             raise ValueError(
                 f"{spec.python_name}: {attr.name} must be one of {attr.allowed}, not {value!r}"
