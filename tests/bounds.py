@@ -60,7 +60,7 @@ class Bounds:
         total = np.zeros(self.table.shape)
         np.add.at(total, self.values, terms)
         added = np.bincount(self.values, minlength=len(self.table))[:, None]
-        lengths = added + (self.counts.max() if self.weights is not None else 0)
+        lengths: Array = added + (self.counts.max() if self.weights is not None else 0)
         if self.max_norm is not None:
             norms = np.maximum(self.norms, 1e-300)
             along = (np.abs(self.table) * total).sum(1, keepdims=True)

@@ -28,7 +28,7 @@ def sparse(
     `negative` is the fraction of ids that are invalid; `shuffled` mixes the rows.
     """
     rows = np.repeat(np.arange(len(lengths)), lengths)
-    columns = np.concatenate([np.arange(n) for n in lengths] or [np.zeros(0)])
+    columns = np.concatenate([np.arange(n) for n in [0, *lengths]])
     order = rng.permutation(len(rows)) if shuffled else np.arange(len(rows))
     values = rng.integers(0, vocabulary, len(rows)).astype(dtype)
     values[rng.random(len(rows)) < negative] = -1

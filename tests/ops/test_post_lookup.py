@@ -144,7 +144,7 @@ def compare(mode, arrays, exact, weighted=False, **attrs):
 
 
 @pytest.mark.parametrize("combiner", COMBINERS)
-@pytest.mark.parametrize("n_shards", [1, 2, 5])
+@pytest.mark.parametrize("n_shards", [1, 3])
 @pytest.mark.parametrize("dim", [1, 2, 5, 8, 16, 31, 64, 300])
 def test_unweighted_bags_have_stock_bits(combiner, n_shards, dim):
     arrays = batch(dim, [*range(41), 100, 257, 400], dim, n_shards)
@@ -157,7 +157,7 @@ def test_unweighted_bags_have_stock_bits(combiner, n_shards, dim):
 @pytest.mark.parametrize("max_norm", [-1.0, 0.5])
 def test_weights_and_max_norm(mode, combiner, weighted, max_norm):
     exact = not weighted and max_norm < 0
-    for dim in (1, 16, 300):
+    for dim in (1, 16, 300) if mode == "eager" else (16,):
         arrays = batch(dim, [1, 1, 7, 0, 30, 200], dim, n_shards=2)
         compare(mode, arrays, exact, weighted, combiner=combiner, max_norm=max_norm)
 
