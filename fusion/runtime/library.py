@@ -83,10 +83,10 @@ def path() -> str:
     return str(tf.sysconfig.get_lib()) + "/libtensorflow_framework.so.2"
 
 
-def missing_symbols(names: tuple[str, ...] = SYMBOLS) -> list[str]:
-    """Those of `names` that this TensorFlow does not export."""
+def missing_symbols() -> list[str]:
+    """Those of `SYMBOLS` that this TensorFlow does not export."""
     handle = ctypes.CDLL(path())
-    return [name for name in names if not hasattr(handle, name)]
+    return [name for name in SYMBOLS if not hasattr(handle, name)]
 
 
 @cache
