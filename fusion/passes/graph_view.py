@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 from tensorflow.core.framework import (
     attr_value_pb2,
     function_pb2,
     graph_pb2,
     node_def_pb2,
+    tensor_pb2,
     tensor_shape_pb2,
+    types_pb2,
 )
 from tensorflow.python.framework import tensor_util
 
@@ -31,6 +34,11 @@ RETURN = "^return"
 _ALIAS_OPS = frozenset({"Identity", "Snapshot"})
 _FRAME_OPS = frozenset({"Enter", "RefEnter"})
 _SHAPED_OPS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
+
+_INTEGERS: dict[int, tuple[type[np.integer[Any]], str]] = {
+    types_pb2.DT_INT32: (np.int32, "int_val"),
+    types_pb2.DT_INT64: (np.int64, "int64_val"),
+}
 
 Shape = tuple[int | None, ...]
 
@@ -76,6 +84,7 @@ class GraphView:
         self._tensors: dict[str, Tensor] = {}
         self._strings: dict[Tensor, str] = {}
         self._suffixes: dict[str, dict[str, int]] = {}
+        self._constants: dict[str, npt.NDArray[Any] | None] = {}
         self._has_loops: bool | None = None
         self.nodes: dict[str, node_def_pb2.NodeDef] = {}
         if definition is not None:
@@ -248,12 +257,12 @@ class GraphView:
 
     def constant(self, tensor: Tensor) -> npt.NDArray[Any] | None:
         """Returns the value of a constant (through aliases), or None."""
-        tensor = self.resolve(tensor)
-        node = self.nodes.get(tensor.node)
-        if node is None or node.op != "Const":
-            return None
-        value: npt.NDArray[Any] = tensor_util.MakeNdarray(node.attr["value"].tensor)
-        return value
+        name = self.resolve(tensor).node
+        if name not in self._constants:
+            node = self.nodes.get(name)
+            is_constant = node is not None and node.op == "Const"
+            self._constants[name] = _decode(node.attr["value"].tensor) if is_constant else None
+        return self._constants[name]
 
     def shape(self, tensor: Tensor) -> Shape | None:
         """Returns the static shape with None for unknown sizes, or None for an unknown rank."""
@@ -313,6 +322,20 @@ class GraphView:
             shapes = node.attr["_handle_shapes"].list.shape
             return _dims(shapes[0]) if shapes and not shapes[0].unknown_rank else None
         return None
+
+
+def _decode(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any]:
+    """Returns a tensor's value; the integers that shapes are made of by a short way."""
+    if proto.dtype in _INTEGERS:
+        dtype, field = _INTEGERS[proto.dtype]
+        shape = tuple(dim.size for dim in proto.tensor_shape.dim)
+        if proto.tensor_content:
+            return np.frombuffer(proto.tensor_content, dtype).reshape(shape)
+        numbers = getattr(proto, field)
+        if len(numbers) == 1:
+            return np.full(shape, numbers[0], dtype)
+    value: npt.NDArray[Any] = tensor_util.MakeNdarray(proto)
+    return value
 
 
 def _dims(shape: tensor_shape_pb2.TensorShapeProto) -> Shape:

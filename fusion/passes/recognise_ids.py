@@ -9,6 +9,7 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.match import Match, NoMatch, Stage
+from fusion.passes.row_gather import is_row_gather
 from fusion.passes.shapes import Element, Item, ShapeMath
 
 _ID_DTYPES = (types_pb2.DT_INT32, types_pb2.DT_INT64)
@@ -150,17 +151,6 @@ def _gathered_rows(view: GraphView, tensor: Tensor) -> _Gathered | NoMatch:
         return NoMatch("the ids are not pruned by a gather of the kept entries", tensor.node)
     source, kept = view.inputs(tensor.node)[:2]
     return _Gathered(source, kept, (*nodes, tensor.node, *view.aliases(kept)))
-
-
-def is_row_gather(view: GraphView, name: str) -> bool:
-    """Whether the node is a plain gather along axis 0: `inputs[0][inputs[1]]`."""
-    op = view.op(name)
-    if op == "Gather":
-        return True
-    if op != "GatherV2" or view.int_attr(name, "batch_dims"):
-        return False
-    axis = view.constant(view.inputs(name)[2])
-    return axis is not None and axis.size == 1 and int(axis.reshape(())) == 0
 
 
 def _match_kept(

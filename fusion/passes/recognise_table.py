@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from fusion.passes.graph_view import ARG_OP, GraphView, Shape, Tensor
 from fusion.passes.match import Match, NoMatch, Stage
-from fusion.passes.recognise_ids import Fill, is_row_gather
+from fusion.passes.recognise_ids import Fill
 from fusion.passes.recognise_reduction import Reduction
+from fusion.passes.row_gather import is_row_gather
 
 _STITCHES = frozenset({"ParallelDynamicStitch", "DynamicStitch"})
 _CLIPPED = frozenset({"RealDiv", "Div", "DivNoNan", "Mul", "Select", "SelectV2"})

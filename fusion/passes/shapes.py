@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.row_gather import is_row_gather
 
 _LONGEST = 16
 _INTEGERS = (3, 9)  # DT_INT32, DT_INT64
@@ -75,7 +76,7 @@ class ShapeMath:
         inputs, op = self.view.inputs(tensor.node), self.view.op(tensor.node)
         if op == "Prod":
             return self._product(tensor.node, depth)
-        if op == "GatherV2" and self._is_zero(inputs[2]):
+        if op == "GatherV2" and is_row_gather(self.view, tensor.node):
             return self._element(inputs[0], self.scalar(inputs[1], depth - 1), depth)
         if op == "StridedSlice":
             picked = self._strided(tensor.node, depth)
