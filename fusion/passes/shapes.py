@@ -112,7 +112,7 @@ class ShapeMath:
             return self._constant_vector(tensor)
         if op == "Shape":
             return self.shape_of(inputs[0])
-        if op == "Pack":
+        if op == "Pack" and self.view.int_attr(name, "axis") in (0, -1):
             parts = [self.scalar(part, depth - 1) for part in inputs]
             found = tuple(part for part in parts if part is not None)
             return found if len(found) == len(parts) else None
@@ -207,4 +207,4 @@ class ShapeMath:
 
     def _is_zero(self, tensor: Tensor) -> bool:
         value = self.view.constant(tensor)
-        return value is not None and value.size == 1 and int(value.reshape(())) == 0
+        return value is not None and value.ndim == 0 and int(value) == 0

@@ -96,12 +96,16 @@ def feeds(case: Case, seed: int = 1, batch: int = 7, name: str = "ids") -> dict[
 
 
 def run(
-    graph_def: graph_pb2.GraphDef, feed: Feeds, fetches: Iterable[str] = ("out:0",)
+    graph_def: graph_pb2.GraphDef,
+    feed: Feeds,
+    fetches: Iterable[str] = ("out:0",),
+    optimize: bool = True,
 ) -> list[npt.NDArray[Any]]:
     """Imports the graph, runs `initialize`, and returns the fetched values."""
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(graph_def, name="")
         config = config_pb2.ConfigProto(intra_op_parallelism_threads=1)
+        config.graph_options.rewrite_options.disable_meta_optimizer = not optimize
         with v1.Session(graph=graph, config=config) as session:
             session.run("initialize")
             present = {key: v for key, v in feed.items() if _has_tensor(graph, key)}
