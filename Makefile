@@ -1,0 +1,61 @@
+# The environments are made here, from setup.cfg, with nothing but Python and pip's package index:
+# `make demo` and `make test` work in a fresh clone.
+
+# $(call find_python,commands,first minor version,minor version too new): the first that runs, is a
+# supported Python 3 and can create environments. Running it is the only sure test: pyenv leaves
+# shims for versions that are not active.
+find_python = $(shell for python in $(1); do \
+	"$$python" -c 'import ensurepip, sys, venv; sys.exit(not (3, $(2)) <= sys.version_info < (3, $(3)))' \
+		2>/dev/null && echo "$$python" && break; done)
+
+PYTHON ?= $(call find_python,python3.12 python3.11 python3.13 python3.10 python3,10,14)
+# TensorFlow 2.18 has no wheel for Python 3.13.
+OLDEST_PYTHON ?= $(call find_python,python3.10 python3.11 python3.12 python3,10,13)
+
+VENV := .venv
+OLDEST_VENV := .venv-oldest
+BIN := $(VENV)/bin
+# The lower bounds of setup.cfg, and the Keras of TensorFlow 2.18's days.
+OLDEST := tensorflow==2.18.0 tf_keras==2.18.0 keras==3.6.0 numba==0.61.0 numpy==1.26.0 \
+	networkx==3.2 click==8.1.0 rich==13.0.0
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-oldest lint clean
+
+help: ## Show this help
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
+		while IFS='|' read -r target text; do printf '%-12s %s\n' "$$target" "$$text"; done
+
+demo: $(VENV)/.installed ## Train, export, rewrite and compare a 26-column wide-and-deep model
+	$(BIN)/python -m modelzoo.wide_deep.demo
+
+test: lint ## Run the linters and the tests
+	$(BIN)/python -m pytest
+
+test-oldest: $(OLDEST_VENV)/.installed ## Run the tests with the oldest dependencies supported
+	$(OLDEST_VENV)/bin/python -m pytest
+
+lint: $(VENV)/.installed ## Run ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean: ## Remove the environments and everything generated
+	rm -rf $(VENV) $(OLDEST_VENV) .demo build dist *.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find fusion modelzoo tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# $(call install,environment,python,requirements): an environment that works is updated in place.
+define install
+	@test -n "$(2)" || { echo "No suitable Python with venv found; name one: make PYTHON=..." >&2; exit 1; }
+	@$(1)/bin/python -m pip --version >/dev/null 2>&1 || $(2) -m venv --clear $(1)
+	@echo "Installing into $(1) (TensorFlow is large: one to five minutes)"
+	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' $(3)
+	@touch $@
+endef
+
+$(VENV)/.installed: setup.cfg pyproject.toml
+	$(call install,$(VENV),$(PYTHON),)
+
+$(OLDEST_VENV)/.installed: setup.cfg pyproject.toml Makefile
+	$(call install,$(OLDEST_VENV),$(OLDEST_PYTHON),$(OLDEST))
