@@ -1,8 +1,8 @@
 """Small SavedModels as a user of stock TensorFlow makes them; nothing of fusion is used here.
 
-Each builder writes one model to the directory given. `python -m tests.saved_model.models KIND DIR`
-builds one in a process of its own, as tf_keras asks for an environment variable before TensorFlow
-is imported.
+Each builder writes one model to the directory given. `python -m tests.saved_model.models FOLDER`
+builds one of each kind; a process of its own, because tf_keras asks for an environment variable
+before TensorFlow is imported.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def plain(directory: Path) -> None:
 
 
 def keras_dense_features(directory: Path) -> None:
-    """A tf_keras functional model; call it through `build`."""
+    """A tf_keras functional model; needs TF_USE_LEGACY_KERAS=1."""
     vocabulary = directory.parent / f"{directory.name}.colors.txt"
     vocabulary.write_text("".join(f"{word}\n" for word in WORDS))
     keras = tf.keras
@@ -174,16 +174,19 @@ KINDS = {
     "example": parse_example,
     "plain": plain,
 }
+COLUMNS = {"v1_ref": 4, "v1_resource": 4, "tf2": 2, "keras": 4, "example": 2, "plain": 0}
+"""How many embedding columns a model of each kind has."""
 
 
-def build(kind: str, directory: Path) -> Path:
-    """Builds a model in a fresh process, so that no build sees another's names or counters."""
+def build_all(folder: Path) -> Path:
+    """Builds a model of each kind below `folder`, in a process without fusion."""
     root = Path(__file__).parents[2]
     env = {**os.environ, "TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-m", "tests.saved_model.models", kind, str(directory)]
+    command = [sys.executable, "-m", "tests.saved_model.models", str(folder)]
     subprocess.run(command, cwd=root, env=env, check=True, capture_output=True)
-    return directory
+    return folder
 
 
 if __name__ == "__main__":
-    KINDS[sys.argv[1]](Path(sys.argv[2]))
+    for kind, builder in KINDS.items():
+        builder(Path(sys.argv[1]) / kind)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,7 @@ def compare_models(
         for model, directory in zip((first, second), directories, strict=True):
             directory.mkdir()
             _run_worker(first.path, model.path, directory, timeout)
-        return _compare(sorted(mine), *directories)
+        return compare_outcomes(sorted(mine), *directories)
 
 
 def _by_title(model: SourceModel) -> dict[str, Signature]:
@@ -215,7 +215,14 @@ def _last_line(log: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "no message")
 
 
-def _compare(titles: list[str], directory_a: Path, directory_b: Path) -> Verification:
+def compare_outcomes(titles: Sequence[str], directory_a: Path, directory_b: Path) -> Verification:
+    """Compares what the worker wrote for two models.
+
+    Args:
+        titles: the signatures that should have run.
+        directory_a: the outcomes of the first model.
+        directory_b: those of the second.
+    """
     differences: list[Difference] = []
     alike: list[str] = []
     varying: dict[str, None] = {}
