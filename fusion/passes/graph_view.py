@@ -25,7 +25,11 @@ from fusion.passes.signatures import OpSignatures
 ARG_OP = "_Arg"
 """Op name of the nodes that stand for a function's arguments in a view."""
 
+RETURN = "^return"
+"""Stands for the function itself among the control users of a node that it waits for."""
+
 _ALIAS_OPS = frozenset({"Identity", "Snapshot"})
+_FRAME_OPS = frozenset({"Enter", "RefEnter"})
 _SHAPED_OPS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
 
 Shape = tuple[int | None, ...]
@@ -72,6 +76,7 @@ class GraphView:
         self._tensors: dict[str, Tensor] = {}
         self._strings: dict[Tensor, str] = {}
         self._suffixes: dict[str, dict[str, int]] = {}
+        self._has_loops: bool | None = None
         self.nodes: dict[str, node_def_pb2.NodeDef] = {}
         if definition is not None:
             for arg in _arg_nodes(definition):
@@ -87,6 +92,8 @@ class GraphView:
             for value in definition.ret.values():
                 tensor = self.tensor(value)
                 self._uses.setdefault(tensor.node, []).append(Use(value, -1, tensor))
+            for name in definition.control_ret.values():
+                self._control_uses.setdefault(name, []).append(RETURN)
 
     @staticmethod
     def of_graph(
@@ -121,6 +128,13 @@ class GraphView:
             self._controls[name] = tuple(controls)
 
     # Names and edges
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether the graph has while loops made of v1 control-flow ops."""
+        if self._has_loops is None:
+            self._has_loops = any(node.op in _FRAME_OPS for node in self.nodes.values())
+        return self._has_loops
 
     def tensor(self, text: str) -> Tensor:
         """Parses an input string (no control input) in this graph's syntax."""
@@ -254,8 +268,8 @@ class GraphView:
 
     def _structural_shape(self, node: node_def_pb2.NodeDef, index: int) -> Shape | None:
         inputs = self.inputs(node.name)
-        if node.op in _SHAPED_OPS and not node.attr["shape"].shape.unknown_rank:
-            dims = _dims(node.attr["shape"].shape)
+        if node.op in _SHAPED_OPS:
+            dims = self.shape_attr(node.name)
             # Old producers wrote an unknown shape as a scalar shape.
             return dims if dims or node.op == "PlaceholderWithDefault" else None
         if node.op == "Const":
@@ -272,12 +286,20 @@ class GraphView:
         if node.op == "ReadVariableOp":
             return self.variable_shape(inputs[0])
         if node.op in ("VariableV2", "Variable"):
-            return _dims(node.attr["shape"].shape)
+            return self.shape_attr(node.name)
         return None
 
+    def shape_attr(self, name: str) -> Shape | None:
+        """Returns the attribute `shape` of node `name`, None when absent or of unknown rank."""
+        attr = self.attr(name, "shape")
+        return _dims(attr.shape) if attr is not None and not attr.shape.unknown_rank else None
+
     def _sparse_reshape_shape(self, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
-        target = self.shape(inputs[2])
-        length = target[0] if target else None
+        if self.op(inputs[2].node) == "Pack":
+            length: int | None = len(self.inputs(inputs[2].node))
+        else:
+            target = self.shape(inputs[2])
+            length = target[0] if target else None
         return (length,) if index == 1 else (None, length)
 
     def variable_shape(self, handle: Tensor) -> Shape | None:
@@ -285,8 +307,8 @@ class GraphView:
         node = self.nodes.get(self.resolve(handle).node)
         if node is None:
             return None
-        if node.op == "VarHandleOp" and not node.attr["shape"].shape.unknown_rank:
-            return _dims(node.attr["shape"].shape)
+        if node.op == "VarHandleOp":
+            return self.shape_attr(node.name)
         if node.op == ARG_OP and "_handle_shapes" in node.attr:
             shapes = node.attr["_handle_shapes"].list.shape
             return _dims(shapes[0]) if shapes and not shapes[0].unknown_rank else None

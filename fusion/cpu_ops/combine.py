@@ -1,0 +1,240 @@
+"""Combining gathered rows into bags, forward and backward.
+
+The rows of a bag are added in stock TensorFlow's order, so that unweighted float32 results have
+the same bits: with r = n mod 8 (0 counts as 8, 1 as 9) the first r rows one by one, then blocks
+of 8 rows, each block added up on its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray
+
+from fusion.runtime.jit import jit
+from fusion.runtime.memory import pointer
+
+#: The combiners, by their place among the values of the ops' attr.
+SUM, MEAN, SQRTN = range(3)
+
+#: Above this many rows stock TensorFlow divides by the count instead of multiplying by 1/count.
+_MULTIPLIED = 9
+
+
+@jit
+def group_by_row(rows, n_rows, starts, order):
+    """Groups entries by row, keeping their order inside a row.
+
+    Args:
+      rows: int64 [m, 2]; column 0 is the row of each entry.
+      n_rows: number of rows.
+      starts: out, int64 [n_rows + 1]: the entries of row b are order[starts[b]:starts[b + 1]].
+      order: out, int32 [m].
+
+    Returns:
+      -1, or the place of an entry whose row is outside [0, n_rows).
+    """
+    starts[:] = 0
+    for k in range(rows.shape[0]):
+        row = rows[k, 0]
+        if row < 0 or row >= n_rows:
+            return k
+        starts[row + 1] += 1
+    for row in range(n_rows):
+        starts[row + 1] += starts[row]
+    # starts[row] serves as the cursor of its row, which moves it to the start of the next one.
+    for k in range(rows.shape[0]):
+        row = rows[k, 0]
+        order[starts[row]] = k
+        starts[row] += 1
+    for row in range(n_rows, 0, -1):
+        starts[row] = starts[row - 1]
+    if n_rows > 0:
+        starts[0] = 0
+    return -1
+
+
+@jit
+def first_unsorted(rows):
+    """The place of the first entry with a smaller row than the one before it, or -1."""
+    for k in range(1, rows.shape[0]):
+        if rows[k, 0] < rows[k - 1, 0]:
+            return k
+    return -1
+
+
+@jit
+def first_outside(places, count):
+    """The place of the first element outside [0, count), or -1."""
+    for k in range(places.shape[0]):
+        if places[k] < 0 or places[k] >= count:
+            return k
+    return -1
+
+
+@jit
+def locate_rows(permutation, bases, counts, row_bytes, addresses):
+    """The address of each unique id's row among the shards.
+
+    Args:
+      permutation: int32 [u, 2], shard and place inside it, or anything if there is one shard.
+      bases, counts: int64 [P]: address of the first row, and rows, of each shard.
+      row_bytes: bytes of one row.
+      addresses: out, int64 [u].
+
+    Returns:
+      -1, or the place of a pair that is outside the shards.
+    """
+    if bases.shape[0] == 1:
+        for k in range(addresses.shape[0]):
+            addresses[k] = bases[0] + k * row_bytes
+        return -1
+    for k in range(addresses.shape[0]):
+        shard, place = permutation[k, 0], permutation[k, 1]
+        if shard < 0 or shard >= bases.shape[0] or place < 0 or place >= counts[shard]:
+            return k
+        addresses[k] = bases[shard] + place * row_bytes
+    return -1
+
+
+@jit
+def _row(address, dim, dtype):
+    return carray(pointer(address, dtype), (dim,))
+
+
+@jit
+def _norm(row):
+    total = row[0] * row[0] if row.shape[0] > 0 else row.dtype.type(0)
+    for d in range(1, row.shape[0]):
+        total += row[d] * row[d]
+    return np.sqrt(total)
+
+
+@jit
+def clip_rows(addresses, limit, dtype, clipped):
+    """Writes each row times limit / max(norm, limit) to `clipped` [u, D].
+
+    The multiplication comes before the division and a zero row with limit 0 gives NaN, both as
+    in stock TensorFlow's clip_by_norm.
+    """
+    dim = clipped.shape[1]
+    limit = dtype(limit)
+    for k in range(addresses.shape[0]):
+        row = _row(addresses[k], dim, dtype)
+        norm = _norm(row)
+        bound = limit if norm <= limit else norm
+        for d in range(dim):
+            clipped[k, d] = row[d] * limit / bound
+
+
+@jit
+def _copy(row, out):
+    for d in range(out.shape[0]):
+        out[d] = row[d]
+
+
+@jit
+def _add(row, out):
+    for d in range(out.shape[0]):
+        out[d] += row[d]
+
+
+@jit
+def _add_bag(addresses, places, bag, dtype, block, out):
+    """The sum of the rows of one bag, in stock order."""
+    n, dim = bag.shape[0], out.shape[0]
+    head = n % 8
+    if head < 2:
+        head += 8
+    _copy(_row(addresses[places[bag[0]]], dim, dtype), out)
+    for k in range(1, min(head, n)):
+        _add(_row(addresses[places[bag[k]]], dim, dtype), out)
+    for first in range(head, n, 8):
+        _copy(_row(addresses[places[bag[first]]], dim, dtype), block)
+        for k in range(first + 1, first + 8):
+            _add(_row(addresses[places[bag[k]]], dim, dtype), block)
+        _add(block, out)
+
+
+@jit
+def _normalize(combiner, n, dtype, out):
+    """Turns the sum of `n` > 1 rows into what the combiner asks for, rounded as stock does."""
+    if combiner == SUM:
+        return
+    divisor = dtype(n) if combiner == MEAN else dtype(np.sqrt(np.float64(n)))
+    if n <= _MULTIPLIED:
+        factor = dtype(1) / divisor
+        for d in range(out.shape[0]):
+            out[d] *= factor
+    else:
+        for d in range(out.shape[0]):
+            out[d] /= divisor
+
+
+@jit
+def _add_weighted_bag(addresses, places, weights, bag, dtype, out):
+    """The weighted sum of the rows of one bag."""
+    out[:] = 0
+    for k in bag:
+        row = _row(addresses[places[k]], out.shape[0], dtype)
+        weight = dtype(weights[k])
+        for d in range(out.shape[0]):
+            out[d] += row[d] * weight
+
+
+@jit
+def weight_norm(weights, bag, combiner, dtype):
+    """What a weighted bag is divided by: 1, the sum of weights, or the root of their squares."""
+    if combiner == SUM:
+        return dtype(1)
+    total = dtype(0)
+    for k in bag:
+        weight = dtype(weights[k])
+        total += weight if combiner == MEAN else weight * weight
+    return total if combiner == MEAN else np.sqrt(total)
+
+
+@jit
+def divide_no_nan(values, divisor):
+    """Divides in place; everything is 0 where the divisor is 0, as in stock's DivNoNan."""
+    for d in range(values.shape[0]):
+        values[d] = values[d] / divisor if divisor != 0 else values.dtype.type(0)
+
+
+@jit
+def is_masked(row, is_row_empty, mask_empty):
+    """Whether a row gives zeros because it was empty before it was filled."""
+    return mask_empty and row < is_row_empty.shape[0] and is_row_empty[row]
+
+
+@jit
+def combine_bags(
+    addresses, places, starts, order, is_row_empty, mask_empty, weights, weighted, combiner,
+    dtype, block, out, counts,
+):
+    """Combines the rows of each bag.
+
+    Args:
+      addresses: int64 [u], of each unique id's row of `dtype` [D].
+      places: int32 [m], the unique id of each entry.
+      starts, order: the entries of each of the n bags, see `group_by_row`.
+      is_row_empty: bool [B]; with `mask_empty` such rows are zeros.
+      weights: [m], read only if `weighted`.
+      combiner: SUM, MEAN or SQRTN.
+      block: scratch [D].
+      out: out, [n, D]. Rows without entries are zeros.
+      counts: out, int32 [n], entries of each bag.
+    """
+    for row in range(out.shape[0]):
+        bag = order[starts[row] : starts[row + 1]]
+        n = bag.shape[0]
+        counts[row] = n
+        if n == 0 or is_masked(row, is_row_empty, mask_empty):
+            out[row, :] = 0
+        elif weighted:
+            _add_weighted_bag(addresses, places, weights, bag, dtype, out[row])
+            if combiner != SUM:
+                divide_no_nan(out[row], weight_norm(weights, bag, combiner, dtype))
+        else:
+            _add_bag(addresses, places, bag, dtype, block, out[row])
+            if n > 1:
+                _normalize(combiner, n, dtype, out[row])

@@ -1,0 +1,155 @@
+"""The gradient of combining gathered rows into bags, with respect to rows and weights.
+
+With e' the (clipped) row, w the weight, Z the divisor of the combiner and g the bag's gradient:
+the row gets g * w / Z, in the order of the entries, so that unweighted float32 results have the
+bits of stock TensorFlow; clipping multiplies that by the derivative of e' (OPS.md's section on
+mathematics, restated in docs/ops.md); the weight gets g . e' / Z less the part through Z.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusion.cpu_ops.combine import (
+    MEAN,
+    SQRTN,
+    SUM,
+    _add,
+    _copy,
+    _norm,
+    _row,
+    divide_no_nan,
+    is_masked,
+    weight_norm,
+)
+from fusion.runtime.jit import jit
+
+
+@jit
+def _dot(a, b):
+    total = 0.0
+    for d in range(a.shape[0]):
+        total += np.float64(a[d]) * np.float64(b[d])
+    return total
+
+
+@jit
+def _accumulate(values, touched, place, out):
+    """Adds to a row that is assigned the first time: 0 + -0 would lose the sign."""
+    if touched[place]:
+        _add(values, out)
+    else:
+        _copy(values, out)
+        touched[place] = True
+
+
+@jit
+def scatter_rows(
+    top_grad, grad_addresses, places, starts, order, is_row_empty, mask_empty, weights, weighted,
+    combiner, dtype, scaled, product, touched,
+):
+    """Adds the gradient of each bag to the gradients of its rows.
+
+    Args:
+      top_grad: [n, D], gradients of the bags.
+      grad_addresses: int64 [u], where each unique id's gradient [D] goes; not initialised.
+      places, starts, order, is_row_empty, mask_empty, weights, weighted, combiner: as in
+        `combine.combine_bags`.
+      scaled, product: scratch [D].
+      touched: scratch, bool [u]. Rows of ids without entries are zeros.
+    """
+    dim = top_grad.shape[1]
+    touched[:] = False
+    for row in range(top_grad.shape[0]):
+        bag = order[starts[row] : starts[row + 1]]
+        if bag.shape[0] == 0:
+            continue
+        if is_masked(row, is_row_empty, mask_empty):
+            scaled[:] = 0
+        else:
+            _copy(top_grad[row], scaled)
+            _scale(scaled, weights, weighted, bag, combiner, dtype)
+        for k in bag:
+            out = _row(grad_addresses[places[k]], dim, dtype)
+            if weighted:
+                weight = dtype(weights[k])
+                for d in range(dim):
+                    product[d] = scaled[d] * weight
+                _accumulate(product, touched, places[k], out)
+            else:
+                _accumulate(scaled, touched, places[k], out)
+    for place in range(touched.shape[0]):
+        if not touched[place]:
+            _row(grad_addresses[place], dim, dtype)[:] = 0
+
+
+@jit
+def _scale(values, weights, weighted, bag, combiner, dtype):
+    """Divides a bag's gradient by its combiner's divisor, rounded as stock does."""
+    if combiner == SUM:
+        return
+    if weighted:
+        divide_no_nan(values, weight_norm(weights, bag, combiner, dtype))
+        return
+    n = np.float64(bag.shape[0])
+    factor = dtype(1.0 / n) if combiner == MEAN else dtype(1.0 / np.sqrt(n))
+    for d in range(values.shape[0]):
+        values[d] *= factor
+
+
+@jit
+def unclip_rows(addresses, grad_addresses, dim, limit, dtype):
+    """Turns gradients of clipped rows into gradients of the rows, in place."""
+    limit = np.float64(dtype(limit))
+    for k in range(addresses.shape[0]):
+        row = _row(addresses[k], dim, dtype)
+        norm = np.float64(_norm(row))
+        if norm < limit:
+            continue
+        grad = _row(grad_addresses[k], dim, dtype)
+        along = _dot(row, grad) / (norm * norm)
+        for d in range(dim):
+            grad[d] = (limit / norm) * (grad[d] - row[d] * along)
+
+
+@jit
+def weight_grads(
+    top_grad, addresses, places, starts, order, is_row_empty, mask_empty, weights, combiner,
+    dtype, scaled, total, grads,
+):
+    """The gradient of each entry's weight.
+
+    With W the sum and Q the root of the squares of a bag's weights, S its weighted sum and dS the
+    gradient of S: sum dS.e'; mean dS.e' - g.S/W^2; sqrtn dS.e' - (g.S/Q^2)(w/Q). The two parts
+    are computed as stock's chain of divisions does, also where W or Q is 0.
+
+    Args:
+      addresses: int64 [u], of the (clipped) rows; the other arguments as in `scatter_rows`.
+      scaled, total: scratch [D].
+      grads: out, [m].
+    """
+    dim = top_grad.shape[1]
+    for row in range(top_grad.shape[0]):
+        bag = order[starts[row] : starts[row + 1]]
+        if is_masked(row, is_row_empty, mask_empty):
+            for k in bag:
+                grads[k] = 0
+            continue
+        _copy(top_grad[row], scaled)
+        norm = weight_norm(weights, bag, combiner, dtype)
+        through = 0.0
+        if combiner != SUM:
+            divide_no_nan(scaled, norm)
+            total[:] = 0
+            for k in bag:
+                entry = _row(addresses[places[k]], dim, dtype)
+                for d in range(dim):
+                    total[d] += entry[d] * dtype(weights[k])
+            divide_no_nan(total, norm)
+            through = -_dot(scaled, total)
+        if combiner == SQRTN:
+            through = through / np.float64(norm)
+        for k in bag:
+            factor = np.float64(weights[k]) if combiner == SQRTN else 1.0
+            entry = _row(addresses[places[k]], dim, dtype)
+            grads[k] = _dot(scaled, entry) + through * factor

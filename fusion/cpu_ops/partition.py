@@ -1,0 +1,86 @@
+"""Splitting ids over the shards of a table."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusion.runtime.jit import jit
+
+#: The strategies, by their place among the values of the op's attr.
+DIV, MOD, MOD_EV = range(3)
+
+#: Hash-table shards are chosen by the last three decimal digits (DeepRec's convention).
+_EV_BUCKETS = 1000
+
+
+@jit
+def _div_shard(key, ends):
+    """The shard whose rows hold `key`; `ends` are the cumulative rows. len(ends) if none does."""
+    low, high = 0, ends.shape[0]
+    while low < high:
+        middle = (low + high) // 2
+        if key < ends[middle]:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@jit
+def _locate(key, ends, rows, strategy):
+    """The shard of `key` and its id there; shard -1 if the key is outside the table."""
+    n_shards = rows.shape[0]
+    shard, local = np.int64(-1), np.int64(key)
+    if strategy == MOD_EV:
+        # Floor modulo, so that every key has a shard: hash tables take any key.
+        shard = (key % _EV_BUCKETS) % n_shards
+    elif key >= 0:
+        if strategy == DIV:
+            shard = _div_shard(key, ends)
+            if shard == n_shards:
+                return np.int64(-1), local
+            local = key - (ends[shard] - rows[shard])
+        else:
+            shard, local = key % n_shards, key // n_shards
+            if local >= rows[shard]:
+                return np.int64(-1), local
+    return np.int64(shard), np.int64(local)
+
+
+@jit
+def assign_shards(ids, rows, ends, strategy, permutation, counts):
+    """Finds the shard of each id and its place there; stable.
+
+    Args:
+      ids: [u].
+      rows: int64 [P], the rows of each shard.
+      ends: scratch, int64 [P].
+      strategy: DIV, MOD or MOD_EV.
+      permutation: out, int32 [u, 2]: shard of input i, place inside it.
+      counts: out, int64 [P]: ids per shard.
+
+    Returns:
+      -1, or the place of an id that is outside the table.
+    """
+    total = np.int64(0)
+    for shard in range(rows.shape[0]):
+        total += rows[shard]
+        ends[shard] = total
+        counts[shard] = 0
+    for k in range(ids.shape[0]):
+        shard, _ = _locate(np.int64(ids[k]), ends, rows, strategy)
+        if shard < 0:
+            return k
+        permutation[k, 0] = shard
+        permutation[k, 1] = counts[shard]
+        counts[shard] += 1
+    return -1
+
+
+@jit
+def select_shard(ids, rows, ends, strategy, permutation, shard, out):
+    """Writes the ids of one shard, as ids inside it, in order."""
+    for k in range(ids.shape[0]):
+        if permutation[k, 0] == shard:
+            _, local = _locate(np.int64(ids[k]), ends, rows, strategy)
+            out[permutation[k, 1]] = local

@@ -1,0 +1,37 @@
+"""The fused ops: importing this module registers them and defines their Python functions.
+
+Each function is named as the op in snake case, takes the op's inputs and attrs by name, and
+returns a tensor or a named tuple of the op's outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fusion.ops import partition, post_lookup, prune, unique
+from fusion.runtime.registration import register
+from fusion.runtime.spec import OpSpec
+from fusion.runtime.wrapper import make_wrappers
+
+#: Every op of this package.
+SPECS: tuple[OpSpec, ...] = (
+    prune.SPEC,
+    unique.SPEC,
+    partition.SPEC,
+    post_lookup.FORWARD,
+    post_lookup.BACKWARD,
+)
+
+OP_NAMES: tuple[str, ...] = tuple(spec.name for spec in SPECS)
+
+register(SPECS)
+_functions: dict[str, Callable[..., Any]] = make_wrappers(SPECS)
+
+prune_invalid_and_fill_empty_rows = _functions["prune_invalid_and_fill_empty_rows"]
+unique_with_counts_v3 = _functions["unique_with_counts_v3"]
+partition_with_permutation = _functions["partition_with_permutation"]
+fused_embedding_sparse_post_look_up_v2 = _functions["fused_embedding_sparse_post_look_up_v2"]
+fused_embedding_sparse_post_look_up_v2_grad = _functions[
+    "fused_embedding_sparse_post_look_up_v2_grad"
+]

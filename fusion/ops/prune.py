@@ -1,0 +1,149 @@
+"""PruneInvalidAndFillEmptyRows: drops invalid entries and fills the rows left empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from fusion.ops.common import (
+    DEFAULT_ID_ATTR,
+    FILL_ATTR,
+    FLOATS_WITH_KERNELS,
+    IDS,
+    IDS_ATTR,
+    USE_WEIGHTS_ATTR,
+    WEIGHTS_ATTR,
+    numba_dtype,
+)
+from fusion.runtime.spec import Arg, Attr, OpSpec
+
+
+def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+    import numpy as np
+
+    from fusion.cpu_ops import prune as kernels
+    from fusion.runtime.native import (
+        INVALID_ARGUMENT,
+        attr,
+        attr_float,
+        fail,
+        failed,
+        forward_input,
+        matrix,
+        output_matrix,
+        output_vector,
+        scratch,
+        vector,
+    )
+
+    tid, tw = numba_dtype(types["Tid"]), numba_dtype(types["Tw"])
+    fill_slot, prune_slot = spec.attr_index("fill_empty_row"), spec.attr_index("prune")
+    default_id_slot, use_slot = spec.attr_index("default_id"), spec.attr_index("use_sparse_weights")
+    prune_weights_slot = spec.attr_index("prune_sparse_weights")
+    default_weight_slot = spec.attr_index("default_weight")
+
+    def body(frame: int) -> None:
+        values = vector(frame, 0, tid)
+        rows = matrix(frame, 1, 0, np.int64)
+        batch = vector(frame, 2, np.int64)[0]
+        weights = vector(frame, 3, tw)
+        if batch < 0 or vector(frame, 2, np.int64)[1] < 0:
+            text = "sp_dense_shape must not be negative, but is [%lld, %lld]"
+            fail(frame, INVALID_ARGUMENT, text, batch, vector(frame, 2, np.int64)[1])
+            return
+        prune = attr(frame, prune_slot) != 0
+        use_weights = attr(frame, use_slot) != 0
+        prune_weights = use_weights and attr(frame, prune_weights_slot) != 0
+        is_row_empty = output_vector(frame, 3, 0, batch, np.bool_)
+        if failed(frame):
+            return
+        kept = kernels.mark_rows(values, rows, weights, prune, prune_weights, is_row_empty)
+        if kept < 0:
+            text = "sp_indices[%lld, 0] = %lld is not in [0, %lld), the rows of sp_dense_shape"
+            fail(frame, INVALID_ARGUMENT, text, -1 - kept, rows[-1 - kept, 0], batch)
+            return
+        filled = np.int64(0)
+        if attr(frame, fill_slot) != 0:
+            filled = kernels.count_true(is_row_empty)
+        if kept == values.shape[0] and filled == 0:
+            forward_input(frame, 0, 0)
+            forward_input(frame, 1, 1)
+            if use_weights:
+                forward_input(frame, 2, 3)
+        else:
+            out_values = output_vector(frame, 0, 0, kept + filled, tid)
+            out_rows = output_matrix(frame, 1, 0, kept + filled, 2, np.int64)
+            places = scratch(frame, kept, np.int64)
+            if failed(frame):
+                return
+            kernels.copy_kept(
+                values, rows, weights, prune, prune_weights, out_values, out_rows, places
+            )
+            if filled > 0:
+                fill_id = tid(max(attr(frame, default_id_slot), 0))
+                kernels.fill_rows(is_row_empty, kept, fill_id, out_values, out_rows)
+            if use_weights:
+                out_weights = output_vector(frame, 2, 0, kept + filled, tw)
+                if failed(frame):
+                    return
+                for k in range(kept):
+                    out_weights[k] = weights[places[k]]
+                out_weights[kept:] = tw(attr_float(frame, default_weight_slot))
+        if not use_weights:
+            out_weights = output_vector(frame, 2, 0, kept + filled, tw)
+            out_weights[:] = tw(attr_float(frame, default_weight_slot))
+
+    return body
+
+
+def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
+    """Scatters the gradient of the weights back: 0 for pruned entries, fillers dropped."""
+    weights_grad = grads[2]
+    if not op.get_attr("use_sparse_weights") or weights_grad is None:
+        return [None] * 4
+    values, weights = op.inputs[0], op.inputs[3]
+    keep = tf.ones_like(values, dtype=tf.bool)
+    if op.get_attr("prune"):
+        keep = values >= 0
+        if op.get_attr("prune_sparse_weights"):
+            keep = tf.logical_and(keep, weights > 0)
+    places = tf.where(keep)
+    count = tf.shape(places, out_type=tf.int64)
+    kept_grad = weights_grad[: count[0]]
+    return [None, None, None, tf.scatter_nd(places, kept_grad, tf.shape(weights, tf.int64))]
+
+
+SPEC = OpSpec(
+    name="PruneInvalidAndFillEmptyRows",
+    doc="Drops invalid entries of a batch of sparse ids and fills the rows left empty.\n\n"
+    "`prune` keeps entries with id >= 0 and, with both weight attrs, weight > 0; their order is\n"
+    "kept. `fill_empty_row` appends (max(default_id, 0), [row, 0], default_weight) for each row\n"
+    "that kept nothing, rows ascending. Column 1 of the indices is carried along unread.",
+    inputs=(
+        Arg("sp_values", "Tid", "[nnz]", doc="ids"),
+        Arg("sp_indices", "int64", "[nnz, 2]", doc="row of each entry in column 0"),
+        Arg("sp_dense_shape", "int64", "[2]", doc="rows B first"),
+        Arg("sp_weights_values", "Tw", "[nnz]", when="use_sparse_weights", doc="or a dummy"),
+    ),
+    outputs=(
+        Arg("sp_values_out", "Tid", "[m]"),
+        Arg("sp_indices_out", "int64", "[m, 2]"),
+        Arg("sp_weights_values_out", "Tw", "[m]", doc="default_weight where weights do not count"),
+        Arg("is_row_empty", "bool", "[B]", doc="rows that kept nothing"),
+    ),
+    attrs=(
+        IDS_ATTR,
+        WEIGHTS_ATTR,
+        FILL_ATTR,
+        Attr("prune", "bool", default=False, doc="whether to drop invalid entries"),
+        DEFAULT_ID_ATTR,
+        USE_WEIGHTS_ATTR,
+        Attr("prune_sparse_weights", "bool", default=False, doc="whether weights <= 0 are invalid"),
+        Attr("default_weight", "float", default=1.0, doc="weight of the entries filled in"),
+    ),
+    kernels={"CPU": _cpu},
+    kernel_types={"Tid": IDS, "Tw": FLOATS_WITH_KERNELS},
+    gradient=_gradient,
+)

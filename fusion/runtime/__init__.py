@@ -1,0 +1,1 @@
+"""The bridge between TensorFlow's C API and kernels compiled by Numba."""

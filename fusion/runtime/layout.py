@@ -1,0 +1,52 @@
+"""An op's signature as a table of 64-bit words that native code reads.
+
+The table drives both the shape function and the checks before a kernel runs, so that one
+declaration serves both. Layout, in words:
+
+    0 number of inputs (a list counts once)   1 number of outputs   2 number of size symbols
+    3 number of list inputs                   4 number of scalar inputs
+    5... per input:  is_list, rank, attr slot of `when` or -1, address of the name,
+                     MAX_RANK dimensions
+         per output: is_list, rank, MAX_RANK dimensions
+
+A dimension is a size >= 0, UNKNOWN, or FIRST_SYMBOL - k for symbol k.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+from fusion.runtime.spec import Arg, OpSpec
+
+MAX_RANK = 2
+UNKNOWN = -1
+FIRST_SYMBOL = -2
+
+HEADER = 5
+INPUT_WORDS = 4 + MAX_RANK
+OUTPUT_WORDS = 2 + MAX_RANK
+
+
+def words(spec: OpSpec) -> tuple[list[int], list[ctypes.Array[ctypes.c_char]]]:
+    """The table of `spec`, and the C strings that it points to."""
+    names = [ctypes.create_string_buffer(arg.name.encode()) for arg in spec.inputs]
+    lists = sum(arg.length is not None for arg in spec.inputs)
+    table = [len(spec.inputs), len(spec.outputs), len(spec.symbols), lists]
+    table.append(len(spec.inputs) - lists)
+    for arg, name in zip(spec.inputs, names, strict=True):
+        when = spec.attr_index(arg.when) if arg.when else -1
+        table += [int(arg.length is not None), len(arg.dims), when, ctypes.addressof(name)]
+        table += _dimensions(spec, arg)
+    for arg in spec.outputs:
+        table += [int(arg.length is not None), len(arg.dims), *_dimensions(spec, arg)]
+    return table, names
+
+
+def _dimensions(spec: OpSpec, arg: Arg) -> list[int]:
+    def encode(dim: str) -> int:
+        if dim.isdigit():
+            return int(dim)
+        return FIRST_SYMBOL - spec.symbols.index(dim) if dim in spec.symbols else UNKNOWN
+
+    dims = [encode(dim) for dim in arg.dims]
+    return dims + [UNKNOWN] * (MAX_RANK - len(dims))

@@ -1,0 +1,76 @@
+"""Raw memory in compiled code: words, stack and typed pointers. Addresses are 64-bit integers.
+
+This module is imported only when something is compiled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+_i64 = types.int64
+
+
+@intrinsic
+def load(typingctx: Any, address: Any, index: Any) -> Any:
+    """The word `index` words behind `address`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(word_pointer(builder, *args))
+
+    return _i64(_i64, _i64), codegen
+
+
+@intrinsic
+def store(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
+    """Sets the word `index` words behind `address`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address, index, value = args
+        builder.store(value, word_pointer(builder, address, index))
+        return context.get_dummy_value()
+
+    return types.void(_i64, _i64, _i64), codegen
+
+
+def word_pointer(builder: Any, address: Any, index: Any) -> Any:
+    """In code generation: a pointer to the word `index` words behind `address`."""
+    word = ir.IntType(64)
+    if isinstance(index, int):
+        index = ir.Constant(word, index)
+    byte = builder.add(address, builder.shl(index, ir.Constant(word, 3)))
+    return builder.inttoptr(byte, ir.IntType(64).as_pointer())
+
+
+@intrinsic
+def stack_words(typingctx: Any, count: Any) -> Any:
+    """Address of `count` words on the stack of the calling function, not initialised."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ptrtoint(builder.alloca(ir.IntType(64), size=args[0]), ir.IntType(64))
+
+    return _i64(_i64), codegen
+
+
+@intrinsic
+def pointer(typingctx: Any, address: Any, dtype: Any) -> Any:
+    """`address` as a pointer to `dtype`."""
+    result = types.CPointer(dtype.dtype)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(result))
+
+    return result(_i64, dtype), codegen
+
+
+@intrinsic
+def as_float(typingctx: Any, word: Any) -> Any:
+    """The double whose bits are `word`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(_i64), codegen

@@ -1,0 +1,252 @@
+"""Ops and kernels into TensorFlow's registries, once per process.
+
+TensorFlow aborts the process when a name is registered twice, and never forgets a registration.
+So each name is looked up first, and whatever TensorFlow keeps an address of is never freed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import struct
+import threading
+from collections.abc import Mapping
+
+from tensorflow.core.framework import op_def_pb2
+from tensorflow.python.framework import dtypes, kernels, op_def_registry, ops
+
+from fusion.runtime import layout, library, objects
+from fusion.runtime.spec import Attr, OpSpec, as_dtype
+
+_INTERNAL = 13
+_CREATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+
+_lock = threading.RLock()
+_addresses: dict[str, int] = {}
+
+
+def register(specs: tuple[OpSpec, ...]) -> None:
+    """Registers ops, kernels and gradients, those that are not there yet.
+
+    Raises:
+      ImportError: TensorFlow has a different op of one of these names.
+    """
+    new = [spec for spec in specs if not _is_registered(spec)]
+    unkerneled = [spec for spec in specs if not _has_kernels(spec)]
+    tables = {spec.name: _table(spec) for spec in specs}
+    if new or unkerneled:
+        dispatch, shapes = _thunks(new, tables)
+        for spec in new:
+            _define(spec, shapes[spec.name])
+        for spec in unkerneled:
+            _register_kernels(spec, dispatch, tables[spec.name])
+    for spec in specs:
+        _register_gradient(spec)
+
+
+def _is_registered(spec: OpSpec) -> bool:
+    known = op_def_registry.get(spec.name)
+    if known is None:
+        return False
+    plain = op_def_pb2.OpDef()
+    plain.CopyFrom(known)
+    if plain != spec.op_def:
+        raise ImportError(
+            f"fusion cannot register its op {spec.name}: TensorFlow already has a different op "
+            "of that name, from another library or another version of fusion"
+        )
+    return True
+
+
+def _has_kernels(spec: OpSpec) -> bool:
+    return bool(kernels.get_registered_kernels_for_op(spec.name).kernel)
+
+
+def _forever(thing: object) -> None:
+    """Keeps `thing` even after this module is dropped from sys.modules."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def _table(spec: OpSpec) -> int:
+    table, names = layout.words(spec)
+    array = (ctypes.c_int64 * len(table))(*table)
+    _forever(array)
+    _forever(names)
+    return ctypes.addressof(array)
+
+
+def _thunks(specs: list[OpSpec], tables: Mapping[str, int]) -> tuple[int, dict[str, int]]:
+    """The compute function of all kernels, and the shape function of each op.
+
+    Both are a few instructions: the first jumps to the address in a kernel's state, which is
+    known only when a node is created; the others call the common shape function with a table.
+    """
+    infer = _shape_function()
+    parts = [
+        "define void @dispatch(ptr %state, i64 %ctx) {\n"
+        "  %kernel = load ptr, ptr %state\n"
+        "  %word = ptrtoint ptr %state to i64\n"
+        "  tail call void %kernel(i64 %word, i64 %ctx)\n"
+        "  ret void\n}\n"
+    ]
+    for spec in specs:
+        parts.append(
+            f"define void @shape_{spec.name}(i64 %ctx, i64 %status) {{\n"
+            f"  %infer = inttoptr i64 {infer} to ptr\n"
+            f"  tail call void %infer(i64 {tables[spec.name]}, i64 %ctx, i64 %status)\n"
+            "  ret void\n}\n"
+        )
+    symbols = ["dispatch", *(f"shape_{spec.name}" for spec in specs)]
+    addresses = objects.load_ir("".join(parts), symbols)
+    return addresses[0], dict(zip((spec.name for spec in specs), addresses[1:], strict=True))
+
+
+def _shape_function() -> int:
+    def compile_it() -> bytes:
+        from fusion.runtime.compiler import compile_object
+        from fusion.runtime.shape_inference import infer_shapes
+
+        return compile_object(infer_shapes, 3, "infer_shapes")
+
+    return objects.load(objects.get("infer_shapes", compile_it), "infer_shapes")
+
+
+def _define(spec: OpSpec, shape_function: int) -> None:
+    tf = library.load()
+    builder = ctypes.c_void_p(tf.TF_NewOpDefinitionBuilder(spec.name.encode()))
+    for attr in spec.attrs:
+        tf.TF_OpDefinitionBuilderAddAttr(builder, attr.definition.encode())
+    for arg in spec.inputs:
+        tf.TF_OpDefinitionBuilderAddInput(builder, arg.definition.encode())
+    for arg in spec.outputs:
+        tf.TF_OpDefinitionBuilderAddOutput(builder, arg.definition.encode())
+    tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, ctypes.c_void_p(shape_function))
+    with library.Status() as status:
+        tf.TF_RegisterOpDefinition(builder, status.address)
+        status.check(f"registering op {spec.name}")
+
+
+def _register_kernels(spec: OpSpec, dispatch: int, table: int) -> None:
+    tf = library.load()
+    free = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)
+    for device in spec.kernels:
+        create = _CREATE(_Creator(spec, device, table))
+        _forever(create)
+        names = list(spec.kernel_types)
+        for combination in itertools.product(*spec.kernel_types.values()):
+            builder = ctypes.c_void_p(
+                tf.TF_NewKernelBuilder(
+                    spec.name.encode(), device.encode(), create, ctypes.c_void_p(dispatch), free
+                )
+            )
+            with library.Status() as status:
+                for name, dtype in zip(names, combination, strict=True):
+                    enum = as_dtype(dtype).as_datatype_enum
+                    tf.TF_KernelBuilder_TypeConstraint(
+                        builder, name.encode(), enum, status.address
+                    )
+                    status.check(f"constraining {name} of {spec.name}")
+                kernel_name = "_".join((spec.name, device, *combination))
+                tf.TF_RegisterKernelBuilder(kernel_name.encode(), builder, status.address)
+                status.check(f"registering kernel {kernel_name}")
+
+
+class _Creator:
+    """Makes the state of one node's kernel; TensorFlow calls it when a node is first run."""
+
+    def __init__(self, spec: OpSpec, device: str, table: int) -> None:
+        self.spec, self.device, self.table = spec, device, table
+
+    def __call__(self, construction: int) -> int | None:
+        try:
+            types = {name: _type_attr(construction, name) for name in self.spec.type_attrs}
+            words = [_attr_word(construction, attr) for attr in self.spec.value_attrs]
+            address = kernel_address(self.spec, self.device, types)
+        except Exception as error:
+            with library.Status() as status:
+                status.set(_INTERNAL, f"{self.spec.name}: {error}")
+                library.load().TF_OpKernelConstruction_Failure(
+                    ctypes.c_void_p(construction), status.address
+                )
+            return None
+        return _allocate([address, self.table, *words])
+
+
+def _allocate(words: list[int]) -> int:
+    """A copy of `words` in memory that C's free releases."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    libc.malloc.argtypes = [ctypes.c_size_t]
+    address = libc.malloc(8 * len(words))
+    if not address:
+        raise MemoryError("no memory for the state of a kernel")
+    (ctypes.c_int64 * len(words)).from_address(address)[:] = words
+    return int(address)
+
+
+def kernel_address(spec: OpSpec, device: str, types: Mapping[str, str]) -> int:
+    """The address of the kernel of `spec` for these dtypes, loaded or compiled on first use."""
+    name = kernel_name(spec, device, types)
+    with _lock:
+        if name not in _addresses:
+            code = objects.get(name, lambda: compile_kernel(spec, device, types))
+            _addresses[name] = objects.load(code, name)
+        return _addresses[name]
+
+
+def kernel_name(spec: OpSpec, device: str, types: Mapping[str, str]) -> str:
+    """The name of a kernel on disk, and of its function."""
+    return "_".join((spec.name, device, *types.values()))
+
+
+def compile_kernel(spec: OpSpec, device: str, types: Mapping[str, str]) -> bytes:
+    """The object code of one kernel, compiled now."""
+    from fusion.runtime.compiler import compile_object
+    from fusion.runtime.native import make_entry
+
+    entry = make_entry(spec.kernels[device](spec, types))
+    return compile_object(entry, 2, kernel_name(spec, device, types))
+
+
+def _type_attr(construction: int, name: str) -> str:
+    value = ctypes.c_int()
+    _read_attr("Type", construction, name, ctypes.byref(value))
+    return str(dtypes.as_dtype(value.value).name)
+
+
+def _attr_word(construction: int, attr: Attr) -> int:
+    """The value of `attr` as a 64-bit word: strings by place in `allowed`, floats as doubles."""
+    if attr.kind == "int":
+        number = ctypes.c_int64()
+        _read_attr("Int64", construction, attr.name, ctypes.byref(number))
+        return number.value
+    if attr.kind == "bool":
+        flag = ctypes.c_ubyte()
+        _read_attr("Bool", construction, attr.name, ctypes.byref(flag))
+        return flag.value
+    if attr.kind == "float":
+        real = ctypes.c_float()
+        _read_attr("Float", construction, attr.name, ctypes.byref(real))
+        return int(struct.unpack("<q", struct.pack("<d", real.value))[0])
+    items, size = ctypes.c_int32(), ctypes.c_int32()
+    _read_attr("Size", construction, attr.name, ctypes.byref(items), ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value + 1)
+    _read_attr("String", construction, attr.name, text, ctypes.c_size_t(size.value))
+    return attr.allowed.index(text.raw[: size.value].decode())
+
+
+def _read_attr(kind: str, construction: int, name: str, *results: object) -> None:
+    read = getattr(library.load(), f"TF_OpKernelConstruction_GetAttr{kind}")
+    with library.Status() as status:
+        read(ctypes.c_void_p(construction), name.encode(), *results, status.address)
+        status.check(f"reading attribute {name}")
+
+
+def _register_gradient(spec: OpSpec) -> None:
+    try:
+        ops.gradient_registry.lookup(spec.name)
+    except LookupError:
+        if callable(spec.gradient):
+            ops.RegisterGradient(spec.name)(spec.gradient)
+        elif spec.gradient is not None:
+            ops.NotDifferentiable(spec.name)

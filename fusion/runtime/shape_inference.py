@@ -1,0 +1,104 @@
+"""The one native shape function; each op calls it with its own table (see layout).
+
+Imported only when it is compiled.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from fusion.runtime.jit import jit
+from fusion.runtime.layout import FIRST_SYMBOL, HEADER, INPUT_WORDS, OUTPUT_WORDS
+from fusion.runtime.memory import load, stack_words, store
+from fusion.runtime.native import c_function, tf_get_code
+
+_i32, _i64 = types.int32, types.int64
+_num_inputs = c_function("TF_ShapeInferenceContextNumInputs", _i64, _i64)
+_get_input = c_function("TF_ShapeInferenceContextGetInput", types.void, _i64, _i32, _i64, _i64)
+_set_output = c_function("TF_ShapeInferenceContextSetOutput", types.void, _i64, _i32, _i64, _i64)
+_with_rank = c_function(
+    "TF_ShapeInferenceContextWithRank", types.void, _i64, _i64, _i64, _i64, _i64
+)
+_dim = c_function("TF_ShapeInferenceContextDim", types.void, _i64, _i64, _i64, _i64)
+_vector = c_function("TF_ShapeInferenceContextVectorFromSize", _i64, _i64, _i64)
+_concatenate = c_function(
+    "TF_ShapeInferenceContextConcatenateShapes", types.void, _i64, _i64, _i64, _i64, _i64
+)
+_new_shape = c_function("TF_NewShapeHandle", _i64)
+_delete_shape = c_function("TF_DeleteShapeHandle", types.void, _i64)
+_new_dim = c_function("TF_NewDimensionHandle", _i64)
+_delete_dim = c_function("TF_DeleteDimensionHandle", types.void, _i64)
+_dim_known = c_function("TF_DimensionHandleValueKnown", _i32, _i64)
+_dim_value = c_function("TF_DimensionHandleValue", _i64, _i64)
+
+
+@jit
+def _list_length(table, ctx):
+    lists = load(table, 3)
+    return (_num_inputs(ctx) - load(table, 4)) // lists if lists != 0 else 0
+
+
+@jit
+def _read_input(entry, sizes, ctx, index, status):
+    """Asserts the rank of one input and notes the sizes that it fixes."""
+    shape = _new_shape()
+    dim = _new_dim()
+    rank = load(entry, 1)
+    _get_input(ctx, np.int32(index), shape, status)
+    if tf_get_code(status) == 0:
+        _with_rank(ctx, shape, rank, shape, status)
+    # A `when` input is a dummy unless a bool attr says otherwise, which cannot be seen here.
+    if tf_get_code(status) == 0 and load(entry, 2) < 0:
+        for axis in range(rank):
+            symbol = FIRST_SYMBOL - load(entry, 4 + axis)
+            if symbol >= 0:
+                _dim(ctx, shape, axis, dim)
+                if _dim_known(dim) != 0:
+                    store(sizes, symbol, _dim_value(dim))
+    _delete_dim(dim)
+    _delete_shape(shape)
+
+
+@jit
+def _size(code, sizes):
+    return load(sizes, FIRST_SYMBOL - code) if code <= FIRST_SYMBOL else code
+
+
+@jit
+def _write_output(entry, sizes, ctx, index, status):
+    """Sets one output of rank 1 or 2."""
+    shape = _vector(ctx, _size(load(entry, 2), sizes))
+    if load(entry, 1) == 2:
+        columns = _vector(ctx, _size(load(entry, 3), sizes))
+        _concatenate(ctx, shape, columns, shape, status)
+        _delete_shape(columns)
+    if tf_get_code(status) == 0:
+        _set_output(ctx, np.int32(index), shape, status)
+    _delete_shape(shape)
+
+
+def infer_shapes(table: int, ctx: int, status: int) -> None:
+    """Reads the inputs' shapes and sets the outputs' as the op's table says."""
+    n_inputs = load(table, 0)
+    n_symbols = load(table, 2)
+    sizes = stack_words(n_symbols + 1)
+    for symbol in range(n_symbols):
+        store(sizes, symbol, -1)
+    length = _list_length(table, ctx)
+    index = 0
+    for arg in range(n_inputs):
+        entry = table + 8 * (HEADER + arg * INPUT_WORDS)
+        for _ in range(length if load(entry, 0) != 0 else 1):
+            _read_input(entry, sizes, ctx, index, status)
+            if tf_get_code(status) != 0:
+                return
+            index += 1
+    index = 0
+    for arg in range(load(table, 1)):
+        entry = table + 8 * (HEADER + n_inputs * INPUT_WORDS + arg * OUTPUT_WORDS)
+        for _ in range(length if load(entry, 0) != 0 else 1):
+            _write_output(entry, sizes, ctx, index, status)
+            if tf_get_code(status) != 0:
+                return
+            index += 1

@@ -1,0 +1,197 @@
+"""The declarative description of an op, from which everything else about it follows.
+
+An argument's shape is a text such as `"[nnz, 2]"`: numbers are required sizes, `?` is any size,
+and a name stands for one size throughout the op. From these texts come the shape function, the
+checks before a kernel touches memory, the checks of the Python wrapper and the documentation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, Literal
+
+from tensorflow.core.framework import attr_value_pb2, op_def_pb2
+from tensorflow.python.framework import dtypes
+
+Default = int | float | bool | str | None
+
+#: The C API's names of dtypes in type lists.
+_C_NAMES = {"float16": "half", "float32": "float", "float64": "double"}
+_FROM_C_NAMES = {c_name: name for name, c_name in _C_NAMES.items()}
+
+
+def as_dtype(name: str) -> dtypes.DType:
+    """The TensorFlow dtype of `name`, numpy's or the C API's."""
+    return dtypes.as_dtype(_FROM_C_NAMES.get(name, name))
+
+
+@dataclass(frozen=True)
+class Attr:
+    """An attribute: `kind` is type, int, float, bool or string.
+
+    `allowed` lists dtypes (numpy names) or strings; `minimum` bounds an int; without a `default`
+    the attribute is required, unless TensorFlow infers it from the inputs.
+    """
+
+    name: str
+    kind: str
+    default: Default = None
+    allowed: tuple[str, ...] = ()
+    minimum: int | None = None
+    doc: str = ""
+
+    @property
+    def definition(self) -> str:
+        """The text that the C API's op definition builder takes."""
+        text = f"{self.name}: "
+        if self.kind == "type":
+            text += "{" + ", ".join(_C_NAMES.get(name, name) for name in self.allowed) + "}"
+        elif self.allowed:
+            text += "{" + ", ".join(f"'{value}'" for value in self.allowed) + "}"
+        else:
+            text += self.kind
+        if self.minimum is not None:
+            text += f" >= {self.minimum}"
+        if isinstance(self.default, bool):
+            text += f" = {str(self.default).lower()}"
+        elif isinstance(self.default, str):
+            text += f" = '{self.default}'"
+        elif self.default is not None:
+            text += f" = {self.default}"
+        return text
+
+    def add_to(self, op_def: op_def_pb2.OpDef) -> None:
+        """Appends what TensorFlow's registry holds for this attribute."""
+        attr = op_def.attr.add(name=self.name, type=self.kind)
+        if self.default is not None:
+            attr.default_value.CopyFrom(_attr_value(self.kind, self.default))
+        if self.kind == "type":
+            types = [as_dtype(name).as_datatype_enum for name in self.allowed]
+            attr.allowed_values.list.type.extend(types)
+        elif self.allowed:
+            attr.allowed_values.list.s.extend(value.encode() for value in self.allowed)
+        if self.minimum is not None:
+            attr.has_minimum = True
+            attr.minimum = self.minimum
+
+
+def _attr_value(kind: str, value: Any) -> attr_value_pb2.AttrValue:
+    if kind == "string":
+        return attr_value_pb2.AttrValue(s=str(value).encode())
+    return attr_value_pb2.AttrValue(**{{"int": "i", "float": "f", "bool": "b"}[kind]: value})
+
+
+@dataclass(frozen=True)
+class Arg:
+    """An input or output: `dtype` is a dtype or a type attr, `shape` a text as above.
+
+    `length` names the int attr that counts a list of tensors; `when` names a bool attr without
+    which an input is a dummy whose sizes mean nothing.
+    """
+
+    name: str
+    dtype: str
+    shape: str
+    length: str | None = None
+    when: str | None = None
+    doc: str = ""
+
+    @property
+    def definition(self) -> str:
+        """The text that the C API's op definition builder takes."""
+        dtype = _C_NAMES.get(self.dtype, self.dtype)
+        return f"{self.name}: {self.length} * {dtype}" if self.length else f"{self.name}: {dtype}"
+
+    @cached_property
+    def dims(self) -> tuple[str, ...]:
+        """The sizes of `shape`, as texts."""
+        return tuple(re.findall(r"[\w?]+", self.shape))
+
+    def add_to(self, args: Any, type_attrs: frozenset[str]) -> None:
+        """Appends what TensorFlow's registry holds for this argument."""
+        arg = args.add(name=self.name)
+        if self.dtype in type_attrs:
+            arg.type_attr = self.dtype
+        else:
+            arg.type = as_dtype(self.dtype).as_datatype_enum
+        if self.length:
+            arg.number_attr = self.length
+
+
+#: Makes a kernel body for one choice of type attrs: a Numba function of a call's frame
+#: (see fusion.runtime.native). Called when a node of the op is first created.
+KernelFactory = Callable[["OpSpec", Mapping[str, str]], Callable[[int], None]]
+
+
+#: The gradient of an op whose outputs do not depend smoothly on its inputs.
+NOT_DIFFERENTIABLE: Final = "not differentiable"
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One op: its signature, its kernels and its gradient.
+
+    `kernels` maps a device type to a factory of kernel bodies; `kernel_types` lists, per type
+    attr, the dtypes that have kernels. `gradient` is a TensorFlow gradient function; without one
+    TensorFlow raises when it is asked for.
+    """
+
+    name: str
+    doc: str
+    inputs: tuple[Arg, ...]
+    outputs: tuple[Arg, ...]
+    attrs: tuple[Attr, ...]
+    kernels: Mapping[str, KernelFactory] = field(default_factory=dict)
+    kernel_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gradient: Callable[..., Any] | Literal["not differentiable"] | None = None
+
+    @cached_property
+    def python_name(self) -> str:
+        """The op's name in snake case, as TensorFlow's own generator makes it."""
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self.name).lower()
+
+    @cached_property
+    def type_attrs(self) -> tuple[str, ...]:
+        """The names of the type attrs, in order."""
+        return tuple(attr.name for attr in self.attrs if attr.kind == "type")
+
+    @cached_property
+    def value_attrs(self) -> tuple[Attr, ...]:
+        """The attrs that a kernel reads at run time, in the order of its state."""
+        return tuple(attr for attr in self.attrs if attr.kind != "type")
+
+    @cached_property
+    def inferred_attrs(self) -> tuple[str, ...]:
+        """The attrs that TensorFlow infers from the inputs."""
+        names = {arg.dtype for arg in self.inputs} | {arg.length for arg in self.inputs}
+        return tuple(attr.name for attr in self.attrs if attr.name in names)
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The names of sizes in the inputs' shapes, in order of appearance."""
+        names = (dim for arg in self.inputs for dim in arg.dims if not dim.isdigit() and dim != "?")
+        return tuple(dict.fromkeys(names))
+
+    def attr_index(self, name: str) -> int:
+        """The place of attr `name` in a kernel's state."""
+        return [attr.name for attr in self.value_attrs].index(name)
+
+    def input_index(self, name: str) -> int:
+        """The place of input `name` among the inputs (a list counts once)."""
+        return [arg.name for arg in self.inputs].index(name)
+
+    @cached_property
+    def op_def(self) -> op_def_pb2.OpDef:
+        """The definition as TensorFlow's registry holds it, without descriptions."""
+        op_def = op_def_pb2.OpDef(name=self.name)
+        type_attrs = frozenset(self.type_attrs)
+        for arg in self.inputs:
+            arg.add_to(op_def.input_arg, type_attrs)
+        for arg in self.outputs:
+            arg.add_to(op_def.output_arg, type_attrs)
+        for attr in self.attrs:
+            attr.add_to(op_def)
+        return op_def
