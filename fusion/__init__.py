@@ -1,3 +1,45 @@
-"""Fused embedding lookups for TensorFlow: ops, feature columns and a graph rewriter."""
+"""Fused embedding lookups for stock TensorFlow: ops, feature columns and a graph rewriter.
 
-from fusion import ops as ops
+Importing this package registers its ops with TensorFlow and does nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fusion import ops
+from fusion.lookup import (
+    fused_embedding_lookup_sparse_v2,
+    fused_safe_embedding_lookup_sparse,
+)
+
+if TYPE_CHECKING:
+    from fusion import feature_column
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "feature_column",
+    "fused_embedding_lookup_sparse_v2",
+    "fused_safe_embedding_lookup_sparse",
+    "ops",
+]
+
+#: Public names that cost something to import, and where they live.
+_LAZY = {
+    "feature_column": ("fusion.feature_column", None),
+}
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module_name, attribute = _LAZY[name]
+    except KeyError:
+        raise AttributeError(f"module 'fusion' has no attribute {name!r}") from None
+    module = importlib.import_module(module_name)
+    return module if attribute is None else getattr(module, attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -50,8 +50,17 @@ def _row_finder(spec: OpSpec, types: Mapping[str, str], arg: Mapping[str, int]) 
 
     from fusion.cpu_ops import combine as kernels
     from fusion.runtime.jit import jit
-    from fusion.runtime.native import INVALID_ARGUMENT, fail, failed, list_length, matrix, scratch
-    from fusion.runtime.native import data, size
+    from fusion.runtime.native import (
+        INVALID_ARGUMENT,
+        data,
+        fail,
+        failed,
+        list_length,
+        matrix,
+        scratch,
+        scratch_matrix,
+        size,
+    )
 
     dtype, item = numba_dtype(types["T"]), np.dtype(types["T"]).itemsize
     shards, permutation_arg = arg["emb_shards"], arg["partition_permutation"]
@@ -90,11 +99,11 @@ def _row_finder(spec: OpSpec, types: Mapping[str, str], arg: Mapping[str, int]) 
         if limit < 0:
             return addresses
         dim = size(frame, shards, 0, 1)
-        copies = scratch(frame, addresses.shape[0] * dim, dtype)
+        copies = scratch_matrix(frame, addresses.shape[0], dim, dtype)
         clipped = scratch(frame, addresses.shape[0], np.int64)
         if failed(frame):
             return addresses
-        kernels.clip_rows(addresses, limit, dtype, copies.reshape(addresses.shape[0], dim))
+        kernels.clip_rows(addresses, limit, dtype, copies)
         for k in range(addresses.shape[0]):
             clipped[k] = copies.ctypes.data + k * dim * item
         return clipped

@@ -359,15 +359,27 @@ def forward_input(frame, output, arg):
 
 
 @jit
-def scratch(frame, count, dtype):
-    """An array [count] for the length of the call, not initialised; empty on failure."""
+def _scratch(frame, count, dtype):
     dims = stack_words(1)
     store(dims, 0, max(count, 1))
     tensor = tf_allocate_temp(
         load(frame, _CTX), np.int32(datatype(dtype)), dims, np.int32(1), 0, load(frame, _STATUS)
     )
-    address = _hold(frame, tensor)
+    return _hold(frame, tensor)
+
+
+@jit
+def scratch(frame, count, dtype):
+    """An array [count] for the length of the call, not initialised; empty on failure."""
+    address = _scratch(frame, count, dtype)
     return carray(pointer(address, dtype), (count if address != 0 else 0,))
+
+
+@jit
+def scratch_matrix(frame, rows, columns, dtype):
+    """An array [rows, columns] for the length of the call; no rows on failure."""
+    address = _scratch(frame, rows * columns, dtype)
+    return carray(pointer(address, dtype), (rows if address != 0 else 0, columns))
 
 
 # --- the call -------------------------------------------------------------------------------
