@@ -16,7 +16,7 @@ VENV := .venv
 OLDEST_VENV := .venv-oldest
 BIN := $(VENV)/bin
 # The lower bounds of setup.cfg, and the Keras of TensorFlow 2.18's days.
-OLDEST := tensorflow==2.18.0 tf_keras==2.18.0 keras==3.6.0 numba==0.61.0 numpy==1.26.0 \
+OLDEST := tensorflow==2.18.0 tf_keras==2.18.0 keras==3.6.0 numba==0.62.0 numpy==1.26.0 \
 	networkx==3.2 click==8.1.0 rich==13.0.0
 
 .DEFAULT_GOAL := help

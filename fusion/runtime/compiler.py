@@ -21,23 +21,16 @@ def compile_object(function: Callable[..., Any], n_args: int, symbol: str) -> by
     Raises:
       RuntimeError: the code refers to something other than TensorFlow's C API and libc.
     """
-    from numba.core import compiler, dispatcher, registry, types
+    from numba.core import compiler, registry, types
     from numba.core.compiler_lock import global_compiler_lock
 
-    from fusion.runtime.jit import OPTIONS
-
-    class NativeCompiler(dispatcher._FunctionCompiler):  # type: ignore[misc]
-        def _customize_flags(self, flags: Any) -> Any:
-            # No wrappers: they are what would need Python's symbols. The module stays open.
-            flags.no_cpython_wrapper = True
-            flags.no_cfunc_wrapper = True
-            flags.no_compile = True
-            return flags
+    from fusion.runtime.jit import OPTIONS, NativeCompiler
 
     target = registry.cpu_target
     with global_compiler_lock:
-        pipeline = NativeCompiler(function, target, dict(OPTIONS, nopython=True), {},
-                                  compiler.Compiler)
+        pipeline = NativeCompiler(
+            function, target, dict(OPTIONS, nopython=True), {}, compiler.Compiler
+        )
         result = pipeline.compile((types.int64,) * n_args, types.void)
         library = result.library
         library.add_ir_module(_entry_module(target.target_context, result.fndesc, symbol))

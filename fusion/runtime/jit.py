@@ -1,7 +1,7 @@
 """How everything that ends up in a kernel is compiled.
 
-No exceptions (the NumPy error model), no reference counting, no GIL: then the object code needs
-no Python symbol (fusion.runtime.compiler checks that).
+No exceptions (the NumPy error model), no GIL: then the object code needs no Python symbol
+(fusion.runtime.compiler checks that).
 """
 
 from __future__ import annotations
@@ -10,13 +10,55 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from numba import njit
+from numba.core import dispatcher, types
 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class NativeCompiler(dispatcher._FunctionCompiler):  # type: ignore[misc]
+    """Compiles without the wrappers for callers in Python and C, which need Python's symbols."""
+
+    def _customize_flags(self, flags: Any) -> Any:
+        flags.no_cpython_wrapper = True
+        flags.no_cfunc_wrapper = True
+        flags.no_compile = True
+        return flags
+
+
+class _InlineCompiler(NativeCompiler):
+    """Compiles functions that are only ever called from other compiled functions."""
+
+    def compile(self, args: Any, return_type: Any) -> Any:
+        result = super().compile(args, return_type)
+        # Numba finds the code of a callee by its entry point, a builtin function. Such a function
+        # has none, so that any other builtin that is there only once will do.
+        result = result._replace(entry_point=[].append)
+        context = self.targetdescr.target_context
+        context.insert_user_function(result.entry_point, result.fndesc, [result.library])
+        return result
+
+
 def jit(function: F) -> F:
-    """A function for use in kernels, compiled on first use."""
-    compiled: F = njit(**OPTIONS)(function)
+    """A function for use in kernels, compiled on first use; Python cannot call it."""
+    compiled = njit(**OPTIONS)(function)
+    old = compiled._compiler
+    compiled._compiler = _InlineCompiler(
+        old.py_func, old.targetdescr, old.targetoptions, old.locals, old.pipeline_class
+    )
+    by_type = compiled.get_call_template
+
+    def get_call_template(args: Any, kws: Any) -> Any:
+        # Numba would compile a function again for each literal integer it is called with.
+        return by_type(tuple(types.unliteral(arg) for arg in args), kws)
+
+    compiled.get_call_template = get_call_template
+    result: F = compiled
+    return result
+
+
+def callable_from_python(function: F) -> F:
+    """A jitted function as one that Python can call with arrays: for tests of kernels."""
+    compiled: F = njit(**OPTIONS)(function.py_func)  # type: ignore[attr-defined]
     return compiled
