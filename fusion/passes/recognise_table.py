@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusion.passes.graph_view import GraphView, Shape, Tensor
+from fusion.passes.graph_view import ARG_OP, GraphView, Shape, Tensor
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_ids import Fill, is_row_gather
 from fusion.passes.recognise_reduction import Reduction
@@ -57,7 +57,7 @@ def _match_fast(view: GraphView, reduction: Reduction) -> Table:
         gather="",
         unique="",
         shape=view.shape(reduction.rows),
-        name=_table_name(view, reduction.rows),
+        name=_table_name(view, reduction.rows, reduction),
     )
 
 
@@ -89,7 +89,7 @@ def _match_classic(
         gather=rows.node,
         unique=unique,
         shape=_table_shape(view, table, rows, is_resource),
-        name=_table_name(view, table),
+        name=_table_name(view, table, reduction),
     )
 
 
@@ -111,11 +111,17 @@ def _refuse_rows(view: GraphView, rows: Tensor) -> NoMatch:
     return NoMatch("the rows do not come from a gather", rows.node)
 
 
-def _table_name(view: GraphView, table: Tensor) -> str:
-    """Returns the variable's name where it can be seen, else the tensor's node."""
+def _table_name(view: GraphView, table: Tensor, reduction: Reduction) -> str:
+    """Returns the variable's name where it can be seen, else the scope of the lookup.
+
+    A function does not know what its caller passes in; there the scope tells people more than the
+    argument does.
+    """
     source = view.resolve(table).node
     if view.op(source) == "ReadVariableOp":
         source = view.resolve(view.inputs(source)[0]).node
+    if view.op(source) in (ARG_OP, "Placeholder"):
+        return reduction.output.node.removesuffix("/embedding_lookup_sparse")
     if view.op(source) == "VarHandleOp":
         shared = view.attr(source, "shared_name")
         return shared.s.decode() if shared is not None and shared.s else source
