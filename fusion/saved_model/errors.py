@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_LONGEST = 400
+
 
 class ModelError(ValueError):
     """A model that cannot be read, written or verified.
@@ -22,5 +24,5 @@ def reason_of(error: BaseException) -> str:
     """Returns one line for an exception, without the errno and the file names of an OSError."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
-    text = " ".join(str(error).split())
-    return text or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -24,6 +24,7 @@ from fusion.saved_model.source import (
     read_saved_model,
 )
 from fusion.saved_model.staging import check_destination, copy_file, staged_directory, write_file
+from fusion.saved_model.variables import named_columns
 from fusion.saved_model.verify import Verification, compare_models
 
 TARGETS = ("fused",)
@@ -109,7 +110,7 @@ def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
         ModelError: `path` cannot be read.
     """
     return FusionReport.merge(
-        FuseLookups(preserve=preserved_names(meta)).explain(meta.graph_def)
+        named_columns(FuseLookups(preserve=preserved_names(meta)).explain(meta.graph_def), meta)
         for meta in read_saved_model(path).meta_graphs
     )
 

@@ -17,6 +17,7 @@ from tensorflow.python.framework import tensor_util
 
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.signatures import OpSignatures
+from fusion.saved_model.calls import callees, first_argument
 from fusion.saved_model.verify.examples import ExampleSpec, example_outputs, example_spec
 
 _MAX_SWEEPS = 20
@@ -184,9 +185,9 @@ class _Analysis:
         self._note(node, data)
         if node.op in _PARSERS:
             return self._parsed(node, data)
-        if callees := self._callees(node):
-            first = 1 if node.op in ("If", "StatelessIf", "Case", "StatelessCase") else 0
-            return _union(self._call(name, data[first:], depth) for name in callees)
+        if called := callees(node, self._functions):
+            arguments = data[first_argument(node) :]
+            return _union(self._call(name, arguments, depth) for name in called)
         if node.op == "IdentityN":
             return dict(enumerate(data))
         outputs: dict[int, Atoms] = {}
@@ -243,16 +244,6 @@ class _Analysis:
                 for index, key in example_outputs(spec).items():
                     outputs[index] = frozenset({Source(source.input, key)})
         return outputs
-
-    def _callees(self, node: node_def_pb2.NodeDef) -> list[str]:
-        if node.op in self._functions:
-            return [node.op]
-        names: list[str] = []
-        for key in ("f", "then_branch", "else_branch", "body", "branches"):
-            value = node.attr.get(key)
-            if value is not None:
-                names += [f.name for f in (value.func, *value.list.func) if f.name]
-        return [name for name in names if name in self._functions]
 
     def _call(self, name: str, data: Sequence[Atoms], depth: int) -> dict[int, Atoms]:
         if depth >= _MAX_DEPTH:

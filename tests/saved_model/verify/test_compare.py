@@ -132,7 +132,7 @@ def test_a_model_that_does_not_load_is_named_with_the_reason(models: Path, tmp_p
     broken = tmp_path / "broken"
     shutil.copytree(models / "plain", broken)
     shutil.rmtree(broken / "variables")
-    with pytest.raises(ModelError, match="broken cannot be loaded: .*variables") as caught:
+    with pytest.raises(ModelError, match=r"broken cannot be loaded: .*variables") as caught:
         compare_models(models / "plain", broken)
     assert "\n" not in str(caught.value)
 
