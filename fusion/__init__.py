@@ -13,11 +13,10 @@ from fusion.lookup import (
     fused_embedding_lookup_sparse_v2,
     fused_safe_embedding_lookup_sparse,
 )
+from fusion.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fusion import feature_column
-
-__version__ = "0.1.0"
 
 __all__ = [
     "feature_column",

@@ -361,9 +361,7 @@ def _flatten(sp_ids: tf.SparseTensor) -> tf.SparseTensor:
     return tf.sparse.reshape(sp_ids, tf.concat([rows, shape[-1:]], 0))
 
 
-def _unflatten(
-    result: tf.Tensor, original_shape: tf.Tensor, options: LookupOptions
-) -> tf.Tensor:
+def _unflatten(result: tf.Tensor, original_shape: tf.Tensor, options: LookupOptions) -> tf.Tensor:
     """Rows back to the ids' shape, less its last dimension, and all that is known of it."""
     rank = original_shape.shape[0]
     dim = result.shape[1]

@@ -7,10 +7,12 @@ of 8 rows, each block added up on its own.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import carray
 
-from fusion.runtime.jit import jit
+from fusion.runtime.jit import Array, jit
 from fusion.runtime.memory import pointer
 
 #: The combiners, by their place among the values of the ops' attr.
@@ -21,7 +23,7 @@ _MULTIPLIED = 9
 
 
 @jit
-def group_by_row(rows, n_rows, starts, order):
+def group_by_row(rows: Array, n_rows: int, starts: Array, order: Array) -> int:
     """Groups entries by row, keeping their order inside a row.
 
     Args:
@@ -54,7 +56,7 @@ def group_by_row(rows, n_rows, starts, order):
 
 
 @jit
-def first_unsorted(rows):
+def first_unsorted(rows: Array) -> int:
     """The place of the first entry with a smaller row than the one before it, or -1."""
     for k in range(1, rows.shape[0]):
         if rows[k, 0] < rows[k - 1, 0]:
@@ -63,7 +65,7 @@ def first_unsorted(rows):
 
 
 @jit
-def first_outside(places, count):
+def first_outside(places: Array, count: int) -> int:
     """The place of the first element outside [0, count), or -1."""
     for k in range(places.shape[0]):
         if places[k] < 0 or places[k] >= count:
@@ -72,7 +74,9 @@ def first_outside(places, count):
 
 
 @jit
-def locate_rows(permutation, bases, counts, row_bytes, addresses):
+def locate_rows(
+    permutation: Array, bases: Array, counts: Array, row_bytes: int, addresses: Array
+) -> int:
     """The address of each unique id's row among the shards.
 
     Args:
@@ -97,12 +101,12 @@ def locate_rows(permutation, bases, counts, row_bytes, addresses):
 
 
 @jit
-def _row(address, dim, dtype):
+def _row(address: int, dim: int, dtype: type) -> Array:
     return carray(pointer(address, dtype), (dim,))
 
 
 @jit
-def _norm(row):
+def _norm(row: Array) -> Any:
     total = row[0] * row[0] if row.shape[0] > 0 else row.dtype.type(0)
     for d in range(1, row.shape[0]):
         total += row[d] * row[d]
@@ -110,7 +114,7 @@ def _norm(row):
 
 
 @jit
-def clip_rows(addresses, limit, dtype, clipped):
+def clip_rows(addresses: Array, limit: float, dtype: type, clipped: Array) -> None:
     """Writes each row times limit / max(norm, limit) to `clipped` [u, D].
 
     The multiplication comes before the division and a zero row with limit 0 gives NaN, both as
@@ -127,19 +131,21 @@ def clip_rows(addresses, limit, dtype, clipped):
 
 
 @jit
-def _copy(row, out):
+def _copy(row: Array, out: Array) -> None:
     for d in range(out.shape[0]):
         out[d] = row[d]
 
 
 @jit
-def _add(row, out):
+def _add(row: Array, out: Array) -> None:
     for d in range(out.shape[0]):
         out[d] += row[d]
 
 
 @jit
-def _add_bag(addresses, places, bag, dtype, block, out):
+def _add_bag(
+    addresses: Array, places: Array, bag: Array, dtype: type, block: Array, out: Array
+) -> None:
     """The sum of the rows of one bag, in stock order."""
     n, dim = bag.shape[0], out.shape[0]
     head = n % 8
@@ -156,7 +162,7 @@ def _add_bag(addresses, places, bag, dtype, block, out):
 
 
 @jit
-def _normalize(combiner, n, dtype, out):
+def _normalize(combiner: int, n: int, dtype: type, out: Array) -> None:
     """Turns the sum of `n` > 1 rows into what the combiner asks for, rounded as stock does."""
     if combiner == SUM:
         return
@@ -171,7 +177,9 @@ def _normalize(combiner, n, dtype, out):
 
 
 @jit
-def _add_weighted_bag(addresses, places, weights, bag, dtype, out):
+def _add_weighted_bag(
+    addresses: Array, places: Array, weights: Array, bag: Array, dtype: type, out: Array
+) -> None:
     """The weighted sum of the rows of one bag."""
     out[:] = 0
     for k in bag:
@@ -182,7 +190,7 @@ def _add_weighted_bag(addresses, places, weights, bag, dtype, out):
 
 
 @jit
-def weight_norm(weights, bag, combiner, dtype):
+def weight_norm(weights: Array, bag: Array, combiner: int, dtype: type) -> Any:
     """What a weighted bag is divided by: 1, the sum of weights, or the root of their squares."""
     if combiner == SUM:
         return dtype(1)
@@ -194,23 +202,34 @@ def weight_norm(weights, bag, combiner, dtype):
 
 
 @jit
-def divide_no_nan(values, divisor):
+def divide_no_nan(values: Array, divisor: Any) -> None:
     """Divides in place; everything is 0 where the divisor is 0, as in stock's DivNoNan."""
     for d in range(values.shape[0]):
         values[d] = values[d] / divisor if divisor != 0 else values.dtype.type(0)
 
 
 @jit
-def is_masked(row, is_row_empty, mask_empty):
+def is_masked(row: int, is_row_empty: Array, mask_empty: bool) -> bool:
     """Whether a row gives zeros because it was empty before it was filled."""
     return mask_empty and row < is_row_empty.shape[0] and is_row_empty[row]
 
 
 @jit
 def combine_bags(
-    addresses, places, starts, order, is_row_empty, mask_empty, weights, weighted, combiner,
-    dtype, block, out, counts,
-):
+    addresses: Array,
+    places: Array,
+    starts: Array,
+    order: Array,
+    is_row_empty: Array,
+    mask_empty: bool,
+    weights: Array,
+    weighted: bool,
+    combiner: int,
+    dtype: type,
+    block: Array,
+    out: Array,
+    counts: Array,
+) -> None:
     """Combines the rows of each bag.
 
     Args:

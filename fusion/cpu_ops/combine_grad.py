@@ -22,11 +22,11 @@ from fusion.cpu_ops.combine import (
     is_masked,
     weight_norm,
 )
-from fusion.runtime.jit import jit
+from fusion.runtime.jit import Array, jit
 
 
 @jit
-def _dot(a, b):
+def _dot(a: Array, b: Array) -> float:
     total = 0.0
     for d in range(a.shape[0]):
         total += np.float64(a[d]) * np.float64(b[d])
@@ -34,7 +34,7 @@ def _dot(a, b):
 
 
 @jit
-def _accumulate(values, touched, place, out):
+def _accumulate(values: Array, touched: Array, place: int, out: Array) -> None:
     """Adds to a row that is assigned the first time: 0 + -0 would lose the sign."""
     if touched[place]:
         _add(values, out)
@@ -45,9 +45,21 @@ def _accumulate(values, touched, place, out):
 
 @jit
 def scatter_rows(
-    top_grad, grad_addresses, places, starts, order, is_row_empty, mask_empty, weights, weighted,
-    combiner, dtype, scaled, product, touched,
-):
+    top_grad: Array,
+    grad_addresses: Array,
+    places: Array,
+    starts: Array,
+    order: Array,
+    is_row_empty: Array,
+    mask_empty: bool,
+    weights: Array,
+    weighted: bool,
+    combiner: int,
+    dtype: type,
+    scaled: Array,
+    product: Array,
+    touched: Array,
+) -> None:
     """Adds the gradient of each bag to the gradients of its rows.
 
     Args:
@@ -84,7 +96,9 @@ def scatter_rows(
 
 
 @jit
-def _scale(values, weights, weighted, bag, combiner, dtype):
+def _scale(
+    values: Array, weights: Array, weighted: bool, bag: Array, combiner: int, dtype: type
+) -> None:
     """Divides a bag's gradient by its combiner's divisor, rounded as stock does."""
     if combiner == SUM:
         return
@@ -98,7 +112,9 @@ def _scale(values, weights, weighted, bag, combiner, dtype):
 
 
 @jit
-def unclip_rows(addresses, grad_addresses, dim, limit, dtype):
+def unclip_rows(
+    addresses: Array, grad_addresses: Array, dim: int, limit: float, dtype: type
+) -> None:
     """Turns gradients of clipped rows into gradients of the rows, in place."""
     limit = np.float64(dtype(limit))
     for k in range(addresses.shape[0]):
@@ -114,9 +130,20 @@ def unclip_rows(addresses, grad_addresses, dim, limit, dtype):
 
 @jit
 def weight_grads(
-    top_grad, addresses, places, starts, order, is_row_empty, mask_empty, weights, combiner,
-    dtype, scaled, total, grads,
-):
+    top_grad: Array,
+    addresses: Array,
+    places: Array,
+    starts: Array,
+    order: Array,
+    is_row_empty: Array,
+    mask_empty: bool,
+    weights: Array,
+    combiner: int,
+    dtype: type,
+    scaled: Array,
+    total: Array,
+    grads: Array,
+) -> None:
     """The gradient of each entry's weight.
 
     With W the sum and Q the root of the squares of a bag's weights, S its weighted sum and dS the

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from fusion.runtime.jit import jit
+from fusion.runtime.jit import Array, int64, jit
 
 #: The strategies, by their place among the values of the op's attr.
 DIV, MOD, MOD_EV = range(3)
@@ -14,7 +12,7 @@ _EV_BUCKETS = 1000
 
 
 @jit
-def _div_shard(key, ends):
+def _div_shard(key: int, ends: Array) -> int:
     """The shard whose rows hold `key`; `ends` are the cumulative rows. len(ends) if none does."""
     low, high = 0, ends.shape[0]
     while low < high:
@@ -27,10 +25,10 @@ def _div_shard(key, ends):
 
 
 @jit
-def _locate(key, ends, rows, strategy):
+def _locate(key: int, ends: Array, rows: Array, strategy: int) -> tuple[int, int]:
     """The shard of `key` and its id there; shard -1 if the key is outside the table."""
     n_shards = rows.shape[0]
-    shard, local = np.int64(-1), np.int64(key)
+    shard, local = int64(-1), int64(key)
     if strategy == MOD_EV:
         # Floor modulo, so that every key has a shard: hash tables take any key.
         shard = (key % _EV_BUCKETS) % n_shards
@@ -38,17 +36,19 @@ def _locate(key, ends, rows, strategy):
         if strategy == DIV:
             shard = _div_shard(key, ends)
             if shard == n_shards:
-                return np.int64(-1), local
+                return int64(-1), local
             local = key - (ends[shard] - rows[shard])
         else:
             shard, local = key % n_shards, key // n_shards
             if local >= rows[shard]:
-                return np.int64(-1), local
-    return np.int64(shard), np.int64(local)
+                return int64(-1), local
+    return int64(shard), int64(local)
 
 
 @jit
-def assign_shards(ids, rows, ends, strategy, permutation, counts):
+def assign_shards(
+    ids: Array, rows: Array, ends: Array, strategy: int, permutation: Array, counts: Array
+) -> int:
     """Finds the shard of each id and its place there; stable.
 
     Args:
@@ -62,13 +62,13 @@ def assign_shards(ids, rows, ends, strategy, permutation, counts):
     Returns:
       -1, or the place of an id that is outside the table.
     """
-    total = np.int64(0)
+    total = int64(0)
     for shard in range(rows.shape[0]):
         total += rows[shard]
         ends[shard] = total
         counts[shard] = 0
     for k in range(ids.shape[0]):
-        shard, _ = _locate(np.int64(ids[k]), ends, rows, strategy)
+        shard, _ = _locate(int64(ids[k]), ends, rows, strategy)
         if shard < 0:
             return k
         permutation[k, 0] = shard
@@ -78,9 +78,11 @@ def assign_shards(ids, rows, ends, strategy, permutation, counts):
 
 
 @jit
-def select_shard(ids, rows, ends, strategy, permutation, shard, out):
+def select_shard(
+    ids: Array, rows: Array, ends: Array, strategy: int, permutation: Array, shard: int, out: Array
+) -> None:
     """Writes the ids of one shard, as ids inside it, in order."""
     for k in range(ids.shape[0]):
         if permutation[k, 0] == shard:
-            _, local = _locate(np.int64(ids[k]), ends, rows, strategy)
+            _, local = _locate(int64(ids[k]), ends, rows, strategy)
             out[permutation[k, 1]] = local

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from fusion.runtime.jit import jit
+from fusion.runtime.jit import Array, jit
 
 
 @jit
-def _keeps(k, values, weights, prune, prune_weights):
+def _keeps(k: int, values: Array, weights: Array, prune: bool, prune_weights: bool) -> bool:
     # A NaN weight is not > 0: it is dropped, as stock TensorFlow does.
     return not prune or (values[k] >= 0 and (not prune_weights or weights[k] > 0))
 
 
 @jit
-def mark_rows(values, rows, weights, prune, prune_weights, is_row_empty):
+def mark_rows(
+    values: Array,
+    rows: Array,
+    weights: Array,
+    prune: bool,
+    prune_weights: bool,
+    is_row_empty: Array,
+) -> int:
     """Marks the rows that keep no entry and counts the entries kept.
 
     Args:
@@ -38,7 +45,7 @@ def mark_rows(values, rows, weights, prune, prune_weights, is_row_empty):
 
 
 @jit
-def count_true(flags):
+def count_true(flags: Array) -> int:
     """The number of true elements of a bool array."""
     count = 0
     for k in range(flags.shape[0]):
@@ -47,7 +54,16 @@ def count_true(flags):
 
 
 @jit
-def copy_kept(values, rows, weights, prune, prune_weights, out_values, out_rows, kept):
+def copy_kept(
+    values: Array,
+    rows: Array,
+    weights: Array,
+    prune: bool,
+    prune_weights: bool,
+    out_values: Array,
+    out_rows: Array,
+    kept: Array,
+) -> int:
     """Copies the entries kept, in order; `kept` [m] gets the place that each came from.
 
     Returns:
@@ -65,7 +81,9 @@ def copy_kept(values, rows, weights, prune, prune_weights, out_values, out_rows,
 
 
 @jit
-def fill_rows(is_row_empty, first, fill_id, out_values, out_rows):
+def fill_rows(
+    is_row_empty: Array, first: int, fill_id: int, out_values: Array, out_rows: Array
+) -> None:
     """Appends one entry with id `fill_id` per empty row, rows ascending, from place `first`."""
     for row in range(is_row_empty.shape[0]):
         if is_row_empty[row]:

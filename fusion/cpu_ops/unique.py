@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.runtime.jit import jit
+from fusion.runtime.jit import Array, jit
 
 # 2**64 divided by the golden ratio (Knuth, The Art of Computer Programming, vol. 3, 6.4).
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 @jit
-def table_bits(count):
+def table_bits(count: int) -> int:
     """log2 of the number of slots for `count` ids: at most half of the slots are ever used."""
     bits = 1
     while (1 << bits) < 2 * count:
@@ -20,7 +20,9 @@ def table_bits(count):
 
 
 @jit
-def find_unique(ids, slots, bits, keys, places, counts):
+def find_unique(
+    ids: Array, slots: Array, bits: int, keys: Array, places: Array, counts: Array
+) -> int:
     """Numbers the distinct ids.
 
     Args:

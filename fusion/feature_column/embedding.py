@@ -14,7 +14,7 @@ from fusion.lookup import LookupOptions, fused_safe_embedding_lookup_sparse, loo
 _VERSIONS = ("v2",)
 
 
-class EmbeddingColumn(stock.EmbeddingColumn):  # type: ignore[misc]
+class EmbeddingColumn(stock.EmbeddingColumn):
     """A stock embedding column with one more field, `do_fusion`, that changes its lookup.
 
     Accepted wherever the stock column is: it creates the same variable under the same name.
@@ -35,6 +35,7 @@ class EmbeddingColumn(stock.EmbeddingColumn):  # type: ignore[misc]
         use_safe_embedding_lookup: bool = True,
         do_fusion: str = "v2",
     ) -> EmbeddingColumn:
+        """The stock column's fields, and `do_fusion`."""
         fields = (
             categorical_column,
             dimension,
@@ -56,7 +57,9 @@ class EmbeddingColumn(stock.EmbeddingColumn):  # type: ignore[misc]
         return cls(*iterable)
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self))
+        fields = ", ".join(
+            f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True)
+        )
         return f"{type(self).__name__}({fields})"
 
     @property
@@ -148,4 +151,4 @@ def embedding_column(
         return column
     if do_fusion not in _VERSIONS:
         raise ValueError(f"do_fusion must be None or one of {_VERSIONS}, got {do_fusion!r}")
-    return EmbeddingColumn(*column, do_fusion=do_fusion)
+    return EmbeddingColumn._make((*column, do_fusion))

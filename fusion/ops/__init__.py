@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fusion.ops import partition, post_lookup, prune, unique
+from fusion.ops import partition, post_lookup, post_lookup_grad, prune, unique
 from fusion.runtime.registration import register
 from fusion.runtime.spec import OpSpec
 from fusion.runtime.wrapper import make_wrappers
@@ -19,8 +19,8 @@ SPECS: tuple[OpSpec, ...] = (
     prune.SPEC,
     unique.SPEC,
     partition.SPEC,
-    post_lookup.FORWARD,
-    post_lookup.BACKWARD,
+    post_lookup.SPEC,
+    post_lookup_grad.SPEC,
 )
 
 OP_NAMES: tuple[str, ...] = tuple(spec.name for spec in SPECS)

@@ -12,6 +12,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     import numpy as np
 
     from fusion.cpu_ops import partition as kernels
+    from fusion.runtime.jit import int64
     from fusion.runtime.native import (
         INVALID_ARGUMENT,
         attr,
@@ -25,20 +26,19 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         vector,
     )
 
-    tid = numba_dtype(types["Tid"])
-    strategy_slot = spec.attr_index("partition_strategy")
+    tid, slot = numba_dtype(types["Tid"]), spec.slots
 
     def body(frame: int) -> None:
         ids = vector(frame, 0, tid)
         n_shards = list_length(frame)
-        strategy = attr(frame, strategy_slot)
+        strategy = attr(frame, slot.partition_strategy)
         rows = scratch(frame, n_shards, np.int64)
         ends = scratch(frame, n_shards, np.int64)
         counts = scratch(frame, n_shards, np.int64)
         permutation = output_matrix(frame, 1, 0, ids.shape[0], 2, np.int32)
         if failed(frame):
             return
-        total = np.int64(0)
+        total = int64(0)
         for shard in range(n_shards):
             rows[shard] = shard_vector(frame, 1, shard, np.int64)[0]
             total += rows[shard]
@@ -49,7 +49,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         bad = kernels.assign_shards(ids, rows, ends, strategy, permutation, counts)
         if bad >= 0:
             text = "input[%lld] = %lld is not an id of a table of %lld rows in %lld shards"
-            fail(frame, INVALID_ARGUMENT, text, bad, np.int64(ids[bad]), total, n_shards)
+            fail(frame, INVALID_ARGUMENT, text, bad, int64(ids[bad]), total, n_shards)
             return
         for shard in range(n_shards):
             out = output_vector(frame, 0, shard, counts[shard], tid)

@@ -20,10 +20,80 @@ from fusion.ops.common import (
 from fusion.runtime.spec import Arg, Attr, OpSpec
 
 
+def _checker(spec: OpSpec, types: Mapping[str, str]) -> Any:
+    import numpy as np
+
+    from fusion.runtime.jit import jit
+    from fusion.runtime.native import INVALID_ARGUMENT, attr, fail, vector
+
+    slot, arg = spec.slots, spec.places
+    largest_id = np.iinfo(numba_dtype(types["Tid"])).max
+
+    @jit
+    def check(frame: int) -> None:
+        """Reports a shape or a default id that cannot be."""
+        shape = vector(frame, arg.sp_dense_shape, np.int64)
+        if shape[0] < 0 or shape[1] < 0:
+            text = "sp_dense_shape must not be negative, but is [%lld, %lld]"
+            fail(frame, INVALID_ARGUMENT, text, shape[0], shape[1])
+        if attr(frame, slot.default_id) > largest_id:
+            text = "default_id = %lld does not fit the type of sp_values"
+            fail(frame, INVALID_ARGUMENT, text, attr(frame, slot.default_id))
+
+    return check
+
+
+def _copier(spec: OpSpec, types: Mapping[str, str]) -> Any:
+    import numpy as np
+
+    from fusion.cpu_ops import prune as kernels
+    from fusion.runtime.jit import Array, jit
+    from fusion.runtime.native import (
+        attr,
+        attr_float,
+        failed,
+        matrix,
+        output_matrix,
+        output_vector,
+        scratch,
+    )
+
+    tid, tw = numba_dtype(types["Tid"]), numba_dtype(types["Tw"])
+    slot, arg = spec.slots, spec.places
+
+    @jit
+    def copy(frame: int, values: Array, weights: Array, is_row_empty: Array, total: int) -> None:
+        """Writes ids, rows and real weights of the `total` entries kept or filled in."""
+        rows = matrix(frame, arg.sp_indices, 0, np.int64)
+        prune = attr(frame, slot.prune) != 0
+        use_weights = attr(frame, slot.use_sparse_weights) != 0
+        prune_weights = use_weights and attr(frame, slot.prune_sparse_weights) != 0
+        out_values = output_vector(frame, 0, 0, total, tid)
+        out_rows = output_matrix(frame, 1, 0, total, 2, np.int64)
+        places = scratch(frame, total, np.int64)
+        if failed(frame):
+            return
+        kept = kernels.copy_kept(
+            values, rows, weights, prune, prune_weights, out_values, out_rows, places
+        )
+        if total > kept:
+            fill_id = tid(max(attr(frame, slot.default_id), 0))
+            kernels.fill_rows(is_row_empty, kept, fill_id, out_values, out_rows)
+        if use_weights:
+            out_weights = output_vector(frame, 2, 0, total, tw)
+            if not failed(frame):
+                for k in range(kept):
+                    out_weights[k] = weights[places[k]]
+                out_weights[kept:] = tw(attr_float(frame, slot.default_weight))
+
+    return copy
+
+
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     import numpy as np
 
     from fusion.cpu_ops import prune as kernels
+    from fusion.runtime.jit import int64
     from fusion.runtime.native import (
         INVALID_ARGUMENT,
         attr,
@@ -32,68 +102,47 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         failed,
         forward_input,
         matrix,
-        output_matrix,
         output_vector,
-        scratch,
         vector,
     )
 
     tid, tw = numba_dtype(types["Tid"]), numba_dtype(types["Tw"])
-    fill_slot, prune_slot = spec.attr_index("fill_empty_row"), spec.attr_index("prune")
-    default_id_slot, use_slot = spec.attr_index("default_id"), spec.attr_index("use_sparse_weights")
-    prune_weights_slot = spec.attr_index("prune_sparse_weights")
-    default_weight_slot = spec.attr_index("default_weight")
+    slot, arg = spec.slots, spec.places
+    check, copy = _checker(spec, types), _copier(spec, types)
 
     def body(frame: int) -> None:
-        values = vector(frame, 0, tid)
-        rows = matrix(frame, 1, 0, np.int64)
-        batch = vector(frame, 2, np.int64)[0]
-        weights = vector(frame, 3, tw)
-        if batch < 0 or vector(frame, 2, np.int64)[1] < 0:
-            text = "sp_dense_shape must not be negative, but is [%lld, %lld]"
-            fail(frame, INVALID_ARGUMENT, text, batch, vector(frame, 2, np.int64)[1])
+        check(frame)
+        if failed(frame):
             return
-        prune = attr(frame, prune_slot) != 0
-        use_weights = attr(frame, use_slot) != 0
-        prune_weights = use_weights and attr(frame, prune_weights_slot) != 0
+        values = vector(frame, arg.sp_values, tid)
+        rows = matrix(frame, arg.sp_indices, 0, np.int64)
+        weights = vector(frame, arg.sp_weights_values, tw)
+        batch = vector(frame, arg.sp_dense_shape, np.int64)[0]
+        use_weights = attr(frame, slot.use_sparse_weights) != 0
+        prune_weights = use_weights and attr(frame, slot.prune_sparse_weights) != 0
+        prune = attr(frame, slot.prune) != 0
         is_row_empty = output_vector(frame, 3, 0, batch, np.bool_)
         if failed(frame):
             return
         kept = kernels.mark_rows(values, rows, weights, prune, prune_weights, is_row_empty)
         if kept < 0:
             text = "sp_indices[%lld, 0] = %lld is not in [0, %lld), the rows of sp_dense_shape"
-            fail(frame, INVALID_ARGUMENT, text, -1 - kept, rows[-1 - kept, 0], batch)
+            fail(frame, INVALID_ARGUMENT, text, -1 - kept, rows[-1 - kept, 0], int64(batch))
             return
-        filled = np.int64(0)
-        if attr(frame, fill_slot) != 0:
+        filled = int64(0)
+        if attr(frame, slot.fill_empty_row) != 0:
             filled = kernels.count_true(is_row_empty)
+        total = kept + filled
         if kept == values.shape[0] and filled == 0:
-            forward_input(frame, 0, 0)
-            forward_input(frame, 1, 1)
+            forward_input(frame, 0, arg.sp_values)
+            forward_input(frame, 1, arg.sp_indices)
             if use_weights:
-                forward_input(frame, 2, 3)
+                forward_input(frame, 2, arg.sp_weights_values)
         else:
-            out_values = output_vector(frame, 0, 0, kept + filled, tid)
-            out_rows = output_matrix(frame, 1, 0, kept + filled, 2, np.int64)
-            places = scratch(frame, kept, np.int64)
-            if failed(frame):
-                return
-            kernels.copy_kept(
-                values, rows, weights, prune, prune_weights, out_values, out_rows, places
-            )
-            if filled > 0:
-                fill_id = tid(max(attr(frame, default_id_slot), 0))
-                kernels.fill_rows(is_row_empty, kept, fill_id, out_values, out_rows)
-            if use_weights:
-                out_weights = output_vector(frame, 2, 0, kept + filled, tw)
-                if failed(frame):
-                    return
-                for k in range(kept):
-                    out_weights[k] = weights[places[k]]
-                out_weights[kept:] = tw(attr_float(frame, default_weight_slot))
+            copy(frame, values, weights, is_row_empty, total)
         if not use_weights:
-            out_weights = output_vector(frame, 2, 0, kept + filled, tw)
-            out_weights[:] = tw(attr_float(frame, default_weight_slot))
+            out_weights = output_vector(frame, 2, 0, total, tw)
+            out_weights[:] = tw(attr_float(frame, slot.default_weight))
 
     return body
 

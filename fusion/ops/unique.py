@@ -12,6 +12,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     import numpy as np
 
     from fusion.cpu_ops import unique as kernels
+    from fusion.runtime.jit import int64
     from fusion.runtime.native import (
         INVALID_ARGUMENT,
         fail,
@@ -26,12 +27,12 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     def body(frame: int) -> None:
         ids = vector(frame, 0, tid)
         count = ids.shape[0]
-        if count > np.int64(2**30):
+        if count > int64(2**30):
             text = "input has %lld ids, but at most %lld can be numbered"
-            fail(frame, INVALID_ARGUMENT, text, count, np.int64(2**30))
+            fail(frame, INVALID_ARGUMENT, text, count, int64(2**30))
             return
         bits = kernels.table_bits(count)
-        slots = scratch(frame, np.int64(1) << bits, np.int32)
+        slots = scratch(frame, int64(1) << bits, np.int32)
         keys = scratch(frame, count, tid)
         counts = scratch(frame, count, np.int32)
         places = output_vector(frame, 1, 0, count, np.int32)

@@ -86,7 +86,7 @@ def undefined_symbols(code: bytes) -> set[str]:
 
     The format is that of the System V ABI (AMD64), chapter 4.
     """
-    section_offset, = struct.unpack_from("<Q", code, 40)
+    (section_offset,) = struct.unpack_from("<Q", code, 40)
     entry_size, count = struct.unpack_from("<HH", code, 58)
     sections = [
         struct.unpack_from("<IIQQQQIIQQ", code, section_offset + k * entry_size)

@@ -7,17 +7,25 @@ No exceptions (the NumPy error model), no GIL: then the object code needs no Pyt
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 from numba import njit
-from numba.core import dispatcher, types
+from numba.core.dispatcher import _FunctionCompiler
+from numba.core.types import unliteral
 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
+#: A 64-bit integer from any other, in compiled code; typed so that it mixes with int.
+int64: Any = np.int64
+
+#: A NumPy array, as compiled code sees it.
+Array: TypeAlias = Any
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class NativeCompiler(dispatcher._FunctionCompiler):  # type: ignore[misc]
+class NativeCompiler(_FunctionCompiler):
     """Compiles without the wrappers for callers in Python and C, which need Python's symbols."""
 
     def _customize_flags(self, flags: Any) -> Any:
@@ -51,14 +59,13 @@ def jit(function: F) -> F:
 
     def get_call_template(args: Any, kws: Any) -> Any:
         # Numba would compile a function again for each literal integer it is called with.
-        return by_type(tuple(types.unliteral(arg) for arg in args), kws)
+        return by_type(tuple(unliteral(arg) for arg in args), kws)
 
     compiled.get_call_template = get_call_template
     result: F = compiled
     return result
 
 
-def callable_from_python(function: F) -> F:
+def callable_from_python(function: Any) -> Any:
     """A jitted function as one that Python can call with arrays: for tests of kernels."""
-    compiled: F = njit(**OPTIONS)(function.py_func)  # type: ignore[attr-defined]
-    return compiled
+    return njit(**OPTIONS)(function.py_func)

@@ -34,7 +34,7 @@ def words(spec: OpSpec) -> tuple[list[int], list[ctypes.Array[ctypes.c_char]]]:
     table = [len(spec.inputs), len(spec.outputs), len(spec.symbols), lists]
     table.append(len(spec.inputs) - lists)
     for arg, name in zip(spec.inputs, names, strict=True):
-        when = spec.attr_index(arg.when) if arg.when else -1
+        when = getattr(spec.slots, arg.when) if arg.when else -1
         table += [int(arg.length is not None), len(arg.dims), when, ctypes.addressof(name)]
         table += _dimensions(spec, arg)
     for arg in spec.outputs:

@@ -6,7 +6,8 @@ one call, takes its inputs from it as arrays, allocates outputs and scratch in i
 errors with `fail`. The frame owns every tensor, so that all of them are released on every path.
 
 Frame, in words: context, status, failed, kernel state, number of tensors held and the most that
-can be, starts of the inputs, starts of the outputs, sizes of the symbols, inputs that bound the symbols, tensors.
+can be, starts of the inputs, starts of the outputs, size of each symbol and the input that bound
+it, tensors.
 Kernel state, in words: address of the kernel, address of the op's table, attributes.
 """
 
@@ -20,7 +21,7 @@ from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from fusion.runtime.jit import OPTIONS, jit
+from fusion.runtime.jit import Array, int64, jit
 from fusion.runtime.layout import FIRST_SYMBOL, HEADER, INPUT_WORDS, OUTPUT_WORDS
 from fusion.runtime.memory import as_float, load, pointer, stack_words, store, word_pointer
 
@@ -39,6 +40,7 @@ _WORD = ir.IntType(64)
 
 
 def c_function(name: str, result: types.Type, *args: types.Type) -> types.ExternalFunction:
+    """A C function of TensorFlow for use in compiled code."""
     return types.ExternalFunction(name, result(*args))
 
 
@@ -54,9 +56,7 @@ tf_new_status = c_function("TF_NewStatus", _i64)
 tf_delete_status = c_function("TF_DeleteStatus", types.void, _i64)
 tf_get_code = c_function("TF_GetCode", _i32, _i64)
 tf_failure = c_function("TF_OpKernelContext_Failure", types.void, _i64, _i64)
-tf_allocate_output = c_function(
-    "TF_AllocateOutput", _i64, _i64, _i32, _i32, _i64, _i32, _i64, _i64
-)
+tf_allocate_output = c_function("TF_AllocateOutput", _i64, _i64, _i32, _i32, _i64, _i32, _i64, _i64)
 tf_set_output = c_function("TF_SetOutput", types.void, _i64, _i32, _i64, _i64)
 tf_allocate_temp = c_function("TF_AllocateTemp", _i64, _i64, _i32, _i64, _i32, _i64, _i64)
 
@@ -129,25 +129,25 @@ def _format(builder: Any, text: str, numbers: list[Any]) -> Any:
 
 
 @jit
-def failed(frame):
+def failed(frame: int) -> bool:
     """Whether `fail` was called, or a C API call ended in error."""
     return load(frame, _FAILED) != 0
 
 
 @jit
-def _check(frame):
+def _check(frame: int) -> None:
     if tf_get_code(load(frame, _STATUS)) != 0:
         store(frame, _FAILED, 1)
 
 
 @jit
-def attr(frame, index):
+def attr(frame: int, index: int) -> int:
     """The int, bool or string attr (its place among the allowed values) in slot `index`."""
     return load(load(frame, _STATE), 2 + index)
 
 
 @jit
-def attr_float(frame, index):
+def attr_float(frame: int, index: int) -> float:
     """The float attr in slot `index`, as a double."""
     return as_float(load(load(frame, _STATE), 2 + index))
 
@@ -156,25 +156,25 @@ def attr_float(frame, index):
 
 
 @jit
-def _table(frame):
+def _table(frame: int) -> int:
     return load(load(frame, _STATE), 1)
 
 
 @jit
-def _tensors(frame):
+def _tensors(frame: int) -> int:
     """Index of the first tensor slot."""
     table = _table(frame)
     return _STARTS + load(table, 0) + load(table, 1) + 2 * load(table, 2)
 
 
 @jit
-def input_start(frame, arg):
+def input_start(frame: int, arg: int) -> int:
     """Index of the first tensor of input `arg` among all tensors."""
     return load(frame, _STARTS + arg)
 
 
 @jit
-def list_length(frame):
+def list_length(frame: int) -> int:
     """The length of the op's list inputs, 0 if it has none."""
     table = _table(frame)
     lists = load(table, 3)
@@ -184,43 +184,43 @@ def list_length(frame):
 
 
 @jit
-def _tensor(frame, index):
+def _tensor(frame: int, index: int) -> int:
     return load(frame, _tensors(frame) + index)
 
 
 @jit
-def size(frame, arg, position, axis):
+def size(frame: int, arg: int, position: int, axis: int) -> int:
     """Elements of tensor `position` of input `arg` along `axis`."""
     return tf_dim(_tensor(frame, input_start(frame, arg) + position), np.int32(axis))
 
 
 @jit
-def data(frame, arg, position):
+def data(frame: int, arg: int, position: int) -> int:
     """Address of the elements of tensor `position` of input `arg`."""
     return tf_tensor_data(_tensor(frame, input_start(frame, arg) + position))
 
 
 @jit
-def vector(frame, arg, dtype):
+def vector(frame: int, arg: int, dtype: type) -> Array:
     """Input `arg` as an array of rank 1."""
     return carray(pointer(data(frame, arg, 0), dtype), (size(frame, arg, 0, 0),))
 
 
 @jit
-def shard_vector(frame, arg, position, dtype):
+def shard_vector(frame: int, arg: int, position: int, dtype: type) -> Array:
     """Tensor `position` of list input `arg` as an array of rank 1."""
     return carray(pointer(data(frame, arg, position), dtype), (size(frame, arg, position, 0),))
 
 
 @jit
-def matrix(frame, arg, position, dtype):
+def matrix(frame: int, arg: int, position: int, dtype: type) -> Array:
     """Tensor `position` of input `arg` as an array of rank 2."""
     shape = (size(frame, arg, position, 0), size(frame, arg, position, 1))
     return carray(pointer(data(frame, arg, position), dtype), shape)
 
 
 @jit
-def _bind(frame, entry, arg, axis, symbol, actual):
+def _bind(frame: int, entry: int, arg: int, axis: int, symbol: int, actual: int) -> None:
     """Checks one size against what an earlier input says of the same symbol."""
     table = _table(frame)
     slot = _STARTS + load(table, 0) + load(table, 1) + 2 * symbol
@@ -242,11 +242,11 @@ def _bind(frame, entry, arg, axis, symbol, actual):
 
 
 @jit
-def _check_shape(frame, arg, tensor):
+def _check_shape(frame: int, arg: int, tensor: int) -> None:
     entry = _table(frame) + 8 * (HEADER + arg * INPUT_WORDS)
     rank = load(entry, 1)
     if tf_num_dims(tensor) != rank:
-        actual = np.int64(tf_num_dims(tensor))
+        actual = int64(tf_num_dims(tensor))
         text = "%s must have rank %lld, but has rank %lld"
         fail(frame, INVALID_ARGUMENT, text, load(entry, 3), rank, actual)
         return
@@ -263,7 +263,7 @@ def _check_shape(frame, arg, tensor):
 
 
 @jit
-def _take_inputs(frame):
+def _take_inputs(frame: int) -> None:
     """Holds every input, checked against the declared shapes."""
     table = _table(frame)
     n_args = load(table, 0)
@@ -293,7 +293,7 @@ def _take_inputs(frame):
 
 
 @jit
-def _hold(frame, tensor):
+def _hold(frame: int, tensor: int) -> int:
     """Makes the frame the owner of `tensor` and gives the address of its elements."""
     _check(frame)
     held = load(frame, _HELD)
@@ -304,25 +304,27 @@ def _hold(frame, tensor):
         store(frame, _tensors(frame) + held, tensor)
         store(frame, _HELD, held + 1)
     if failed(frame) or tensor == 0:
-        return np.int64(0)
+        return int64(0)
     return tf_tensor_data(tensor)
 
 
 @jit
-def _output_start(frame, arg):
+def _output_start(frame: int, arg: int) -> int:
     """Index of the first tensor of output `arg` among all outputs."""
     return load(frame, _STARTS + load(_table(frame), 0) + arg)
 
 
 @jit
-def _output(frame, arg, position, rank, rows, columns, dtype):
+def _output(
+    frame: int, arg: int, position: int, rank: int, rows: int, columns: int, dtype: type
+) -> int:
     dims = stack_words(2)
     store(dims, 0, rows)
     store(dims, 1, columns)
     count = rows * columns if rank == 2 else rows
     if columns > 0 and rows > _MAX_BYTES // (columns * item_bytes(dtype)):
         fail(frame, RESOURCE_EXHAUSTED, "no memory for [%lld, %lld] elements", rows, columns)
-        return np.int64(0)
+        return int64(0)
     tensor = tf_allocate_output(
         load(frame, _CTX),
         np.int32(_output_start(frame, arg) + position),
@@ -336,21 +338,23 @@ def _output(frame, arg, position, rank, rows, columns, dtype):
 
 
 @jit
-def output_vector(frame, arg, position, count, dtype):
+def output_vector(frame: int, arg: int, position: int, count: int, dtype: type) -> Array:
     """A new tensor [count] for output `arg`; empty if it cannot be had (see `failed`)."""
     address = _output(frame, arg, position, 1, count, 1, dtype)
     return carray(pointer(address, dtype), (count if address != 0 else 0,))
 
 
 @jit
-def output_matrix(frame, arg, position, rows, columns, dtype):
+def output_matrix(
+    frame: int, arg: int, position: int, rows: int, columns: int, dtype: type
+) -> Array:
     """A new tensor [rows, columns] for output `arg`; no rows if it cannot be had."""
     address = _output(frame, arg, position, 2, rows, columns, dtype)
     return carray(pointer(address, dtype), (rows if address != 0 else 0, columns))
 
 
 @jit
-def forward_input(frame, output, arg):
+def forward_input(frame: int, output: int, arg: int) -> None:
     """Makes input `arg` itself output number `output`; nothing is copied."""
     tensor = _tensor(frame, input_start(frame, arg))
     status = load(frame, _STATUS)
@@ -359,7 +363,7 @@ def forward_input(frame, output, arg):
 
 
 @jit
-def _scratch(frame, count, dtype):
+def _scratch(frame: int, count: int, dtype: type) -> int:
     dims = stack_words(1)
     store(dims, 0, max(count, 1))
     tensor = tf_allocate_temp(
@@ -369,14 +373,14 @@ def _scratch(frame, count, dtype):
 
 
 @jit
-def scratch(frame, count, dtype):
+def scratch(frame: int, count: int, dtype: type) -> Array:
     """An array [count] for the length of the call, not initialised; empty on failure."""
     address = _scratch(frame, count, dtype)
     return carray(pointer(address, dtype), (count if address != 0 else 0,))
 
 
 @jit
-def scratch_matrix(frame, rows, columns, dtype):
+def scratch_matrix(frame: int, rows: int, columns: int, dtype: type) -> Array:
     """An array [rows, columns] for the length of the call; no rows on failure."""
     address = _scratch(frame, rows * columns, dtype)
     return carray(pointer(address, dtype), (rows if address != 0 else 0, columns))
@@ -386,20 +390,20 @@ def scratch_matrix(frame, rows, columns, dtype):
 
 
 @jit
-def _frame_words(state, ctx):
+def _frame_words(state: int, ctx: int) -> int:
     table = load(state, 1)
     fixed = _STARTS + load(table, 0) + load(table, 1) + 2 * load(table, 2)
     return fixed + tf_num_inputs(ctx) + tf_num_outputs(ctx) + _MAX_TEMPS
 
 
 @jit
-def _open(frame, words, state, ctx):
+def _open(frame: int, words: int, state: int, ctx: int) -> None:
     for k in range(words):
         store(frame, k, 0)
     store(frame, _CTX, ctx)
     store(frame, _STATE, state)
     store(frame, _STATUS, tf_new_status())
-    store(frame, _HELD, np.int64(tf_num_inputs(ctx)))
+    store(frame, _HELD, int64(tf_num_inputs(ctx)))
     store(frame, _CAPACITY, words - _tensors(frame))
     table = load(state, 1)
     for symbol in range(load(table, 2)):
@@ -407,7 +411,7 @@ def _open(frame, words, state, ctx):
 
 
 @jit
-def _close(frame):
+def _close(frame: int) -> None:
     if failed(frame):
         tf_failure(load(frame, _CTX), load(frame, _STATUS))
     first = _tensors(frame)

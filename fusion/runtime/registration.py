@@ -142,9 +142,7 @@ def _register_kernels(spec: OpSpec, dispatch: int, table: int) -> None:
             with library.Status() as status:
                 for name, dtype in zip(names, combination, strict=True):
                     enum = as_dtype(dtype).as_datatype_enum
-                    tf.TF_KernelBuilder_TypeConstraint(
-                        builder, name.encode(), enum, status.address
-                    )
+                    tf.TF_KernelBuilder_TypeConstraint(builder, name.encode(), enum, status.address)
                     status.check(f"constraining {name} of {spec.name}")
                 kernel_name = "_".join((spec.name, device, *combination))
                 tf.TF_RegisterKernelBuilder(kernel_name.encode(), builder, status.address)
@@ -180,7 +178,7 @@ def _allocate(words: list[int]) -> int:
     address = libc.malloc(8 * len(words))
     if not address:
         raise MemoryError("no memory for the state of a kernel")
-    (ctypes.c_int64 * len(words)).from_address(address)[:] = words
+    ctypes.memmove(address, (ctypes.c_int64 * len(words))(*words), 8 * len(words))
     return int(address)
 
 

@@ -34,13 +34,13 @@ _dim_value = c_function("TF_DimensionHandleValue", _i64, _i64)
 
 
 @jit
-def _list_length(table, ctx):
+def _list_length(table: int, ctx: int) -> int:
     lists = load(table, 3)
     return (_num_inputs(ctx) - load(table, 4)) // lists if lists != 0 else 0
 
 
 @jit
-def _read_input(entry, sizes, ctx, index, status):
+def _read_input(entry: int, sizes: int, ctx: int, index: int, status: int) -> None:
     """Asserts the rank of one input and notes the sizes that it fixes."""
     shape = _new_shape()
     dim = _new_dim()
@@ -61,12 +61,12 @@ def _read_input(entry, sizes, ctx, index, status):
 
 
 @jit
-def _size(code, sizes):
+def _size(code: int, sizes: int) -> int:
     return load(sizes, FIRST_SYMBOL - code) if code <= FIRST_SYMBOL else code
 
 
 @jit
-def _write_output(entry, sizes, ctx, index, status):
+def _write_output(entry: int, sizes: int, ctx: int, index: int, status: int) -> None:
     """Sets one output of rank 1 or 2."""
     shape = _vector(ctx, _size(load(entry, 2), sizes))
     if load(entry, 1) == 2:

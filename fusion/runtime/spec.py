@@ -8,6 +8,7 @@ checks before a kernel touches memory, the checks of the Python wrapper and the 
 from __future__ import annotations
 
 import re
+from collections import namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -175,13 +176,17 @@ class OpSpec:
         names = (dim for arg in self.inputs for dim in arg.dims if not dim.isdigit() and dim != "?")
         return tuple(dict.fromkeys(names))
 
-    def attr_index(self, name: str) -> int:
-        """The place of attr `name` in a kernel's state."""
-        return [attr.name for attr in self.value_attrs].index(name)
+    @cached_property
+    def slots(self) -> Any:
+        """A named tuple with the place of each value attr in a kernel's state."""
+        names = [attr.name for attr in self.value_attrs]
+        return namedtuple("Slots", names)(*range(len(names)))
 
-    def input_index(self, name: str) -> int:
-        """The place of input `name` among the inputs (a list counts once)."""
-        return [arg.name for arg in self.inputs].index(name)
+    @cached_property
+    def places(self) -> Any:
+        """A named tuple with the place of each input among the inputs; a list counts once."""
+        names = [arg.name for arg in self.inputs]
+        return namedtuple("Places", names)(*range(len(names)))
 
     @cached_property
     def op_def(self) -> op_def_pb2.OpDef:

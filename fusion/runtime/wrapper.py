@@ -17,9 +17,7 @@ def make_wrappers(specs: Sequence[OpSpec]) -> dict[str, Callable[..., Any]]:
     source = _pywrap_python_op_gen.GetPythonWrappers(op_list.SerializeToString())
     generated: dict[str, Any] = {}
     exec(source, generated)
-    return {
-        spec.python_name: _checked(spec, generated[spec.python_name]) for spec in specs
-    }
+    return {spec.python_name: _checked(spec, generated[spec.python_name]) for spec in specs}
 
 
 def _checked(spec: OpSpec, generated: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,7 +116,7 @@ def _check_dtype(
         return
     dtype = as_dtype(getattr(item.dtype, "name", str(item.dtype))).base_dtype
     if arg.dtype not in spec.type_attrs:
-        allowed = (arg.dtype,)
+        allowed: tuple[str, ...] = (arg.dtype,)
     else:
         allowed = next(attr.allowed for attr in spec.attrs if attr.name == arg.dtype)
         given = inferred.get(arg.dtype)
@@ -147,15 +145,11 @@ def _static_shape(item: Any) -> list[int | None] | None:
 def _check_rank(spec: OpSpec, arg: Arg, item: Any) -> list[int | None] | None:
     shape = _static_shape(item)
     if shape is not None and len(shape) != len(arg.dims):
-        raise ValueError(
-            f"{spec.python_name}: {arg.name} must have shape {arg.shape}, not {shape}"
-        )
+        raise ValueError(f"{spec.python_name}: {arg.name} must have shape {arg.shape}, not {shape}")
     return shape
 
 
-def _check_shape(
-    spec: OpSpec, arg: Arg, item: Any, sizes: dict[str, tuple[int, str]]
-) -> None:
+def _check_shape(spec: OpSpec, arg: Arg, item: Any, sizes: dict[str, tuple[int, str]]) -> None:
     for dim, size in zip(arg.dims, _check_rank(spec, arg, item) or (), strict=False):
         if size is None or dim == "?":
             continue

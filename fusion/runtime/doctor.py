@@ -1,0 +1,93 @@
+"""What of this installation works, for people who wonder why something does not."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import tensorflow as tf
+from tensorflow.python.framework import kernels
+
+from fusion.runtime import library, objects
+from fusion.runtime.spec import OpSpec
+
+#: (what, its value, whether it is as it should be)
+Fact = tuple[str, str, bool]
+
+
+def facts(specs: tuple[OpSpec, ...]) -> list[Fact]:
+    """Versions, symbols, ops, devices and the kernel cache, in the order to print them."""
+    missing = library.missing_symbols()
+    found = f"{len(library.SYMBOLS) - len(missing)} of {len(library.SYMBOLS)}"
+    return [
+        (
+            "platform",
+            f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+            True,
+        ),
+        *((name, *_version(name)) for name in ("tensorflow", "numba", "llvmlite", "numpy")),
+        ("processor", llvm.get_host_cpu_name(), True),
+        (
+            "C API symbols",
+            f"{found} {'missing: ' + ', '.join(missing) if missing else ''}".strip(),
+            not missing,
+        ),
+        *(_op(spec) for spec in specs),
+        ("devices", ", ".join(device.name for device in tf.config.list_physical_devices()), True),
+        ("Grappler plugin symbol", *_grappler_symbol()),
+        *_cache(),
+    ]
+
+
+def _version(package: str) -> tuple[str, bool]:
+    try:
+        return version(package), True
+    except PackageNotFoundError:
+        return "not installed", False
+
+
+def _op(spec: OpSpec) -> Fact:
+    registered = kernels.get_registered_kernels_for_op(spec.name).kernel
+    by_device: dict[str, int] = {}
+    for kernel in registered:
+        by_device[kernel.device_type] = by_device.get(kernel.device_type, 0) + 1
+    text = ", ".join(f"{count} {device} kernels" for device, count in sorted(by_device.items()))
+    return f"op {spec.name}", text or "no kernels", bool(registered)
+
+
+def grappler_symbol() -> str | None:
+    """The mangled name of TensorFlow's entry point for Grappler plugins, if it exports one."""
+    names = Path(library.path()).with_name("libtensorflow_cc.so.2")
+    if not names.exists():
+        return None
+    # The name carries the argument types, which differ between versions.
+    pattern = rb"_ZN10tensorflow8grappler15InitGraphPlugin\w+"
+    with (
+        names.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        candidates = {match.group().decode() for match in re.finditer(pattern, content)}
+    handle = ctypes.CDLL(str(names))
+    return next((name for name in sorted(candidates) if hasattr(handle, name)), None)
+
+
+def _grappler_symbol() -> tuple[str, bool]:
+    symbol = grappler_symbol()
+    # Without it models can still be rewritten in files.
+    return ("present" if symbol else "absent: graphs cannot be rewritten while they run"), True
+
+
+def _cache() -> list[Fact]:
+    directory = objects.writable_directory()
+    kept = sum(len(list(folder.glob("*.o"))) for folder in objects.directories())
+    temporary = directory not in objects.directories()
+    note = " (temporary: no other folder can be written)" if temporary else ""
+    return [
+        ("kernel cache", f"{directory}{note}", not temporary),
+        ("kernels kept", str(kept), True),
+    ]
