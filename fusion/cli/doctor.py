@@ -1,0 +1,28 @@
+"""`fusion doctor`: what works on this machine."""
+
+from __future__ import annotations
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from fusion.cli.report import console
+
+BROKEN = 1
+"""Exit status when something does not work."""
+
+
+@click.command()
+def doctor() -> int:
+    """Show versions, symbols, ops, devices and the kernel cache, and what is wrong with them."""
+    from fusion.runtime.doctor import facts
+
+    found = facts()
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    for name, value, ok in found:
+        verdict = Text("ok", "green") if ok else Text("BROKEN", "red")
+        table.add_row(verdict, Text(name), Text(value))
+    console().print(table)
+    broken = [name for name, _, ok in found if not ok]
+    click.echo(f"broken: {', '.join(broken)}" if broken else "everything works")
+    return BROKEN if broken else 0
