@@ -11,8 +11,9 @@ from modelzoo.wide_deep.worker import Arrays, ModelProcess, Request
 BLOCKS = 7
 CALLS = 20
 CAPTION = (
-    f"End to end, arguments and results included: median (quartiles) of {BLOCKS * CALLS} calls; "
-    f"speedup: median (range) over {BLOCKS} blocks of {CALLS} calls, the models taking turns."
+    f"Milliseconds per call, arguments and results included: median ± half the interquartile "
+    f"range of {BLOCKS * CALLS} calls. Speedup: median (range) over {BLOCKS} blocks of {CALLS} "
+    f"calls, the models taking turns. embed: the embedding part alone."
 )
 
 
