@@ -122,8 +122,14 @@ def test_a_read_only_install_keeps_kernels_in_the_users_cache(tmp_path):
     [
         ("library.SYMBOLS += ('TF_Imaginary', 'TF_Other')", "TF_Imaginary, TF_Other"),
         ("library.path = lambda: '/nowhere/lib.so'", "cannot load TensorFlow"),
-        ("library.sys.platform = 'darwin'", "Linux on x86-64 with glibc; this is darwin"),
-        ("library.platform.machine = lambda: 'aarch64'", "on aarch64"),
+        (
+            "library.sys = types.SimpleNamespace(platform='darwin')",
+            "Linux on x86-64 with glibc; this is darwin",
+        ),
+        (
+            "library.platform = types.SimpleNamespace(machine=lambda: 'aarch64', libc_ver=lambda: ('glibc', '2'))",
+            "on aarch64",
+        ),
         ("library.platform.libc_ver = lambda: ('', '')", "another C library"),
     ],
 )
