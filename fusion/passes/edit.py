@@ -57,7 +57,10 @@ class GraphEdit:
         self._renamed[self.view.text(old)] = self.text(new)
 
     def remove(self, names: Iterable[str], successor: str) -> None:
-        """Removes nodes; their control edges, in and out, move to the new node `successor`."""
+        """Removes nodes; their control edges, in and out, move to the new node `successor`.
+
+        A node that somebody who stays still reads is kept after all.
+        """
         for name in names:
             self.removed.setdefault(name, successor)
             self.wait(successor, self.view.controls(name))
@@ -75,7 +78,11 @@ class GraphEdit:
         return self.removed.get(name, name)
 
     def build(self) -> list[node_def_pb2.NodeDef]:
-        """Returns all nodes after the rewrite, without function arguments, in file order."""
+        """Returns all nodes after the rewrite, without function arguments, in file order.
+
+        Call it once, after the last change; `returned` and `successor` are final from then on.
+        """
+        self._keep_what_is_read()
         for name, node in self.added.items():
             # An order among replaced nodes has no meaning any more: they wait for data alone.
             waits = (before for before in self._waits.get(name, {}) if before not in self.removed)
@@ -90,6 +97,19 @@ class GraphEdit:
             if name not in gone and node.op != ARG_OP:
                 result.append(self._rewired(node, missing))
         return result
+
+    def _keep_what_is_read(self) -> None:
+        view = self.view
+        stack = [
+            name
+            for name in self.removed
+            if any(use.node not in self.removed for use in view.uses(name))
+        ]
+        while stack:
+            name = stack.pop()
+            if name in self.removed and name not in self.added:
+                del self.removed[name]
+                stack.extend(tensor.node for tensor in view.inputs(name))
 
     def _rewired(self, node: node_def_pb2.NodeDef, missing: set[str]) -> node_def_pb2.NodeDef:
         """Returns the node with its inputs and colocation following the rewrite, or itself."""

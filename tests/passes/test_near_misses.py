@@ -31,7 +31,7 @@ BASES = {
 }
 # The assigned initial values; and a shape of -1s, which makes stock TensorFlow abort.
 _NOT_MIXED = ("initial_value", "shape_default", "initialize")
-SIZES_DISAGREE = "XXX"
+SIZES_DISAGREE = "/prune_and_fill'"
 MASKS = ("begin_mask", "end_mask", "shrink_axis_mask", "ellipsis_mask", "new_axis_mask")
 
 
@@ -192,7 +192,7 @@ def test_a_single_change_is_declined_or_computed_right(base: str, optimize: bool
             wrong.append(f"{label}: {got}")
     assert not wrong, "\n".join(wrong)
     assert tried > 150
-    assert fused < tried // 3
+    assert 0 < fused < tried
 
 
 def same(expected: list[Any] | str, got: list[Any] | str) -> bool:
