@@ -31,7 +31,7 @@ INTERNAL = 70
 _INTERRUPTED = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="fusion")
 @click.option("--verbose", is_flag=True, help="Show the trace of an error.")
 def cli(verbose: bool) -> None:
@@ -65,10 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(f"{error.format_message().rstrip('.')}; {hint}", USAGE, verbose)
     except (click.Abort, KeyboardInterrupt):
         return _failed("interrupted", _INTERRUPTED, verbose)
-    except BrokenPipeError:
-        # The reader of our output went away; nobody is left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return USAGE
     except Exception as error:
         return _failed(*_explained(error), verbose)
     return int(status or 0)

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fusion.cli.report import console
+from fusion.version import __version__
 
 BROKEN = 1
 """Exit status when something does not work."""
@@ -15,9 +16,10 @@ BROKEN = 1
 @click.command()
 def doctor() -> int:
     """Show versions, symbols, ops, devices and the kernel cache, and what is wrong with them."""
+    from fusion.ops import SPECS
     from fusion.runtime.doctor import facts
 
-    found = facts()
+    found = [("fusion", __version__, True), *facts(SPECS)]
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     for name, value, ok in found:
         verdict = Text("ok", "green") if ok else Text("BROKEN", "red")

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +17,7 @@ from fusion.saved_model.verify.dataflow import Meaning, Source
 from fusion.saved_model.verify.examples import Feature
 from fusion.saved_model.verify.signature import Signature, TensorSpec
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 # Bag lengths: empty rows, short rows, and more than the 9 entries up to which stock kernels
 # take a different path.
