@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from modelzoo.wide_deep.worker import Arrays, ModelProcess, Request
+from modelzoo.wide_deep.worker import ModelProcess, Request
 
 BLOCKS = 7
 CALLS = 20
@@ -17,7 +20,9 @@ CAPTION = (
 )
 
 
-def difference(expected: Arrays, actual: Arrays) -> str | None:
+def difference(
+    expected: Mapping[str, npt.NDArray[Any]], actual: Mapping[str, npt.NDArray[Any]]
+) -> str | None:
     """Says how two models' outputs differ, None if they are the same bit for bit."""
     if expected.keys() != actual.keys():
         return f"the outputs are {sorted(actual)}, expected {sorted(expected)}"
