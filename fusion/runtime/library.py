@@ -7,6 +7,7 @@ import platform
 import sys
 from functools import cache
 
+import llvmlite.binding as llvm
 import tensorflow as tf
 
 #: Every C function used by this package: the header that declares it is in the comment.
@@ -106,6 +107,8 @@ def load() -> ctypes.CDLL:
             f"fusion cannot work with TensorFlow {tf.__version__}: its library {path()} "
             f"does not export {', '.join(missing)}"
         )
+    # Compiled code finds the symbols here, when it is compiled and when it is loaded.
+    llvm.load_library_permanently(path())
     library = ctypes.CDLL(path())
     for name in SYMBOLS:
         # Addresses are 64-bit integers throughout: nothing is ever truncated to a C int.
