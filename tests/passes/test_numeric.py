@@ -60,9 +60,7 @@ def test_no_ids_at_all(shape: tuple[int, int], default_id: int | None) -> None:
     feed |= {"ids/indices:0": np.zeros((0, 2), np.int64), "ids/values:0": np.zeros(0, np.int64)}
     feed["ids/shape:0"] = np.array(shape, np.int64)
     graph_def = stock.build(case)
-    np.testing.assert_array_equal(
-        stock.run(fused(graph_def), feed), stock.run(graph_def, feed)
-    )
+    np.testing.assert_array_equal(stock.run(fused(graph_def), feed), stock.run(graph_def, feed))
 
 
 def test_an_id_outside_the_table_still_raises() -> None:
