@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -67,19 +68,19 @@ def fused_safe_embedding_lookup_sparse(
     """
     if fusion_version not in _VERSIONS:
         raise ValueError(f"fusion_version must be one of {_VERSIONS}, got {fusion_version!r}")
-    return fused_embedding_lookup_sparse_v2(
-        embedding_weights,
-        sparse_ids,
-        sparse_weights,
-        partition_strategy=partition_strategy,
-        name=name,
-        combiner=combiner,
-        max_norm=max_norm,
-        default_id=default_id,
-        prune=prune,
-        fill_empty_row=True,
-        blocknums=blocknums,
+    _check_blocknums(blocknums)
+    options = LookupOptions.checked(
+        combiner, partition_strategy, max_norm, default_id, prune, fill_empty_row=True
     )
+    with tf.name_scope(name or "fused_embedding_lookup_sparse"):
+        return lookup(
+            embedding_weights,
+            sparse_ids,
+            sparse_weights,
+            options,
+            params_name="embedding_weights",
+            ids_name="sparse_ids",
+        )
 
 
 def fused_embedding_lookup_sparse_v2(
@@ -120,13 +121,17 @@ def fused_embedding_lookup_sparse_v2(
     Raises:
       As `fused_safe_embedding_lookup_sparse`.
     """
-    if blocknums is not None:
-        raise NotImplementedError(f"blocknums is not supported, got {blocknums!r}")
+    _check_blocknums(blocknums)
     options = LookupOptions.checked(
         combiner, partition_strategy, max_norm, default_id, prune, fill_empty_row
     )
     with tf.name_scope(name or "fused_embedding_lookup_sparse"):
         return lookup(params, sp_ids, sparse_weights, options)
+
+
+def _check_blocknums(blocknums: Any) -> None:
+    if blocknums is not None:
+        raise NotImplementedError(f"blocknums is not supported, got {blocknums!r}")
 
 
 @dataclass(frozen=True)
@@ -170,10 +175,7 @@ class LookupOptions:
             if default_id < 0:
                 raise ValueError(f"default_id must not be negative, got {default_id}")
         if max_norm is not None:
-            given = tf.get_static_value(max_norm)
-            if given is None or np.ndim(given) or np.isnan(given):
-                raise ValueError(f"max_norm must be a number, got {max_norm!r}")
-            max_norm = max(float(given), 0.0)
+            max_norm = max(_number(max_norm), 0.0)
         return cls(combiner, strategy, max_norm, default_id, bool(prune), bool(fill_empty_row))
 
     def until_last_row(self) -> LookupOptions:
@@ -181,20 +183,36 @@ class LookupOptions:
         return replace(self, row_count="last_row")
 
 
+def _number(max_norm: Any) -> float:
+    """A norm as a number; NaN is none."""
+    given = tf.get_static_value(max_norm)
+    try:
+        number = float(given)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number):
+        raise ValueError(f"max_norm must be a number, got {max_norm!r}")
+    return number
+
+
 def lookup(
     params: Any,
     sp_ids: tf.SparseTensor,
     sparse_weights: tf.SparseTensor | tf.Tensor | None,
     options: LookupOptions,
+    params_name: str = "params",
+    ids_name: str = "sp_ids",
 ) -> tf.Tensor:
-    """The v2 lookup; see `fused_embedding_lookup_sparse_v2`."""
-    shards = _as_shards(params)
-    _check_ids(sp_ids, options)
+    """The v2 lookup; see `fused_embedding_lookup_sparse_v2`. Names are for error messages."""
+    shards = _as_shards(params, params_name)
+    _check_ids(sp_ids, options, ids_name)
     weights = _weight_values(sparse_weights, shards[0].dtype)
     original_shape = sp_ids.dense_shape
+    if options.row_count == "last_row":
+        return _lookup_rows(shards, _by_first_dimension(sp_ids), weights, options)
     flat = _flatten(sp_ids)
     result = _lookup_rows(shards, flat, weights, options)
-    return _unflatten(result, original_shape, options)
+    return _unflatten(result, original_shape)
 
 
 def _lookup_rows(
@@ -280,58 +298,58 @@ def _shape(shard: Any) -> tf.Tensor:
     return tf.shape(shard, out_type=tf.int64)
 
 
-def _as_shards(params: Any) -> list[Any]:
+def _as_shards(params: Any, name: str) -> list[Any]:
     """The shards of a table, each a Variable or Tensor of rank 2 and one dtype."""
     if params is None:
-        raise ValueError("params must be given, got None")
+        raise ValueError(f"{name} must be given, got None")
     if isinstance(params, PartitionedVariable):
         params = list(params)
     if hasattr(params, "variables") and not isinstance(params, tf.Variable):
         params = list(params.variables)  # tf.distribute's ShardedVariable
     if not isinstance(params, list | tuple):
         params = [params]
-    shards = [_as_table(shard) for shard in params]
+    shards = [_as_table(shard, name) for shard in params]
     if not shards:
-        raise ValueError("params must not be empty")
+        raise ValueError(f"{name} must not be empty")
     first = shards[0]
     for shard in shards:
         if shard.dtype.base_dtype != first.dtype.base_dtype:
             raise ValueError(
-                f"params must have one dtype, got {first.dtype.name} and {shard.dtype.name}"
+                f"{name} must have one dtype, got {first.dtype.name} and {shard.dtype.name}"
             )
         if shard.shape.rank not in (None, 2):
-            raise ValueError(f"params must have rank 2, got shape {shard.shape}")
+            raise ValueError(f"{name} must have rank 2, got shape {shard.shape}")
         if not shard.shape[1:].is_compatible_with(first.shape[1:]):
-            raise ValueError(f"params must have equal rows, got {first.shape} and {shard.shape}")
+            raise ValueError(f"{name} must have equal rows, got {first.shape} and {shard.shape}")
     if first.dtype.base_dtype.name not in FLOATS_WITH_KERNELS:
         raise TypeError(
-            f"params must be {' or '.join(FLOATS_WITH_KERNELS)}, got {first.dtype.name}"
+            f"{name} must be {' or '.join(FLOATS_WITH_KERNELS)}, got {first.dtype.name}"
         )
     return shards
 
 
-def _as_table(table: Any) -> Any:
+def _as_table(table: Any, name: str) -> Any:
     """`table` as something to gather from: variables stay variables."""
     if isinstance(table, tf.Variable):
         return table
     inner = getattr(table, "value", None)
     if isinstance(inner, tf.Variable):
         return inner  # a Keras 3 variable holds a tf.Variable
-    return tf.convert_to_tensor(table, name="params")
+    return tf.convert_to_tensor(table, name=name)
 
 
-def _check_ids(sp_ids: Any, options: LookupOptions) -> None:
+def _check_ids(sp_ids: Any, options: LookupOptions, name: str) -> None:
     if not isinstance(sp_ids, tf.SparseTensor):
-        raise TypeError(f"sp_ids must be a SparseTensor, got {type(sp_ids).__name__}: {sp_ids!r}")
+        raise TypeError(f"{name} must be a SparseTensor, got {type(sp_ids).__name__}: {sp_ids!r}")
     if sp_ids.dtype.name not in IDS:
-        raise TypeError(f"sp_ids must be {' or '.join(IDS)}, got {sp_ids.dtype.name}")
+        raise TypeError(f"{name} must be {' or '.join(IDS)}, got {sp_ids.dtype.name}")
     if options.default_id is not None and options.default_id > sp_ids.dtype.max:
         raise ValueError(
             f"default_id must fit the ids' {sp_ids.dtype.name}, got {options.default_id}"
         )
     shape = tf.get_static_value(sp_ids.dense_shape)
     if shape is not None and np.any(shape < 0):
-        raise ValueError(f"sp_ids has a negative dense_shape: {shape.tolist()}")
+        raise ValueError(f"{name} has a negative dense_shape: {shape.tolist()}")
 
 
 def _weight_values(weights: Any, dtype: tf.DType) -> tf.Tensor | None:
@@ -352,6 +370,15 @@ def _weight_values(weights: Any, dtype: tf.DType) -> tf.Tensor | None:
     return values
 
 
+def _by_first_dimension(sp_ids: tf.SparseTensor) -> tf.SparseTensor:
+    """The ids as a matrix with their first index as row, as stock's plain lookup reads them."""
+    if sp_ids.dense_shape.shape[0] == 2:
+        return sp_ids
+    rows = sp_ids.indices[:, :1]
+    shape = tf.concat([sp_ids.dense_shape[:1], [1]], 0)
+    return tf.SparseTensor(tf.concat([rows, tf.zeros_like(rows)], 1), sp_ids.values, shape)
+
+
 def _flatten(sp_ids: tf.SparseTensor) -> tf.SparseTensor:
     """The ids with all dimensions but the last flattened to rows."""
     if sp_ids.dense_shape.shape[0] == 2:
@@ -361,14 +388,14 @@ def _flatten(sp_ids: tf.SparseTensor) -> tf.SparseTensor:
     return tf.sparse.reshape(sp_ids, tf.concat([rows, shape[-1:]], 0))
 
 
-def _unflatten(result: tf.Tensor, original_shape: tf.Tensor, options: LookupOptions) -> tf.Tensor:
+def _unflatten(result: tf.Tensor, original_shape: tf.Tensor) -> tf.Tensor:
     """Rows back to the ids' shape, less its last dimension, and all that is known of it."""
     rank = original_shape.shape[0]
     dim = result.shape[1]
     if rank != 2:
         outer = tf.cast(original_shape[:-1], tf.int32)
         result = tf.reshape(result, tf.concat([outer, tf.shape(result)[1:]], 0))
-    if rank is not None and options.row_count == "dense_shape":
+    if rank is not None:
         known: Sequence[Any] | None = tf.get_static_value(original_shape)
         outer_dims = [None] * (rank - 1) if known is None else [int(d) for d in known[:-1]]
         result.set_shape([*outer_dims, dim])

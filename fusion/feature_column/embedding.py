@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.feature_column import feature_column_v2 as stock
+from tensorflow.python.feature_column import serialization
 from tensorflow.python.ops.variables import PartitionedVariable
 
 from fusion.lookup import LookupOptions, fused_safe_embedding_lookup_sparse, lookup
@@ -14,10 +15,12 @@ from fusion.lookup import LookupOptions, fused_safe_embedding_lookup_sparse, loo
 _VERSIONS = ("v2",)
 
 
-class EmbeddingColumn(stock.EmbeddingColumn):
+@serialization.register_feature_column
+class FusedEmbeddingColumn(stock.EmbeddingColumn):
     """A stock embedding column with one more field, `do_fusion`, that changes its lookup.
 
-    Accepted wherever the stock column is: it creates the same variable under the same name.
+    Accepted wherever the stock column is: it creates the same variable under the same name. The
+    class has a name of its own because TensorFlow finds serialized columns by class name.
     """
 
     _fields = (*stock.EmbeddingColumn._fields, "do_fusion")
@@ -34,7 +37,7 @@ class EmbeddingColumn(stock.EmbeddingColumn):
         trainable: bool,
         use_safe_embedding_lookup: bool = True,
         do_fusion: str = "v2",
-    ) -> EmbeddingColumn:
+    ) -> FusedEmbeddingColumn:
         """The stock column's fields, and `do_fusion`."""
         fields = (
             categorical_column,
@@ -53,8 +56,15 @@ class EmbeddingColumn(stock.EmbeddingColumn):
         return tuple.__new__(cls, fields)
 
     @classmethod
-    def _make(cls, iterable: Any) -> EmbeddingColumn:
+    def _make(cls, iterable: Any) -> FusedEmbeddingColumn:
         return cls(*iterable)
+
+    def _replace(self, **fields: Any) -> FusedEmbeddingColumn:
+        """A copy with some fields changed; the inherited one knows only the stock fields."""
+        unknown = fields.keys() - set(self._fields)
+        if unknown:
+            raise ValueError(f"{type(self).__name__} has no fields {sorted(unknown)}")
+        return type(self)(**(self._asdict() | fields))
 
     def __repr__(self) -> str:
         fields = ", ".join(
@@ -151,4 +161,4 @@ def embedding_column(
         return column
     if do_fusion not in _VERSIONS:
         raise ValueError(f"do_fusion must be None or one of {_VERSIONS}, got {do_fusion!r}")
-    return EmbeddingColumn._make((*column, do_fusion))
+    return FusedEmbeddingColumn._make((*column, do_fusion))

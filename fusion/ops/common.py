@@ -14,7 +14,9 @@ IDS_ATTR = Attr("Tid", "type", allowed=IDS, doc="dtype of ids")
 TABLE_ATTR = Attr("T", "type", allowed=FLOATS, doc="dtype of the table")
 WEIGHTS_ATTR = Attr("Tw", "type", allowed=FLOATS, doc="dtype of weights")
 SHARDS_ATTR = Attr("num_partitions", "int", minimum=1, doc="number of shards P")
-AXIS_ATTR = Attr("partition_axis", "int", default=0, doc="only 0, splitting by rows")
+AXIS_ATTR = Attr(
+    "partition_axis", "int", default=0, minimum=0, maximum=0, doc="only 0, splitting by rows"
+)
 FILL_ATTR = Attr("fill_empty_row", "bool", default=False, doc="whether empty rows get an entry")
 DEFAULT_ID_ATTR = Attr("default_id", "int", default=-1, doc="id of that entry; -1 means none")
 USE_WEIGHTS_ATTR = Attr("use_sparse_weights", "bool", default=False, doc="whether weights count")

@@ -278,9 +278,10 @@ def _take_inputs(frame: int) -> None:
             slot = frame + 8 * (first + index)
             tf_get_input(load(frame, _CTX), np.int32(index), slot, load(frame, _STATUS))
             _check(frame)
+            if not failed(frame):
+                _check_shape(frame, arg, load(slot, 0))
             if failed(frame):
                 return
-            _check_shape(frame, arg, load(slot, 0))
             index += 1
     output = 0
     for arg in range(load(table, 1)):
@@ -290,6 +291,9 @@ def _take_inputs(frame: int) -> None:
 
 
 # --- outputs and scratch --------------------------------------------------------------------
+#
+# C API calls set the status, also when they succeed: after an error none may follow, or the error
+# would be lost.
 
 
 @jit
@@ -318,6 +322,8 @@ def _output_start(frame: int, arg: int) -> int:
 def _output(
     frame: int, arg: int, position: int, rank: int, rows: int, columns: int, dtype: type
 ) -> int:
+    if failed(frame):
+        return int64(0)
     dims = stack_words(2)
     store(dims, 0, rows)
     store(dims, 1, columns)
@@ -356,6 +362,8 @@ def output_matrix(
 @jit
 def forward_input(frame: int, output: int, arg: int) -> None:
     """Makes input `arg` itself output number `output`; nothing is copied."""
+    if failed(frame):
+        return
     tensor = _tensor(frame, input_start(frame, arg))
     status = load(frame, _STATUS)
     tf_set_output(load(frame, _CTX), np.int32(_output_start(frame, output)), tensor, status)
@@ -364,6 +372,8 @@ def forward_input(frame: int, output: int, arg: int) -> None:
 
 @jit
 def _scratch(frame: int, count: int, dtype: type) -> int:
+    if failed(frame):
+        return int64(0)
     dims = stack_words(1)
     store(dims, 0, max(count, 1))
     tensor = tf_allocate_temp(

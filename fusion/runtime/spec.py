@@ -33,8 +33,9 @@ def as_dtype(name: str) -> dtypes.DType:
 class Attr:
     """An attribute: `kind` is type, int, float, bool or string.
 
-    `allowed` lists dtypes (numpy names) or strings; `minimum` bounds an int; without a `default`
-    the attribute is required, unless TensorFlow infers it from the inputs.
+    `allowed` lists dtypes (numpy names) or strings; `minimum` and `maximum` bound an int, the
+    latter only in the Python function, since TensorFlow's definitions know no such bound; without
+    a `default` the attribute is required, unless TensorFlow infers it from the inputs.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Attr:
     default: Default = None
     allowed: tuple[str, ...] = ()
     minimum: int | None = None
+    maximum: int | None = None
     doc: str = ""
 
     @property

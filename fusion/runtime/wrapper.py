@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorflow.core.framework import op_def_pb2
-from tensorflow.python.framework import _pywrap_python_op_gen
+from tensorflow.python.framework import _pywrap_python_op_gen, ops
 
+from fusion.runtime.documentation import docstring
 from fusion.runtime.spec import Arg, OpSpec, as_dtype
 
 
@@ -36,73 +37,82 @@ def _checked(spec: OpSpec, generated: Callable[..., Any]) -> Callable[..., Any]:
     names = [*inputs, *required, *(attr.name for attr in defaulted)]
     source = (
         f"def {spec.python_name}({', '.join(parameters)}):\n"
-        f"    check(spec, ({', '.join(inputs)},),\n"
-        f"          {{{', '.join(f'{n!r}: {n}' for n in spec.inferred_attrs)}}},\n"
-        f"          {{{', '.join(f'{a.when!r}: {a.when}' for a in spec.inputs if a.when)}}})\n"
+        f"    {', '.join(inputs)}, = check(spec, ({', '.join(inputs)},),\n"
+        f"        {{{', '.join(f'{attr.name!r}: {attr.name}' for attr in spec.attrs)}}})\n"
         f"    return generated({', '.join(f'{n}={n}' for n in names)}, name=name)\n"
     )
     namespace: dict[str, Any] = {"check": check_static, "spec": spec, "generated": generated}
     exec(source, namespace)
     wrapper: Callable[..., Any] = namespace[spec.python_name]
-    wrapper.__doc__ = documentation(spec)
+    wrapper.__doc__ = docstring(spec)
     wrapper.__module__ = "fusion.ops"
     return wrapper
 
 
-def documentation(spec: OpSpec) -> str:
-    """The docstring of an op's function."""
+def check_static(spec: OpSpec, values: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Any]:
+    """Checks dtypes, ranks, sizes and attrs as far as they are known without running anything.
 
-    def line(arg: Arg) -> str:
-        head = f"{arg.length} x " if arg.length else ""
-        text = f"    {arg.name}: {head}{arg.dtype}{arg.shape}."
-        return f"{text} {arg.doc}".rstrip()
-
-    lines = [spec.doc, "", "Args:", *(line(arg) for arg in spec.inputs)]
-    for attr in spec.attrs:
-        values = f" in {{{', '.join(attr.allowed)}}}" if attr.allowed else ""
-        default = f" = {attr.default}" if attr.default is not None else ""
-        lines.append(f"    {attr.name}: {attr.kind}{values}{default}. {attr.doc}".rstrip())
-    lines += ["    name: A name for the operation.", "", "Returns:"]
-    lines += [line(arg) for arg in spec.outputs]
-    lines += [
-        "",
-        "Raises:",
-        "    ValueError: a rank, a size or a given inferred attr that cannot be, seen statically.",
-        "    TypeError: a dtype that the op does not take.",
-        "    tf.errors.InvalidArgumentError: the same, or a bad value, seen at run time.",
-    ]
-    return "\n".join(lines)
-
-
-def check_static(
-    spec: OpSpec,
-    values: Sequence[Any],
-    inferred: Mapping[str, Any],
-    conditions: Mapping[str, Any],
-) -> None:
-    """Checks dtypes, ranks and sizes as far as they are known without running anything."""
+    Returns:
+      The inputs, those that were no tensors yet as tensors.
+    """
+    _check_attrs(spec, attrs)
     sizes: dict[str, tuple[int, str]] = {}
     types: dict[str, tuple[Any, str]] = {}
+    result: list[Any] = []
     for arg, value in zip(spec.inputs, values, strict=True):
-        for item in _items(spec, arg, value, inferred):
-            _check_dtype(spec, arg, item, types, inferred)
-            if arg.when is None or conditions[arg.when]:
+        items = [_as_tensor(spec, arg, item, attrs) for item in _items(spec, arg, value, attrs)]
+        for item in items:
+            _check_dtype(spec, arg, item, types, attrs)
+            if arg.when is None or attrs[arg.when]:
                 _check_shape(spec, arg, item, sizes)
             else:
                 _check_rank(spec, arg, item)
+        result.append(items if arg.length else items[0])
+    return result
 
 
-def _items(spec: OpSpec, arg: Arg, value: Any, inferred: Mapping[str, Any]) -> Sequence[Any]:
+def _check_attrs(spec: OpSpec, attrs: Mapping[str, Any]) -> None:
+    for attr in spec.value_attrs:
+        value = attrs[attr.name]
+        if value is None:
+            continue
+        if attr.allowed and value not in attr.allowed:
+            raise ValueError(
+                f"{spec.python_name}: {attr.name} must be one of {attr.allowed}, not {value!r}"
+            )
+        too_small = attr.minimum is not None and value < attr.minimum
+        if too_small or (attr.maximum is not None and value > attr.maximum):
+            raise ValueError(f"{spec.python_name}: {attr.name} must not be {value!r}")
+
+
+def _items(spec: OpSpec, arg: Arg, value: Any, attrs: Mapping[str, Any]) -> Sequence[Any]:
     if arg.length is None:
         return (value,)
     if not isinstance(value, list | tuple):
         raise TypeError(f"{spec.python_name}: {arg.name} must be a list, not {value!r}")
-    length = inferred.get(arg.length)
+    length = attrs[arg.length]
     if length is not None and length != len(value):
         raise ValueError(
             f"{spec.python_name}: {arg.length} is {length}, but {arg.name} has {len(value)}"
         )
+    minimum = next(attr.minimum for attr in spec.attrs if attr.name == arg.length)
+    if minimum is not None and len(value) < minimum:
+        raise ValueError(
+            f"{spec.python_name}: {arg.name} must have at least {minimum}, not {len(value)}"
+        )
     return value
+
+
+def _as_tensor(spec: OpSpec, arg: Arg, item: Any, attrs: Mapping[str, Any]) -> Any:
+    """`item`, or if it has no dtype (a list, a number) a tensor of the dtype that is asked for."""
+    if hasattr(item, "dtype"):
+        return item
+    dtype = attrs[arg.dtype] if arg.dtype in spec.type_attrs else arg.dtype
+    try:
+        return ops.convert_to_tensor(item, dtype)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{spec.python_name}: {arg.name}: {error}") from None
 
 
 def _check_dtype(
@@ -110,16 +120,14 @@ def _check_dtype(
     arg: Arg,
     item: Any,
     types: dict[str, tuple[Any, str]],
-    inferred: Mapping[str, Any],
+    attrs: Mapping[str, Any],
 ) -> None:
-    if not hasattr(item, "dtype"):
-        return
     dtype = as_dtype(getattr(item.dtype, "name", str(item.dtype))).base_dtype
     if arg.dtype not in spec.type_attrs:
         allowed: tuple[str, ...] = (arg.dtype,)
     else:
         allowed = next(attr.allowed for attr in spec.attrs if attr.name == arg.dtype)
-        given = inferred.get(arg.dtype)
+        given = attrs[arg.dtype]
         if given is not None and as_dtype(getattr(given, "name", str(given))) != dtype:
             raise ValueError(f"{spec.python_name}: {arg.dtype} is {given}, but {arg.name} {dtype}")
         first, first_name = types.setdefault(arg.dtype, (dtype, arg.name))
