@@ -156,9 +156,7 @@ class _Emitter:
 
     def _weights(self, spec: LookupSpec) -> Tensor:
         value = np.ones(1, _NUMPY[spec.table.dtype])
-        return self._constant(
-            spec, "no_weights", value, self.edit.view.nodes[spec.anchor].device
-        )
+        return self._constant(spec, "no_weights", value, self.edit.view.nodes[spec.anchor].device)
 
     def _constant(
         self, spec: LookupSpec, role: str, value: npt.NDArray[np.generic], device: str

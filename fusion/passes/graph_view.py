@@ -47,7 +47,7 @@ class Tensor(NamedTuple):
     """Output `index` of node `node`."""
 
     node: str
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
 
     def __str__(self) -> str:
         return f"{self.node}:{self.index}" if self.index else self.node
@@ -117,9 +117,7 @@ class GraphView:
         definition: function_pb2.FunctionDef, signatures: OpSignatures | None = None
     ) -> GraphView:
         """Returns the view of a function's body, whose returns count as uses."""
-        return GraphView(
-            definition.node_def, signatures or OpSignatures(), definition=definition
-        )
+        return GraphView(definition.node_def, signatures or OpSignatures(), definition=definition)
 
     def _index_edges(self) -> None:
         for name, node in self.nodes.items():
@@ -260,8 +258,11 @@ class GraphView:
         name = self.resolve(tensor).node
         if name not in self._constants:
             node = self.nodes.get(name)
-            is_constant = node is not None and node.op == "Const"
-            self._constants[name] = _decode(node.attr["value"].tensor) if is_constant else None
+            self._constants[name] = (
+                _decode(node.attr["value"].tensor)
+                if node is not None and node.op == "Const"
+                else None
+            )
         return self._constants[name]
 
     def shape(self, tensor: Tensor) -> Shape | None:
@@ -290,8 +291,8 @@ class GraphView:
         if node.op == "Shape":
             of = self.shape(inputs[0])
             return (len(of),) if of is not None else None
-        if node.op == "Pack" and all(self.shape(t) == () for t in inputs):
-            return (len(inputs),)
+        if node.op == "Pack" and self.int_attr(node.name, "axis") in (0, -1):
+            return (len(inputs),) if all(self.shape(t) == () for t in inputs) else None
         if node.op == "ReadVariableOp":
             return self.variable_shape(inputs[0])
         if node.op in ("VariableV2", "Variable"):

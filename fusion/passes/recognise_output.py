@@ -65,7 +65,7 @@ def match_mask(view: GraphView, reduced: Tensor, fill: Fill, shape: Vector) -> M
 
 
 def match_tail(view: GraphView, result: Tensor, shape: Vector) -> Tail:
-    """Follows reshapes of the result that provably keep its shape, as far as nobody else looks in."""
+    """Follows reshapes that provably keep the result's shape, as far as nobody else looks in."""
     nodes: tuple[str, ...] = ()
     known = {result: shape}
     while (step := _identity_reshape(view, result, known)) is not None:
@@ -85,8 +85,9 @@ def _match_zeros(
         if view.resolve(inner) == reduced:
             return (*view.aliases(zeros), source.node, *view.aliases(inner))
     value = view.constant(source)
-    if value is not None and not np.any(value) and not np.any(np.signbit(value)):
-        if value.ndim == 2 or (scalar and value.ndim == 0):
+    if value is not None and (value.ndim == 2 or (scalar and value.ndim == 0)):
+        negative_zeros = np.any(np.signbit(value))
+        if not np.any(value) and not negative_zeros:
             return ()
     return NoMatch("empty rows are not replaced by zeros", source.node)
 
@@ -173,7 +174,9 @@ def _derived(view: GraphView, tensor: Tensor, roots: set[Tensor]) -> tuple[str, 
         if view.op(name) == "Shape":
             depends[name] = view.resolve(view.inputs(name)[0]) in roots
         else:
-            depends[name] = any([visit(t.node) for t in view.inputs(name)])
+            # A list, not a generator: every input is visited.
+            found = [visit(tensor.node) for tensor in view.inputs(name)]
+            depends[name] = any(found)
         return depends[name]
 
     visit(tensor.node)

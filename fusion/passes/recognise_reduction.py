@@ -79,9 +79,7 @@ def match_reduction(view: GraphView, anchor: str) -> Reduction | NoMatch:
     )
 
 
-def _match_row_numbers(
-    view: GraphView, segments: Tensor
-) -> tuple[str, tuple[str, ...]] | NoMatch:
+def _match_row_numbers(view: GraphView, segments: Tensor) -> tuple[str, tuple[str, ...]] | NoMatch:
     """Explains segment ids as column 0 of a SparseFillEmptyRows' indices, maybe cast to int32."""
     nodes = view.aliases(segments)
     segments = view.resolve(segments)

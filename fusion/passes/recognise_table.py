@@ -38,10 +38,11 @@ class Table(Match):
 def match_table(view: GraphView, reduction: Reduction, fill: Fill) -> Table | NoMatch:
     """Explains the reduced rows as `table[unique ids]` or as the table itself."""
     positions = view.resolve(reduction.positions)
-    if positions == fill.ids:
-        found = _match_fast(view, reduction)
-    else:
-        found = _match_classic(view, reduction, fill, positions)
+    found = (
+        _match_fast(view, reduction)
+        if positions == fill.ids
+        else _match_classic(view, reduction, fill, positions)
+    )
     if isinstance(found, NoMatch):
         return found
     if found.shape is not None and len(found.shape) != 2:

@@ -1,4 +1,4 @@
-"""Symbolic arithmetic on shape vectors: what does this small integer tensor hold, element by element?
+"""Symbolic arithmetic on shape vectors: what does this small integer tensor hold?
 
 TensorFlow computes shapes with whole chains of tiny ops (Shape, Slice, Prod, GatherV2, Pack, Cast,
 ConcatV2 ...), and Grappler folds and merges parts of them. Evaluating them symbolically makes the
@@ -160,7 +160,7 @@ class ShapeMath:
         return source[start : start + count]
 
     def _strided(self, name: str, depth: int) -> Vector | Element | None:
-        """Evaluates a StridedSlice of a vector: one element when the axis is shrunk, else a range."""
+        """Evaluates a StridedSlice of a vector: an element if the axis is shrunk, else a range."""
         inputs = self.view.inputs(name)
         source = self.vector(inputs[0], depth - 1)
         bounds = [self._constant_vector(bound) for bound in inputs[1:]]
@@ -181,7 +181,12 @@ class ShapeMath:
         inputs = self.view.inputs(name)
         factors = self.vector(inputs[0], depth - 1)
         axis = self.view.constant(inputs[1])
-        if factors is None or axis is None or axis.size != 1 or int(axis.reshape(())) not in (0, -1):
+        if (
+            factors is None
+            or axis is None
+            or axis.size != 1
+            or int(axis.reshape(())) not in (0, -1)
+        ):
             return None
         keep = self.view.attr(name, "keep_dims")
         if keep is not None and keep.b:

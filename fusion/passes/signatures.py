@@ -54,9 +54,7 @@ class OpSignatures:
         )
 
 
-def arg_length(
-    arg: op_def_pb2.OpDef.ArgDef, attrs: Mapping[str, attr_value_pb2.AttrValue]
-) -> int:
+def arg_length(arg: op_def_pb2.OpDef.ArgDef, attrs: Mapping[str, attr_value_pb2.AttrValue]) -> int:
     """Returns how many tensors the (possibly list-valued) argument stands for."""
     if arg.number_attr:
         return int(attrs[arg.number_attr].i) if arg.number_attr in attrs else 0

@@ -80,7 +80,7 @@ class LookupSpec:
         ids, table = self.ids, self.table
         place = f" on {table.device}" if table.device else ""
         beside = f" beside {', '.join(table.colocation)}" if table.colocation else ""
-        size = _size((table.rows, table.dim))
+        matrix = _dtype(table.dtype) + _size((table.rows, table.dim))
         flat = " flattened" if ids.flattened else ""
         kept = "id >= 0" if self.prune else "all"
         empty = "none" if not self.fill else "zeros" if self.default_id is None else self.default_id
@@ -91,7 +91,7 @@ class LookupSpec:
                 f"indices={ids.indices} shape={ids.dense_shape}",
                 f"  keep     {kept}",
                 f"  empty    {empty}",
-                f"  table    {table.kind} {table.tensor} {_dtype(table.dtype)}{size}{place}{beside}",
+                f"  table    {table.kind} {table.tensor} {matrix}{place}{beside}",
                 f"  combine  {self.combiner}",
                 f"  output   {self.output}",
             ]

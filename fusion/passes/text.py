@@ -41,6 +41,8 @@ def print_graph(graph_def: graph_pb2.GraphDef) -> str:
         lines += print_function(function).splitlines()
     for gradient in graph_def.library.gradient:
         lines.append(f"gradient {gradient.function_name} -> {gradient.gradient_func}")
+    if rest := _extra(_graph_rest(graph_def)):
+        lines.append(f"extra{rest}")
     return "\n".join(lines) + "\n"
 
 
@@ -109,6 +111,8 @@ def parse_graph(text: str) -> graph_pb2.GraphDef:
             graph_def.library.gradient.add(function_name=name, gradient_func=gradient)
         elif line.startswith("versions"):
             _parse_versions(line, graph_def)
+        elif (extra := _EXTRA.fullmatch(line.removeprefix("extra "))) is not None:
+            graph_def.MergeFromString(base64.b64decode(extra["extra"]))
         else:
             raise ValueError(f"not a line of a graph: {line!r}")
     return graph_def
@@ -241,6 +245,22 @@ def _node_rest(node: node_def_pb2.NodeDef) -> bytes:
     rest.CopyFrom(node)
     for field in ("name", "op", "input", "attr", "device"):
         rest.ClearField(field)
+    return rest.SerializeToString(deterministic=True)
+
+
+def _graph_rest(graph_def: graph_pb2.GraphDef) -> bytes:
+    rest = graph_pb2.GraphDef()
+    for described, value in graph_def.ListFields():
+        if described.name == "library":
+            if not value.function and not value.gradient:
+                rest.library.SetInParent()
+            rest.library.registered_gradients.extend(value.registered_gradients)
+        elif described.message_type is None:
+            setattr(rest, described.name, value)
+        elif described.name not in ("node", "versions"):
+            getattr(rest, described.name).CopyFrom(value)
+    if graph_def.library.ListFields() and not rest.library.ListFields():
+        rest.ClearField("library")
     return rest.SerializeToString(deterministic=True)
 
 

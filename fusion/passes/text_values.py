@@ -1,6 +1,6 @@
-"""Attribute values as text, and back.
+r"""Attribute values as text, and back.
 
-    True  7  0.5  'text'  b'\\xff'  int64  [100, -1] (a shape)  ? (a shape of unknown rank)
+    True  7  0.5  'text'  b'\xff'  int64  [100, -1] (a shape)  ? (a shape of unknown rank)
     @function{attr=value}  [value, value]  tensor(int32[2]:[0, 1])  raw'base64 of the AttrValue'
 
 What a value means can depend on the attribute: `[1, 2]` is a shape where the op says so and a list

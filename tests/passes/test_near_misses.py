@@ -6,7 +6,9 @@ the rewritten graph must still compute what the changed stock graph computes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,13 @@ BASES = {
 }
 # The assigned initial values; and a shape of -1s, which makes stock TensorFlow abort.
 _NOT_MIXED = ("initial_value", "shape_default", "initialize")
+OTHER_OPS = {
+    "GreaterEqual": ("Greater", "LessEqual", "NotEqual"),
+    "Prod": ("Sum", "Max"),
+    "Select": ("SelectV2",),
+    "SparseSegmentMean": ("SparseSegmentSum", "SparseSegmentSqrtN"),
+    "ZerosLike": ("OnesLike",),
+}
 SIZES_DISAGREE = "/prune_and_fill'"
 MASKS = ("begin_mask", "end_mask", "shrink_axis_mask", "ellipsis_mask", "new_axis_mask")
 
@@ -85,31 +94,38 @@ def mutants(graph_def: graph_pb2.GraphDef) -> Iterator[tuple[str, graph_pb2.Grap
             yield f"{node.name} ({node.op}): {label}", mutant
 
 
+Change = Callable[[node_def_pb2.NodeDef], None]
+
+
 def _changes(
     node: node_def_pb2.NodeDef, others: Callable[[str, str], list[str]]
-) -> Iterator[tuple[str, Callable[[node_def_pb2.NodeDef], None]]]:
+) -> Iterator[tuple[str, Change]]:
     if node.op == "Const":
         value = tensor_util.MakeNdarray(node.attr["value"].tensor)
-        if value.dtype.kind == "i":
-            for i in range(value.size):
-                for step in (-1, 1, 2):
-                    yield f"element {i} {step:+}", lambda n, i=i, s=step: _shift(n, i, s)
-    for key in MASKS:
+        elements = range(value.size) if value.dtype.kind == "i" else ()
+        for i, step in itertools.product(elements, (-1, 1, 2)):
+            yield f"element {i} {step:+}", partial(_shift, element=i, step=step)
+    for key, bit in itertools.product(MASKS, (1, 2)):
         if key in node.attr:
-            for bit in (1, 2):
-                yield f"{key} ^ {bit}", lambda n, k=key, b=bit: _flip(n, k, b)
+            yield f"{key} ^ {bit}", partial(_flip, key=key, bit=bit)
     for key in ("batch_dims", "axis"):
         if key in node.attr and node.op != "ConcatV2":
-            yield f"{key} + 1", lambda n, k=key: _flip(n, k, 1)
+            yield f"{key} + 1", partial(_flip, key=key, bit=1)
     if "keep_dims" in node.attr:
-        yield "keep_dims", lambda n: setattr(n.attr["keep_dims"], "b", True)
-    for old, new in (("GreaterEqual", "Greater"), ("GreaterEqual", "LessEqual"), ("Prod", "Sum")):
-        if node.op == old:
-            yield f"op {new}", lambda n, op=new: setattr(n, "op", op)
+        yield "keep_dims", _keep_dims
+    for op in OTHER_OPS.get(node.op, ()):
+        yield f"op {op}", partial(_change_op, op=op)
     for i, text in enumerate(node.input):
-        if text[0] != "^":
-            for other in others(node.name, text):
-                yield f"input {i} {text} -> {other}", lambda n, i=i, o=other: _rewire(n, i, o)
+        for other in others(node.name, text) if text[0] != "^" else ():
+            yield f"input {i} {text} -> {other}", partial(_rewire, position=i, text=other)
+
+
+def _keep_dims(node: node_def_pb2.NodeDef) -> None:
+    node.attr["keep_dims"].b = True
+
+
+def _change_op(node: node_def_pb2.NodeDef, op: str) -> None:
+    node.op = op
 
 
 def _shift(node: node_def_pb2.NodeDef, element: int, step: int) -> None:
@@ -151,7 +167,9 @@ def _replacements(graph_def: graph_pb2.GraphDef) -> Callable[[str, str], list[st
         same = [
             other
             for other, dtype in dtypes.items()
-            if dtype == dtypes[text] and other.partition(":")[0] not in below[name] and other != text
+            if dtype == dtypes[text]
+            and other.partition(":")[0] not in below[name]
+            and other != text
         ]
         sample = same[:: max(1, len(same) // 6)]
         return list(dict.fromkeys([twin] * (twin in same) + sample))
