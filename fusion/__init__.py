@@ -17,17 +17,20 @@ from fusion.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fusion import feature_column
+    from fusion.saved_model import fuse_saved_model
 
 __all__ = [
     "feature_column",
+    "fuse_saved_model",
     "fused_embedding_lookup_sparse_v2",
     "fused_safe_embedding_lookup_sparse",
     "ops",
 ]
 
 #: Public names that cost something to import, and where they live.
-_LAZY = {
+_LAZY: dict[str, tuple[str, str | None]] = {
     "feature_column": ("fusion.feature_column", None),
+    "fuse_saved_model": ("fusion.saved_model", "fuse_saved_model"),
 }
 
 

@@ -7,6 +7,7 @@ import platform
 import sys
 from functools import cache
 
+import llvmlite.binding as llvm
 import tensorflow as tf
 
 #: Every C function used by this package: the header that declares it is in the comment.
@@ -83,10 +84,10 @@ def path() -> str:
     return str(tf.sysconfig.get_lib()) + "/libtensorflow_framework.so.2"
 
 
-def missing_symbols(names: tuple[str, ...] = SYMBOLS) -> list[str]:
-    """Those of `names` that this TensorFlow does not export."""
+def missing_symbols() -> list[str]:
+    """Those of `SYMBOLS` that this TensorFlow does not export."""
     handle = ctypes.CDLL(path())
-    return [name for name in names if not hasattr(handle, name)]
+    return [name for name in SYMBOLS if not hasattr(handle, name)]
 
 
 @cache
@@ -106,6 +107,8 @@ def load() -> ctypes.CDLL:
             f"fusion cannot work with TensorFlow {tf.__version__}: its library {path()} "
             f"does not export {', '.join(missing)}"
         )
+    # Compiled code finds the symbols here, when it is compiled and when it is loaded.
+    llvm.load_library_permanently(path())
     library = ctypes.CDLL(path())
     for name in SYMBOLS:
         # Addresses are 64-bit integers throughout: nothing is ever truncated to a C int.

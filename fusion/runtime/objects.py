@@ -113,7 +113,7 @@ def _write(path: Path, code: bytes) -> None:
 def _initialize() -> None:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    llvm.load_library_permanently(library.path())
+    library.load()
 
 
 def _engine() -> llvm.ExecutionEngine:

@@ -29,8 +29,10 @@ def register(specs: tuple[OpSpec, ...]) -> None:
     """Registers ops, kernels and gradients, those that are not there yet.
 
     Raises:
-      ImportError: TensorFlow has a different op of one of these names.
+      ImportError: this is not a supported platform, TensorFlow lacks something that is needed, or
+        it has a different op of one of these names.
     """
+    library.load()
     new = [spec for spec in specs if not _is_registered(spec)]
     unkerneled = [spec for spec in specs if not _has_kernels(spec)]
     tables = {spec.name: _table(spec) for spec in specs}

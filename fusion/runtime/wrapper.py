@@ -8,6 +8,7 @@ from typing import Any
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.framework import _pywrap_python_op_gen, dtypes, ops
 
+from fusion.runtime.documentation import docstring
 from fusion.runtime.spec import Arg, OpSpec, as_dtype
 
 
@@ -43,34 +44,9 @@ def _checked(spec: OpSpec, generated: Callable[..., Any]) -> Callable[..., Any]:
     namespace: dict[str, Any] = {"check": check_static, "spec": spec, "generated": generated}
     exec(source, namespace)
     wrapper: Callable[..., Any] = namespace[spec.python_name]
-    wrapper.__doc__ = documentation(spec)
+    wrapper.__doc__ = docstring(spec)
     wrapper.__module__ = "fusion.ops"
     return wrapper
-
-
-def documentation(spec: OpSpec) -> str:
-    """The docstring of an op's function."""
-
-    def line(arg: Arg) -> str:
-        head = f"{arg.length} x " if arg.length else ""
-        text = f"    {arg.name}: {head}{arg.dtype}{arg.shape}."
-        return f"{text} {arg.doc}".rstrip()
-
-    lines = [spec.doc, "", "Args:", *(line(arg) for arg in spec.inputs)]
-    for attr in spec.attrs:
-        values = f" in {{{', '.join(attr.allowed)}}}" if attr.allowed else ""
-        default = f" = {attr.default}" if attr.default is not None else ""
-        lines.append(f"    {attr.name}: {attr.kind}{values}{default}. {attr.doc}".rstrip())
-    lines += ["    name: A name for the operation.", "", "Returns:"]
-    lines += [line(arg) for arg in spec.outputs]
-    lines += [
-        "",
-        "Raises:",
-        "    ValueError: a rank, a size or a given inferred attr that cannot be, seen statically.",
-        "    TypeError: a dtype that the op does not take.",
-        "    tf.errors.InvalidArgumentError: the same, or a bad value, seen at run time.",
-    ]
-    return "\n".join(lines)
 
 
 def check_static(spec: OpSpec, values: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Any]:

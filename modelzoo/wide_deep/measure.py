@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from modelzoo.wide_deep.worker import Arrays, ModelProcess, Request
+from modelzoo.wide_deep.worker import ModelProcess, Request
 
 BLOCKS = 7
 CALLS = 20
 CAPTION = (
-    f"End to end, arguments and results included: median (quartiles) of {BLOCKS * CALLS} calls; "
-    f"speedup: median (range) over {BLOCKS} blocks of {CALLS} calls, the models taking turns."
+    f"Milliseconds per call, arguments and results included: median ± half the interquartile "
+    f"range of {BLOCKS * CALLS} calls. Speedup: median (range) over {BLOCKS} blocks of {CALLS} "
+    f"calls, the models taking turns. embed: the embedding part alone."
 )
 
 
-def difference(expected: Arrays, actual: Arrays) -> str | None:
+def difference(
+    expected: Mapping[str, npt.NDArray[Any]], actual: Mapping[str, npt.NDArray[Any]]
+) -> str | None:
     """Says how two models' outputs differ, None if they are the same bit for bit."""
     if expected.keys() != actual.keys():
         return f"the outputs are {sorted(actual)}, expected {sorted(expected)}"

@@ -16,7 +16,7 @@ import os
 import pathlib
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy.typing as npt
@@ -28,8 +28,9 @@ Arrays = dict[str, npt.NDArray[Any]]
 DISTINCT_BATCHES = 4
 """Timed calls take turns among this many batches, lest one batch's rows stay in the cache."""
 
-# What the runtime adds to carry a call's arguments and results, present in any graph alike.
-_PLUMBING = ("_Arg", "_Retval", "_Recv", "_Send", "_HostRecv", "_HostSend")
+# Nodes that compute nothing: they carry arguments and results, the more the deeper a function was
+# called before inlining, or hand out a stored tensor.
+_IDLE = frozenset({"_Arg", "_Retval", "_Recv", "_Send", "Const", "Identity", "IdentityN", "NoOp"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +93,10 @@ class LoadedModel:
     def executed_ops(self, request: Request) -> dict[str, int]:
         """Returns how often each op ran in one call, by op name.
 
-        The executor's own step statistics say which nodes ran, and the partition graphs (what is
-        left after all of TensorFlow's optimizers) which op each was. Nodes that only carry
-        arguments and results are not counted.
+        The call is made in a Session, as TensorFlow Serving makes it. The executor's own step
+        statistics say which nodes ran, and the partition graphs (what is left after all of
+        TensorFlow's optimizers) which op each was. Nodes that compute nothing are not counted, nor
+        is a concat that does no more than join the results into one output.
         """
         import tensorflow as tf
 
@@ -108,14 +110,7 @@ class LoadedModel:
             feeds = {info.name: batch.features[name] for name, info in signature.inputs.items()}
             fetches = [info.name for info in signature.outputs.values()]
             session.run(fetches, feeds, options=options, run_metadata=metadata)
-        ops = {node.name: node.op for graph in metadata.partition_graphs for node in graph.node}
-        ran = {
-            stats.node_name
-            for device in metadata.step_stats.dev_stats
-            for stats in device.node_stats
-        }
-        counts = collections.Counter(ops[name] for name in ran if name in ops)
-        return {op: count for op, count in counts.items() if op not in _PLUMBING}
+        return _count_ops(metadata)
 
     def _tensors(self, request: Request) -> dict[str, Any]:
         import tensorflow as tf
@@ -126,6 +121,31 @@ class LoadedModel:
             names = function.structured_input_signature[1]
             self._inputs[request] = {name: tf.constant(features[name]) for name in names}
         return self._inputs[request]
+
+
+def _count_ops(metadata: Any) -> dict[str, int]:
+    nodes = {node.name: node for graph in metadata.partition_graphs for node in graph.node}
+    ran = {
+        stats.node_name for device in metadata.step_stats.dev_stats for stats in device.node_stats
+    }
+    joins = {
+        _producer(nodes, node)
+        for node in nodes.values()
+        if node.op == "_Retval" and nodes[_producer(nodes, node)].op == "ConcatV2"
+    }
+    counts = collections.Counter(nodes[name].op for name in (ran & nodes.keys()) - joins)
+    return {op: count for op, count in counts.items() if op not in _IDLE}
+
+
+def _producer(nodes: Mapping[str, Any], node: Any) -> str:
+    """Returns the name of the node behind the first input of `node`, identities left out."""
+    name = node.input[0]
+    while True:
+        name, _, index = name.partition(":")
+        node = nodes[name]
+        if node.op not in ("Identity", "IdentityN"):
+            return str(name)
+        name = node.input[int(index or 0)]
 
 
 class WorkerError(RuntimeError):

@@ -1,0 +1,111 @@
+"""The command group and what holds for every command: options, errors, exit statuses.
+
+TensorFlow is imported inside the commands that need it, so that help and usage errors are quick.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+from fusion.cli.doctor import doctor
+from fusion.cli.inspect import inspect
+from fusion.cli.rewrite import rewrite
+from fusion.cli.verify import verify
+from fusion.version import __version__
+
+USAGE = 2
+"""Exit status for what the user can act on: a wrong argument, a model that cannot be used."""
+
+INTERNAL = 70
+"""Exit status for a defect of this program."""
+
+_INTERRUPTED = 130
+
+
+@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fusion")
+@click.option("--verbose", is_flag=True, help="Show the trace of an error.")
+def cli(verbose: bool) -> None:
+    """Make the embedding lookups of TensorFlow models fast, and see what was done."""
+
+
+for _command in (inspect, rewrite, verify, doctor):
+    cli.add_command(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status.
+
+    Args:
+        arguments: what follows the program's name; `sys.argv` by default.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # `--verbose` may stand anywhere; the group is the one that knows it.
+    verbose = "--verbose" in given
+    given = [argument for argument in given if argument != "--verbose"]
+    # TensorFlow's log lines would bury a one-line error.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if verbose else "3")
+    try:
+        with _ended_by_signals():
+            status = cli.main(given, prog_name="fusion", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        return int(stop.exit_code)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else "fusion"
+        hint = f"see `{command} --help`"
+        return _failed(f"{error.format_message().rstrip('.')}; {hint}", USAGE, verbose)
+    except (click.Abort, KeyboardInterrupt):
+        return _failed("interrupted", _INTERRUPTED, verbose)
+    except Exception as error:
+        return _failed(*_explained(error), verbose)
+    return int(status or 0)
+
+
+def _explained(error: Exception) -> tuple[str, int]:
+    """Returns the message for an exception, and the exit status."""
+    text = " ".join(str(error).split())
+    if isinstance(error, click.ClickException):
+        return error.format_message(), USAGE
+    if type(error).__module__ == "fusion.saved_model.errors":
+        # Recognised by its module: importing the class would import TensorFlow.
+        return text, USAGE
+    if isinstance(error, ImportError):
+        return f"{text}; see `fusion doctor`", USAGE
+    return (
+        f"internal error, {type(error).__name__}: {text}; --verbose shows the trace",
+        INTERNAL,
+    )
+
+
+def _failed(message: str, status: int, verbose: bool) -> int:
+    if verbose:
+        traceback.print_exc()
+    print(f"fusion: error: {message}", file=sys.stderr)
+    return status
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Lets SIGTERM and SIGHUP end the program like Ctrl-C: what is half done is cleaned up."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {s: signal.signal(s, interrupt) for s in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

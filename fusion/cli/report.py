@@ -1,0 +1,125 @@
+"""Showing a FusionReport in a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from fusion.passes.report import ColumnReport, FusionReport
+
+_PLAIN_WIDTH = 200
+_NAMES_SHOWN = 3
+
+# The lines of a printed LookupSpec that tell the table's dtype and shape, and the combiner.
+_SHAPE = re.compile(r"^ +table .*? (\w+\[[^]]*\])", re.MULTILINE)
+_COMBINER = re.compile(r"^ +combine +(\w+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as a user counts it: one, though a model may hold several traces of its function.
+
+    Attributes:
+        name: the table's name.
+        copies: its lookups, one in each trace.
+    """
+
+    name: str
+    copies: tuple[ColumnReport, ...]
+
+    @property
+    def refusal(self) -> ColumnReport | None:
+        """The first copy that is not fused, if there is one."""
+        return next((copy for copy in self.copies if not copy.fused), None)
+
+
+def distinct_columns(report: FusionReport) -> tuple[Column, ...]:
+    """Groups the traces of one column: same table, same place among that table's lookups."""
+    groups: dict[tuple[str, int], list[ColumnReport]] = defaultdict(list)
+    seen: Counter[tuple[str, str]] = Counter()
+    for column in report.columns:
+        groups[column.name, seen[column.function, column.name]].append(column)
+        seen[column.function, column.name] += 1
+    return tuple(Column(name, tuple(copies)) for (name, _), copies in groups.items())
+
+
+def console() -> Console:
+    """Returns the console for results; wide when the output goes to a file or a pipe."""
+    plain = Console(highlight=False)
+    return plain if plain.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
+
+
+def totals(report: FusionReport, verb: str) -> str:
+    """Returns the line with the counts; `verb` is e.g. "fused" or "can be fused"."""
+    columns = distinct_columns(report)
+    if not columns:
+        return "no embedding column found: nothing to fuse"
+    fused = sum(column.refusal is None for column in columns)
+    text = f"{fused} of {len(columns)} columns {verb}"
+    if len(report.columns) > len(columns):
+        functions = len({column.function for column in report.columns})
+        text += f" ({report.fused_count} of {len(report.columns)} lookups in {functions} functions)"
+    if report.nodes_after == report.nodes_before:
+        return f"{text}, {report.nodes_before} nodes"
+    return f"{text}, {report.nodes_before} -> {report.nodes_after} nodes"
+
+
+def column_table(report: FusionReport) -> Table:
+    """Returns a table with a row for every column: what it is, and why it is not fused."""
+    table = _table("column", "table", "combiner", "fused", "why not", "node")
+    for column in distinct_columns(report):
+        specs = [copy.spec or "" for copy in column.copies]
+        refusal = column.refusal
+        table.add_row(
+            *map(
+                Text,
+                (
+                    column.name,
+                    _first(_SHAPE, specs),
+                    _first(_COMBINER, specs),
+                    "yes" if refusal is None else "no",
+                    "" if refusal is None else refusal.reason or "",
+                    "" if refusal is None else _place(refusal),
+                ),
+            )
+        )
+    return table
+
+
+def refusal_table(report: FusionReport) -> Table:
+    """Returns a table of the columns not fused: a row for each reason."""
+    groups: dict[str, list[tuple[str, ColumnReport]]] = defaultdict(list)
+    for column in distinct_columns(report):
+        if (refusal := column.refusal) is not None:
+            groups[refusal.reason or ""].append((column.name, refusal))
+    table = _table("not fused", "because", "at node")
+    for reason, columns in groups.items():
+        names = ", ".join(name for name, _ in columns[:_NAMES_SHOWN])
+        more = len(columns) - _NAMES_SHOWN
+        names += f" and {more} more" if more > 0 else ""
+        table.add_row(*map(Text, (names, reason, _place(columns[0][1]))))
+    return table
+
+
+def _place(column: ColumnReport) -> str:
+    node = column.node or column.anchor
+    return f"{column.function}: {node}" if column.function else node
+
+
+def _first(pattern: re.Pattern[str], texts: Iterable[str]) -> str:
+    return next((found[1] for text in texts if (found := pattern.search(text))), "")
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table

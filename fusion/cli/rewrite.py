@@ -1,0 +1,81 @@
+"""`fusion rewrite`: a SavedModel with fused lookups from one without."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fusion.cli.report import console, refusal_table, totals
+
+if TYPE_CHECKING:
+    from fusion.saved_model import Rewrite
+
+
+@click.command()
+@click.argument("src")
+@click.argument("dst")
+@click.option(
+    "--target",
+    type=click.Choice(["fused"]),
+    default="fused",
+    show_default=True,
+    help="What the lookups become: ops of this package.",
+)
+@click.option("--no-verify", is_flag=True, help="Skip the comparison of the two models.")
+@click.option("--report", "report_file", help="Also write the report to this file, as JSON.")
+def rewrite(src: str, dst: str, target: str, no_verify: bool, report_file: str | None) -> None:
+    """Write to DST the SavedModel SRC with its embedding columns fused.
+
+    DST is compared with SRC on generated inputs, to the bit, before it appears. SRC is never
+    changed. Run `import fusion` before loading DST.
+    """
+    _check_report_file(report_file)
+    from fusion.saved_model import rewrite_saved_model
+
+    done = rewrite_saved_model(src, dst, target, verify=not no_verify)
+    if report_file is not None:
+        _write_report(report_file, done)
+    _show(done, dst)
+
+
+def _check_report_file(file: str | None) -> None:
+    """Finds out before the work whether its report can be written."""
+    if file is None:
+        return
+    path = Path(file)
+    if path.is_dir():
+        raise click.BadParameter(f"{file} is a folder, give a file", param_hint="--report")
+    if not path.absolute().parent.is_dir():
+        raise click.BadParameter(
+            f"the folder of {file} does not exist, create it first", param_hint="--report"
+        )
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise click.BadParameter(f"{file} cannot be written", param_hint="--report")
+
+
+def _write_report(file: str, done: Rewrite) -> None:
+    try:
+        Path(file).write_text(json.dumps(done.report.to_dict(), indent=2) + "\n")
+    except OSError as error:
+        raise click.ClickException(
+            f"the model is written, but its report is not: {file}: {error.strerror}"
+        ) from error
+
+
+def _show(done: Rewrite, dst: str) -> None:
+    out = console()
+    report = done.report
+    out.print(totals(report, "fused"), markup=False)
+    if report.fused_count < len(report.columns):
+        out.print(refusal_table(report))
+    if not report.fused_count:
+        out.print(f"nothing was rewritten: {dst} is a copy", markup=False)
+        return
+    verification = done.verification
+    checked = "not verified" if verification is None else f"verified: {verification.summary()}"
+    out.print(checked, markup=False)
+    out.print(f"wrote {dst}; run `import fusion` before loading it", markup=False)

@@ -1,0 +1,39 @@
+"""`fusion verify`: do two models answer alike?"""
+
+from __future__ import annotations
+
+import click
+
+DIFFERENT = 1
+"""Exit status when the models differ."""
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=1800.0,
+    show_default=True,
+    help="Seconds that loading and running one model may take.",
+)
+def verify(a: str, b: str, timeout: float) -> int:
+    """Compare the outputs of the SavedModels A and B, to the bit.
+
+    Every signature runs on generated inputs, each model in its own process. The exit status is 0
+    if all outputs are equal, 1 if they differ, 2 if that cannot be found out.
+    """
+    from fusion.saved_model import VerificationError, compare_models
+
+    result = compare_models(a, b, timeout)
+    if result.unverified and not result.differences:
+        raise VerificationError(result.summary())
+    for difference in result.differences:
+        click.echo(difference)
+    for error in result.errors_alike:
+        click.echo(f"both fail alike: {error}")
+    for output in result.varying:
+        click.echo(f"varies from run to run, not compared: signature {output}")
+    click.echo(("different: " if result.differences else "same: ") + result.summary())
+    return DIFFERENT if result.differences else 0

@@ -1,0 +1,38 @@
+"""The reference of all ops, docs/ops.md: `python -m fusion.ops.reference > docs/ops.md`."""
+
+from __future__ import annotations
+
+from fusion.ops import SPECS
+from fusion.runtime.documentation import markdown
+
+HEAD = """# Ops
+
+The fused ops as TensorFlow knows them; this file is generated from their definitions
+(`python -m fusion.ops.reference`). `B` is the number of rows of the batch, `D` the dimension of
+the embeddings, `P` the number of shards, `nnz` the number of ids given, `m` the number of ids
+after pruning and filling, `u` the number of distinct ones; `?` is any size. Only column 0 of
+indices is read.
+
+A released op never changes: models contain it. Errors in values are `InvalidArgumentError`.
+
+## Mathematics
+
+With e the row of an id, m the limit `max_norm`, w the weight (1 without weights):
+
+    e' = e * m / max(|e|, m)      (e without a limit)
+    sum    S = sum of w e'        Z = 1
+    mean   S / Z                  Z = sum of w
+    sqrtn  S / Z                  Z = sqrt(sum of w^2)
+
+Backward, with g the gradient of a row of the result and d = g w / Z: dL/de = d, and where
+|e| >= m, dL/de = (m / |e|) (d - e (e.d) / |e|^2). dL/dw = g.e' / Z less the part through Z.
+"""
+
+
+def reference() -> str:
+    """The text of docs/ops.md."""
+    return "\n".join([HEAD, *(markdown(spec) for spec in SPECS)])
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

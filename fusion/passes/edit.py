@@ -1,0 +1,184 @@
+"""Pending changes to one graph, applied at once: new nodes, moved edges, removed dead code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tensorflow.core.framework import node_def_pb2
+
+from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
+
+_INPUT_OPS = frozenset({ARG_OP, "Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
+
+
+@dataclass
+class GraphEdit:
+    """Collects a rewrite of `view`'s graph.
+
+    Attributes:
+        added: new nodes by name.
+        removed: names of replaced nodes, each with the new node that takes over its control edges.
+    """
+
+    view: GraphView
+    added: dict[str, node_def_pb2.NodeDef] = field(default_factory=dict)
+    removed: dict[str, str] = field(default_factory=dict)
+    _placed: dict[str, list[str]] = field(default_factory=dict)
+    _renamed: dict[str, str] = field(default_factory=dict)
+    _waits: dict[str, dict[str, None]] = field(default_factory=dict)
+
+    def unique_name(self, wanted: str) -> str:
+        """Returns `wanted`, with a number behind it if a node of that name exists."""
+        name, number = wanted, 0
+        while name in self.view.nodes or name in self.added:
+            number += 1
+            name = f"{wanted}_{number}"
+        return name
+
+    def add(self, node: node_def_pb2.NodeDef, at: str) -> None:
+        """Adds a node, in file order just before the existing node `at` (or in its place)."""
+        self.added[node.name] = node
+        self._placed.setdefault(at, []).append(node.name)
+
+    def text(self, tensor: Tensor) -> str:
+        """Returns the input string of a new or an existing tensor."""
+        node = self.added.get(tensor.node)
+        if node is None:
+            return self.view.text(tensor)
+        if not self.view.function:
+            return str(tensor)
+        outputs = self.view.signatures.outputs(node)
+        assert outputs is not None, f"unknown op {node.op}"
+        return f"{tensor.node}:{outputs[tensor.index]}"
+
+    def replace(self, old: Tensor, new: Tensor) -> None:
+        """Lets every user of `old` read `new`."""
+        self._renamed[self.view.text(old)] = self.text(new)
+
+    def remove(self, names: Iterable[str], successor: str) -> None:
+        """Removes nodes; their control edges, in and out, move to the new node `successor`.
+
+        A node that somebody who stays still reads is kept after all.
+        """
+        for name in names:
+            self.removed.setdefault(name, successor)
+            self.wait(successor, self.view.controls(name))
+
+    def wait(self, successor: str, names: Iterable[str]) -> None:
+        """Lets the new node `successor` run after the nodes `names`."""
+        self._waits.setdefault(successor, {}).update(dict.fromkeys(names))
+
+    def returned(self, text: str) -> str:
+        """Returns the new input string for a function's return value."""
+        return self._renamed.get(text, text)
+
+    def successor(self, name: str) -> str:
+        """Returns the node that stands for `name` in control edges after the rewrite."""
+        return self.removed.get(name, name)
+
+    def build(self) -> list[node_def_pb2.NodeDef]:
+        """Returns all nodes after the rewrite, without function arguments, in file order.
+
+        Call it once, after the last change; `returned` and `successor` are final from then on.
+        """
+        self._keep_what_is_read()
+        for name, node in self.added.items():
+            # An order among replaced nodes has no meaning any more: they wait for data alone.
+            waits = (before for before in self._waits.get(name, {}) if before not in self.removed)
+            node.input.extend(f"^{before}" for before in waits)
+        gone = {*self.removed, *self._dead()}
+        missing = gone - self.added.keys()
+        for node in self.added.values():
+            _drop_colocation(node, missing)
+        result: list[node_def_pb2.NodeDef] = []
+        for name, node in self.view.nodes.items():
+            result.extend(self.added[new] for new in self._placed.get(name, ()))
+            if name not in gone and node.op != ARG_OP:
+                result.append(self._rewired(node, missing))
+        return result
+
+    def _keep_what_is_read(self) -> None:
+        view = self.view
+        stack = [
+            name
+            for name in self.removed
+            if any(use.node not in self.removed for use in view.uses(name))
+        ]
+        while stack:
+            name = stack.pop()
+            if name in self.removed and name not in self.added:
+                del self.removed[name]
+                stack.extend(tensor.node for tensor in view.inputs(name))
+
+    def _rewired(self, node: node_def_pb2.NodeDef, missing: set[str]) -> node_def_pb2.NodeDef:
+        """Returns the node with its inputs and colocation following the rewrite, or itself."""
+        inputs = [self._input(text) for text in node.input]
+        if inputs == list(node.input) and not _beside_missing(node, missing):
+            return node
+        changed = node_def_pb2.NodeDef()
+        changed.CopyFrom(node)
+        del changed.input[:]
+        changed.input.extend(_without_repeated_controls(inputs))
+        _drop_colocation(changed, missing)
+        return changed
+
+    def _input(self, text: str) -> str:
+        if text[0] == "^":
+            return f"^{self.successor(text[1:])}"
+        return self._renamed.get(text, text)
+
+    def _dead(self) -> set[str]:
+        """Returns the nodes that lose their last user by this rewrite and that nobody can miss."""
+        view = self.view
+        needed: set[str] = set()
+        for node in self.added.values():
+            needed.update(_source_names(node))
+        dead: set[str] = set()
+        stack = [before for name in self.removed for before in _before(view, name)]
+        while stack:
+            name = stack.pop()
+            if name in dead or name in self.removed or name in needed:
+                continue
+            if not self._removable(name):
+                continue
+            users = {use.node for use in view.uses(name)} | {*view.control_uses(name)}
+            if all(user in dead or user in self.removed for user in users):
+                dead.add(name)
+                stack.extend(_before(view, name))
+        return dead
+
+    def _removable(self, name: str) -> bool:
+        op = self.view.op(name)
+        if not op or op in _INPUT_OPS or name in self.view.preserved:
+            return False
+        return not self.view.signatures.is_stateful(op)
+
+
+def _before(view: GraphView, name: str) -> Iterator[str]:
+    yield from (tensor.node for tensor in view.inputs(name))
+    yield from view.controls(name)
+
+
+def _source_names(node: node_def_pb2.NodeDef) -> Iterator[str]:
+    return (text.removeprefix("^").partition(":")[0] for text in node.input)
+
+
+def _without_repeated_controls(inputs: list[str]) -> list[str]:
+    data = [text for text in inputs if text[0] != "^"]
+    return data + list(dict.fromkeys(text for text in inputs if text[0] == "^"))
+
+
+def _beside_missing(node: node_def_pb2.NodeDef, missing: set[str]) -> list[bytes]:
+    """Returns the node's colocation entries that name a missing node."""
+    if "_class" not in node.attr:
+        return []
+    groups = node.attr["_class"].list.s
+    return [group for group in groups if group.decode().removeprefix("loc:@") in missing]
+
+
+def _drop_colocation(node: node_def_pb2.NodeDef, missing: set[str]) -> None:
+    for group in _beside_missing(node, missing):
+        node.attr["_class"].list.s.remove(group)
+    if "_class" in node.attr and not node.attr["_class"].list.s:
+        del node.attr["_class"]

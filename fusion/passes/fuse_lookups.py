@@ -1,0 +1,192 @@
+"""The pass: finds stock embedding lookups in a graph and its functions, and fuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2
+
+from fusion.passes.edit import GraphEdit
+from fusion.passes.emit import emit
+from fusion.passes.graph_view import GraphView
+from fusion.passes.match import NoMatch
+from fusion.passes.plan import plan_per_column
+from fusion.passes.recognise import Recognition, recognise_all
+from fusion.passes.report import ColumnReport, FusionReport, FusionResult
+from fusion.passes.safety import refuse_unsafe
+from fusion.passes.signatures import OpSignatures
+
+_COMPILED = "_XlaMustCompile"
+
+
+@dataclass(frozen=True)
+class FuseLookups:
+    """Replaces stock embedding lookups by fused ops, in the main graph and in library functions.
+
+    The numbers stay the same; whatever is not understood stays as it is. Applying the pass twice
+    changes nothing more, and equal graphs give equal results.
+
+    Attributes:
+        preserve: names of main-graph nodes that outsiders refer to (fetches, signature outputs,
+            initializers); they keep their names and values.
+        device_types: the device types that the fused ops have kernels for. A lookup that the graph
+            places on another one is left alone.
+    """
+
+    preserve: frozenset[str] = frozenset()
+    device_types: frozenset[str] = frozenset({"CPU"})
+
+    def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
+        """Returns the rewritten graph and the report; the argument is not changed.
+
+        When nothing is fused, the result holds the argument itself.
+        """
+        signatures = OpSignatures(graph_def.library.function)
+        columns: list[ColumnReport] = []
+        nodes, part = self._graph(GraphView(graph_def.node, signatures, self.preserve), "")
+        columns += part
+        functions = []
+        compiled = _compiled_functions(graph_def)
+        for definition in graph_def.library.function:
+            name = definition.signature.name
+            refusal = "the function is compiled by XLA" if name in compiled else ""
+            function, part = self._function(definition, signatures, refusal)
+            functions.append(function)
+            columns += part
+        before = _count_nodes(graph_def)
+        if not any(column.fused for column in columns):
+            return FusionResult(graph_def, FusionReport(tuple(columns), before, before))
+        rewritten = _rebuilt(graph_def, nodes, functions)
+        report = FusionReport(tuple(columns), before, _count_nodes(rewritten))
+        return FusionResult(rewritten, report)
+
+    def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
+        """Returns what `apply` would fuse and why it would leave the rest, changing nothing."""
+        signatures = OpSignatures(graph_def.library.function)
+        compiled = _compiled_functions(graph_def)
+        columns = self._verdicts(GraphView(graph_def.node, signatures, self.preserve), "")[1]
+        for definition in graph_def.library.function:
+            refusal = (
+                "the function is compiled by XLA" if definition.signature.name in compiled else ""
+            )
+            view = GraphView.of_function(definition, signatures)
+            columns += self._verdicts(view, refusal)[1]
+        count = _count_nodes(graph_def)
+        return FusionReport(tuple(columns), count, count)
+
+    def _verdicts(
+        self, view: GraphView, refusal: str
+    ) -> tuple[list[Recognition], list[ColumnReport]]:
+        """Returns the lookups to fuse, and the verdict on every segment reduction."""
+        found = recognise_all(view)
+        refused = refuse_unsafe(view, found, self.device_types)
+        lookups: list[Recognition] = []
+        columns: list[ColumnReport] = []
+        for one in found:
+            failure = one.failure if one.failure is not None else refused.get(one.anchor)
+            if failure is None and refusal:
+                failure = NoMatch(refusal, one.anchor)
+            if failure is None:
+                lookups.append(one)
+            columns.append(_column(view, one, failure))
+        return lookups, columns
+
+    def _edit(self, view: GraphView, refusal: str) -> tuple[GraphEdit | None, list[ColumnReport]]:
+        lookups, columns = self._verdicts(view, refusal)
+        return (emit(view, plan_per_column(lookups)) if lookups else None), columns
+
+    def _graph(
+        self, view: GraphView, refusal: str
+    ) -> tuple[list[node_def_pb2.NodeDef] | None, list[ColumnReport]]:
+        edit, columns = self._edit(view, refusal)
+        return (edit.build() if edit is not None else None), columns
+
+    def _function(
+        self, definition: function_pb2.FunctionDef, signatures: OpSignatures, refusal: str
+    ) -> tuple[function_pb2.FunctionDef, list[ColumnReport]]:
+        edit, columns = self._edit(GraphView.of_function(definition, signatures), refusal)
+        if edit is None:
+            return definition, columns
+        nodes = edit.build()
+        rewritten = function_pb2.FunctionDef()
+        rewritten.CopyFrom(definition)
+        del rewritten.node_def[:]
+        rewritten.node_def.extend(nodes)
+        for key, text in definition.ret.items():
+            rewritten.ret[key] = edit.returned(text)
+        for key, name in definition.control_ret.items():
+            rewritten.control_ret[key] = edit.successor(name)
+        return rewritten, columns
+
+
+def _column(view: GraphView, one: Recognition, failure: NoMatch | None) -> ColumnReport:
+    return ColumnReport(
+        name=one.name,
+        function=view.function,
+        anchor=one.anchor,
+        fused=failure is None,
+        reason=failure.reason if failure is not None else None,
+        node=failure.node if failure is not None else None,
+        spec=str(one.spec) if one.spec is not None else None,
+    )
+
+
+def _rebuilt(
+    graph_def: graph_pb2.GraphDef,
+    nodes: list[node_def_pb2.NodeDef] | None,
+    functions: list[function_pb2.FunctionDef],
+) -> graph_pb2.GraphDef:
+    """Returns a graph with these nodes and functions and everything else as in `graph_def`."""
+    rewritten = graph_pb2.GraphDef()
+    for described, value in graph_def.ListFields():
+        if described.name in ("node", "library"):
+            continue
+        if described.message_type is not None:
+            getattr(rewritten, described.name).CopyFrom(value)
+        else:
+            setattr(rewritten, described.name, value)
+    rewritten.node.extend(graph_def.node if nodes is None else nodes)
+    if graph_def.HasField("library"):
+        rewritten.library.function.extend(functions)
+        rewritten.library.gradient.extend(graph_def.library.gradient)
+        rewritten.library.registered_gradients.extend(graph_def.library.registered_gradients)
+    return rewritten
+
+
+def _count_nodes(graph_def: graph_pb2.GraphDef) -> int:
+    functions = graph_def.library.function
+    return len(graph_def.node) + sum(len(function.node_def) for function in functions)
+
+
+def _compiled_functions(graph_def: graph_pb2.GraphDef) -> set[str]:
+    """Returns the functions that XLA compiles: those marked so, and all that they call."""
+    functions = {f.signature.name: f for f in graph_def.library.function}
+    found: set[str] = set()
+    stack = [name for name, f in functions.items() if _COMPILED in f.attr and f.attr[_COMPILED].b]
+    bodies = (graph_def.node, *(f.node_def for f in functions.values()))
+    for body in bodies:
+        for node in body:
+            if _COMPILED in node.attr and node.attr[_COMPILED].b:
+                stack.extend(_called(node))
+    while stack:
+        name = stack.pop()
+        if name in found or name not in functions:
+            continue
+        found.add(name)
+        for node in functions[name].node_def:
+            stack.extend(_called(node))
+    return found
+
+
+def _called(node: node_def_pb2.NodeDef) -> Iterator[str]:
+    yield node.op
+    for value in node.attr.values():
+        yield from _functions_in(value)
+
+
+def _functions_in(value: attr_value_pb2.AttrValue) -> Iterator[str]:
+    if value.HasField("func"):
+        yield value.func.name
+    elif value.HasField("list"):
+        yield from (func.name for func in value.list.func)

@@ -1,0 +1,353 @@
+"""A read-only view of a GraphDef's main graph or of one library function.
+
+Both come with their own input syntax. A GraphDef says `node`, `node:1`, `^node`; a FunctionDef says
+`arg`, `node:out_arg:0`, `^node` and has named returns. The view turns both into `Tensor(node,
+index)` with a flat output index, and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from tensorflow.core.framework import (
+    attr_value_pb2,
+    function_pb2,
+    graph_pb2,
+    node_def_pb2,
+    tensor_pb2,
+    tensor_shape_pb2,
+    types_pb2,
+)
+from tensorflow.python.framework import tensor_util
+
+from fusion.passes.signatures import OpSignatures
+
+ARG_OP = "_Arg"
+"""Op name of the nodes that stand for a function's arguments in a view."""
+
+RETURN = "^return"
+"""Stands for the function itself among the control users of a node that it waits for."""
+
+_ALIAS_OPS = frozenset({"Identity", "Snapshot"})
+_FRAME_OPS = frozenset({"Enter", "RefEnter"})
+_SHAPED_OPS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
+
+_INTEGERS: dict[int, tuple[type[np.integer[Any]], str]] = {
+    types_pb2.DT_INT32: (np.int32, "int_val"),
+    types_pb2.DT_INT64: (np.int64, "int64_val"),
+}
+
+Shape = tuple[int | None, ...]
+
+
+class Tensor(NamedTuple):
+    """Output `index` of node `node`."""
+
+    node: str
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+
+    def __str__(self) -> str:
+        return f"{self.node}:{self.index}" if self.index else self.node
+
+
+class Use(NamedTuple):
+    """Input `position` of `node` reads `tensor`; position -1 is a function's return value."""
+
+    node: str
+    position: int
+    tensor: Tensor
+
+
+class GraphView:
+    """Nodes, edges and static facts, indexed once; the protocol buffer is never changed.
+
+    Attributes:
+        function: the library function's name; "" for a main graph.
+        nodes: NodeDefs by name, in file order; function arguments come first, with op `_Arg`.
+        preserved: names that something outside the graph refers to.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[node_def_pb2.NodeDef],
+        signatures: OpSignatures,
+        preserved: frozenset[str] = frozenset(),
+        definition: function_pb2.FunctionDef | None = None,
+    ) -> None:
+        self.function: str = definition.signature.name if definition is not None else ""
+        self.signatures = signatures
+        self.preserved = preserved
+        self._in_function = definition is not None
+        self._tensors: dict[str, Tensor] = {}
+        self._strings: dict[Tensor, str] = {}
+        self._suffixes: dict[str, dict[str, int]] = {}
+        self._constants: dict[str, npt.NDArray[Any] | None] = {}
+        self._has_loops: bool | None = None
+        self.nodes: dict[str, node_def_pb2.NodeDef] = {}
+        if definition is not None:
+            for arg in _arg_nodes(definition):
+                self.nodes[arg.name] = arg
+        for node in nodes:
+            self.nodes[node.name] = node
+        self._inputs: dict[str, tuple[Tensor, ...]] = {}
+        self._controls: dict[str, tuple[str, ...]] = {}
+        self._uses: dict[str, list[Use]] = {}
+        self._control_uses: dict[str, list[str]] = {}
+        self._index_edges()
+        if definition is not None:
+            for value in definition.ret.values():
+                tensor = self.tensor(value)
+                self._uses.setdefault(tensor.node, []).append(Use(value, -1, tensor))
+            for name in definition.control_ret.values():
+                self._control_uses.setdefault(name, []).append(RETURN)
+
+    @staticmethod
+    def of_graph(
+        graph_def: graph_pb2.GraphDef, preserved: frozenset[str] = frozenset()
+    ) -> GraphView:
+        """Returns the view of the main graph; `preserved` names nodes that outsiders fetch."""
+        signatures = OpSignatures(graph_def.library.function)
+        return GraphView(graph_def.node, signatures, preserved)
+
+    @staticmethod
+    def of_function(
+        definition: function_pb2.FunctionDef, signatures: OpSignatures | None = None
+    ) -> GraphView:
+        """Returns the view of a function's body, whose returns count as uses."""
+        return GraphView(definition.node_def, signatures or OpSignatures(), definition=definition)
+
+    def _index_edges(self) -> None:
+        for name, node in self.nodes.items():
+            data: list[Tensor] = []
+            controls: list[str] = []
+            for text in node.input:
+                if text[0] == "^":
+                    controls.append(text[1:])
+                    self._control_uses.setdefault(text[1:], []).append(name)
+                else:
+                    tensor = self.tensor(text)
+                    self._uses.setdefault(tensor.node, []).append(Use(name, len(data), tensor))
+                    data.append(tensor)
+            self._inputs[name] = tuple(data)
+            self._controls[name] = tuple(controls)
+
+    # Names and edges
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether the graph has while loops made of v1 control-flow ops."""
+        if self._has_loops is None:
+            self._has_loops = any(node.op in _FRAME_OPS for node in self.nodes.values())
+        return self._has_loops
+
+    def tensor(self, text: str) -> Tensor:
+        """Parses an input string (no control input) in this graph's syntax."""
+        found = self._tensors.get(text)
+        if found is None:
+            found = self._parse(text)
+            self._tensors[text] = found
+            self._strings.setdefault(found, text)
+        return found
+
+    def _parse(self, text: str) -> Tensor:
+        name, _, rest = text.partition(":")
+        if not rest:
+            return Tensor(name)
+        if not self._in_function:
+            return Tensor(name, int(rest))
+        if name not in self.nodes or self.nodes[name].op == ARG_OP:
+            return Tensor(name, int(rest.rpartition(":")[2]))
+        suffixes = self._output_suffixes(name)
+        # An op nobody here knows: number its outputs as they are met, which keeps them distinct.
+        return Tensor(name, suffixes.setdefault(rest, len(suffixes)))
+
+    def _output_suffixes(self, name: str) -> dict[str, int]:
+        if name not in self._suffixes:
+            outputs = self.signatures.outputs(self.nodes[name]) or ()
+            self._suffixes[name] = {suffix: i for i, suffix in enumerate(outputs)}
+        return self._suffixes[name]
+
+    def text(self, tensor: Tensor) -> str:
+        """Returns the input string of `tensor` in this graph's syntax."""
+        if (known := self._strings.get(tensor)) is not None:
+            return known
+        node = self.nodes[tensor.node]
+        if not self._in_function or node.op == ARG_OP:
+            return str(tensor)
+        return f"{tensor.node}:{tuple(self._output_suffixes(tensor.node))[tensor.index]}"
+
+    def inputs(self, name: str) -> tuple[Tensor, ...]:
+        """Returns the data inputs of node `name`, in order."""
+        return self._inputs.get(name, ())
+
+    def controls(self, name: str) -> tuple[str, ...]:
+        """Returns the names of the nodes that `name` has control inputs from."""
+        return self._controls.get(name, ())
+
+    def uses(self, name: str) -> list[Use]:
+        """Returns all data uses of any output of node `name`, function returns included."""
+        return self._uses.get(name, [])
+
+    def tensor_uses(self, tensor: Tensor) -> Iterator[Use]:
+        """Yields the data uses of one tensor."""
+        return (use for use in self.uses(tensor.node) if use.tensor == tensor)
+
+    def control_uses(self, name: str) -> list[str]:
+        """Returns the names of the nodes that have a control input from `name`."""
+        return self._control_uses.get(name, [])
+
+    def op(self, name: str) -> str:
+        """Returns the op of node `name`, or "" when there is no such node."""
+        node = self.nodes.get(name)
+        return node.op if node is not None else ""
+
+    # Attributes: a stripped attribute has its op's default value
+
+    def attr(self, name: str, key: str) -> attr_value_pb2.AttrValue | None:
+        """Returns attribute `key` of node `name`, its op's default, or None."""
+        node = self.nodes[name]
+        if key in node.attr:
+            return node.attr[key]
+        definition = self.signatures.op_def(node.op)
+        for attr in definition.attr if definition is not None else ():
+            if attr.name == key and attr.HasField("default_value"):
+                return attr.default_value
+        return None
+
+    def int_attr(self, name: str, key: str) -> int:
+        """Returns an int attribute; 0 when it is absent and has no default."""
+        attr = self.attr(name, key)
+        return int(attr.i) if attr is not None else 0
+
+    def type_attr(self, name: str, key: str) -> int:
+        """Returns a type attribute as a DataType number; 0 (invalid) when absent."""
+        attr = self.attr(name, key)
+        return int(attr.type) if attr is not None else 0
+
+    # Values
+
+    def resolve(self, tensor: Tensor) -> Tensor:
+        """Follows ops that hand on their input unchanged, and says where the value comes from.
+
+        An alias that waits for a control input orders a read after something, so it is not passed.
+        """
+        for _ in range(len(self.nodes)):
+            node = self.nodes.get(tensor.node)
+            if node is None or self.controls(tensor.node):
+                return tensor
+            if node.op in _ALIAS_OPS or node.op == "IdentityN":
+                tensor = self.inputs(tensor.node)[tensor.index]
+            else:
+                return tensor
+        return tensor
+
+    def aliases(self, tensor: Tensor) -> tuple[str, ...]:
+        """Returns the nodes that `resolve(tensor)` passes, outermost first."""
+        names = []
+        end = self.resolve(tensor)
+        while tensor != end:
+            names.append(tensor.node)
+            tensor = self.inputs(tensor.node)[tensor.index]
+        return tuple(names)
+
+    def constant(self, tensor: Tensor) -> npt.NDArray[Any] | None:
+        """Returns the value of a constant (through aliases), or None."""
+        name = self.resolve(tensor).node
+        if name not in self._constants:
+            node = self.nodes.get(name)
+            self._constants[name] = (
+                _decode(node.attr["value"].tensor)
+                if node is not None and node.op == "Const"
+                else None
+            )
+        return self._constants[name]
+
+    def shape(self, tensor: Tensor) -> Shape | None:
+        """Returns the static shape with None for unknown sizes, or None for an unknown rank."""
+        node = self.nodes.get(tensor.node)
+        if node is None:
+            return None
+        if "_output_shapes" in node.attr:
+            shapes = node.attr["_output_shapes"].list.shape
+            if tensor.index < len(shapes) and not shapes[tensor.index].unknown_rank:
+                return _dims(shapes[tensor.index])
+        return self._structural_shape(node, tensor.index)
+
+    def _structural_shape(self, node: node_def_pb2.NodeDef, index: int) -> Shape | None:
+        inputs = self.inputs(node.name)
+        if node.op in _SHAPED_OPS:
+            dims = self.shape_attr(node.name)
+            # Old producers wrote an unknown shape as a scalar shape.
+            return dims if dims or node.op == "PlaceholderWithDefault" else None
+        if node.op == "Const":
+            return _dims(node.attr["value"].tensor.tensor_shape)
+        if node.op in _ALIAS_OPS or node.op in ("Cast", "ZerosLike"):
+            return self.shape(inputs[0])
+        if node.op == "SparseReshape":
+            return self._sparse_reshape_shape(inputs, index)
+        if node.op == "Shape":
+            of = self.shape(inputs[0])
+            return (len(of),) if of is not None else None
+        if node.op == "Pack" and self.int_attr(node.name, "axis") in (0, -1):
+            return (len(inputs),) if all(self.shape(t) == () for t in inputs) else None
+        if node.op == "ReadVariableOp":
+            return self.variable_shape(inputs[0])
+        if node.op in ("VariableV2", "Variable"):
+            return self.shape_attr(node.name)
+        return None
+
+    def shape_attr(self, name: str) -> Shape | None:
+        """Returns the attribute `shape` of node `name`, None when absent or of unknown rank."""
+        attr = self.attr(name, "shape")
+        return _dims(attr.shape) if attr is not None and not attr.shape.unknown_rank else None
+
+    def _sparse_reshape_shape(self, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+        if self.op(inputs[2].node) == "Pack":
+            length: int | None = len(self.inputs(inputs[2].node))
+        else:
+            target = self.shape(inputs[2])
+            length = target[0] if target else None
+        return (length,) if index == 1 else (None, length)
+
+    def variable_shape(self, handle: Tensor) -> Shape | None:
+        """Returns the static shape of the variable behind a resource handle, or None."""
+        node = self.nodes.get(self.resolve(handle).node)
+        if node is None:
+            return None
+        if node.op == "VarHandleOp":
+            return self.shape_attr(node.name)
+        if node.op == ARG_OP and "_handle_shapes" in node.attr:
+            shapes = node.attr["_handle_shapes"].list.shape
+            return _dims(shapes[0]) if shapes and not shapes[0].unknown_rank else None
+        return None
+
+
+def _decode(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any]:
+    """Returns a tensor's value; the integers that shapes are made of by a short way."""
+    if proto.dtype in _INTEGERS:
+        dtype, field = _INTEGERS[proto.dtype]
+        shape = tuple(dim.size for dim in proto.tensor_shape.dim)
+        if proto.tensor_content:
+            return np.frombuffer(proto.tensor_content, dtype).reshape(shape)
+        numbers = getattr(proto, field)
+        if len(numbers) == 1:
+            return np.full(shape, numbers[0], dtype)
+    value: npt.NDArray[Any] = tensor_util.MakeNdarray(proto)
+    return value
+
+
+def _dims(shape: tensor_shape_pb2.TensorShapeProto) -> Shape:
+    return tuple(dim.size if dim.size >= 0 else None for dim in shape.dim)
+
+
+def _arg_nodes(definition: function_pb2.FunctionDef) -> Iterator[node_def_pb2.NodeDef]:
+    for i, arg in enumerate(definition.signature.input_arg):
+        node = node_def_pb2.NodeDef(name=arg.name, op=ARG_OP)
+        node.attr["T"].type = arg.type
+        if i in definition.arg_attr:
+            for key, value in definition.arg_attr[i].attr.items():
+                node.attr[key].CopyFrom(value)
+        yield node

@@ -1,0 +1,51 @@
+"""The two answers of a recogniser.
+
+A recogniser explains one part of a lookup. It returns a `Match` with what it found, or a `NoMatch`
+that says why not and where. Both are values; `NoMatch` is falsy, so callers write
+`if isinstance(found, NoMatch): return found`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Stage(Enum):
+    """Which of the emitted ops takes over a part of the lookup."""
+
+    IDS = "ids"
+    ROWS = "rows"
+    OUTPUT = "output"
+
+
+@dataclass(frozen=True)
+class NoMatch:
+    """A refusal.
+
+    Attributes:
+        reason: for people, without a full stop.
+        node: the node at which the explanation broke off.
+    """
+
+    reason: str
+    node: str
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """An explained part.
+
+    Attributes:
+        stage: the emitted op that computes this part from now on.
+        nodes: nodes whose values vanish with the rewrite: nobody else may need them.
+        front: nodes that compute only the lookup's inputs. Others may share them; they are removed
+            when nobody does.
+    """
+
+    stage: Stage
+    nodes: tuple[str, ...]
+    front: tuple[str, ...] = ()

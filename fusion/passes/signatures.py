@@ -1,0 +1,69 @@
+"""Names and counts of an op's outputs, from op definitions and node attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2, op_def_pb2
+from tensorflow.python.framework import op_def_registry
+
+# The ops a rewrite emits, so that writing them needs no registration (OpDefs of ops that are
+# registered in this process are found by name like any other).
+EMITTED_OUTPUTS: Mapping[str, tuple[str, ...]] = {
+    "PruneInvalidAndFillEmptyRows": (
+        "sp_values_out",
+        "sp_indices_out",
+        "sp_weights_values_out",
+        "is_row_empty",
+    ),
+    "UniqueWithCountsV3": ("unique_keys", "unique_idxs", "unique_counts"),
+    "FusedEmbeddingSparsePostLookUpV2": ("emb_vectors", "feature_nums"),
+}
+
+
+class OpSignatures:
+    """Looks up op definitions: library functions first, then TensorFlow's registry."""
+
+    def __init__(self, functions: Iterable[function_pb2.FunctionDef] = ()) -> None:
+        self._functions = {f.signature.name: f.signature for f in functions}
+
+    def op_def(self, op: str) -> op_def_pb2.OpDef | None:
+        """Returns the definition of `op`, or None for an op unknown to this process."""
+        return self._functions.get(op) or _registered(op)
+
+    def is_stateful(self, op: str) -> bool:
+        """Whether running `op` may have an effect; an unknown op counts as stateful."""
+        definition = self.op_def(op)
+        return definition is None or bool(definition.is_stateful)
+
+    def outputs(self, node: node_def_pb2.NodeDef) -> tuple[str, ...] | None:
+        """Returns the function-syntax suffix of each output, e.g. ("output:0", "idx:0").
+
+        Returns None when the op is unknown, whose outputs then have no known order.
+        """
+        if node.op in EMITTED_OUTPUTS:
+            return tuple(f"{name}:0" for name in EMITTED_OUTPUTS[node.op])
+        definition = self.op_def(node.op)
+        if definition is None:
+            return None
+        return tuple(
+            f"{arg.name}:{i}"
+            for arg in definition.output_arg
+            for i in range(arg_length(arg, node.attr))
+        )
+
+
+def arg_length(arg: op_def_pb2.OpDef.ArgDef, attrs: Mapping[str, attr_value_pb2.AttrValue]) -> int:
+    """Returns how many tensors the (possibly list-valued) argument stands for."""
+    if arg.number_attr:
+        return int(attrs[arg.number_attr].i) if arg.number_attr in attrs else 0
+    if arg.type_list_attr:
+        return len(attrs[arg.type_list_attr].list.type) if arg.type_list_attr in attrs else 0
+    return 1
+
+
+@cache
+def _registered(op: str) -> op_def_pb2.OpDef | None:
+    found: op_def_pb2.OpDef | None = op_def_registry.get(op)
+    return found

@@ -1,0 +1,30 @@
+"""Which library functions a node calls, and with which of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from tensorflow.core.framework import node_def_pb2
+
+_FUNCTION_ATTRS = ("f", "then_branch", "else_branch", "body", "branches")
+_SELECTING = frozenset(["If", "StatelessIf", "Case", "StatelessCase"])
+
+
+def callees(node: node_def_pb2.NodeDef, functions: Container[str]) -> list[str]:
+    """Returns the names of those `functions` that `node` passes its inputs to.
+
+    Calls by op name or attribute f, both branches of conditionals, and the bodies of loops.
+    """
+    if node.op in functions:
+        return [node.op]
+    names: list[str] = []
+    for key in _FUNCTION_ATTRS:
+        value = node.attr.get(key)
+        if value is not None:
+            names += [f.name for f in (value.func, *value.list.func) if f.name]
+    return [name for name in names if name in functions]
+
+
+def first_argument(node: node_def_pb2.NodeDef) -> int:
+    """Returns the index of the input that becomes the callees' first argument."""
+    return 1 if node.op in _SELECTING else 0

@@ -1,0 +1,133 @@
+"""Rewriting one MetaGraphDef: the names that must survive, the pass, the list of used ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from google.protobuf.message import DecodeError, Message
+from tensorflow.core.framework import graph_pb2, op_def_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow.python.framework import meta_graph as tf_meta_graph
+from tensorflow.python.framework import op_def_registry, ops
+
+from fusion.passes.report import FusionReport, FusionResult
+from fusion.saved_model.variables import named_columns
+
+
+class GraphPass(Protocol):
+    """What is applied to a meta graph: rewrites the main graph and its library."""
+
+    def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
+        """Returns the rewritten graph and what was done; `graph_def` stays as it is."""
+        ...
+
+
+def apply_pass(meta: meta_graph_pb2.MetaGraphDef, graph_pass: GraphPass) -> FusionReport:
+    """Applies `graph_pass` to the graph of `meta` in place.
+
+    A meta graph in which nothing is rewritten is left untouched, to the byte.
+    """
+    result = graph_pass.apply(meta.graph_def)
+    report = named_columns(result.report, meta)
+    if result.modified:
+        meta.graph_def.CopyFrom(result.graph_def)
+        update_op_list(meta)
+    return report
+
+
+def preserved_names(meta: meta_graph_pb2.MetaGraphDef) -> frozenset[str]:
+    """Returns every node and function name that something outside the graph refers to.
+
+    These are the inputs and outputs of signatures, the nodes in collections (initializers,
+    variables, control-flow contexts), those of the saver and the assets, and the constants and
+    functions of the object graph.
+    """
+    return frozenset(name for raw in _references(meta) if (name := _node_name(raw)))
+
+
+def _references(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[str]:
+    for signature in meta.signature_def.values():
+        for info in (*signature.inputs.values(), *signature.outputs.values()):
+            yield from _strings(info)
+    for key, collection in meta.collection_def.items():
+        yield from _collection_references(key, collection)
+    yield from _strings(meta.saver_def)
+    for asset in meta.asset_file_def:
+        yield from _strings(asset.tensor_info)
+    objects = meta.object_graph_def
+    yield from objects.concrete_functions
+    for node in objects.nodes:
+        for part in (node.constant, node.captured_tensor, node.bare_concrete_function):
+            yield from _strings(part)
+
+
+def _collection_references(key: str, collection: meta_graph_pb2.CollectionDef) -> Iterator[str]:
+    yield from collection.node_list.value
+    proto_type = ops.get_collection_proto_type(key)
+    for value in collection.bytes_list.value:
+        message = proto_type() if proto_type is not None else None
+        try:
+            if message is None:
+                yield value.decode()
+            else:
+                message.ParseFromString(value)
+                yield from _strings(message)
+        except (DecodeError, UnicodeDecodeError):
+            # A format of somebody else's, which then names no node that we could know of.
+            continue
+    for packed in collection.any_list.value:
+        asset = meta_graph_pb2.AssetFileDef()
+        if packed.Unpack(asset):
+            yield from _strings(asset)
+
+
+def _strings(message: Message) -> Iterator[str]:
+    """Yields every string in `message`, at any depth, map keys included."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            yield from [value] if isinstance(value, str) else value
+        elif field.type == field.TYPE_MESSAGE:
+            if field.message_type.GetOptions().map_entry:
+                yield from _map_strings(value)
+            else:
+                for part in [value] if isinstance(value, Message) else value:
+                    yield from _strings(part)
+
+
+def _map_strings(mapping: Iterable[object]) -> Iterator[str]:
+    for key in mapping:
+        if isinstance(key, str):
+            yield key
+        value = mapping[key]  # type: ignore[index]
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Message):
+            yield from _strings(value)
+
+
+def _node_name(reference: str) -> str:
+    """Returns the node of a tensor name `node:0`, a control input `^node` or a plain name."""
+    return reference.removeprefix("^").partition(":")[0]
+
+
+def update_op_list(meta: meta_graph_pb2.MetaGraphDef) -> None:
+    """Makes `meta_info_def.stripped_op_list` the list of the ops that the graph uses now.
+
+    It is the list TensorFlow makes on saving, except that the definitions of the program that
+    saved the model are kept: a loader compares them with its own. A model without a list gets none.
+    """
+    info = meta.meta_info_def
+    if not info.HasField("stripped_op_list"):
+        return
+    saved = {op.name: op for op in info.stripped_op_list.op}
+    used = sorted(tf_meta_graph.ops_used_by_graph_def(meta.graph_def))
+    listed = [saved.get(name) or op_def_registry.get(name) for name in used]
+    info.stripped_op_list.CopyFrom(op_def_pb2.OpList(op=[op for op in listed if op is not None]))
+
+
+def used_ops(meta: meta_graph_pb2.MetaGraphDef) -> frozenset[str]:
+    """Returns the names of all ops in the graph and in every library function."""
+    main = {node.op for node in meta.graph_def.node}
+    library = (node.op for f in meta.graph_def.library.function for node in f.node_def)
+    return frozenset(main.union(library))

@@ -1,0 +1,166 @@
+"""`fuse_saved_model`: a SavedModel in, the same model with fused lookups out."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorflow.core.protobuf import saved_model_pb2
+
+from fusion.ops import OP_NAMES
+from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.report import FusionReport
+from fusion.saved_model.errors import ModelError, VerificationError
+from fusion.saved_model.fingerprint import compute_fingerprint
+from fusion.saved_model.manifest import manifest
+from fusion.saved_model.meta_graph import apply_pass, preserved_names, used_ops
+from fusion.saved_model.source import (
+    FINGERPRINT_FILE,
+    MANIFEST_FILE,
+    MODEL_FILE,
+    SourceModel,
+    model_files,
+    read_saved_model,
+)
+from fusion.saved_model.staging import check_destination, copy_file, staged_directory, write_file
+from fusion.saved_model.variables import named_columns
+from fusion.saved_model.verify import Verification, compare_models
+
+TARGETS = ("fused",)
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A finished rewrite.
+
+    Attributes:
+        report: what was fused, and why the rest was not.
+        verification: the comparison with the source; None if not asked for, or if nothing was
+            fused and the model is a plain copy.
+    """
+
+    report: FusionReport
+    verification: Verification | None
+
+
+def fuse_saved_model(
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    target: str = "fused",
+    verify: bool = True,
+) -> FusionReport:
+    """Writes to `dst` the SavedModel `src` with its embedding lookups fused.
+
+    Every signature, variable and asset stays: `saved_model.pb` and `fingerprint.pb` are new,
+    `fusion.json` is added, all other files are copied byte for byte. Variables are never loaded
+    for the rewrite itself. `dst` appears complete and verified, or not at all; `src` is only read;
+    a second run writes the same bytes. Load the result after `import fusion`.
+
+    Args:
+        src: the directory of a SavedModel, made by compat.v1 or by TensorFlow 2.
+        dst: the directory to create; it must not exist.
+        target: what to lower the lookups to; "fused" is the ops of this package.
+        verify: whether to run both models on generated inputs, in child processes, and compare
+            every output bit for bit before `dst` appears.
+
+    Returns:
+        What was fused, and for each column that was not, why. With several meta graphs the
+        columns of all of them.
+
+    Raises:
+        ModelError: `src` cannot be read, `dst` cannot be written, or the result differs from the
+            source (`VerificationError`). Nothing is left behind.
+        ValueError: an unknown target.
+    """
+    return rewrite_saved_model(src, dst, target, verify).report
+
+
+def rewrite_saved_model(
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    target: str = "fused",
+    verify: bool = True,
+) -> Rewrite:
+    """Does what `fuse_saved_model` says and also returns the verification."""
+    if target not in TARGETS:
+        raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
+    source = read_saved_model(src)
+    destination = check_destination(source.path, dst)
+    proto, report = _rewritten(source)
+    with staged_directory(destination) as staging:
+        content = source.content if report.fused_count == 0 else _serialized(proto, source)
+        _build(source, staging, content)
+        # A byte-identical copy needs no comparison; and its record is the one it came with.
+        compare = verify and content != source.content
+        verification = _verified(source, staging) if compare else None
+        if content == source.content and (source.path / MANIFEST_FILE).is_file():
+            copy_file(source.path / MANIFEST_FILE, staging / MANIFEST_FILE)
+        else:
+            options = {"target": target, "verify": verify}
+            record = manifest(source, report, _custom_ops(proto), options, verification)
+            write_file(staging / MANIFEST_FILE, record)
+    return Rewrite(report, verification)
+
+
+def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
+    """Returns what `fuse_saved_model` would do to the SavedModel `path`; writes nothing.
+
+    Raises:
+        ModelError: `path` cannot be read.
+    """
+    return FusionReport.merge(
+        named_columns(FuseLookups(preserve=preserved_names(meta)).explain(meta.graph_def), meta)
+        for meta in read_saved_model(path).meta_graphs
+    )
+
+
+def _rewritten(source: SourceModel) -> tuple[saved_model_pb2.SavedModel, FusionReport]:
+    """Applies the pass to each meta graph of a copy."""
+    proto = saved_model_pb2.SavedModel()
+    proto.CopyFrom(source.proto)
+    reports = [
+        apply_pass(meta, FuseLookups(preserve=preserved_names(meta))) for meta in proto.meta_graphs
+    ]
+    return proto, FusionReport.merge(reports)
+
+
+def _serialized(proto: saved_model_pb2.SavedModel, source: SourceModel) -> bytes:
+    try:
+        serialized: bytes = proto.SerializeToString(deterministic=True)
+    except ValueError as error:
+        raise ModelError(
+            f"{source.path}: the rewritten graph exceeds the 2 GiB limit of a protocol buffer"
+        ) from error
+    return serialized
+
+
+def _custom_ops(proto: saved_model_pb2.SavedModel) -> frozenset[str]:
+    return frozenset(OP_NAMES).intersection(
+        name for meta in proto.meta_graphs for name in used_ops(meta)
+    )
+
+
+def _build(source: SourceModel, staging: Path, content: bytes) -> None:
+    """Fills `staging`: `content` as `saved_model.pb`, its fingerprint, copies of the rest."""
+    ours = {Path(MODEL_FILE), Path(FINGERPRINT_FILE), Path(MANIFEST_FILE)}
+    folders, files = model_files(source.path)
+    for folder in folders:
+        (staging / folder).mkdir()
+    for file in files:
+        if file not in ours:
+            copy_file(source.path / file, staging / file)
+    write_file(staging / MODEL_FILE, content)
+    if Path(FINGERPRINT_FILE) not in files:
+        return
+    if content == source.content:
+        copy_file(source.path / FINGERPRINT_FILE, staging / FINGERPRINT_FILE)
+    else:
+        write_file(staging / FINGERPRINT_FILE, compute_fingerprint(staging, content))
+
+
+def _verified(source: SourceModel, staging: Path) -> Verification:
+    verification = compare_models(source.path, staging, scratch=staging.parent)
+    if not verification.same:
+        raise VerificationError(f"verification failed, nothing written: {verification.summary()}")
+    return verification

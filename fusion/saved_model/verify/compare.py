@@ -1,0 +1,290 @@
+"""Do two models answer alike? Runs both in child processes and compares every output's bits."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import fusion
+from fusion.saved_model.errors import ModelError
+from fusion.saved_model.source import SourceModel, read_saved_model
+from fusion.saved_model.verify.outcome import LOAD_FAILED, Outcome, read_outcomes, same_bits
+from fusion.saved_model.verify.signature import Signature, TensorSpec, signatures
+
+DEFAULT_TIMEOUT = 1800.0
+_STDERR_LINES = 1 << 14
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something in which two models differ.
+
+    Attributes:
+        signature: the signature's title.
+        output: the output's key; "" when it is not one output that differs.
+        case: the batch, or "".
+        detail: what differs, for people.
+        max_abs: the largest absolute difference of numbers that are finite in both, else None.
+        differing: how many elements differ.
+        elements: how many elements the output has.
+    """
+
+    signature: str
+    output: str
+    case: str
+    detail: str
+    max_abs: float | None = None
+    differing: int = 0
+    elements: int = 0
+
+    def __str__(self) -> str:
+        place = [f"signature {self.signature!r}"]
+        place += [f"output {self.output!r}"] if self.output else []
+        place += [self.case] if self.case else []
+        return f"{', '.join(place)}: {self.detail}"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of comparing two models.
+
+    Attributes:
+        signatures: the titles of the signatures compared.
+        runs: how many batches ran in both without an error and were compared.
+        differences: in what the models differ.
+        unverified: signatures of which nothing could be compared, and why.
+        errors_alike: batches on which both models raised the same error.
+        varying: outputs that differ from run to run in the first model and so prove nothing.
+    """
+
+    signatures: tuple[str, ...]
+    runs: int
+    differences: tuple[Difference, ...]
+    unverified: tuple[str, ...]
+    errors_alike: tuple[str, ...]
+    varying: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether every signature was compared and nothing differs."""
+        return not self.differences and not self.unverified
+
+    def summary(self) -> str:
+        """Returns one line: what agreed, or the first and the largest difference."""
+        if self.differences:
+            text = str(self.differences[0])
+            more = len(self.differences) - 1
+            worst = max(self.differences, key=lambda d: d.max_abs or 0.0)
+            if more and worst is not self.differences[0]:
+                text += f"; the largest: {worst}"
+            return text + (f"; and {more} more" if more else "")
+        if self.unverified:
+            return "could not verify: " + "; ".join(self.unverified)
+        return f"{len(self.signatures)} signatures, {self.runs} runs, outputs equal to the bit"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain data for JSON."""
+        return {
+            "same": self.same,
+            "signatures": list(self.signatures),
+            "runs": self.runs,
+            "differences": [str(difference) for difference in self.differences],
+            "unverified": list(self.unverified),
+            "errors_alike": list(self.errors_alike),
+            "varying": list(self.varying),
+        }
+
+
+def compare_models(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    timeout: float = DEFAULT_TIMEOUT,
+    scratch: Path | None = None,
+) -> Verification:
+    """Runs each signature of `a` and `b` on the same generated inputs and compares the outputs.
+
+    Each model is loaded in a child process of its own, one after the other, so that memory holds
+    one of them at a time.
+
+    Args:
+        a: a SavedModel; its graph says what inputs make sense.
+        b: the SavedModel to compare with it.
+        timeout: seconds for each of the two processes.
+        scratch: a folder for the outputs; a temporary one by default.
+
+    Raises:
+        ModelError: a model cannot be read or loaded, or its process crashed or took too long.
+    """
+    first, second = read_saved_model(a), read_saved_model(b)
+    mine, theirs = _by_title(first), _by_title(second)
+    if different := list(_different_interfaces(mine, theirs)):
+        return Verification(tuple(sorted(mine)), 0, tuple(different), (), (), ())
+    if not mine:
+        why = "the model has no callable signature"
+        return Verification((), 0, (), (why,), (), ())
+    with tempfile.TemporaryDirectory(prefix="fusion-verify-", dir=scratch) as name:
+        directories = Path(name, "a"), Path(name, "b")
+        for model, directory in zip((first, second), directories, strict=True):
+            directory.mkdir()
+            _run_worker(first.path, model.path, directory, timeout)
+        return compare_outcomes(sorted(mine), *directories)
+
+
+def _by_title(model: SourceModel) -> dict[str, Signature]:
+    return {s.title: s for meta in model.meta_graphs for s in signatures(meta)}
+
+
+def _different_interfaces(
+    mine: dict[str, Signature], theirs: dict[str, Signature]
+) -> Iterator[Difference]:
+    """Yields a difference for each signature that is not declared alike in both models."""
+    for title in sorted(mine.keys() | theirs.keys()):
+        if title not in theirs or title not in mine:
+            side = "first" if title in mine else "second"
+            yield Difference(title, "", "", f"only the {side} model has it")
+            continue
+        for what in ("inputs", "outputs"):
+            a, b = (_interface(getattr(s[title], what)) for s in (mine, theirs))
+            if a != b:
+                names = sorted(k for k in a.keys() | b.keys() if a.get(k) != b.get(k))
+                yield Difference(title, "", "", f"different {what}: {', '.join(names)}")
+
+
+def _interface(specs: tuple[TensorSpec, ...]) -> dict[str, tuple[object, ...]]:
+    return {spec.key: (spec.dtype, spec.shape) for spec in specs}
+
+
+def _run_worker(reference: Path, model: Path, directory: Path, timeout: float) -> None:
+    """Runs the worker on `model`; raises ModelError unless it wrote all outcomes."""
+    log = directory / "stderr.txt"
+    command = [sys.executable, "-m", "fusion.saved_model.verify.worker"]
+    with open(log, "wb") as stderr:
+        child = subprocess.Popen(
+            [*command, str(reference), str(model), str(directory)],
+            stdin=subprocess.DEVNULL,
+            stdout=stderr,
+            stderr=stderr,
+            cwd=directory,
+            env=_environment(),
+            start_new_session=True,
+        )
+        try:
+            status = child.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            raise ModelError(f"cannot verify: {model} took more than {timeout:.0f} s") from error
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+    if status < 0:
+        name = signal.Signals(-status).name
+        raise ModelError(f"cannot verify: TensorFlow crashed ({name}) while running {model}")
+    if status == LOAD_FAILED:
+        raise ModelError(f"cannot verify: {model} cannot be loaded: {_last_line(log)}")
+    if status:
+        raise ModelError(f"cannot verify: running {model} failed: {_last_line(log)}")
+
+
+def _environment() -> dict[str, str]:
+    """Returns the child's environment: this very package, no GPU, few log lines.
+
+    Bit equality is promised on the CPU, and a GPU would silently accept ids outside a table.
+    """
+    here = str(Path(fusion.__file__).parents[1])
+    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    return {**os.environ, "PYTHONPATH": path, **quiet}
+
+
+def _last_line(log: Path) -> str:
+    with open(log, "rb") as file:
+        with contextlib.suppress(OSError):
+            file.seek(-_STDERR_LINES, os.SEEK_END)
+        lines = file.read().decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no message")
+
+
+def compare_outcomes(titles: Sequence[str], directory_a: Path, directory_b: Path) -> Verification:
+    """Compares what the worker wrote for two models.
+
+    Args:
+        titles: the signatures that should have run.
+        directory_a: the outcomes of the first model.
+        directory_b: those of the second.
+    """
+    differences: list[Difference] = []
+    alike: list[str] = []
+    varying: dict[str, None] = {}
+    ran = dict.fromkeys(titles, 0)
+    failed: dict[str, str] = {}
+    pairs = zip(read_outcomes(directory_a), read_outcomes(directory_b), strict=True)
+    for (a, values_a), (b, values_b) in pairs:
+        if a.error or b.error:
+            if a.error != b.error:
+                differences.append(_different_error(a, b))
+            else:
+                alike.append(f"{a.signature}, {a.case} ({a.loader}): {a.error}")
+                failed[a.signature] = a.message or a.error or ""
+            continue
+        ran[a.signature] += 1
+        for key in a.outputs:
+            if not (found := _different_values(a, key, values_a[key], values_b[key])):
+                continue
+            if key in a.varying:
+                varying[f"{a.signature}, output {key!r}"] = None
+            else:
+                differences.append(found)
+    unverified = [
+        f"signature {title!r} runs on no generated input ({failed.get(title, 'no batch')})"
+        for title, count in ran.items()
+        if not count
+    ]
+    return Verification(
+        signatures=tuple(titles),
+        runs=sum(ran.values()),
+        differences=tuple(differences),
+        unverified=tuple(unverified),
+        errors_alike=tuple(alike),
+        varying=tuple(varying),
+    )
+
+
+def _different_error(a: Outcome, b: Outcome) -> Difference:
+    def said(outcome: Outcome) -> str:
+        return f"raises {outcome.error} ({outcome.message})" if outcome.error else "runs"
+
+    detail = f"the first model {said(a)}, the second {said(b)}"
+    return Difference(a.signature, "", a.case, detail)
+
+
+def _different_values(
+    outcome: Outcome, key: str, a: NDArray[Any], b: NDArray[Any]
+) -> Difference | None:
+    case = f"{outcome.case} ({outcome.loader})"
+    if a.dtype != b.dtype or a.shape != b.shape:
+        detail = f"{a.dtype} {list(a.shape)} against {b.dtype} {list(b.shape)}"
+        return Difference(outcome.signature, key, case, detail)
+    same = same_bits(a, b)
+    if same.all():
+        return None
+    count = int(np.count_nonzero(~same))
+    largest = None
+    detail = f"{count} of {a.size} elements differ"
+    if a.dtype != object:
+        with np.errstate(all="ignore"):
+            gaps = np.abs(a.astype(np.complex128) - b.astype(np.complex128))
+        finite = gaps[np.isfinite(gaps)]
+        largest = float(finite.max()) if finite.size else None
+        detail += "" if largest is None else f", by at most {largest:.3g}"
+    return Difference(outcome.signature, key, case, detail, largest, count, a.size)

@@ -1,0 +1,145 @@
+"""The process that loads a model and runs it: `python -m fusion.saved_model.verify.worker`.
+
+Models run here and not in the tool's own process, because TensorFlow may crash on a damaged model
+and because nothing of one model can then reach the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+from tensorflow.core.protobuf import meta_graph_pb2
+
+import fusion  # noqa: F401  (registers the ops that a rewritten model uses)
+from fusion.saved_model.errors import reason_of
+from fusion.saved_model.source import SourceModel, read_saved_model
+from fusion.saved_model.verify.dataflow import input_meaning
+from fusion.saved_model.verify.inputs import CASES, Array, InputGenerator, Unsupported, vocabulary
+from fusion.saved_model.verify.outcome import LOAD_FAILED, Outcome, OutcomeWriter, same_bits
+from fusion.saved_model.verify.runner import Runner, loaders
+from fusion.saved_model.verify.signature import Signature, signatures
+
+_PR_SET_PDEATHSIG = 1
+Feeds = list[tuple[str, dict[str, Array] | str]]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs every signature of a model on the generated cases and writes the outcomes.
+
+    Args:
+        arguments: the model whose graph says what the inputs mean, the model to run, and the
+            directory for the outcomes.
+    """
+    reference, model, directory = (Path(argument) for argument in arguments)
+    _be_a_safe_child()
+    source = read_saved_model(reference)
+    proto = read_saved_model(model).proto
+    writer = OutcomeWriter(directory)
+    try:
+        for meta in source.meta_graphs:
+            feeds = _feeds(source, meta)
+            mine = next(m for m in proto.meta_graphs if _tags(m) == _tags(meta))
+            for name, load in loaders(proto).items():
+                try:
+                    runner = load(model, _tags(meta))
+                except Exception as error:  # whatever TensorFlow raises, it is the answer
+                    print(reason_of(error), file=sys.stderr)
+                    return LOAD_FAILED
+                with contextlib.closing(runner):
+                    _run_all(name, runner, signatures(mine), feeds, writer)
+                del runner
+                gc.collect()
+    finally:
+        writer.close()
+    return 0
+
+
+def _be_a_safe_child() -> None:
+    """Dies with the parent, leaves no core dump, and is the first to go when memory runs out."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _tags(meta: meta_graph_pb2.MetaGraphDef) -> list[str]:
+    return list(meta.meta_info_def.tags)
+
+
+def _feeds(source: SourceModel, meta: meta_graph_pb2.MetaGraphDef) -> dict[str, Feeds]:
+    """Returns for each signature its cases: the name, and the inputs or why there are none."""
+    words = vocabulary(source.path, meta.graph_def)
+    feeds: dict[str, Feeds] = {}
+    for signature in signatures(meta):
+        names = {spec.key: spec.tensor for spec in signature.inputs}
+        generate = InputGenerator(signature, input_meaning(meta.graph_def, names), words)
+        feeds[signature.name] = list(_cases(generate))
+    return feeds
+
+
+def _cases(
+    generate: Callable[..., dict[str, Array]],
+) -> Iterator[tuple[str, dict[str, Array] | str]]:
+    for case in CASES:
+        try:
+            yield case.name, generate(case)
+        except Unsupported as error:
+            yield case.name, str(error)
+
+
+def _run_all(
+    loader: str,
+    runner: Runner,
+    all_signatures: Sequence[Signature],
+    feeds: dict[str, Feeds],
+    writer: OutcomeWriter,
+) -> None:
+    for signature in all_signatures:
+        for case, inputs in feeds[signature.name]:
+            if isinstance(inputs, str):
+                outcome = Outcome(loader, signature.title, case, error="Unsupported")
+                writer.write(outcome, {})
+            else:
+                _run_once(loader, runner, signature, case, inputs, writer)
+
+
+def _run_once(
+    loader: str,
+    runner: Runner,
+    signature: Signature,
+    case: str,
+    inputs: dict[str, Array],
+    writer: OutcomeWriter,
+) -> None:
+    """Runs a case, once more to see which outputs vary by themselves, and writes the outcome."""
+    try:
+        first = runner.run(signature, inputs)
+        second = runner.run(signature, inputs)
+    except Exception as error:  # both models must fail alike, whatever they raise
+        failed = Outcome(
+            loader, signature.title, case, error=type(error).__name__, message=reason_of(error)
+        )
+        writer.write(failed, {})
+        return
+    varying = tuple(
+        key
+        for key, value in first.items()
+        if value.shape != second[key].shape or not same_bits(value, second[key]).all()
+    )
+    done = Outcome(loader, signature.title, case, outputs=tuple(first), varying=varying)
+    writer.write(done, first)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    tf.get_logger().setLevel("ERROR")
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from fusion.cli.report import column_table, console, distinct_columns, refusal_table, totals
+from fusion.passes.report import ColumnReport, FusionReport
+
+SPEC = """lookup anchor
+  ids      int64 values=v indices=i shape=s
+  table    resource t float[40, 8] beside loc:@x
+  combine  mean
+  output   o"""
+
+
+def _column(name: str, function: str = "", reason: str | None = None) -> ColumnReport:
+    fused = reason is None
+    node = None if fused else f"{name}/node"
+    return ColumnReport(name, function, f"{name}/anchor", fused, reason, node, SPEC)
+
+
+def _text(table: object) -> list[list[str]]:
+    out = console()
+    with out.capture() as captured:
+        out.print(table)
+    return [line.split() for line in captured.get().splitlines()]
+
+
+def test_traces_of_one_column_count_once_and_lookups_of_one_table_do_not():
+    report = FusionReport(
+        (_column("a", "f"), _column("b", "f"), _column("b", "f"), _column("a", "g")), 9, 5
+    )
+    assert [(c.name, len(c.copies)) for c in distinct_columns(report)] == [
+        ("a", 2),
+        ("b", 1),
+        ("b", 1),
+    ]
+    assert totals(report, "fused") == (
+        "3 of 3 columns fused (4 of 4 lookups in 2 functions), 9 -> 5 nodes"
+    )
+
+
+def test_a_column_is_fused_when_all_its_traces_are():
+    report = FusionReport((_column("a", "f"), _column("a", "g", "odd")), 9, 9)
+    assert totals(report, "fused") == (
+        "0 of 1 columns fused (1 of 2 lookups in 2 functions), 9 nodes"
+    )
+    heading, row = _text(column_table(report))
+    assert heading == ["column", "table", "combiner", "fused", "why", "not", "node"]
+    assert row == ["a", "float[40,", "8]", "mean", "no", "odd", "g:", "a/node"]
+
+
+def test_equal_reasons_share_a_row():
+    columns = [_column(f"c{i}", reason="weights") for i in range(5)]
+    report = FusionReport((*columns, _column("d", reason="[x] markup"), _column("e")), 9, 9)
+    _, first, second = _text(refusal_table(report))
+    assert first == ["c0,", "c1,", "c2", "and", "2", "more", "weights", "c0/node"]
+    assert second == ["d", "[x]", "markup", "d/node"]
+
+
+def test_an_empty_report():
+    assert distinct_columns(FusionReport()) == ()
+    assert totals(FusionReport(), "fused") == "no embedding column found: nothing to fuse"

@@ -1,0 +1,129 @@
+"""Graphs that stock TensorFlow builds, ids to feed them, and a way to run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.grappler import tf_optimizer
+from tensorflow.python.training import saver as saver_lib
+
+v1 = tf.compat.v1
+Feeds = Mapping[str, npt.NDArray[Any]]
+
+ROWS, DIM = 20, 6
+
+
+@dataclass(frozen=True)
+class Case:
+    """One form of the stock lookup."""
+
+    table: str = "resource"  # resource, ref, constant
+    combiner: str = "mean"
+    default_id: int | None = None
+    fast: bool = False
+    ids: Any = tf.int64
+    dtype: Any = tf.float32
+    rank: int | None = 2
+
+    def __str__(self) -> str:
+        parts = [self.table, self.combiner, f"default{self.default_id}", self.ids.name]
+        parts += [self.dtype.name, f"rank{self.rank}", "fast" if self.fast else "classic"]
+        return "-".join(parts)
+
+
+def table_values(dtype: Any = tf.float32, seed: int = 0, dim: int = DIM) -> npt.NDArray[Any]:
+    """Row 0 holds a NaN, so that it shows whether zeros of empty rows are really zeros."""
+    rng = np.random.default_rng(seed)
+    values: npt.NDArray[Any] = rng.normal(size=(ROWS, dim)).astype(dtype.as_numpy_dtype)
+    values[0, 1] = np.nan
+    return values
+
+
+def make_table(case: Case, name: str = "table") -> Any:
+    values = table_values(case.dtype)
+    if case.table == "constant":
+        return tf.constant(values, name=name)
+    return v1.get_variable(name, initializer=values, use_resource=case.table == "resource")
+
+
+def sparse_placeholder(case: Case, name: str = "ids") -> tf.SparseTensor:
+    shape = None if case.rank is None else [None] * case.rank
+    return v1.sparse_placeholder(case.ids, shape, name=name)
+
+
+def lookup(table: Any, ids: tf.SparseTensor, case: Case, **kwargs: Any) -> tf.Tensor:
+    return v1.nn.safe_embedding_lookup_sparse(
+        table,
+        ids,
+        combiner=case.combiner,
+        default_id=case.default_id,
+        allow_fast_lookup=case.fast,
+        **kwargs,
+    )
+
+
+def build(case: Case) -> graph_pb2.GraphDef:
+    """Nodes `out` (the result), `init`, and the placeholders `ids/...`."""
+    with tf.Graph().as_default() as graph:
+        table = make_table(case)
+        tf.identity(lookup(table, sparse_placeholder(case), case), name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        return graph.as_graph_def()
+
+
+def feeds(case: Case, seed: int = 1, batch: int = 7, name: str = "ids") -> dict[str, Any]:
+    """Bags of 0 to 12 ids; some ids are negative, some rows empty, the rows not in order."""
+    rng = np.random.default_rng(seed)
+    inner = () if case.rank in (None, 2) else (3,) * (case.rank - 2)
+    shape = (batch, *inner, 12)
+    indices = np.argwhere(rng.random(shape) < 0.35).astype(np.int64)
+    indices = indices[~((indices[:, 0] % 4) == 3)]
+    rng.shuffle(indices)
+    values = rng.integers(-2, ROWS, len(indices)).astype(case.ids.as_numpy_dtype)
+    found: dict[str, Any] = {
+        f"{name}/indices:0": indices,
+        f"{name}/values:0": values,
+        f"{name}/shape:0": np.array(shape, np.int64),
+    }
+    return found
+
+
+def run(
+    graph_def: graph_pb2.GraphDef,
+    feed: Feeds,
+    fetches: Iterable[str] = ("out:0",),
+    optimize: bool = True,
+) -> list[npt.NDArray[Any]]:
+    """Imports the graph, runs `initialize`, and returns the fetched values."""
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(graph_def, name="")
+        config = config_pb2.ConfigProto(intra_op_parallelism_threads=1)
+        config.graph_options.rewrite_options.disable_meta_optimizer = not optimize
+        with v1.Session(graph=graph, config=config) as session:
+            session.run("initialize")
+            present = {key: v for key, v in feed.items() if _has_tensor(graph, key)}
+            return list(session.run(list(fetches), present))
+
+
+def optimized(graph_def: graph_pb2.GraphDef, keep: Iterable[str] = ("out",)) -> Any:
+    """Returns the graph as TensorFlow's own optimizer leaves it."""
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(graph_def, name="")
+        kept = [*keep, "initialize"]
+        for name in kept:
+            graph.add_to_collection("train_op", graph.get_operation_by_name(name))
+        meta = saver_lib.export_meta_graph(graph_def=graph.as_graph_def(), graph=graph)
+        config = config_pb2.ConfigProto()
+        config.graph_options.rewrite_options.min_graph_nodes = -1
+        return tf_optimizer.OptimizeGraph(config, meta)
+
+
+def _has_tensor(graph: tf.Graph, name: str) -> bool:
+    return name.partition(":")[0] in {op.name for op in graph.get_operations()}

@@ -1,0 +1,350 @@
+"""What the pass keeps, moves and refuses, seen on the graph itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.python.ops import control_flow_util
+
+import fusion  # noqa: F401  (registers the ops)
+from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.report import ColumnReport
+from tests.passes import stock_graphs as stock
+from tests.passes.stock_graphs import Case
+
+v1 = tf.compat.v1
+ANCHOR = "embedding_lookup/embedding_lookup_sparse"
+GATHER = f"{ANCHOR}/embedding_lookup"
+PASS = FuseLookups(preserve=frozenset({"out", "initialize"}))
+
+
+def nodes(graph_def: graph_pb2.GraphDef) -> dict[str, node_def_pb2.NodeDef]:
+    return {node.name: node for node in graph_def.node}
+
+
+def only(graph_def: graph_pb2.GraphDef, op: str) -> node_def_pb2.NodeDef:
+    (node,) = (node for node in graph_def.node if node.op == op)
+    return node
+
+
+def fused(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+    result = PASS.apply(graph_def)
+    assert result.report.fused_count == len(result.report.columns), str(result.report)
+    assert result.modified
+    return result.graph_def
+
+
+def refused(graph_def: graph_pb2.GraphDef, rewrite: FuseLookups = PASS) -> ColumnReport:
+    """The one column's verdict, checked to leave the graph as it is."""
+    before = graph_def.SerializeToString(deterministic=True)
+    result = rewrite.apply(graph_def)
+    (column,) = result.report.columns
+    assert not column.fused
+    assert not result.modified
+    assert result.graph_def.SerializeToString(deterministic=True) == before
+    assert result.report.nodes_before == result.report.nodes_after
+    return column
+
+
+def add(graph_def: graph_pb2.GraphDef, op: str, name: str, *inputs: str, **types: int) -> None:
+    node = graph_def.node.add(name=name, op=op, input=inputs)
+    for key, value in types.items():
+        node.attr[key].type = value
+
+
+def build_with(edit: Callable[[Any, Any, Case], Any], case: Case | None = None) -> Any:
+    """A graph whose `out` is what `edit(table, ids, case)` builds."""
+    case = case or Case()
+    with tf.Graph().as_default() as graph:
+        table, ids = stock.make_table(case), stock.sparse_placeholder(case)
+        tf.identity(edit(table, ids, case), name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        return graph.as_graph_def(add_shapes=True)
+
+
+def test_one_column_becomes_four_ops_under_the_old_output_name() -> None:
+    graph_def = stock.build(Case())
+    after = nodes(fused(graph_def))
+    assert after["embedding_lookup/Reshape_2"].op == "FusedEmbeddingSparsePostLookUpV2"
+    assert after["out"] == nodes(graph_def)["out"]
+    kinds = Counter(node.op for node in after.values() if node.name.startswith("embedding_lookup"))
+    assert kinds == {
+        "PruneInvalidAndFillEmptyRows": 1,
+        "UniqueWithCountsV3": 1,
+        "ResourceGather": 1,
+        "FusedEmbeddingSparsePostLookUpV2": 1,
+        "Const": 2,
+    }
+
+
+def test_nothing_else_changes() -> None:
+    graph_def = stock.build(Case())
+    before, after = nodes(graph_def), nodes(fused(graph_def))
+    kept = [name for name in before if not name.startswith("embedding_lookup")]
+    assert [after[name] for name in kept] == [before[name] for name in kept]
+    assert fused(graph_def).versions == graph_def.versions
+
+
+def test_a_graph_without_lookups_is_returned_as_it_is() -> None:
+    with tf.Graph().as_default() as graph:
+        tf.math.segment_sum(tf.ones([3, 2]), [0, 0, 1], name="sums")
+        graph_def = graph.as_graph_def()
+    result = FuseLookups().apply(graph_def)
+    assert result.graph_def is graph_def
+    (column,) = result.report.columns
+    assert column.reason == "the segment sum does not reduce looked-up rows"
+
+
+def test_applying_twice_changes_nothing_and_equal_graphs_give_equal_bytes() -> None:
+    graph_def = stock.build(Case())
+    once = PASS.apply(graph_def).graph_def
+    again = PASS.apply(once)
+    assert not again.modified
+    assert again.graph_def == once
+    other = PASS.apply(stock.build(Case())).graph_def
+    assert other.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
+
+
+def test_explain_gives_the_same_verdicts_and_changes_nothing() -> None:
+    graph_def = stock.build(Case())
+    before = graph_def.SerializeToString(deterministic=True)
+    report = PASS.explain(graph_def)
+    assert report.columns == PASS.apply(graph_def).report.columns
+    assert report.nodes_before == report.nodes_after == len(graph_def.node)
+    assert graph_def.SerializeToString(deterministic=True) == before
+
+
+def test_control_edges_move_to_the_new_ops() -> None:
+    graph_def = stock.build(Case())
+    add(graph_def, "NoOp", "after_read", f"^{GATHER}")
+    add(graph_def, "NoOp", "after_all", "^embedding_lookup/Reshape_2", "^embedding_lookup/Where")
+    add(graph_def, "NoOp", "before")
+    nodes(graph_def)[GATHER].input.append("^before")
+    nodes(graph_def)["embedding_lookup/Where"].input.append("^before")
+    after = nodes(fused(graph_def))
+    base = "embedding_lookup/Reshape_2"
+    assert list(after["after_read"].input) == [f"^{base}/gather"]
+    assert list(after["after_all"].input) == [f"^{base}", f"^{base}/prune_and_fill"]
+    assert "^before" in after[f"{base}/gather"].input
+    assert "^before" in after[f"{base}/prune_and_fill"].input
+    assert "^before" not in after[base].input
+    feed = stock.feeds(Case())
+    np.testing.assert_array_equal(stock.run(fused(graph_def), feed), stock.run(graph_def, feed))
+
+
+def test_a_control_path_out_of_the_lookup_and_back_is_refused() -> None:
+    graph_def = stock.build(Case())
+    add(graph_def, "NoOp", "between", "^embedding_lookup/Where")
+    nodes(graph_def)[f"{ANCHOR}/strided_slice"].input.append("^between")
+    assert "control dependency" in str(refused(graph_def).reason)
+
+
+def test_devices_and_colocation_stay_with_the_table() -> None:
+    graph_def = stock.build(Case())
+    for node in graph_def.node:
+        node.device = "/job:worker/device:CPU:0"
+    nodes(graph_def)[GATHER].device = "/job:ps/device:CPU:0"
+    gather = only(fused(graph_def), "ResourceGather")
+    assert gather.device == "/job:ps/device:CPU:0"
+    assert list(gather.attr["_class"].list.s) == [b"loc:@table"]
+    assert only(fused(graph_def), "UniqueWithCountsV3").device == "/job:worker/device:CPU:0"
+
+
+def test_a_lookup_on_a_device_without_kernels_is_refused() -> None:
+    graph_def = stock.build(Case())
+    nodes(graph_def)[ANCHOR].device = "/device:GPU:0"
+    assert refused(graph_def).node == ANCHOR
+    everywhere = FuseLookups(device_types=frozenset({"CPU", "GPU"}))
+    assert everywhere.apply(graph_def).modified
+
+
+def test_colocation_with_a_removed_node_is_dropped() -> None:
+    graph_def = stock.build(Case())
+    groups = nodes(graph_def)["out"].attr["_class"].list.s
+    groups.extend([b"loc:@table", f"loc:@{ANCHOR}".encode()])
+    after = fused(graph_def)
+    assert list(nodes(after)["out"].attr["_class"].list.s) == [b"loc:@table"]
+    stock.run(after, stock.feeds(Case()))
+
+
+@pytest.mark.parametrize("name", [ANCHOR, GATHER, "embedding_lookup/GatherV2_2"])
+def test_a_value_inside_the_lookup_that_is_fetched_is_refused(name: str) -> None:
+    column = refused(stock.build(Case()), FuseLookups(preserve=frozenset({"out", name})))
+    assert column.node == name
+
+
+@pytest.mark.parametrize("name", ["embedding_lookup", "embedding_lookup/Reshape_2"])
+def test_a_result_that_is_fetched_keeps_its_name(name: str) -> None:
+    preserve = frozenset({"initialize", name})
+    graph_def = stock.build(Case())
+    after = FuseLookups(preserve=preserve).apply(graph_def).graph_def
+    assert nodes(after)[name].op == "FusedEmbeddingSparsePostLookUpV2"
+    feed, fetches = stock.feeds(Case()), (f"{name}:0", "out:0")
+    np.testing.assert_array_equal(
+        stock.run(after, feed, fetches), stock.run(graph_def, feed, fetches)
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "dtype"),
+    [
+        (ANCHOR, 1),
+        (f"{ANCHOR}/Unique:1", 3),
+        ("embedding_lookup/SparseFillEmptyRows/SparseFillEmptyRows:2", 10),
+    ],
+)
+def test_a_value_inside_the_lookup_that_others_use_is_refused(source: str, dtype: int) -> None:
+    graph_def = stock.build(Case())
+    add(graph_def, "Identity", "spy", source, T=dtype)
+    column = refused(graph_def)
+    assert column.node == source.partition(":")[0]
+    assert "spy" in str(column.reason)
+    assert column.spec is not None
+
+
+def test_inputs_of_the_lookup_may_be_used_by_others() -> None:
+    graph_def = stock.build(Case())
+    add(graph_def, "Identity", "spy", "embedding_lookup/GreaterEqual", T=10)
+    assert "embedding_lookup/GreaterEqual" in nodes(fused(graph_def))
+
+
+def test_nodes_that_were_dead_before_stay() -> None:
+    graph_def = stock.build(Case())
+    add(graph_def, "Identity", "dangling", "ids/values", T=9)
+    assert "dangling" in nodes(fused(graph_def))
+
+
+def test_a_training_graph_is_refused() -> None:
+    def loss(table: Any, ids: Any, case: Case) -> Any:
+        result = stock.lookup(table, ids, case)
+        with tf.control_dependencies([tf.gradients(result, table.handle)[0].values]):
+            return tf.identity(result)
+
+    column = refused(build_with(loss))
+    assert "is also used by gradients/" in str(column.reason)
+
+
+def test_columns_with_the_same_ids_share_prune_and_unique() -> None:
+    def two(table: Any, ids: Any, case: Case) -> Any:
+        other = v1.get_variable("other", initializer=stock.table_values(seed=5), use_resource=True)
+        return stock.lookup(table, ids, case) + stock.lookup(other, ids, case)
+
+    graph_def = build_with(two)
+    for variant in (graph_def, stock.optimized(graph_def)):
+        after = fused(variant)
+        kinds = Counter(node.op for node in after.node)
+        assert kinds["PruneInvalidAndFillEmptyRows"] == kinds["UniqueWithCountsV3"] == 1
+        assert kinds["FusedEmbeddingSparsePostLookUpV2"] == 2
+        feed = stock.feeds(Case())
+        np.testing.assert_array_equal(stock.run(after, feed), stock.run(graph_def, feed))
+
+
+def test_columns_with_different_defaults_share_nothing_but_the_numbers() -> None:
+    def two(table: Any, ids: Any, case: Case) -> Any:
+        return tf.concat(
+            [stock.lookup(table, ids, Case(default_id=d)) for d in (None, 0, 3)], axis=1
+        )
+
+    graph_def = build_with(two)
+    for variant in (graph_def, stock.optimized(graph_def)):
+        after = fused(variant)
+        assert Counter(node.op for node in after.node)["PruneInvalidAndFillEmptyRows"] == 3
+        feed = stock.feeds(Case())
+        np.testing.assert_array_equal(stock.run(after, feed), stock.run(graph_def, feed))
+
+
+def test_a_refused_neighbour_on_the_same_ids_keeps_what_it_needs() -> None:
+    def two(table: Any, ids: Any, case: Case) -> Any:
+        plain = stock.lookup(table, ids, case)
+        return tf.concat([plain, stock.lookup(table, ids, case, max_norm=0.5)], axis=1)
+
+    graph_def = build_with(two)
+    for variant in (graph_def, stock.optimized(graph_def)):
+        result = PASS.apply(variant)
+        assert len(result.report.columns) == 2
+        feed = stock.feeds(Case())
+        expected = stock.run(graph_def, feed)
+        np.testing.assert_array_equal(stock.run(result.graph_def, feed), expected)
+
+
+def test_recorded_shapes_cover_both_outputs() -> None:
+    graph_def = build_with(stock.lookup)
+    node = only(fused(graph_def), "FusedEmbeddingSparsePostLookUpV2")
+    shapes = [[dim.size for dim in s.dim] for s in node.attr["_output_shapes"].list.shape]
+    assert shapes == [[-1, stock.DIM], [-1]]
+
+
+def test_lookups_in_library_functions_are_fused() -> None:
+    case = Case()
+
+    def build(table: Any, ids: Any, case: Case) -> Any:
+        inner = tf.function(lambda i: stock.lookup(table, i, case), autograph=False)
+        return tf.function(lambda i: inner(i) * 2.0, autograph=False)(ids)
+
+    graph_def = build_with(build)
+    result = PASS.apply(graph_def)
+    (column,) = result.report.columns
+    assert column.fused
+    assert column.function in {f.signature.name for f in graph_def.library.function}
+    feed = stock.feeds(case)
+    np.testing.assert_array_equal(stock.run(result.graph_def, feed), stock.run(graph_def, feed))
+    assert not PASS.apply(result.graph_def).modified
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_function_that_returns_an_inner_value_is_refused(direct: bool) -> None:
+    def build(table: Any, ids: Any, case: Case) -> Any:
+        def body(i: Any) -> Any:
+            result = stock.lookup(table, i, case)
+            return result, result.graph.get_tensor_by_name(f"{ANCHOR}:0")
+
+        return tf.function(body, autograph=False)(ids)[0]
+
+    graph_def = build_with(build)
+    (function,) = graph_def.library.function
+    if direct:
+        (passer,) = (
+            node
+            for node in function.node_def
+            if f"{ANCHOR}:output:0" in node.input[:1] and node.op == "Identity"
+        )
+        function.ret[function.signature.output_arg[1].name] = passer.input[0]
+        function.node_def.remove(passer)
+    column = refused(graph_def)
+    assert column.node == ANCHOR
+    assert ("returned by the function" if direct else "used by") in str(column.reason)
+
+
+def test_a_function_compiled_by_xla_is_refused() -> None:
+    def build(table: Any, ids: Any, case: Case) -> Any:
+        inner = tf.function(lambda i: stock.lookup(table, i, case), autograph=False)
+        return tf.function(lambda i: inner(i) + 1.0, autograph=False, jit_compile=True)(ids)
+
+    assert refused(build_with(build)).reason == "the function is compiled by XLA"
+
+
+@pytest.mark.parametrize("v2", [True, False], ids=["functions", "frames"])
+def test_a_lookup_in_a_while_loop(v2: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_flow_util, "ENABLE_CONTROL_FLOW_V2", v2)
+
+    def build(table: Any, ids: Any, case: Case) -> Any:
+        def step(i: Any, total: Any) -> Any:
+            moved = ids.with_values((ids.values + tf.cast(i, tf.int64)) % stock.ROWS)
+            return i + 1, total + stock.lookup(table, moved, case)
+
+        start = stock.lookup(table, ids, case)
+        shape = tf.TensorShape([None, stock.DIM])
+        return v1.while_loop(
+            lambda i, _: i < 3, step, (0, start), (tf.TensorShape([]), shape), back_prop=False
+        )[1]
+
+    graph_def = build_with(build)
+    after = fused(graph_def)
+    feed = stock.feeds(Case())
+    np.testing.assert_array_equal(stock.run(after, feed), stock.run(graph_def, feed))

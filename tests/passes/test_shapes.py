@@ -1,0 +1,92 @@
+"""Symbolic shape arithmetic, each rule beside a case where it must give up."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.shapes import Dim, Element, Item, Product, ShapeMath
+from fusion.passes.text import parse_graph
+
+SHAPE = Tensor("s")
+PRELUDE = """
+%s = Placeholder() {dtype=int64 shape=[3]}
+%u = Placeholder() {dtype=int64 shape=?}
+%x = Placeholder() {dtype=float shape=[-1, 4]}
+%zero = const(int32[]:0)
+%one = const(int32[]:1)
+%zero1 = const(int32[1]:[0])
+%one1 = const(int32[1]:[1])
+%two1 = const(int32[1]:[2])
+%rest = const(int32[1]:[-1])
+"""
+
+
+def math(line: str) -> ShapeMath:
+    return ShapeMath(GraphView.of_graph(parse_graph(PRELUDE + line)))
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("%y = Slice(s, zero1, two1) {Index=int32 T=int64}", (Item(SHAPE, 0), Item(SHAPE, 1))),
+        ("%y = Slice(s, one1, rest) {Index=int32 T=int64}", (Item(SHAPE, 1), Item(SHAPE, 2))),
+        ("%y = Slice(u, zero1, two1) {Index=int32 T=int64}", None),
+        ("%y = Slice(s, two1, two1) {Index=int32 T=int64}", None),
+        ("%y = Shape(x) {T=float out_type=int32}", (Dim(Tensor("x"), 0), 4)),
+        ("%y = Shape(u) {T=int64 out_type=int32}", None),
+        ("%y = Pack(one, zero) {N=2 T=int32 axis=0}", (1, 0)),
+        ("%y = Pack(one1, zero1) {N=2 T=int32 axis=0}", None),
+        ("%y = Pack(one, zero) {N=2 T=int32 axis=1}", None),
+        ("%y = ConcatV2(two1, zero1, zero) {N=2 T=int32 Tidx=int32}", (2, 0)),
+        ("%y = ConcatV2(two1, zero1, one) {N=2 T=int32 Tidx=int32}", None),
+        ("%y = ConcatV2(two1, u, zero) {N=2 T=int32 Tidx=int32}", None),
+        ("%y = Cast(s) {DstT=int32 SrcT=int64}", tuple(Item(SHAPE, i) for i in range(3))),
+        ("%y = Cast(x) {DstT=int32 SrcT=float}", None),
+        (
+            "%y = StridedSlice(s, zero1, two1, one1) {Index=int32 T=int64 begin_mask=1}",
+            (Item(SHAPE, 0), Item(SHAPE, 1)),
+        ),
+        ("%y = StridedSlice(s, zero1, two1, two1) {Index=int32 T=int64}", None),
+        ("%y = StridedSlice(s, zero1, two1, one1) {Index=int32 T=int64 new_axis_mask=1}", None),
+        ("%y = AddV2(s, s) {T=int64}", None),
+    ],
+)
+def test_vector(line: str, expected: tuple[Element, ...] | None) -> None:
+    assert math(line).vector(Tensor("y")) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("%y = GatherV2(s, one, zero) {Taxis=int32 Tindices=int32 Tparams=int64}", Item(SHAPE, 1)),
+        ("%y = GatherV2(s, one, one) {Taxis=int32 Tindices=int32 Tparams=int64}", None),
+        ("%y = GatherV2(u, one, zero) {Taxis=int32 Tindices=int32 Tparams=int64}", None),
+        (
+            "%y = Prod(s, zero1) {T=int64 Tidx=int32 keep_dims=False}",
+            Product(tuple(Item(SHAPE, i) for i in range(3))),
+        ),
+        ("%y = Prod(s, zero1) {T=int64 Tidx=int32 keep_dims=True}", None),
+        ("%y = Prod(s, one1) {T=int64 Tidx=int32 keep_dims=False}", None),
+        ("%y = Prod(two1, zero1) {T=int32 Tidx=int32 keep_dims=False}", 2),
+        (
+            "%p = Slice(s, zero1, one1) {Index=int32 T=int64}\n"
+            "%y = Prod(p, zero1) {T=int64 Tidx=int32 keep_dims=False}",
+            Item(SHAPE, 0),
+        ),
+        (
+            "%y = StridedSlice(s, one1, two1, one1) {Index=int32 T=int64 shrink_axis_mask=1}",
+            Item(SHAPE, 1),
+        ),
+        ("%y = StridedSlice(s, one1, two1, one1) {Index=int32 T=int64}", None),
+    ],
+)
+def test_scalar(line: str, expected: Element | None) -> None:
+    assert math(line).scalar(Tensor("y")) == expected
+
+
+def test_what_the_caller_knows_wins() -> None:
+    view = GraphView.of_graph(parse_graph(PRELUDE + "%y = Shape(u) {T=int64 out_type=int32}"))
+    batch = Item(SHAPE, 0)
+    assert ShapeMath(view, {Tensor("u"): (batch, 8)}).vector(Tensor("y")) == (batch, 8)
+    assert ShapeMath(view, {Tensor("x"): (batch, 8)}).vector(Tensor("y")) is None

@@ -1,0 +1,118 @@
+"""What follows from an op's description."""
+
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import op_def_pb2
+from tensorflow.python.framework import op_def_registry
+
+from fusion.ops import SPECS
+from fusion.runtime import layout
+from fusion.runtime.spec import Arg, Attr, OpSpec
+
+EXAMPLE = OpSpec(
+    name="AnExampleOpV2",
+    doc="An example.",
+    inputs=(
+        Arg("ids", "Tid", "[n]"),
+        Arg("tables", "T", "[?, D]", length="P"),
+        Arg("weights", "float32", "[n]", when="weighted"),
+    ),
+    outputs=(Arg("sums", "T", "[n, D]"), Arg("pairs", "int64", "[?, 2]")),
+    attrs=(
+        Attr("P", "int", minimum=1),
+        Attr("T", "type", allowed=("float16", "float32")),
+        Attr("Tid", "type", allowed=("int32", "int64")),
+        Attr("weighted", "bool", default=False),
+        Attr("limit", "float", default=-1.0),
+        Attr("mode", "string", default="a", allowed=("a", "b")),
+    ),
+)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_registered_op_is_the_described_one(spec):
+    registered = op_def_pb2.OpDef()
+    registered.CopyFrom(op_def_registry.get(spec.name))
+    assert registered == spec.op_def
+
+
+@pytest.mark.parametrize(
+    ("attr", "text"),
+    [
+        (EXAMPLE.attrs[0], "P: int >= 1"),
+        (EXAMPLE.attrs[1], "T: {half, float}"),
+        (EXAMPLE.attrs[3], "weighted: bool = false"),
+        (EXAMPLE.attrs[4], "limit: float = -1.0"),
+        (EXAMPLE.attrs[5], "mode: {'a', 'b'} = 'a'"),
+    ],
+)
+def test_definition_of_an_attr(attr, text):
+    assert attr.definition == text
+
+
+def test_definition_of_a_list_input():
+    assert EXAMPLE.inputs[1].definition == "tables: P * T"
+
+
+def test_names_follow_tensorflows_generator():
+    assert EXAMPLE.python_name == "an_example_op_v2"
+    expected = {
+        "PruneInvalidAndFillEmptyRows": "prune_invalid_and_fill_empty_rows",
+        "UniqueWithCountsV3": "unique_with_counts_v3",
+        "PartitionWithPermutation": "partition_with_permutation",
+        "FusedEmbeddingSparsePostLookUpV2": "fused_embedding_sparse_post_look_up_v2",
+        "FusedEmbeddingSparsePostLookUpV2Grad": "fused_embedding_sparse_post_look_up_v2_grad",
+    }
+    assert {spec.name: spec.python_name for spec in SPECS} == expected
+
+
+def test_inferred_attrs_and_symbols():
+    assert EXAMPLE.inferred_attrs == ("P", "T", "Tid")
+    assert EXAMPLE.symbols == ("n", "D")
+    assert EXAMPLE.slots == (0, 1, 2, 3)
+    assert EXAMPLE.slots.limit == 2
+
+
+def test_table_for_native_code():
+    words, names = layout.words(EXAMPLE)
+    assert words[: layout.HEADER] == [3, 2, 2, 1, 2]
+    n, dim = layout.FIRST_SYMBOL, layout.FIRST_SYMBOL - 1
+    ids = words[layout.HEADER : layout.HEADER + layout.INPUT_WORDS]
+    assert ids[:3] == [0, 1, -1]
+    assert ids[4:] == [n, layout.UNKNOWN]
+    tables = words[layout.HEADER + layout.INPUT_WORDS :][: layout.INPUT_WORDS]
+    assert (tables[0], tables[1], tables[4:]) == (1, 2, [layout.UNKNOWN, dim])
+    weights = words[layout.HEADER + 2 * layout.INPUT_WORDS :][: layout.INPUT_WORDS]
+    assert weights[2] == EXAMPLE.slots.weighted
+    assert words[-layout.OUTPUT_WORDS :] == [0, 2, layout.UNKNOWN, 2]
+    assert [name.value for name in names] == [b"ids", b"tables", b"weights"]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_documentation_names_every_argument(spec):
+    import fusion
+
+    text = getattr(fusion.ops, spec.python_name).__doc__
+    for thing in (*spec.inputs, *spec.attrs, *spec.outputs):
+        assert thing.name in text
+
+
+def test_shapes_flow_through_a_graph():
+    import fusion
+
+    with tf.Graph().as_default():
+        ids = tf.compat.v1.placeholder(tf.int64, [None])
+        rows = tf.compat.v1.placeholder(tf.int64, [None, 2])
+        result = fusion.ops.prune_invalid_and_fill_empty_rows(ids, rows, [4, 5], [1.0])
+        assert result.sp_indices_out.shape.as_list() == [None, 2]
+        assert result.is_row_empty.shape.as_list() == [None]
+        post = fusion.ops.fused_embedding_sparse_post_look_up_v2(
+            [tf.zeros([3, 7]), tf.compat.v1.placeholder(tf.float32, [None, None])],
+            tf.zeros([3, 2], tf.int32),
+            [4, 5],
+            result.sp_indices_out,
+            result.is_row_empty,
+            tf.compat.v1.placeholder(tf.int32, [None]),
+            [1.0],
+        )
+        assert post.emb_vectors.shape.as_list() == [None, 7]

@@ -1,0 +1,15 @@
+"""The stock models, built once for all tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.saved_model.models import build_all
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one SavedModel of each kind, named after it."""
+    return build_all(tmp_path_factory.mktemp("models"))

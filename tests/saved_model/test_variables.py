@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from fusion.passes.report import ColumnReport, FusionReport
+from fusion.saved_model import explain_saved_model
+from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.variables import Variable, argument_variables, named_columns
+from tests.saved_model.models import DIM, ROWS
+
+
+def _meta(model: Path) -> meta_graph_pb2.MetaGraphDef:
+    return read_saved_model(model).meta_graphs[0]
+
+
+def test_arguments_of_nested_functions_are_traced_to_their_variables(models: Path):
+    meta = _meta(models / "tf2")
+    known = argument_variables(meta)
+    assert Variable("items", (ROWS, DIM)) in known.values()
+    assert {f for f, _ in known if "_embed_" in f}
+
+
+def test_functions_that_only_the_object_graph_knows_are_bound_too(models: Path):
+    meta = _meta(models / "tf2")
+    main = [n for n in meta.graph_def.node if n.op == "StatefulPartitionedCall"]
+    for node in main:
+        node.op, node.attr["f"].func.name = "NoOp", ""
+    assert Variable("shops", (2 * ROWS, DIM)) in argument_variables(meta).values()
+
+
+def test_callers_that_disagree_leave_an_argument_unnamed(models: Path):
+    meta = _meta(models / "tf2")
+    before = argument_variables(meta)
+    function, argument = next(key for key in before if "_embed_" in key[0])
+    caller = next(f for f in meta.graph_def.library.function if "_rank_" in f.signature.name)
+    call = next(n for n in caller.node_def if n.attr["f"].func.name == function)
+    extra = meta.graph_def.node.add()
+    extra.CopyFrom(call)
+    extra.name = "another_call"
+    del extra.input[:]
+    extra.input.extend(["weights"] * len(call.input))
+    assert (function, argument) not in argument_variables(meta)
+
+
+def test_reports_tell_the_variable_and_its_size(models: Path):
+    for column in explain_saved_model(models / "keras").columns:
+        assert column.name.startswith("dense_features/")
+        assert column.spec is not None
+        assert "?" not in column.spec.split("table", 1)[1].split("\n")[0]
+
+
+def test_a_column_that_was_not_understood_keeps_its_name(models: Path):
+    meta = _meta(models / "tf2")
+    report = FusionReport((ColumnReport("name", "f", "anchor", False, "why", "node"),), 1, 1)
+    assert named_columns(report, meta) == report

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fusion.saved_model import ModelError, compare_models
+from fusion.saved_model.source import MODEL_FILE, read_saved_model
+from fusion.saved_model.verify.compare import Verification, compare_outcomes
+from fusion.saved_model.verify.outcome import Outcome, OutcomeWriter
+
+Run = tuple[Outcome, dict[str, np.ndarray]]
+
+
+def _run(case: str, *values: float, varying: bool = False) -> Run:
+    names = ("out",) if varying else ()
+    outcome = Outcome("session", "score", case, outputs=("out",), varying=names)
+    return outcome, {"out": np.array(values, np.float32)}
+
+
+def _error(case: str, kind: str) -> Run:
+    return Outcome("session", "score", case, error=kind, message="said so"), {}
+
+
+def _compare(tmp_path: Path, a: list[Run], b: list[Run]) -> Verification:
+    for name, runs in (("a", a), ("b", b)):
+        (tmp_path / name).mkdir()
+        writer = OutcomeWriter(tmp_path / name)
+        for outcome, values in runs:
+            writer.write(outcome, values)
+        writer.close()
+    return compare_outcomes(["score"], tmp_path / "a", tmp_path / "b")
+
+
+def test_equal_outputs_are_the_same(tmp_path: Path):
+    runs = [_run("batch 1", 1.0), _run("batch 2", 1.0, np.nan)]
+    result = _compare(tmp_path, runs, runs)
+    assert result.same
+    assert result.runs == 2
+    assert result.summary() == "1 signatures, 2 runs, outputs equal to the bit"
+
+
+def test_a_difference_names_signature_output_batch_size_and_count(tmp_path: Path):
+    a = [_run("batch 1", 1.0), _run("batch 2", 1.0, 2.0, np.nan), _run("batch 3", 1.0)]
+    b = [_run("batch 1", 1.0), _run("batch 2", 1.5, 2.0, 0.0), _run("batch 3", 3.0)]
+    result = _compare(tmp_path, a, b)
+    assert not result.same
+    first, second = result.differences
+    assert (first.signature, first.output, first.case) == ("score", "out", "batch 2 (session)")
+    assert (first.differing, first.elements, first.max_abs) == (2, 3, 0.5)
+    assert second.max_abs == 2.0
+    text = result.summary()
+    assert "'score'" in text
+    assert "'out'" in text
+    assert "2 of 3 elements differ, by at most 0.5" in text
+    assert "by at most 2" in text
+
+
+def test_another_shape_is_a_difference(tmp_path: Path):
+    result = _compare(tmp_path, [_run("batch 1", 1.0)], [_run("batch 1", 1.0, 2.0)])
+    assert "float32 [1] against float32 [2]" in result.summary()
+
+
+def test_the_same_error_on_both_sides_is_reported_but_equal(tmp_path: Path):
+    runs = [_error("batch 1", "InvalidArgumentError"), _run("batch 2", 1.0)]
+    result = _compare(tmp_path, runs, runs)
+    assert result.same
+    assert result.errors_alike == ("score, batch 1 (session): InvalidArgumentError",)
+
+
+@pytest.mark.parametrize("other", [_run("batch 1", 1.0), _error("batch 1", "NotFoundError")])
+def test_another_error_or_none_is_a_difference(tmp_path: Path, other: Run):
+    a = [_error("batch 1", "InvalidArgumentError"), _run("batch 2", 1.0)]
+    result = _compare(tmp_path, a, [other, _run("batch 2", 1.0)])
+    assert not result.same
+    assert "the first model raises InvalidArgumentError (said so)" in result.summary()
+
+
+def test_a_signature_that_never_runs_is_not_verified(tmp_path: Path):
+    runs = [_error("batch 1", "InvalidArgumentError")]
+    result = _compare(tmp_path, runs, runs)
+    assert not result.same
+    assert "could not verify: signature 'score' runs on no generated input (said so)" in (
+        result.summary()
+    )
+
+
+def test_what_varies_by_itself_proves_nothing_but_does_not_count(tmp_path: Path):
+    a = [_run("batch 1", 1.0, varying=True)]
+    result = _compare(tmp_path, a, [_run("batch 1", 2.0)])
+    assert result.same
+    assert result.varying == ("score, output 'out'",)
+
+
+def test_models_with_other_signatures_are_different(models: Path):
+    result = compare_models(models / "tf2", models / "example")
+    assert not result.same
+    assert {d.signature for d in result.differences} == {"embedding", "serving_default"}
+    assert "different inputs: examples, items" in str(result.differences[1])
+
+
+def test_a_model_without_signatures_cannot_be_verified(tmp_path: Path):
+    tf.saved_model.save(tf.Module(), str(tmp_path / "model"))
+    result = compare_models(tmp_path / "model", tmp_path / "model")
+    assert not result.same
+    assert result.summary() == "could not verify: the model has no callable signature"
+
+
+def test_a_changed_combiner_is_found(models: Path, tmp_path: Path):
+    changed = tmp_path / "changed"
+    shutil.copytree(models / "tf2", changed)
+    proto = read_saved_model(changed).proto
+    for function in proto.meta_graphs[0].graph_def.library.function:
+        for node in function.node_def:
+            if node.op == "SparseSegmentMean":
+                node.op = "SparseSegmentSum"
+    (changed / MODEL_FILE).write_bytes(proto.SerializeToString())
+    result = compare_models(models / "tf2", changed)
+    assert {d.signature for d in result.differences} == {"embedding", "serving_default"}
+    assert {d.output for d in result.differences} == {"embedding", "score"}
+    assert all(d.max_abs and d.differing for d in result.differences)
+    # Once through the session loader and once through the function loader.
+    assert any("(session)" in d.case for d in result.differences)
+    assert any("(function)" in d.case for d in result.differences)
+
+
+def test_a_model_that_does_not_load_is_named_with_the_reason(models: Path, tmp_path: Path):
+    broken = tmp_path / "broken"
+    shutil.copytree(models / "plain", broken)
+    shutil.rmtree(broken / "variables")
+    with pytest.raises(ModelError, match=r"broken cannot be loaded: .*variables") as caught:
+        compare_models(models / "plain", broken)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("kill -SEGV $$", r"TensorFlow crashed \(SIGSEGV\) while running"),
+        ("echo first; echo last >&2; exit 9", "failed: last"),
+        ("exec tail -f /dev/null", "took more than 1 s"),
+    ],
+)
+def test_a_child_that_does_not_end_well_is_reported(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
+):
+    child = tmp_path / "python"
+    child.write_text(f"#!/bin/sh\n{script}\n")
+    child.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(child))
+    with pytest.raises(ModelError, match=message):
+        compare_models(models / "plain", models / "plain", timeout=1, scratch=tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["python"]
