@@ -1,0 +1,16 @@
+"""What all tests share: a quiet TensorFlow and the hypothesis profiles.
+
+`HYPOTHESIS_PROFILE=nightly` runs many more examples than the default, `fast`.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import hypothesis
+
+hypothesis.settings.register_profile("fast", max_examples=25, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("nightly", max_examples=1000, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
