@@ -180,7 +180,12 @@ def _build(source: SourceModel, staging: Path, content: bytes) -> None:
 
 
 def _verified(source: SourceModel, staging: Path) -> Verification:
-    verification = compare_models(source.path, staging, scratch=staging.parent)
+    try:
+        verification = compare_models(source.path, staging, scratch=staging.parent)
+    except ModelError as error:
+        # The staged folder's path means nothing to the user, and is gone when this is read.
+        told = str(error).replace(str(staging), "the rewritten model")
+        raise VerificationError(f"nothing written: {told}") from error
     if not verification.same:
         raise VerificationError(f"verification failed, nothing written: {verification.summary()}")
     return verification

@@ -261,6 +261,19 @@ def test_a_result_that_differs_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
+def test_a_result_that_does_not_load_leaves_nothing(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(_: Path, result: Path, **__: object) -> None:
+        raise ModelError(f"cannot verify: {result} cannot be loaded: why")
+
+    monkeypatch.setattr(rewrite, "compare_models", refuse)
+    expected = "^nothing written: cannot verify: the rewritten model cannot be loaded: why$"
+    with pytest.raises(VerificationError, match=expected):
+        fuse_saved_model(models / "tf2", tmp_path / "dst")
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_an_interrupted_rewrite_leaves_nothing(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
