@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import fusion
+from fusion.runtime import objects, registration
 
 
 def make_inputs(seed, rows=50, dim=8, batch=16):
@@ -53,14 +54,15 @@ def test_threads_share_one_function():
 
 
 def test_threads_create_the_same_kernel_at_once(monkeypatch):
-    from fusion.runtime import registration
-
     monkeypatch.setattr(registration, "_addresses", {})
     loaded = []
-    load = registration.objects.load
-    monkeypatch.setattr(
-        registration.objects, "load", lambda *args: loaded.append(args[1]) or load(*args)
-    )
+    load = objects.load
+
+    def count_and_load(code, symbol):
+        loaded.append(symbol)
+        return load(code, symbol)
+
+    monkeypatch.setattr(objects, "load", count_and_load)
     spec = next(spec for spec in fusion.ops.SPECS if spec.name == "UniqueWithCountsV3")
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         results = pool.map(

@@ -127,7 +127,8 @@ def test_a_read_only_install_keeps_kernels_in_the_users_cache(tmp_path):
             "Linux on x86-64 with glibc; this is darwin",
         ),
         (
-            "library.platform = types.SimpleNamespace(machine=lambda: 'aarch64', libc_ver=lambda: ('glibc', '2'))",
+            "library.platform = types.SimpleNamespace("
+            "machine=lambda: 'aarch64', libc_ver=lambda: ('glibc', '2'))",
             "on aarch64",
         ),
         ("library.platform.libc_ver = lambda: ('', '')", "another C library"),
