@@ -11,7 +11,9 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    """The texts of the fenced blocks of a language; "" for those that name none."""
+    pairs = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return [text for name, text in pairs if name == language]
 
 
 def commands():
@@ -28,8 +30,7 @@ def without_trailing_spaces(text):
 
 def test_the_examples_work_and_print_what_is_shown(tmp_path):
     for code in blocks("python"):
-        name = re.match(r"# (\S+\.py)\n", code).group(1)
-        (tmp_path / name).write_text(code)
+        (tmp_path / code.split()[1]).write_text(code)  # the first line is "# name.py"
     binaries = Path(sys.executable).parent
     environment = {
         **os.environ,
