@@ -13,7 +13,6 @@ from fusion.passes.recognise_table import Table, match_table
 from fusion.passes.shapes import Dim, Vector
 from fusion.passes.spec import IdsSpec, LookupSpec, TableSpec
 
-
 _TABLE_OPS = frozenset(
     {ARG_OP, "Placeholder", "VarHandleOp", "ReadVariableOp", "VariableV2", "Variable"}
 )

@@ -32,8 +32,9 @@ INTERNAL = 13
 _CTX, _STATUS, _FAILED, _STATE, _HELD, _CAPACITY, _STARTS = range(7)
 _MAX_TEMPS = 24
 
-#: No tensor is larger; TensorFlow aborts when the number of elements does not fit 63 bits.
-_MAX_BYTES = 2**62
+#: No tensor is larger: this is the address space of a process. TensorFlow would wait ten seconds
+#: for so much memory, and aborts when the number of elements does not fit 63 bits.
+_MAX_BYTES = 2**47
 
 _i32, _i64 = types.int32, types.int64
 _WORD = ir.IntType(64)
@@ -373,6 +374,9 @@ def forward_input(frame: int, output: int, arg: int) -> None:
 @jit
 def _scratch(frame: int, count: int, dtype: type) -> int:
     if failed(frame):
+        return int64(0)
+    if count > _MAX_BYTES // item_bytes(dtype):
+        fail(frame, RESOURCE_EXHAUSTED, "no memory for [%lld] elements", count)
         return int64(0)
     dims = stack_words(1)
     store(dims, 0, max(count, 1))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorflow.core.framework import op_def_pb2
-from tensorflow.python.framework import _pywrap_python_op_gen, ops
+from tensorflow.python.framework import _pywrap_python_op_gen, dtypes, ops
 
 from fusion.runtime.documentation import docstring
 from fusion.runtime.spec import Arg, OpSpec, as_dtype
@@ -76,6 +76,8 @@ def _check_attrs(spec: OpSpec, attrs: Mapping[str, Any]) -> None:
         value = attrs[attr.name]
         if value is None:
             continue
+        if isinstance(value, bytes):
+            value = value.decode()  # as `Operation.get_attr` gives strings
         if attr.allowed and value not in attr.allowed:
             raise ValueError(
                 f"{spec.python_name}: {attr.name} must be one of {attr.allowed}, not {value!r}"
@@ -109,7 +111,7 @@ def _as_tensor(spec: OpSpec, arg: Arg, item: Any, attrs: Mapping[str, Any]) -> A
         return item
     dtype = attrs[arg.dtype] if arg.dtype in spec.type_attrs else arg.dtype
     try:
-        return ops.convert_to_tensor(item, dtype)
+        return ops.convert_to_tensor(item, None if dtype is None else _as_dtype(dtype))
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{spec.python_name}: {arg.name}: {error}") from None
@@ -122,13 +124,13 @@ def _check_dtype(
     types: dict[str, tuple[Any, str]],
     attrs: Mapping[str, Any],
 ) -> None:
-    dtype = as_dtype(getattr(item.dtype, "name", str(item.dtype))).base_dtype
+    dtype = _as_dtype(item.dtype).base_dtype
     if arg.dtype not in spec.type_attrs:
         allowed: tuple[str, ...] = (arg.dtype,)
     else:
         allowed = next(attr.allowed for attr in spec.attrs if attr.name == arg.dtype)
         given = attrs[arg.dtype]
-        if given is not None and as_dtype(getattr(given, "name", str(given))) != dtype:
+        if given is not None and _as_dtype(given) != dtype:
             raise ValueError(f"{spec.python_name}: {arg.dtype} is {given}, but {arg.name} {dtype}")
         first, first_name = types.setdefault(arg.dtype, (dtype, arg.name))
         if first != dtype:
@@ -139,6 +141,11 @@ def _check_dtype(
         raise TypeError(
             f"{spec.python_name}: {arg.name} must be {' or '.join(allowed)}, not {dtype.name}"
         )
+
+
+def _as_dtype(given: Any) -> dtypes.DType:
+    """The dtype that a TensorFlow or NumPy dtype, or a name, stands for."""
+    return as_dtype(given) if isinstance(given, str) else dtypes.as_dtype(given)
 
 
 def _static_shape(item: Any) -> list[int | None] | None:

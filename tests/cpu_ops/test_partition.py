@@ -30,7 +30,7 @@ def run(ids, rows, strategy):
 
 def reference(ids, rows, strategy):
     """(permutation, ids of each shard) of ids that are all in the table."""
-    shards = [[] for _ in rows]
+    shards: list[list[int]] = [[] for _ in rows]
     permutation = []
     for key in ids.tolist():
         if strategy == "div":

@@ -1,0 +1,318 @@
+"""Every bad input of a raw op: the error's class, and that it names the argument and the value."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fusion import ops
+from tests import reference
+from tests.reference import MODES
+
+RUN_TIME = tf.errors.InvalidArgumentError
+
+
+def prune_inputs():
+    return {
+        "sp_values": np.array([1, 2, 3], np.int64),
+        "sp_indices": np.array([[0, 0], [1, 0], [1, 1]], np.int64),
+        "sp_dense_shape": np.array([2, 2], np.int64),
+        "sp_weights_values": np.array([1, 2, 3], np.float32),
+    }
+
+
+def post_inputs():
+    return {
+        "shard0": np.array([[1, 2], [3, 4]], np.float32),
+        "shard1": np.array([[5, 6]], np.float32),
+        "partition_permutation": np.array([[0, 0], [1, 0], [0, 1]], np.int32),
+        "sp_dense_shape": np.array([3, 9], np.int64),
+        "indices_before_unique": np.array([[0, 0], [2, 0], [0, 1]], np.int64),
+        "is_row_empty": np.array([False, True, False]),
+        "unique_idxs": np.array([0, 1, 2], np.int32),
+        "sp_weights_values": np.array([1, 2, 3], np.float32),
+    }
+
+
+def grad_inputs():
+    inputs = post_inputs()
+    del inputs["sp_dense_shape"]
+    return inputs | {
+        "top_grad": np.ones((3, 2), np.float32),
+        "feature_nums": np.array([2, 0, 1], np.int32),
+    }
+
+
+def call_prune(_, **tensors):
+    return tuple(ops.prune_invalid_and_fill_empty_rows(**tensors, use_sparse_weights=True))
+
+
+def with_shards(op):
+    def call(_, **tensors):
+        shards = [tensors.pop("shard0"), tensors.pop("shard1")]
+        return tf.nest.flatten(op(emb_shards=shards, use_sparse_weights=True, **tensors))
+
+    return call
+
+
+call_post = with_shards(ops.fused_embedding_sparse_post_look_up_v2)
+call_grad = with_shards(ops.fused_embedding_sparse_post_look_up_v2_grad)
+
+
+def call_unique(_, ids):
+    return tuple(ops.unique_with_counts_v3(ids))
+
+
+CALLS = {
+    "prune": (call_prune, prune_inputs),
+    "post": (call_post, post_inputs),
+    "grad": (call_grad, grad_inputs),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("op", CALLS)
+def test_the_inputs_are_good_as_they_are(mode, op):
+    call, inputs = CALLS[op]
+    reference.run(mode, call, inputs())
+
+
+#: op, argument, bad value, and what the message says at run time.
+BAD_VALUES = [
+    ("prune", "sp_dense_shape", [-1, 2], r"sp_dense_shape .*\[-1, 2\]"),
+    ("prune", "sp_dense_shape", [2, -7], r"sp_dense_shape .*\[2, -7\]"),
+    ("prune", "sp_indices", [[0, 0], [2, 0], [1, 1]], r"sp_indices\[1, 0\] = 2 .*\[0, 2\)"),
+    ("prune", "sp_indices", [[0, 0], [1, 0], [-4, 1]], r"sp_indices\[2, 0\] = -4 .*\[0, 2\)"),
+    ("prune", "sp_indices", [[0, 0], [2**62, 0], [1, 1]], rf"sp_indices\[1, 0\] = {2**62}"),
+    ("post", "unique_idxs", [0, 3, 0], r"unique_idxs\[1\] = 3 .*\[0, 3\)"),
+    ("post", "unique_idxs", [0, 0, -1], r"unique_idxs\[2\] = -1 .*\[0, 3\)"),
+    (
+        "post",
+        "indices_before_unique",
+        [[0, 0], [3, 0], [0, 0]],
+        r"indices.*\[1, 0\] = 3 .*\[0, 3\)",
+    ),
+    ("post", "indices_before_unique", [[-1, 0], [0, 0], [0, 0]], r"indices.*\[0, 0\] = -1"),
+    ("post", "partition_permutation", [[0, 0], [1, 1], [0, 1]], r"permutation\[1\] = \[1, 1\]"),
+    ("post", "partition_permutation", [[0, 0], [1, 0], [2, 0]], r"permutation\[2\] = \[2, 0\]"),
+    ("post", "partition_permutation", [[-1, 0], [1, 0], [0, 1]], r"permutation\[0\] = \[-1, 0\]"),
+    ("post", "partition_permutation", [[0, -9], [1, 0], [0, 1]], r"permutation\[0\] = \[0, -9\]"),
+    ("post", "partition_permutation", [[0, 0]], r"permutation has 1 rows, but .* 3"),
+    ("post", "sp_dense_shape", [4, 9], r"is_row_empty has 3 rows, but sp_dense_shape says 4"),
+    ("post", "sp_dense_shape", [-3, 9], r"is_row_empty has 3 rows, but sp_dense_shape says -3"),
+    ("grad", "unique_idxs", [0, 3, 0], r"unique_idxs\[1\] = 3 .*\[0, 3\)"),
+    (
+        "grad",
+        "indices_before_unique",
+        [[0, 0], [3, 0], [0, 0]],
+        r"indices.*\[1, 0\] = 3 .*\[0, 3\)",
+    ),
+    ("grad", "partition_permutation", [[0, 0], [1, 1], [0, 1]], r"permutation\[1\] = \[1, 1\]"),
+    ("grad", "partition_permutation", [[0, 0]], r"permutation has 1 rows, but .* 3"),
+]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("op", "argument", "value", "message"), BAD_VALUES)
+def test_a_bad_value_raises_at_run_time(mode, op, argument, value, message):
+    call, inputs = CALLS[op]
+    arrays = inputs()
+    arrays[argument] = np.array(value, arrays[argument].dtype)
+    with pytest.raises(RUN_TIME, match=message):
+        reference.run(mode, call, arrays)
+
+
+#: op, argument and a value whose size disagrees with that of another argument.
+BAD_SIZES = [
+    ("prune", "sp_values", [1, 2]),
+    ("prune", "sp_indices", [[0, 0]]),
+    ("prune", "sp_indices", [[0], [1], [1]]),
+    ("prune", "sp_indices", [[0, 0, 0], [1, 0, 0], [1, 1, 0]]),
+    ("prune", "sp_dense_shape", [2, 2, 2]),
+    ("prune", "sp_weights_values", [1.0, 2.0]),
+    ("prune", "sp_weights_values", [1.0] * 4),
+    ("post", "shard1", [[1.0, 2.0, 3.0]]),
+    ("post", "unique_idxs", [0, 1]),
+    ("post", "indices_before_unique", [[0, 0]]),
+    ("post", "sp_weights_values", [1.0]),
+    ("post", "partition_permutation", [[0], [1], [0]]),
+    ("grad", "top_grad", [[1.0, 1.0]]),
+    ("grad", "top_grad", [[1.0]] * 3),
+    ("grad", "feature_nums", [1, 1]),
+    ("grad", "unique_idxs", [0, 1]),
+    ("grad", "sp_weights_values", [1.0]),
+]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("op", "argument", "value"), BAD_SIZES)
+def test_sizes_that_disagree(mode, op, argument, value):
+    call, inputs = CALLS[op]
+    arrays = inputs()
+    arrays[argument] = np.array(value, arrays[argument].dtype)
+    # In eager mode everything is static.
+    error = ValueError if mode == "eager" else RUN_TIME
+    with pytest.raises(error, match=r"(has|must have|with) (shape|size)"):
+        reference.run(mode, call, arrays)
+
+
+#: op, argument and a value of another rank.
+BAD_RANKS = [
+    ("prune", "sp_values", [[1, 2, 3]]),
+    ("prune", "sp_indices", [0, 1, 1]),
+    ("prune", "sp_dense_shape", 2),
+    ("prune", "sp_weights_values", [[1.0, 2.0, 3.0]]),
+    ("post", "shard0", [1.0, 2.0]),
+    ("post", "unique_idxs", 1),
+    ("post", "is_row_empty", [[False, True, False]]),
+    ("post", "partition_permutation", [0, 0]),
+    ("grad", "top_grad", [1.0, 2.0]),
+]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("op", "argument", "value"), BAD_RANKS)
+def test_a_wrong_rank(mode, op, argument, value):
+    call, inputs = CALLS[op]
+    arrays = inputs()
+    arrays[argument] = np.array(value, arrays[argument].dtype)
+    name = "emb_shards" if argument.startswith("shard") else argument
+    with pytest.raises(ValueError, match=f"{name} must have shape"):
+        reference.run(mode, call, arrays)
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_a_wrong_rank_that_is_not_known_statically(op):
+    call, inputs = CALLS[op]
+    arrays = inputs()
+    for argument, value in arrays.items():
+        name = "emb_shards" if argument.startswith("shard") else argument
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            feeds = {k: tf.compat.v1.placeholder(v.dtype) for k, v in arrays.items()}
+            result = call(None, **feeds)
+            bad = {**arrays, argument: value[None]}
+            with pytest.raises(RUN_TIME, match=f"{name} must have rank {value.ndim}, but has rank"):
+                session.run(result, {feeds[k]: v for k, v in bad.items()})
+
+
+#: op, argument and a dtype that it does not take.
+BAD_DTYPES = [
+    ("prune", "sp_values", np.float32, TypeError),
+    ("prune", "sp_values", np.int16, TypeError),
+    ("prune", "sp_indices", np.int32, TypeError),
+    ("prune", "sp_dense_shape", np.int32, TypeError),
+    ("prune", "sp_weights_values", np.int64, TypeError),
+    ("post", "unique_idxs", np.int64, TypeError),
+    ("post", "is_row_empty", np.int32, TypeError),
+    ("post", "shard1", np.float64, TypeError),
+    ("grad", "top_grad", np.float64, TypeError),
+]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("op", "argument", "dtype", "error"), BAD_DTYPES)
+def test_a_wrong_dtype(mode, op, argument, dtype, error):
+    call, inputs = CALLS[op]
+    arrays = inputs()
+    arrays[argument] = arrays[argument].astype(dtype)
+    name = "emb_shards" if argument in ("shard1", "top_grad") else argument
+    with pytest.raises(error, match=f"{name} .*{np.dtype(dtype).name}"):
+        reference.run(mode, call, arrays)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_unique_of_a_matrix_or_of_floats(mode):
+    with pytest.raises(ValueError, match="input must have shape"):
+        reference.run(mode, call_unique, {"ids": np.zeros((2, 2), np.int64)})
+    with pytest.raises(TypeError, match="input must be int32 or int64, not float64"):
+        reference.run(mode, call_unique, {"ids": np.zeros(2)})
+
+
+def partition(**changes):
+    arguments = {"input": tf.constant([1, 2]), "partition_shapes": [[5, 2], [5, 2]]}
+    return ops.partition_with_permutation(**{**arguments, **changes})
+
+
+def post(**changes):
+    tensors = {name: tf.constant(value) for name, value in post_inputs().items()}
+    shards = [tensors.pop("shard0"), tensors.pop("shard1")]
+    return ops.fused_embedding_sparse_post_look_up_v2(
+        **{"emb_shards": shards, **tensors, **changes}
+    )
+
+
+def prune(**changes):
+    return ops.prune_invalid_and_fill_empty_rows(**{**prune_inputs(), **changes})
+
+
+def unique(**changes):
+    return ops.unique_with_counts_v3(**{"input": tf.constant([1, 2]), **changes})
+
+
+BAD_ATTRS = [
+    (partition, {"partition_strategy": "modulo"}, "partition_strategy .*'modulo'"),
+    (partition, {"partition_axis": 1}, "partition_axis .*1"),
+    (partition, {"partition_axis": -1}, "partition_axis .*-1"),
+    (partition, {"num_partitions": 3}, "num_partitions is 3, but partition_shapes has 2"),
+    (partition, {"partition_shapes": [[5, 2]]}, "partition_shapes must have at least 2, not 1"),
+    (partition, {"partition_shapes": []}, "partition_shapes must have at least 2, not 0"),
+    (partition, {"Tid": tf.int64}, "Tid is .*int64.*, but input .*int32"),
+    (post, {"combiner": "max"}, "combiner .*'max'"),
+    (post, {"row_count": "all"}, "row_count .*'all'"),
+    (post, {"num_partitions": 1}, "num_partitions is 1, but emb_shards has 2"),
+    (post, {"T": tf.float64}, "T is .*float64.*, but emb_shards .*float32"),
+    (post, {"Tw": tf.float64}, "Tw is .*float64.*, but sp_weights_values .*float32"),
+    (post, {"emb_shards": []}, "emb_shards must have at least 1, not 0"),
+    (prune, {"Tid": tf.int32}, "Tid is .*int32.*, but sp_values .*int64"),
+    (unique, {"Tid": tf.int64}, "Tid is .*int64.*, but input .*int32"),
+]
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize(("call", "changes", "message"), BAD_ATTRS)
+def test_a_bad_attr(graph, call, changes, message):
+    scope = tf.Graph().as_default() if graph else tf.init_scope()
+    with scope, pytest.raises(ValueError, match=message):
+        call(**changes)
+
+
+@pytest.mark.parametrize(
+    ("call", "inferred"),
+    [
+        (partition, {"num_partitions": 2, "Tid": tf.int32}),
+        (post, {"num_partitions": 2, "T": tf.float32, "Tw": "float32"}),
+        (prune, {"Tid": tf.int64, "Tw": np.float32}),
+        (unique, {"Tid": "int32"}),
+    ],
+)
+def test_inferred_attrs_may_be_given(call, inferred):
+    tf.nest.map_structure(np.testing.assert_array_equal, tuple(call(**inferred)), tuple(call()))
+
+
+def test_a_list_takes_the_dtype_that_is_given():
+    assert ops.unique_with_counts_v3(input=[1, 2], Tid=tf.int64).unique_keys.dtype == tf.int64
+    with pytest.raises((TypeError, ValueError), match="input"):
+        ops.unique_with_counts_v3(input=["a"], Tid=tf.int64)
+
+
+def test_a_tensor_where_a_list_is_expected():
+    with pytest.raises(TypeError, match="emb_shards must be a list"):
+        post(emb_shards=tf.ones([3, 2]))
+
+
+def test_an_unknown_argument():
+    with pytest.raises(TypeError, match="default"):
+        prune(default=3)
+
+
+def test_a_huge_batch_is_an_error_not_a_crash():
+    for batch in (2**50, 2**62, 2**63 - 1):
+        with pytest.raises(tf.errors.ResourceExhaustedError, match=f"{batch}"):
+            prune(sp_dense_shape=[batch, 1])
+
+
+@pytest.mark.parametrize("row", [2**61, 2**62])
+def test_a_huge_last_row_is_an_error_not_a_crash(row):
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        post(indices_before_unique=[[0, 0], [0, 0], [row, 0]], row_count="last_row")
