@@ -57,7 +57,7 @@ class Bounds:
     def table_gradient(self, top_grad: Array) -> Array:
         """[rows, D], from the gradient [batch, D] of the result."""
         terms = np.abs(top_grad)[self.rows] * (self.used / self.divisor[self.rows])[:, None]
-        total = np.zeros(self.table.shape)
+        total: Array = np.zeros(self.table.shape)
         np.add.at(total, self.values, terms)
         added = np.bincount(self.values, minlength=len(self.table))[:, None]
         lengths: Array = added + (self.counts.max() if self.weights is not None else 0)
@@ -66,14 +66,14 @@ class Bounds:
             along = (np.abs(self.table) * total).sum(1, keepdims=True)
             clips = self.scale < 1
             total = self.scale * (total + clips * np.abs(self.table) * along / norms**2)
-            lengths = lengths + self.table.shape[1]
+            lengths += self.table.shape[1]
         return self.eps * lengths * total
 
     def weights_gradient(self, top_grad: Array) -> Array:
         """[nnz], likewise."""
         scaled = np.abs(top_grad) / self.divisor[:, None]
         terms = (scaled[self.rows] * self.clipped[self.values]).sum(1)
-        through = np.bincount(self.rows, terms * self.used, minlength=self.batch)
+        through: Array = np.bincount(self.rows, terms * self.used, minlength=self.batch)
         if self.combiner == "sum":
             through = np.zeros(self.batch)
         if self.combiner == "mean":

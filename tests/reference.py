@@ -96,26 +96,35 @@ def outcome(
     make: Callable[[], Any],
     arrays: Mapping[str, Array],
     weighted: bool = False,
+    rank: int | None = 2,
 ) -> Outcome:
     """Runs `lookup(table, ids, weights)` forward and backward.
 
-    `make` creates the table: whatever the lookup takes, of which `list(...)` or itself is
-    differentiated. The loss weighs each element of the result differently.
+    `make` creates the table, of which each shard is differentiated. The loss weighs each element
+    of the result differently. `rank` is what is known statically of the ids, or None.
     """
 
     def build(table: Any, indices: Any, values: Any, dense_shape: Any, weights: Any) -> Any:
         shards = sources(table)
-        given = weights if weighted else None
+        if rank is not None:
+            indices.set_shape([None, rank])
+            dense_shape.set_shape([rank])
         with tf.GradientTape() as tape:
-            for source in (*shards, weights):
+            for source in (*shards, weights) if mode != "session" else ():
                 tape.watch(source)
-            result = lookup(table, tf.SparseTensor(indices, values, dense_shape), given)
+            ids = tf.SparseTensor(indices, values, dense_shape)
+            result = lookup(table, ids, weights if weighted else None)
             flat = tf.reshape(result, [-1])
             factors = tf.cos(tf.range(tf.size(flat), dtype=tf.float32))
             loss = tf.reduce_sum(flat * tf.cast(factors, flat.dtype))
-        *tables, of_weights = tape.gradient(loss, [*shards, weights])
+        wanted = [*shards, weights]
+        if mode == "session":  # tapes do not watch a v1 graph's ref variables
+            *tables, of_weights = tf.compat.v1.gradients(loss, wanted)
+        else:
+            *tables, of_weights = tape.gradient(loss, wanted)
         tables = [gradient_parts(*pair) for pair in zip(tables, shards, strict=True)]
-        return result, tables, tf.zeros_like(weights) if of_weights is None else of_weights
+        of_weights = tf.zeros_like(weights) if of_weights is None else of_weights
+        return result, tables, tf.convert_to_tensor(of_weights)
 
     output, tables, weights = run(mode, build, arrays, make)
     return Outcome(output, [dense for _, dense in tables], weights, [ids for ids, _ in tables])
