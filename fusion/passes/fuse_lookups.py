@@ -42,38 +42,36 @@ class FuseLookups:
 
         When nothing is fused, the result holds the argument itself.
         """
-        signatures = OpSignatures(graph_def.library.function)
         columns: list[ColumnReport] = []
-        nodes, part = self._graph(GraphView(graph_def.node, signatures, self.preserve), "")
-        columns += part
-        functions = []
-        compiled = _compiled_functions(graph_def)
-        for definition in graph_def.library.function:
-            name = definition.signature.name
-            refusal = "the function is compiled by XLA" if name in compiled else ""
-            function, part = self._function(definition, signatures, refusal)
-            functions.append(function)
-            columns += part
-        before = _count_nodes(graph_def)
-        if not any(column.fused for column in columns):
-            return FusionResult(graph_def, FusionReport(tuple(columns), before, before))
-        rewritten = _rebuilt(graph_def, nodes, functions)
-        report = FusionReport(tuple(columns), before, _count_nodes(rewritten))
-        return FusionResult(rewritten, report)
+        edits: dict[str, GraphEdit] = {}
+        for view, refusal in self._bodies(graph_def):
+            lookups, verdicts = self._verdicts(view, refusal)
+            columns += verdicts
+            if lookups:
+                edits[view.function] = emit(view, plan_per_column(lookups))
+        rewritten = _rewritten(graph_def, edits) if edits else graph_def
+        counts = _count_nodes(graph_def), _count_nodes(rewritten)
+        return FusionResult(rewritten, FusionReport(tuple(columns), *counts))
 
     def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
         """Returns what `apply` would fuse and why it would leave the rest, changing nothing."""
-        signatures = OpSignatures(graph_def.library.function)
-        compiled = _compiled_functions(graph_def)
-        columns = self._verdicts(GraphView(graph_def.node, signatures, self.preserve), "")[1]
-        for definition in graph_def.library.function:
-            refusal = (
-                "the function is compiled by XLA" if definition.signature.name in compiled else ""
-            )
-            view = GraphView.of_function(definition, signatures)
-            columns += self._verdicts(view, refusal)[1]
+        columns = [
+            column
+            for view, refusal in self._bodies(graph_def)
+            for column in self._verdicts(view, refusal)[1]
+        ]
         count = _count_nodes(graph_def)
         return FusionReport(tuple(columns), count, count)
+
+    def _bodies(self, graph_def: graph_pb2.GraphDef) -> Iterator[tuple[GraphView, str]]:
+        """Yields the main graph and each function, with the reason to leave all of it alone."""
+        signatures = OpSignatures(graph_def.library.function)
+        yield GraphView(graph_def.node, signatures, self.preserve), ""
+        compiled = _compiled_functions(graph_def)
+        for definition in graph_def.library.function:
+            is_compiled = definition.signature.name in compiled
+            refusal = "the function is compiled by XLA" if is_compiled else ""
+            yield GraphView.of_function(definition, signatures), refusal
 
     def _verdicts(
         self, view: GraphView, refusal: str
@@ -92,33 +90,6 @@ class FuseLookups:
             columns.append(_column(view, one, failure))
         return lookups, columns
 
-    def _edit(self, view: GraphView, refusal: str) -> tuple[GraphEdit | None, list[ColumnReport]]:
-        lookups, columns = self._verdicts(view, refusal)
-        return (emit(view, plan_per_column(lookups)) if lookups else None), columns
-
-    def _graph(
-        self, view: GraphView, refusal: str
-    ) -> tuple[list[node_def_pb2.NodeDef] | None, list[ColumnReport]]:
-        edit, columns = self._edit(view, refusal)
-        return (edit.build() if edit is not None else None), columns
-
-    def _function(
-        self, definition: function_pb2.FunctionDef, signatures: OpSignatures, refusal: str
-    ) -> tuple[function_pb2.FunctionDef, list[ColumnReport]]:
-        edit, columns = self._edit(GraphView.of_function(definition, signatures), refusal)
-        if edit is None:
-            return definition, columns
-        nodes = edit.build()
-        rewritten = function_pb2.FunctionDef()
-        rewritten.CopyFrom(definition)
-        del rewritten.node_def[:]
-        rewritten.node_def.extend(nodes)
-        for key, text in definition.ret.items():
-            rewritten.ret[key] = edit.returned(text)
-        for key, name in definition.control_ret.items():
-            rewritten.control_ret[key] = edit.successor(name)
-        return rewritten, columns
-
 
 def _column(view: GraphView, one: Recognition, failure: NoMatch | None) -> ColumnReport:
     return ColumnReport(
@@ -132,12 +103,8 @@ def _column(view: GraphView, one: Recognition, failure: NoMatch | None) -> Colum
     )
 
 
-def _rebuilt(
-    graph_def: graph_pb2.GraphDef,
-    nodes: list[node_def_pb2.NodeDef] | None,
-    functions: list[function_pb2.FunctionDef],
-) -> graph_pb2.GraphDef:
-    """Returns a graph with these nodes and functions and everything else as in `graph_def`."""
+def _rewritten(graph_def: graph_pb2.GraphDef, edits: dict[str, GraphEdit]) -> graph_pb2.GraphDef:
+    """Returns the graph with the edits by function name ("" is the main graph) applied."""
     rewritten = graph_pb2.GraphDef()
     for described, value in graph_def.ListFields():
         if described.name in ("node", "library"):
@@ -146,11 +113,32 @@ def _rebuilt(
             getattr(rewritten, described.name).CopyFrom(value)
         else:
             setattr(rewritten, described.name, value)
-    rewritten.node.extend(graph_def.node if nodes is None else nodes)
+    rewritten.node.extend(edits[""].build() if "" in edits else graph_def.node)
+    library = graph_def.library
     if graph_def.HasField("library"):
-        rewritten.library.function.extend(functions)
-        rewritten.library.gradient.extend(graph_def.library.gradient)
-        rewritten.library.registered_gradients.extend(graph_def.library.registered_gradients)
+        rewritten.library.function.extend(
+            _rewritten_function(function, edits[function.signature.name])
+            if function.signature.name in edits
+            else function
+            for function in library.function
+        )
+        rewritten.library.gradient.extend(library.gradient)
+        rewritten.library.registered_gradients.extend(library.registered_gradients)
+    return rewritten
+
+
+def _rewritten_function(
+    definition: function_pb2.FunctionDef, edit: GraphEdit
+) -> function_pb2.FunctionDef:
+    nodes = edit.build()
+    rewritten = function_pb2.FunctionDef()
+    rewritten.CopyFrom(definition)
+    del rewritten.node_def[:]
+    rewritten.node_def.extend(nodes)
+    for key, text in definition.ret.items():
+        rewritten.ret[key] = edit.returned(text)
+    for key, name in definition.control_ret.items():
+        rewritten.control_ret[key] = edit.successor(name)
     return rewritten
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_ids import Fill, IdSource, match_fill, match_prune, match_source
 from fusion.passes.recognise_output import match_mask, match_tail
@@ -12,6 +12,10 @@ from fusion.passes.recognise_reduction import Reduction, anchors, match_reductio
 from fusion.passes.recognise_table import Table, match_table
 from fusion.passes.shapes import Dim, Vector
 from fusion.passes.spec import IdsSpec, LookupSpec, TableSpec
+
+_TABLE_OPS = frozenset(
+    {ARG_OP, "Placeholder", "VarHandleOp", "ReadVariableOp", "VariableV2", "Variable"}
+)
 
 
 @dataclass(frozen=True)
@@ -78,11 +82,21 @@ def recognise(view: GraphView, anchor: str) -> Recognition:
     mask = match_mask(view, reduction.output, fill, shape)
     if isinstance(mask, NoMatch):
         return stop(mask)
+    if table.shape is None and not mask.present and not _is_variable(view, table.tensor):
+        return stop(NoMatch("the table is not known to be a matrix", table.tensor.node))
     tail = match_tail(view, mask.output, shape)
     parts += [mask, tail]
     default_id = None if mask.present else fill.default
     spec = _spec(view, reduction, fill, source, table, default_id, tail.output)
     return Recognition(anchor, tuple(parts), spec, None, table.name)
+
+
+def _is_variable(view: GraphView, table: Tensor) -> bool:
+    """Whether the table is a variable or passed in from outside, and so taken for a matrix.
+
+    A mask proves that the rows are vectors, because it has to fit them; without one nothing does.
+    """
+    return view.op(view.resolve(table).node) in _TABLE_OPS
 
 
 def _result_shape(reduction: Reduction, source: IdSource, table: Table) -> Vector:

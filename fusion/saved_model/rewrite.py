@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from fusion.ops import OP_NAMES
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report import FusionReport
-from fusion.saved_model.errors import ModelError, VerificationError
+from fusion.saved_model.errors import ModelError, VerificationError, reason_of
 from fusion.saved_model.fingerprint import compute_fingerprint
 from fusion.saved_model.manifest import manifest
 from fusion.saved_model.meta_graph import apply_pass, preserved_names, used_ops
@@ -109,19 +111,37 @@ def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
     Raises:
         ModelError: `path` cannot be read.
     """
-    return FusionReport.merge(
-        named_columns(FuseLookups(preserve=preserved_names(meta)).explain(meta.graph_def), meta)
-        for meta in read_saved_model(path).meta_graphs
-    )
+    source = read_saved_model(path)
+    with _graph_errors(source):
+        reports = [
+            named_columns(FuseLookups(preserve=preserved_names(meta)).explain(meta.graph_def), meta)
+            for meta in source.meta_graphs
+        ]
+    return FusionReport.merge(reports)
+
+
+@contextmanager
+def _graph_errors(source: SourceModel) -> Iterator[None]:
+    """Turns what goes wrong on a malformed graph, of which there are endless kinds, into one."""
+    try:
+        yield
+    except Exception as error:
+        raise ModelError(
+            f"{source.path}: its graph makes no sense to fusion "
+            f"({type(error).__name__}: {reason_of(error)}); the file is damaged, or else, if "
+            "TensorFlow can load it, please report a defect"
+        ) from error
 
 
 def _rewritten(source: SourceModel) -> tuple[saved_model_pb2.SavedModel, FusionReport]:
     """Applies the pass to each meta graph of a copy."""
     proto = saved_model_pb2.SavedModel()
     proto.CopyFrom(source.proto)
-    reports = [
-        apply_pass(meta, FuseLookups(preserve=preserved_names(meta))) for meta in proto.meta_graphs
-    ]
+    with _graph_errors(source):
+        reports = [
+            apply_pass(meta, FuseLookups(preserve=preserved_names(meta)))
+            for meta in proto.meta_graphs
+        ]
     return proto, FusionReport.merge(reports)
 
 
@@ -160,7 +180,12 @@ def _build(source: SourceModel, staging: Path, content: bytes) -> None:
 
 
 def _verified(source: SourceModel, staging: Path) -> Verification:
-    verification = compare_models(source.path, staging, scratch=staging.parent)
+    try:
+        verification = compare_models(source.path, staging, scratch=staging.parent)
+    except ModelError as error:
+        # The staged folder's path means nothing to the user, and is gone when this is read.
+        told = str(error).replace(str(staging), "the rewritten model")
+        raise VerificationError(f"nothing written: {told}") from error
     if not verification.same:
         raise VerificationError(f"verification failed, nothing written: {verification.summary()}")
     return verification

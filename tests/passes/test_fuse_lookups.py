@@ -348,3 +348,12 @@ def test_a_lookup_in_a_while_loop(v2: bool, monkeypatch: pytest.MonkeyPatch) -> 
     after = fused(graph_def)
     feed = stock.feeds(Case())
     np.testing.assert_array_equal(stock.run(after, feed), stock.run(graph_def, feed))
+
+
+def test_new_names_are_free_ones() -> None:
+    graph_def = stock.build(Case())
+    taken = "embedding_lookup/Reshape_2/gather"
+    add(graph_def, "NoOp", taken)
+    after = fused(graph_def)
+    assert nodes(after)[taken].op == "NoOp"
+    assert only(after, "ResourceGather").name == f"{taken}_1"

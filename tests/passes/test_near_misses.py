@@ -171,7 +171,7 @@ def _replacements(graph_def: graph_pb2.GraphDef) -> Callable[[str, str], list[st
             and other.partition(":")[0] not in below[name]
             and other != text
         ]
-        sample = same[:: max(1, len(same) // 6)]
+        sample = same[:: max(1, len(same) // 4)]
         return list(dict.fromkeys([twin] * (twin in same) + sample))
 
     return others

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -209,10 +210,10 @@ def test_fine_tuning_gives_the_stock_models_numbers(models: Path, rewritten: dic
     losses, variables = _train(rewritten["tf2"])
     stock_losses, stock_variables = _train(models / "tf2")
     assert len(set(losses)) == 10
-    np.testing.assert_allclose(losses, stock_losses, rtol=1e-6)
+    assert losses == stock_losses
     assert variables.keys() == stock_variables.keys()
     for name, value in variables.items():
-        np.testing.assert_allclose(value, stock_variables[name], rtol=1e-5, atol=1e-7)
+        np.testing.assert_array_equal(value, stock_variables[name])
     assert variables["items:0"].shape == (ROWS, DIM)
 
 
@@ -260,6 +261,19 @@ def test_a_result_that_differs_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
+def test_a_result_that_does_not_load_leaves_nothing(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(_: Path, result: Path, **__: object) -> None:
+        raise ModelError(f"cannot verify: {result} cannot be loaded: why")
+
+    monkeypatch.setattr(rewrite, "compare_models", refuse)
+    expected = "^nothing written: cannot verify: the rewritten model cannot be loaded: why$"
+    with pytest.raises(VerificationError, match=expected):
+        fuse_saved_model(models / "tf2", tmp_path / "dst")
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_an_interrupted_rewrite_leaves_nothing(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
@@ -283,6 +297,21 @@ def test_bad_arguments_write_nothing(models: Path, tmp_path: Path):
     with pytest.raises(ModelError, match="inside the source"):
         fuse_saved_model(models / "tf2", models / "tf2" / "dst")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_malformed_graph_is_a_model_error(models: Path, tmp_path: Path):
+    source = tmp_path / "src"
+    shutil.copytree(models / "v1_ref", source)
+    proto = read_saved_model(source).proto
+    for node in proto.meta_graphs[0].graph_def.node:
+        if node.op == "SparseFillEmptyRows":
+            del node.input[2:]
+    (source / "saved_model.pb").write_bytes(proto.SerializeToString())
+    with pytest.raises(ModelError, match="makes no sense to fusion"):
+        explain_saved_model(source)
+    with pytest.raises(ModelError, match="makes no sense to fusion"):
+        fuse_saved_model(source, tmp_path / "dst")
+    assert os.listdir(tmp_path) == ["src"]
 
 
 def test_explain_says_what_a_rewrite_would_do(models: Path, rewritten: dict[str, Path]):

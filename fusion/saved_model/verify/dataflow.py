@@ -122,13 +122,11 @@ class Meaning:
         rows: the rows of the smallest table that values of this source index.
         sparse: triples (indices, values, dense_shape) of inputs that form a sparse tensor.
         examples: inputs that hold serialized Examples, with their features.
-        tables: the rows of every table seen.
     """
 
     rows: dict[Source, int] = field(default_factory=dict)
     sparse: set[tuple[str, str, str]] = field(default_factory=set)
     examples: dict[str, ExampleSpec] = field(default_factory=dict)
-    tables: set[int] = field(default_factory=set)
 
 
 def input_meaning(graph: graph_pb2.GraphDef, inputs: Mapping[str, str]) -> Meaning:
@@ -227,11 +225,9 @@ class _Analysis:
             return frozenset({Text(tuple(tensor_util.MakeNdarray(tensor).ravel().tolist()))})
         return self._table(dims[0].size) if len(dims) == 2 else _NOTHING
 
-    def _table(self, rows: int) -> Atoms:
-        if rows < 1:
-            return _NOTHING
-        self.meaning.tables.add(rows)
-        return frozenset({Table(rows)})
+    @staticmethod
+    def _table(rows: int) -> Atoms:
+        return frozenset({Table(rows)}) if rows > 0 else _NOTHING
 
     def _parsed(self, node: node_def_pb2.NodeDef, data: Sequence[Atoms]) -> dict[int, Atoms]:
         keys = [next((a.values for a in atoms if isinstance(a, Text)), ()) for atoms in data]

@@ -1,0 +1,227 @@
+"""Named near misses: each is one step away from a lookup, and the reason says which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.python.framework import tensor_util
+
+from fusion.passes.graph_view import GraphView
+from fusion.passes.recognise import Recognition, recognise_all
+from tests.passes import stock_graphs as stock
+from tests.passes.stock_graphs import Case
+
+v1 = tf.compat.v1
+FILL = "embedding_lookup/SparseFillEmptyRows/SparseFillEmptyRows"
+Nodes = dict[str, node_def_pb2.NodeDef]
+
+
+def recognised(graph_def: graph_pb2.GraphDef) -> Recognition:
+    (found,) = recognise_all(GraphView.of_graph(graph_def))
+    return found
+
+
+def reason(graph_def: graph_pb2.GraphDef) -> tuple[str, str]:
+    found = recognised(graph_def)
+    assert found.spec is None
+    assert found.failure is not None
+    assert not found.failure
+    return found.failure.reason, found.failure.node
+
+
+def built(build: Callable[[tf.SparseTensor, Any], Any]) -> graph_pb2.GraphDef:
+    with tf.Graph().as_default() as graph:
+        build(stock.sparse_placeholder(Case()), tf.constant(stock.table_values()))
+        return graph.as_graph_def()
+
+
+def test_a_lookup_is_recognised() -> None:
+    spec = recognised(stock.build(Case(combiner="sqrtn"))).spec
+    assert spec is not None
+    assert str(spec).splitlines() == [
+        "lookup embedding_lookup/embedding_lookup_sparse",
+        "  ids      int64 values=ids/values indices=ids/indices shape=ids/shape",
+        "  keep     id >= 0",
+        "  empty    zeros",
+        "  table    resource table float[20, 6] beside loc:@table",
+        "  combine  sqrtn",
+        "  output   embedding_lookup/Reshape_2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("case", "flattened", "default_id", "output"),
+    [
+        (Case(), False, None, "embedding_lookup/Reshape_2"),
+        (Case(default_id=0), False, 0, "embedding_lookup/Reshape_1"),
+        (Case(default_id=4), False, 4, "embedding_lookup/Reshape_1"),
+        (Case(rank=3), True, None, "embedding_lookup"),
+        (Case(rank=None), True, None, "embedding_lookup"),
+        (Case(rank=3, default_id=4), True, 4, "embedding_lookup"),
+    ],
+    ids=str,
+)
+def test_what_is_read_and_replaced(
+    case: Case, flattened: bool, default_id: int | None, output: str
+) -> None:
+    spec = recognised(stock.build(case)).spec
+    assert spec is not None
+    assert (spec.ids.flattened, spec.default_id) == (flattened, default_id)
+    assert str(spec.output) == output
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (
+            lambda ids, table: tf.nn.embedding_lookup_sparse(table, ids, None),
+            "empty rows are not filled: the result has max(row) + 1 rows",
+        ),
+        (
+            lambda ids, table: tf.nn.embedding_lookup_sparse(
+                table, tf.sparse.fill_empty_rows(ids, np.int64(0))[0], None
+            ),
+            "the ids are not pruned by a gather of the kept entries",
+        ),
+        (
+            lambda ids, table: tf.nn.safe_embedding_lookup_sparse(
+                tf.stack([table, table], 2), ids, default_id=0
+            ),
+            "the table is not known to be a matrix",
+        ),
+        (
+            lambda ids, table: tf.nn.safe_embedding_lookup_sparse(
+                tf.constant(np.ones((4, 3, 2), np.float32)), ids, default_id=0
+            ),
+            "the table has 3 dimensions, not 2",
+        ),
+        (
+            lambda ids, table: tf.sparse.segment_sum(table, [0, 1], [0, 1], num_segments=4),
+            "the number of rows is given as an argument",
+        ),
+        (
+            lambda ids, table: tf.sparse.segment_mean(table, [0, 1], [0, 1]),
+            "the segment ids are not the row numbers of a SparseTensor",
+        ),
+        (
+            lambda ids, table: tf.math.segment_sum(table, tf.range(stock.ROWS)),
+            "the segment sum does not reduce looked-up rows",
+        ),
+    ],
+)
+def test_other_segment_reductions(build: Callable[..., Any], expected: str) -> None:
+    assert reason(built(build))[0] == expected
+
+
+def _constant(name: str, value: Any) -> Callable[[Nodes], None]:
+    def change(nodes: Nodes) -> None:
+        nodes[name].attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto(value))
+
+    return change
+
+
+def _input(name: str, position: int, text: str) -> Callable[[Nodes], None]:
+    def change(nodes: Nodes) -> None:
+        nodes[name].input[position] = text
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "expected", "node"),
+    [
+        (
+            _constant("embedding_lookup/GreaterEqual/y", np.int64(1)),
+            "ids are not compared with 0",
+            "embedding_lookup/GreaterEqual/y",
+        ),
+        (
+            _constant("embedding_lookup/SparseFillEmptyRows/Const", np.int64(2)),
+            "empty rows get an id other than 0 and are zeroed as well",
+            "embedding_lookup",
+        ),
+        (
+            _constant("embedding_lookup/SparseFillEmptyRows/Const", np.int64(-1)),
+            "the id for empty rows is negative",
+            "embedding_lookup/SparseFillEmptyRows/Const",
+        ),
+        (
+            _input(FILL, 3, "embedding_lookup/Prod"),
+            "the id for empty rows is not a constant",
+            "embedding_lookup/Prod",
+        ),
+        (
+            _input("embedding_lookup/GreaterEqual", 0, "other"),
+            "ids are pruned by the values of another tensor",
+            "other",
+        ),
+        (
+            _input("embedding_lookup/GatherV2_2", 1, "other"),
+            "indices and values are pruned differently",
+            "other",
+        ),
+        (
+            _input("embedding_lookup/Reshape_1", 0, "flags"),
+            "the mask is not that of this lookup's empty rows",
+            "embedding_lookup/Reshape_1",
+        ),
+        (
+            _constant("embedding_lookup/strided_slice/stack", np.array([0], np.int32)),
+            "the mask of empty rows is not tiled to the width of a row",
+            "embedding_lookup/Tile",
+        ),
+        (
+            _input("embedding_lookup", 1, "embedding_lookup/embedding_lookup_sparse"),
+            "empty rows are not replaced by zeros",
+            "embedding_lookup/embedding_lookup_sparse",
+        ),
+        (
+            _input("embedding_lookup/embedding_lookup_sparse/embedding_lookup", 1, "other"),
+            "the gathered ids are not the unique ids of this lookup",
+            "embedding_lookup/embedding_lookup_sparse/embedding_lookup",
+        ),
+        (
+            _input("embedding_lookup/embedding_lookup_sparse/Unique", 0, "other"),
+            "the unique ids are not those of the filled rows",
+            "embedding_lookup/embedding_lookup_sparse/Unique",
+        ),
+        (
+            _constant(
+                "embedding_lookup/embedding_lookup_sparse/strided_slice/stack",
+                np.array([0, 1], np.int32),
+            ),
+            "the segment ids are not column 0 of the indices",
+            "embedding_lookup/embedding_lookup_sparse/strided_slice",
+        ),
+    ],
+)
+def test_one_wrong_step(change: Callable[[Nodes], None], expected: str, node: str) -> None:
+    graph_def = stock.build(Case())
+    for name, dtype in (("other", 9), ("flags", 10)):
+        graph_def.node.add(name=name, op="Placeholder").attr["dtype"].type = dtype
+    change({node.name: node for node in graph_def.node})
+    assert reason(graph_def) == (expected, node)
+
+
+def test_ids_that_are_no_matrix() -> None:
+    graph_def = stock.build(Case())
+    nodes = {node.name: node for node in graph_def.node}
+    for name in ("ids/shape", "ids/indices"):
+        nodes[name].attr["shape"].shape.unknown_rank = True
+        del nodes[name].attr["shape"].shape.dim[:]
+    nodes["embedding_lookup/GatherV2_1"].input[0] = "ids/indices"
+    nodes["embedding_lookup/Identity"].input[0] = "ids/shape"
+    assert reason(graph_def) == ("the ids are not known to form a matrix", "ids/indices")
+
+
+def test_a_weighted_column_is_one_column() -> None:
+    def weighted(ids: tf.SparseTensor, table: Any) -> Any:
+        weights = tf.sparse.map_values(lambda v: tf.cast(v, tf.float32), ids)
+        return tf.nn.safe_embedding_lookup_sparse(table, ids, weights, combiner="sqrtn")
+
+    assert reason(built(weighted))[0] == "the lookup is weighted"
