@@ -39,8 +39,8 @@ def fused(fill, prune, use_weights, prune_weights, default_id=-1, default_weight
 
 
 def weighed(weights, ids):
-    """A loss that depends on what an entry is, not on its place."""
-    return tf.reduce_sum(weights * tf.cos(tf.cast(ids, weights.dtype)))
+    """A loss whose gradient depends on what an entry is, not on its place."""
+    return tf.reduce_sum(weights * (0.375 * tf.cast(ids, weights.dtype) + 1))
 
 
 def stock(fill, prune, use_weights, prune_weights, default_id=-1, default_weight=1.0):
