@@ -1,8 +1,11 @@
-"""The installed distribution: version, dependencies, entry point, files."""
+"""The installed distribution: version, dependencies, command, files."""
 
 import importlib.metadata
 import importlib.resources
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 from fusion.version import __version__
 
@@ -22,13 +25,43 @@ def test_supported_python_and_tensorflow_are_declared() -> None:
     assert set(tensorflow.removeprefix("tensorflow").split(",")) == {">=2.18", "<2.22"}
 
 
-def test_command_line_entry_point() -> None:
-    (script,) = (
-        entry
-        for entry in importlib.metadata.entry_points(group="console_scripts")
-        if entry.dist is not None and entry.dist.name == DISTRIBUTION
+def test_command_is_installed_beside_python() -> None:
+    command = Path(sys.executable).with_name("fusion")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"fusion, version {__version__}\n"
+    assert done.stderr == ""
+
+
+def test_errors_are_one_line_and_verbose_adds_the_rest() -> None:
+    command = Path(sys.executable).with_name("fusion")
+    arguments = [str(command), "inspect", "/nowhere"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "fusion: error: /nowhere: no such file or directory\n"
+    arguments.append("--verbose")
+    verbose = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert verbose.returncode == 2
+    assert "Traceback" in verbose.stderr
+    assert done.stderr in verbose.stderr
+
+
+def test_a_package_that_cannot_work_is_one_line_too(tmp_path: Path) -> None:
+    command = Path(sys.executable).with_name("fusion")
+    broken = tmp_path / "fusion"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise ImportError('no TF_Something\\nhere')")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
+            f"exec(open({str(command)!r}).read())",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert (script.name, script.value) == ("fusion", "fusion.cli:main")
+    assert (done.returncode, done.stderr) == (2, "fusion: error: no TF_Something here\n")
 
 
 def test_package_says_that_it_is_typed() -> None:

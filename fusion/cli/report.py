@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,10 +15,6 @@ if TYPE_CHECKING:
 
 _PLAIN_WIDTH = 200
 _NAMES_SHOWN = 3
-
-# The lines of a printed LookupSpec that tell the table's dtype and shape, and the combiner.
-_SHAPE = re.compile(r"^ +table .*? (\w+\[[^]]*\])", re.MULTILINE)
-_COMBINER = re.compile(r"^ +combine +(\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -76,15 +70,15 @@ def column_table(report: FusionReport) -> Table:
     """Returns a table with a row for every column: what it is, and why it is not fused."""
     table = _table("column", "table", "combiner", "fused", "why not", "node")
     for column in distinct_columns(report):
-        specs = [copy.spec or "" for copy in column.copies]
+        spec = next((copy.spec for copy in column.copies if copy.spec is not None), None)
         refusal = column.refusal
         table.add_row(
             *map(
                 Text,
                 (
                     column.name,
-                    _first(_SHAPE, specs),
-                    _first(_COMBINER, specs),
+                    "" if spec is None else spec.matrix,
+                    "" if spec is None else spec.combiner,
                     "yes" if refusal is None else "no",
                     "" if refusal is None else refusal.reason or "",
                     "" if refusal is None else _place(refusal),
@@ -112,10 +106,6 @@ def refusal_table(report: FusionReport) -> Table:
 def _place(column: ColumnReport) -> str:
     node = column.node or column.anchor
     return f"{column.function}: {node}" if column.function else node
-
-
-def _first(pattern: re.Pattern[str], texts: Iterable[str]) -> str:
-    return next((found[1] for text in texts if (found := pattern.search(text))), "")
 
 
 def _table(*headings: str) -> Table:

@@ -99,7 +99,7 @@ def _column(view: GraphView, one: Recognition, failure: NoMatch | None) -> Colum
         fused=failure is None,
         reason=failure.reason if failure is not None else None,
         node=failure.node if failure is not None else None,
-        spec=str(one.spec) if one.spec is not None else None,
+        spec=one.spec,
     )
 
 

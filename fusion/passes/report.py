@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2
+
+from fusion.passes.spec import LookupSpec
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class ColumnReport:
         fused: whether the column was (for explain: would be) rewritten.
         reason: why not; None for a fused column.
         node: the node at which recognition stopped; None for a fused column.
-        spec: the printed `LookupSpec` as far as the column was understood, or None.
+        spec: what the column computes, if all of it was understood.
     """
 
     name: str
@@ -29,7 +31,12 @@ class ColumnReport:
     fused: bool
     reason: str | None = None
     node: str | None = None
-    spec: str | None = None
+    spec: LookupSpec | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns strings and a truth value, ready for JSON; the spec as it prints."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**plain, "spec": None if self.spec is None else str(self.spec)}
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class FusionReport:
             "total": len(self.columns),
             "nodes_before": self.nodes_before,
             "nodes_after": self.nodes_after,
-            "columns": [asdict(column) for column in self.columns],
+            "columns": [column.to_dict() for column in self.columns],
         }
 
     def __str__(self) -> str:

@@ -76,11 +76,15 @@ class LookupSpec:
     combiner: str
     output: Tensor
 
+    @property
+    def matrix(self) -> str:
+        """The table's dtype and static shape, as people write them."""
+        return _dtype(self.table.dtype) + _size((self.table.rows, self.table.dim))
+
     def __str__(self) -> str:
         ids, table = self.ids, self.table
         place = f" on {table.device}" if table.device else ""
         beside = f" beside {', '.join(table.colocation)}" if table.colocation else ""
-        matrix = _dtype(table.dtype) + _size((table.rows, table.dim))
         flat = " flattened" if ids.flattened else ""
         kept = "id >= 0" if self.prune else "all"
         empty = "none" if not self.fill else "zeros" if self.default_id is None else self.default_id
@@ -91,7 +95,7 @@ class LookupSpec:
                 f"indices={ids.indices} shape={ids.dense_shape}",
                 f"  keep     {kept}",
                 f"  empty    {empty}",
-                f"  table    {table.kind} {table.tensor} {matrix}{place}{beside}",
+                f"  table    {table.kind} {table.tensor} {self.matrix}{place}{beside}",
                 f"  combine  {self.combiner}",
                 f"  output   {self.output}",
             ]

@@ -356,8 +356,9 @@ def output_matrix(
     frame: int, arg: int, position: int, rows: int, columns: int, dtype: type
 ) -> Array:
     """A new tensor [rows, columns] for output `arg`; no rows if it cannot be had."""
+    # A matrix without columns has rows, though no address.
     address = _output(frame, arg, position, 2, rows, columns, dtype)
-    return carray(pointer(address, dtype), (rows if address != 0 else 0, columns))
+    return carray(pointer(address, dtype), (int64(0) if failed(frame) else rows, columns))
 
 
 @jit
@@ -397,7 +398,7 @@ def scratch(frame: int, count: int, dtype: type) -> Array:
 def scratch_matrix(frame: int, rows: int, columns: int, dtype: type) -> Array:
     """An array [rows, columns] for the length of the call; no rows on failure."""
     address = _scratch(frame, rows * columns, dtype)
-    return carray(pointer(address, dtype), (rows if address != 0 else 0, columns))
+    return carray(pointer(address, dtype), (int64(0) if failed(frame) else rows, columns))
 
 
 # --- the call -------------------------------------------------------------------------------

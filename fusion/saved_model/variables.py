@@ -6,7 +6,6 @@ the calls, starting at the main graph, and from what the object graph binds to r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,9 +17,6 @@ from fusion.passes.graph_view import GraphView, Shape, Tensor
 from fusion.passes.report import ColumnReport, FusionReport
 from fusion.passes.signatures import OpSignatures
 from fusion.saved_model.calls import callees, first_argument
-
-# The line of a printed LookupSpec that tells the table.
-_TABLE_LINE = re.compile(r"^ +table +\w+ (?P<tensor>\S+) \w+\[(?P<size>[^]]*)\]", re.MULTILINE)
 
 _VARIABLE_OPS = frozenset(["VarHandleOp", "VariableV2", "Variable"])
 
@@ -39,15 +35,15 @@ def named_columns(report: FusionReport, meta: meta_graph_pb2.MetaGraphDef) -> Fu
 
 
 def _named(column: ColumnReport, known: Mapping[tuple[str, str], Variable]) -> ColumnReport:
-    table = _TABLE_LINE.search(column.spec or "")
-    if table is None or column.spec is None:
+    if column.spec is None:
         return column
-    variable = known.get((column.function, table["tensor"]))
-    if variable is None:
+    table = column.spec.table
+    variable = known.get((column.function, table.tensor.node))
+    if variable is None or len(variable.shape) != 2:
         return column
-    size = ", ".join("?" if n is None else str(n) for n in variable.shape)
-    spec = f"{column.spec[: table.start('size')]}{size}{column.spec[table.end('size') :]}"
-    return replace(column, name=variable.name, spec=spec)
+    rows, dim = variable.shape
+    table = replace(table, name=variable.name, rows=rows, dim=dim)
+    return replace(column, name=variable.name, spec=replace(column.spec, table=table))
 
 
 def argument_variables(meta: meta_graph_pb2.MetaGraphDef) -> dict[tuple[str, str], Variable]:

@@ -15,22 +15,17 @@ from tests.saved_model.test_rewrite import WrongPass
 
 ROOT = Path(__file__).parents[2]
 
-# What TensorFlow itself logs while it is imported.
-_LOG = re.compile(r"WARNING: All log messages|[IWE]\d{4} |To enable the following|$")
+COMMAND = str(Path(sys.executable).with_name("fusion"))
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "fusion.cli", *map(str, arguments)],
+        [COMMAND, *map(str, arguments)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-
-
-def error_lines(stderr: str) -> list[str]:
-    return [line for line in stderr.splitlines() if not _LOG.match(line)]
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]):
@@ -142,12 +137,12 @@ def test_an_interrupt_is_one_line(
 
     monkeypatch.setattr(saved_model, "explain_saved_model", interrupt)
     assert main(["inspect", "model"]) == 130
-    assert error_lines(capsys.readouterr().err) == ["fusion: error: interrupted"]
+    assert capsys.readouterr().err.strip() == "fusion: error: interrupted"
 
 
 def test_a_termination_during_the_verification_leaves_nothing(models: Path, tmp_path: Path):
     child = subprocess.Popen(
-        [sys.executable, "-m", "fusion.cli", "rewrite", str(models / "tf2"), str(tmp_path / "dst")],
+        [COMMAND, "rewrite", str(models / "tf2"), str(tmp_path / "dst")],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
@@ -159,5 +154,5 @@ def test_a_termination_during_the_verification_leaves_nothing(models: Path, tmp_
     child.terminate()
     _, stderr = child.communicate(timeout=60)
     assert child.returncode == 130
-    assert error_lines(stderr) == ["fusion: error: interrupted"]
+    assert stderr.strip() == "fusion: error: interrupted"
     assert os.listdir(tmp_path) == []

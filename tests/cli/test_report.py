@@ -2,12 +2,7 @@ from __future__ import annotations
 
 from fusion.cli.report import column_table, console, distinct_columns, refusal_table, totals
 from fusion.passes.report import ColumnReport, FusionReport
-
-SPEC = """lookup anchor
-  ids      int64 values=v indices=i shape=s
-  table    resource t float[40, 8] beside loc:@x
-  combine  mean
-  output   o"""
+from tests.specs import SPEC
 
 
 def _column(name: str, function: str = "", reason: str | None = None) -> ColumnReport:

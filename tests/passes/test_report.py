@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 from fusion.passes.report import ColumnReport, FusionReport, FusionResult
+from tests.specs import SPEC
 
-FUSED = ColumnReport("table", "", "lookup", fused=True, spec="lookup ...")
+FUSED = ColumnReport("table", "", "lookup", fused=True, spec=SPEC)
 STOCK = ColumnReport("other", "f", "sums", fused=False, reason="weighted", node="mul")
 
 
@@ -28,6 +29,7 @@ def test_the_dict_is_ready_for_json() -> None:
     assert (found["fused"], found["total"], found["nodes_after"]) == (1, 2, 60)
     assert found["columns"][1]["reason"] == "weighted"
     assert found["columns"][0]["reason"] is None
+    assert found["columns"][0]["spec"].startswith("lookup anchor\n")
 
 
 def test_merging_adds_up() -> None:
