@@ -74,6 +74,29 @@ def first_outside(places: Array, count: int) -> int:
 
 
 @jit
+def first_repeated(permutation: Array, counts: Array, firsts: Array, seen: Array) -> int:
+    """The place of the first pair of a permutation that an earlier one equals, or -1.
+
+    Args:
+      permutation: int32 [u, 2], shard and place inside it, all inside the shards.
+      counts: int64 [P], rows of each shard, u in all.
+      firsts: scratch, int64 [P].
+      seen: scratch, bool [u].
+    """
+    seen[:] = False
+    first = 0
+    for shard in range(counts.shape[0]):
+        firsts[shard] = first
+        first += counts[shard]
+    for k in range(permutation.shape[0]):
+        row = firsts[permutation[k, 0]] + permutation[k, 1]
+        if seen[row]:
+            return k
+        seen[row] = True
+    return -1
+
+
+@jit
 def locate_rows(
     permutation: Array, bases: Array, counts: Array, row_bytes: int, addresses: Array
 ) -> int:

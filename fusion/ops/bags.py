@@ -99,6 +99,17 @@ def row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
             text = "partition_permutation[%lld] = [%lld, %lld] is not a row of emb_shards"
             shard, place = int64(permutation[bad, 0]), int64(permutation[bad, 1])
             fail(frame, INVALID_ARGUMENT, text, bad, shard, place)
+            return addresses
+        if n_shards > 1:
+            seen = scratch(frame, total, np.bool_)
+            firsts = scratch(frame, n_shards, np.int64)
+            if failed(frame):
+                return addresses
+            bad = kernels.first_repeated(permutation, counts, firsts, seen)
+            if bad >= 0:
+                text = "partition_permutation[%lld] = [%lld, %lld] stands there twice"
+                shard, place = int64(permutation[bad, 0]), int64(permutation[bad, 1])
+                fail(frame, INVALID_ARGUMENT, text, bad, shard, place)
         return addresses
 
     @jit

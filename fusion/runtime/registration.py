@@ -18,7 +18,7 @@ from tensorflow.python.framework import dtypes, kernels, op_def_registry, ops
 from fusion.runtime import layout, library, objects
 from fusion.runtime.spec import Attr, OpSpec, as_dtype
 
-_INTERNAL = 13
+_INVALID_ARGUMENT, _INTERNAL = 3, 13
 _CREATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
 _lock = threading.RLock()
@@ -163,8 +163,9 @@ class _Creator:
             words = [_attr_word(construction, attr) for attr in self.spec.value_attrs]
             address = kernel_address(self.spec, self.device, types)
         except Exception as error:
+            code = _INVALID_ARGUMENT if isinstance(error, ValueError) else _INTERNAL
             with library.Status() as status:
-                status.set(_INTERNAL, f"{self.spec.name}: {error}")
+                status.set(code, f"{self.spec.name}: {error}")
                 library.load().TF_OpKernelConstruction_Failure(
                     ctypes.c_void_p(construction), status.address
                 )
@@ -219,6 +220,8 @@ def _attr_word(construction: int, attr: Attr) -> int:
     if attr.kind == "int":
         number = ctypes.c_int64()
         _read_attr("Int64", construction, attr.name, ctypes.byref(number))
+        if attr.maximum is not None and number.value > attr.maximum:
+            raise ValueError(f"{attr.name} must be at most {attr.maximum}, not {number.value}")
         return number.value
     if attr.kind == "bool":
         flag = ctypes.c_ubyte()

@@ -12,6 +12,7 @@ clip_rows = callable_from_python(combine.clip_rows)
 locate_rows = callable_from_python(combine.locate_rows)
 first_unsorted = callable_from_python(combine.first_unsorted)
 first_outside = callable_from_python(combine.first_outside)
+first_repeated = callable_from_python(combine.first_repeated)
 
 NO_FLAGS = np.zeros(0, bool)
 
@@ -217,6 +218,16 @@ def test_a_pair_outside_the_shards_is_reported(pair):
     permutation = np.array([[0, 0], pair], np.int32)
     bases, counts = np.array([1000, 5000]), np.array([2, 1])
     assert locate_rows(permutation, bases, counts, 16, np.empty(2, np.int64)) == 1
+
+
+@pytest.mark.parametrize(
+    ("pairs", "bad"),
+    [([], -1), ([(0, 0), (1, 0), (0, 1)], -1), ([(0, 1), (1, 0), (0, 1)], 2), ([(1, 0)] * 3, 1)],
+)
+def test_a_pair_that_stands_twice_is_reported(pairs, bad):
+    permutation = np.array(pairs, np.int32).reshape(-1, 2)
+    firsts, seen = np.empty(2, np.int64), np.empty(3, np.bool_)
+    assert first_repeated(permutation, np.array([2, 1]), firsts, seen) == bad
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -99,6 +99,7 @@ BAD_VALUES = [
     ("post", "partition_permutation", [[-1, 0], [1, 0], [0, 1]], r"permutation\[0\] = \[-1, 0\]"),
     ("post", "partition_permutation", [[0, -9], [1, 0], [0, 1]], r"permutation\[0\] = \[0, -9\]"),
     ("post", "partition_permutation", [[0, 0]], r"permutation has 1 rows, but .* 3"),
+    ("post", "partition_permutation", [[0, 0], [1, 0], [0, 0]], r"\[2\] = \[0, 0\] stands.*twice"),
     ("post", "sp_dense_shape", [4, 9], r"is_row_empty has 3 rows, but sp_dense_shape says 4"),
     ("post", "sp_dense_shape", [-3, 9], r"is_row_empty has 3 rows, but sp_dense_shape says -3"),
     ("grad", "unique_idxs", [0, 3, 0], r"unique_idxs\[1\] = 3 .*\[0, 3\)"),
@@ -110,6 +111,7 @@ BAD_VALUES = [
     ),
     ("grad", "partition_permutation", [[0, 0], [1, 1], [0, 1]], r"permutation\[1\] = \[1, 1\]"),
     ("grad", "partition_permutation", [[0, 0]], r"permutation has 1 rows, but .* 3"),
+    ("grad", "partition_permutation", [[1, 0], [0, 1], [0, 1]], r"\[2\] = \[0, 1\] stands.*twice"),
 ]
 
 
@@ -316,3 +318,17 @@ def test_a_huge_batch_is_an_error_not_a_crash():
 def test_a_huge_last_row_is_an_error_not_a_crash(row):
     with pytest.raises(tf.errors.ResourceExhaustedError):
         post(indices_before_unique=[[0, 0], [0, 0], [row, 0]], row_count="last_row")
+
+
+def test_an_attr_that_no_kernel_takes_is_refused_in_a_graph_from_elsewhere():
+    with tf.Graph().as_default() as graph:
+        ids = tf.constant([1, 2], tf.int64, name="ids")
+        shapes = [tf.constant([2, 1], tf.int64, name=f"shape{p}") for p in range(2)]
+        ops.partition_with_permutation(ids, shapes, name="split")
+        definition = graph.as_graph_def()
+    (node,) = (node for node in definition.node if node.op == "PartitionWithPermutation")
+    node.attr["partition_axis"].i = 1
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(definition, name="")
+        with tf.compat.v1.Session() as session, pytest.raises(RUN_TIME, match="partition_axis.*1"):
+            session.run("split:0")
