@@ -53,7 +53,7 @@ WEIGHTS = Arg("sp_weights_values", "Tw", "[m]", when="use_sparse_weights", doc="
 
 
 def row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
-    """Jitted functions that locate the rows of the unique ids, checked, and clip them."""
+    """A jitted function that locates the rows of the unique ids, checked."""
     import numpy as np
 
     from fusion.cpu_ops import combine as kernels
@@ -66,7 +66,6 @@ def row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
         list_length,
         matrix,
         scratch,
-        scratch_matrix,
         size,
     )
 
@@ -112,6 +111,20 @@ def row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
                 fail(frame, INVALID_ARGUMENT, text, bad, shard, place)
         return addresses
 
+    return find_rows
+
+
+def row_clipper(spec: OpSpec, types: Mapping[str, str]) -> Any:
+    """A jitted function that replaces located rows by their clipped copies."""
+    import numpy as np
+
+    from fusion.cpu_ops import combine as kernels
+    from fusion.runtime.jit import jit
+    from fusion.runtime.native import failed, scratch, scratch_matrix, size
+
+    dtype, item = numba_dtype(types["T"]), np.dtype(types["T"]).itemsize
+    arg = spec.places
+
     @jit
     def clip(frame: int, addresses: Any, limit: float) -> Any:
         """Replaces rows by their clipped copies; nothing if `limit` < 0."""
@@ -127,7 +140,7 @@ def row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
             clipped[k] = copies.ctypes.data + k * dim * item
         return clipped
 
-    return find_rows, clip
+    return clip
 
 
 def bag_grouper(spec: OpSpec) -> Any:

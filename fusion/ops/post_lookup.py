@@ -17,6 +17,7 @@ from fusion.ops.bags import (
     SHARDS,
     WEIGHTS,
     bag_grouper,
+    row_clipper,
     row_finder,
 )
 from fusion.ops.common import numba_dtype
@@ -47,7 +48,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
 
     dtype, tw = numba_dtype(types["T"]), numba_dtype(types["Tw"])
     slot, arg = spec.slots, spec.places
-    find_rows, clip = row_finder(spec, types)
+    find_rows, clip = row_finder(spec, types), row_clipper(spec, types)
     group = bag_grouper(spec)
 
     @jit

@@ -330,5 +330,5 @@ def test_an_attr_that_no_kernel_takes_is_refused_in_a_graph_from_elsewhere():
     node.attr["partition_axis"].i = 1
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(definition, name="")
-        with tf.compat.v1.Session() as session, pytest.raises(RUN_TIME, match="partition_axis.*1"):
+        with tf.compat.v1.Session() as session, pytest.raises(RUN_TIME, match=r"partition_axis.*1"):
             session.run("split:0")
