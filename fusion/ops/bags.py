@@ -69,7 +69,7 @@ def row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
         size,
     )
 
-    dtype, item = numba_dtype(types["T"]), np.dtype(types["T"]).itemsize
+    item = np.dtype(types["T"]).itemsize
     arg = spec.places
 
     @jit
