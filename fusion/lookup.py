@@ -13,11 +13,12 @@ import tensorflow as tf
 from tensorflow.python.ops.variables import PartitionedVariable
 
 from fusion import ops
-from fusion.ops.common import FLOATS_WITH_KERNELS, IDS
+from fusion.ops.common import COMBINERS, FLOATS_WITH_KERNELS, IDS
 
-_COMBINERS = ("mean", "sqrtn", "sum")
 _STRATEGIES = ("div", "mod")
-_VERSIONS = ("v2",)
+
+#: The families of fused ops.
+VERSIONS = ("v2",)
 
 #: Value of the ops' default_id and max_norm attrs that means "none".
 _NONE = -1
@@ -66,8 +67,8 @@ def fused_safe_embedding_lookup_sparse(
       tf.errors.InvalidArgumentError: at run time, an id outside the table, a row outside the
         dense shape, a negative dense shape or lengths that disagree.
     """
-    if fusion_version not in _VERSIONS:
-        raise ValueError(f"fusion_version must be one of {_VERSIONS}, got {fusion_version!r}")
+    if fusion_version not in VERSIONS:
+        raise ValueError(f"fusion_version must be one of {VERSIONS}, got {fusion_version!r}")
     _check_blocknums(blocknums)
     options = LookupOptions.checked(
         combiner, partition_strategy, max_norm, default_id, prune, fill_empty_row=True
@@ -162,8 +163,8 @@ class LookupOptions:
           ValueError, TypeError: naming the argument and what was given.
         """
         combiner = "mean" if combiner is None else combiner
-        if combiner not in _COMBINERS:
-            raise ValueError(f"combiner must be one of {_COMBINERS}, got {combiner!r}")
+        if combiner not in COMBINERS:
+            raise ValueError(f"combiner must be one of {COMBINERS}, got {combiner!r}")
         strategy = "div" if partition_strategy is None else partition_strategy
         if strategy not in _STRATEGIES:
             raise ValueError(f"partition_strategy must be one of {_STRATEGIES}, got {strategy!r}")

@@ -1,7 +1,4 @@
-"""The command group and what holds for every command: options, errors, exit statuses.
-
-TensorFlow is imported inside the commands that need it, so that help and usage errors are quick.
-"""
+"""The command group and what holds for every command: options, errors, exit statuses."""
 
 from __future__ import annotations
 
@@ -20,6 +17,7 @@ from fusion.cli.doctor import doctor
 from fusion.cli.inspect import inspect
 from fusion.cli.rewrite import rewrite
 from fusion.cli.verify import verify
+from fusion.saved_model.errors import ModelError
 from fusion.version import __version__
 
 USAGE = 2
@@ -75,8 +73,7 @@ def _explained(error: Exception) -> tuple[str, int]:
     text = " ".join(str(error).split())
     if isinstance(error, click.ClickException):
         return error.format_message(), USAGE
-    if type(error).__module__ == "fusion.saved_model.errors":
-        # Recognised by its module: importing the class would import TensorFlow.
+    if isinstance(error, ModelError):
         return text, USAGE
     if isinstance(error, ImportError):
         return f"{text}; see `fusion doctor`", USAGE

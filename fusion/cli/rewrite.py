@@ -26,17 +26,26 @@ if TYPE_CHECKING:
     help="What the lookups become: ops of this package.",
 )
 @click.option("--no-verify", is_flag=True, help="Skip the comparison of the two models.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=1800.0,
+    show_default=True,
+    help="Seconds that loading and running one model may take.",
+)
 @click.option("--report", "report_file", help="Also write the report to this file, as JSON.")
-def rewrite(src: str, dst: str, target: str, no_verify: bool, report_file: str | None) -> None:
+def rewrite(
+    src: str, dst: str, target: str, no_verify: bool, timeout: float, report_file: str | None
+) -> None:
     """Write to DST the SavedModel SRC with its embedding columns fused.
 
-    DST is compared with SRC on generated inputs, to the bit, before it appears. SRC is never
-    changed. Run `import fusion` before loading DST.
+    DST's signatures are compared with SRC's on generated inputs, to the bit, before it appears.
+    SRC is never changed. Run `import fusion` before loading DST.
     """
     _check_report_file(report_file)
     from fusion.saved_model import rewrite_saved_model
 
-    done = rewrite_saved_model(src, dst, target, verify=not no_verify)
+    done = rewrite_saved_model(src, dst, target, verify=not no_verify, timeout=timeout)
     if report_file is not None:
         _write_report(report_file, done)
     _show(done, dst)
@@ -78,4 +87,7 @@ def _show(done: Rewrite, dst: str) -> None:
     verification = done.verification
     checked = "not verified" if verification is None else f"verified: {verification.summary()}"
     out.print(checked, markup=False)
+    if done.unchecked:
+        names = ", ".join(done.unchecked)
+        out.print(f"not compared, since no signature runs them: {names}", markup=False)
     out.print(f"wrote {dst}; run `import fusion` before loading it", markup=False)

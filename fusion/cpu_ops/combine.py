@@ -124,12 +124,14 @@ def locate_rows(
 
 
 @jit
-def _row(address: int, dim: int, dtype: type) -> Array:
+def row_at(address: int, dim: int, dtype: type) -> Array:
+    """The row [dim] at an address."""
     return carray(pointer(address, dtype), (dim,))
 
 
 @jit
-def _norm(row: Array) -> Any:
+def row_norm(row: Array) -> Any:
+    """The L2 norm of a row."""
     total = row[0] * row[0] if row.shape[0] > 0 else row.dtype.type(0)
     for d in range(1, row.shape[0]):
         total += row[d] * row[d]
@@ -146,21 +148,23 @@ def clip_rows(addresses: Array, limit: float, dtype: type, clipped: Array) -> No
     dim = clipped.shape[1]
     limit = dtype(limit)
     for k in range(addresses.shape[0]):
-        row = _row(addresses[k], dim, dtype)
-        norm = _norm(row)
+        row = row_at(addresses[k], dim, dtype)
+        norm = row_norm(row)
         bound = limit if norm <= limit else norm
         for d in range(dim):
             clipped[k, d] = row[d] * limit / bound
 
 
 @jit
-def _copy(row: Array, out: Array) -> None:
+def copy_row(row: Array, out: Array) -> None:
+    """Sets `out` to a row."""
     for d in range(out.shape[0]):
         out[d] = row[d]
 
 
 @jit
-def _add(row: Array, out: Array) -> None:
+def add_row(row: Array, out: Array) -> None:
+    """Adds a row to `out`."""
     for d in range(out.shape[0]):
         out[d] += row[d]
 
@@ -174,14 +178,14 @@ def _add_bag(
     head = n % 8
     if head < 2:
         head += 8
-    _copy(_row(addresses[places[bag[0]]], dim, dtype), out)
+    copy_row(row_at(addresses[places[bag[0]]], dim, dtype), out)
     for k in range(1, min(head, n)):
-        _add(_row(addresses[places[bag[k]]], dim, dtype), out)
+        add_row(row_at(addresses[places[bag[k]]], dim, dtype), out)
     for first in range(head, n, 8):
-        _copy(_row(addresses[places[bag[first]]], dim, dtype), block)
+        copy_row(row_at(addresses[places[bag[first]]], dim, dtype), block)
         for k in range(first + 1, first + 8):
-            _add(_row(addresses[places[bag[k]]], dim, dtype), block)
-        _add(block, out)
+            add_row(row_at(addresses[places[bag[k]]], dim, dtype), block)
+        add_row(block, out)
 
 
 @jit
@@ -206,7 +210,7 @@ def _add_weighted_bag(
     """The weighted sum of the rows of one bag."""
     out[:] = 0
     for k in bag:
-        row = _row(addresses[places[k]], out.shape[0], dtype)
+        row = row_at(addresses[places[k]], out.shape[0], dtype)
         weight = dtype(weights[k])
         for d in range(out.shape[0]):
             out[d] += row[d] * weight

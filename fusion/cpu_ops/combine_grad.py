@@ -2,8 +2,8 @@
 
 With e' the (clipped) row, w the weight, Z the divisor of the combiner and g the bag's gradient:
 the row gets g * w / Z, in the order of the entries, so that unweighted float32 results have the
-bits of stock TensorFlow; clipping multiplies that by the derivative of e' (OPS.md's section on
-mathematics, restated in docs/ops.md); the weight gets g . e' / Z less the part through Z.
+bits of stock TensorFlow; clipping multiplies that by the derivative of e' (docs/ops.md,
+Mathematics); the weight gets g . e' / Z less the part through Z.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from fusion.cpu_ops.combine import (
     MEAN,
     SQRTN,
     SUM,
-    _add,
-    _copy,
-    _norm,
-    _row,
+    add_row,
+    copy_row,
     divide_no_nan,
     is_masked,
+    row_at,
+    row_norm,
     weight_norm,
 )
 from fusion.runtime.jit import Array, jit
@@ -37,9 +37,9 @@ def _dot(a: Array, b: Array) -> float:
 def _accumulate(values: Array, touched: Array, place: int, out: Array) -> None:
     """Adds to a row that is assigned the first time: 0 + -0 would lose the sign."""
     if touched[place]:
-        _add(values, out)
+        add_row(values, out)
     else:
-        _copy(values, out)
+        copy_row(values, out)
         touched[place] = True
 
 
@@ -79,10 +79,10 @@ def scatter_rows(
         if is_masked(row, is_row_empty, mask_empty):
             scaled[:] = 0
         else:
-            _copy(top_grad[row], scaled)
+            copy_row(top_grad[row], scaled)
             _scale(scaled, weights, weighted, bag, combiner, dtype)
         for k in bag:
-            out = _row(grad_addresses[places[k]], dim, dtype)
+            out = row_at(grad_addresses[places[k]], dim, dtype)
             if weighted:
                 weight = dtype(weights[k])
                 for d in range(dim):
@@ -92,7 +92,7 @@ def scatter_rows(
                 _accumulate(scaled, touched, places[k], out)
     for place in range(touched.shape[0]):
         if not touched[place]:
-            _row(grad_addresses[place], dim, dtype)[:] = 0
+            row_at(grad_addresses[place], dim, dtype)[:] = 0
 
 
 @jit
@@ -118,11 +118,11 @@ def unclip_rows(
     """Turns gradients of clipped rows into gradients of the rows, in place."""
     limit = np.float64(dtype(limit))
     for k in range(addresses.shape[0]):
-        row = _row(addresses[k], dim, dtype)
-        norm = np.float64(_norm(row))
+        row = row_at(addresses[k], dim, dtype)
+        norm = np.float64(row_norm(row))
         if norm < limit:
             continue
-        grad = _row(grad_addresses[k], dim, dtype)
+        grad = row_at(grad_addresses[k], dim, dtype)
         along = _dot(row, grad) / (norm * norm)
         for d in range(dim):
             grad[d] = (limit / norm) * (grad[d] - row[d] * along)
@@ -162,14 +162,14 @@ def weight_grads(
             for k in bag:
                 grads[k] = 0
             continue
-        _copy(top_grad[row], scaled)
+        copy_row(top_grad[row], scaled)
         norm = weight_norm(weights, bag, combiner, dtype)
         through = 0.0
         if combiner != SUM:
             divide_no_nan(scaled, norm)
             total[:] = 0
             for k in bag:
-                entry = _row(addresses[places[k]], dim, dtype)
+                entry = row_at(addresses[places[k]], dim, dtype)
                 for d in range(dim):
                     total[d] += entry[d] * dtype(weights[k])
             divide_no_nan(total, norm)
@@ -178,5 +178,5 @@ def weight_grads(
             through = through / np.float64(norm)
         for k in bag:
             factor = np.float64(weights[k]) if combiner == SQRTN else 1.0
-            entry = _row(addresses[places[k]], dim, dtype)
+            entry = row_at(addresses[places[k]], dim, dtype)
             grads[k] = _dot(scaled, entry) + through * factor

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from numba import carray
+
 from fusion.runtime.jit import Array, int64, jit
+from fusion.runtime.memory import pointer
 
 #: The strategies, by their place among the values of the op's attr.
 DIV, MOD, MOD_EV = range(3)
@@ -78,11 +81,23 @@ def assign_shards(
 
 
 @jit
-def select_shard(
-    ids: Array, rows: Array, ends: Array, strategy: int, permutation: Array, shard: int, out: Array
+def split_ids(
+    ids: Array,
+    rows: Array,
+    ends: Array,
+    strategy: int,
+    permutation: Array,
+    counts: Array,
+    addresses: Array,
 ) -> None:
-    """Writes the ids of one shard, as ids inside it, in order."""
+    """Writes each id, as an id inside its shard, to its place there.
+
+    Args:
+      ids, rows, ends, strategy, permutation, counts: as `assign_shards` leaves them.
+      addresses: int64 [P], where the ids of each shard go, of the dtype of `ids`.
+    """
     for k in range(ids.shape[0]):
-        if permutation[k, 0] == shard:
-            _, local = _locate(int64(ids[k]), ends, rows, strategy)
-            out[permutation[k, 1]] = local
+        shard = permutation[k, 0]
+        _, local = _locate(int64(ids[k]), ends, rows, strategy)
+        out = carray(pointer(addresses[shard], ids.dtype.type), (counts[shard],))
+        out[permutation[k, 1]] = local

@@ -10,9 +10,7 @@ from tensorflow.python.feature_column import feature_column_v2 as stock
 from tensorflow.python.feature_column import serialization
 from tensorflow.python.ops.variables import PartitionedVariable
 
-from fusion.lookup import LookupOptions, fused_safe_embedding_lookup_sparse, lookup
-
-_VERSIONS = ("v2",)
+from fusion.lookup import VERSIONS, LookupOptions, fused_safe_embedding_lookup_sparse, lookup
 
 
 @serialization.register_feature_column
@@ -159,6 +157,6 @@ def embedding_column(
     )
     if do_fusion is None:
         return column
-    if do_fusion not in _VERSIONS:
-        raise ValueError(f"do_fusion must be None or one of {_VERSIONS}, got {do_fusion!r}")
+    if do_fusion not in VERSIONS:
+        raise ValueError(f"do_fusion must be None or one of {VERSIONS}, got {do_fusion!r}")
     return FusedEmbeddingColumn._make((*column, do_fusion))

@@ -7,6 +7,7 @@ from typing import Any
 
 from fusion.ops.common import (
     AXIS_ATTR,
+    COMBINERS,
     DEFAULT_ID_ATTR,
     FILL_ATTR,
     FLOATS_WITH_KERNELS,
@@ -28,7 +29,7 @@ ATTRS = (
     FILL_ATTR,
     DEFAULT_ID_ATTR,
     AXIS_ATTR,
-    Attr("combiner", "string", default="mean", allowed=("sum", "mean", "sqrtn"), doc="of a bag"),
+    Attr("combiner", "string", default="mean", allowed=COMBINERS, doc="of a bag"),
     Attr("max_norm", "float", default=-1.0, doc="limit of a row's L2 norm; negative: none"),
     USE_WEIGHTS_ATTR,
     Attr(

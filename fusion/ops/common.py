@@ -10,6 +10,9 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 FLOATS_WITH_KERNELS = ("float32", "float64")
 IDS = ("int32", "int64")
 
+#: In the order of the constants of fusion.cpu_ops.combine.
+COMBINERS = ("sum", "mean", "sqrtn")
+
 IDS_ATTR = Attr("Tid", "type", allowed=IDS, doc="dtype of ids")
 TABLE_ATTR = Attr("T", "type", allowed=FLOATS, doc="dtype of the table")
 WEIGHTS_ATTR = Attr("Tw", "type", allowed=FLOATS, doc="dtype of weights")

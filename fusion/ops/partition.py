@@ -51,11 +51,13 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
             text = "input[%lld] = %lld is not an id of a table of %lld rows in %lld shards"
             fail(frame, INVALID_ARGUMENT, text, bad, int64(ids[bad]), total, n_shards)
             return
+        addresses = scratch(frame, n_shards, np.int64)
+        if failed(frame):
+            return
         for shard in range(n_shards):
-            out = output_vector(frame, 0, shard, counts[shard], tid)
-            if failed(frame):
-                return
-            kernels.select_shard(ids, rows, ends, strategy, permutation, shard, out)
+            addresses[shard] = output_vector(frame, 0, shard, counts[shard], tid).ctypes.data
+        if not failed(frame):
+            kernels.split_ids(ids, rows, ends, strategy, permutation, counts, addresses)
 
     return body
 

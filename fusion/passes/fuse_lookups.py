@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2
+from tensorflow.core.framework import function_pb2, graph_pb2
 
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit import emit
+from fusion.passes.functions import called
 from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch
 from fusion.passes.plan import plan_per_column
@@ -156,25 +157,12 @@ def _compiled_functions(graph_def: graph_pb2.GraphDef) -> set[str]:
     for body in bodies:
         for node in body:
             if _COMPILED in node.attr and node.attr[_COMPILED].b:
-                stack.extend(_called(node))
+                stack.extend(called(node))
     while stack:
         name = stack.pop()
         if name in found or name not in functions:
             continue
         found.add(name)
         for node in functions[name].node_def:
-            stack.extend(_called(node))
+            stack.extend(called(node))
     return found
-
-
-def _called(node: node_def_pb2.NodeDef) -> Iterator[str]:
-    yield node.op
-    for value in node.attr.values():
-        yield from _functions_in(value)
-
-
-def _functions_in(value: attr_value_pb2.AttrValue) -> Iterator[str]:
-    if value.HasField("func"):
-        yield value.func.name
-    elif value.HasField("list"):
-        yield from (func.name for func in value.list.func)

@@ -8,6 +8,11 @@ from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch, Stage
 from fusion.passes.recognise import Recognition
 
+_NAMED_OUTSIDE = (
+    "a value inside the lookup is named outside the graph: by a signature, a collection or a v1 "
+    "control-flow context"
+)
+
 
 def refuse_unsafe(
     view: GraphView, recognitions: Iterable[Recognition], device_types: frozenset[str]
@@ -60,7 +65,7 @@ def _check_uses(
                 return NoMatch("another output of the replaced node is used", name)
             continue
         if name in view.preserved:
-            return NoMatch("a value inside the lookup is fetched by name", name)
+            return NoMatch(_NAMED_OUTSIDE, name)
         staying = vanishing if name in heavy else known
         for use in view.uses(name):
             if use.position < 0:

@@ -8,19 +8,6 @@ from functools import cache
 from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2, op_def_pb2
 from tensorflow.python.framework import op_def_registry
 
-# The ops a rewrite emits, so that writing them needs no registration (OpDefs of ops that are
-# registered in this process are found by name like any other).
-EMITTED_OUTPUTS: Mapping[str, tuple[str, ...]] = {
-    "PruneInvalidAndFillEmptyRows": (
-        "sp_values_out",
-        "sp_indices_out",
-        "sp_weights_values_out",
-        "is_row_empty",
-    ),
-    "UniqueWithCountsV3": ("unique_keys", "unique_idxs", "unique_counts"),
-    "FusedEmbeddingSparsePostLookUpV2": ("emb_vectors", "feature_nums"),
-}
-
 
 class OpSignatures:
     """Looks up op definitions: library functions first, then TensorFlow's registry."""
@@ -42,8 +29,6 @@ class OpSignatures:
 
         Returns None when the op is unknown, whose outputs then have no known order.
         """
-        if node.op in EMITTED_OUTPUTS:
-            return tuple(f"{name}:0" for name in EMITTED_OUTPUTS[node.op])
         definition = self.op_def(node.op)
         if definition is None:
             return None

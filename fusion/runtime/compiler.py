@@ -11,6 +11,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from fusion.runtime.library import SYMBOLS
+
 #: What compiled code may refer to besides TensorFlow's C API.
 _LIBC = frozenset({"snprintf", "memcpy", "memset", "memmove", "sqrt", "sqrtf", ""})
 
@@ -36,8 +38,7 @@ def compile_object(function: Callable[..., Any], n_args: int, symbol: str) -> by
         library.add_ir_module(_entry_module(target.target_context, result.fndesc, symbol))
         library.finalize()
         code = _emit(library, symbol)
-    foreign = undefined_symbols(code) - _LIBC
-    foreign = {name for name in foreign if not name.startswith("TF_")}
+    foreign = undefined_symbols(code) - _LIBC - {*SYMBOLS}
     if foreign:
         raise RuntimeError(f"{symbol}: compiled code needs {', '.join(sorted(foreign))}")
     return code

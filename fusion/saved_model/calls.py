@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+
+from fusion.passes.functions import called
 
 _FUNCTION_ATTRS = ("f", "then_branch", "else_branch", "body", "branches")
 _SELECTING = frozenset(["If", "StatelessIf", "Case", "StatelessCase"])
@@ -28,3 +30,16 @@ def callees(node: node_def_pb2.NodeDef, functions: Container[str]) -> list[str]:
 def first_argument(node: node_def_pb2.NodeDef) -> int:
     """Returns the index of the input that becomes the callees' first argument."""
     return 1 if node.op in _SELECTING else 0
+
+
+def reached_functions(graph_def: graph_pb2.GraphDef) -> frozenset[str]:
+    """Returns the library functions that the main graph runs, at any depth."""
+    functions = {f.signature.name: f for f in graph_def.library.function}
+    stack = [name for node in graph_def.node for name in called(node)]
+    reached: set[str] = set()
+    while stack:
+        name = stack.pop()
+        if name in functions and name not in reached:
+            reached.add(name)
+            stack.extend(n for node in functions[name].node_def for n in called(node))
+    return frozenset(reached)

@@ -23,6 +23,7 @@ def manifest(
     ops: Iterable[str],
     options: Mapping[str, object],
     verification: Verification | None,
+    unchecked: Iterable[str] = (),
 ) -> bytes:
     """Returns the content of `fusion.json`: the same bytes for the same rewrite, no time stamps.
 
@@ -32,6 +33,7 @@ def manifest(
         ops: the names of this package's ops that the rewritten model uses.
         options: the options of the rewrite.
         verification: the comparison with the source; None when there was nothing to compare.
+        unchecked: functions with fused lookups that no signature runs.
     """
     names = sorted(ops)
     facts = {
@@ -42,6 +44,7 @@ def manifest(
         "options": dict(options),
         "source": {"saved_model_sha256": source.sha256},
         "verification": None if verification is None else verification.to_dict(),
+        "unchecked_functions": list(unchecked),
         "report": report.to_dict(),
     }
     return (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode()

@@ -13,6 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from fusion.ops import OP_NAMES
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report import FusionReport
+from fusion.saved_model.calls import reached_functions
 from fusion.saved_model.errors import ModelError, VerificationError, reason_of
 from fusion.saved_model.fingerprint import compute_fingerprint
 from fusion.saved_model.manifest import manifest
@@ -27,7 +28,7 @@ from fusion.saved_model.source import (
 )
 from fusion.saved_model.staging import check_destination, copy_file, staged_directory, write_file
 from fusion.saved_model.variables import named_columns
-from fusion.saved_model.verify import Verification, compare_models
+from fusion.saved_model.verify import DEFAULT_TIMEOUT, Verification, compare_models
 
 TARGETS = ("fused",)
 
@@ -40,10 +41,13 @@ class Rewrite:
         report: what was fused, and why the rest was not.
         verification: the comparison with the source; None if not asked for, or if nothing was
             fused and the model is a plain copy.
+        unchecked: functions with fused lookups that no signature runs, so that the verification
+            says nothing about them: what else can be called after loading.
     """
 
     report: FusionReport
     verification: Verification | None
+    unchecked: tuple[str, ...] = ()
 
 
 def fuse_saved_model(
@@ -51,6 +55,7 @@ def fuse_saved_model(
     dst: str | os.PathLike[str],
     target: str = "fused",
     verify: bool = True,
+    timeout: float = DEFAULT_TIMEOUT,
 ) -> FusionReport:
     """Writes to `dst` the SavedModel `src` with its embedding lookups fused.
 
@@ -64,7 +69,9 @@ def fuse_saved_model(
         dst: the directory to create; it must not exist.
         target: what to lower the lookups to; "fused" is the ops of this package.
         verify: whether to run both models on generated inputs, in child processes, and compare
-            every output bit for bit before `dst` appears.
+            every output bit for bit before `dst` appears. Functions that no signature runs are
+            rewritten too, but not compared.
+        timeout: seconds that loading and running one model may take for that.
 
     Returns:
         What was fused, and for each column that was not, why. With several meta graphs the
@@ -75,7 +82,7 @@ def fuse_saved_model(
             source (`VerificationError`). Nothing is left behind.
         ValueError: an unknown target.
     """
-    return rewrite_saved_model(src, dst, target, verify).report
+    return rewrite_saved_model(src, dst, target, verify, timeout).report
 
 
 def rewrite_saved_model(
@@ -83,6 +90,7 @@ def rewrite_saved_model(
     dst: str | os.PathLike[str],
     target: str = "fused",
     verify: bool = True,
+    timeout: float = DEFAULT_TIMEOUT,
 ) -> Rewrite:
     """Does what `fuse_saved_model` says and also returns the verification."""
     if target not in TARGETS:
@@ -95,14 +103,15 @@ def rewrite_saved_model(
         _build(source, staging, content)
         # A byte-identical copy needs no comparison; and its record is the one it came with.
         compare = verify and content != source.content
-        verification = _verified(source, staging) if compare else None
+        unchecked = _not_reached(proto, report) if compare else ()
+        verification = _verified(source, staging, timeout) if compare else None
         if content == source.content and (source.path / MANIFEST_FILE).is_file():
             copy_file(source.path / MANIFEST_FILE, staging / MANIFEST_FILE)
         else:
             options = {"target": target, "verify": verify}
-            record = manifest(source, report, _custom_ops(proto), options, verification)
+            record = manifest(source, report, _custom_ops(proto), options, verification, unchecked)
             write_file(staging / MANIFEST_FILE, record)
-    return Rewrite(report, verification)
+    return Rewrite(report, verification, unchecked)
 
 
 def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
@@ -161,6 +170,13 @@ def _custom_ops(proto: saved_model_pb2.SavedModel) -> frozenset[str]:
     )
 
 
+def _not_reached(proto: saved_model_pb2.SavedModel, report: FusionReport) -> tuple[str, ...]:
+    """Returns the functions with fused lookups that no main graph calls."""
+    reached = frozenset[str]().union(*(reached_functions(m.graph_def) for m in proto.meta_graphs))
+    fused = dict.fromkeys(c.function for c in report.columns if c.fused and c.function)
+    return tuple(name for name in fused if name not in reached)
+
+
 def _build(source: SourceModel, staging: Path, content: bytes) -> None:
     """Fills `staging`: `content` as `saved_model.pb`, its fingerprint, copies of the rest."""
     ours = {Path(MODEL_FILE), Path(FINGERPRINT_FILE), Path(MANIFEST_FILE)}
@@ -179,13 +195,17 @@ def _build(source: SourceModel, staging: Path, content: bytes) -> None:
         write_file(staging / FINGERPRINT_FILE, compute_fingerprint(staging, content))
 
 
-def _verified(source: SourceModel, staging: Path) -> Verification:
+def _verified(source: SourceModel, staging: Path, timeout: float) -> Verification:
     try:
-        verification = compare_models(source.path, staging, scratch=staging.parent)
+        verification = compare_models(source.path, staging, timeout=timeout, scratch=staging.parent)
     except ModelError as error:
         # The staged folder's path means nothing to the user, and is gone when this is read.
         told = str(error).replace(str(staging), "the rewritten model")
         raise VerificationError(f"nothing written: {told}") from error
-    if not verification.same:
+    if verification.differences:
         raise VerificationError(f"verification failed, nothing written: {verification.summary()}")
+    if verification.unverified:
+        raise VerificationError(
+            f"nothing written: {verification.summary()}; --no-verify (verify=False) does without"
+        )
     return verification

@@ -54,6 +54,7 @@ def staged_directory(dst: Path) -> Iterator[Path]:
             os.rename(staging, dst)
             _sync_directory(dst.parent)
         except OSError as error:
+            # Mostly of a full disk, whatever was being done in the block.
             raise ModelError(f"{dst}: cannot be written: {reason_of(error)}") from error
     finally:
         shutil.rmtree(private, ignore_errors=True)

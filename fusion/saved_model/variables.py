@@ -6,7 +6,6 @@ the calls, starting at the main graph, and from what the object graph binds to r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -30,15 +29,15 @@ class Variable(NamedTuple):
 
 def named_columns(report: FusionReport, meta: meta_graph_pb2.MetaGraphDef) -> FusionReport:
     """Returns `report` with the names and sizes of the variables behind function arguments."""
-    known = argument_variables(meta)
-    return replace(report, columns=tuple(_named(column, known) for column in report.columns))
+    search = _searched(meta)
+    return replace(report, columns=tuple(_named(column, search) for column in report.columns))
 
 
-def _named(column: ColumnReport, known: Mapping[tuple[str, str], Variable]) -> ColumnReport:
+def _named(column: ColumnReport, search: _Search) -> ColumnReport:
     if column.spec is None:
         return column
     table = column.spec.table
-    variable = known.get((column.function, table.tensor.node))
+    variable = search.known.get((column.function, search.source(column.function, table.tensor)))
     if variable is None or len(variable.shape) != 2:
         return column
     rows, dim = variable.shape
@@ -48,11 +47,16 @@ def _named(column: ColumnReport, known: Mapping[tuple[str, str], Variable]) -> C
 
 def argument_variables(meta: meta_graph_pb2.MetaGraphDef) -> dict[tuple[str, str], Variable]:
     """Returns the variable behind (function, argument), where all callers agree on one."""
+    known = _searched(meta).known
+    return {key: variable for key, variable in known.items() if variable is not None}
+
+
+def _searched(meta: meta_graph_pb2.MetaGraphDef) -> _Search:
     search = _Search(meta)
     for function, saved in meta.object_graph_def.concrete_functions.items():
         search.bind_captures(function, list(saved.bound_inputs))
     search.follow_calls()
-    return {key: variable for key, variable in search.known.items() if variable is not None}
+    return search
 
 
 class _Search:
@@ -80,6 +84,16 @@ class _Search:
             if node is not None and node.WhichOneof("kind") == "variable":
                 shape = tuple(d.size if d.size >= 0 else None for d in node.variable.shape.dim)
                 self._learn(function, argument.name, Variable(node.variable.name, shape))
+
+    def source(self, function: str, tensor: Tensor) -> str:
+        """Returns the node that a table comes from: behind a read, the variable's handle."""
+        view = self._views[function]
+        if tensor.node not in view.nodes:
+            return tensor.node
+        tensor = view.resolve(tensor)
+        if view.op(tensor.node) == "ReadVariableOp":
+            tensor = view.resolve(view.inputs(tensor.node)[0])
+        return tensor.node
 
     def follow_calls(self) -> None:
         """Visits each function again whenever one of its arguments became known."""

@@ -8,7 +8,7 @@ from fusion.cpu_ops.partition import DIV, MOD, MOD_EV
 from fusion.runtime.jit import callable_from_python
 
 assign_shards = callable_from_python(partition.assign_shards)
-select_shard = callable_from_python(partition.select_shard)
+split_ids = callable_from_python(partition.split_ids)
 
 STRATEGIES = {"div": DIV, "mod": MOD, "mod_ev": MOD_EV}
 
@@ -19,12 +19,11 @@ def run(ids, rows, strategy):
     permutation = np.full((len(ids), 2), -77, np.int32)
     counts, ends = np.full(len(rows), -77, np.int64), np.empty(len(rows), np.int64)
     status = assign_shards(ids, rows, ends, STRATEGIES[strategy], permutation, counts)
-    shards = []
+    shards: list[np.ndarray] = []
     if status < 0:
-        for shard, count in enumerate(counts):
-            out = np.full(count, -77, ids.dtype)
-            select_shard(ids, rows, ends, STRATEGIES[strategy], permutation, shard, out)
-            shards.append(out)
+        shards = [np.full(count, -77, ids.dtype) for count in counts]
+        addresses = np.array([shard.ctypes.data for shard in shards])
+        split_ids(ids, rows, ends, STRATEGIES[strategy], permutation, counts, addresses)
     return status, permutation, shards
 
 

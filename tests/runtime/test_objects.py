@@ -1,12 +1,14 @@
 """Compiled code: what it needs, where it is kept."""
 
 import itertools
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fusion.ops import SPECS
-from fusion.runtime import objects
+from fusion.runtime import library, objects
 from fusion.runtime.compiler import compile_object, undefined_symbols
 from fusion.runtime.registration import compile_kernel, kernel_name
 
@@ -27,6 +29,20 @@ def test_kernels_need_tensorflow_and_libc_only(spec, device, types):
     names = undefined_symbols(code)
     assert "TF_GetInput" in names
     assert not [name for name in names if name.startswith(("Py", "_Py", "NRT", "numba"))]
+
+
+def test_every_symbol_that_is_asked_for_is_used():
+    folder = Path(objects.__file__).parent
+    text = "".join(
+        source.read_text() for source in folder.glob("*.py") if source.name != "library.py"
+    )
+    text += (folder / "library.py").read_text().partition("def require_platform")[2]
+    # Attributes are read by a function of their kind, so that its name is put together.
+    prefix = "TF_OpKernelConstruction_GetAttr"
+    used = set(re.findall(r"TF_\w+", text)) | {
+        prefix + kind for kind in re.findall(r'_read_attr\("(\w+)"', text)
+    }
+    assert set(library.SYMBOLS) - used == set()
 
 
 def test_code_that_allocates_is_refused():

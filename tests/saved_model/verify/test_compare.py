@@ -84,16 +84,33 @@ def test_a_signature_that_never_runs_is_not_verified(tmp_path: Path):
     runs = [_error("batch 1", "InvalidArgumentError")]
     result = _compare(tmp_path, runs, runs)
     assert not result.same
-    assert "could not verify: signature 'score' runs on no generated input (said so)" in (
+    assert "could not verify: signature 'score' gives nothing to compare (said so)" in (
         result.summary()
     )
 
 
-def test_what_varies_by_itself_proves_nothing_but_does_not_count(tmp_path: Path):
+def test_a_signature_whose_outputs_all_vary_is_not_verified(tmp_path: Path):
     a = [_run("batch 1", 1.0, varying=True)]
     result = _compare(tmp_path, a, [_run("batch 1", 2.0)])
-    assert result.same
+    assert not result.same
+    assert "gives nothing to compare (its outputs vary from run to run)" in result.summary()
     assert result.varying == ("score, output 'out'",)
+
+
+def test_a_signature_with_empty_outputs_only_is_not_verified(tmp_path: Path):
+    runs = [_run("batch 0")]
+    result = _compare(tmp_path, runs, runs)
+    assert result.unverified == ("signature 'score' gives nothing to compare (no batch)",)
+
+
+def test_an_output_that_varies_beside_one_that_does_not_is_said(tmp_path: Path):
+    def run(noise: float) -> list[Run]:
+        outcome = Outcome("session", "score", "b", outputs=("out", "noise"), varying=("noise",))
+        return [(outcome, {"out": np.ones(1), "noise": np.array([noise])})]
+
+    result = _compare(tmp_path, run(1.0), run(2.0))
+    assert result.same
+    assert result.summary().endswith("equal to the bit, but for 1 that vary from run to run")
 
 
 def test_models_with_other_signatures_are_different(models: Path):

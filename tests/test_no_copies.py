@@ -1,0 +1,58 @@
+"""No lookup copies its table, also after a sparse update, when a plain read would."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fusion
+
+v1 = tf.compat.v1
+ROWS, DIM = 100_000, 16
+TABLE_BYTES = 4 * ROWS * DIM
+
+
+def bytes_allocated(build):
+    """What one run of `build(table)` allocates, after the table was updated sparsely."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        table = v1.get_variable("table", [ROWS, DIM], use_resource=True)
+        update = v1.scatter_add(table, [3], tf.ones([1, DIM]))
+        result = build(table)
+        session.run(v1.global_variables_initializer())
+        session.run(update)
+        metadata = v1.RunMetadata()
+        options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
+        session.run(result, options=options, run_metadata=metadata)
+        return sum(
+            memory.total_bytes
+            for device in metadata.step_stats.dev_stats
+            for node in device.node_stats
+            for memory in node.memory
+        )
+
+
+def ids():
+    return tf.SparseTensor(
+        [[0, 0], [1, 0]], v1.placeholder_with_default(np.array([3, 4], np.int64), [2]), [2, 1]
+    )
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("max_norm", [None, 1.0])
+def test_a_lookup_allocates_next_to_nothing(shards, max_norm):
+    def build(table):
+        tables = [table, v1.get_variable("more", [ROWS, DIM], use_resource=True)][:shards]
+        return fusion.fused_safe_embedding_lookup_sparse(tables, ids(), max_norm=max_norm)
+
+    assert bytes_allocated(build) < TABLE_BYTES // 100
+
+
+def test_a_training_step_allocates_next_to_nothing():
+    def build(table):
+        result = fusion.fused_safe_embedding_lookup_sparse(table, ids())
+        return v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(result))
+
+    assert bytes_allocated(build) < TABLE_BYTES // 100
+
+
+def test_a_plain_read_would_be_seen():
+    assert bytes_allocated(lambda table: table.read_value()) >= TABLE_BYTES
