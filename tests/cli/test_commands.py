@@ -103,3 +103,14 @@ def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines[1:3]] == [["ok", "good", "1"], ["BROKEN", "bad", "[x]"]]
     assert lines[-1] == "broken: bad"
+
+
+def test_rewrite_says_what_it_could_not_compare(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    dst = tmp_path / "dst"
+    assert main(["rewrite", str(models / "keras"), str(dst)]) == 0
+    unchecked = json.loads((dst / "fusion.json").read_text())["unchecked_functions"]
+    assert unchecked
+    line = f"not compared: {len(unchecked)} functions that no signature runs, named in fusion.json"
+    assert line in capsys.readouterr().out.splitlines()
