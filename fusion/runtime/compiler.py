@@ -21,7 +21,8 @@ def compile_object(function: Callable[..., Any], n_args: int, symbol: str) -> by
     """The object file of `function(*int64)`, exported as the C function `void symbol(int64...)`.
 
     Raises:
-      RuntimeError: the code refers to something other than TensorFlow's C API and libc.
+      RuntimeError: the code refers to something other than TensorFlow's C API and libc, or it can
+        raise a Python exception.
     """
     from numba.core import compiler, registry, types
     from numba.core.compiler_lock import global_compiler_lock
@@ -41,6 +42,9 @@ def compile_object(function: Callable[..., Any], n_args: int, symbol: str) -> by
     foreign = undefined_symbols(code) - _LIBC - {*SYMBOLS}
     if foreign:
         raise RuntimeError(f"{symbol}: compiled code needs {', '.join(sorted(foreign))}")
+    # Nobody could receive a Python exception; code that may raise one carries it pickled.
+    if "picklebuf" in library.get_llvm_str():
+        raise RuntimeError(f"{symbol}: compiled code can raise a Python exception")
     return code
 
 
@@ -55,8 +59,7 @@ def _entry_module(context: Any, fndesc: Any, symbol: str) -> Any:
     entry_type = ir.FunctionType(ir.VoidType(), [word] * len(fndesc.argtypes))
     entry = ir.Function(module, entry_type, symbol)
     builder = ir.IRBuilder(entry.append_basic_block("entry"))
-    # The status is of Python exceptions only; kernels are written so that none can be raised
-    # (errors go through TF_Status), which the check for Python symbols holds them to.
+    # The status tells of Python exceptions only, which `compile_object` refuses.
     context.call_conv.call_function(
         builder, callee, fndesc.restype, fndesc.argtypes, list(entry.args)
     )

@@ -56,6 +56,15 @@ def test_code_that_allocates_is_refused():
         compile_object(allocate, 2, "allocate")
 
 
+def test_code_that_can_raise_is_refused():
+    def check(count, address):
+        if count > address:
+            raise ValueError
+
+    with pytest.raises(RuntimeError, match=r"^check: compiled code can raise"):
+        compile_object(check, 2, "check")
+
+
 def compile_add_up():
     from fusion.runtime.memory import store
 
