@@ -1,6 +1,7 @@
 """Fused embedding lookups for stock TensorFlow: ops, feature columns and a graph rewriter.
 
-Importing this package registers its ops with TensorFlow and does nothing else.
+Importing this package registers its ops with TensorFlow, its columns and its layer with those who
+read them from files, and does nothing else.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fusion import ops
+from fusion import feature_column, ops
 from fusion.lookup import (
     fused_embedding_lookup_sparse_v2,
     fused_safe_embedding_lookup_sparse,
@@ -16,7 +17,6 @@ from fusion.lookup import (
 from fusion.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fusion import feature_column
     from fusion.saved_model import fuse_saved_model
 
 __all__ = [
@@ -28,8 +28,7 @@ __all__ = [
 ]
 
 #: Public names that cost something to import, and where they live.
-_LAZY: dict[str, tuple[str, str | None]] = {
-    "feature_column": ("fusion.feature_column", None),
+_LAZY: dict[str, tuple[str, str]] = {
     "fuse_saved_model": ("fusion.saved_model", "fuse_saved_model"),
 }
 
@@ -39,8 +38,7 @@ def __getattr__(name: str) -> Any:
         module_name, attribute = _LAZY[name]
     except KeyError:
         raise AttributeError(f"module 'fusion' has no attribute {name!r}") from None
-    module = importlib.import_module(module_name)
-    return module if attribute is None else getattr(module, attribute)
+    return getattr(importlib.import_module(module_name), attribute)
 
 
 def __dir__() -> list[str]:

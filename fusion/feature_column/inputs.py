@@ -132,21 +132,19 @@ def _as_sparse(
     count, given = tf.size(values, tf.int64), tf.size(starts, tf.int64)
     rows = given if rows is None else rows
     ends = tf.concat([starts, [count]], 0)[: rows + 1]
-    lengths_fit = (given == rows) | (given == rows + 1)
-    ordered = tf.reduce_all(ends[1:] >= ends[:-1])
-    rising = (ends[0] == 0) & (ends[-1] == count) & ordered
+    rising = (ends[0] == 0) & (ends[-1] == count) & tf.reduce_all(ends[1:] >= ends[:-1])
+    # Without quotes, which TensorFlow would escape.
+    subject = f"feature {name}: {name + OFFSETS} must"
     checks = [
         tf.debugging.Assert(
-            lengths_fit,
-            [f"feature {name!r}: {name + OFFSETS} must have a start per row, or one more. Rows,"
-             " starts:", rows, given],
+            (given == rows) | (given == rows + 1),
+            [f"{subject} have a start per row, or one more. Rows, starts:", rows, given],
         ),
         tf.debugging.Assert(
             rising,
-            [f"feature {name!r}: {name + OFFSETS} must rise from 0 to at most the number of"
-             " values (exactly that if it ends with it). Values, offsets:", count, starts],
+            [f"{subject} rise from 0 to the number of values. Values, starts:", count, starts],
         ),
-    ]  # fmt: skip
+    ]
     # None in eager mode, where a failed check has raised.
     with tf.control_dependencies([check for check in checks if check is not None]):
         splits = tf.identity(ends)
