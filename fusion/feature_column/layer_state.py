@@ -110,7 +110,7 @@ class LayerState(stock.StateManager):
         shape = (creator._num_buckets, creator.dimension)
         name = scope_name(creator._name)
         variable = _variable(name, shape, tf.float32, creator._trainable, initializer)
-        self._track(name, variable)
+        self._track(f"{name}/embedding_weights", variable)
         self._shared[creator] = variable
 
     def _track(self, attribute: str, variable: Any) -> None:

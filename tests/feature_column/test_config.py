@@ -116,7 +116,7 @@ def test_configs_are_those_of_tensorflow() -> None:
 
 def initializers() -> list[Any]:
     """Keras's, with a seed where they take one."""
-    kinds = {
+    kinds: set[Any] = {
         kind
         for kind in vars(keras.initializers).values()
         if inspect.isclass(kind) and kind.__name__ not in ("Initializer", "STFT")  # needs scipy

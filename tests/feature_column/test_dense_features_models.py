@@ -270,8 +270,17 @@ def test_tables_from_checkpoints(do_fusion: str | None, tmp_path: Path) -> None:
     table = np.arange(40, dtype=np.float32).reshape(10, 4)
     old = tmp_path / "old"
     old.mkdir()
-    where = {"ckpt_to_load_from": checkpoint(old, table), "tensor_name_in_ckpt": "old/name"}
-    made = [embedding_column(identity(name), 4, **where, do_fusion=do_fusion) for name in "ab"]
+    path = checkpoint(old, table)
+    made = [
+        embedding_column(
+            identity(name),
+            4,
+            ckpt_to_load_from=path,
+            tensor_name_in_ckpt="old/name",
+            do_fusion=do_fusion,
+        )
+        for name in "ab"
+    ]
     model = keras.Sequential([our_layer(made), keras.layers.Dense(1, use_bias=False)])
     batch = {"a": tf.constant([[1], [2]]), "b": tf.constant([[3, 3], [4, 5]])}
     assert_same_bits(model.layers[0](batch).numpy()[:, :4], table[1:3])
