@@ -26,8 +26,8 @@ _NONE = -1
 
 def fused_safe_embedding_lookup_sparse(
     embedding_weights: Any,
-    sparse_ids: tf.SparseTensor,
-    sparse_weights: tf.SparseTensor | tf.Tensor | None = None,
+    sparse_ids: tf.SparseTensor | tf.RaggedTensor,
+    sparse_weights: tf.SparseTensor | tf.RaggedTensor | tf.Tensor | None = None,
     combiner: str | None = "mean",
     default_id: int | None = None,
     name: str | None = None,
@@ -45,9 +45,10 @@ def fused_safe_embedding_lookup_sparse(
     Args:
       embedding_weights: the table [rows, D], float32 or float64: a Variable or Tensor, a list of
         either (shards by rows), a v1 `PartitionedVariable` or a `ShardedVariable`.
-      sparse_ids: int32 or int64 `SparseTensor` of shape [d0, ..., dn-1, any].
+      sparse_ids: int32 or int64 `SparseTensor` of shape [d0, ..., dn-1, any], or `RaggedTensor`
+        of rank 2.
       sparse_weights: weights of the ids, in the same order, of the table's dtype: a
-        `SparseTensor`, or a `Tensor` [nnz].
+        `SparseTensor`, a `RaggedTensor`, or a `Tensor` [nnz].
       combiner: "sum", "mean" (also None) or "sqrtn".
       default_id: id that rows without entries get, >= 0.
       name: name of the operation.
@@ -86,8 +87,8 @@ def fused_safe_embedding_lookup_sparse(
 
 def fused_embedding_lookup_sparse_v2(
     params: Any,
-    sp_ids: tf.SparseTensor,
-    sparse_weights: tf.SparseTensor | tf.Tensor | None = None,
+    sp_ids: tf.SparseTensor | tf.RaggedTensor,
+    sparse_weights: tf.SparseTensor | tf.RaggedTensor | tf.Tensor | None = None,
     partition_strategy: str | None = None,
     name: str | None = None,
     combiner: str | None = None,
@@ -198,15 +199,15 @@ def _number(max_norm: Any) -> float:
 
 def lookup(
     params: Any,
-    sp_ids: tf.SparseTensor,
-    sparse_weights: tf.SparseTensor | tf.Tensor | None,
+    sp_ids: tf.SparseTensor | tf.RaggedTensor,
+    sparse_weights: tf.SparseTensor | tf.RaggedTensor | tf.Tensor | None,
     options: LookupOptions,
     params_name: str = "params",
     ids_name: str = "sp_ids",
 ) -> tf.Tensor:
     """The v2 lookup; see `fused_embedding_lookup_sparse_v2`. Names are for error messages."""
     shards = _as_shards(params, params_name)
-    _check_ids(sp_ids, options, ids_name)
+    sp_ids = _as_sparse(sp_ids, options, ids_name)
     weights = _weight_values(sparse_weights, shards[0].dtype)
     original_shape = sp_ids.dense_shape
     if options.row_count == "last_row":
@@ -339,25 +340,33 @@ def _as_table(table: Any, name: str) -> Any:
     return tf.convert_to_tensor(table, name=name)
 
 
-def _check_ids(sp_ids: Any, options: LookupOptions, name: str) -> None:
-    if not isinstance(sp_ids, tf.SparseTensor):
-        raise TypeError(f"{name} must be a SparseTensor, got {type(sp_ids).__name__}: {sp_ids!r}")
-    if sp_ids.dtype.name not in IDS:
-        raise TypeError(f"{name} must be {' or '.join(IDS)}, got {sp_ids.dtype.name}")
-    if options.default_id is not None and options.default_id > sp_ids.dtype.max:
-        raise ValueError(
-            f"default_id must fit the ids' {sp_ids.dtype.name}, got {options.default_id}"
+def _as_sparse(ids: Any, options: LookupOptions, name: str) -> tf.SparseTensor:
+    """The ids, checked; those of a RaggedTensor with its rows."""
+    if not isinstance(ids, tf.SparseTensor | tf.RaggedTensor):
+        raise TypeError(
+            f"{name} must be a SparseTensor or a RaggedTensor, got {type(ids).__name__}: {ids!r}"
         )
-    shape = tf.get_static_value(sp_ids.dense_shape)
+    if ids.dtype.name not in IDS:
+        raise TypeError(f"{name} must be {' or '.join(IDS)}, got {ids.dtype.name}")
+    if options.default_id is not None and options.default_id > ids.dtype.max:
+        raise ValueError(f"default_id must fit the ids' {ids.dtype.name}, got {options.default_id}")
+    if isinstance(ids, tf.RaggedTensor):
+        if ids.ragged_rank != 1 or ids.flat_values.shape.rank not in (None, 1):
+            raise ValueError(f"{name} must have rank 2 if it is ragged, got shape {ids.shape}")
+        return ids.to_sparse()
+    shape = tf.get_static_value(ids.dense_shape)
     if shape is not None and np.any(shape < 0):
         raise ValueError(f"{name} has a negative dense_shape: {shape.tolist()}")
+    return ids
 
 
 def _weight_values(weights: Any, dtype: tf.DType) -> tf.Tensor | None:
     """The weights as a tensor [nnz] of the table's dtype."""
     if weights is None:
         return None
-    values = weights.values if isinstance(weights, tf.SparseTensor) else weights
+    values = weights.values if isinstance(weights, tf.SparseTensor | tf.RaggedTensor) else weights
+    if isinstance(values, tf.RaggedTensor):
+        raise ValueError(f"sparse_weights must have rank 2 if ragged, got shape {weights.shape}")
     if not hasattr(values, "dtype"):
         values = tf.convert_to_tensor(values, dtype)
     values = tf.convert_to_tensor(values)

@@ -228,7 +228,7 @@ def test_bad_ids(graph, function, table_name, ids_name):
     scope = tf.Graph().as_default() if graph else tf.init_scope()
     with scope:
         for bad in (tf.constant([[1]]), np.array([[1]]), None):
-            with pytest.raises(TypeError, match=f"{ids_name} must be a SparseTensor, got"):
+            with pytest.raises(TypeError, match=f"{ids_name} must be a SparseTensor or a RaggedT"):
                 function(TABLE, bad)
         for values in ([1.0], ["a"], tf.constant([1], tf.int16)):
             with pytest.raises(TypeError, match=f"{ids_name} must be int32 or int64, got"):
