@@ -33,7 +33,7 @@ def lookup(
     ids_name: str = "sp_ids",
 ) -> tf.Tensor:
     """The v2 lookup; see `fused_embedding_lookup_sparse_v2`. Names are for error messages."""
-    shards = as_shards(params, params_name)
+    shards = as_shards(params, params_name, getattr(sparse_weights, "dtype", None))
     sp_ids = as_sparse(sp_ids, options, ids_name)
     weights = weight_values(sparse_weights, shards[0].dtype)
     original_shape = sp_ids.dense_shape

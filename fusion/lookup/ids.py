@@ -11,7 +11,6 @@ import tensorflow as tf
 from fusion.lookup.options import LookupOptions
 from fusion.ops.common import IDS
 
-
 #: What ids and weights may be; weights pair with ids by position.
 Ids: TypeAlias = tf.SparseTensor | tf.RaggedTensor
 Weights: TypeAlias = tf.SparseTensor | tf.RaggedTensor | tf.Tensor
