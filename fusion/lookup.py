@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.python.ops.variables import PartitionedVariable
 
 from fusion import ops
-from fusion.ops.common import COMBINERS, FLOATS_WITH_KERNELS, IDS
+from fusion.ops.common import COMBINERS, FLOATS, IDS
 
 _STRATEGIES = ("div", "mod")
 
@@ -262,13 +262,16 @@ def _lookup_rows(
 def _split_max_norm(max_norm: float | None, dtype: tf.DType) -> tuple[float | None, float]:
     """The limit for stock's clipping and the one for the op's attr.
 
-    Attrs are float32: a limit that would lose digits for a float64 table is left to stock.
+    Stock clips half types in their own arithmetic, where the square of a norm may overflow, and the
+    op in float32: they are left to stock. So is a limit that would lose digits for a float64 table,
+    since attrs are float32.
     """
     if max_norm is None:
         return None, float(_NONE)
-    if dtype == tf.float64 and float(np.float32(max_norm)) != max_norm:
-        return max_norm, float(_NONE)
-    return None, max_norm
+    in_op = dtype in (tf.float32, tf.float64)
+    if dtype == tf.float64:
+        in_op = float(np.float32(max_norm)) == max_norm
+    return (None, max_norm) if in_op else (max_norm, float(_NONE))
 
 
 def _gather(
@@ -322,10 +325,8 @@ def _as_shards(params: Any, name: str) -> list[Any]:
             raise ValueError(f"{name} must have rank 2, got shape {shard.shape}")
         if not shard.shape[1:].is_compatible_with(first.shape[1:]):
             raise ValueError(f"{name} must have equal rows, got {first.shape} and {shard.shape}")
-    if first.dtype.base_dtype.name not in FLOATS_WITH_KERNELS:
-        raise TypeError(
-            f"{name} must be {' or '.join(FLOATS_WITH_KERNELS)}, got {first.dtype.name}"
-        )
+    if first.dtype.base_dtype.name not in FLOATS:
+        raise TypeError(f"{name} must be {' or '.join(FLOATS)}, got {first.dtype.name}")
     return shards
 
 
