@@ -9,13 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fusion.ops import partition, post_lookup, post_lookup_grad, prune, unique
+from fusion.ops import (
+    partition,
+    post_lookup,
+    post_lookup_grad,
+    pre_lookup,
+    prune,
+    unique,
+)
 from fusion.runtime.registration import register
 from fusion.runtime.spec import OpSpec
 from fusion.runtime.wrapper import make_wrappers
 
 #: Every op of this package.
 SPECS: tuple[OpSpec, ...] = (
+    pre_lookup.SPEC,
     prune.SPEC,
     unique.SPEC,
     partition.SPEC,
@@ -28,6 +36,7 @@ OP_NAMES: tuple[str, ...] = tuple(spec.name for spec in SPECS)
 register(SPECS)
 _functions: dict[str, Callable[..., Any]] = make_wrappers(SPECS)
 
+fused_embedding_sparse_pre_look_up = _functions["fused_embedding_sparse_pre_look_up"]
 prune_invalid_and_fill_empty_rows = _functions["prune_invalid_and_fill_empty_rows"]
 unique_with_counts_v3 = _functions["unique_with_counts_v3"]
 partition_with_permutation = _functions["partition_with_permutation"]

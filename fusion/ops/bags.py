@@ -11,6 +11,8 @@ from fusion.ops.common import (
     DEFAULT_ID_ATTR,
     FILL_ATTR,
     FLOATS,
+    MOST_ENTRIES,
+    ROW_COUNT_ATTR,
     SHARDS_ATTR,
     TABLE_ATTR,
     USE_WEIGHTS_ATTR,
@@ -32,18 +34,8 @@ ATTRS = (
     Attr("combiner", "string", default="mean", allowed=COMBINERS, doc="of a bag"),
     Attr("max_norm", "float", default=-1.0, doc="limit of a row's L2 norm; negative: none"),
     USE_WEIGHTS_ATTR,
-    Attr(
-        "row_count",
-        "string",
-        default="dense_shape",
-        allowed=("dense_shape", "last_row"),
-        doc="rows of the result: dense_shape[0], or those up to the last row with an entry",
-    ),
+    ROW_COUNT_ATTR,
 )
-
-
-#: Places of entries are int32.
-_MOST_ENTRIES = 2**31 - 1
 
 SHARDS = Arg("emb_shards", "T", "[?, D]", length="num_partitions", doc="gathered rows")
 PERMUTATION = Arg("partition_permutation", "int32", "[?, 2]", doc="or a dummy when P is 1")
@@ -160,9 +152,9 @@ def bag_grouper(spec: OpSpec) -> Any:
         """(starts int64 [n_rows + 1], order int32 [m]) of the bags."""
         rows = matrix(frame, arg.indices_before_unique, 0, np.int64)
         places = vector(frame, arg.unique_idxs, np.int32)
-        if rows.shape[0] > _MOST_ENTRIES:
+        if rows.shape[0] > MOST_ENTRIES:
             text = "unique_idxs has %lld entries, but at most %lld can be ordered"
-            fail(frame, INVALID_ARGUMENT, text, rows.shape[0], int64(_MOST_ENTRIES))
+            fail(frame, INVALID_ARGUMENT, text, rows.shape[0], int64(MOST_ENTRIES))
         starts = scratch(frame, n_rows + 1, np.int64)
         order = scratch(frame, rows.shape[0], np.int32)
         if failed(frame):

@@ -95,7 +95,7 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
         kept = kernels.mark_rows(values, rows, weights, prune, prune_weights, is_row_empty)
         if kept < 0:
             bad, batch = -1 - kept, int64(is_row_empty.shape[0])
-            text = "sp_indices[%lld, 0] = %lld is not in [0, %lld), the rows of sp_dense_shape"
+            text = "sp_indices[%lld, 0] = %lld is not in [0, %lld), the rows of the batch"
             fail(frame, INVALID_ARGUMENT, text, bad, rows[bad, 0], batch)
         return kept
 

@@ -20,11 +20,9 @@ from fusion.ops.bags import (
     row_clipper,
     row_finder,
 )
+from fusion.ops.common import LAST_ROW
 from fusion.ops.precision import access
 from fusion.runtime.spec import Arg, OpSpec
-
-#: The values of `row_count`, by place.
-_DENSE_SHAPE, _LAST_ROW = range(2)
 
 
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
@@ -59,7 +57,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         """The number of rows of the result."""
         batch = vector(frame, arg.sp_dense_shape, np.int64)[0]
         rows = matrix(frame, arg.indices_before_unique, 0, np.int64)
-        if attr(frame, slot.row_count) == _LAST_ROW:
+        if attr(frame, slot.row_count) == LAST_ROW:
             bad = kernels.first_unsorted(rows)
             if bad >= 0:
                 text = "indices_before_unique[%lld, 0] = %lld is less than the row before it"
