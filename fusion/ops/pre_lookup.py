@@ -327,7 +327,7 @@ SPEC = OpSpec(
             "string",
             default="input",
             allowed=("input", "row"),
-            doc="order of entries in a shard",
+            doc="order of entries in a shard: that of the input with fillers last, or by row",
         ),
     ),
     kernels={"CPU": _cpu},
