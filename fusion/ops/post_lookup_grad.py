@@ -39,13 +39,13 @@ def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
         masked = is_row_empty[:n_rows]
         masked = tf.pad(masked, [[0, n_rows - tf.size(masked)]])
 
-    def combine(shards: Sequence[tf.Tensor], weights: tf.Tensor) -> tf.Tensor:
+    def combine(shards: Sequence[tf.Tensor], weights: Sequence[tf.Tensor]) -> tf.Tensor:
         unique = clip(op, _in_order(shards, permutation))
         entries = tf.gather(unique, unique_idxs)
-        return combine_entries(op, entries, weights, indices[:, 0], n_rows, masked)
+        return combine_entries(op, entries, weights[0], indices[:, 0], n_rows, masked)
 
     of_top, *of_rows, of_weights = gradient_of_gradient(
-        op, combine, top_grad, shards, weights, grads
+        op, combine, top_grad, shards, [weights], grads
     )
     return [of_top, *of_rows, None, None, None, None, None, of_weights]
 
