@@ -82,7 +82,7 @@ class Bounds:
         if self.combiner == "sqrtn":
             terms = terms + (through / self.divisor**2)[self.rows] * self.used
         lengths = self.table.shape[1] + self.counts[self.rows]
-        return self._bound(lengths, terms, self.weights.dtype)
+        return self._bound(lengths, terms, *() if self.weights is None else [self.weights.dtype])
 
     def _bound(self, lengths: Array, total: Array, *others: Any) -> Array:
         """The bound of what passes through the table's dtype and perhaps `others`."""
