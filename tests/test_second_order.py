@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -28,6 +30,12 @@ DENSE_IDS = {
 TABLE = np.random.default_rng(0).standard_normal((10, 4))
 
 
+PLAIN: dict[str, Any] = {
+    "v1": fusion.fused_embedding_lookup_sparse,
+    "v2": fusion.fused_embedding_lookup_sparse_v2,
+}
+
+
 def stock_safe(table, ids, weights, **options):
     return tf.compat.v1.nn.safe_embedding_lookup_sparse(table, ids, weights, **options)
 
@@ -46,12 +54,10 @@ def fused_safe(version):
 
 
 def fused_plain(version):
-    function = {"v2": fusion.fused_embedding_lookup_sparse_v2}
-    if "v1" in VERSIONS:
-        function["v1"] = fusion.fused_embedding_lookup_sparse
+    function = PLAIN[version]
 
     def lookup(table, ids, weights, **options):
-        return function[version](table, ids, weights, fill_empty_row=False, **options)
+        return function(table, ids, weights, fill_empty_row=False, **options)
 
     return lookup
 
