@@ -52,14 +52,6 @@ def op_types(graphs: Iterable[Any]) -> set[str]:
     return found
 
 
-def run_session(fetches: Any, session: Any) -> tuple[Any, set[str]]:
-    """The values, and the types of the ops that ran."""
-    options = v1.RunOptions(output_partition_graphs=True)
-    metadata = v1.RunMetadata()
-    values = session.run(fetches, options=options, run_metadata=metadata)
-    return values, op_types(metadata.partition_graphs)
-
-
 def placeholders(features: Features) -> tuple[Features, dict[Any, Any]]:
     """Tensors of unknown sizes in a v1 graph, and what to feed: constants would be folded."""
     tensors = {}

@@ -12,7 +12,15 @@ import tensorflow as tf
 
 from fusion.feature_column import embedding_column, shared_embedding_columns
 from fusion.lookup import VERSIONS
-from tests.feature_column.compare import FUSED, assert_fused, compare, stock_ops
+from tests.feature_column.compare import (
+    FUSED,
+    assert_fused,
+    assert_same,
+    both,
+    compare,
+    raised,
+    stock_ops,
+)
 from tests.feature_column.hosts import input_layer, loss, placeholders, run_session
 from tests.feature_column.kinds import KINDS, Batch, Column, build, initializer, of_each_combiner
 
@@ -49,20 +57,12 @@ def test_reference_variables(do_fusion):
 @pytest.mark.parametrize("shards", [2, 3, 12])
 @FUSION
 def test_partitioned_tables(do_fusion, shards):
-    def run(version: str | None) -> Any:
-        partitioner = v1.fixed_size_partitioner(shards)
-        columns = of_each_combiner("identity") + (Column("hash of words"),)
-        return input_layer(lambda: build(columns, version), FEATURES, partitioner=partitioner)
-
-    fused, stock = run(do_fusion), run(None)
+    columns = partial(build, [*of_each_combiner("identity"), Column("hash of words")])
+    partitioner = v1.fixed_size_partitioner(shards)
+    fused, stock = both(columns, FEATURES, do_fusion, input_layer, partitioner=partitioner)
     assert_fused(fused.ran, do_fusion)
-    assert fused.variables == stock.variables
+    assert_same(fused, stock)
     assert len(fused.variables) == 3 * min(shards, 10) + min(shards, 6)
-    assert fused.collections == stock.collections
-    np.testing.assert_array_equal(fused.output, stock.output)
-    for name, (ids, gradient) in stock.gradients.items():
-        assert sorted(fused.gradients[name][0]) == sorted(ids)
-        np.testing.assert_array_equal(fused.gradients[name][1], gradient)
 
 
 @FUSION
@@ -91,15 +91,11 @@ def test_what_the_layer_reports(do_fusion):
 @FUSION
 def test_collections(do_fusion, trainable):
     options = {"weight_collections": ["mine"], "trainable": trainable}
-
-    def run(version: str | None) -> Any:
-        return input_layer(lambda: build(SOME, version), FEATURES, **options)
-
-    fused, stock = run(do_fusion), run(None)
-    assert fused.variables == stock.variables
-    assert fused.collections == stock.collections
-    assert len(fused.collections["mine"]) == len(SOME)
-    assert len(fused.collections.get("trainable_variables", [])) == (4 if trainable else 0)
+    columns = partial(build, SOME[:3])
+    fused, stock = both(columns, FEATURES, do_fusion, input_layer, **options)
+    assert_same(fused, stock)
+    assert len(fused.collections["mine"]) == 3
+    assert len(fused.collections.get("trainable_variables", [])) == (3 if trainable else 0)
 
 
 @FUSION
@@ -108,16 +104,11 @@ def test_a_template_is_called_twice(do_fusion):
         template = v1.make_template("once", v1.feature_column.input_layer, feature_columns=columns)
         return tf.concat([template(features), template(features)], 1)
 
-    def run(version: str | None) -> Any:
-        return input_layer(lambda: build(SOME[:3], version), FEATURES, layer=layer)
-
-    fused, stock = run(do_fusion), run(None)
+    columns = partial(build, SOME[:3])
+    fused, stock = both(columns, FEATURES, do_fusion, input_layer, layer=layer)
     assert_fused(fused.ran, do_fusion)
-    assert fused.variables == stock.variables
+    assert_same(fused, stock)
     assert len(fused.variables) == 3
-    np.testing.assert_array_equal(fused.output, stock.output)
-    for name, (_, gradient) in stock.gradients.items():
-        np.testing.assert_array_equal(fused.gradients[name][1], gradient)
 
 
 @FUSION
@@ -129,13 +120,10 @@ def test_variables_are_reused(do_fusion):
                 results.append(v1.feature_column.input_layer(features, columns))
         return tf.concat(results, 1)
 
-    def run(version: str | None) -> Any:
-        return input_layer(lambda: build(SOME[:3], version), FEATURES, layer=layer)
-
-    fused, stock = run(do_fusion), run(None)
-    assert fused.variables == stock.variables
+    columns = partial(build, SOME[:3])
+    fused, stock = both(columns, FEATURES, do_fusion, input_layer, layer=layer)
+    assert_same(fused, stock)
     assert len(fused.variables) == 3
-    np.testing.assert_array_equal(fused.output, stock.output)
 
 
 @FUSION
@@ -148,13 +136,10 @@ def test_beside_stock_columns(do_fusion):
             fc.indicator_column(KINDS["vocabulary list"]("x")),
         ]
 
-    mixed, stock = (input_layer(lambda v=v: columns(v), FEATURES) for v in (do_fusion, None))
+    mixed, stock = both(columns, FEATURES, do_fusion, input_layer)
     assert FUSED[do_fusion] in mixed.ran
     assert stock_ops(mixed.ran)
-    assert mixed.variables == stock.variables
-    np.testing.assert_array_equal(mixed.output, stock.output)
-    for name, (_, gradient) in stock.gradients.items():
-        np.testing.assert_array_equal(mixed.gradients[name][1], gradient)
+    assert_same(mixed, stock)
 
 
 def train(
@@ -199,9 +184,8 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @FUSION
 def test_training(do_fusion, name):
-    fused, stock = (
-        train(lambda v=v: build(SOME[:3], v), OPTIMIZERS[name]) for v in (do_fusion, None)
-    )
+    columns = partial(build, SOME[:3])
+    fused, stock = (train(partial(columns, v), OPTIMIZERS[name]) for v in (do_fusion, None))
     assert_fused(fused[1], do_fusion)
     assert_trained_alike(fused[0], stock[0])
     assert not np.array_equal(stock[0][0][0], stock[0][2][0])
@@ -211,8 +195,8 @@ def test_training(do_fusion, name):
 def test_checkpoints_go_both_ways(do_fusion, tmp_path):
     def go(first: str | None, second: str | None) -> Any:
         path = str(tmp_path / f"{first}-{second}")
-        train(lambda: build(SOME[:3], first), OPTIMIZERS["adagrad"], saved=path)
-        return train(lambda: build(SOME[:3], second), OPTIMIZERS["adagrad"], restored=path)[0]
+        train(partial(build, SOME[:3], first), OPTIMIZERS["adagrad"], saved=path)
+        return train(partial(build, SOME[:3], second), OPTIMIZERS["adagrad"], restored=path)[0]
 
     expected = go(None, None)
     assert_trained_alike(go(None, do_fusion), expected)
@@ -228,16 +212,12 @@ def test_linear_model(do_fusion):
             KINDS["weighted ids"]("y"),
             fc.numeric_column("x_numbers", 2),
             *build([Column("hash of ids", "z", "sqrtn")], version),
-            *shared_embedding_columns(
-                categorical, 3, initializer=initializer, do_fusion=version
-            ),
+            *shared_embedding_columns(categorical, 3, initializer=initializer, do_fusion=version),
         ]
 
     layer = v1.feature_column.linear_model
-    fused, stock = (
-        train(lambda v=v: columns(v), OPTIMIZERS["sgd"], layer) for v in (do_fusion, None)
-    )
-    assert_fused(fused[1], do_fusion)
+    fused, stock = (train(partial(columns, v), OPTIMIZERS["sgd"], layer) for v in (do_fusion, None))
+    assert FUSED[do_fusion] in fused[1]
     assert_trained_alike(fused[0], stock[0])
 
 
@@ -265,12 +245,9 @@ def test_parsed_examples(do_fusion):
         build(SOME, None)
     )
     features = {"examples": np.array(examples, object)}
-    fused, stock = (
-        input_layer(lambda v=v: build(columns, v), features, layer=layer)
-        for v in (do_fusion, None)
-    )
+    fused, stock = both(partial(build, columns), features, do_fusion, input_layer, layer=layer)
     assert_fused(fused.ran, do_fusion)
-    np.testing.assert_array_equal(fused.output, stock.output)
+    assert_same(fused, stock)
     assert fused.output.shape == (3, 7)
     assert not fused.output[1].any()
 
@@ -279,16 +256,18 @@ def test_parsed_examples(do_fusion):
 def test_sequence_columns_are_refused_as_in_stock(do_fusion):
     sequence = fc.sequence_categorical_column_with_identity("x_ids", 10)
     for version in (None, do_fusion):
+        column = embedding_column(sequence, 4, do_fusion=version)
         with pytest.raises(ValueError, match="must not be of type _SequenceCategoricalColumn"):
-            input_layer(lambda v=version: [embedding_column(sequence, 4, do_fusion=v)], FEATURES)
+            input_layer([column].copy, FEATURES)
 
 
 @FUSION
 def test_ids_of_rank_3_fail_as_in_stock(do_fusion):
     features = {"x_ids": np.ones((2, 3, 4), np.int64)}
     for version in (None, do_fusion):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="[Rr]eshape"):
-            input_layer(lambda v=version: build([Column("identity")], v), features)
+        error = raised([Column("identity")], features, version, input_layer)
+        assert type(error) is tf.errors.InvalidArgumentError
+        assert "reshape" in str(error)
 
 
 def train_example(do_fusion: str | None) -> list[Any]:
