@@ -28,7 +28,7 @@ from tests.feature_column.compare import (
 )
 from tests.feature_column.hosts import as_tensors, dense_features, input_layer, recorded
 from tests.feature_column.keras_models import DATA, STYLES, fit, functional
-from tests.feature_column.kinds import KINDS, Batch, Column, build, initializer
+from tests.feature_column.kinds import KINDS, WORDS, Batch, Column, build, initializer
 
 fc = tf.feature_column
 ROOT = Path(__file__).parents[2]
@@ -213,10 +213,20 @@ def sequence_features(categorical: Any, do_fusion: str | None, **options: Any) -
     return output.numpy(), lengths.numpy(), ran
 
 
+#: Sequence columns.
+SEQUENCES = {
+    "identity": partial(fc.sequence_categorical_column_with_identity, "x_ids", 10),
+    "hash": partial(fc.sequence_categorical_column_with_hash_bucket, "x_words", 6),
+    "list": partial(fc.sequence_categorical_column_with_vocabulary_list, "x_words", ["a", "c"]),
+    "file": partial(fc.sequence_categorical_column_with_vocabulary_file, "x_words", WORDS, 3),
+}
+
+
 @pytest.mark.parametrize("safe", [True, False])
+@pytest.mark.parametrize("kind", SEQUENCES)
 @FUSION
-def test_sequence_columns_in_sequence_features(do_fusion, safe):
-    column = fc.sequence_categorical_column_with_hash_bucket("x_words", 6)
+def test_sequence_columns_in_sequence_features(do_fusion, kind, safe):
+    column = SEQUENCES[kind]()
     options = {"use_safe_embedding_lookup": safe}
     fused, stock = (sequence_features(column, v, **options) for v in (do_fusion, None))
     assert_fused(fused[2], do_fusion)
