@@ -116,6 +116,18 @@ def test_names_and_collections(do_fusion, sharing):
 
 
 @FUSION
+def test_a_layer_that_is_not_trained(do_fusion):
+    def columns(version: str | None) -> list[Any]:
+        return shared_embedding_columns(identities(), 4, initializer=initializer, do_fusion=version)
+
+    options = {"trainable": False, "weight_collections": ["mine"]}
+    fused, stock = both(columns, FEATURES, do_fusion, input_layer, **options)
+    assert_same(fused, stock)
+    assert len(fused.collections["mine"]) == 1
+    assert not fused.gradients
+
+
+@FUSION
 def test_a_fused_and_a_stock_column_share_a_table(do_fusion):
     def columns(*versions: str | None) -> list[Any]:
         x, y = identities()
