@@ -314,7 +314,7 @@ def test_a_huge_batch_is_an_error_not_a_crash():
             prune(sp_dense_shape=[batch, 1])
 
 
-@pytest.mark.parametrize("row", [2**61, 2**62])
+@pytest.mark.parametrize("row", [2**61, 2**62, 2**63 - 2, 2**63 - 1])
 def test_a_huge_last_row_is_an_error_not_a_crash(row):
     with pytest.raises(tf.errors.ResourceExhaustedError):
         post(indices_before_unique=[[0, 0], [0, 0], [row, 0]], row_count="last_row")
