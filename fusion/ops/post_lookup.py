@@ -61,7 +61,8 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
             if bad >= 0:
                 text = "indices_before_unique[%lld, 0] = %lld is less than the row before it"
                 fail(frame, INVALID_ARGUMENT, text, bad, rows[bad, 0])
-            return rows[rows.shape[0] - 1, 0] + 1 if rows.shape[0] > 0 else int64(0)
+            # A negative row is for the grouping of the entries to report.
+            return max(rows[rows.shape[0] - 1, 0], -1) + 1 if rows.shape[0] > 0 else int64(0)
         if batch != size(frame, arg.is_row_empty, 0, 0):
             text = "is_row_empty has %lld rows, but sp_dense_shape says %lld"
             fail(frame, INVALID_ARGUMENT, text, size(frame, arg.is_row_empty, 0, 0), batch)

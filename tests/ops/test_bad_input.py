@@ -320,6 +320,12 @@ def test_a_huge_last_row_is_an_error_not_a_crash(row):
         post(indices_before_unique=[[0, 0], [0, 0], [row, 0]], row_count="last_row")
 
 
+@pytest.mark.parametrize("row", [-1, -2, -5, -(2**63)])
+def test_a_negative_last_row(row):
+    with pytest.raises(RUN_TIME, match=rf"indices_before_unique\[0, 0\] = {row} "):
+        post(indices_before_unique=[[row, 0]] * 3, row_count="last_row")
+
+
 def test_an_attr_that_no_kernel_takes_is_refused_in_a_graph_from_elsewhere():
     with tf.Graph().as_default() as graph:
         ids = tf.constant([1, 2], tf.int64, name="ids")
