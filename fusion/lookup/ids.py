@@ -1,0 +1,77 @@
+"""Ids and weights as the fused ops take them: a matrix of ids, and a vector of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fusion.lookup.options import LookupOptions
+from fusion.ops.common import IDS
+
+
+def check_ids(sp_ids: Any, options: LookupOptions, name: str) -> None:
+    """Raises TypeError or ValueError, naming the argument, for ids that no lookup takes."""
+    if not isinstance(sp_ids, tf.SparseTensor):
+        raise TypeError(f"{name} must be a SparseTensor, got {type(sp_ids).__name__}: {sp_ids!r}")
+    if sp_ids.dtype.name not in IDS:
+        raise TypeError(f"{name} must be {' or '.join(IDS)}, got {sp_ids.dtype.name}")
+    if options.default_id is not None and options.default_id > sp_ids.dtype.max:
+        raise ValueError(
+            f"default_id must fit the ids' {sp_ids.dtype.name}, got {options.default_id}"
+        )
+    shape = tf.get_static_value(sp_ids.dense_shape)
+    if shape is not None and np.any(shape < 0):
+        raise ValueError(f"{name} has a negative dense_shape: {shape.tolist()}")
+
+
+def weight_values(weights: Any, dtype: tf.DType) -> tf.Tensor | None:
+    """The weights as a tensor [nnz] of the table's dtype."""
+    if weights is None:
+        return None
+    values = weights.values if isinstance(weights, tf.SparseTensor) else weights
+    if not hasattr(values, "dtype"):
+        values = tf.convert_to_tensor(values, dtype)
+    values = tf.convert_to_tensor(values)
+    if values.dtype != dtype.base_dtype:
+        raise ValueError(
+            f"sparse_weights must have the table's dtype {dtype.base_dtype.name}, "
+            f"got {values.dtype.name}"
+        )
+    if values.shape.rank not in (None, 1):
+        raise ValueError(f"sparse_weights must have rank 1, got shape {values.shape}")
+    return values
+
+
+def by_first_dimension(sp_ids: tf.SparseTensor) -> tf.SparseTensor:
+    """The ids as a matrix with their first index as row, as stock's plain lookup reads them."""
+    if sp_ids.dense_shape.shape[0] == 2:
+        return sp_ids
+    rows = sp_ids.indices[:, :1]
+    shape = tf.concat([sp_ids.dense_shape[:1], [1]], 0)
+    return tf.SparseTensor(tf.concat([rows, tf.zeros_like(rows)], 1), sp_ids.values, shape)
+
+
+def flatten(sp_ids: tf.SparseTensor) -> tf.SparseTensor:
+    """The ids with all dimensions but the last flattened to rows."""
+    if sp_ids.dense_shape.shape[0] == 2:
+        return sp_ids
+    shape = sp_ids.dense_shape
+    rows = tf.reduce_prod(shape[:-1], keepdims=True)
+    return tf.sparse.reshape(sp_ids, tf.concat([rows, shape[-1:]], 0))
+
+
+def unflatten(result: tf.Tensor, original_shape: tf.Tensor) -> tf.Tensor:
+    """Rows back to the ids' shape, less its last dimension, and all that is known of it."""
+    rank = original_shape.shape[0]
+    dim = result.shape[1]
+    if rank != 2:
+        outer = tf.cast(original_shape[:-1], tf.int32)
+        result = tf.reshape(result, tf.concat([outer, tf.shape(result)[1:]], 0))
+    if rank is not None:
+        known: Sequence[Any] | None = tf.get_static_value(original_shape)
+        outer_dims = [None] * (rank - 1) if known is None else [int(d) for d in known[:-1]]
+        result.set_shape([*outer_dims, dim])
+    return result
