@@ -39,6 +39,10 @@ class OpCall:
     inputs: dict[str, Any]
 
 
+#: Makes calls of an op for one choice of its type attrs.
+Calls = Callable[[np.random.Generator, Types], Iterator[OpCall]]
+
+
 def numpy_dtype(name: str) -> Any:
     """The NumPy dtype of a dtype's name, also of those that NumPy does not know."""
     return np.dtype(tf.as_dtype(name).as_numpy_dtype)
@@ -109,12 +113,13 @@ def places(rng: np.random.Generator, sizes: Array) -> Array:
 # --- ops ------------------------------------------------------------------------------------
 
 
-def _prune(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
+def _entries(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
+    """What the first op of either family takes; `prune` is its attr in v2."""
     for count, batch, fill, prune, weighted in itertools.product(
         COUNTS, BATCHES, FLAGS, FLAGS, FLAGS
     ):
-        kind = rng.choice(["some", "some negative", "all negative", "extreme"])
-        order = rng.choice(["sorted", "shuffled", "one long bag"])
+        kind = str(rng.choice(["some", "some negative", "all negative", "extreme"]))
+        order = str(rng.choice(["sorted", "shuffled", "one long bag"]))
         attrs = {
             "fill_empty_row": fill,
             "prune": prune,
@@ -124,7 +129,7 @@ def _prune(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
             "default_weight": 1.5,
         }
         yield OpCall(
-            f"{count} entries ({kind} ids), {batch} rows ({order}), {attrs}",
+            f"{count} entries ({kind} ids), {batch} rows ({order})",
             attrs,
             {
                 "sp_values": ids(rng, kind, count, types["Tid"]),
@@ -132,6 +137,22 @@ def _prune(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
                 "sp_dense_shape": np.array([batch, 9]),
                 "sp_weights_values": floats(rng, (count if weighted else 1,), types["Tw"], True),
             },
+        )
+
+
+def _pre_lookup(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
+    for call in _entries(rng, types):
+        sizes = split(rng, 30, int(rng.choice(SHARDS)))
+        attrs = dict(call.attrs)
+        attrs["prune_invalid_id"] = attrs.pop("prune")
+        attrs["partition_strategy"] = str(rng.choice(["div", "mod"]))
+        attrs["entry_order"] = str(rng.choice(["input", "row"]))
+        attrs["row_count"] = str(rng.choice(["dense_shape", "last_row"]))
+        shapes = [np.array([size, 4]) for size in sizes]
+        yield OpCall(
+            f"{call.label}, shards of {sizes.tolist()} rows",
+            attrs,
+            {"partition_shapes": shapes, **call.inputs},
         )
 
 
@@ -155,62 +176,126 @@ def _partition(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
         )
 
 
-def _bags(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
-    """Calls of the v2 post-lookup op; `sp_dense_shape` and the batch agree."""
+@dataclass(frozen=True)
+class _Bags:
+    """What the post-lookup ops of both families have in common; `sizes` are rows of the shards."""
+
+    rng: np.random.Generator
+    types: Types
+    count: int
+    dim: int
+    batch: int
+    sizes: Array
+    order: str
+    odd: bool
+    attrs: dict[str, Any]
+
+    def call(self, inputs: dict[str, Any]) -> OpCall:
+        return OpCall(
+            f"{self.count} entries ({self.order}), {self.batch} rows, D = {self.dim}, "
+            f"shards of {self.sizes.tolist()} rows",
+            self.attrs,
+            {
+                "emb_shards": [self.floats((size, self.dim), "T") for size in self.sizes],
+                "sp_dense_shape": np.array([self.batch, 9]),
+                **inputs,
+            },
+        )
+
+    def floats(self, shape: tuple[int, ...], attr: str) -> Array:
+        return floats(self.rng, shape, self.types[attr], self.odd)
+
+    def rows(self, count: int) -> Array:
+        return rows(self.rng, self.order, count, self.batch)
+
+
+def _bags(rng: np.random.Generator, types: Types) -> Iterator[_Bags]:
     for count, dim, combiner, weighted in itertools.product(COUNTS, DIMS, COMBINERS, FLAGS):
-        batch = int(rng.choice(BATCHES if count == 0 else BATCHES[1:]))
-        n_unique = int(rng.integers(1, count + 1)) if count else int(rng.integers(0, 3))
-        sizes = split(rng, n_unique, int(rng.choice(SHARDS)))
         order = str(rng.choice(["sorted", "shuffled", "one long bag"]))
         attrs = {
-            "fill_empty_row": bool(rng.integers(2)),
             "default_id": int(rng.choice([-1, 0])),
             "combiner": combiner,
             "max_norm": float(rng.choice([-1.0, 0.0, 0.7])),
             "use_sparse_weights": weighted,
-            "row_count": "last_row"
-            if order == "sorted" and rng.integers(2) == 0
-            else "dense_shape",
+            "row_count": "dense_shape",
         }
         if order == "sorted" and rng.integers(2) == 0:
             attrs["row_count"] = "last_row"
-        odd = bool(rng.integers(2))
-        many = len(sizes) > 1
-        yield OpCall(
-            f"{count} entries ({order}) of {n_unique} ids, {batch} rows, D = {dim}, "
-            f"shards of {sizes.tolist()} rows, {attrs}",
-            attrs,
-            {
-                "emb_shards": [floats(rng, (size, dim), types["T"], odd) for size in sizes],
-                "partition_permutation": places(rng, sizes) if many else np.zeros((1, 2), np.int32),
-                "sp_dense_shape": np.array([batch, 9]),
-                "indices_before_unique": rows(rng, order, count, batch),
-                "is_row_empty": rng.random(batch) < 0.3,
-                "unique_idxs": rng.integers(0, max(n_unique, 1), count).astype(np.int32),
-                "sp_weights_values": floats(rng, (count if weighted else 1,), types["Tw"], odd),
-            },
+        n_rows = int(rng.integers(1, count + 1)) if count else int(rng.integers(0, 3))
+        yield _Bags(
+            rng=rng,
+            types=types,
+            count=count,
+            dim=dim,
+            batch=int(rng.choice(BATCHES if count == 0 else BATCHES[1:])),
+            sizes=split(rng, n_rows, int(rng.choice(SHARDS))),
+            order=order,
+            odd=bool(rng.integers(2)),
+            attrs=attrs,
         )
 
 
-def _bags_grad(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
-    for call in _bags(rng, types):
-        inputs = dict(call.inputs)
-        batch, dim = inputs.pop("sp_dense_shape")[0], inputs["emb_shards"][0].shape[1]
-        if call.attrs["row_count"] == "last_row":
-            row = inputs["indices_before_unique"][:, 0]
-            batch = row[-1] + 1 if len(row) else 0
-        inputs["top_grad"] = floats(rng, (batch, dim), types["T"], bool(rng.integers(2)))
-        inputs["feature_nums"] = np.ones(batch, np.int32)
-        yield replace(call, inputs=inputs)
+def _post_lookup_v2(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
+    for bags in _bags(rng, types):
+        count, n_unique = bags.count, int(bags.sizes.sum())
+        bags.attrs["fill_empty_row"] = bool(rng.integers(2))
+        yield bags.call(
+            {
+                "partition_permutation": places(rng, bags.sizes),
+                "indices_before_unique": bags.rows(count),
+                "is_row_empty": rng.random(bags.batch) < 0.3,
+                "unique_idxs": rng.integers(0, max(n_unique, 1), count).astype(np.int32),
+                "sp_weights_values": bags.floats(
+                    (count if bags.attrs["use_sparse_weights"] else 1,), "Tw"
+                ),
+            }
+        )
+
+
+def _post_lookup_v1(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
+    for v2_bags in _bags(rng, types):
+        bags = replace(v2_bags, sizes=split(rng, v2_bags.count, len(v2_bags.sizes)))
+        weighted = bags.attrs["use_sparse_weights"]
+        yield bags.call(
+            {
+                "partitioned_indices": [bags.rows(size) for size in bags.sizes],
+                "row_empty_and_invalid_flags": rng.integers(
+                    0, 2, bags.batch + bags.count, np.int32
+                ),
+                "partitioned_values": [
+                    ids(rng, "some", size, types.get("Tid", "int64")) for size in bags.sizes
+                ],
+                "partitioned_weights": [
+                    bags.floats((size if weighted else 1,), "Tw") for size in bags.sizes
+                ],
+            }
+        )
+
+
+def _gradient(calls: Calls) -> Calls:
+    """Calls of the gradient op, from those of the forward op."""
+
+    def gradient(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
+        for call in calls(rng, types):
+            inputs = dict(call.inputs)
+            batch, dim = inputs.pop("sp_dense_shape")[0], inputs["emb_shards"][0].shape[1]
+            inputs["top_grad"] = floats(rng, (batch, dim), types["T"], bool(rng.integers(2)))
+            inputs["feature_nums"] = np.ones(batch, np.int32)
+            yield replace(call, inputs=inputs)
+
+    return gradient
 
 
 #: Calls of each op, by its name.
-CALLS: dict[str, Callable[[np.random.Generator, Types], Iterator[OpCall]]] = {
-    "PruneInvalidAndFillEmptyRows": _prune,
+CALLS: dict[str, Calls] = {
+    "FusedEmbeddingSparsePreLookUp": _pre_lookup,
+    "FusedEmbeddingSparsePostLookUp": _post_lookup_v1,
+    "FusedEmbeddingSparsePostLookUpGrad": _gradient(_post_lookup_v1),
+    "PruneInvalidAndFillEmptyRows": _entries,
     "UniqueWithCountsV3": _unique,
     "PartitionWithPermutation": _partition,
-    "FusedEmbeddingSparsePostLookUpV2": _bags,
-    "FusedEmbeddingSparsePostLookUpV2Grad": _bags_grad,
+    "FusedEmbeddingSparsePostLookUpV2": _post_lookup_v2,
+    "FusedEmbeddingSparsePostLookUpV2Grad": _gradient(_post_lookup_v2),
 }
 
 

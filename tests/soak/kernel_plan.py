@@ -65,7 +65,7 @@ def _case(place: int, call: OpCall, starved: bool = False) -> Case:
         for _ in range(lengths[arg.length] if arg.length else 1)
     ]
     return Case(
-        label=f"{kernel_name(spec, 'CPU', types)}: {call.label}",
+        label=f"{kernel_name(spec, 'CPU', types)}: {call.label}; {call.attrs}",
         kernel=place,
         attrs=[_word(spec, attr.name, attrs[attr.name]) for attr in spec.value_attrs],
         inputs=[_tensor(array) for array in arrays],
