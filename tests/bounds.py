@@ -1,7 +1,8 @@
 """How far rounding may take a lookup from stock TensorFlow's: 4 eps n sum |terms| per element.
 
 n is the number of terms that are added up one after another, |terms| what is added. Where a term
-is itself made of sums (a norm, a divisor), their lengths count too.
+is itself made of sums (a norm, a divisor), their lengths count too. Below the smallest normal
+number, which only half types come near to, rounding is absolute: n of those steps on top.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 Array = Any
@@ -31,7 +33,6 @@ class Bounds:
 
     def __post_init__(self) -> None:
         wide = self.table.astype(np.float64)
-        self.eps = 4 * np.finfo(self.table.dtype).eps
         self.norms = np.linalg.norm(wide, axis=1, keepdims=True)
         scale = np.ones_like(self.norms)
         if self.max_norm is not None:
@@ -52,7 +53,7 @@ class Bounds:
         terms = self.clipped[self.values] * (self.used / self.divisor[self.rows])[:, None]
         total = np.zeros((self.batch, self.table.shape[1]))
         np.add.at(total, self.rows, terms)
-        return self.eps * self.counts[:, None] * total
+        return self._bound(self.counts[:, None], total)
 
     def table_gradient(self, top_grad: Array) -> Array:
         """[rows, D], from the gradient [batch, D] of the result."""
@@ -67,7 +68,7 @@ class Bounds:
             clips = self.scale < 1
             total = self.scale * (total + clips * np.abs(self.table) * along / norms**2)
             lengths += self.table.shape[1]
-        return self.eps * lengths * total
+        return self._bound(lengths, total)
 
     def weights_gradient(self, top_grad: Array) -> Array:
         """[nnz], likewise."""
@@ -80,7 +81,16 @@ class Bounds:
             terms = terms + (through / self.divisor)[self.rows]
         if self.combiner == "sqrtn":
             terms = terms + (through / self.divisor**2)[self.rows] * self.used
-        return self.eps * (self.table.shape[1] + self.counts[self.rows]) * terms
+        lengths = self.table.shape[1] + self.counts[self.rows]
+        return self._bound(lengths, terms, self.weights.dtype)
+
+    def _bound(self, lengths: Array, total: Array, *others: Any) -> Array:
+        """The bound of what passes through the table's dtype and perhaps `others`."""
+        finfos = [ml_dtypes.finfo(dtype) for dtype in (self.table.dtype, *others)]
+        eps = max(float(finfo.eps) for finfo in finfos)
+        tiny = max(float(finfo.smallest_subnormal) for finfo in finfos)
+        bound: Array = lengths * (4 * eps * total + tiny)
+        return bound
 
 
 def loss_factors(shape: tuple[int, ...]) -> Array:

@@ -7,13 +7,14 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.lookup.build import lookup
+from fusion.lookup.ids import Ids, Weights
 from fusion.lookup.options import VERSIONS, LookupOptions
 
 
 def fused_safe_embedding_lookup_sparse(
     embedding_weights: Any,
-    sparse_ids: tf.SparseTensor,
-    sparse_weights: tf.SparseTensor | tf.Tensor | None = None,
+    sparse_ids: Ids,
+    sparse_weights: Weights | None = None,
     combiner: str | None = "mean",
     default_id: int | None = None,
     name: str | None = None,
@@ -29,11 +30,13 @@ def fused_safe_embedding_lookup_sparse(
     not > 0. A row left without entries gives zeros, or the embedding of `default_id`.
 
     Args:
-      embedding_weights: the table [rows, D], float32 or float64: a Variable or Tensor, a list of
-        either (shards by rows), a v1 `PartitionedVariable` or a `ShardedVariable`.
-      sparse_ids: int32 or int64 `SparseTensor` of shape [d0, ..., dn-1, any].
+      embedding_weights: the table [rows, D], float16, bfloat16, float32 or float64: a Variable or
+        Tensor, a list of either (shards by rows), a v1 `PartitionedVariable` or a
+        `ShardedVariable`. Half types are added up in float32 and rounded once.
+      sparse_ids: int32 or int64 `SparseTensor` of shape [d0, ..., dn-1, any], or `RaggedTensor`
+        of rank 2.
       sparse_weights: weights of the ids, in the same order, of the table's dtype: a
-        `SparseTensor`, or a `Tensor` [nnz].
+        `SparseTensor`, a `RaggedTensor`, or a `Tensor` [nnz].
       combiner: "sum", "mean" (also None) or "sqrtn".
       default_id: id that rows without entries get, >= 0.
       name: name of the operation.
@@ -78,8 +81,8 @@ def fused_safe_embedding_lookup_sparse(
 
 def fused_embedding_lookup_sparse(
     params: Any,
-    sp_ids: tf.SparseTensor,
-    sparse_weights: tf.SparseTensor | tf.Tensor | None = None,
+    sp_ids: Ids,
+    sparse_weights: Weights | None = None,
     partition_strategy: str | None = None,
     name: str | None = None,
     combiner: str | None = None,
@@ -104,8 +107,8 @@ def fused_embedding_lookup_sparse(
 
 def fused_embedding_lookup_sparse_v2(
     params: Any,
-    sp_ids: tf.SparseTensor,
-    sparse_weights: tf.SparseTensor | tf.Tensor | None = None,
+    sp_ids: Ids,
+    sparse_weights: Weights | None = None,
     partition_strategy: str | None = None,
     name: str | None = None,
     combiner: str | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -11,27 +11,42 @@ import tensorflow as tf
 from fusion.lookup.options import LookupOptions
 from fusion.ops.common import IDS
 
+#: What ids and weights may be; weights pair with ids by position.
+Ids: TypeAlias = tf.SparseTensor | tf.RaggedTensor
+Weights: TypeAlias = tf.SparseTensor | tf.RaggedTensor | tf.Tensor
 
-def check_ids(sp_ids: Any, options: LookupOptions, name: str) -> None:
-    """Raises TypeError or ValueError, naming the argument, for ids that no lookup takes."""
-    if not isinstance(sp_ids, tf.SparseTensor):
-        raise TypeError(f"{name} must be a SparseTensor, got {type(sp_ids).__name__}: {sp_ids!r}")
-    if sp_ids.dtype.name not in IDS:
-        raise TypeError(f"{name} must be {' or '.join(IDS)}, got {sp_ids.dtype.name}")
-    if options.default_id is not None and options.default_id > sp_ids.dtype.max:
-        raise ValueError(
-            f"default_id must fit the ids' {sp_ids.dtype.name}, got {options.default_id}"
+
+def as_sparse(ids: Any, options: LookupOptions, name: str) -> tf.SparseTensor:
+    """The ids, checked; those of a RaggedTensor with its rows.
+
+    Raises:
+      TypeError, ValueError: naming the argument, for ids that no lookup takes.
+    """
+    if not isinstance(ids, tf.SparseTensor | tf.RaggedTensor):
+        raise TypeError(
+            f"{name} must be a SparseTensor or a RaggedTensor, got {type(ids).__name__}: {ids!r}"
         )
-    shape = tf.get_static_value(sp_ids.dense_shape)
+    if ids.dtype.name not in IDS:
+        raise TypeError(f"{name} must be {' or '.join(IDS)}, got {ids.dtype.name}")
+    if options.default_id is not None and options.default_id > ids.dtype.max:
+        raise ValueError(f"default_id must fit the ids' {ids.dtype.name}, got {options.default_id}")
+    if isinstance(ids, tf.RaggedTensor):
+        if ids.ragged_rank != 1 or ids.flat_values.shape.rank not in (None, 1):
+            raise ValueError(f"{name} must have rank 2 if it is ragged, got shape {ids.shape}")
+        return ids.to_sparse()
+    shape = tf.get_static_value(ids.dense_shape)
     if shape is not None and np.any(shape < 0):
         raise ValueError(f"{name} has a negative dense_shape: {shape.tolist()}")
+    return ids
 
 
 def weight_values(weights: Any, dtype: tf.DType) -> tf.Tensor | None:
     """The weights as a tensor [nnz] of the table's dtype."""
     if weights is None:
         return None
-    values = weights.values if isinstance(weights, tf.SparseTensor) else weights
+    values = weights.values if isinstance(weights, tf.SparseTensor | tf.RaggedTensor) else weights
+    if isinstance(values, tf.RaggedTensor):
+        raise ValueError(f"sparse_weights must have rank 2 if ragged, got shape {weights.shape}")
     if not hasattr(values, "dtype"):
         values = tf.convert_to_tensor(values, dtype)
     values = tf.convert_to_tensor(values)

@@ -10,8 +10,11 @@ from tensorflow.python.ops.variables import PartitionedVariable
 from fusion.ops.common import FLOATS
 
 
-def as_shards(params: Any, name: str) -> list[Any]:
-    """The shards of a table, each a Variable or Tensor of rank 2 and one dtype."""
+def as_shards(params: Any, name: str, weights_dtype: tf.DType | None) -> list[Any]:
+    """The shards of a table, each a Variable or Tensor of rank 2 and one dtype.
+
+    What is neither yet becomes a Tensor of the weights' dtype, as in stock TensorFlow.
+    """
     if params is None:
         raise ValueError(f"{name} must be given, got None")
     if isinstance(params, PartitionedVariable):
@@ -20,7 +23,7 @@ def as_shards(params: Any, name: str) -> list[Any]:
         params = list(params.variables)  # tf.distribute's ShardedVariable
     if not isinstance(params, list | tuple):
         params = [params]
-    shards = [_as_table(shard, name) for shard in params]
+    shards = [_as_table(shard, name, weights_dtype) for shard in params]
     if not shards:
         raise ValueError(f"{name} must not be empty")
     first = shards[0]
@@ -38,14 +41,14 @@ def as_shards(params: Any, name: str) -> list[Any]:
     return shards
 
 
-def _as_table(table: Any, name: str) -> Any:
+def _as_table(table: Any, name: str, dtype: tf.DType | None) -> Any:
     """`table` as something to gather from: variables stay variables."""
     if isinstance(table, tf.Variable):
         return table
     inner = getattr(table, "value", None)
     if isinstance(inner, tf.Variable):
         return inner  # a Keras 3 variable holds a tf.Variable
-    return tf.convert_to_tensor(table, name=name)
+    return tf.convert_to_tensor(table, None if tf.is_tensor(table) else dtype, name=name)
 
 
 def shard_shape(shard: Any) -> tf.Tensor:

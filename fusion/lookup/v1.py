@@ -34,7 +34,7 @@ def lookup_rows(
     )
     limit, max_norm = options.split_max_norm(dtype)
     rows = [
-        _gather(shard, part, limit)
+        _gather(shard, part, limit, weights is not None)
         for shard, part in zip(shards, parts.partitioned_values, strict=True)
     ]
     return ops.fused_embedding_sparse_post_look_up(
@@ -66,11 +66,12 @@ def _places(entries: tf.Tensor) -> tf.Tensor:
     return tf.range(tf.size(entries, tf.int64), dtype=tf.int64)
 
 
-def _gather(shard: Any, ids: tf.Tensor, max_norm: float | None) -> tf.Tensor:
+def _gather(shard: Any, ids: tf.Tensor, max_norm: float | None, weighted: bool) -> tf.Tensor:
     """The row of each id, from one gather of distinct ids beside the shard.
 
     The v2 op with one entry per row copies rows, and its gradient adds up those of equal ids in
-    the order of the entries.
+    the order of the entries. That has a gradient in turn only with weights, here of one, just as
+    the whole lookup.
     """
     unique = ops.unique_with_counts_v3(input=ids)
     rows = tf.nn.embedding_lookup(shard, unique.unique_keys, max_norm=max_norm)
@@ -82,7 +83,8 @@ def _gather(shard: Any, ids: tf.Tensor, max_norm: float | None) -> tf.Tensor:
         indices_before_unique=tf.stack([places, places], axis=1),
         is_row_empty=tf.zeros([0], tf.bool),
         unique_idxs=unique.unique_idxs,
-        sp_weights_values=tf.ones([1], rows.dtype),
+        sp_weights_values=tf.ones_like(ids if weighted else [0], rows.dtype),
         combiner="sum",
+        use_sparse_weights=weighted,
         row_count="last_row",
     ).emb_vectors

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.ops.combine import FLOAT_TYPES, OUTPUTS, forward_kernel
-from fusion.ops.common import IDS, IDS_ATTR
+from fusion.ops.common import IDS_ATTR
 from fusion.ops.entries import ATTRS, FLAGS, INDICES, SHARDS, WEIGHTS, bag_reader, row_counter
 from fusion.runtime.spec import Arg, OpSpec
 
@@ -57,6 +57,6 @@ SPEC = OpSpec(
     outputs=OUTPUTS,
     attrs=(*ATTRS, IDS_ATTR),
     kernels={"CPU": _cpu},
-    kernel_types={**FLOAT_TYPES, "Tid": IDS},
+    kernel_types=FLOAT_TYPES,
     gradient=_gradient,
 )

@@ -239,7 +239,10 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
 
 
 def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
-    """Puts the gradients of the weights back in place: 0 for pruned entries, fillers dropped."""
+    """Puts the gradients of the weights back in place: 0 for pruned entries, fillers dropped.
+
+    Stock TensorFlow's gradient of filling has no gradient itself, so neither has this one.
+    """
     from fusion.ops import fused_embedding_sparse_pre_look_up
 
     n_shards = op.get_attr("num_partitions")
@@ -268,6 +271,10 @@ def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
         ],
         axis=0,
     )
+    if op.get_attr("fill_empty_row"):
+        of_entries = tf.raw_ops.SparseFillEmptyRowsGrad(
+            reverse_index_map=tf.range(tf.size(of_entries, tf.int64)), grad_values=of_entries
+        ).d_values
     # Negative segments are dropped.
     return [*nothing[:-1], tf.math.unsorted_segment_sum(of_entries, places, count)]
 

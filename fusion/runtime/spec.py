@@ -144,8 +144,8 @@ class OpSpec:
     """One op: its signature, its kernels and its gradient.
 
     `kernels` maps a device type to a factory of kernel bodies; `kernel_types` lists, per type
-    attr, the dtypes that have kernels. `gradient` is a TensorFlow gradient function; without one
-    TensorFlow raises when it is asked for.
+    attr that they depend on, the dtypes that have kernels. `gradient` is a TensorFlow gradient
+    function; without one TensorFlow raises when it is asked for.
     """
 
     name: str
