@@ -410,9 +410,8 @@ def forward_input(frame: int, output: int, arg: int) -> None:
 def _scratch(frame: int, count: int, dtype: type) -> int:
     if failed(frame):
         return int64(0)
-    # A count of rows and one more may be 2**63, which is negative here.
-    if count < 0 or count > _MAX_BYTES // item_bytes(dtype):
-        fail(frame, RESOURCE_EXHAUSTED, "no memory for [%llu] elements", count)
+    if count > _MAX_BYTES // item_bytes(dtype):
+        fail(frame, RESOURCE_EXHAUSTED, "no memory for [%lld] elements", count)
         return int64(0)
     dims = stack_words(1)
     store(dims, 0, max(count, 1))
