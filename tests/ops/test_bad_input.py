@@ -444,10 +444,40 @@ def test_a_huge_batch_is_an_error_not_a_crash():
             prune(sp_dense_shape=[batch, 1])
 
 
-@pytest.mark.parametrize("row", [2**61, 2**62])
+@pytest.mark.parametrize("row", [2**61, 2**62, 2**63 - 2, 2**63 - 1])
 def test_a_huge_last_row_is_an_error_not_a_crash(row):
     with pytest.raises(tf.errors.ResourceExhaustedError):
         post(indices_before_unique=[[0, 0], [0, 0], [row, 0]], row_count="last_row")
+
+
+@pytest.mark.parametrize("row", [2**61, 2**62, 2**63 - 2, 2**63 - 1])
+def test_a_huge_last_row_of_the_v1_ops(row):
+    one = tf.ones([1])
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        ops.fused_embedding_sparse_pre_look_up(
+            partition_shapes=[[9, 2]],
+            sp_values=tf.constant([3], tf.int64),
+            sp_indices=[[row, 0]],
+            sp_dense_shape=[1, 1],
+            sp_weights_values=one,
+            row_count="last_row",
+        )
+    with pytest.raises(tf.errors.OpError):  # the flags are too few, or the memory is
+        ops.fused_embedding_sparse_post_look_up(
+            emb_shards=[one[None]],
+            partitioned_indices=[[[row, 0]]],
+            sp_dense_shape=[1, 1],
+            row_empty_and_invalid_flags=[0, 1],
+            partitioned_values=[tf.constant([3], tf.int64)],
+            partitioned_weights=[one],
+            row_count="last_row",
+        )
+
+
+@pytest.mark.parametrize("row", [-1, -2, -5, -(2**63)])
+def test_a_negative_last_row(row):
+    with pytest.raises(RUN_TIME, match=rf"indices_before_unique\[0, 0\] = {row} "):
+        post(indices_before_unique=[[row, 0]] * 3, row_count="last_row")
 
 
 def test_an_attr_that_no_kernel_takes_is_refused_in_a_graph_from_elsewhere():
