@@ -19,6 +19,9 @@ class Bounds:
     """Of a lookup of ids `values` [nnz] in `table` [rows, D], which must all be in it.
 
     `rows` [nnz] are rows of the result, `weights` [nnz] or None; `max_norm` may be None.
+
+    A bound is inf where rounding decides everything: numbers overflow on the way though the inputs
+    are finite, or weights cancel out. It is NaN where inputs that are not finite come in.
     """
 
     table: Array
@@ -30,57 +33,91 @@ class Bounds:
     batch: int
 
     def __post_init__(self) -> None:
-        wide = self.table.astype(np.float64)
-        self.eps = 4 * np.finfo(self.table.dtype).eps
-        self.norms = np.linalg.norm(wide, axis=1, keepdims=True)
+        # Wide enough for what overflows in float64.
+        wide = self.table.astype(np.longdouble)
+        self.magnitudes = np.abs(wide)
+        info = np.finfo(self.table.dtype)
+        self.eps, self.most = 4 * info.eps, info.max / 2
+        self.norms = np.sqrt((wide**2).sum(1, keepdims=True))
         scale = np.ones_like(self.norms)
+        overflowing = np.zeros(len(self.table), bool)
         if self.max_norm is not None:
             limit = max(self.max_norm, 0.0)
             scale = limit / np.maximum(np.maximum(self.norms, limit), 1e-300)
-        self.clipped = np.abs(wide) * scale
+            largest = self.norms * np.maximum(self.norms, limit)
+            overflowing = (np.isfinite(self.norms) & (largest > self.most))[:, 0]
+        self.overflowing = overflowing
+        self.clipped = self.magnitudes * scale
         self.scale = scale
         used = np.ones(len(self.rows)) if self.weights is None else self.weights
-        self.used = np.abs(used.astype(np.float64))
-        total = np.bincount(self.rows, self.used, minlength=self.batch)
-        squares = np.bincount(self.rows, self.used**2, minlength=self.batch)
-        divisor = {"sum": np.ones(self.batch), "mean": total, "sqrtn": np.sqrt(squares)}
+        used = used.astype(np.longdouble)
+        self.used = np.abs(used)
+        total, signed = self._per_bag(self.used), np.abs(self._per_bag(used))
+        squares = self._per_bag(self.used**2)
+        divisor = {"sum": np.ones(self.batch), "mean": signed, "sqrtn": np.sqrt(squares)}
         self.divisor = np.where(divisor[self.combiner] == 0, 1, divisor[self.combiner])
-        self.counts = np.maximum(np.bincount(self.rows, minlength=self.batch), 1)
+        self.counts = np.maximum(np.bincount(self.rows, minlength=self.batch), 1).astype(np.float64)
+        self.lost = self._per_bag(overflowing[self.values]) > 0
+        self.lost |= np.isfinite(squares) & (squares > self.most)
+        if self.combiner == "mean":
+            # Weights that cancel out leave fewer digits of their sum, or none.
+            self.counts *= np.where(total > signed, total / np.maximum(signed, 1e-300), 1)
+            self.lost |= self.counts * self.eps > 1
 
     def output(self) -> Array:
         """[batch, D]."""
-        terms = self.clipped[self.values] * (self.used / self.divisor[self.rows])[:, None]
-        total = np.zeros((self.batch, self.table.shape[1]))
-        np.add.at(total, self.rows, terms)
-        return self.eps * self.counts[:, None] * total
+        total = self._per_bag(
+            self.clipped[self.values] * (self.used / self.divisor[self.rows])[:, None]
+        )
+        largest = total * np.maximum(self.divisor, 1)[:, None]
+        return self._bound(self.counts[:, None] * total, largest, self.lost[:, None])
 
     def table_gradient(self, top_grad: Array) -> Array:
         """[rows, D], from the gradient [batch, D] of the result."""
         terms = np.abs(top_grad)[self.rows] * (self.used / self.divisor[self.rows])[:, None]
-        total: Array = np.zeros(self.table.shape)
-        np.add.at(total, self.values, terms)
-        added = np.bincount(self.values, minlength=len(self.table))[:, None]
-        lengths: Array = added + (self.counts.max() if self.weights is not None else 0)
+        lengths: Array = np.bincount(self.values, minlength=len(self.table))[self.values]
+        if self.weights is not None:
+            lengths = lengths + self.counts[self.rows]
         if self.max_norm is not None:
-            norms = np.maximum(self.norms, 1e-300)
-            along = (np.abs(self.table) * total).sum(1, keepdims=True)
-            clips = self.scale < 1
-            total = self.scale * (total + clips * np.abs(self.table) * along / norms**2)
-            lengths += self.table.shape[1]
-        return self.eps * lengths * total
+            lengths = lengths + self.table.shape[1]
+        total = _sums(self.values, lengths[:, None] * terms, len(self.table))
+        largest = total
+        if self.max_norm is not None:
+            unit = self.magnitudes / np.maximum(self.norms, 1e-300)
+            along = (unit * total).sum(1, keepdims=True)
+            total = self.scale * (total + (self.scale < 1) * unit * along)
+        lost = _sums(self.values, self.lost[self.rows], len(self.table)) > 0
+        return self._bound(total, largest, (lost | self.overflowing)[:, None])
 
     def weights_gradient(self, top_grad: Array) -> Array:
         """[nnz], likewise."""
         scaled = np.abs(top_grad) / self.divisor[:, None]
         terms = (scaled[self.rows] * self.clipped[self.values]).sum(1)
-        through: Array = np.bincount(self.rows, terms * self.used, minlength=self.batch)
+        through = self._per_bag(terms * self.used)
         if self.combiner == "sum":
             through = np.zeros(self.batch)
         if self.combiner == "mean":
             terms = terms + (through / self.divisor)[self.rows]
         if self.combiner == "sqrtn":
             terms = terms + (through / self.divisor**2)[self.rows] * self.used
-        return self.eps * (self.table.shape[1] + self.counts[self.rows]) * terms
+        lengths = self.table.shape[1] + self.counts[self.rows]
+        return self._bound(lengths * terms, through[self.rows], self.lost[self.rows])
+
+    def _per_bag(self, terms: Array) -> Array:
+        return _sums(self.rows, terms, self.batch)
+
+    def _bound(self, scaled: Array, largest: Array, lost: Array) -> Array:
+        """From n sum |terms|, what may overflow on the way, and what holds no digits."""
+        overflows = np.isfinite(largest) & (largest > self.most)
+        bound = np.where(np.isfinite(scaled), self.eps * scaled, np.nan)
+        return np.where(overflows | lost, np.inf, bound)
+
+
+def _sums(places: Array, terms: Array, count: int) -> Array:
+    """The sum of the terms of each of `count` places."""
+    total: Array = np.zeros((count, *terms.shape[1:]), np.longdouble)
+    np.add.at(total, places, terms)
+    return total
 
 
 def loss_factors(shape: tuple[int, ...]) -> Array:
