@@ -141,6 +141,17 @@ def test_weights_may_be_a_list():
     np.testing.assert_array_equal(safe(table, sparse_ids, [2.0], combiner="sum"), [2 * TABLE[1]])
 
 
+def test_a_table_of_numbers_takes_the_dtype_of_the_weights():
+    sparse_ids = tf.SparseTensor([[0, 0]], tf.constant([1], tf.int64), [1, 1])
+    for dtype in (tf.float32, tf.float64):
+        weights = tf.SparseTensor([[0, 0]], tf.constant([2.0], dtype), [1, 1])
+        for table in (TABLE.astype(np.float64), [TABLE.astype(np.float64)]):
+            out = safe(table, sparse_ids, weights, combiner="sum")
+            stock = tf.nn.safe_embedding_lookup_sparse(table, sparse_ids, weights, combiner="sum")
+            assert out.dtype == stock.dtype == dtype
+            np.testing.assert_array_equal(out, stock)
+
+
 def test_name_is_the_scope():
     with tf.Graph().as_default() as graph:
         sparse_ids = tf.compat.v1.sparse_placeholder(tf.int64, [None, 2])
@@ -228,7 +239,7 @@ def test_bad_ids(graph, function, table_name, ids_name):
     scope = tf.Graph().as_default() if graph else tf.init_scope()
     with scope:
         for bad in (tf.constant([[1]]), np.array([[1]]), None):
-            with pytest.raises(TypeError, match=f"{ids_name} must be a SparseTensor, got"):
+            with pytest.raises(TypeError, match=f"{ids_name} must be a SparseTensor or a RaggedT"):
                 function(TABLE, bad)
         for values in ([1.0], ["a"], tf.constant([1], tf.int16)):
             with pytest.raises(TypeError, match=f"{ids_name} must be int32 or int64, got"):
@@ -260,7 +271,7 @@ def test_bad_weights(graph, function, weights, message):
         given = tf.ones([1], weights) if isinstance(weights, tf.DType) else weights
         sparse_ids = tf.SparseTensor([[0, 0]], tf.constant([1], tf.int64), [1, 1])
         with pytest.raises(ValueError, match=f"sparse_weights must have .*{message}"):
-            function(TABLE, sparse_ids, given)
+            function(tf.constant(TABLE), sparse_ids, given)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import tensorflow as tf
 
 from fusion.ops.bags import (
     ATTRS,
@@ -19,6 +21,7 @@ from fusion.ops.bags import (
     row_finder,
 )
 from fusion.ops.common import numba_dtype
+from fusion.ops.second_order import clip, combine_entries, gradient_of_gradient
 from fusion.runtime.spec import Arg, OpSpec
 
 
@@ -138,6 +141,38 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     return body
 
 
+def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
+    """Gradients of top_grad, the gathered rows and the weights, where stock has them."""
+    n_shards = op.get_attr("num_partitions")
+    inputs = list(op.inputs)
+    top_grad, shards, rest = inputs[0], inputs[1 : 1 + n_shards], inputs[1 + n_shards :]
+    permutation, _, indices, unique_idxs, is_row_empty, weights = rest
+    n_rows = tf.shape(top_grad)[0]
+    masked = None
+    if op.get_attr("fill_empty_row") and op.get_attr("default_id") < 0:
+        masked = is_row_empty[:n_rows]
+        masked = tf.pad(masked, [[0, n_rows - tf.size(masked)]])
+
+    def combine(shards: Sequence[tf.Tensor], weights: tf.Tensor) -> tf.Tensor:
+        unique = clip(op, _in_order(shards, permutation))
+        entries = tf.gather(unique, unique_idxs)
+        return combine_entries(op, entries, weights, indices[:, 0], n_rows, masked)
+
+    of_top, *of_rows, of_weights = gradient_of_gradient(
+        op, combine, top_grad, shards, weights, grads
+    )
+    return [of_top, *of_rows, None, None, None, None, None, of_weights]
+
+
+def _in_order(shards: Sequence[tf.Tensor], permutation: tf.Tensor) -> tf.Tensor:
+    """The rows [u, D] of the unique ids, from those of each shard."""
+    if len(shards) == 1:
+        return shards[0]
+    counts = tf.stack([tf.shape(shard)[0] for shard in shards])
+    firsts = tf.cumsum(counts, exclusive=True)
+    return tf.gather(tf.concat(shards, 0), tf.gather(firsts, permutation[:, 0]) + permutation[:, 1])
+
+
 SPEC = OpSpec(
     name="FusedEmbeddingSparsePostLookUpV2Grad",
     doc="The gradient of FusedEmbeddingSparsePostLookUpV2, summed per unique id.",
@@ -158,4 +193,5 @@ SPEC = OpSpec(
     attrs=ATTRS,
     kernels={"CPU": _cpu},
     kernel_types=KERNEL_TYPES,
+    gradient=_gradient,
 )

@@ -148,7 +148,10 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
 
 
 def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
-    """Scatters the gradient of the weights back: 0 for pruned entries, fillers dropped."""
+    """Scatters the gradient of the weights back: 0 for pruned entries, fillers dropped.
+
+    Stock TensorFlow's gradient of filling has no gradient itself, so neither has this one.
+    """
     weights_grad = grads[2]
     if not op.get_attr("use_sparse_weights") or weights_grad is None:
         return [None] * 4
@@ -160,7 +163,12 @@ def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
             keep = tf.logical_and(keep, weights > 0)
     places = tf.where(keep)
     count = tf.shape(places, out_type=tf.int64)
-    kept_grad = weights_grad[: count[0]]
+    if op.get_attr("fill_empty_row"):
+        kept_grad = tf.raw_ops.SparseFillEmptyRowsGrad(
+            reverse_index_map=tf.range(count[0]), grad_values=weights_grad
+        ).d_values
+    else:
+        kept_grad = weights_grad
     return [None, None, None, tf.scatter_nd(places, kept_grad, tf.shape(weights, tf.int64))]
 
 
