@@ -75,6 +75,9 @@ class Case:
         )
         return f"Case({', '.join(changed)})"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))  # Hypothesis prints every field otherwise
+
     @cached_property
     def arrays(self) -> Arrays:
         """The numbers of the lookup."""
@@ -89,6 +92,11 @@ class Case:
     def bags(self) -> int:
         """The number of bags."""
         return len(self.lengths)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the lookup runs twice, for identical bits."""
+        return self.seed % 4 == 0
 
     @property
     def is_exact(self) -> bool:

@@ -8,17 +8,15 @@ import numpy as np
 import tensorflow as tf
 
 from tests.bounds import Bounds
+from tests.differential import ours
 from tests.differential.case import Case
-from tests.differential.run import Lookup, Outcome, ours, outcome
+from tests.differential.run import Lookup, Outcome, outcome
 from tests.differential.stock import stock_outcome
 
 Array = Any
 
 #: What a lookup may raise.
 ERRORS = (ValueError, TypeError, tf.errors.InvalidArgumentError)
-
-#: One in so many cases is run twice, for identical bits.
-_REPEATED = 4
 
 
 class Mismatch(AssertionError):
@@ -33,7 +31,7 @@ class Mismatch(AssertionError):
         )
 
 
-def check(case: Case, lookup: Lookup = ours) -> bool:
+def check(case: Case) -> bool:
     """Compares a lookup with stock TensorFlow, forward and gradient.
 
     Returns:
@@ -44,7 +42,7 @@ def check(case: Case, lookup: Lookup = ours) -> bool:
     """
     try:
         with np.errstate(all="ignore"):
-            return _check(case, lookup)
+            return _check(case, ours.lookup)
     except (AssertionError, *ERRORS) as error:
         raise Mismatch(case, error) from error
 
@@ -65,7 +63,7 @@ def _check(case: Case, lookup: Lookup) -> bool:
         _check_bits(case, actual, expected)
     else:
         _check_bounds(case, actual, expected)
-    if case.seed % _REPEATED == 0:
+    if case.is_repeated:
         again = outcome(case, lookup)
         assert again.to_bytes() == actual.to_bytes(), "the second run gives other bits"
     return True

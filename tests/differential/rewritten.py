@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.passes.fuse_lookups import FuseLookups
+from tests import reference
 from tests.differential import stock
 from tests.differential.case import Case
 
@@ -25,34 +26,43 @@ def is_fused(case: Case) -> bool:
 
 
 def lookup(case: Case, table: Any, ids: Any, weights: Any) -> tf.Tensor:
-    """What the rewritten graph gives for a table, ids and weights of the graph being built.
+    """The rewritten lookup of a table, ids and weights of a v1 graph.
 
     Raises:
       AssertionError: the pass does not do what `is_fused` says.
     """
-    shards = table if isinstance(table, list) else [table]
-    given = [ids.values, *_shape_of(ids), *([] if weights is None else [weights]), *shards]
+    shards = reference.sources(table)
+    given = [*tf.nest.flatten(ids, expand_composites=True), *([] if weights is None else [weights])]
     with tf.Graph().as_default() as graph:
-        inner = [_stand_in(f"input{place}", one) for place, one in enumerate(given)]
-        graph_def, names = _stock_graph(case, graph, inner, ids, weights is not None)
+        tables = [_like_table(shard, place) for place, shard in enumerate(shards)]
+        inner = [v1.placeholder(one.dtype, one.shape) for one in given]
+        of_weights = None if weights is None else inner[-1]
+        of_ids = tf.nest.pack_sequence_as(
+            ids, inner[: len(inner) - (weights is not None)], expand_composites=True
+        )
+        tf.identity(stock.lookup(case, tables, of_ids, of_weights), name="out")
+        graph_def = graph.as_graph_def()
     result = FuseLookups(preserve=frozenset({"out"})).apply(graph_def)
-    assert result.modified == is_fused(case), str(result.report)
     assert result.report.fused_count == int(is_fused(case)), str(result.report)
+    assert result.modified == is_fused(case)
+    outer = {_tensor(one).name: _tensor(other) for one, other in zip(tables, shards, strict=True)}
+    outer |= {one.name: other for one, other in zip(inner, given, strict=True)}
     (out,) = tf.import_graph_def(
-        result.graph_def,
-        input_map=dict(zip(names, map(_outer, given), strict=True)),
-        return_elements=["out:0"],
-        name="rewritten",
+        result.graph_def, outer, return_elements=["out:0"], name="rewritten"
     )
     return out
 
 
-def _stock_graph(
-    case: Case, graph: tf.Graph, inner: list[Any], ids: Any, weighted: bool
-) -> tuple[Any, list[str]]:
-    """The graph of the stock lookup of stand-ins, its result `out`, and their names."""
-    names = [_outer(one).name for one in inner]
-    values, *rest = inner
-    of_ids = [rest.pop(0) for _ in _shape_of(ids)]
-    weights = rest.pop(0) if weighted else None
-    same = tf.RaggedTensor.from_row_splits(values, *of_ids, validate=False)
+def _like_table(shard: Any, place: int) -> Any:
+    """Another table of the same kind."""
+    if isinstance(shard, tf.Tensor):
+        return v1.placeholder(shard.dtype, shard.shape)
+    is_resource = shard.op.type == "VarHandleOp"
+    return v1.get_variable(
+        f"table{place}", shard.shape, shard.dtype.base_dtype, use_resource=is_resource
+    )
+
+
+def _tensor(table: Any) -> tf.Tensor:
+    """The handle or reference of a variable, or a tensor as it is."""
+    return table if isinstance(table, tf.Tensor) else table.op.outputs[0]

@@ -1,4 +1,4 @@
-"""Running a case: by our lookups, or by stock TensorFlow's, forward and backward."""
+"""Running a lookup on the numbers of a case, forward and backward."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
-import fusion
 from tests import reference, tables
 from tests.differential.case import Case, split
 
@@ -18,10 +17,6 @@ Array = Any
 
 #: A lookup as a case describes it: (case, table, ids, weights) -> result.
 Lookup = Callable[[Case, Any, Any, Any], tf.Tensor]
-
-#: The ways in which a table of one shard and of any number of shards is given.
-WHOLE_TABLES = ("variable", "tensor")
-SPLIT_TABLES = ("variables", "tensors", "mixed")
 
 _MAKERS: dict[str, Callable[[Case], Any]] = {
     "variable": lambda case: tf.Variable(case.arrays.table),
@@ -37,13 +32,6 @@ _MAKERS: dict[str, Callable[[Case], Any]] = {
     "partitioned": lambda case: tables.partitioned(case.arrays.table, case.shards),
     "fed": lambda case: None,
 }
-
-#: The plain lookup of each version, and what it calls the pruning.
-_PLAIN = {
-    "v1": ("fused_embedding_lookup_sparse", "prune_invalid_ids"),
-    "v2": ("fused_embedding_lookup_sparse_v2", "prune"),
-}
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -64,25 +52,6 @@ class Outcome:
     def to_bytes(self) -> tuple[bytes, ...]:
         """All bits."""
         return tuple(part.tobytes() for part in (self.output, self.table, *self.ids, self.weights))
-
-
-def ours(case: Case, table: Any, ids: Any, weights: Any) -> tf.Tensor:
-    """The lookup under test."""
-    if weights is not None and case.weights != "tensor":
-        weights = like(ids, weights)
-    options = {
-        "partition_strategy": case.strategy,
-        "combiner": case.combiner,
-        "max_norm": case.max_norm,
-        "default_id": case.default_id,
-    }
-    if case.function == "safe":
-        return fusion.fused_safe_embedding_lookup_sparse(
-            table, ids, weights, prune=case.prune, fusion_version=case.version, **options
-        )
-    name, prune = _PLAIN[case.version]
-    options |= {prune: case.prune, "fill_empty_row": case.fill}
-    return getattr(fusion, name)(table, ids, weights, **options)
 
 
 def outcome(case: Case, lookup: Lookup) -> Outcome:

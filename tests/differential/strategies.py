@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 from fusion.lookup import VERSIONS
 from fusion.ops.common import COMBINERS, FLOATS_WITH_KERNELS, IDS
 from tests.differential.case import ODD, Case
-from tests.differential.run import SPLIT_TABLES, WHOLE_TABLES
 
 #: Names of dtypes of tables, in the order in which examples get simpler.
 DTYPES = tuple(sorted(FLOATS_WITH_KERNELS, key=lambda name: name != "float32"))
 
 #: None, limits that a float32 holds and one that it does not, and some that clip everything.
 MAX_NORMS = (None, 0.5, 0.7, 0.0, -2.0, 3.0, 1e-3, 1e6)
+
+#: Fractions of negative ids without pruning, where any of them raises.
+NO_PRUNING = (0.0,) * 9 + (0.2,)
 
 MOST_DIMS = 300
 MOST_IDS = 1000
@@ -29,20 +31,22 @@ def cases(draw: st.DrawFn, **fixed: Any) -> Case:
         return draw(fixed.get(name, strategy))
 
     ids = field("ids", st.sampled_from(("sparse", "ragged")))
+    mode = field("mode", st.just("eager"))
     lengths = field("lengths", bags())
     shards = field("shards", st.sampled_from((1, 1, 1, 2, 3, 5, 9)))
-    kinds = SPLIT_TABLES if shards > 1 else (*WHOLE_TABLES, *SPLIT_TABLES)
+    strategy = field("strategy", st.sampled_from(("div", "mod")))
     rows = field("rows", st.sampled_from((3, 1, 2, 7, 10, 30, 200)))
     function = field("function", st.sampled_from(("safe", "plain")))
-    weights = field("weights", st.sampled_from((None, ids, "tensor")))
+    weights = field("weights", st.sampled_from((None, "sparse", "tensor", "ragged")))
+    prune = field("prune", st.booleans().map(lambda off: not off))
     default_id = st.one_of(st.none(), st.just(0), st.integers(0, rows - 1))
     return Case(
         function=function,
         version=field("version", st.sampled_from(VERSIONS)),
-        mode=field("mode", st.just("eager")),
-        table=field("table", st.sampled_from(kinds)),
+        mode=mode,
+        table=field("table", tables(mode, rows, shards, strategy)),
         shards=shards,
-        strategy=field("strategy", st.sampled_from(("div", "mod"))),
+        strategy=strategy,
         rows=rows,
         dim=field("dim", dims()),
         dtype=field("dtype", st.sampled_from(DTYPES)),
@@ -52,17 +56,31 @@ def cases(draw: st.DrawFn, **fixed: Any) -> Case:
         outer=None if ids == "ragged" else draw(outer_shapes(len(lengths))),
         known_rank=field("known_rank", st.booleans().map(lambda unknown: not unknown)),
         shuffled=ids == "sparse" and draw(st.booleans()),
-        negative=field("negative", st.sampled_from((0.0, 0.2, 1.0))),
+        negative=field("negative", st.sampled_from((0.0, 0.2, 1.0) if prune else NO_PRUNING)),
         odd_rows=field("odd_rows", odd_numbers(ODD)),
         weights=weights,
         odd_weights=() if weights is None else field("odd_weights", odd_numbers((*ODD, "-"))),
         combiner=field("combiner", st.sampled_from(COMBINERS)),
         max_norm=field("max_norm", st.sampled_from(MAX_NORMS)),
         default_id=field("default_id", default_id),
-        prune=field("prune", st.booleans().map(lambda off: not off)),
+        prune=prune,
         fill=True if function == "safe" else field("fill", st.booleans()),
         seed=draw(st.integers(0, 2**32)),
     )
+
+
+def tables(mode: str, rows: int, shards: int, strategy: str) -> st.SearchStrategy[str]:
+    """How a table is given."""
+    kinds = ["variables", "tensors", "mixed"]
+    if shards == 1:
+        kinds = ["variable", "tensor", *kinds]
+    if strategy == "div":
+        kinds.append("sharded" if mode != "session" else "partitioned")
+    if mode != "eager":
+        kinds.append("fed")
+    if mode == "session" and shards == 1:
+        kinds.append("ref")
+    return st.sampled_from(kinds).filter(lambda kind: kind != "partitioned" or shards <= rows)
 
 
 @st.composite
