@@ -1,7 +1,9 @@
 """How far rounding may take a lookup from stock TensorFlow's: 4 eps n sum |terms| per element.
 
 n is the number of terms that are added up one after another, |terms| what is added. Where a term
-is itself made of sums (a norm, a divisor), their lengths count too.
+is itself made of sums (a norm, a divisor), their lengths count too. Below the smallest normal
+number rounding is absolute: n of those steps on top. float32 has none there, since TensorFlow's
+threads take smaller numbers for 0.
 """
 
 from __future__ import annotations
@@ -9,9 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 Array = Any
+
+#: What half types are summed in, too.
+_SINGLE = np.finfo(np.float32)
 
 
 @dataclass
@@ -36,8 +42,12 @@ class Bounds:
         # Wide enough for what overflows in float64.
         wide = self.table.astype(np.longdouble)
         self.magnitudes = np.abs(wide)
-        info = np.finfo(self.table.dtype)
-        self.eps, self.most = 4 * info.eps, info.max / 2
+        finfos = [ml_dtypes.finfo(a.dtype) for a in (self.table, self.weights) if a is not None]
+        self.eps = 4 * max(float(finfo.eps) for finfo in finfos)
+        self.step = max(float(finfo.smallest_subnormal) for finfo in finfos)
+        if self.table.dtype != np.float64:
+            self.step = max(self.step, float(_SINGLE.tiny))
+        self.most = min(float(finfo.max) for finfo in finfos) / 2
         self.norms = np.sqrt((wide**2).sum(1, keepdims=True))
         scale = np.ones_like(self.norms)
         overflowing = np.zeros(len(self.table), bool)
@@ -70,7 +80,8 @@ class Bounds:
             self.clipped[self.values] * (self.used / self.divisor[self.rows])[:, None]
         )
         largest = total * np.maximum(self.divisor, 1)[:, None]
-        return self._bound(self.counts[:, None] * total, largest, self.lost[:, None])
+        lengths = self.counts[:, None]
+        return self._bound(lengths, lengths * total, largest, self.lost[:, None])
 
     def table_gradient(self, top_grad: Array) -> Array:
         """[rows, D], from the gradient [batch, D] of the result."""
@@ -87,7 +98,7 @@ class Bounds:
             along = (unit * total).sum(1, keepdims=True)
             total = self.scale * (total + (self.scale < 1) * unit * along)
         lost = _sums(self.values, self.lost[self.rows], len(self.table)) > 0
-        return self._bound(total, largest, (lost | self.overflowing)[:, None])
+        return self._bound(lengths.sum(), total, largest, (lost | self.overflowing)[:, None])
 
     def weights_gradient(self, top_grad: Array) -> Array:
         """[nnz], likewise."""
@@ -101,15 +112,15 @@ class Bounds:
         if self.combiner == "sqrtn":
             terms = terms + (through / self.divisor**2)[self.rows] * self.used
         lengths = self.table.shape[1] + self.counts[self.rows]
-        return self._bound(lengths * terms, through[self.rows], self.lost[self.rows])
+        return self._bound(lengths, lengths * terms, through[self.rows], self.lost[self.rows])
 
     def _per_bag(self, terms: Array) -> Array:
         return _sums(self.rows, terms, self.batch)
 
-    def _bound(self, scaled: Array, largest: Array, lost: Array) -> Array:
-        """From n sum |terms|, what may overflow on the way, and what holds no digits."""
+    def _bound(self, lengths: Array, scaled: Array, largest: Array, lost: Array) -> Array:
+        """From n, n sum |terms|, what may overflow on the way, and what holds no digits."""
         overflows = np.isfinite(largest) & (largest > self.most)
-        bound = np.where(np.isfinite(scaled), self.eps * scaled, np.nan)
+        bound = np.where(np.isfinite(scaled), self.eps * scaled + self.step * lengths, np.nan)
         return np.where(overflows | lost, np.inf, bound)
 
 

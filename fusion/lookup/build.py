@@ -90,13 +90,16 @@ def _lookup_rows(
 def _split_max_norm(max_norm: float | None, dtype: tf.DType) -> tuple[float | None, float]:
     """The limit for stock's clipping and the one for the op's attr.
 
-    Attrs are float32: a limit that would lose digits for a float64 table is left to stock.
+    Stock clips half types in their own arithmetic, where the square of a norm may overflow, and the
+    op in float32: they are left to stock. So is a limit that would lose digits for a float64 table,
+    since attrs are float32.
     """
     if max_norm is None:
         return None, float(_NONE)
-    if dtype == tf.float64 and float(np.float32(max_norm)) != max_norm:
-        return max_norm, float(_NONE)
-    return None, max_norm
+    in_op = dtype in (tf.float32, tf.float64)
+    if dtype == tf.float64:
+        in_op = float(np.float32(max_norm)) == max_norm
+    return (None, max_norm) if in_op else (max_norm, float(_NONE))
 
 
 def _gather(

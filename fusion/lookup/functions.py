@@ -30,8 +30,9 @@ def fused_safe_embedding_lookup_sparse(
     not > 0. A row left without entries gives zeros, or the embedding of `default_id`.
 
     Args:
-      embedding_weights: the table [rows, D], float32 or float64: a Variable or Tensor, a list of
-        either (shards by rows), a v1 `PartitionedVariable` or a `ShardedVariable`.
+      embedding_weights: the table [rows, D], float16, bfloat16, float32 or float64: a Variable or
+        Tensor, a list of either (shards by rows), a v1 `PartitionedVariable` or a
+        `ShardedVariable`. Half types are added up in float32 and rounded once.
       sparse_ids: int32 or int64 `SparseTensor` of shape [d0, ..., dn-1, any], or `RaggedTensor`
         of rank 2.
       sparse_weights: weights of the ids, in the same order, of the table's dtype: a

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.variables import PartitionedVariable
 
-from fusion.ops.common import FLOATS_WITH_KERNELS
+from fusion.ops.common import FLOATS
 
 
 def as_shards(params: Any, name: str, weights_dtype: tf.DType | None) -> list[Any]:
@@ -36,10 +36,8 @@ def as_shards(params: Any, name: str, weights_dtype: tf.DType | None) -> list[An
             raise ValueError(f"{name} must have rank 2, got shape {shard.shape}")
         if not shard.shape[1:].is_compatible_with(first.shape[1:]):
             raise ValueError(f"{name} must have equal rows, got {first.shape} and {shard.shape}")
-    if first.dtype.base_dtype.name not in FLOATS_WITH_KERNELS:
-        raise TypeError(
-            f"{name} must be {' or '.join(FLOATS_WITH_KERNELS)}, got {first.dtype.name}"
-        )
+    if first.dtype.base_dtype.name not in FLOATS:
+        raise TypeError(f"{name} must be {' or '.join(FLOATS)}, got {first.dtype.name}")
     return shards
 
 

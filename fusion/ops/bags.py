@@ -10,16 +10,16 @@ from fusion.ops.common import (
     COMBINERS,
     DEFAULT_ID_ATTR,
     FILL_ATTR,
-    FLOATS_WITH_KERNELS,
+    FLOATS,
     SHARDS_ATTR,
     TABLE_ATTR,
     USE_WEIGHTS_ATTR,
     WEIGHTS_ATTR,
-    numba_dtype,
 )
+from fusion.ops.precision import access
 from fusion.runtime.spec import Arg, Attr, OpSpec
 
-KERNEL_TYPES = {"T": FLOATS_WITH_KERNELS, "Tw": FLOATS_WITH_KERNELS}
+KERNEL_TYPES = {"T": FLOATS, "Tw": FLOATS}
 
 #: Attrs of the forward and the gradient op.
 ATTRS = (
@@ -70,7 +70,7 @@ def row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
         size,
     )
 
-    item = np.dtype(types["T"]).itemsize
+    item = np.dtype(access(types["T"]).stored).itemsize
     arg = spec.places
 
     @jit
@@ -116,14 +116,15 @@ def row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
 
 def row_clipper(spec: OpSpec, types: Mapping[str, str]) -> Any:
-    """A jitted function that replaces located rows by their clipped copies."""
+    """A jitted function that replaces rows to read by their clipped copies."""
     import numpy as np
 
     from fusion.cpu_ops import combine as kernels
     from fusion.runtime.jit import jit
     from fusion.runtime.native import failed, scratch, scratch_matrix, size
 
-    dtype, item = numba_dtype(types["T"]), np.dtype(types["T"]).itemsize
+    dtype = access(types["T"]).compute
+    item = np.dtype(dtype).itemsize
     arg = spec.places
 
     @jit

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from fusion.runtime.spec import Attr
 
-#: Dtypes of tables and weights. Those without a kernel yet are part of the signature already,
-#: because a released op never changes.
+#: Dtypes of tables and weights.
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-FLOATS_WITH_KERNELS = ("float32", "float64")
 IDS = ("int32", "int64")
 
 #: In the order of the constants of fusion.cpu_ops.combine.

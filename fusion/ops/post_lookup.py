@@ -20,7 +20,7 @@ from fusion.ops.bags import (
     row_clipper,
     row_finder,
 )
-from fusion.ops.common import numba_dtype
+from fusion.ops.precision import access
 from fusion.runtime.spec import Arg, OpSpec
 
 #: The values of `row_count`, by place.
@@ -46,7 +46,10 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         vector,
     )
 
-    dtype, tw = numba_dtype(types["T"]), numba_dtype(types["Tw"])
+    table, weight = access(types["T"]), access(types["Tw"])
+    stored, dtype = table.stored, table.compute
+    read_rows, working, write = table.read_rows, table.working, table.write
+    tw, read_weights = weight.stored, weight.read
     slot, arg = spec.slots, spec.places
     find_rows, clip = row_finder(spec, types), row_clipper(spec, types)
     group = bag_grouper(spec)
@@ -73,23 +76,26 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         if failed(frame):
             return
         starts, order = group(frame, n_rows, addresses.shape[0])
-        addresses = clip(frame, addresses, attr_float(frame, slot.max_norm))
         dim = size(frame, 0, 0, 1)
+        rows = read_rows(frame, addresses, dim)
+        rows = clip(frame, rows, attr_float(frame, slot.max_norm))
+        weights = read_weights(frame, vector(frame, arg.sp_weights_values, tw))
         block = scratch(frame, dim, dtype)
         if failed(frame):
             return
-        out = output_matrix(frame, 0, 0, n_rows, dim, dtype)
+        output = output_matrix(frame, 0, 0, n_rows, dim, stored)
+        out = working(frame, output)
         counts = output_vector(frame, 1, 0, n_rows, np.int32)
         if failed(frame):
             return
         kernels.combine_bags(
-            addresses,
+            rows,
             vector(frame, arg.unique_idxs, np.int32),
             starts,
             order,
             vector(frame, arg.is_row_empty, np.bool_),
             attr(frame, slot.fill_empty_row) != 0 and attr(frame, slot.default_id) < 0,
-            vector(frame, arg.sp_weights_values, tw),
+            weights,
             attr(frame, slot.use_sparse_weights) != 0,
             attr(frame, slot.combiner),
             dtype,
@@ -97,6 +103,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
             out,
             counts,
         )
+        write(out, output)
 
     return body
 
@@ -134,7 +141,10 @@ SPEC = OpSpec(
     doc="Combines the gathered rows of unique ids into one vector per row of the batch.\n\n"
     "sum: S = sum of w e; mean: S / sum of w; sqrtn: S / sqrt(sum of w^2), where e is the row,\n"
     "times max_norm / max(norm, max_norm) if max_norm >= 0, and w its weight or 1. Rows flagged\n"
-    "empty give zeros if they were filled with no default_id; rows without entries give zeros.",
+    "empty give zeros if they were filled with no default_id; rows without entries give zeros.\n\n"
+    "Half types are computed in float32, max_norm included, and each result is rounded once.\n"
+    "Stock TensorFlow clips half types in their own arithmetic: to have its numbers, clip the\n"
+    "rows first.",
     inputs=(
         SHARDS,
         PERMUTATION,

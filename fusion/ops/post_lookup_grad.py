@@ -20,7 +20,7 @@ from fusion.ops.bags import (
     row_clipper,
     row_finder,
 )
-from fusion.ops.common import numba_dtype
+from fusion.ops.precision import access
 from fusion.ops.second_order import clip, combine_entries, gradient_of_gradient
 from fusion.runtime.spec import Arg, OpSpec
 
@@ -32,7 +32,8 @@ def _grad_allocator(spec: OpSpec, types: Mapping[str, str]) -> Any:
     from fusion.runtime.jit import jit
     from fusion.runtime.native import failed, list_length, matrix, output_matrix, scratch, size
 
-    dtype, item = numba_dtype(types["T"]), np.dtype(types["T"]).itemsize
+    stored = access(types["T"]).stored
+    item = np.dtype(stored).itemsize
     arg = spec.places
 
     @jit
@@ -47,7 +48,7 @@ def _grad_allocator(spec: OpSpec, types: Mapping[str, str]) -> Any:
             return addresses
         for shard in range(n_shards):
             counts[shard] = size(frame, arg.emb_shards, shard, 0)
-            out = output_matrix(frame, 0, shard, counts[shard], dim, dtype)
+            out = output_matrix(frame, 0, shard, counts[shard], dim, stored)
             bases[shard] = out.ctypes.data
             if n_shards > 1:
                 # A row that no pair of the permutation names has no gradient.
@@ -74,20 +75,27 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         vector,
     )
 
-    dtype, tw = numba_dtype(types["T"]), numba_dtype(types["Tw"])
+    table, weight = access(types["T"]), access(types["Tw"])
+    stored, dtype, tw = table.stored, table.compute, weight.stored
+    read, read_rows = table.read, table.read_rows
+    working_rows, write_rows = table.working_rows, table.write_rows
+    read_weights, working, write = weight.read, weight.working, weight.write
     slot, arg = spec.slots, spec.places
     find_rows, clip = row_finder(spec, types), row_clipper(spec, types)
     group, allocate_grads = bag_grouper(spec), _grad_allocator(spec, types)
 
     def body(frame: int) -> None:
-        top_grad = matrix(frame, arg.top_grad, 0, dtype)
-        dim = top_grad.shape[1]
-        rows = find_rows(frame)
+        addresses = find_rows(frame)
+        top_grad = read(frame, matrix(frame, arg.top_grad, 0, stored))
+        weights = read_weights(frame, vector(frame, arg.sp_weights_values, tw))
         if failed(frame):
             return
+        dim = top_grad.shape[1]
+        rows = read_rows(frame, addresses, dim)
         starts, order = group(frame, top_grad.shape[0], rows.shape[0])
         limit = attr_float(frame, slot.max_norm)
-        grad_rows = allocate_grads(frame, rows.shape[0])
+        grad_addresses = allocate_grads(frame, addresses.shape[0])
+        grad_rows = working_rows(frame, grad_addresses, dim)
         scaled = scratch(frame, dim, dtype)
         product = scratch(frame, dim, dtype)
         touched = scratch(frame, rows.shape[0], np.bool_)
@@ -96,7 +104,6 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         places = vector(frame, arg.unique_idxs, np.int32)
         is_row_empty = vector(frame, arg.is_row_empty, np.bool_)
         mask_empty = attr(frame, slot.fill_empty_row) != 0 and attr(frame, slot.default_id) < 0
-        weights = vector(frame, arg.sp_weights_values, tw)
         weighted = attr(frame, slot.use_sparse_weights) != 0
         combiner = attr(frame, slot.combiner)
         kernels.scatter_rows(
@@ -117,9 +124,11 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         )
         if limit >= 0:
             kernels.unclip_rows(rows, grad_rows, dim, limit, dtype)
-        weight_grads = output_vector(frame, 1, 0, places.shape[0] if weighted else 0, tw)
+        write_rows(grad_rows, grad_addresses, dim)
+        grad_weights = output_vector(frame, 1, 0, places.shape[0] if weighted else 0, tw)
         if weighted:
             clipped = clip(frame, rows, limit)
+            weight_grads = working(frame, grad_weights)
             if failed(frame):
                 return
             kernels.weight_grads(
@@ -137,6 +146,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
                 product,
                 weight_grads,
             )
+            write(weight_grads, grad_weights)
 
     return body
 
@@ -175,7 +185,8 @@ def _in_order(shards: Sequence[tf.Tensor], permutation: tf.Tensor) -> tf.Tensor:
 
 SPEC = OpSpec(
     name="FusedEmbeddingSparsePostLookUpV2Grad",
-    doc="The gradient of FusedEmbeddingSparsePostLookUpV2, summed per unique id.",
+    doc="The gradient of FusedEmbeddingSparsePostLookUpV2, summed per unique id.\n\n"
+    "Half types are summed in float32, and each result is rounded once.",
     inputs=(
         Arg("top_grad", "T", "[rows, D]"),
         SHARDS,

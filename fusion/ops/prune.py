@@ -10,13 +10,14 @@ import tensorflow as tf
 from fusion.ops.common import (
     DEFAULT_ID_ATTR,
     FILL_ATTR,
-    FLOATS_WITH_KERNELS,
+    FLOATS,
     IDS,
     IDS_ATTR,
     USE_WEIGHTS_ATTR,
     WEIGHTS_ATTR,
     numba_dtype,
 )
+from fusion.ops.precision import access
 from fusion.runtime.spec import Arg, Attr, OpSpec
 
 
@@ -58,7 +59,8 @@ def _copier(spec: OpSpec, types: Mapping[str, str]) -> Any:
         scratch,
     )
 
-    tid, tw = numba_dtype(types["Tid"]), numba_dtype(types["Tw"])
+    tid, weight = numba_dtype(types["Tid"]), access(types["Tw"])
+    stored, tw, working, write = weight.stored, weight.compute, weight.working, weight.write
     slot, arg = spec.slots, spec.places
 
     @jit
@@ -80,11 +82,13 @@ def _copier(spec: OpSpec, types: Mapping[str, str]) -> Any:
             fill_id = tid(max(attr(frame, slot.default_id), 0))
             kernels.fill_rows(is_row_empty, kept, fill_id, out_values, out_rows)
         if use_weights:
-            out_weights = output_vector(frame, 2, 0, total, tw)
+            output = output_vector(frame, 2, 0, total, stored)
+            out_weights = working(frame, output)
             if not failed(frame):
                 for k in range(kept):
                     out_weights[k] = weights[places[k]]
                 out_weights[kept:] = tw(attr_float(frame, slot.default_weight))
+                write(out_weights, output)
 
     return copy
 
@@ -106,7 +110,9 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         vector,
     )
 
-    tid, tw = numba_dtype(types["Tid"]), numba_dtype(types["Tw"])
+    tid, weight = numba_dtype(types["Tid"]), access(types["Tw"])
+    stored, tw, read = weight.stored, weight.compute, weight.read
+    working, write = weight.working, weight.write
     slot, arg = spec.slots, spec.places
     check, copy = _checker(spec, types), _copier(spec, types)
 
@@ -116,7 +122,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
             return
         values = vector(frame, arg.sp_values, tid)
         rows = matrix(frame, arg.sp_indices, 0, np.int64)
-        weights = vector(frame, arg.sp_weights_values, tw)
+        weights = read(frame, vector(frame, arg.sp_weights_values, stored))
         batch = vector(frame, arg.sp_dense_shape, np.int64)[0]
         use_weights = attr(frame, slot.use_sparse_weights) != 0
         prune_weights = use_weights and attr(frame, slot.prune_sparse_weights) != 0
@@ -141,8 +147,11 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         else:
             copy(frame, values, weights, is_row_empty, total)
         if not use_weights:
-            out_weights = output_vector(frame, 2, 0, total, tw)
-            out_weights[:] = tw(attr_float(frame, slot.default_weight))
+            output = output_vector(frame, 2, 0, total, stored)
+            out_weights = working(frame, output)
+            if not failed(frame):
+                out_weights[:] = tw(attr_float(frame, slot.default_weight))
+                write(out_weights, output)
 
     return body
 
@@ -201,6 +210,6 @@ SPEC = OpSpec(
         Attr("default_weight", "float", default=1.0, doc="weight of the entries filled in"),
     ),
     kernels={"CPU": _cpu},
-    kernel_types={"Tid": IDS, "Tw": FLOATS_WITH_KERNELS},
+    kernel_types={"Tid": IDS, "Tw": FLOATS},
     gradient=_gradient,
 )

@@ -65,10 +65,9 @@ def combine_entries(
       n_rows: rows of the result.
       masked: bool [n_rows], rows that give zeros; None for none.
     """
-    dtype = embeddings.dtype
-    wide = tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
-    weights = tf.cast(weights, wide)[:, tf.newaxis]
-    result = tf.math.unsorted_segment_sum(tf.cast(embeddings, wide) * weights, rows, n_rows)
+    dtype, wide = embeddings.dtype, _widened(embeddings)
+    weights = tf.cast(weights, wide.dtype)[:, tf.newaxis]
+    result = tf.math.unsorted_segment_sum(wide * weights, rows, n_rows)
     combiner = op.get_attr("combiner")
     if combiner == b"mean":
         result = tf.math.divide_no_nan(result, tf.math.unsorted_segment_sum(weights, rows, n_rows))
@@ -83,4 +82,11 @@ def combine_entries(
 def clip(op: tf.Operation, embeddings: tf.Tensor) -> tf.Tensor:
     """The rows [u, D], clipped to the op's max_norm."""
     limit = op.get_attr("max_norm")
-    return embeddings if limit < 0 else tf.clip_by_norm(embeddings, limit, axes=[1])
+    if limit < 0:
+        return embeddings
+    return tf.cast(tf.clip_by_norm(_widened(embeddings), limit, axes=[1]), embeddings.dtype)
+
+
+def _widened(values: tf.Tensor) -> tf.Tensor:
+    """Half types as float32, in which the ops compute."""
+    return tf.cast(values, tf.float32) if values.dtype.size == 2 else values

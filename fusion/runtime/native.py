@@ -30,7 +30,7 @@ RESOURCE_EXHAUSTED = 8
 INTERNAL = 13
 
 _CTX, _STATUS, _FAILED, _STATE, _HELD, _CAPACITY, _STARTS = range(7)
-_MAX_TEMPS = 24
+_MAX_TEMPS = 32
 
 #: No tensor is larger: this is the address space of a process. TensorFlow would wait ten seconds
 #: for so much memory, and aborts when the number of elements does not fit 63 bits.
@@ -58,6 +58,7 @@ tf_delete_status = c_function("TF_DeleteStatus", types.void, _i64)
 tf_get_code = c_function("TF_GetCode", _i32, _i64)
 tf_failure = c_function("TF_OpKernelContext_Failure", types.void, _i64, _i64)
 tf_allocate_output = c_function("TF_AllocateOutput", _i64, _i64, _i32, _i32, _i64, _i32, _i64, _i64)
+tf_expected_output_datatype = c_function("TF_ExpectedOutputDataType", _i32, _i64, _i32)
 tf_set_output = c_function("TF_SetOutput", types.void, _i64, _i32, _i64, _i64)
 tf_allocate_temp = c_function("TF_AllocateTemp", _i64, _i64, _i32, _i64, _i32, _i64, _i64)
 
@@ -67,6 +68,7 @@ _DATATYPES = {
     types.float64: (2, 8),
     types.int32: (3, 4),
     types.uint8: (4, 1),
+    types.uint16: (17, 2),
     types.int64: (9, 8),
     types.boolean: (10, 1),
 }
@@ -332,10 +334,12 @@ def _output(
     if columns > 0 and rows > _MAX_BYTES // (columns * item_bytes(dtype)):
         fail(frame, RESOURCE_EXHAUSTED, "no memory for [%lld, %lld] elements", rows, columns)
         return int64(0)
+    # `dtype` may be only what compiled code sees of the output's own (uint16 of half types).
+    index = np.int32(_output_start(frame, arg) + position)
     tensor = tf_allocate_output(
         load(frame, _CTX),
-        np.int32(_output_start(frame, arg) + position),
-        np.int32(datatype(dtype)),
+        index,
+        tf_expected_output_datatype(load(frame, _CTX), index),
         dims,
         np.int32(rank),
         count * item_bytes(dtype),
