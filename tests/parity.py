@@ -34,6 +34,8 @@ ROWS: dict[str, tuple[str, ...]] = {
         "a table of unknown shape",
         "float32 tables",
         "float64 tables",
+        "float16 tables",
+        "bfloat16 tables",
         "partition_strategy div",
         "partition_strategy mod",
         "shards of different sizes",

@@ -128,7 +128,8 @@ class _Entries:
         if case.fill and case.default_id is not None:
             empty = np.setdiff1d(np.arange(case.bags), rows)
             values = np.append(values, np.full(len(empty), case.default_id))
-            rows, weights = np.append(rows, empty), np.append(weights, np.ones_like(empty))
+            rows = np.append(rows, empty)
+            weights = np.append(weights, np.ones(len(empty), weights.dtype))
         self.values, self.rows, self.weights = values, rows, weights
 
 

@@ -23,6 +23,8 @@ _EVERYWHERE: dict[str, Callable[[Case], bool]] = {
     "a ShardedVariable": lambda case: case.table == "sharded",
     "float32 tables": lambda case: case.dtype == "float32",
     "float64 tables": lambda case: case.dtype == "float64",
+    "float16 tables": lambda case: case.dtype == "float16",
+    "bfloat16 tables": lambda case: case.dtype == "bfloat16",
     "partition_strategy div": lambda case: case.shards > 1 and case.strategy == "div",
     "partition_strategy mod": lambda case: case.shards > 1 and case.strategy == "mod",
     "shards of different sizes": lambda case: case.rows % case.shards != 0,

@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from fusion.lookup import VERSIONS
-from fusion.ops.common import COMBINERS, FLOATS_WITH_KERNELS, IDS
+from fusion.ops.common import COMBINERS, FLOATS, IDS
 from tests.differential.case import ODD, Case
 
 #: Names of dtypes of tables, in the order in which examples get simpler.
-DTYPES = tuple(sorted(FLOATS_WITH_KERNELS, key=lambda name: name != "float32"))
+DTYPES = tuple(sorted(FLOATS, key=lambda name: name != "float32"))
 
 #: None, limits that a float32 holds and one that it does not, and some that clip everything.
 MAX_NORMS = (None, 0.5, 0.7, 0.0, -2.0, 3.0, 1e-3, 1e6)

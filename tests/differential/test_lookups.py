@@ -99,6 +99,8 @@ AREAS = (
             "a table of unknown shape",
             "float32 tables",
             "float64 tables",
+            "float16 tables",
+            "bfloat16 tables",
             "int32 ids",
             "int64 ids",
             "ids of rank 2",
