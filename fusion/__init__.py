@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusion import ops
 from fusion.lookup import (
+    fused_embedding_lookup_sparse,
     fused_embedding_lookup_sparse_v2,
     fused_safe_embedding_lookup_sparse,
 )
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "feature_column",
     "fuse_saved_model",
+    "fused_embedding_lookup_sparse",
     "fused_embedding_lookup_sparse_v2",
     "fused_safe_embedding_lookup_sparse",
     "ops",

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from fusion.cpu_ops.sort import sort_by_key
 from fusion.runtime.jit import Array, jit
 from fusion.runtime.memory import pointer
 
@@ -56,6 +57,19 @@ def group_by_row(rows: Array, n_rows: int, starts: Array, order: Array) -> int:
     if n_rows > 0:
         starts[0] = 0
     return -1
+
+
+@jit
+def sort_bags(indices: Array, starts: Array, order: Array, buffer: Array) -> None:
+    """Sorts the entries of each bag by column 1 of the indices [m, 2], stably.
+
+    Args:
+      starts, order: the bags, see `group_by_row`.
+      buffer: scratch, int32 [m].
+    """
+    ranks = indices[:, 1]
+    for row in range(starts.shape[0] - 1):
+        sort_by_key(order[starts[row] : starts[row + 1]], ranks, buffer)
 
 
 @jit
@@ -124,6 +138,16 @@ def locate_rows(
             return k
         addresses[k] = bases[shard] + place * row_bytes
     return -1
+
+
+@jit
+def locate_entries(bases: Array, counts: Array, row_bytes: int, addresses: Array) -> None:
+    """The address of each shard's rows, shard by shard; the arguments are as in `locate_rows`."""
+    k = 0
+    for shard in range(bases.shape[0]):
+        for place in range(counts[shard]):
+            addresses[k] = bases[shard] + place * row_bytes
+            k += 1
 
 
 @jit
@@ -245,7 +269,7 @@ def divide_no_nan(values: Array, divisor: Any) -> None:
 @jit
 def is_masked(row: int, is_row_empty: Array, mask_empty: bool) -> bool:
     """Whether a row gives zeros because it was empty before it was filled."""
-    return mask_empty and row < is_row_empty.shape[0] and is_row_empty[row]
+    return mask_empty and row < is_row_empty.shape[0] and is_row_empty[row] != 0
 
 
 @jit
@@ -270,7 +294,7 @@ def combine_bags(
       addresses: int64 [u], of each unique id's row of `dtype` [D].
       places: int32 [m], the unique id of each entry.
       starts, order: the entries of each of the n bags, see `group_by_row`.
-      is_row_empty: bool [B]; with `mask_empty` such rows are zeros.
+      is_row_empty: flags [B]; with `mask_empty` such rows are zeros.
       weights: [m], read only if `weighted`.
       combiner: SUM, MEAN or SQRTN.
       block: scratch [D].

@@ -95,7 +95,13 @@ class FusedEmbeddingColumn(stock.EmbeddingColumn):
                 fusion_version=self.do_fusion,
             )
         checked = LookupOptions.checked(
-            self.combiner, None, self.max_norm, None, prune=False, fill_empty_row=False
+            self.combiner,
+            None,
+            self.max_norm,
+            None,
+            prune=False,
+            fill_empty_row=False,
+            version=self.do_fusion,
         )
         with tf.name_scope(name):
             return lookup(embedding_weights, ids, weights, checked.until_last_row())
@@ -136,7 +142,8 @@ def embedding_column(
       max_norm: limit of the L2 norm of each embedding.
       trainable: whether the table is trained.
       use_safe_embedding_lookup: whether ids < 0 are dropped and empty rows give zeros.
-      do_fusion: None for the stock column and its stock graph; "v2" for fused ops.
+      do_fusion: None for the stock column and its stock graph; "v1" or "v2" for the fused ops of
+        that family.
 
     Returns:
       A dense column, accepted wherever the stock column is.

@@ -2,6 +2,7 @@
 
 from fusion.lookup.build import lookup
 from fusion.lookup.functions import (
+    fused_embedding_lookup_sparse,
     fused_embedding_lookup_sparse_v2,
     fused_safe_embedding_lookup_sparse,
 )
@@ -10,6 +11,7 @@ from fusion.lookup.options import VERSIONS, LookupOptions
 __all__ = [
     "VERSIONS",
     "LookupOptions",
+    "fused_embedding_lookup_sparse",
     "fused_embedding_lookup_sparse_v2",
     "fused_safe_embedding_lookup_sparse",
     "lookup",

@@ -44,7 +44,7 @@ def fused_safe_embedding_lookup_sparse(
       max_norm: limit of the L2 norm of each embedding before it is combined; < 0 acts as 0.
       prune: whether to drop invalid entries.
       blocknums: not supported.
-      fusion_version: the family of fused ops to use, "v2".
+      fusion_version: the family of fused ops to use, "v1" or "v2".
 
     Returns:
       A tensor [d0, ..., dn-1, D] of the table's dtype. Its gradient with respect to the table is
@@ -60,7 +60,13 @@ def fused_safe_embedding_lookup_sparse(
         raise ValueError(f"fusion_version must be one of {VERSIONS}, got {fusion_version!r}")
     _check_blocknums(blocknums)
     options = LookupOptions.checked(
-        combiner, partition_strategy, max_norm, default_id, prune, fill_empty_row=True
+        combiner,
+        partition_strategy,
+        max_norm,
+        default_id,
+        prune,
+        fill_empty_row=True,
+        version=fusion_version,
     )
     with tf.name_scope(name or "fused_embedding_lookup_sparse"):
         return lookup(
@@ -71,6 +77,32 @@ def fused_safe_embedding_lookup_sparse(
             params_name="embedding_weights",
             ids_name="sparse_ids",
         )
+
+
+def fused_embedding_lookup_sparse(
+    params: Any,
+    sp_ids: Ids,
+    sparse_weights: Weights | None = None,
+    partition_strategy: str | None = None,
+    name: str | None = None,
+    combiner: str | None = None,
+    max_norm: float | None = None,
+    default_id: int | None = None,
+    prune_invalid_ids: bool = False,
+    fill_empty_row: bool = True,
+    blocknums: Any = None,
+) -> tf.Tensor:
+    """Looks up and combines embeddings with the v1 family of fused ops.
+
+    As `fused_embedding_lookup_sparse_v2`, whose `prune` is called `prune_invalid_ids` here; the
+    results are the same.
+    """
+    _check_blocknums(blocknums)
+    options = LookupOptions.checked(
+        combiner, partition_strategy, max_norm, default_id, prune_invalid_ids, fill_empty_row, "v1"
+    )
+    with tf.name_scope(name or "fused_embedding_lookup_sparse"):
+        return lookup(params, sp_ids, sparse_weights, options)
 
 
 def fused_embedding_lookup_sparse_v2(
@@ -113,7 +145,7 @@ def fused_embedding_lookup_sparse_v2(
     """
     _check_blocknums(blocknums)
     options = LookupOptions.checked(
-        combiner, partition_strategy, max_norm, default_id, prune, fill_empty_row
+        combiner, partition_strategy, max_norm, default_id, prune, fill_empty_row, "v2"
     )
     with tf.name_scope(name or "fused_embedding_lookup_sparse"):
         return lookup(params, sp_ids, sparse_weights, options)

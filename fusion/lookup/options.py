@@ -7,6 +7,7 @@ import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from fusion.ops.common import COMBINERS
@@ -14,7 +15,10 @@ from fusion.ops.common import COMBINERS
 _STRATEGIES = ("div", "mod")
 
 #: The families of fused ops.
-VERSIONS = ("v2",)
+VERSIONS = ("v1", "v2")
+
+#: Value of the ops' default_id and max_norm attrs that means "none".
+_NONE = -1
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class LookupOptions:
     prune: bool = True
     fill_empty_row: bool = True
     row_count: str = "dense_shape"
+    version: str = "v2"
 
     @classmethod
     def checked(
@@ -38,6 +43,7 @@ class LookupOptions:
         default_id: int | None,
         prune: bool,
         fill_empty_row: bool,
+        version: str = "v2",
     ) -> LookupOptions:
         """The options as a user gives them.
 
@@ -59,11 +65,38 @@ class LookupOptions:
                 raise ValueError(f"default_id must not be negative, got {default_id}")
         if max_norm is not None:
             max_norm = max(_number(max_norm), 0.0)
-        return cls(combiner, strategy, max_norm, default_id, bool(prune), bool(fill_empty_row))
+        return cls(
+            combiner,
+            strategy,
+            max_norm,
+            default_id,
+            bool(prune),
+            bool(fill_empty_row),
+            version=version,
+        )
 
     def until_last_row(self) -> LookupOptions:
         """The same for a result that stops at the last row with an entry, as stock's does."""
-        return replace(self, row_count="last_row")
+        return replace(self, row_count="last_row", prune=False, fill_empty_row=False)
+
+    @property
+    def default_id_attr(self) -> int:
+        """The ops' default_id."""
+        return _NONE if self.default_id is None or not self.fill_empty_row else self.default_id
+
+    def split_max_norm(self, dtype: tf.DType) -> tuple[float | None, float]:
+        """The limit for stock's clipping and the one for the op's attr, for tables of `dtype`.
+
+        Stock clips half types in their own arithmetic, where the square of a norm may overflow, and
+        the op in float32: they are left to stock. So is a limit that would lose digits for a
+        float64 table, since attrs are float32.
+        """
+        if self.max_norm is None:
+            return None, float(_NONE)
+        in_op = dtype in (tf.float32, tf.float64)
+        if dtype == tf.float64:
+            in_op = float(np.float32(self.max_norm)) == self.max_norm
+        return (None, self.max_norm) if in_op else (self.max_norm, float(_NONE))
 
 
 def _number(max_norm: Any) -> float:

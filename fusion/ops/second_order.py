@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-#: (rows gathered for the shards, weights) -> the result of the op, by stock ops.
-Combine = Callable[[Sequence[tf.Tensor], tf.Tensor], tf.Tensor]
+#: (rows gathered for the shards, tensors of weights) -> the result of the op, by stock ops.
+Combine = Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], tf.Tensor]
 
 
 def gradient_of_gradient(
@@ -20,23 +20,23 @@ def gradient_of_gradient(
     combine: Combine,
     top_grad: tf.Tensor,
     shards: Sequence[tf.Tensor],
-    weights: tf.Tensor,
+    weights: Sequence[tf.Tensor],
     grads: Sequence[Any],
 ) -> list[Any]:
-    """Gradients of `top_grad`, of each of `shards` and of `weights`, in this order.
+    """Gradients of `top_grad`, of each of `shards` and of each of `weights`, in this order.
 
     Args:
       op: the gradient op.
       combine: what the forward op computes.
       top_grad, shards, weights: the gradient op's inputs.
-      grads: gradients of its outputs: of each shard's gradient and of the weights' gradient.
+      grads: gradients of its outputs: of the gradients of each of `shards` and of `weights`.
 
     Raises:
       LookupError: the lookup has no weights.
     """
     if not op.get_attr("use_sparse_weights"):
         raise LookupError(f"gradient registry has no entry for: {op.type} without weights")
-    sources = [*shards, weights]
+    sources = [*shards, *weights]
     with tf.GradientTape() as outer:
         outer.watch([top_grad, *sources])
         with tf.GradientTape() as inner:

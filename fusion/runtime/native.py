@@ -22,7 +22,14 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from fusion.runtime.jit import Array, int64, jit
-from fusion.runtime.layout import FIRST_SYMBOL, HEADER, INPUT_WORDS, OUTPUT_WORDS
+from fusion.runtime.layout import (
+    FIRST_PEER,
+    FIRST_SYMBOL,
+    HEADER,
+    INPUT_WORDS,
+    MAX_RANK,
+    OUTPUT_WORDS,
+)
 from fusion.runtime.memory import as_float, load, pointer, stack_words, store, word_pointer
 
 INVALID_ARGUMENT = 3
@@ -245,7 +252,28 @@ def _bind(frame: int, entry: int, arg: int, axis: int, symbol: int, actual: int)
 
 
 @jit
-def _check_shape(frame: int, arg: int, tensor: int) -> None:
+def _check_peer(frame: int, entry: int, position: int, axis: int, peer: int, actual: int) -> None:
+    """Checks one size against the tensor at the same place of an earlier list."""
+    arg = peer // MAX_RANK
+    expected = size(frame, arg, position, peer % MAX_RANK)
+    if actual != expected:
+        other = load(_table(frame), HEADER + arg * INPUT_WORDS + 3)
+        fail(
+            frame,
+            INVALID_ARGUMENT,
+            "%s[%lld] has size %lld in dimension %lld, but %s[%lld] says that it is %lld",
+            load(entry, 3),
+            position,
+            actual,
+            axis,
+            other,
+            position,
+            expected,
+        )
+
+
+@jit
+def _check_shape(frame: int, arg: int, position: int, tensor: int) -> None:
     entry = _table(frame) + 8 * (HEADER + arg * INPUT_WORDS)
     rank = load(entry, 1)
     if tf_num_dims(tensor) != rank:
@@ -258,7 +286,9 @@ def _check_shape(frame: int, arg: int, tensor: int) -> None:
     for axis in range(rank):
         dim = load(entry, 4 + axis)
         actual = tf_dim(tensor, np.int32(axis))
-        if dim <= FIRST_SYMBOL:
+        if dim <= FIRST_PEER:
+            _check_peer(frame, entry, position, axis, FIRST_PEER - dim, actual)
+        elif dim <= FIRST_SYMBOL:
             _bind(frame, entry, arg, axis, FIRST_SYMBOL - dim, actual)
         elif dim >= 0 and dim != actual:
             text = "%s must have size %lld in dimension %lld, but has %lld"
@@ -277,12 +307,12 @@ def _take_inputs(frame: int) -> None:
         if load(table, HEADER + arg * INPUT_WORDS) != 0:
             count = list_length(frame)
         store(frame, _STARTS + arg, index)
-        for _ in range(count):
+        for position in range(count):
             slot = frame + 8 * (first + index)
             tf_get_input(load(frame, _CTX), np.int32(index), slot, load(frame, _STATUS))
             _check(frame)
             if not failed(frame):
-                _check_shape(frame, arg, load(slot, 0))
+                _check_shape(frame, arg, position, load(slot, 0))
             if failed(frame):
                 return
             index += 1
