@@ -17,7 +17,7 @@ from fusion.lookup import (
 from fusion.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fusion import feature_column
+    from fusion import feature_column, optimizers
     from fusion.saved_model import fuse_saved_model
 
 __all__ = [
@@ -27,11 +27,13 @@ __all__ = [
     "fused_embedding_lookup_sparse_v2",
     "fused_safe_embedding_lookup_sparse",
     "ops",
+    "optimizers",
 ]
 
 #: Public names that cost something to import, and where they live.
 _LAZY: dict[str, tuple[str, str | None]] = {
     "feature_column": ("fusion.feature_column", None),
+    "optimizers": ("fusion.optimizers", None),
     "fuse_saved_model": ("fusion.saved_model", "fuse_saved_model"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -218,7 +219,11 @@ BAD_TABLES = [
     (np.zeros(3, np.float32), ValueError, r"rank 2.*\(3,\)"),
     (np.zeros((2, 2, 2), np.float32), ValueError, r"rank 2.*\(2, 2, 2\)"),
     (np.zeros((2, 2), np.int32), TypeError, "int32"),
-    (np.zeros((2, 2), np.float16), TypeError, "float16"),
+    (np.zeros((2, 2), np.complex64), TypeError, "complex64"),
+    (np.zeros((2, 2), np.bool_), TypeError, "bool"),
+    (np.full((2, 2), "1"), TypeError, "string"),
+    (np.zeros((2, 2), ml_dtypes.float8_e5m2), TypeError, "float8_e5m2"),
+    ([np.zeros((2, 2), np.float16), np.zeros((2, 2), ml_dtypes.bfloat16)], ValueError, "bfloat16"),
     ([np.zeros((2, 2), np.float32), np.zeros((2, 2), np.float64)], ValueError, "float64"),
     ([np.zeros((2, 2), np.float32), np.zeros((2, 3), np.float32)], ValueError, r"\(2, 3\)"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -59,7 +60,8 @@ def second(mode, lookup, arrays, n_shards=1, weighted=True, of_weights=False, **
     """Gradients of a function of the first gradients, for each shard and for the weights."""
 
     def make():
-        return [tf.Variable(shard) for shard in tables.split(TABLE, n_shards)]
+        table = TABLE.astype(arrays["weights"].dtype)
+        return [tf.Variable(shard) for shard in tables.split(table, n_shards)]
 
     def build(shards, indices, values, dense_shape, weights):
         dense_shape.set_shape([2])
@@ -102,6 +104,23 @@ def test_weighted_lookups_have_stocks_second_gradient(mode, combiner, version):
             for ours, stock in zip(actual, expected, strict=True):
                 np.testing.assert_allclose(ours, stock, rtol=1e-12, atol=1e-13)
                 assert np.any(stock)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_second_gradients_of_half_types(dtype, combiner, version):
+    arrays = IDS | {"weights": IDS["weights"].astype(dtype)}
+    for more in ({}, {"max_norm": 1.2}):
+        options = {"combiner": combiner, **more}
+        actual = second("function", fused_safe(version), arrays, 2, **options)
+        expected = second("function", stock_safe, arrays, 2, **options)
+        for ours, stock in zip(actual, expected, strict=True):
+            assert ours.dtype == stock.dtype == dtype
+            eps = 8 * float(ml_dtypes.finfo(dtype).eps)
+            wide = [gradient.astype(np.float64) for gradient in (ours, stock)]
+            np.testing.assert_allclose(*wide, rtol=eps, atol=eps)
+            assert np.any(stock)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

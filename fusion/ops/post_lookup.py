@@ -59,7 +59,10 @@ SPEC = OpSpec(
     doc="Combines the gathered rows of unique ids into one vector per row of the batch.\n\n"
     "sum: S = sum of w e; mean: S / sum of w; sqrtn: S / sqrt(sum of w^2), where e is the row,\n"
     "times max_norm / max(norm, max_norm) if max_norm >= 0, and w its weight or 1. Rows flagged\n"
-    "empty give zeros if they were filled with no default_id; rows without entries give zeros.",
+    "empty give zeros if they were filled with no default_id; rows without entries give zeros.\n\n"
+    "Half types are computed in float32, max_norm included, and each result is rounded once.\n"
+    "Stock TensorFlow clips half types in their own arithmetic: to have its numbers, clip the\n"
+    "rows first.",
     inputs=(
         SHARDS,
         PERMUTATION,

@@ -61,7 +61,8 @@ def _in_order(shards: Sequence[tf.Tensor], permutation: tf.Tensor) -> tf.Tensor:
 
 SPEC = OpSpec(
     name="FusedEmbeddingSparsePostLookUpV2Grad",
-    doc="The gradient of FusedEmbeddingSparsePostLookUpV2, summed per unique id.",
+    doc="The gradient of FusedEmbeddingSparsePostLookUpV2, summed per unique id.\n\n"
+    "Half types are summed in float32, and each result is rounded once.",
     inputs=(
         Arg("top_grad", "T", "[rows, D]"),
         SHARDS,

@@ -124,8 +124,8 @@ def whole_table(arrays):
     return np.stack([shards[shard][place] for shard, place in arrays["permutation"]])
 
 
-def compare(mode, arrays, exact, weighted=False, **attrs):
-    output, grads, weights = reference.run(mode, fused(weighted, **attrs), arrays)
+def compare(mode, arrays, exact, weighted=False, ours=fused, **attrs):
+    output, grads, weights = reference.run(mode, ours(weighted, **attrs), arrays)
     expected = reference.run(mode, stock(weighted=weighted, **attrs), arrays)
     if exact:
         assert_same_bits(output, expected[0])
