@@ -20,7 +20,7 @@ OLDEST := tensorflow==2.18.0 tf_keras==2.18.0 keras==3.6.0 numba==0.62.0 numpy==
 	networkx==3.2 click==8.1.0 rich==13.0.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest lint clean
+.PHONY: help demo test test-oldest soak lint clean
 
 help: ## Show this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -34,6 +34,9 @@ test: lint ## Run the linters and the tests
 
 test-oldest: $(OLDEST_VENV)/.installed ## Run the tests with the oldest dependencies supported
 	$(OLDEST_VENV)/bin/python -m pytest
+
+soak: $(VENV)/.installed ## Run the long checks: many threads, a million calls, every kernel's memory
+	$(BIN)/python -m tests.soak
 
 lint: $(VENV)/.installed ## Run ruff and mypy
 	$(BIN)/ruff check .

@@ -2,7 +2,8 @@
 
 n is the number of terms that are added up one after another, |terms| what is added. Where a term
 is itself made of sums (a norm, a divisor), their lengths count too. Below the smallest normal
-number, which only half types come near to, rounding is absolute: n of those steps on top.
+number rounding is absolute: n of those steps on top. float32 has none there, since TensorFlow's
+threads take smaller numbers for 0.
 """
 
 from __future__ import annotations
@@ -15,12 +16,18 @@ import numpy as np
 
 Array = Any
 
+#: What half types are summed in, too.
+_SINGLE = np.finfo(np.float32)
+
 
 @dataclass
 class Bounds:
     """Of a lookup of ids `values` [nnz] in `table` [rows, D], which must all be in it.
 
     `rows` [nnz] are rows of the result, `weights` [nnz] or None; `max_norm` may be None.
+
+    A bound is inf where rounding decides everything: numbers overflow on the way though the inputs
+    are finite, or weights cancel out. It is NaN where inputs that are not finite come in.
     """
 
     table: Array
@@ -32,49 +39,72 @@ class Bounds:
     batch: int
 
     def __post_init__(self) -> None:
-        wide = self.table.astype(np.float64)
-        self.norms = np.linalg.norm(wide, axis=1, keepdims=True)
+        # Wide enough for what overflows in float64.
+        wide = self.table.astype(np.longdouble)
+        self.magnitudes = np.abs(wide)
+        finfos = [ml_dtypes.finfo(a.dtype) for a in (self.table, self.weights) if a is not None]
+        self.eps = 4 * max(float(finfo.eps) for finfo in finfos)
+        self.step = max(float(finfo.smallest_subnormal) for finfo in finfos)
+        if self.table.dtype != np.float64:
+            self.step = max(self.step, float(_SINGLE.tiny))
+        self.most = min(float(finfo.max) for finfo in finfos) / 2
+        self.norms = np.sqrt((wide**2).sum(1, keepdims=True))
         scale = np.ones_like(self.norms)
+        overflowing = np.zeros(len(self.table), bool)
         if self.max_norm is not None:
             limit = max(self.max_norm, 0.0)
             scale = limit / np.maximum(np.maximum(self.norms, limit), 1e-300)
-        self.clipped = np.abs(wide) * scale
+            largest = self.norms * np.maximum(self.norms, limit)
+            overflowing = (np.isfinite(self.norms) & (largest > self.most))[:, 0]
+        self.overflowing = overflowing
+        self.clipped = self.magnitudes * scale
         self.scale = scale
         used = np.ones(len(self.rows)) if self.weights is None else self.weights
-        self.used = np.abs(used.astype(np.float64))
-        total = np.bincount(self.rows, self.used, minlength=self.batch)
-        squares = np.bincount(self.rows, self.used**2, minlength=self.batch)
-        divisor = {"sum": np.ones(self.batch), "mean": total, "sqrtn": np.sqrt(squares)}
+        used = used.astype(np.longdouble)
+        self.used = np.abs(used)
+        total, signed = self._per_bag(self.used), np.abs(self._per_bag(used))
+        squares = self._per_bag(self.used**2)
+        divisor = {"sum": np.ones(self.batch), "mean": signed, "sqrtn": np.sqrt(squares)}
         self.divisor = np.where(divisor[self.combiner] == 0, 1, divisor[self.combiner])
-        self.counts = np.maximum(np.bincount(self.rows, minlength=self.batch), 1)
+        self.counts = np.maximum(np.bincount(self.rows, minlength=self.batch), 1).astype(np.float64)
+        self.lost = self._per_bag(overflowing[self.values]) > 0
+        self.lost |= np.isfinite(squares) & (squares > self.most)
+        if self.combiner == "mean":
+            # Weights that cancel out leave fewer digits of their sum, or none.
+            self.counts *= np.where(total > signed, total / np.maximum(signed, 1e-300), 1)
+            self.lost |= self.counts * self.eps > 1
 
     def output(self) -> Array:
         """[batch, D]."""
-        terms = self.clipped[self.values] * (self.used / self.divisor[self.rows])[:, None]
-        total = np.zeros((self.batch, self.table.shape[1]))
-        np.add.at(total, self.rows, terms)
-        return self._bound(self.counts[:, None], total)
+        total = self._per_bag(
+            self.clipped[self.values] * (self.used / self.divisor[self.rows])[:, None]
+        )
+        largest = total * np.maximum(self.divisor, 1)[:, None]
+        lengths = self.counts[:, None]
+        return self._bound(lengths, lengths * total, largest, self.lost[:, None])
 
     def table_gradient(self, top_grad: Array) -> Array:
         """[rows, D], from the gradient [batch, D] of the result."""
         terms = np.abs(top_grad)[self.rows] * (self.used / self.divisor[self.rows])[:, None]
-        total: Array = np.zeros(self.table.shape)
-        np.add.at(total, self.values, terms)
-        added = np.bincount(self.values, minlength=len(self.table))[:, None]
-        lengths: Array = added + (self.counts.max() if self.weights is not None else 0)
+        lengths: Array = np.bincount(self.values, minlength=len(self.table))[self.values]
+        if self.weights is not None:
+            lengths = lengths + self.counts[self.rows]
         if self.max_norm is not None:
-            norms = np.maximum(self.norms, 1e-300)
-            along = (np.abs(self.table) * total).sum(1, keepdims=True)
-            clips = self.scale < 1
-            total = self.scale * (total + clips * np.abs(self.table) * along / norms**2)
-            lengths += self.table.shape[1]
-        return self._bound(lengths, total)
+            lengths = lengths + self.table.shape[1]
+        total = _sums(self.values, lengths[:, None] * terms, len(self.table))
+        largest = total
+        if self.max_norm is not None:
+            unit = self.magnitudes / np.maximum(self.norms, 1e-300)
+            along = (unit * total).sum(1, keepdims=True)
+            total = self.scale * (total + (self.scale < 1) * unit * along)
+        lost = _sums(self.values, self.lost[self.rows], len(self.table)) > 0
+        return self._bound(lengths.sum(), total, largest, (lost | self.overflowing)[:, None])
 
     def weights_gradient(self, top_grad: Array) -> Array:
         """[nnz], likewise."""
         scaled = np.abs(top_grad) / self.divisor[:, None]
         terms = (scaled[self.rows] * self.clipped[self.values]).sum(1)
-        through: Array = np.bincount(self.rows, terms * self.used, minlength=self.batch)
+        through = self._per_bag(terms * self.used)
         if self.combiner == "sum":
             through = np.zeros(self.batch)
         if self.combiner == "mean":
@@ -82,15 +112,23 @@ class Bounds:
         if self.combiner == "sqrtn":
             terms = terms + (through / self.divisor**2)[self.rows] * self.used
         lengths = self.table.shape[1] + self.counts[self.rows]
-        return self._bound(lengths, terms, *() if self.weights is None else [self.weights.dtype])
+        return self._bound(lengths, lengths * terms, through[self.rows], self.lost[self.rows])
 
-    def _bound(self, lengths: Array, total: Array, *others: Any) -> Array:
-        """The bound of what passes through the table's dtype and perhaps `others`."""
-        finfos = [ml_dtypes.finfo(dtype) for dtype in (self.table.dtype, *others)]
-        eps = max(float(finfo.eps) for finfo in finfos)
-        tiny = max(float(finfo.smallest_subnormal) for finfo in finfos)
-        bound: Array = lengths * (4 * eps * total + tiny)
-        return bound
+    def _per_bag(self, terms: Array) -> Array:
+        return _sums(self.rows, terms, self.batch)
+
+    def _bound(self, lengths: Array, scaled: Array, largest: Array, lost: Array) -> Array:
+        """From n, n sum |terms|, what may overflow on the way, and what holds no digits."""
+        overflows = np.isfinite(largest) & (largest > self.most)
+        bound = np.where(np.isfinite(scaled), self.eps * scaled + self.step * lengths, np.nan)
+        return np.where(overflows | lost, np.inf, bound)
+
+
+def _sums(places: Array, terms: Array, count: int) -> Array:
+    """The sum of the terms of each of `count` places."""
+    total: Array = np.zeros((count, *terms.shape[1:]), np.longdouble)
+    np.add.at(total, places, terms)
+    return total
 
 
 def loss_factors(shape: tuple[int, ...]) -> Array:

@@ -25,6 +25,9 @@ _MULTIPLIED = 9
 #: No memory has room for so many rows.
 _TOO_MANY_ROWS = 2**48
 
+#: So many squares of a norm are added up on their own.
+_NORM_BLOCK = 16
+
 
 @jit
 def group_by_row(rows: Array, n_rows: int, starts: Array, order: Array) -> int:
@@ -169,11 +172,15 @@ def row_at(address: int, dim: int, dtype: type) -> Array:
 
 @jit
 def row_norm(row: Array) -> Any:
-    """The L2 norm of a row."""
-    total = row[0] * row[0] if row.shape[0] > 0 else row.dtype.type(0)
-    for d in range(1, row.shape[0]):
-        total += row[d] * row[d]
-    return np.sqrt(total)
+    """The L2 norm of a row, its squares added up in blocks to round less often."""
+    total = 0.0
+    for first in range(0, row.shape[0], _NORM_BLOCK):
+        block = 0.0
+        for d in range(first, min(first + _NORM_BLOCK, row.shape[0])):
+            block += np.float64(row[d]) * np.float64(row[d])
+        total += block
+    # Where the square has no place in the row's dtype, the norm is inf, as in stock TensorFlow.
+    return np.sqrt(row.dtype.type(total))
 
 
 @jit

@@ -23,9 +23,10 @@ ITEM_BYTES = {1: 4, 2: 8, 3: 4, 4: 1, 9: 8, 10: 1, 14: 2, 17: 2, 19: 2, 22: 4, 2
 _VOID, _INT, _WORD = None, ctypes.c_int, ctypes.c_int64
 
 #: Result and arguments of each function; addresses are words.
-_PROTOTYPES: dict[str, tuple[Any, ...]] = {
+PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "TF_NumInputs": (_INT, _WORD),
     "TF_NumOutputs": (_INT, _WORD),
+    "TF_ExpectedOutputDataType": (_INT, _WORD, _INT),
     "TF_GetInput": (_VOID, _WORD, _INT, _WORD, _WORD),
     "TF_NumDims": (_INT, _WORD),
     "TF_Dim": (_WORD, _WORD, _INT),
@@ -144,7 +145,7 @@ class CApi:
     def __init__(self) -> None:
         self.call: Call
         self._callbacks = []
-        for name, (result, *args) in _PROTOTYPES.items():
+        for name, (result, *args) in PROTOTYPES.items():
             callback = ctypes.CFUNCTYPE(result, *args)(self._noting(getattr(self, name), result))
             self._callbacks.append(callback)
             llvm.add_symbol(name, ctypes.cast(callback, ctypes.c_void_p).value)
@@ -196,6 +197,9 @@ class CApi:
 
     def TF_NumOutputs(self, context: int) -> int:
         return len(self.call.outputs)
+
+    def TF_ExpectedOutputDataType(self, context: int, index: int) -> int:
+        return self.call.outputs[index][0]
 
     def TF_GetInput(self, context: int, index: int, place: int, status: int) -> None:
         self._set(status)

@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,13 +17,15 @@ from numba.core.dispatcher import Dispatcher
 
 from fusion.ops import SPECS
 from fusion.runtime import layout, objects
+from fusion.runtime.compiler import undefined_symbols
 from fusion.runtime.registration import compile_kernel, kernel_name
 from fusion.runtime.spec import OpSpec
+from tests.soak import c_api
 from tests.soak.faulty import FAULTY
 from tests.soak.plan import Kernel
 
-#: Every op, and its kernels' choices of type attrs. Tables and weights have one dtype, as in the
-#: lookups: kernels of two are made of the same parts.
+#: Every op, the faulty one first, and its kernels' choices of type attrs. Tables and weights have
+#: one dtype, as in the lookups: kernels of two are made of the same parts.
 KERNELS: list[tuple[OpSpec, dict[str, str]]] = [
     (spec, types)
     for spec in (FAULTY, *SPECS)
@@ -35,12 +37,19 @@ KERNELS: list[tuple[OpSpec, dict[str, str]]] = [
 
 
 def kernel_object(spec: OpSpec, types: dict[str, str]) -> Kernel:
-    """The very object code that is loaded into TensorFlow, from the cache or compiled now."""
+    """The very object code that is loaded into TensorFlow, from the cache or compiled now.
+
+    Raises:
+      RuntimeError: it calls something of TensorFlow's that `tests.soak.c_api` does not have.
+    """
     name = kernel_name(spec, "CPU", types)
     if spec is FAULTY:  # no source of the package, so that a kept object might be of an older one
         code = compile_kernel(spec, "CPU", types)
     else:
         code = objects.get(name, lambda: compile_kernel(spec, "CPU", types))
+    called = {symbol for symbol in undefined_symbols(code) if symbol.startswith("TF_")}
+    if missing := called - {*c_api.PROTOTYPES}:
+        raise RuntimeError(f"tests.soak.c_api lacks {', '.join(sorted(missing))}")
     table, _ = layout.words(spec)
     names = {
         layout.HEADER + k * layout.INPUT_WORDS + 3: arg.name.encode()
@@ -51,19 +60,19 @@ def kernel_object(spec: OpSpec, types: dict[str, str]) -> Kernel:
     return Kernel(name, code, table, names)
 
 
-def kernel_objects(kernels: Sequence[tuple[OpSpec, dict[str, str]]]) -> list[Kernel]:
-    """The object code of several kernels, in order."""
-    return [kernel_object(*kernel) for kernel in kernels]
+def kernel_objects(places: Iterable[int]) -> dict[int, Kernel]:
+    """The object code of kernels, given by their places in `KERNELS`."""
+    return {place: kernel_object(*KERNELS[place]) for place in places}
 
 
-def kernel_objects_for(processor: str) -> list[Kernel]:
+def kernel_objects_for(processor: str) -> dict[int, Kernel]:
     """The object code of all kernels for another processor, by its name in LLVM."""
     variables = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": ""}
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "kernels"
         command = [sys.executable, "-m", "tests.soak.kernel_objects", str(result)]
         subprocess.run(command, env=os.environ | variables, check=True)
-        kernels: list[Kernel] = pickle.loads(result.read_bytes())
+        kernels: dict[int, Kernel] = pickle.loads(result.read_bytes())
     return kernels
 
 
@@ -110,4 +119,4 @@ def _called(function: Any, seen: set[Any]) -> Iterator[Any]:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_bytes(pickle.dumps(kernel_objects(KERNELS)))
+    Path(sys.argv[1]).write_bytes(pickle.dumps(kernel_objects(range(len(KERNELS)))))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from tensorflow.python.eager import context, execute
 
 from fusion.runtime.registration import kernel_name
 from fusion.runtime.spec import OpSpec
-from tests.soak.faulty import FAULTS, FAULTY
+from tests.soak.faulty import FAULTS
 from tests.soak.kernel_cases import CALLS, OpCall, spoiled
 from tests.soak.kernel_objects import KERNELS
 from tests.soak.plan import Case, Outputs, Tensor
@@ -21,16 +23,15 @@ from tests.soak.plan import Case, Outputs, Tensor
 _SPOILED, _STARVED = 25, 20
 
 
-def cases(seed: int, share: float = 1.0) -> list[Case]:
-    """The cases of all kernels but the faulty one, or a random share of them.
+def cases(seed: int, kernels: Sequence[int], share: float = 1.0) -> list[Case]:
+    """The cases of kernels, given by their places in `KERNELS`, or a random share of them.
 
     Raises:
       KeyError: an op has no calls in `tests.soak.kernel_cases`.
     """
     found = []
-    for place, (spec, types) in enumerate(KERNELS):
-        if spec is FAULTY:
-            continue
+    for place in kernels:
+        spec, types = KERNELS[place]
         rng = np.random.default_rng([seed, place])
         for k, call in enumerate(CALLS[spec.name](rng, types)):
             if rng.random() < share:
@@ -41,29 +42,26 @@ def cases(seed: int, share: float = 1.0) -> list[Case]:
 
 
 def self_test() -> list[Case]:
-    """One case for each fault of the faulty kernel."""
-    place = next(k for k, (spec, _) in enumerate(KERNELS) if spec is FAULTY)
+    """One case for each fault of the faulty kernel, the first in `KERNELS`."""
     values: Tensor = (9, (5,), np.arange(5).tobytes())
     return [
-        Case(label, place, [fault], [values], [(9, 1)], (0, [((5,), values[2])]))
+        Case(label, 0, [fault], [values], [(9, 1)], (0, [((5,), values[2])]))
         for fault, label in enumerate(FAULTS)
     ]
 
 
 def _case(place: int, call: OpCall, starved: bool = False) -> Case:
     spec, types = KERNELS[place]
-    arrays = [
-        array
-        for arg in spec.inputs
-        for array in (call.inputs[arg.name] if arg.length else [call.inputs[arg.name]])
-    ]
-    lengths = {arg.length: len(call.inputs[arg.name]) for arg in spec.inputs if arg.length}
-    attrs = {attr.name: attr.default for attr in spec.attrs} | types | lengths | call.attrs
+    given = {arg: _as_list(call.inputs[arg.name]) for arg in spec.inputs}
+    lengths = {arg.length: len(arrays) for arg, arrays in given.items() if arg.length}
+    dtypes = {arg.dtype: tf.as_dtype(arrays[0].dtype).name for arg, arrays in given.items()}
+    attrs = {attr.name: attr.default for attr in spec.attrs} | dtypes | lengths | call.attrs
     outputs = [
-        (tf.as_dtype(types.get(arg.dtype, arg.dtype)).as_datatype_enum, len(arg.dims))
+        (tf.as_dtype(dtypes.get(arg.dtype, arg.dtype)).as_datatype_enum, len(arg.dims))
         for arg in spec.outputs
         for _ in range(lengths[arg.length] if arg.length else 1)
     ]
+    arrays = list(itertools.chain(*given.values()))
     return Case(
         label=f"{kernel_name(spec, 'CPU', types)}: {call.label}; {call.attrs}",
         kernel=place,
@@ -73,6 +71,10 @@ def _case(place: int, call: OpCall, starved: bool = False) -> Case:
         expected=_in_tensorflow(spec, attrs, arrays, len(outputs)),
         starved=starved,
     )
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _tensor(array: Any) -> Tensor:

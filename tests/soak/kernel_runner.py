@@ -42,7 +42,7 @@ class Runner:
         self.plan = plan
         self._api = CApi()
         self._engines: list[llvm.ExecutionEngine] = []
-        self._entries = [self._load(kernel) for kernel in plan.kernels]
+        self._entries = {place: self._load(kernel) for place, kernel in plan.kernels.items()}
 
     def _load(self, kernel: Kernel) -> int:
         machine = llvm.Target.from_default_triple().create_target_machine(

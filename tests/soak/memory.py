@@ -81,13 +81,15 @@ class _MallInfo(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in _MALLINFO]
 
 
+_libc = ctypes.CDLL(None)
+
+
 def heap_in_use() -> int:
     """Bytes that were allocated from the C library's heap and not freed; 0 if it cannot tell."""
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallinfo2"):  # it came with version 2.33
+    if not hasattr(_libc, "mallinfo2"):  # it came with version 2.33
         return 0
-    libc.mallinfo2.restype = _MallInfo
-    info = libc.mallinfo2()
+    _libc.mallinfo2.restype = _MallInfo
+    info = _libc.mallinfo2()
     return int(info.uordblks + info.hblkhd)
 
 
@@ -102,6 +104,8 @@ def measure(workload: Workload, calls: int) -> Measurement:
     per_sample = max(1, -(-calls // (workload.calls * (_SAMPLES - 1))))
     for _ in range(int(per_sample * _SAMPLES * _WARM_UP)):
         workload.once()
+    gc.collect()
+    gc.freeze()  # what is there by now need not be looked at again and again
     in_memory, in_use, seconds = [], [], 0.0
     for sample in range(_SAMPLES):
         if sample:
@@ -112,6 +116,7 @@ def measure(workload: Workload, calls: int) -> Measurement:
         gc.collect()
         in_memory.append(resident())
         in_use.append(heap_in_use())
+    gc.unfreeze()
     made = per_sample * (_SAMPLES - 1) * workload.calls
     return Measurement(workload.name, made, seconds, in_memory, in_use)
 

@@ -43,9 +43,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run."""
+    """What is to be run; the kernels by the numbers that cases have for them."""
 
-    kernels: list[Kernel]
+    kernels: dict[int, Kernel]
     cases: list[Case]
 
 
