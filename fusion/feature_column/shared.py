@@ -106,8 +106,8 @@ def shared_embeddings(
       max_norm: limit of the L2 norm of each embedding.
       trainable: whether the table is trained.
       use_safe_embedding_lookup: whether ids < 0 are dropped and empty rows give zeros.
-      do_fusion: None for the stock columns and their stock graph; "v1" or "v2" for the fused
-        ops of that family.
+      do_fusion: None for the stock columns and their stock graph; "v1" or "v2" for the fused ops
+        of that family.
 
     Returns:
       One dense column per categorical column, in their order.
@@ -160,8 +160,8 @@ def shared_embedding_columns(
       max_norm: limit of the L2 norm of each embedding.
       trainable: whether the table is trained.
       use_safe_embedding_lookup: whether ids < 0 are dropped and empty rows give zeros.
-      do_fusion: None for the stock columns and their stock graph; "v1" or "v2" for the fused
-        ops of that family.
+      do_fusion: None for the stock columns and their stock graph; "v1" or "v2" for the fused ops
+        of that family.
 
     Returns:
       One dense column per categorical column, in their order.

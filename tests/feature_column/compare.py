@@ -127,6 +127,7 @@ def _assert_same_gradient(fused: Outcome, stock: Outcome, table: str, allowed: l
     (ids, ours), (stock_ids, theirs) = fused.gradients[name], stock.gradients[name]
     assert sorted(ids) == sorted(stock_ids)
     if allowed:
+        # The sum of k gradients is rounded k - 1 times more than each of them.
         assert_within(ours, theirs, len(allowed) * sum(allowed))
     else:
         assert_same_bits(ours, theirs)
