@@ -24,7 +24,7 @@ MOST_IDS = 1000
 
 
 @st.composite
-def cases(draw: st.DrawFn, **fixed: Any) -> Case:
+def cases(draw: st.DrawFn, /, **fixed: Any) -> Case:
     """Any lookup; keyword arguments replace the strategies of fields."""
 
     def field(name: str, strategy: st.SearchStrategy[Any]) -> Any:
