@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -22,16 +23,16 @@ TABLE = np.arange(1, 21, dtype=np.float32).reshape(10, 2)
 RUN_TIME = tf.errors.InvalidArgumentError
 
 
-def plain_v1_with_prune(*arguments, prune=False, **kw):
-    return plain_v1(*arguments, prune_invalid_ids=prune, **kw)
+def plain_v1_with_prune(params, sp_ids, sparse_weights=None, prune=False, **kw):
+    return plain_v1(params, sp_ids, sparse_weights, prune_invalid_ids=prune, **kw)
 
 
-SAFE = {
+SAFE: dict[str, Any] = {
     version: functools.partial(fused_safe_embedding_lookup_sparse, fusion_version=version)
     for version in VERSIONS
 }
-PLAIN = {"v1": plain_v1_with_prune, "v2": plain_v2}
-FUNCTIONS = {
+PLAIN: dict[str, Any] = {"v1": plain_v1_with_prune, "v2": plain_v2}
+FUNCTIONS: dict[str, Any] = {
     f"{name} {version}": functions[version]
     for name, functions in (("safe", SAFE), ("plain", PLAIN))
     for version in VERSIONS
