@@ -11,24 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 from fusion import feature_column, ops
 from fusion.lookup import (
+    fused_embedding_lookup_sparse,
     fused_embedding_lookup_sparse_v2,
     fused_safe_embedding_lookup_sparse,
 )
 from fusion.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from fusion import optimizers
     from fusion.saved_model import fuse_saved_model
 
 __all__ = [
     "feature_column",
     "fuse_saved_model",
+    "fused_embedding_lookup_sparse",
     "fused_embedding_lookup_sparse_v2",
     "fused_safe_embedding_lookup_sparse",
     "ops",
+    "optimizers",
 ]
 
 #: Public names that cost something to import, and where they live.
-_LAZY: dict[str, tuple[str, str]] = {
+_LAZY: dict[str, tuple[str, str | None]] = {
+    "optimizers": ("fusion.optimizers", None),
     "fuse_saved_model": ("fusion.saved_model", "fuse_saved_model"),
 }
 
@@ -38,7 +43,8 @@ def __getattr__(name: str) -> Any:
         module_name, attribute = _LAZY[name]
     except KeyError:
         raise AttributeError(f"module 'fusion' has no attribute {name!r}") from None
-    return getattr(importlib.import_module(module_name), attribute)
+    module = importlib.import_module(module_name)
+    return module if attribute is None else getattr(module, attribute)
 
 
 def __dir__() -> list[str]:

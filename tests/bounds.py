@@ -1,7 +1,9 @@
 """How far rounding may take a lookup from stock TensorFlow's: 4 eps n sum |terms| per element.
 
 n is the number of terms that are added up one after another, |terms| what is added. Where a term
-is itself made of sums (a norm, a divisor), their lengths count too.
+is itself made of sums (a norm, a divisor), their lengths count too. Below the smallest normal
+number rounding is absolute: n of those steps on top. float32 has none there, since TensorFlow's
+threads take smaller numbers for 0.
 """
 
 from __future__ import annotations
@@ -9,9 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 Array = Any
+
+#: What half types are summed in, too.
+_SINGLE = np.finfo(np.float32)
 
 
 @dataclass
@@ -19,6 +25,9 @@ class Bounds:
     """Of a lookup of ids `values` [nnz] in `table` [rows, D], which must all be in it.
 
     `rows` [nnz] are rows of the result, `weights` [nnz] or None; `max_norm` may be None.
+
+    A bound is inf where rounding decides everything: numbers overflow on the way though the inputs
+    are finite, or weights cancel out. It is NaN where inputs that are not finite come in.
     """
 
     table: Array
@@ -30,57 +39,101 @@ class Bounds:
     batch: int
 
     def __post_init__(self) -> None:
-        wide = self.table.astype(np.float64)
-        self.eps = 4 * np.finfo(self.table.dtype).eps
-        self.norms = np.linalg.norm(wide, axis=1, keepdims=True)
+        # Wide enough for what overflows in float64.
+        wide = self.table.astype(np.longdouble)
+        self.magnitudes = np.abs(wide)
+        finfos = [ml_dtypes.finfo(a.dtype) for a in (self.table, self.weights) if a is not None]
+        self.eps = 4 * max(float(finfo.eps) for finfo in finfos)
+        self.step = max(float(finfo.smallest_subnormal) for finfo in finfos)
+        if self.table.dtype != np.float64:
+            self.step = max(self.step, float(_SINGLE.tiny))
+        self.most = min(float(finfo.max) for finfo in finfos) / 2
+        self.norms = np.sqrt((wide**2).sum(1, keepdims=True))
         scale = np.ones_like(self.norms)
+        overflowing = np.zeros(len(self.table), bool)
         if self.max_norm is not None:
             limit = max(self.max_norm, 0.0)
             scale = limit / np.maximum(np.maximum(self.norms, limit), 1e-300)
-        self.clipped = np.abs(wide) * scale
+            largest = self.norms * np.maximum(self.norms, limit)
+            overflowing = (np.isfinite(self.norms) & (largest > self.most))[:, 0]
+        self.overflowing = overflowing
+        self.clipped = self.magnitudes * scale
         self.scale = scale
         used = np.ones(len(self.rows)) if self.weights is None else self.weights
-        self.used = np.abs(used.astype(np.float64))
-        total = np.bincount(self.rows, self.used, minlength=self.batch)
-        squares = np.bincount(self.rows, self.used**2, minlength=self.batch)
-        divisor = {"sum": np.ones(self.batch), "mean": total, "sqrtn": np.sqrt(squares)}
+        used = used.astype(np.longdouble)
+        self.used = np.abs(used)
+        total, signed = self._per_bag(self.used), np.abs(self._per_bag(used))
+        squares = self._per_bag(self.used**2)
+        divisor = {"sum": np.ones(self.batch), "mean": signed, "sqrtn": np.sqrt(squares)}
         self.divisor = np.where(divisor[self.combiner] == 0, 1, divisor[self.combiner])
-        self.counts = np.maximum(np.bincount(self.rows, minlength=self.batch), 1)
+        self.counts = np.maximum(np.bincount(self.rows, minlength=self.batch), 1).astype(np.float64)
+        self.lost = self._per_bag(overflowing[self.values]) > 0
+        sums = self._per_bag(self.clipped[self.values] * self.used[:, None])
+        self.lost |= self._overflows(squares) | self._overflows(sums).any(axis=1)
+        if self.combiner == "mean":
+            # Weights that cancel out leave fewer digits of their sum, or none.
+            self.counts *= np.where(total > signed, total / np.maximum(signed, 1e-300), 1)
+            self.lost |= self.counts * self.eps > 1
 
     def output(self) -> Array:
         """[batch, D]."""
-        terms = self.clipped[self.values] * (self.used / self.divisor[self.rows])[:, None]
-        total = np.zeros((self.batch, self.table.shape[1]))
-        np.add.at(total, self.rows, terms)
-        return self.eps * self.counts[:, None] * total
+        total = self._per_bag(
+            self.clipped[self.values] * (self.used / self.divisor[self.rows])[:, None]
+        )
+        lengths = self.counts[:, None]
+        return self._bound(lengths, lengths * total, self.lost[:, None])
 
     def table_gradient(self, top_grad: Array) -> Array:
         """[rows, D], from the gradient [batch, D] of the result."""
         terms = np.abs(top_grad)[self.rows] * (self.used / self.divisor[self.rows])[:, None]
-        total: Array = np.zeros(self.table.shape)
-        np.add.at(total, self.values, terms)
-        added = np.bincount(self.values, minlength=len(self.table))[:, None]
-        lengths: Array = added + (self.counts.max() if self.weights is not None else 0)
+        lengths: Array = np.bincount(self.values, minlength=len(self.table))[self.values]
+        if self.weights is not None:
+            lengths = lengths + self.counts[self.rows]
         if self.max_norm is not None:
-            norms = np.maximum(self.norms, 1e-300)
-            along = (np.abs(self.table) * total).sum(1, keepdims=True)
-            clips = self.scale < 1
-            total = self.scale * (total + clips * np.abs(self.table) * along / norms**2)
-            lengths += self.table.shape[1]
-        return self.eps * lengths * total
+            lengths = lengths + self.table.shape[1]
+        total = _sums(self.values, lengths[:, None] * terms, len(self.table))
+        lost = self._overflows(total)
+        if self.max_norm is not None:
+            unit = self.magnitudes / np.maximum(self.norms, 1e-300)
+            along = (unit * total).sum(1, keepdims=True)
+            total = self.scale * (total + (self.scale < 1) * unit * along)
+        of_bags = _sums(self.values, self.lost[self.rows], len(self.table)) > 0
+        lost |= (of_bags | self.overflowing)[:, None]
+        return self._bound(lengths.sum(), total, lost)
 
     def weights_gradient(self, top_grad: Array) -> Array:
         """[nnz], likewise."""
         scaled = np.abs(top_grad) / self.divisor[:, None]
         terms = (scaled[self.rows] * self.clipped[self.values]).sum(1)
-        through: Array = np.bincount(self.rows, terms * self.used, minlength=self.batch)
+        through = self._per_bag(terms * self.used)
         if self.combiner == "sum":
             through = np.zeros(self.batch)
         if self.combiner == "mean":
             terms = terms + (through / self.divisor)[self.rows]
         if self.combiner == "sqrtn":
             terms = terms + (through / self.divisor**2)[self.rows] * self.used
-        return self.eps * (self.table.shape[1] + self.counts[self.rows]) * terms
+        lengths = self.table.shape[1] + self.counts[self.rows]
+        lost = self.lost[self.rows] | self._overflows(through)[self.rows]
+        return self._bound(lengths, lengths * terms, lost)
+
+    def _per_bag(self, terms: Array) -> Array:
+        return _sums(self.rows, terms, self.batch)
+
+    def _overflows(self, sums: Array) -> Array:
+        """Where sums of finite terms have no place in the dtypes."""
+        return np.isfinite(sums) & (sums > self.most)
+
+    def _bound(self, lengths: Array, scaled: Array, lost: Array) -> Array:
+        """From n, n sum |terms|, and where rounding decides everything."""
+        bound = np.where(np.isfinite(scaled), self.eps * scaled + self.step * lengths, np.nan)
+        return np.where(lost, np.inf, bound)
+
+
+def _sums(places: Array, terms: Array, count: int) -> Array:
+    """The sum of the terms of each of `count` places."""
+    total: Array = np.zeros((count, *terms.shape[1:]), np.longdouble)
+    np.add.at(total, places, terms)
+    return total
 
 
 def loss_factors(shape: tuple[int, ...]) -> Array:

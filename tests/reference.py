@@ -151,13 +151,15 @@ def gradient_parts(gradient: Any, table: Any) -> tuple[tf.Tensor, tf.Tensor]:
 def assert_same_bits(actual: Array, expected: Array) -> None:
     """Equal shapes, dtypes and bits, but that zeros may differ in sign."""
     assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
-    same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+    with np.errstate(invalid="ignore"):  # ml_dtypes warns of NaN
+        same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
     assert same.all(), f"{(~same).sum()} of {same.size} elements differ"
 
 
 def assert_within(actual: Array, expected: Array, bound: Array) -> None:
     """Every element is within its bound; NaN and inf are equal."""
-    assert actual.shape == expected.shape
+    assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+    actual, expected = actual.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(expected)
     np.testing.assert_array_equal(actual[~finite], expected[~finite])
     with np.errstate(invalid="ignore"):

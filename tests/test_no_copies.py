@@ -5,20 +5,25 @@ import pytest
 import tensorflow as tf
 
 import fusion
+from fusion.lookup import VERSIONS
 
 v1 = tf.compat.v1
 ROWS, DIM = 100_000, 16
 TABLE_BYTES = 4 * ROWS * DIM
 
 
-def bytes_allocated(build):
-    """What one run of `build(table)` allocates, after the table was updated sparsely."""
+def bytes_allocated(build, use_resource=True):
+    """What the second run of `build(table)` allocates, after the table was updated sparsely.
+
+    The first sparse update of a variable may copy it, once: also that of an optimizer's slot.
+    """
     with tf.Graph().as_default(), v1.Session() as session:
-        table = v1.get_variable("table", [ROWS, DIM], use_resource=True)
+        table = v1.get_variable("table", [ROWS, DIM], use_resource=use_resource)
         update = v1.scatter_add(table, [3], tf.ones([1, DIM]))
         result = build(table)
         session.run(v1.global_variables_initializer())
         session.run(update)
+        session.run(result)
         metadata = v1.RunMetadata()
         options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
         session.run(result, options=options, run_metadata=metadata)
@@ -36,22 +41,38 @@ def ids():
     )
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("max_norm", [None, 1.0])
-def test_a_lookup_allocates_next_to_nothing(shards, max_norm):
+def test_a_lookup_allocates_next_to_nothing(shards, max_norm, version):
     def build(table):
         tables = [table, v1.get_variable("more", [ROWS, DIM], use_resource=True)][:shards]
-        return fusion.fused_safe_embedding_lookup_sparse(tables, ids(), max_norm=max_norm)
+        options = {"max_norm": max_norm, "fusion_version": version}
+        return fusion.fused_safe_embedding_lookup_sparse(tables, ids(), **options)
 
     assert bytes_allocated(build) < TABLE_BYTES // 100
 
 
-def test_a_training_step_allocates_next_to_nothing():
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_training_step_allocates_next_to_nothing(version):
     def build(table):
-        result = fusion.fused_safe_embedding_lookup_sparse(table, ids())
+        result = fusion.fused_safe_embedding_lookup_sparse(table, ids(), fusion_version=version)
         return v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(result))
 
     assert bytes_allocated(build) < TABLE_BYTES // 100
+
+
+@pytest.mark.parametrize("use_resource", [True, False])
+def test_a_step_of_lazy_adam_allocates_next_to_nothing(use_resource):
+    def step_of(optimizer):
+        def build(table):
+            result = fusion.fused_safe_embedding_lookup_sparse(table, ids())
+            return optimizer(0.1).minimize(tf.reduce_sum(result))
+
+        return bytes_allocated(build, use_resource)
+
+    assert step_of(fusion.optimizers.LazyAdamOptimizer) < TABLE_BYTES // 100
+    assert step_of(v1.train.AdamOptimizer) >= TABLE_BYTES
 
 
 def test_a_plain_read_would_be_seen():

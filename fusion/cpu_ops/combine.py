@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from fusion.runtime.jit import Array, jit
+from fusion.cpu_ops.sort import sort_by_key
+from fusion.runtime.jit import Array, int64, jit
 from fusion.runtime.memory import pointer
 
 #: The combiners, by their place among the values of the ops' attr.
@@ -20,6 +21,12 @@ SUM, MEAN, SQRTN = range(3)
 
 #: Above this many rows stock TensorFlow divides by the count instead of multiplying by 1/count.
 _MULTIPLIED = 9
+
+#: No memory has room for so many rows.
+_TOO_MANY_ROWS = 2**48
+
+#: So many squares of a norm are added up on their own.
+_NORM_BLOCK = 16
 
 
 @jit
@@ -56,12 +63,36 @@ def group_by_row(rows: Array, n_rows: int, starts: Array, order: Array) -> int:
 
 
 @jit
+def sort_bags(indices: Array, starts: Array, order: Array, buffer: Array) -> None:
+    """Sorts the entries of each bag by column 1 of the indices [m, 2], stably.
+
+    Args:
+      starts, order: the bags, see `group_by_row`.
+      buffer: scratch, int32 [m].
+    """
+    ranks = indices[:, 1]
+    for row in range(starts.shape[0] - 1):
+        sort_by_key(order[starts[row] : starts[row + 1]], ranks, buffer)
+
+
+@jit
 def first_unsorted(rows: Array) -> int:
     """The place of the first entry with a smaller row than the one before it, or -1."""
     for k in range(1, rows.shape[0]):
         if rows[k, 0] < rows[k - 1, 0]:
             return k
     return -1
+
+
+@jit
+def rows_until_last(rows: Array) -> int:
+    """The number of rows up to that of the last entry; none if it is negative.
+
+    Never more than one above `_TOO_MANY_ROWS`, so that the number can be added to.
+    """
+    if rows.shape[0] == 0:
+        return int64(0)
+    return min(max(rows[rows.shape[0] - 1, 0], int64(-1)), int64(_TOO_MANY_ROWS)) + 1
 
 
 @jit
@@ -124,6 +155,16 @@ def locate_rows(
 
 
 @jit
+def locate_entries(bases: Array, counts: Array, row_bytes: int, addresses: Array) -> None:
+    """The address of each shard's rows, shard by shard; the arguments are as in `locate_rows`."""
+    k = 0
+    for shard in range(bases.shape[0]):
+        for place in range(counts[shard]):
+            addresses[k] = bases[shard] + place * row_bytes
+            k += 1
+
+
+@jit
 def row_at(address: int, dim: int, dtype: type) -> Array:
     """The row [dim] at an address."""
     return carray(pointer(address, dtype), (dim,))
@@ -131,11 +172,15 @@ def row_at(address: int, dim: int, dtype: type) -> Array:
 
 @jit
 def row_norm(row: Array) -> Any:
-    """The L2 norm of a row."""
-    total = row[0] * row[0] if row.shape[0] > 0 else row.dtype.type(0)
-    for d in range(1, row.shape[0]):
-        total += row[d] * row[d]
-    return np.sqrt(total)
+    """The L2 norm of a row, its squares added up in blocks to round less often."""
+    total = 0.0
+    for first in range(0, row.shape[0], _NORM_BLOCK):
+        block = 0.0
+        for d in range(first, min(first + _NORM_BLOCK, row.shape[0])):
+            block += np.float64(row[d]) * np.float64(row[d])
+        total += block
+    # Where the square has no place in the row's dtype, the norm is inf, as in stock TensorFlow.
+    return np.sqrt(row.dtype.type(total))
 
 
 @jit
@@ -238,7 +283,7 @@ def divide_no_nan(values: Array, divisor: Any) -> None:
 @jit
 def is_masked(row: int, is_row_empty: Array, mask_empty: bool) -> bool:
     """Whether a row gives zeros because it was empty before it was filled."""
-    return mask_empty and row < is_row_empty.shape[0] and is_row_empty[row]
+    return mask_empty and row < is_row_empty.shape[0] and is_row_empty[row] != 0
 
 
 @jit
@@ -263,7 +308,7 @@ def combine_bags(
       addresses: int64 [u], of each unique id's row of `dtype` [D].
       places: int32 [m], the unique id of each entry.
       starts, order: the entries of each of the n bags, see `group_by_row`.
-      is_row_empty: bool [B]; with `mask_empty` such rows are zeros.
+      is_row_empty: flags [B]; with `mask_empty` such rows are zeros.
       weights: [m], read only if `weighted`.
       combiner: SUM, MEAN or SQRTN.
       block: scratch [D].

@@ -123,9 +123,11 @@ def unclip_rows(
         if norm < limit:
             continue
         grad = row_at(grad_addresses[k], dim, dtype)
-        along = _dot(row, grad) / (norm * norm)
+        along = 0.0
+        for d in range(dim):  # divided first, so that nothing overflows
+            along += row[d] / norm * grad[d]
         for d in range(dim):
-            grad[d] = (limit / norm) * (grad[d] - row[d] * along)
+            grad[d] = (limit / norm) * (grad[d] - row[d] / norm * along)
 
 
 @jit
@@ -174,7 +176,7 @@ def weight_grads(
                     total[d] += entry[d] * dtype(weights[k])
             divide_no_nan(total, norm)
             through = -_dot(scaled, total)
-        if combiner == SQRTN:
+        if combiner == SQRTN and through != 0:  # the root of 0 has gradient 0 then, as in stock
             through = through / np.float64(norm)
         for k in bag:
             factor = np.float64(weights[k]) if combiner == SQRTN else 1.0

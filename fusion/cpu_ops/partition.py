@@ -101,3 +101,23 @@ def split_ids(
         _, local = _locate(int64(ids[k]), ends, rows, strategy)
         out = carray(pointer(addresses[shard], ids.dtype.type), (counts[shard],))
         out[permutation[k, 1]] = local
+
+
+@jit
+def order_by_shard(
+    entries: Array, permutation: Array, counts: Array, starts: Array, out: Array
+) -> None:
+    """Writes the entries of each shard behind those of the shard before.
+
+    Args:
+      entries: [u].
+      permutation, counts: as `assign_shards` leaves them.
+      starts: out, int64 [P], where each shard starts.
+      out: out, [u].
+    """
+    first = 0
+    for shard in range(counts.shape[0]):
+        starts[shard] = first
+        first += counts[shard]
+    for k in range(entries.shape[0]):
+        out[starts[permutation[k, 0]] + permutation[k, 1]] = entries[k]

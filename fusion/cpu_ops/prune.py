@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fusion.runtime.jit import Array, jit
 
 
@@ -54,40 +56,56 @@ def count_true(flags: Array) -> int:
 
 
 @jit
-def copy_kept(
+def mark_entries(
+    values: Array, weights: Array, prune: bool, prune_weights: bool, flags: Array
+) -> None:
+    """Sets flags [nnz] to 1 for each entry kept and to 0 for the others; see `mark_rows`."""
+    for k in range(values.shape[0]):
+        flags[k] = 1 if _keeps(k, values, weights, prune, prune_weights) else 0
+
+
+@jit
+def list_entries(
     values: Array,
-    rows: Array,
     weights: Array,
     prune: bool,
     prune_weights: bool,
-    out_values: Array,
-    out_rows: Array,
-    kept: Array,
-) -> int:
-    """Copies the entries kept, in order; `kept` [m] gets the place that each came from.
+    is_row_empty: Array,
+    entries: Array,
+) -> None:
+    """Lists the entries kept, in order, and then those that fill empty rows, rows ascending.
 
-    Returns:
-      The number of entries copied.
+    Args:
+      values, weights, prune, prune_weights, is_row_empty: see `mark_rows`.
+      entries: out, int64 [m]: the place of an entry kept, or -1 - row. Rows are not filled if m is
+        the number of entries kept.
     """
     count = 0
     for k in range(values.shape[0]):
         if _keeps(k, values, weights, prune, prune_weights):
-            out_values[count] = values[k]
-            out_rows[count, 0] = rows[k, 0]
-            out_rows[count, 1] = rows[k, 1]
-            kept[count] = k
+            entries[count] = k
             count += 1
-    return count
+    if count < entries.shape[0]:
+        for row in range(is_row_empty.shape[0]):
+            if is_row_empty[row]:
+                entries[count] = -1 - row
+                count += 1
 
 
 @jit
-def fill_rows(
-    is_row_empty: Array, first: int, fill_id: int, out_values: Array, out_rows: Array
-) -> None:
-    """Appends one entry with id `fill_id` per empty row, rows ascending, from place `first`."""
-    for row in range(is_row_empty.shape[0]):
-        if is_row_empty[row]:
-            out_values[first] = fill_id
-            out_rows[first, 0] = row
-            out_rows[first, 1] = 0
-            first += 1
+def take_values(values: Array, entries: Array, filler: Any, out: Array) -> None:
+    """Writes the value of each listed entry, `filler` for those that fill rows, to `out` [m]."""
+    for k in range(entries.shape[0]):
+        out[k] = values[entries[k]] if entries[k] >= 0 else filler
+
+
+@jit
+def take_indices(indices: Array, entries: Array, out: Array) -> None:
+    """Writes the index of each listed entry, (row, 0) for those that fill rows, to `out` [m, 2]."""
+    for k in range(entries.shape[0]):
+        if entries[k] >= 0:
+            out[k, 0] = indices[entries[k], 0]
+            out[k, 1] = indices[entries[k], 1]
+        else:
+            out[k, 0] = -1 - entries[k]
+            out[k, 1] = 0

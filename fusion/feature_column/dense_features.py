@@ -12,8 +12,10 @@ from tensorflow.python.ops import control_flow_util
 
 from fusion.feature_column.config import from_configs, to_configs
 from fusion.feature_column.embedding import FusedEmbeddingColumn
+from fusion.feature_column.fused import FusedColumn
 from fusion.feature_column.inputs import as_tensors, batch_size, check_given, feature_names
 from fusion.feature_column.layer_state import LayerState, scope_name, without_checkpoint
+from fusion.feature_column.shared import FusedSharedEmbeddingColumn
 from fusion.feature_column.single_ids import embed, single_ids
 from fusion.lookup import VERSIONS
 
@@ -27,7 +29,11 @@ except ImportError:  # no public name, so it may move
 
 
 _AGGREGATIONS = ("concat", "stack")
-_EMBEDDING = (stock.EmbeddingColumn, stock.SharedEmbeddingColumn)
+#: Stock embedding columns, and the fused ones, which are subclasses of them.
+_FUSED: dict[type, Any] = {
+    stock.EmbeddingColumn: FusedEmbeddingColumn,
+    stock.SharedEmbeddingColumn: FusedSharedEmbeddingColumn,
+}
 
 
 class _Columns:
@@ -51,8 +57,8 @@ class _Columns:
 
 def _used(column: Any, do_fusion: str | None) -> Any:
     """The column that the layer evaluates in place of a given one."""
-    if do_fusion is not None and type(column) is stock.EmbeddingColumn:
-        column = FusedEmbeddingColumn._make((*column, do_fusion))
+    if type(column) in _FUSED:
+        column = _FUSED[type(column)].of(column, do_fusion)
     return without_checkpoint(column)  # the table has been read when it was created
 
 
@@ -148,10 +154,10 @@ class DenseFeatures(keras.layers.Layer):
 
     def _evaluate(self, column: Any, features: Any) -> tf.Tensor:
         """The tensor of one column."""
-        if isinstance(column, _EMBEDDING) and column.use_safe_embedding_lookup:
+        if isinstance(column, tuple(_FUSED)) and column.use_safe_embedding_lookup:
             ids = single_ids(column.categorical_column, features, self._state)
             if ids is not None:
-                fused = hasattr(column, "do_fusion")
+                fused = isinstance(column, FusedColumn)
                 return embed(self._state.table(column), ids, column.max_norm, fused)
         return self._state.bound(column).get_dense_tensor(features, self._state)
 

@@ -9,13 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fusion.ops import partition, post_lookup, post_lookup_grad, prune, unique
+from fusion.ops import (
+    partition,
+    post_lookup,
+    post_lookup_grad,
+    post_lookup_v1,
+    post_lookup_v1_grad,
+    pre_lookup,
+    prune,
+    unique,
+)
 from fusion.runtime.registration import register
 from fusion.runtime.spec import OpSpec
 from fusion.runtime.wrapper import make_wrappers
 
 #: Every op of this package.
 SPECS: tuple[OpSpec, ...] = (
+    pre_lookup.SPEC,
+    post_lookup_v1.SPEC,
+    post_lookup_v1_grad.SPEC,
     prune.SPEC,
     unique.SPEC,
     partition.SPEC,
@@ -28,6 +40,9 @@ OP_NAMES: tuple[str, ...] = tuple(spec.name for spec in SPECS)
 register(SPECS)
 _functions: dict[str, Callable[..., Any]] = make_wrappers(SPECS)
 
+fused_embedding_sparse_pre_look_up = _functions["fused_embedding_sparse_pre_look_up"]
+fused_embedding_sparse_post_look_up = _functions["fused_embedding_sparse_post_look_up"]
+fused_embedding_sparse_post_look_up_grad = _functions["fused_embedding_sparse_post_look_up_grad"]
 prune_invalid_and_fill_empty_rows = _functions["prune_invalid_and_fill_empty_rows"]
 unique_with_counts_v3 = _functions["unique_with_counts_v3"]
 partition_with_permutation = _functions["partition_with_permutation"]

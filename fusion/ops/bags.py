@@ -1,25 +1,25 @@
-"""What the post-lookup ops have in common: signature, and the parts of their kernels."""
+"""What the v2 post-lookup ops have in common: signature, and how their kernels read bags."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from fusion.ops.combine import COMBINER_ATTR, MAX_NORM_ATTR, Bags, GradOutputs
 from fusion.ops.common import (
     AXIS_ATTR,
-    COMBINERS,
     DEFAULT_ID_ATTR,
     FILL_ATTR,
-    FLOATS_WITH_KERNELS,
+    LAST_ROW,
+    MOST_ENTRIES,
+    ROW_COUNT_ATTR,
     SHARDS_ATTR,
     TABLE_ATTR,
     USE_WEIGHTS_ATTR,
     WEIGHTS_ATTR,
-    numba_dtype,
 )
-from fusion.runtime.spec import Arg, Attr, OpSpec
-
-KERNEL_TYPES = {"T": FLOATS_WITH_KERNELS, "Tw": FLOATS_WITH_KERNELS}
+from fusion.ops.precision import access
+from fusion.runtime.spec import Arg, OpSpec
 
 #: Attrs of the forward and the gradient op.
 ATTRS = (
@@ -29,21 +29,11 @@ ATTRS = (
     FILL_ATTR,
     DEFAULT_ID_ATTR,
     AXIS_ATTR,
-    Attr("combiner", "string", default="mean", allowed=COMBINERS, doc="of a bag"),
-    Attr("max_norm", "float", default=-1.0, doc="limit of a row's L2 norm; negative: none"),
+    COMBINER_ATTR,
+    MAX_NORM_ATTR,
     USE_WEIGHTS_ATTR,
-    Attr(
-        "row_count",
-        "string",
-        default="dense_shape",
-        allowed=("dense_shape", "last_row"),
-        doc="rows of the result: dense_shape[0], or those up to the last row with an entry",
-    ),
+    ROW_COUNT_ATTR,
 )
-
-
-#: Places of entries are int32.
-_MOST_ENTRIES = 2**31 - 1
 
 SHARDS = Arg("emb_shards", "T", "[?, D]", length="num_partitions", doc="gathered rows")
 PERMUTATION = Arg("partition_permutation", "int32", "[?, 2]", doc="or a dummy when P is 1")
@@ -53,7 +43,7 @@ PLACES = Arg("unique_idxs", "int32", "[m]", doc="unique id of each entry")
 WEIGHTS = Arg("sp_weights_values", "Tw", "[m]", when="use_sparse_weights", doc="or a dummy")
 
 
-def row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
+def _row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function that locates the rows of the unique ids, checked."""
     import numpy as np
 
@@ -70,7 +60,7 @@ def row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
         size,
     )
 
-    item = np.dtype(types["T"]).itemsize
+    item = np.dtype(access(types["T"]).stored).itemsize
     arg = spec.places
 
     @jit
@@ -115,36 +105,7 @@ def row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
     return find_rows
 
 
-def row_clipper(spec: OpSpec, types: Mapping[str, str]) -> Any:
-    """A jitted function that replaces located rows by their clipped copies."""
-    import numpy as np
-
-    from fusion.cpu_ops import combine as kernels
-    from fusion.runtime.jit import jit
-    from fusion.runtime.native import failed, scratch, scratch_matrix, size
-
-    dtype, item = numba_dtype(types["T"]), np.dtype(types["T"]).itemsize
-    arg = spec.places
-
-    @jit
-    def clip(frame: int, addresses: Any, limit: float) -> Any:
-        """Replaces rows by their clipped copies; nothing if `limit` < 0."""
-        if limit < 0:
-            return addresses
-        dim = size(frame, arg.emb_shards, 0, 1)
-        copies = scratch_matrix(frame, addresses.shape[0], dim, dtype)
-        clipped = scratch(frame, addresses.shape[0], np.int64)
-        if failed(frame):
-            return addresses
-        kernels.clip_rows(addresses, limit, dtype, copies)
-        for k in range(addresses.shape[0]):
-            clipped[k] = copies.ctypes.data + k * dim * item
-        return clipped
-
-    return clip
-
-
-def bag_grouper(spec: OpSpec) -> Any:
+def _bag_grouper(spec: OpSpec) -> Any:
     """A jitted function that groups the entries into bags, with every index checked."""
     import numpy as np
 
@@ -159,9 +120,9 @@ def bag_grouper(spec: OpSpec) -> Any:
         """(starts int64 [n_rows + 1], order int32 [m]) of the bags."""
         rows = matrix(frame, arg.indices_before_unique, 0, np.int64)
         places = vector(frame, arg.unique_idxs, np.int32)
-        if rows.shape[0] > _MOST_ENTRIES:
+        if rows.shape[0] > MOST_ENTRIES:
             text = "unique_idxs has %lld entries, but at most %lld can be ordered"
-            fail(frame, INVALID_ARGUMENT, text, rows.shape[0], int64(_MOST_ENTRIES))
+            fail(frame, INVALID_ARGUMENT, text, rows.shape[0], int64(MOST_ENTRIES))
         starts = scratch(frame, n_rows + 1, np.int64)
         order = scratch(frame, rows.shape[0], np.int32)
         if failed(frame):
@@ -177,3 +138,114 @@ def bag_grouper(spec: OpSpec) -> Any:
         return starts, order
 
     return group
+
+
+def bag_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
+    """A jitted function `(frame, n_rows) -> Bags` that reads the bags, checked."""
+    import numpy as np
+
+    from fusion.runtime.jit import jit
+    from fusion.runtime.native import attr, failed, size, vector
+
+    table, weight = access(types["T"]), access(types["Tw"])
+    read_rows, read_weights, stored = table.read_rows, weight.read, weight.stored
+    slot, arg = spec.slots, spec.places
+    find_rows, group = _row_finder(spec, types), _bag_grouper(spec)
+
+    @jit
+    def read(frame: int, n_rows: int) -> Any:
+        rows = find_rows(frame)
+        if not failed(frame):
+            rows = read_rows(frame, rows, size(frame, arg.emb_shards, 0, 1))
+        starts, order = group(frame, n_rows, rows.shape[0])
+        return Bags(
+            rows,
+            vector(frame, arg.unique_idxs, np.int32),
+            starts,
+            order,
+            vector(frame, arg.is_row_empty, np.bool_),
+            attr(frame, slot.fill_empty_row) != 0 and attr(frame, slot.default_id) < 0,
+            read_weights(frame, vector(frame, arg.sp_weights_values, stored)),
+        )
+
+    return read
+
+
+def row_counter(spec: OpSpec) -> Any:
+    """A jitted function `(frame) -> rows of the result` of the forward op."""
+    import numpy as np
+
+    from fusion.cpu_ops.combine import first_unsorted, rows_until_last
+    from fusion.runtime.jit import jit
+    from fusion.runtime.native import INVALID_ARGUMENT, attr, fail, matrix, size, vector
+
+    slot, arg = spec.slots, spec.places
+
+    @jit
+    def count_rows(frame: int) -> int:
+        batch = vector(frame, arg.sp_dense_shape, np.int64)[0]
+        rows = matrix(frame, arg.indices_before_unique, 0, np.int64)
+        if attr(frame, slot.row_count) == LAST_ROW:
+            bad = first_unsorted(rows)
+            if bad >= 0:
+                text = "indices_before_unique[%lld, 0] = %lld is less than the row before it"
+                fail(frame, INVALID_ARGUMENT, text, bad, rows[bad, 0])
+            return rows_until_last(rows)
+        if batch != size(frame, arg.is_row_empty, 0, 0):
+            text = "is_row_empty has %lld rows, but sp_dense_shape says %lld"
+            fail(frame, INVALID_ARGUMENT, text, size(frame, arg.is_row_empty, 0, 0), batch)
+        return batch
+
+    return count_rows
+
+
+def grad_outputs(spec: OpSpec, types: Mapping[str, str]) -> GradOutputs:
+    """The outputs of the gradient op."""
+    import numpy as np
+
+    from fusion.cpu_ops.combine import locate_rows
+    from fusion.runtime.jit import Array, jit
+    from fusion.runtime.native import (
+        failed,
+        list_length,
+        matrix,
+        output_matrix,
+        output_vector,
+        scratch,
+        size,
+    )
+
+    stored, tw = access(types["T"]).stored, access(types["Tw"]).stored
+    item = np.dtype(stored).itemsize
+    arg = spec.places
+
+    @jit
+    def rows(frame: int, count: int) -> Any:
+        n_shards = list_length(frame)
+        dim = size(frame, arg.emb_shards, 0, 1)
+        bases = scratch(frame, n_shards, np.int64)
+        counts = scratch(frame, n_shards, np.int64)
+        addresses = scratch(frame, count, np.int64)
+        if failed(frame):
+            return addresses
+        for shard in range(n_shards):
+            counts[shard] = size(frame, arg.emb_shards, shard, 0)
+            out = output_matrix(frame, 0, shard, counts[shard], dim, stored)
+            bases[shard] = out.ctypes.data
+            if n_shards > 1:
+                # A row that no pair of the permutation names has no gradient.
+                out[:] = 0
+        if not failed(frame):
+            permutation = matrix(frame, arg.partition_permutation, 0, np.int32)
+            locate_rows(permutation, bases, counts, dim * item, addresses)
+        return addresses
+
+    @jit
+    def weights(frame: int, count: int) -> Array:
+        return output_vector(frame, 1, 0, count, tw)
+
+    @jit
+    def put_weights(frame: int, grads: Array) -> None:
+        pass
+
+    return GradOutputs(rows, weights, put_weights)

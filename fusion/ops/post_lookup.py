@@ -11,94 +11,19 @@ from fusion.ops.bags import (
     ATTRS,
     EMPTY,
     INDICES,
-    KERNEL_TYPES,
     PERMUTATION,
     PLACES,
     SHARDS,
     WEIGHTS,
-    bag_grouper,
-    row_clipper,
-    row_finder,
+    bag_reader,
+    row_counter,
 )
-from fusion.ops.common import numba_dtype
+from fusion.ops.combine import FLOAT_TYPES, OUTPUTS, forward_kernel
 from fusion.runtime.spec import Arg, OpSpec
-
-#: The values of `row_count`, by place.
-_DENSE_SHAPE, _LAST_ROW = range(2)
 
 
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
-    import numpy as np
-
-    from fusion.cpu_ops import combine as kernels
-    from fusion.runtime.jit import int64, jit
-    from fusion.runtime.native import (
-        INVALID_ARGUMENT,
-        attr,
-        attr_float,
-        fail,
-        failed,
-        matrix,
-        output_matrix,
-        output_vector,
-        scratch,
-        size,
-        vector,
-    )
-
-    dtype, tw = numba_dtype(types["T"]), numba_dtype(types["Tw"])
-    slot, arg = spec.slots, spec.places
-    find_rows, clip = row_finder(spec, types), row_clipper(spec, types)
-    group = bag_grouper(spec)
-
-    @jit
-    def count_rows(frame: int) -> int:
-        """The number of rows of the result."""
-        batch = vector(frame, arg.sp_dense_shape, np.int64)[0]
-        rows = matrix(frame, arg.indices_before_unique, 0, np.int64)
-        if attr(frame, slot.row_count) == _LAST_ROW:
-            bad = kernels.first_unsorted(rows)
-            if bad >= 0:
-                text = "indices_before_unique[%lld, 0] = %lld is less than the row before it"
-                fail(frame, INVALID_ARGUMENT, text, bad, rows[bad, 0])
-            return rows[rows.shape[0] - 1, 0] + 1 if rows.shape[0] > 0 else int64(0)
-        if batch != size(frame, arg.is_row_empty, 0, 0):
-            text = "is_row_empty has %lld rows, but sp_dense_shape says %lld"
-            fail(frame, INVALID_ARGUMENT, text, size(frame, arg.is_row_empty, 0, 0), batch)
-        return batch
-
-    def body(frame: int) -> None:
-        n_rows = count_rows(frame)
-        addresses = find_rows(frame)
-        if failed(frame):
-            return
-        starts, order = group(frame, n_rows, addresses.shape[0])
-        addresses = clip(frame, addresses, attr_float(frame, slot.max_norm))
-        dim = size(frame, 0, 0, 1)
-        block = scratch(frame, dim, dtype)
-        if failed(frame):
-            return
-        out = output_matrix(frame, 0, 0, n_rows, dim, dtype)
-        counts = output_vector(frame, 1, 0, n_rows, np.int32)
-        if failed(frame):
-            return
-        kernels.combine_bags(
-            addresses,
-            vector(frame, arg.unique_idxs, np.int32),
-            starts,
-            order,
-            vector(frame, arg.is_row_empty, np.bool_),
-            attr(frame, slot.fill_empty_row) != 0 and attr(frame, slot.default_id) < 0,
-            vector(frame, arg.sp_weights_values, tw),
-            attr(frame, slot.use_sparse_weights) != 0,
-            attr(frame, slot.combiner),
-            dtype,
-            block,
-            out,
-            counts,
-        )
-
-    return body
+    return forward_kernel(spec, types, row_counter(spec), bag_reader(spec, types))
 
 
 def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
@@ -134,7 +59,10 @@ SPEC = OpSpec(
     doc="Combines the gathered rows of unique ids into one vector per row of the batch.\n\n"
     "sum: S = sum of w e; mean: S / sum of w; sqrtn: S / sqrt(sum of w^2), where e is the row,\n"
     "times max_norm / max(norm, max_norm) if max_norm >= 0, and w its weight or 1. Rows flagged\n"
-    "empty give zeros if they were filled with no default_id; rows without entries give zeros.",
+    "empty give zeros if they were filled with no default_id; rows without entries give zeros.\n\n"
+    "Half types are computed in float32, max_norm included, and each result is rounded once.\n"
+    "Stock TensorFlow clips half types in their own arithmetic: to have its numbers, clip the\n"
+    "rows first.",
     inputs=(
         SHARDS,
         PERMUTATION,
@@ -144,12 +72,9 @@ SPEC = OpSpec(
         PLACES,
         WEIGHTS,
     ),
-    outputs=(
-        Arg("emb_vectors", "T", "[?, D]"),
-        Arg("feature_nums", "int32", "[?]", doc="entries of each row, those filled in counted"),
-    ),
+    outputs=OUTPUTS,
     attrs=ATTRS,
     kernels={"CPU": _cpu},
-    kernel_types=KERNEL_TYPES,
+    kernel_types=FLOAT_TYPES,
     gradient=_gradient,
 )

@@ -10,8 +10,8 @@ HEAD = """# Ops
 The fused ops as TensorFlow knows them; this file is generated from their definitions
 (`python -m fusion.ops.reference`). `B` is the number of rows of the batch, `D` the dimension of
 the embeddings, `P` the number of shards, `nnz` the number of ids given, `m` the number of ids
-after pruning and filling, `u` the number of distinct ones; `?` is any size. Only column 0 of
-indices is read.
+after pruning and filling, `u` the number of distinct ones, `n_p` the number of entries of shard p;
+`?` is any size. Column 0 of indices is the row of an entry.
 
 A released op never changes: models contain it. Errors in values are `InvalidArgumentError`.
 
@@ -26,6 +26,7 @@ With e the row of an id, m the limit `max_norm`, w the weight (1 without weights
 
 Backward, with g the gradient of a row of the result and d = g w / Z: dL/de = d, and where
 |e| >= m, dL/de = (m / |e|) (d - e (e.d) / |e|^2). dL/dw = g.e' / Z less the part through Z.
+The v1 ops give this for each entry by itself, the v2 ops its sum over the entries of an id.
 """
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 from tensorflow.core.framework import node_def_pb2, types_pb2
-from tensorflow.python.framework import tensor_util
+from tensorflow.python.framework import dtypes, tensor_util
 
 from fusion.passes.edit import GraphEdit
 from fusion.passes.graph_view import GraphView, Tensor
@@ -17,7 +17,6 @@ from fusion.passes.recognise import Recognition
 from fusion.passes.spec import LookupSpec
 
 AttrValue = bool | int | float | str
-_NUMPY = {types_pb2.DT_FLOAT: np.float32, types_pb2.DT_DOUBLE: np.float64}
 
 
 def emit(view: GraphView, plan: Plan) -> GraphEdit:
@@ -155,7 +154,7 @@ class _Emitter:
         self.edit.add(node, at=spec.output.node)
 
     def _weights(self, spec: LookupSpec) -> Tensor:
-        value = np.ones(1, _NUMPY[spec.table.dtype])
+        value = np.ones(1, dtypes.as_dtype(spec.table.dtype).as_numpy_dtype)
         return self._constant(spec, "no_weights", value, self.edit.view.nodes[spec.anchor].device)
 
     def _constant(

@@ -12,7 +12,12 @@ from fusion.passes.match import Match, NoMatch, Stage
 COMBINERS = {"SparseSegmentSum": "sum", "SparseSegmentMean": "mean", "SparseSegmentSqrtN": "sqrtn"}
 _COUNTED = frozenset(f"{op}WithNumSegments" for op in COMBINERS)
 _WEIGHTED = "SegmentSum"
-_TABLE_DTYPES = (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
+_TABLE_DTYPES = (
+    types_pb2.DT_HALF,
+    types_pb2.DT_BFLOAT16,
+    types_pb2.DT_FLOAT,
+    types_pb2.DT_DOUBLE,
+)
 _INTEGERS = (types_pb2.DT_INT32, types_pb2.DT_INT64)
 
 

@@ -9,7 +9,8 @@ declaration serves both. Layout, in words:
                      MAX_RANK dimensions
          per output: is_list, rank, MAX_RANK dimensions
 
-A dimension is a size >= 0, UNKNOWN, or FIRST_SYMBOL - k for symbol k.
+A dimension is a size >= 0, UNKNOWN, FIRST_SYMBOL - k for symbol k, or FIRST_PEER - k for dimension
+k % MAX_RANK of the tensor at the same place of list input k // MAX_RANK.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fusion.runtime.spec import Arg, OpSpec
 MAX_RANK = 2
 UNKNOWN = -1
 FIRST_SYMBOL = -2
+FIRST_PEER = -1000
 
 HEADER = 5
 INPUT_WORDS = 4 + MAX_RANK
@@ -46,6 +48,9 @@ def _dimensions(spec: OpSpec, arg: Arg) -> list[int]:
     def encode(dim: str) -> int:
         if dim.isdigit():
             return int(dim)
+        if dim in spec.per_place:
+            place, axis = spec.per_place[dim]
+            return FIRST_PEER - (place * MAX_RANK + axis)
         return FIRST_SYMBOL - spec.symbols.index(dim) if dim in spec.symbols else UNKNOWN
 
     dims = [encode(dim) for dim in arg.dims]

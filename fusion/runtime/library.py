@@ -58,6 +58,7 @@ SYMBOLS = (
     "TF_NumOutputs",
     "TF_GetInput",
     "TF_SetOutput",
+    "TF_ExpectedOutputDataType",
     "TF_AllocateOutput",
     "TF_AllocateTemp",
 )

@@ -22,7 +22,14 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from fusion.runtime.jit import Array, int64, jit
-from fusion.runtime.layout import FIRST_SYMBOL, HEADER, INPUT_WORDS, OUTPUT_WORDS
+from fusion.runtime.layout import (
+    FIRST_PEER,
+    FIRST_SYMBOL,
+    HEADER,
+    INPUT_WORDS,
+    MAX_RANK,
+    OUTPUT_WORDS,
+)
 from fusion.runtime.memory import as_float, load, pointer, stack_words, store, word_pointer
 
 INVALID_ARGUMENT = 3
@@ -30,7 +37,7 @@ RESOURCE_EXHAUSTED = 8
 INTERNAL = 13
 
 _CTX, _STATUS, _FAILED, _STATE, _HELD, _CAPACITY, _STARTS = range(7)
-_MAX_TEMPS = 24
+_MAX_TEMPS = 32
 
 #: No tensor is larger: this is the address space of a process. TensorFlow would wait ten seconds
 #: for so much memory, and aborts when the number of elements does not fit 63 bits.
@@ -58,6 +65,7 @@ tf_delete_status = c_function("TF_DeleteStatus", types.void, _i64)
 tf_get_code = c_function("TF_GetCode", _i32, _i64)
 tf_failure = c_function("TF_OpKernelContext_Failure", types.void, _i64, _i64)
 tf_allocate_output = c_function("TF_AllocateOutput", _i64, _i64, _i32, _i32, _i64, _i32, _i64, _i64)
+tf_expected_output_datatype = c_function("TF_ExpectedOutputDataType", _i32, _i64, _i32)
 tf_set_output = c_function("TF_SetOutput", types.void, _i64, _i32, _i64, _i64)
 tf_allocate_temp = c_function("TF_AllocateTemp", _i64, _i64, _i32, _i64, _i32, _i64, _i64)
 
@@ -67,6 +75,7 @@ _DATATYPES = {
     types.float64: (2, 8),
     types.int32: (3, 4),
     types.uint8: (4, 1),
+    types.uint16: (17, 2),
     types.int64: (9, 8),
     types.boolean: (10, 1),
 }
@@ -243,7 +252,28 @@ def _bind(frame: int, entry: int, arg: int, axis: int, symbol: int, actual: int)
 
 
 @jit
-def _check_shape(frame: int, arg: int, tensor: int) -> None:
+def _check_peer(frame: int, entry: int, position: int, axis: int, peer: int, actual: int) -> None:
+    """Checks one size against the tensor at the same place of an earlier list."""
+    arg = peer // MAX_RANK
+    expected = size(frame, arg, position, peer % MAX_RANK)
+    if actual != expected:
+        other = load(_table(frame), HEADER + arg * INPUT_WORDS + 3)
+        fail(
+            frame,
+            INVALID_ARGUMENT,
+            "%s[%lld] has size %lld in dimension %lld, but %s[%lld] says that it is %lld",
+            load(entry, 3),
+            position,
+            actual,
+            axis,
+            other,
+            position,
+            expected,
+        )
+
+
+@jit
+def _check_shape(frame: int, arg: int, position: int, tensor: int) -> None:
     entry = _table(frame) + 8 * (HEADER + arg * INPUT_WORDS)
     rank = load(entry, 1)
     if tf_num_dims(tensor) != rank:
@@ -256,7 +286,9 @@ def _check_shape(frame: int, arg: int, tensor: int) -> None:
     for axis in range(rank):
         dim = load(entry, 4 + axis)
         actual = tf_dim(tensor, np.int32(axis))
-        if dim <= FIRST_SYMBOL:
+        if dim <= FIRST_PEER:
+            _check_peer(frame, entry, position, axis, FIRST_PEER - dim, actual)
+        elif dim <= FIRST_SYMBOL:
             _bind(frame, entry, arg, axis, FIRST_SYMBOL - dim, actual)
         elif dim >= 0 and dim != actual:
             text = "%s must have size %lld in dimension %lld, but has %lld"
@@ -275,12 +307,12 @@ def _take_inputs(frame: int) -> None:
         if load(table, HEADER + arg * INPUT_WORDS) != 0:
             count = list_length(frame)
         store(frame, _STARTS + arg, index)
-        for _ in range(count):
+        for position in range(count):
             slot = frame + 8 * (first + index)
             tf_get_input(load(frame, _CTX), np.int32(index), slot, load(frame, _STATUS))
             _check(frame)
             if not failed(frame):
-                _check_shape(frame, arg, load(slot, 0))
+                _check_shape(frame, arg, position, load(slot, 0))
             if failed(frame):
                 return
             index += 1
@@ -332,10 +364,12 @@ def _output(
     if columns > 0 and rows > _MAX_BYTES // (columns * item_bytes(dtype)):
         fail(frame, RESOURCE_EXHAUSTED, "no memory for [%lld, %lld] elements", rows, columns)
         return int64(0)
+    # `dtype` may be only what compiled code sees of the output's own (uint16 of half types).
+    index = np.int32(_output_start(frame, arg) + position)
     tensor = tf_allocate_output(
         load(frame, _CTX),
-        np.int32(_output_start(frame, arg) + position),
-        np.int32(datatype(dtype)),
+        index,
+        tf_expected_output_datatype(load(frame, _CTX), index),
         dims,
         np.int32(rank),
         count * item_bytes(dtype),

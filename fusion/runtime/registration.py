@@ -159,7 +159,7 @@ class _Creator:
 
     def __call__(self, construction: int) -> int | None:
         try:
-            types = {name: _type_attr(construction, name) for name in self.spec.type_attrs}
+            types = {name: _type_attr(construction, name) for name in self.spec.kernel_types}
             words = [_attr_word(construction, attr) for attr in self.spec.value_attrs]
             address = kernel_address(self.spec, self.device, types)
         except Exception as error:

@@ -8,8 +8,16 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from fusion.runtime.jit import jit
-from fusion.runtime.layout import FIRST_SYMBOL, HEADER, INPUT_WORDS, OUTPUT_WORDS
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.layout import (
+    FIRST_PEER,
+    FIRST_SYMBOL,
+    HEADER,
+    INPUT_WORDS,
+    MAX_RANK,
+    OUTPUT_WORDS,
+    UNKNOWN,
+)
 from fusion.runtime.memory import load, stack_words, store
 from fusion.runtime.native import c_function, tf_get_code
 
@@ -51,8 +59,9 @@ def _read_input(entry: int, sizes: int, ctx: int, index: int, status: int) -> No
     # A `when` input is a dummy unless a bool attr says otherwise, which cannot be seen here.
     if tf_get_code(status) == 0 and load(entry, 2) < 0:
         for axis in range(rank):
-            symbol = FIRST_SYMBOL - load(entry, 4 + axis)
-            if symbol >= 0:
+            code = load(entry, 4 + axis)
+            if FIRST_PEER < code <= FIRST_SYMBOL:
+                symbol = FIRST_SYMBOL - code
                 _dim(ctx, shape, axis, dim)
                 if _dim_known(dim) != 0:
                     store(sizes, symbol, _dim_value(dim))
@@ -61,16 +70,44 @@ def _read_input(entry: int, sizes: int, ctx: int, index: int, status: int) -> No
 
 
 @jit
-def _size(code: int, sizes: int) -> int:
+def _peer_size(table: int, ctx: int, peer: int, position: int, status: int) -> int:
+    """A size of the tensor at place `position` of a list input, or UNKNOWN."""
+    owner, axis = peer // MAX_RANK, peer % MAX_RANK
+    index = position
+    for arg in range(owner):
+        is_list = load(table, HEADER + arg * INPUT_WORDS) != 0
+        index += _list_length(table, ctx) if is_list else 1
+    shape = _new_shape()
+    dim = _new_dim()
+    size = int64(UNKNOWN)
+    _get_input(ctx, np.int32(index), shape, status)
+    if tf_get_code(status) == 0:
+        rank = load(table, HEADER + owner * INPUT_WORDS + 1)
+        _with_rank(ctx, shape, rank, shape, status)
+    if tf_get_code(status) == 0:
+        _dim(ctx, shape, axis, dim)
+        if _dim_known(dim) != 0:
+            size = _dim_value(dim)
+    _delete_dim(dim)
+    _delete_shape(shape)
+    return size
+
+
+@jit
+def _size(code: int, table: int, sizes: int, ctx: int, position: int, status: int) -> int:
+    if code <= FIRST_PEER:
+        return _peer_size(table, ctx, FIRST_PEER - code, position, status)
     return load(sizes, FIRST_SYMBOL - code) if code <= FIRST_SYMBOL else code
 
 
 @jit
-def _write_output(entry: int, sizes: int, ctx: int, index: int, status: int) -> None:
+def _write_output(
+    entry: int, table: int, sizes: int, ctx: int, index: int, position: int, status: int
+) -> None:
     """Sets one output of rank 1 or 2."""
-    shape = _vector(ctx, _size(load(entry, 2), sizes))
+    shape = _vector(ctx, _size(load(entry, 2), table, sizes, ctx, position, status))
     if load(entry, 1) == 2:
-        columns = _vector(ctx, _size(load(entry, 3), sizes))
+        columns = _vector(ctx, _size(load(entry, 3), table, sizes, ctx, position, status))
         _concatenate(ctx, shape, columns, shape, status)
         _delete_shape(columns)
     if tf_get_code(status) == 0:
@@ -97,8 +134,8 @@ def infer_shapes(table: int, ctx: int, status: int) -> None:
     index = 0
     for arg in range(load(table, 1)):
         entry = table + 8 * (HEADER + n_inputs * INPUT_WORDS + arg * OUTPUT_WORDS)
-        for _ in range(length if load(entry, 0) != 0 else 1):
-            _write_output(entry, sizes, ctx, index, status)
+        for position in range(length if load(entry, 0) != 0 else 1):
+            _write_output(entry, table, sizes, ctx, index, position, status)
             if tf_get_code(status) != 0:
                 return
             index += 1

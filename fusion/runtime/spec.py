@@ -1,8 +1,9 @@
 """The declarative description of an op, from which everything else about it follows.
 
 An argument's shape is a text such as `"[nnz, 2]"`: numbers are required sizes, `?` is any size,
-and a name stands for one size throughout the op. From these texts come the shape function, the
-checks before a kernel touches memory, the checks of the Python wrapper and the documentation.
+and a name stands for one size throughout the op, but a name in `_p` (as in `"[n_p, D]"`) for one
+size per place of the lists. From these texts come the shape function, the checks before a kernel
+touches memory, the checks of the Python wrapper and the documentation.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ _FROM_C_NAMES = {c_name: name for name, c_name in _C_NAMES.items()}
 def as_dtype(name: str) -> dtypes.DType:
     """The TensorFlow dtype of `name`, numpy's or the C API's."""
     return dtypes.as_dtype(_FROM_C_NAMES.get(name, name))
+
+
+def is_per_place(dim: str) -> bool:
+    """Whether the name of a size stands for one size per place of the lists."""
+    return dim.endswith("_p")
 
 
 @dataclass(frozen=True)
@@ -138,8 +144,8 @@ class OpSpec:
     """One op: its signature, its kernels and its gradient.
 
     `kernels` maps a device type to a factory of kernel bodies; `kernel_types` lists, per type
-    attr, the dtypes that have kernels. `gradient` is a TensorFlow gradient function; without one
-    TensorFlow raises when it is asked for.
+    attr that they depend on, the dtypes that have kernels. `gradient` is a TensorFlow gradient
+    function; without one TensorFlow raises when it is asked for.
     """
 
     name: str
@@ -176,7 +182,17 @@ class OpSpec:
     def symbols(self) -> tuple[str, ...]:
         """The names of sizes in the inputs' shapes, in order of appearance."""
         names = (dim for arg in self.inputs for dim in arg.dims if not dim.isdigit() and dim != "?")
-        return tuple(dict.fromkeys(names))
+        return tuple(dict.fromkeys(name for name in names if not is_per_place(name)))
+
+    @cached_property
+    def per_place(self) -> Mapping[str, tuple[int, int]]:
+        """The first input, by place, and its dimension with each size that lists have per place."""
+        result: dict[str, tuple[int, int]] = {}
+        for place, arg in enumerate(self.inputs):
+            for axis, dim in enumerate(arg.dims):
+                if is_per_place(dim):
+                    result.setdefault(dim, (place, axis))
+        return result
 
     @cached_property
     def slots(self) -> Any:

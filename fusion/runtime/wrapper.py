@@ -9,7 +9,7 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.framework import _pywrap_python_op_gen, dtypes, ops
 
 from fusion.runtime.documentation import docstring
-from fusion.runtime.spec import Arg, OpSpec, as_dtype
+from fusion.runtime.spec import Arg, OpSpec, as_dtype, is_per_place
 
 
 def make_wrappers(specs: Sequence[OpSpec]) -> dict[str, Callable[..., Any]]:
@@ -56,15 +56,18 @@ def check_static(spec: OpSpec, values: Sequence[Any], attrs: Mapping[str, Any]) 
       The inputs, those that were no tensors yet as tensors.
     """
     _check_attrs(spec, attrs)
+    lengths: dict[str, tuple[int, str]] = {}
     sizes: dict[str, tuple[int, str]] = {}
     types: dict[str, tuple[Any, str]] = {}
     result: list[Any] = []
     for arg, value in zip(spec.inputs, values, strict=True):
-        items = [_as_tensor(spec, arg, item, attrs) for item in _items(spec, arg, value, attrs)]
-        for item in items:
+        items = [
+            _as_tensor(spec, arg, item, attrs) for item in _items(spec, arg, value, attrs, lengths)
+        ]
+        for place, item in enumerate(items):
             _check_dtype(spec, arg, item, types, attrs)
             if arg.when is None or attrs[arg.when]:
-                _check_shape(spec, arg, item, sizes)
+                _check_shape(spec, arg, item, place, sizes)
             else:
                 _check_rank(spec, arg, item)
         result.append(items if arg.length else items[0])
@@ -87,7 +90,13 @@ def _check_attrs(spec: OpSpec, attrs: Mapping[str, Any]) -> None:
             raise ValueError(f"{spec.python_name}: {attr.name} must not be {value!r}")
 
 
-def _items(spec: OpSpec, arg: Arg, value: Any, attrs: Mapping[str, Any]) -> Sequence[Any]:
+def _items(
+    spec: OpSpec,
+    arg: Arg,
+    value: Any,
+    attrs: Mapping[str, Any],
+    lengths: dict[str, tuple[int, str]],
+) -> Sequence[Any]:
     if arg.length is None:
         return (value,)
     if not isinstance(value, list | tuple):
@@ -101,6 +110,11 @@ def _items(spec: OpSpec, arg: Arg, value: Any, attrs: Mapping[str, Any]) -> Sequ
     if minimum is not None and len(value) < minimum:
         raise ValueError(
             f"{spec.python_name}: {arg.name} must have at least {minimum}, not {len(value)}"
+        )
+    first, first_name = lengths.setdefault(arg.length, (len(value), arg.name))
+    if first != len(value):
+        raise ValueError(
+            f"{spec.python_name}: {arg.name} has {len(value)} tensors, but {first_name} {first}"
         )
     return value
 
@@ -164,15 +178,18 @@ def _check_rank(spec: OpSpec, arg: Arg, item: Any) -> list[int | None] | None:
     return shape
 
 
-def _check_shape(spec: OpSpec, arg: Arg, item: Any, sizes: dict[str, tuple[int, str]]) -> None:
+def _check_shape(
+    spec: OpSpec, arg: Arg, item: Any, place: int, sizes: dict[str, tuple[int, str]]
+) -> None:
     for dim, size in zip(arg.dims, _check_rank(spec, arg, item) or (), strict=False):
         if size is None or dim == "?":
             continue
-        expected, source = (int(dim), "") if dim.isdigit() else sizes.get(dim, (size, ""))
+        at = f"[{place}]" if is_per_place(dim) else ""
+        expected, source = (int(dim), "") if dim.isdigit() else sizes.get(dim + at, (size, ""))
         if expected != size:
             because = f" as in {source}" if source else ""
             raise ValueError(
-                f"{spec.python_name}: {arg.name} has shape {_static_shape(item)}, but its size "
+                f"{spec.python_name}: {arg.name}{at} has shape {_static_shape(item)}, but its size "
                 f"{dim} in {arg.shape} must be {expected}{because}"
             )
-        sizes.setdefault(dim, (size, arg.name))
+        sizes.setdefault(dim + at, (size, arg.name + at))

@@ -10,7 +10,10 @@ from tests.cpu_ops.bags import COMBINERS, Bags, clipped, divisor, group_by_row, 
 combine_bags = callable_from_python(combine.combine_bags)
 clip_rows = callable_from_python(combine.clip_rows)
 locate_rows = callable_from_python(combine.locate_rows)
+locate_entries = callable_from_python(combine.locate_entries)
+sort_bags = callable_from_python(combine.sort_bags)
 first_unsorted = callable_from_python(combine.first_unsorted)
+rows_until_last = callable_from_python(combine.rows_until_last)
 first_outside = callable_from_python(combine.first_outside)
 first_repeated = callable_from_python(combine.first_repeated)
 
@@ -185,12 +188,39 @@ def test_grouping_is_stable():
     assert order.tolist() == [1, 3, 0, 2, 4]
 
 
+def test_bags_are_sorted_by_column_1_and_equals_keep_their_order():
+    indices = np.array([[1, 5], [0, 8], [1, 2], [1, 5], [0, 8], [1, -3], [0, 1]])
+    starts, order = np.empty(4, np.int64), np.empty(7, np.int32)
+    assert group_by_row(indices, 3, starts, order) == -1
+    sort_bags(indices, starts, order, np.empty(7, np.int32))
+    assert order.tolist() == [6, 1, 4, 5, 2, 0, 3]
+
+
+def test_no_bags_to_sort():
+    nothing = np.zeros(0, np.int32)
+    sort_bags(np.zeros((0, 2), np.int64), np.zeros(1, np.int64), nothing, nothing)
+
+
 @pytest.mark.parametrize(
     ("rows", "place"), [([], -1), ([4], -1), ([0, 0, 3], -1), ([0, 3, 2], 2), ([1, 0], 1)]
 )
 def test_first_unsorted(rows, place):
     pairs = np.array([(row, 0) for row in rows], np.int64).reshape(-1, 2)
     assert first_unsorted(pairs) == place
+
+
+@pytest.mark.parametrize(
+    ("rows", "count"),
+    [([], 0), ([0], 1), ([1, 1, 4], 5), ([-1], 0), ([-(2**63)], 0), ([7, 2**40], 2**40 + 1)],
+)
+def test_rows_until_the_last_entry(rows, count):
+    pairs = np.array([(row, 99) for row in rows], np.int64).reshape(-1, 2)
+    assert rows_until_last(pairs) == count
+
+
+@pytest.mark.parametrize("row", [2**62, 2**63 - 2, 2**63 - 1])
+def test_the_number_of_rows_never_overflows(row):
+    assert 2**47 < rows_until_last(np.array([[row, 0]])) < 2**60
 
 
 @pytest.mark.parametrize(("places", "bad"), [([], -1), ([0, 2], -1), ([0, 3], 1), ([-1, 0], 0)])
@@ -204,6 +234,12 @@ def test_rows_of_shards_are_located():
     addresses = np.empty(3, np.int64)
     assert locate_rows(permutation, bases, counts, 16, addresses) == -1
     assert addresses.tolist() == [5000, 1016, 1000]
+
+
+def test_rows_of_entries_are_located_shard_by_shard():
+    addresses = np.empty(3, np.int64)
+    locate_entries(np.array([1000, 77, 5000]), np.array([2, 0, 1]), 16, addresses)
+    assert addresses.tolist() == [1000, 1016, 5000]
 
 
 def test_the_permutation_of_a_single_shard_is_not_read():

@@ -9,6 +9,7 @@ from fusion.runtime.jit import callable_from_python
 
 assign_shards = callable_from_python(partition.assign_shards)
 split_ids = callable_from_python(partition.split_ids)
+order_by_shard = callable_from_python(partition.order_by_shard)
 
 STRATEGIES = {"div": DIV, "mod": MOD, "mod_ev": MOD_EV}
 
@@ -100,3 +101,12 @@ def test_rows_beyond_32_bits():
     ids = np.array([2**33 + 1, 2**34, 5], np.int64)
     check(ids, [2**33, 2**34], "div")
     check(ids, [2**34, 2**34], "mod")
+
+
+def test_entries_by_shard():
+    permutation = np.array([[2, 0], [0, 0], [2, 1], [0, 1], [2, 2]], np.int32)
+    entries, out = np.array([70, 71, 72, 73, 74]), np.full(5, -77)
+    counts, starts = np.array([2, 0, 3]), np.full(3, -77)
+    order_by_shard(entries, permutation, counts, starts, out)
+    assert starts.tolist() == [0, 2, 2]
+    assert out.tolist() == [71, 73, 70, 72, 74]

@@ -7,24 +7,25 @@ from fusion.cpu_ops import prune
 from fusion.runtime.jit import callable_from_python
 
 mark_rows = callable_from_python(prune.mark_rows)
-copy_kept = callable_from_python(prune.copy_kept)
-fill_rows = callable_from_python(prune.fill_rows)
+mark_entries = callable_from_python(prune.mark_entries)
+list_entries = callable_from_python(prune.list_entries)
+take_values = callable_from_python(prune.take_values)
+take_indices = callable_from_python(prune.take_indices)
 count_true = callable_from_python(prune.count_true)
 
 NAN, INF = np.nan, np.inf
 
 
 def run(values, rows, weights, batch, prune_ids, prune_weights):
-    """(count or status, is_row_empty, values, rows, places kept)."""
+    """(count or status, is_row_empty, places kept, their flags)."""
     empty = np.zeros(batch, bool)
     kept = mark_rows(values, rows, weights, prune_ids, prune_weights, empty)
     if kept < 0:
-        return kept, empty, None, None, None
-    out_values, out_rows = np.empty(kept, values.dtype), np.empty((kept, 2), np.int64)
-    places = np.empty(kept, np.int64)
-    arguments = (values, rows, weights, prune_ids, prune_weights, out_values, out_rows, places)
-    assert copy_kept(*arguments) == kept
-    return kept, empty, out_values, out_rows, places
+        return kept, empty, None, None
+    places, flags = np.empty(kept, np.int64), np.full(len(values), -77, np.int32)
+    list_entries(values, weights, prune_ids, prune_weights, empty, places)
+    mark_entries(values, weights, prune_ids, prune_weights, flags)
+    return kept, empty, places, flags
 
 
 def entries(rng, count, batch, dtype):
@@ -45,14 +46,11 @@ def test_random_entries(dtype, prune_ids, prune_weights, count, batch):
         keep &= values >= 0
         if prune_weights:
             keep &= weights > 0
-    kept, empty, out_values, out_rows, places = run(
-        values, rows, weights, batch, prune_ids, prune_weights
-    )
+    kept, empty, places, flags = run(values, rows, weights, batch, prune_ids, prune_weights)
     assert kept == keep.sum()
     np.testing.assert_array_equal(empty, ~np.isin(np.arange(batch), rows[keep, 0]))
-    np.testing.assert_array_equal(out_values, values[keep])
-    np.testing.assert_array_equal(out_rows, rows[keep])
     np.testing.assert_array_equal(places, np.flatnonzero(keep))
+    np.testing.assert_array_equal(flags, keep)
     assert count_true(empty) == empty.sum()
 
 
@@ -74,22 +72,34 @@ def test_any_entry_is_outside_an_empty_batch():
 
 def test_weights_are_read_only_if_they_prune():
     nothing = np.zeros(0, np.float64)
-    kept, _, values, _, _ = run(
-        np.array([4, -4]), np.zeros((2, 2), np.int64), nothing, 1, True, False
-    )
-    assert (kept, values.tolist()) == (1, [4])
+    kept, _, places, _ = run(np.array([4, -4]), np.zeros((2, 2), np.int64), nothing, 1, True, False)
+    assert (kept, places.tolist()) == (1, [0])
 
 
-def test_fill_appends_rows_in_order():
-    empty = np.array([True, False, True, True])
-    values, rows = np.array([8, 0, 0, 0], np.int32), np.full((4, 2), 9, np.int64)
-    fill_rows(empty, 1, np.int32(5), values, rows)
-    assert values.tolist() == [8, 5, 5, 5]
-    assert rows.tolist() == [[9, 9], [0, 0], [2, 0], [3, 0]]
+@pytest.mark.parametrize("flag", [bool, np.int32])
+def test_rows_are_filled_behind_the_entries_kept(flag):
+    values, nothing = np.array([7, -2, 6]), np.zeros(0, np.float32)
+    empty = np.array([True, False, True, True]).astype(flag)
+    listed = np.full(5, -77)
+    list_entries(values, nothing, True, False, empty, listed)
+    assert listed.tolist() == [0, 2, -1, -3, -4]
 
 
-def test_fill_leaves_full_rows_alone():
-    values, rows = np.array([8], np.int64), np.full((1, 2), 9, np.int64)
-    fill_rows(np.zeros(3, bool), 1, 5, values, rows)
-    assert values.tolist() == [8]
-    assert rows.tolist() == [[9, 9]]
+def test_rows_are_not_filled_unless_there_is_room():
+    values, nothing = np.array([7, -2]), np.zeros(0, np.float32)
+    listed = np.full(1, -77)
+    list_entries(values, nothing, True, False, np.array([True, True]), listed)
+    assert listed.tolist() == [0]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float64])
+def test_values_of_listed_entries(dtype):
+    out = np.empty(4, dtype)
+    take_values(np.array([8, 9], dtype), np.array([1, -1, 0, -8]), dtype(5), out)
+    assert out.tolist() == [9, 5, 8, 5]
+
+
+def test_indices_of_listed_entries():
+    out = np.empty((3, 2), np.int64)
+    take_indices(np.array([[4, 6], [5, 7]]), np.array([1, -1, -(2**40)]), out)
+    assert out.tolist() == [[5, 7], [0, 0], [2**40 - 1, 0]]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,9 +13,11 @@ from tests.bounds import Bounds, loss_factors
 from tests.reference import MODES, assert_same_bits, assert_within
 
 COMBINERS = ["sum", "mean", "sqrtn"]
+HALVES = [np.float16, ml_dtypes.bfloat16]
+DTYPES = [*HALVES, np.float32, np.float64]
 
 
-def batch(seed, lengths, dim, n_shards=1, dtype=np.float32, unique=30):
+def batch(seed, lengths, dim, n_shards=1, dtype=np.float32, unique=30, weights_dtype=None):
     """The inputs of the op: filled, sorted entries and the gathered rows of unique ids."""
     rng = np.random.default_rng(seed)
     entries = reference.sparse(rng, lengths, unique, np.int32)
@@ -32,7 +35,7 @@ def batch(seed, lengths, dim, n_shards=1, dtype=np.float32, unique=30):
         "indices": entries["indices"],
         "empty": rng.random(len(lengths)) < 0.3,
         "places": entries["values"],
-        "weights": entries["weights"].astype(dtype),
+        "weights": entries["weights"].astype(weights_dtype or dtype),
     }
 
 
@@ -75,12 +78,16 @@ def stock(combiner="mean", weighted=False, max_norm=-1.0, fill_empty_row=False, 
 
     def build(_, **tensors):
         segments, count = tensors["indices"][:, 0], tf.cast(tensors["shape"][0], tf.int32)
+        dtype = tensors["shard0"].dtype
+        computed = tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
 
         def result_of(shards):
             starts = tf.cumsum([tf.shape(shard)[0] for shard in shards], exclusive=True)
             permutation = tensors["permutation"]
             places = tf.gather(starts, permutation[:, 0]) + permutation[:, 1]
             rows = tf.gather(tf.concat(shards, 0), places)
+            if weighted or max_norm >= 0:
+                rows = tf.cast(rows, computed)
             if max_norm >= 0:
                 rows = tf.clip_by_norm(rows, max_norm, axes=[1])
             if weighted:
@@ -90,6 +97,7 @@ def stock(combiner="mean", weighted=False, max_norm=-1.0, fill_empty_row=False, 
                 segment = getattr(tf.raw_ops, f"SparseSegment{name}WithNumSegments")
                 arguments = {"indices": tensors["places"], "segment_ids": segments}
                 result = segment(data=rows, **arguments, num_segments=count)
+            result = tf.cast(result, dtype)
             if fill_empty_row and default_id < 0:
                 result = tf.where(tensors["empty"][:, None], tf.zeros_like(result), result)
             return result
@@ -97,7 +105,7 @@ def stock(combiner="mean", weighted=False, max_norm=-1.0, fill_empty_row=False, 
         return differentiated(result_of, tensors)
 
     def weighted_bags(rows, tensors, segments, count):
-        weights = tensors["weights"][:, None]
+        weights = tf.cast(tensors["weights"], rows.dtype)[:, None]
         total = tf.math.unsorted_segment_sum(
             tf.gather(rows, tensors["places"]) * weights, segments, count
         )
@@ -116,8 +124,8 @@ def whole_table(arrays):
     return np.stack([shards[shard][place] for shard, place in arrays["permutation"]])
 
 
-def compare(mode, arrays, exact, weighted=False, **attrs):
-    output, grads, weights = reference.run(mode, fused(weighted, **attrs), arrays)
+def compare(mode, arrays, exact, weighted=False, ours=fused, **attrs):
+    output, grads, weights = reference.run(mode, ours(weighted, **attrs), arrays)
     expected = reference.run(mode, stock(weighted=weighted, **attrs), arrays)
     if exact:
         assert_same_bits(output, expected[0])
@@ -163,10 +171,30 @@ def test_weights_and_max_norm(mode, combiner, weighted, max_norm):
 
 
 @pytest.mark.parametrize("combiner", COMBINERS)
-@pytest.mark.parametrize("weighted", [False, True])
-def test_float64(combiner, weighted):
-    arrays = batch(3, [*range(30)], 9, dtype=np.float64)
-    compare("eager", arrays, not weighted, weighted, combiner=combiner)
+@pytest.mark.parametrize("n_shards", [1, 3])
+@pytest.mark.parametrize("dtype", [*HALVES, np.float64])
+def test_unweighted_bags_of_other_dtypes_have_stock_bits(combiner, n_shards, dtype):
+    arrays = batch(3, [*range(41), 300], 9, n_shards, dtype)
+    for mode in MODES:
+        compare(mode, arrays, exact=True, combiner=combiner, fill_empty_row=True)
+
+
+@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("dtype", [*HALVES, np.float64])
+def test_weights_and_max_norm_of_other_dtypes(combiner, dtype):
+    arrays = batch(3, [*range(30)], 9, n_shards=2, dtype=dtype)
+    for weighted, max_norm in ((True, -1.0), (False, 0.5), (True, 0.5)):
+        compare("eager", arrays, False, weighted, combiner=combiner, max_norm=max_norm)
+
+
+@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize(
+    ("dtype", "weights_dtype"), list(zip(DTYPES, [*DTYPES[1:], DTYPES[0]], strict=True))
+)
+def test_weights_of_another_dtype_than_the_table(combiner, dtype, weights_dtype):
+    arrays = batch(5, [*range(20)], 9, n_shards=2, dtype=dtype, weights_dtype=weights_dtype)
+    compare("eager", arrays, False, weighted=True, combiner=combiner)
+    compare("eager", arrays, exact=True, combiner=combiner)
 
 
 @pytest.mark.parametrize(("fill", "default_id"), [(True, -1), (True, 0), (False, -1), (False, 3)])
@@ -184,10 +212,11 @@ def test_flagged_rows(fill, default_id, weighted):
     combiner=st.sampled_from(COMBINERS),
     weighted=st.booleans(),
     max_norm=st.sampled_from([-1.0, 0.4, 3.0]),
+    dtype=st.sampled_from(DTYPES),
     seed=st.integers(0, 2**32),
 )
-def test_any_bags(lengths, dim, n_shards, combiner, weighted, max_norm, seed):
-    arrays = batch(seed, lengths, dim, n_shards)
+def test_any_bags(lengths, dim, n_shards, combiner, weighted, max_norm, dtype, seed):
+    arrays = batch(seed, lengths, dim, n_shards, dtype)
     exact = not weighted and max_norm < 0
     compare("eager", arrays, exact, weighted, combiner=combiner, max_norm=max_norm)
 

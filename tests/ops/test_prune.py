@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 
 from fusion import ops
 from tests import reference
-from tests.reference import MODES
+from tests.reference import MODES, assert_same_bits
 
+WEIGHTS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 FLAGS = list(itertools.product([False, True], repeat=4))
 
 
@@ -50,7 +52,8 @@ def stock(fill, prune, use_weights, prune_weights, default_id=-1, default_weight
         ids = tf.SparseTensor(indices, values, dense_shape)
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            used = weights if use_weights else tf.fill(tf.shape(values), default_weight)
+            filler = tf.constant(default_weight, weights.dtype)
+            used = weights if use_weights else tf.fill(tf.shape(values), filler)
             scale = tf.SparseTensor(indices, used, dense_shape)
             if prune:
                 keep = values >= 0
@@ -59,7 +62,7 @@ def stock(fill, prune, use_weights, prune_weights, default_id=-1, default_weight
                 ids, scale = tf.sparse.retain(ids, keep), tf.sparse.retain(scale, keep)
             filled, empty = tf.sparse.fill_empty_rows(ids, tf.cast(max(default_id, 0), ids.dtype))
             if fill:
-                ids, (scale, _) = filled, tf.sparse.fill_empty_rows(scale, default_weight)
+                ids, (scale, _) = filled, tf.sparse.fill_empty_rows(scale, filler)
             loss = weighed(scale.values, ids.values)
         gradient = tape.gradient(loss, weights, unconnected_gradients="zero")
         return (ids.values, ids.indices, scale.values, empty), tf.convert_to_tensor(gradient)
@@ -74,33 +77,36 @@ def by_row(result):
     return values[order], indices[order], weights[order], empty, gradient
 
 
-def batch(seed, lengths, dtype=np.int64, shuffled=False):
+def batch(seed, lengths, dtype=np.int64, shuffled=False, weights_dtype=np.float32):
     rng = np.random.default_rng(seed)
     arrays = reference.sparse(rng, lengths, 10, dtype, negative=0.3, shuffled=shuffled)
     weights = rng.choice([-1, 0, -0.0, 0.5, 2, np.nan, np.inf], len(arrays["values"]))
-    return arrays | {"weights": weights.astype(np.float32)}
+    return arrays | {"weights": weights.astype(weights_dtype)}
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize(
+    ("dtype", "weights_dtype"),
+    [(np.int32, np.float32), *((np.int64, weights_dtype) for weights_dtype in WEIGHTS)],
+)
 @pytest.mark.parametrize("flags", FLAGS)
-def test_equals_stock(flags, dtype):
-    arrays = batch(1, [3, 0, 1, 8, 0, 0, 2, 5, 1, 1], dtype)
+def test_equals_stock(flags, dtype, weights_dtype):
+    arrays = batch(1, [3, 0, 1, 8, 0, 0, 2, 5, 1, 1], dtype, weights_dtype=weights_dtype)
     actual = by_row(reference.run("eager", fused(*flags), arrays))
     expected = by_row(reference.run("eager", stock(*flags), arrays))
     for ours, theirs in zip(actual, expected, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-        assert ours.dtype == theirs.dtype
+        assert_same_bits(ours, theirs)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("default_id", [-1, 0, 7])
-def test_default_id_and_weight(mode, default_id):
-    arrays = batch(2, [0, 4, 0, 2])
+@pytest.mark.parametrize("weights_dtype", WEIGHTS)
+def test_default_id_and_weight(mode, default_id, weights_dtype):
+    arrays = batch(2, [0, 4, 0, 2], weights_dtype=weights_dtype)
     flags = True, True, True, True, default_id, 0.5
     actual = by_row(reference.run(mode, fused(*flags), arrays))
     expected = by_row(reference.run(mode, stock(*flags), arrays))
     for ours, theirs in zip(actual, expected, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+        assert_same_bits(ours, theirs)
 
 
 @given(
@@ -114,7 +120,7 @@ def test_any_batch_equals_stock(lengths, flags, shuffled, seed):
     actual = by_row(reference.run("eager", fused(*flags), arrays))
     expected = by_row(reference.run("eager", stock(*flags), arrays))
     for ours, theirs in zip(actual, expected, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+        assert_same_bits(ours, theirs)
 
 
 def test_fillers_come_last_in_the_order_of_rows():
@@ -158,7 +164,7 @@ def test_without_flags_entries_pass_through():
     assert out.is_row_empty.numpy().tolist() == [True, False, True]
 
 
-@pytest.mark.parametrize("weights_dtype", [tf.float32, tf.float64])
+@pytest.mark.parametrize("weights_dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
 @pytest.mark.parametrize("ids_dtype", [tf.int32, tf.int64])
 def test_dtypes(ids_dtype, weights_dtype):
     out = ops.prune_invalid_and_fill_empty_rows(

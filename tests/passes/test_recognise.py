@@ -109,6 +109,12 @@ def test_what_is_read_and_replaced(
             "the segment ids are not the row numbers of a SparseTensor",
         ),
         (
+            lambda ids, table: tf.nn.safe_embedding_lookup_sparse(
+                tf.ones([stock.ROWS, 2], tf.int32), ids, combiner="sum"
+            ),
+            "tables of dtype int32 are not fused",
+        ),
+        (
             lambda ids, table: tf.math.segment_sum(table, tf.range(stock.ROWS)),
             "the segment sum does not reduce looked-up rows",
         ),

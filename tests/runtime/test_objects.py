@@ -12,11 +12,26 @@ from fusion.runtime import library, objects
 from fusion.runtime.compiler import compile_object, undefined_symbols
 from fusion.runtime.registration import compile_kernel, kernel_name
 
+
+def combinations(spec):
+    """Dtypes of the type attrs: all of each attr, alike and, for a second attr, one place on.
+
+    Products of all would take minutes to compile, and what a kernel does with one attr's dtype
+    does not depend on that of another.
+    """
+    names, allowed = list(spec.kernel_types), list(spec.kernel_types.values())
+    for shift, first in itertools.product(range(2), range(max(map(len, allowed)))):
+        yield {
+            name: types[(first + shift * place) % len(types)]
+            for place, (name, types) in enumerate(zip(names, allowed, strict=True))
+        }
+
+
 KERNELS = [
-    (spec, device, dict(zip(spec.kernel_types, types, strict=True)))
+    (spec, device, types)
     for spec in SPECS
     for device in spec.kernels
-    for types in itertools.product(*spec.kernel_types.values())
+    for types in combinations(spec)
 ]
 
 
@@ -139,3 +154,12 @@ def test_cache_directory_can_be_chosen(tmp_path, monkeypatch):
         assert objects.directories() == (tmp_path,)
     finally:
         objects.directories.cache_clear()
+
+
+@pytest.mark.parametrize("variable", ["NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"])
+def test_code_for_another_processor_is_another_object(monkeypatch, variable):
+    fingerprint = objects.fingerprint.__wrapped__
+    monkeypatch.delenv(variable, raising=False)
+    here = fingerprint()
+    monkeypatch.setenv(variable, "haswell")
+    assert fingerprint() != here

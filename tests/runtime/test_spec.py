@@ -1,5 +1,7 @@
 """What follows from an op's description."""
 
+from typing import Any
+
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import op_def_pb2
@@ -8,6 +10,7 @@ from tensorflow.python.framework import op_def_registry
 from fusion.ops import SPECS
 from fusion.runtime import layout
 from fusion.runtime.spec import Arg, Attr, OpSpec
+from fusion.runtime.wrapper import check_static
 
 EXAMPLE = OpSpec(
     name="AnExampleOpV2",
@@ -26,6 +29,20 @@ EXAMPLE = OpSpec(
         Attr("limit", "float", default=-1.0),
         Attr("mode", "string", default="a", allowed=("a", "b")),
     ),
+)
+
+#: Sizes per place of the lists.
+LISTS = OpSpec(
+    name="ListsExample",
+    doc="An example.",
+    inputs=(
+        Arg("ids", "int64", "[n]"),
+        Arg("rows", "float32", "[n_p, D]", length="P"),
+        Arg("weights", "float32", "[n_p]", length="P", when="weighted"),
+        Arg("turned", "float32", "[?, w_p]", length="P"),
+    ),
+    outputs=(Arg("sums", "float32", "[n_p, w_p]", length="P"), Arg("new", "int64", "[m_p]", "P")),
+    attrs=(Attr("P", "int", minimum=1), Attr("weighted", "bool", default=False)),
 )
 
 
@@ -60,6 +77,9 @@ def test_names_follow_tensorflows_generator():
         "PruneInvalidAndFillEmptyRows": "prune_invalid_and_fill_empty_rows",
         "UniqueWithCountsV3": "unique_with_counts_v3",
         "PartitionWithPermutation": "partition_with_permutation",
+        "FusedEmbeddingSparsePreLookUp": "fused_embedding_sparse_pre_look_up",
+        "FusedEmbeddingSparsePostLookUp": "fused_embedding_sparse_post_look_up",
+        "FusedEmbeddingSparsePostLookUpGrad": "fused_embedding_sparse_post_look_up_grad",
         "FusedEmbeddingSparsePostLookUpV2": "fused_embedding_sparse_post_look_up_v2",
         "FusedEmbeddingSparsePostLookUpV2Grad": "fused_embedding_sparse_post_look_up_v2_grad",
     }
@@ -86,6 +106,55 @@ def test_table_for_native_code():
     assert weights[2] == EXAMPLE.slots.weighted
     assert words[-layout.OUTPUT_WORDS :] == [0, 2, layout.UNKNOWN, 2]
     assert [name.value for name in names] == [b"ids", b"tables", b"weights"]
+
+
+def test_sizes_per_place_are_those_of_the_first_list():
+    assert LISTS.symbols == ("n", "D")
+    assert LISTS.per_place == {"n_p": (1, 0), "w_p": (3, 1)}
+    words, _ = layout.words(LISTS)
+    dims = [
+        words[layout.HEADER + k * layout.INPUT_WORDS :][4 : layout.INPUT_WORDS] for k in range(4)
+    ]
+    n_p, w_p = layout.FIRST_PEER - layout.MAX_RANK, layout.FIRST_PEER - 3 * layout.MAX_RANK - 1
+    n, dim = layout.FIRST_SYMBOL, layout.FIRST_SYMBOL - 1
+    unknown = layout.UNKNOWN
+    assert dims == [[n, unknown], [n_p, dim], [n_p, unknown], [unknown, w_p]]
+    outputs = words[-2 * layout.OUTPUT_WORDS :]
+    assert outputs == [1, 2, n_p, w_p, 1, 1, unknown, unknown]
+
+
+def lists(**changes):
+    shapes: dict[str, Any] = {"ids": [5], "rows": [[2, 7], [3, 7]], "weights": [[2], [3]]}
+    shapes |= {"turned": [[9, 4], [9, 6]], **changes}
+    values = [
+        tf.zeros(shapes["ids"], tf.int64),
+        *([tf.zeros(shape) for shape in shapes[name]] for name in ("rows", "weights", "turned")),
+    ]
+    return check_static(LISTS, values, {"P": None, "weighted": True})
+
+
+def test_sizes_per_place_may_differ():
+    lists()
+    lists(rows=[[2, 7], [2, 7]], weights=[[2], [2]])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"weights": [[3], [2]]},
+            r"weights\[0\] has .*\[3\].* n_p .* 2 as in rows\[0\]",
+        ),
+        (
+            {"weights": [[2], [2]]},
+            r"weights\[1\] has .*\[2\].* n_p .* 3 as in rows\[1\]",
+        ),
+        ({"rows": [[2, 7], [3, 8]]}, r"rows has shape \[3, 8\].* D .*must be 7 as in rows"),
+    ],
+)
+def test_sizes_per_place_that_disagree(changes, message):
+    with pytest.raises(ValueError, match=message):
+        lists(**changes)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
@@ -116,3 +185,20 @@ def test_shapes_flow_through_a_graph():
             [1.0],
         )
         assert post.emb_vectors.shape.as_list() == [None, 7]
+
+
+def test_shapes_of_lists_flow_through_a_graph():
+    import fusion
+
+    placeholder = tf.compat.v1.placeholder
+    with tf.Graph().as_default():
+        result = fusion.ops.fused_embedding_sparse_post_look_up_grad(
+            top_grad=placeholder(tf.float32, [None, 7]),
+            emb_shards=[placeholder(tf.float32, shape) for shape in ([3, None], None, [4, 7])],
+            partitioned_indices=[placeholder(tf.int64, [None, 2]) for _ in range(3)],
+            feature_nums=placeholder(tf.int32),
+            row_empty_and_invalid_flags=placeholder(tf.int32),
+            partitioned_weights=[placeholder(tf.float32, [9])] * 3,
+        )
+    assert [grad.shape.as_list() for grad in result.grad_shards] == [[3, 7], [None, 7], [4, 7]]
+    assert [grad.shape.as_list() for grad in result.grad_weights] == [[None]] * 3

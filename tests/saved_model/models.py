@@ -72,11 +72,16 @@ def v1_input_layer(directory: Path, resource: bool) -> None:
 class Ranker(tf.Module):
     """Lookups in nested functions, with a trainable table."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: tf.DType = tf.float32) -> None:
         super().__init__()
-        self.items = tf.Variable(tf.random.stateless_normal([ROWS, DIM], [1, 2]), name="items")
-        self.shops = tf.Variable(tf.random.stateless_normal([2 * ROWS, DIM], [3, 4]), name="shops")
-        self.weights = tf.Variable(tf.random.stateless_normal([2 * DIM, 1], [5, 6]), name="weights")
+
+        def variable(name: str, rows: int, columns: int, *seed: int) -> tf.Variable:
+            values = tf.random.stateless_normal([rows, columns], seed)
+            return tf.Variable(tf.cast(values, dtype), name=name)
+
+        self.items = variable("items", ROWS, DIM, 1, 2)
+        self.shops = variable("shops", 2 * ROWS, DIM, 3, 4)
+        self.weights = variable("weights", 2 * DIM, 1, 5, 6)
 
     @tf.function
     def embed(self, items: tf.SparseTensor, shops: tf.SparseTensor) -> tf.Tensor:
@@ -107,9 +112,9 @@ class Ranker(tf.Module):
         return {"embedding": self.embed(items, shops)}
 
 
-def tf2_module(directory: Path) -> None:
+def tf2_module(directory: Path, dtype: tf.DType = tf.float32) -> None:
     """A TensorFlow 2 model with two named signatures."""
-    module = Ranker()
+    module = Ranker(dtype)
     tf.saved_model.save(
         module, str(directory), {"serving_default": module.rank, "embedding": module.embedding}
     )

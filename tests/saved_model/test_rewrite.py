@@ -26,7 +26,7 @@ from fusion.saved_model import (
     rewrite,
 )
 from fusion.saved_model.source import model_files, read_saved_model
-from tests.saved_model.models import COLUMNS, DIM, ROWS
+from tests.saved_model.models import COLUMNS, DIM, ROWS, tf2_module
 
 ROOT = Path(__file__).parents[2]
 FUSABLE = [kind for kind, columns in COLUMNS.items() if columns]
@@ -192,7 +192,7 @@ def _train(path: Path) -> tuple[list[float], dict[str, np.ndarray]]:
     """Ten steps of gradient descent; returns the losses and the trained variables."""
     model = tf.saved_model.load(str(path))
     variables = [model.items, model.shops, model.weights]
-    labels = tf.cast(tf.range(16) % 2, tf.float32)[:, None]
+    labels = tf.cast(tf.range(16) % 2, model.items.dtype)[:, None]
     losses = []
     for step in range(10):
         with tf.GradientTape() as tape:
@@ -215,6 +215,21 @@ def test_fine_tuning_gives_the_stock_models_numbers(models: Path, rewritten: dic
     for name, value in variables.items():
         np.testing.assert_array_equal(value, stock_variables[name])
     assert variables["items:0"].shape == (ROWS, DIM)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+def test_half_tables_train_as_in_the_stock_model(dtype: tf.DType, tmp_path: Path):
+    tf2_module(tmp_path / "stock", dtype)
+    report = fuse_saved_model(tmp_path / "stock", tmp_path / "fused")
+    assert report.fused_count == len(report.columns) > 0
+    (losses, variables), (stock_losses, stock_variables) = (
+        _train(tmp_path / kind) for kind in ("fused", "stock")
+    )
+    assert len(set(losses)) > 3
+    assert losses == stock_losses
+    for name, value in variables.items():
+        assert value.dtype == dtype.as_numpy_dtype
+        np.testing.assert_array_equal(value, stock_variables[name])
 
 
 def test_a_model_without_embeddings_becomes_a_valid_copy(models: Path, tmp_path: Path):

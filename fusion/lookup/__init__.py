@@ -1,0 +1,18 @@
+"""Embedding lookups of sparse ids, built from the fused ops around one stock gather per shard."""
+
+from fusion.lookup.build import lookup
+from fusion.lookup.functions import (
+    fused_embedding_lookup_sparse,
+    fused_embedding_lookup_sparse_v2,
+    fused_safe_embedding_lookup_sparse,
+)
+from fusion.lookup.options import VERSIONS, LookupOptions
+
+__all__ = [
+    "VERSIONS",
+    "LookupOptions",
+    "fused_embedding_lookup_sparse",
+    "fused_embedding_lookup_sparse_v2",
+    "fused_safe_embedding_lookup_sparse",
+    "lookup",
+]

@@ -1,0 +1,60 @@
+"""Tables of embeddings as a list of shards to gather from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops.variables import PartitionedVariable
+
+from fusion.ops.common import FLOATS
+
+
+def as_shards(params: Any, name: str, weights_dtype: tf.DType | None) -> list[Any]:
+    """The shards of a table, each a Variable or Tensor of rank 2 and one dtype.
+
+    What is neither yet becomes a Tensor of the weights' dtype, as in stock TensorFlow.
+    """
+    if params is None:
+        raise ValueError(f"{name} must be given, got None")
+    if isinstance(params, PartitionedVariable):
+        params = list(params)
+    if hasattr(params, "variables") and not isinstance(params, tf.Variable):
+        params = list(params.variables)  # tf.distribute's ShardedVariable
+    if not isinstance(params, list | tuple):
+        params = [params]
+    shards = [_as_table(shard, name, weights_dtype) for shard in params]
+    if not shards:
+        raise ValueError(f"{name} must not be empty")
+    first = shards[0]
+    for shard in shards:
+        if shard.dtype.base_dtype != first.dtype.base_dtype:
+            raise ValueError(
+                f"{name} must have one dtype, got {first.dtype.name} and {shard.dtype.name}"
+            )
+        if shard.shape.rank not in (None, 2):
+            raise ValueError(f"{name} must have rank 2, got shape {shard.shape}")
+        if not shard.shape[1:].is_compatible_with(first.shape[1:]):
+            raise ValueError(f"{name} must have equal rows, got {first.shape} and {shard.shape}")
+    if first.dtype.base_dtype.name not in FLOATS:
+        raise TypeError(f"{name} must be {' or '.join(FLOATS)}, got {first.dtype.name}")
+    return shards
+
+
+def _as_table(table: Any, name: str, dtype: tf.DType | None) -> Any:
+    """`table` as something to gather from: variables stay variables."""
+    if isinstance(table, tf.Variable):
+        return table
+    inner = getattr(table, "value", None)
+    if isinstance(inner, tf.Variable):
+        return inner  # a Keras 3 variable holds a tf.Variable
+    return tf.convert_to_tensor(table, None if tf.is_tensor(table) else dtype, name=name)
+
+
+def shard_shape(shard: Any) -> tf.Tensor:
+    """The shape of a table, int64 [2], without reading a variable."""
+    if shard.shape.is_fully_defined():
+        return tf.constant(shard.shape.as_list(), tf.int64)
+    if hasattr(shard, "handle"):
+        return tf.raw_ops.VariableShape(input=shard.handle, out_type=tf.int64)
+    return tf.shape(shard, out_type=tf.int64)

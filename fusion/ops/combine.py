@@ -1,0 +1,232 @@
+"""The kernels of the post-lookup ops of both families, which differ in how they read bags.
+
+A family's forward op has the outputs `emb_vectors` and `feature_nums`, its gradient op
+`grad_shards` and `grad_weights`; both have `emb_shards` and attrs of the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from fusion.ops.common import COMBINERS, FLOATS
+from fusion.ops.precision import access
+from fusion.runtime.spec import Arg, Attr, OpSpec
+
+COMBINER_ATTR = Attr("combiner", "string", default="mean", allowed=COMBINERS, doc="of a bag")
+MAX_NORM_ATTR = Attr(
+    "max_norm", "float", default=-1.0, doc="limit of a row's L2 norm; negative: none"
+)
+OUTPUTS = (
+    Arg("emb_vectors", "T", "[?, D]"),
+    Arg("feature_nums", "int32", "[?]", doc="entries of each row, those filled in counted"),
+)
+FLOAT_TYPES = {"T": FLOATS, "Tw": FLOATS}
+
+
+class Bags(NamedTuple):
+    """The entries of a batch by row, in compiled code.
+
+    Attributes:
+      rows: int64 [u], addresses of gathered rows [D] of the compute dtype.
+      places: int32 [m], the gathered row of each entry.
+      starts, order: see `combine.group_by_row`.
+      is_row_empty: flags of the rows of the batch.
+      mask_empty: whether flagged rows give zeros.
+      weights: [m] of the compute dtype, or a dummy.
+    """
+
+    rows: Any
+    places: Any
+    starts: Any
+    order: Any
+    is_row_empty: Any
+    mask_empty: Any
+    weights: Any
+
+
+class GradOutputs(NamedTuple):
+    """Jitted functions for the outputs of a gradient op.
+
+    Attributes:
+      rows: (frame, u) -> addresses int64 [u] of the gradients of the gathered rows.
+      weights: (frame, count) -> an array [count] for the gradients of the weights.
+      put_weights: (frame, array) -> None; makes them the output.
+    """
+
+    rows: Any
+    weights: Any
+    put_weights: Any
+
+
+def _row_clipper(spec: OpSpec, types: Mapping[str, str]) -> Any:
+    """A jitted function that replaces rows to read by their clipped copies."""
+    import numpy as np
+
+    from fusion.cpu_ops import combine as kernels
+    from fusion.runtime.jit import jit
+    from fusion.runtime.native import failed, scratch, scratch_matrix, size
+
+    dtype = access(types["T"]).compute
+    item = np.dtype(dtype).itemsize
+    arg = spec.places
+
+    @jit
+    def clip(frame: int, addresses: Any, limit: float) -> Any:
+        """Replaces rows by their clipped copies; nothing if `limit` < 0."""
+        if limit < 0:
+            return addresses
+        dim = size(frame, arg.emb_shards, 0, 1)
+        copies = scratch_matrix(frame, addresses.shape[0], dim, dtype)
+        clipped = scratch(frame, addresses.shape[0], np.int64)
+        if failed(frame):
+            return addresses
+        kernels.clip_rows(addresses, limit, dtype, copies)
+        for k in range(addresses.shape[0]):
+            clipped[k] = copies.ctypes.data + k * dim * item
+        return clipped
+
+    return clip
+
+
+def forward_kernel(
+    spec: OpSpec, types: Mapping[str, str], count_rows: Any, read_bags: Any
+) -> Callable[[int], None]:
+    """The kernel body that combines rows.
+
+    Args:
+      spec, types: the op and its dtypes.
+      count_rows: jitted, (frame) -> the rows of the result.
+      read_bags: jitted, (frame, rows of the result) -> Bags, checked.
+    """
+    import numpy as np
+
+    from fusion.cpu_ops import combine as kernels
+    from fusion.runtime.native import (
+        attr,
+        attr_float,
+        failed,
+        output_matrix,
+        output_vector,
+        scratch,
+        size,
+    )
+
+    table = access(types["T"])
+    stored, dtype, working, write = table.stored, table.compute, table.working, table.write
+    slot, arg = spec.slots, spec.places
+    clip = _row_clipper(spec, types)
+
+    def body(frame: int) -> None:
+        n_rows = count_rows(frame)
+        if failed(frame):
+            return
+        bags = read_bags(frame, n_rows)
+        rows = clip(frame, bags.rows, attr_float(frame, slot.max_norm))
+        dim = size(frame, arg.emb_shards, 0, 1)
+        block = scratch(frame, dim, dtype)
+        if failed(frame):
+            return
+        output = output_matrix(frame, 0, 0, n_rows, dim, stored)
+        out = working(frame, output)
+        counts = output_vector(frame, 1, 0, n_rows, np.int32)
+        if failed(frame):
+            return
+        kernels.combine_bags(
+            rows,
+            bags.places,
+            bags.starts,
+            bags.order,
+            bags.is_row_empty,
+            bags.mask_empty,
+            bags.weights,
+            attr(frame, slot.use_sparse_weights) != 0,
+            attr(frame, slot.combiner),
+            dtype,
+            block,
+            out,
+            counts,
+        )
+        write(out, output)
+
+    return body
+
+
+def gradient_kernel(
+    spec: OpSpec, types: Mapping[str, str], read_bags: Any, outputs: GradOutputs
+) -> Callable[[int], None]:
+    """The kernel body of the gradient; see `forward_kernel`."""
+    import numpy as np
+
+    from fusion.cpu_ops import combine_grad as kernels
+    from fusion.runtime.jit import int64
+    from fusion.runtime.native import attr, attr_float, failed, matrix, scratch
+
+    table, weight = access(types["T"]), access(types["Tw"])
+    stored, dtype, read = table.stored, table.compute, table.read
+    working_rows, write_rows = table.working_rows, table.write_rows
+    working, write = weight.working, weight.write
+    slot, arg = spec.slots, spec.places
+    clip = _row_clipper(spec, types)
+    allocate_rows, allocate_weights, put_weights = outputs
+
+    def body(frame: int) -> None:
+        top_grad = read(frame, matrix(frame, arg.top_grad, 0, stored))
+        bags = read_bags(frame, top_grad.shape[0])
+        if failed(frame):
+            return
+        dim = top_grad.shape[1]
+        limit = attr_float(frame, slot.max_norm)
+        addresses = allocate_rows(frame, bags.rows.shape[0])
+        grad_rows = working_rows(frame, addresses, dim)
+        scaled = scratch(frame, dim, dtype)
+        product = scratch(frame, dim, dtype)
+        touched = scratch(frame, bags.rows.shape[0], np.bool_)
+        if failed(frame):
+            return
+        weighted = attr(frame, slot.use_sparse_weights) != 0
+        combiner = attr(frame, slot.combiner)
+        kernels.scatter_rows(
+            top_grad,
+            grad_rows,
+            bags.places,
+            bags.starts,
+            bags.order,
+            bags.is_row_empty,
+            bags.mask_empty,
+            bags.weights,
+            weighted,
+            combiner,
+            dtype,
+            scaled,
+            product,
+            touched,
+        )
+        if limit >= 0:
+            kernels.unclip_rows(bags.rows, grad_rows, dim, limit, dtype)
+        write_rows(grad_rows, addresses, dim)
+        grad_weights = allocate_weights(frame, bags.places.shape[0] if weighted else int64(0))
+        if weighted:
+            clipped = clip(frame, bags.rows, limit)
+            weight_grads = working(frame, grad_weights)
+            if failed(frame):
+                return
+            kernels.weight_grads(
+                top_grad,
+                clipped,
+                bags.places,
+                bags.starts,
+                bags.order,
+                bags.is_row_empty,
+                bags.mask_empty,
+                bags.weights,
+                combiner,
+                dtype,
+                scaled,
+                product,
+                weight_grads,
+            )
+            write(weight_grads, grad_weights)
+        put_weights(frame, grad_weights)
+
+    return body

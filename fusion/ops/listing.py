@@ -1,0 +1,128 @@
+"""What becomes of a batch's entries: some are dropped, and rows left empty get one filled in.
+
+The first op of either family does this: PruneInvalidAndFillEmptyRows and
+FusedEmbeddingSparsePreLookUp. Their inputs `sp_...` and most attrs have the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fusion.ops.common import numba_dtype
+from fusion.ops.precision import access
+from fusion.runtime.spec import Arg, Attr, OpSpec
+
+INPUTS = (
+    Arg("sp_values", "Tid", "[nnz]", doc="ids"),
+    Arg("sp_indices", "int64", "[nnz, 2]", doc="row of each entry in column 0"),
+    Arg("sp_dense_shape", "int64", "[2]", doc="rows B first"),
+    Arg("sp_weights_values", "Tw", "[nnz]", when="use_sparse_weights", doc="or a dummy"),
+)
+
+PRUNE_WEIGHTS_ATTR = Attr(
+    "prune_sparse_weights", "bool", default=False, doc="whether weights <= 0 are invalid"
+)
+DEFAULT_WEIGHT_ATTR = Attr(
+    "default_weight", "float", default=1.0, doc="weight of the entries filled in"
+)
+
+
+class Listing(NamedTuple):
+    """Jitted functions of a call's frame.
+
+    Attributes:
+      check_shape: (frame) -> None; reports a negative dense shape.
+      prunes: (frame) -> (whether invalid ids are dropped, whether weights <= 0 are).
+      mark: (frame, weights, is_row_empty) -> the number of entries kept; sets `is_row_empty` [B].
+        Reports a row outside [0, B).
+      entries: (frame, weights, is_row_empty, m) -> int64 [m], see `prune.list_entries`.
+      fill_id: (frame) -> the id of the entries that fill rows.
+      fill_weight: (frame) -> their weight, as it is stored.
+    """
+
+    check_shape: Any
+    prunes: Any
+    mark: Any
+    entries: Any
+    fill_id: Any
+    fill_weight: Any
+
+
+def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
+    """The functions for an op whose attr `prune_attr` tells whether to drop invalid entries.
+
+    `weights` are the op's, in the compute dtype.
+    """
+    import numpy as np
+
+    from fusion.cpu_ops import prune as kernels
+    from fusion.runtime.jit import Array, int64, jit
+    from fusion.runtime.native import (
+        INVALID_ARGUMENT,
+        attr,
+        attr_float,
+        fail,
+        failed,
+        matrix,
+        scratch,
+        vector,
+    )
+
+    tid, weight = numba_dtype(types["Tid"]), access(types["Tw"])
+    stored, working, write = weight.stored, weight.working, weight.write
+    slot, arg = spec.slots, spec.places
+    prune_slot, largest_id = getattr(slot, prune_attr), np.iinfo(tid).max
+
+    @jit
+    def check_shape(frame: int) -> None:
+        shape = vector(frame, arg.sp_dense_shape, np.int64)
+        if shape[0] < 0 or shape[1] < 0:
+            text = "sp_dense_shape must not be negative, but is [%lld, %lld]"
+            fail(frame, INVALID_ARGUMENT, text, shape[0], shape[1])
+
+    @jit
+    def prunes(frame: int) -> Any:
+        prune = attr(frame, prune_slot) != 0
+        use_weights = attr(frame, slot.use_sparse_weights) != 0
+        return prune, use_weights and attr(frame, slot.prune_sparse_weights) != 0
+
+    @jit
+    def mark(frame: int, weights: Array, is_row_empty: Array) -> int:
+        values = vector(frame, arg.sp_values, tid)
+        rows = matrix(frame, arg.sp_indices, 0, np.int64)
+        prune, prune_weights = prunes(frame)
+        kept = kernels.mark_rows(values, rows, weights, prune, prune_weights, is_row_empty)
+        if kept < 0:
+            bad, batch = -1 - kept, int64(is_row_empty.shape[0])
+            text = "sp_indices[%lld, 0] = %lld is not in [0, %lld), the rows of the batch"
+            fail(frame, INVALID_ARGUMENT, text, bad, rows[bad, 0], batch)
+        return kept
+
+    @jit
+    def entries(frame: int, weights: Array, is_row_empty: Array, count: int) -> Array:
+        values = vector(frame, arg.sp_values, tid)
+        prune, prune_weights = prunes(frame)
+        result = scratch(frame, count, np.int64)
+        if not failed(frame):
+            kernels.list_entries(values, weights, prune, prune_weights, is_row_empty, result)
+        return result
+
+    @jit
+    def fill_id(frame: int) -> Any:
+        if attr(frame, slot.default_id) > largest_id:
+            text = "default_id = %lld does not fit the type of sp_values"
+            fail(frame, INVALID_ARGUMENT, text, attr(frame, slot.default_id))
+        return tid(max(attr(frame, slot.default_id), 0))
+
+    @jit
+    def fill_weight(frame: int) -> Any:
+        result = scratch(frame, 1, stored)
+        worked = working(frame, result)
+        if failed(frame):
+            return stored(0)
+        worked[0] = attr_float(frame, slot.default_weight)
+        write(worked, result)
+        return result[0]
+
+    return Listing(check_shape, prunes, mark, entries, fill_id, fill_weight)

@@ -1,0 +1,109 @@
+"""Gradients and updates of some rows of a variable; what the Keras optimizers share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+def distinct(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    """The gradient with each id once, in order of first occurrence; values of one id are summed."""
+    ids, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(ids))
+    return tf.IndexedSlices(values, ids, gradient.dense_shape)
+
+
+def gather_rows(variable: Any, ids: tf.Tensor) -> tf.Tensor:
+    """The rows [u, ...] of `ids` [u]; nothing else of the variable is read."""
+    if hasattr(variable, "handle"):
+        # As tf.gather does, but for variables of a distribution strategy, which it reads whole.
+        return tf.raw_ops.ResourceGather(
+            resource=variable.handle, indices=ids, dtype=variable.dtype.base_dtype
+        )
+    return tf.gather(variable, ids)  # a v1 reference variable
+
+
+def update_rows(
+    variable: tf.Variable, ids: tf.Tensor, function: Callable[[tf.Tensor], tf.Tensor]
+) -> tf.Tensor:
+    """Replaces the rows of distinct `ids` by `function` of them; no other row is read or written.
+
+    Args:
+      variable: of shape [rows, ...].
+      ids: int32 or int64 [u].
+      function: from the rows [u, ...] to what they become.
+
+    Returns:
+      The new rows [u, ...].
+    """
+    rows = function(gather_rows(variable, ids))
+    variable.scatter_update(tf.IndexedSlices(rows, ids))
+    return rows
+
+
+def subtract_from_rows(variable: tf.Variable, ids: tf.Tensor, change: tf.Tensor) -> None:
+    """Subtracts `change` [u, ...] from the rows of distinct `ids` [u]."""
+    variable.scatter_sub(tf.IndexedSlices(change, ids))
+
+
+def clip(optimizer: Any, grads: Sequence[Any], clip_dense: Callable[..., Any]) -> Sequence[Any]:
+    """The gradients as `clip_dense`, the method of the optimizer's base class, clips dense ones.
+
+    Once its ids are distinct, the norms of an `IndexedSlices` are those of its values.
+    """
+    if not (optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue):
+        return grads
+    grads = [distinct(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
+    clipped = clip_dense([g.values if isinstance(g, tf.IndexedSlices) else g for g in grads])
+    return [
+        tf.IndexedSlices(c, g.indices, g.dense_shape) if isinstance(g, tf.IndexedSlices) else c
+        for g, c in zip(grads, clipped, strict=True)
+    ]
+
+
+def decay(
+    optimizer: Any, variable: tf.Variable, learning_rate: tf.Tensor, ids: tf.Tensor | None
+) -> None:
+    """Applies the optimizer's weight decay to the rows of distinct `ids` [u], or to all rows."""
+    if optimizer.weight_decay is None or not optimizer._use_weight_decay(variable):
+        return
+    factor = tf.cast(optimizer.weight_decay, variable.dtype)
+    if ids is None:
+        variable.assign_sub(variable * factor * learning_rate)
+    else:
+        subtract_from_rows(variable, ids, gather_rows(variable, ids) * factor * learning_rate)
+
+
+def beta_powers(optimizer: Any, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
+    """beta_1^t and beta_2^t of a Keras Adam in its step t."""
+    step = tf.cast(optimizer.iterations + 1, dtype)
+    return (
+        tf.pow(tf.cast(optimizer.beta_1, dtype), step),
+        tf.pow(tf.cast(optimizer.beta_2, dtype), step),
+    )
+
+
+def refuse(optimizer: Any, given: Any, argument: str, reason: str) -> None:
+    """Raises if an argument that the optimizer cannot do right was given.
+
+    Raises:
+      ValueError: naming the argument and its value.
+    """
+    if given:
+        name = type(optimizer).__name__
+        raise ValueError(f"{name} does not support {argument}, got {given!r}: {reason}")
+
+
+def refuse_constraint(variable: Any) -> None:
+    """Raises if a variable that has a sparse gradient has a constraint.
+
+    Raises:
+      ValueError: naming the variable and its constraint.
+    """
+    if variable.constraint is not None:
+        raise ValueError(
+            f"variable {variable.name!r} has a sparse gradient, which moves some of its rows, "
+            f"and a constraint, which moves all of them: {variable.constraint!r}"
+        )

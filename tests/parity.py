@@ -1,0 +1,188 @@
+"""What is tested against stock TensorFlow, in which version: `python -m tests.parity` prints it.
+
+A test says what it covers with a marker,
+
+    @pytest.mark.parity("max_norm 0.0", "v1", "v2")
+
+a row of `ROWS` and columns of `COLUMNS`. Without columns, it is the version that the test is
+parametrized with, an argument named `version`, `fusion_version` or `do_fusion`. The table is made
+from the markers alone, so that nothing stands there that no test covers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import pytest
+
+#: The rows by group, in the order of the table.
+ROWS: dict[str, tuple[str, ...]] = {
+    "Tables": (
+        "a Variable",
+        "a Tensor",
+        "a list of Variables",
+        "a list of Tensors",
+        "Variables and Tensors in one list",
+        "a ShardedVariable",
+        "a PartitionedVariable",
+        "a v1 reference variable",
+        "a table of unknown shape",
+        "float32 tables",
+        "float64 tables",
+        "float16 tables",
+        "bfloat16 tables",
+        "partition_strategy div",
+        "partition_strategy mod",
+        "shards of different sizes",
+        "more shards than rows",
+        "NaN and inf in the table",
+    ),
+    "Ids": (
+        "int32 ids",
+        "int64 ids",
+        "ids of rank 1",
+        "ids of rank 2",
+        "ids of rank 3 and more",
+        "ids of unknown rank",
+        "ragged ids",
+        "rows in any order",
+        "repeated ids",
+        "negative ids",
+        "bags of up to 1000 ids",
+        "no ids at all",
+        "no rows at all",
+        "all rows empty",
+    ),
+    "Weights": (
+        "SparseTensor weights",
+        "Tensor weights",
+        "RaggedTensor weights",
+        "weights that are 0 or negative",
+        "NaN and inf among the weights",
+    ),
+    "Options": (
+        "combiner sum",
+        "combiner mean",
+        "combiner sqrtn",
+        "max_norm",
+        "max_norm 0.0",
+        "max_norm below 0",
+        "default_id 0",
+        "another default_id",
+        "no default_id",
+        "no pruning",
+        "no filling",
+    ),
+    "Results": (
+        "the same bits, forward and gradient",
+        "weighted and clipped within rounding",
+        "gradients of weights",
+        "gradients with distinct ids",
+        "two runs with the same bits",
+    ),
+    "Execution": ("eager", "tf.function", "v1 sessions"),
+}
+
+#: The versions of the lookups, and stock graphs rewritten by the pass.
+COLUMNS = ("v1", "v2", "pass")
+
+#: In place of "pass": tests that the pass leaves such lookups alone.
+UNFUSED = "unfused"
+
+Cell: TypeAlias = tuple[str, str]
+Coverage: TypeAlias = Mapping[Cell, Iterable[str]]
+
+_ARGUMENTS = ("version", "fusion_version", "do_fusion")
+
+_HEAD = """# What is tested against stock TensorFlow
+
+Made from the tests by `make parity`; the tests fail if it is not current. *yes*: tests compare
+with stock TensorFlow, or show that both raise. *left to stock*: tests show that the pass leaves
+such lookups as they are. *no*: no test covers it. Below each table are the tests.
+"""
+
+
+class _Collector:
+    """A pytest plugin that reads the markers of all tests."""
+
+    def __init__(self) -> None:
+        self.coverage: dict[Cell, set[str]] = defaultdict(set)
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            for marker in item.iter_markers("parity"):
+                row, *columns = marker.args
+                for column in columns or _versions(item):
+                    self.coverage[_checked(item, row, column)].add(_name(item))
+
+
+def _versions(item: pytest.Item) -> list[str]:
+    """The version that the test is parametrized with."""
+    arguments = item.callspec.params if hasattr(item, "callspec") else {}
+    found = [arguments[name] for name in _ARGUMENTS if arguments.get(name) in COLUMNS]
+    if not found:
+        raise pytest.UsageError(f"{item.nodeid}: the parity marker needs columns")
+    return found
+
+
+def _checked(item: pytest.Item, row: Any, column: Any) -> Cell:
+    if not any(row in rows for rows in ROWS.values()) or column not in (*COLUMNS, UNFUSED):
+        raise pytest.UsageError(f"{item.nodeid}: the parity table has no place {row!r}, {column!r}")
+    return row, column
+
+
+def _name(item: pytest.Item) -> str:
+    """The test, without what it is parametrized with, but for a parameter that it is named by."""
+    area = item.callspec.params.get("area") if hasattr(item, "callspec") else None
+    return item.nodeid.partition("[")[0] + (f"[{area}]" if area else "")
+
+
+def collect() -> Coverage:
+    """The tests of each cell.
+
+    Raises:
+      RuntimeError: the tests cannot be collected; the message is pytest's.
+    """
+    collector, output = _Collector(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        status = pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider"], [collector])
+    if status != pytest.ExitCode.OK:
+        raise RuntimeError(output.getvalue())
+    return collector.coverage
+
+
+def table(coverage: Coverage) -> str:
+    """The tables and their tests in Markdown."""
+    parts = [_HEAD]
+    for group, rows in ROWS.items():
+        parts.append(f"## {group}\n\n| | {' | '.join(COLUMNS)} |\n|---|{'---|' * len(COLUMNS)}\n")
+        for row in rows:
+            parts.append(f"| {row} | {' | '.join(_cell(coverage, row, c) for c in COLUMNS)} |\n")
+        parts.append("\n")
+        parts += [_tests(coverage, row) for row in rows]
+    return "".join(parts).rstrip() + "\n"
+
+
+def _cell(coverage: Coverage, row: str, column: str) -> str:
+    if (row, column) in coverage:
+        return "yes"
+    return "left to stock" if column == "pass" and (row, UNFUSED) in coverage else "no"
+
+
+def _tests(coverage: Coverage, row: str) -> str:
+    """The tests of a row, and for which columns they are."""
+    columns = defaultdict(list)
+    for column in (*COLUMNS, UNFUSED):
+        for name in coverage.get((row, column), ()):
+            columns[name].append(column)
+    lines = [f"  - `{name}`: {', '.join(found)}\n" for name, found in sorted(columns.items())]
+    return "".join([f"- {row}\n", *lines])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table(collect()))

@@ -1,0 +1,55 @@
+"""Shards on different devices: two logical CPUs, in a process of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from fusion.lookup import VERSIONS
+
+PROGRAM = """
+import numpy as np
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 3)
+
+import fusion
+from fusion.lookup import VERSIONS
+
+rows = np.random.default_rng(0).standard_normal((20, 4)).astype(np.float32)
+shards = []
+for device, part in enumerate(np.array_split(rows, 2)):
+    with tf.device(f"CPU:{device + 1}"):
+        shards.append(tf.Variable(part))
+assert [shard.device[-5:] for shard in shards] == ["CPU:1", "CPU:2"]
+ids = tf.SparseTensor(
+    [[0, 0], [0, 1], [2, 0], [2, 1]], tf.constant([3, 17, 3, 11], tf.int64), [4, 2]
+)
+
+
+def step(lookup):
+    with tf.GradientTape() as tape:
+        result = lookup(shards, ids)
+    return [result, *map(tf.convert_to_tensor, tape.gradient(result, shards))]
+
+
+expected = step(tf.compat.v1.nn.safe_embedding_lookup_sparse)
+for version in VERSIONS:
+    def fused(shards, ids):
+        return fusion.fused_safe_embedding_lookup_sparse(shards, ids, fusion_version=version)
+
+    function = tf.function(lambda: step(fused))
+    for actual in (step(fused), function()):
+        for ours, stock in zip(actual, expected, strict=True):
+            np.testing.assert_array_equal(ours, stock)
+    print(version, "same")
+"""
+
+
+def test_shards_on_two_devices_give_stocks_numbers():
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-2:] == [VERSIONS[-1], "same"]
