@@ -14,6 +14,7 @@ import tf_keras
 
 from fusion.feature_column import embedding_column
 from fusion.feature_column.dense_features import DenseFeatures
+from fusion.optimizers.keras3 import LazyAdam
 from tests.feature_column.dense_layers import (
     assert_close,
     embedding,
@@ -233,6 +234,16 @@ def test_training_gives_the_numbers_of_stock_columns_in_tf_keras(optimizer: str)
         results.append([variable.numpy() for variable in layer.trainable_weights])
     for ours, theirs in zip(*results, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
+
+
+def test_a_lazy_optimizer_leaves_other_rows_alone() -> None:
+    model = keras.Sequential([our_layer([embedding(identity("id"))]), keras.layers.Dense(1)])
+    model.compile(LazyAdam(0.1), "mse")
+    for ids in ([[1], [2]], [[2], [5]], [[5], [7]]):
+        before = model.layers[0].weights[0].numpy() if model.built else initializer((10, 4)).numpy()
+        model.fit({"id": tf.constant(ids)}, np.ones((2, 1)), verbose=0)
+        moved = (model.layers[0].weights[0].numpy() != before).any(axis=1)
+        assert np.flatnonzero(moved).tolist() == [row for (row,) in ids]
 
 
 def test_sparse_ragged_and_list_features_train() -> None:
