@@ -29,8 +29,9 @@ except ImportError:  # no public name, so it may move
 
 
 _AGGREGATIONS = ("concat", "stack")
-#: Stock embedding columns, and the fused ones, which are subclasses of them.
-_FUSED: dict[type, Any] = {
+_EMBEDDING = (stock.EmbeddingColumn, stock.SharedEmbeddingColumn)
+#: The fused column of each stock one.
+_FUSED: dict[Any, Any] = {
     stock.EmbeddingColumn: FusedEmbeddingColumn,
     stock.SharedEmbeddingColumn: FusedSharedEmbeddingColumn,
 }
@@ -154,7 +155,7 @@ class DenseFeatures(keras.layers.Layer):
 
     def _evaluate(self, column: Any, features: Any) -> tf.Tensor:
         """The tensor of one column."""
-        if isinstance(column, tuple(_FUSED)) and column.use_safe_embedding_lookup:
+        if isinstance(column, _EMBEDDING) and column.use_safe_embedding_lookup:
             ids = single_ids(column.categorical_column, features, self._state)
             if ids is not None:
                 fused = isinstance(column, FusedColumn)

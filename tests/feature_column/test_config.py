@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fusion.feature_column import FusedEmbeddingColumn, embedding_column
+from fusion.feature_column import FusedEmbeddingColumn, embedding_column, shared_embeddings
 from fusion.feature_column.config import from_configs, to_configs
 from fusion.feature_column.dense_features import DenseFeatures
 from tests.feature_column.dense_layers import WORDS, fc, identity, initializer
@@ -186,9 +186,12 @@ def test_a_column_class_of_somebody_else() -> None:
     assert DenseFeatures([made])({"x": tf.constant([1.5])}).numpy().tolist() == [[3.0]]
 
 
-def test_columns_that_share_a_table(tmp_path: Any) -> None:
+@pytest.mark.parametrize("do_fusion", [None, "v2"])
+def test_columns_that_share_a_table(do_fusion: str | None, tmp_path: Any) -> None:
     with tf.Graph().as_default():
-        shared = fc.shared_embeddings([identity("a"), identity("b")], 3, combiner="sum")
+        shared = shared_embeddings(
+            [identity("a"), identity("b")], 3, combiner="sum", do_fusion=do_fusion
+        )
     other = embedding_column(identity("c"), 3, do_fusion="v2")
     inputs = {name: keras.Input((2,), dtype="int64", name=name) for name in "abc"}
     model = keras.Model(inputs, DenseFeatures([other, *shared])(inputs))
@@ -198,5 +201,6 @@ def test_columns_that_share_a_table(tmp_path: Any) -> None:
     assert_same_bits(loaded(batch).numpy(), model(batch).numpy())
     assert len(loaded.weights) == 2
     one, two, three = loaded.layers[-1]._columns.given
+    assert (type(one), type(two)) == (type(shared[0]), type(shared[1]))
     assert one.shared_embedding_column_creator is two.shared_embedding_column_creator
     assert type(three) is FusedEmbeddingColumn

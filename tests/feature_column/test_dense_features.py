@@ -188,40 +188,38 @@ def test_two_vocabularies_of_one_feature_keep_apart() -> None:
     compare([embedding(vocabulary("word")), fc.indicator_column(other)])
 
 
-def function_of(layer: Any, kind: str) -> Any:
-    """The layer's concrete function of the feature of a kind."""
-    name = CATEGORICAL[kind]().key
-    layer({name: features()[name]})
-    return tf.function(lambda x: layer({name: x})).get_concrete_function(features()[name])
+def function_of(layer: Any, *names: str) -> Any:
+    """The layer's concrete function of features."""
+    batch = {name: features()[name] for name in names}
+    layer(batch)
+    return tf.function(layer).get_concrete_function(batch)
 
 
 @pytest.mark.parametrize("do_fusion", [None, *VERSIONS])
 @pytest.mark.parametrize("kind", ["identity", "identity with default", "hash of words"])
 def test_single_ids_take_no_sparse_detour(kind: str, do_fusion: str | None) -> None:
     columns = [embedding(CATEGORICAL[kind]())]
-    types = op_types(function_of(our_layer(columns, do_fusion=do_fusion), kind))
+    name = CATEGORICAL[kind]().key
+    types = op_types(function_of(our_layer(columns, do_fusion=do_fusion), name))
     assert "ResourceGather" in types
     assert ("UniqueWithCountsV3" in types) == (do_fusion is not None)
     detour = {"NotEqual", "Where", "GatherNd", "SparseFillEmptyRows", "SparseReshape"}
     assert not detour & set(types)
-    stock = op_types(function_of(stock_layer(columns), kind))
+    stock = op_types(function_of(stock_layer(columns), name))
     assert detour <= set(stock)
     assert len(types) < len(stock) * 0.75
 
 
 def test_do_fusion_is_for_stock_columns() -> None:
+    def types(columns: Any, **options: Any) -> set[str]:
+        return set(op_types(function_of(our_layer(columns, **options), "sparse")))
+
     columns = [embedding(identity("sparse"))]
-    x = features()["sparse"]
-
-    def types(layer: Any) -> set[str]:
-        layer({"sparse": x})
-        call = tf.function(lambda x: layer({"sparse": x}))
-        return set(op_types(call.get_concrete_function(x)))
-
-    assert not set(OP_NAMES) & types(our_layer(columns))
-    assert "FusedEmbeddingSparsePostLookUpV2" in types(our_layer(columns, do_fusion="v2"))
+    assert not set(OP_NAMES) & types(columns)
+    for version, op in (("v1", "FusedEmbeddingSparsePostLookUp"), ("v2", "UniqueWithCountsV3")):
+        assert op in types(columns, do_fusion=version)
     fused = [embedding_column(identity("sparse"), 4, do_fusion="v2")]
-    assert "FusedEmbeddingSparsePostLookUpV2" in types(our_layer(fused))
+    assert types(fused, do_fusion="v1") == types(fused) == types(columns, do_fusion="v2")
 
 
 @pytest.mark.parametrize(("rows", "compiled"), [(0, False), (0, True), (1, True)])
@@ -269,15 +267,19 @@ def test_a_feature_of_the_wrong_dtype(make: Any, column: Any, feature: Any) -> N
         make([embedding(column)])({"x": tf.constant(feature)})
 
 
-def test_tables_that_are_shared() -> None:
+@pytest.mark.parametrize("do_fusion", [None, "v2"])
+def test_tables_that_are_shared(do_fusion: str | None) -> None:
     with tf.Graph().as_default():  # TensorFlow refuses to make such columns outside of a graph
         shared = fc.shared_embeddings(
             [identity("id"), identity("several"), identity("sparse")], 4, initializer=initializer
         )
-    ours = run(our_layer(shared), features(), compiled=True)
+    layer = our_layer(shared, do_fusion=do_fusion)
+    ours = run(layer, features(), compiled=True)
     alone = [embedding(identity(name)) for name in ("id", "several", "sparse")]
     separate = run(stock_layer(alone), features(), compiled=True)
     assert ours.names == ["id_several_sparse_shared_embedding"]
+    sparse_ops = function_of(layer, *features())
+    assert ("PruneInvalidAndFillEmptyRows" in op_types(sparse_ops)) == (do_fusion is not None)
     assert_same_bits(ours.output, separate.output)
     ((ids, gradient),) = ours.gradients.values()
     expected = sum(dense for _, dense in separate.gradients.values())
