@@ -33,6 +33,7 @@ _MAKERS: dict[str, Callable[[Case], Any]] = {
     "fed": lambda case: None,
 }
 
+
 @dataclass(frozen=True)
 class Outcome:
     """What a lookup gave.
