@@ -38,7 +38,8 @@ test-oldest: $(OLDEST_VENV)/.installed ## Run the tests with the oldest dependen
 # A mismatch ends with a program that shows it. FUZZ_SECONDS=600 stops after about that time; other
 # examples are drawn each time.
 fuzz: $(VENV)/.installed ## Compare 100,000 random lookups with stock TensorFlow, which takes an hour or two
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -s tests/differential/test_lookups.py
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -s -o faulthandler_timeout=0 \
+		tests/differential/test_lookups.py
 
 parity: $(VENV)/.installed ## Write docs/parity.md: what the tests compare with stock TensorFlow
 	$(BIN)/python -m tests.parity > docs/parity.new && mv docs/parity.new docs/parity.md
