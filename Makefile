@@ -20,7 +20,7 @@ OLDEST := tensorflow==2.18.0 tf_keras==2.18.0 keras==3.6.0 numba==0.62.0 numpy==
 	networkx==3.2 click==8.1.0 rich==13.0.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest soak lint clean
+.PHONY: help demo test test-oldest fuzz soak parity lint clean
 
 help: ## Show this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -34,6 +34,14 @@ test: lint ## Run the linters and the tests
 
 test-oldest: $(OLDEST_VENV)/.installed ## Run the tests with the oldest dependencies supported
 	$(OLDEST_VENV)/bin/python -m pytest
+
+# A mismatch ends with a program that shows it. FUZZ_SECONDS=600 stops after about that time; other
+# examples are drawn each time.
+fuzz: $(VENV)/.installed ## Compare 100,000 random lookups with stock TensorFlow, which takes an hour or two
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -s tests/differential/test_lookups.py
+
+parity: $(VENV)/.installed ## Write docs/parity.md: what the tests compare with stock TensorFlow
+	$(BIN)/python -m tests.parity > docs/parity.new && mv docs/parity.new docs/parity.md
 
 soak: $(VENV)/.installed ## Run the long checks: many threads, a million calls, every kernel's memory
 	$(BIN)/python -m tests.soak

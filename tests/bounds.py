@@ -68,7 +68,8 @@ class Bounds:
         self.divisor = np.where(divisor[self.combiner] == 0, 1, divisor[self.combiner])
         self.counts = np.maximum(np.bincount(self.rows, minlength=self.batch), 1).astype(np.float64)
         self.lost = self._per_bag(overflowing[self.values]) > 0
-        self.lost |= np.isfinite(squares) & (squares > self.most)
+        sums = self._per_bag(self.clipped[self.values] * self.used[:, None])
+        self.lost |= self._overflows(squares) | self._overflows(sums).any(axis=1)
         if self.combiner == "mean":
             # Weights that cancel out leave fewer digits of their sum, or none.
             self.counts *= np.where(total > signed, total / np.maximum(signed, 1e-300), 1)
@@ -79,9 +80,8 @@ class Bounds:
         total = self._per_bag(
             self.clipped[self.values] * (self.used / self.divisor[self.rows])[:, None]
         )
-        largest = total * np.maximum(self.divisor, 1)[:, None]
         lengths = self.counts[:, None]
-        return self._bound(lengths, lengths * total, largest, self.lost[:, None])
+        return self._bound(lengths, lengths * total, self.lost[:, None])
 
     def table_gradient(self, top_grad: Array) -> Array:
         """[rows, D], from the gradient [batch, D] of the result."""
@@ -92,13 +92,14 @@ class Bounds:
         if self.max_norm is not None:
             lengths = lengths + self.table.shape[1]
         total = _sums(self.values, lengths[:, None] * terms, len(self.table))
-        largest = total
+        lost = self._overflows(total)
         if self.max_norm is not None:
             unit = self.magnitudes / np.maximum(self.norms, 1e-300)
             along = (unit * total).sum(1, keepdims=True)
             total = self.scale * (total + (self.scale < 1) * unit * along)
-        lost = _sums(self.values, self.lost[self.rows], len(self.table)) > 0
-        return self._bound(lengths.sum(), total, largest, (lost | self.overflowing)[:, None])
+        of_bags = _sums(self.values, self.lost[self.rows], len(self.table)) > 0
+        lost |= (of_bags | self.overflowing)[:, None]
+        return self._bound(lengths.sum(), total, lost)
 
     def weights_gradient(self, top_grad: Array) -> Array:
         """[nnz], likewise."""
@@ -112,16 +113,20 @@ class Bounds:
         if self.combiner == "sqrtn":
             terms = terms + (through / self.divisor**2)[self.rows] * self.used
         lengths = self.table.shape[1] + self.counts[self.rows]
-        return self._bound(lengths, lengths * terms, through[self.rows], self.lost[self.rows])
+        lost = self.lost[self.rows] | self._overflows(through)[self.rows]
+        return self._bound(lengths, lengths * terms, lost)
 
     def _per_bag(self, terms: Array) -> Array:
         return _sums(self.rows, terms, self.batch)
 
-    def _bound(self, lengths: Array, scaled: Array, largest: Array, lost: Array) -> Array:
-        """From n, n sum |terms|, what may overflow on the way, and what holds no digits."""
-        overflows = np.isfinite(largest) & (largest > self.most)
+    def _overflows(self, sums: Array) -> Array:
+        """Where sums of finite terms have no place in the dtypes."""
+        return np.isfinite(sums) & (sums > self.most)
+
+    def _bound(self, lengths: Array, scaled: Array, lost: Array) -> Array:
+        """From n, n sum |terms|, and where rounding decides everything."""
         bound = np.where(np.isfinite(scaled), self.eps * scaled + self.step * lengths, np.nan)
-        return np.where(overflows | lost, np.inf, bound)
+        return np.where(lost, np.inf, bound)
 
 
 def _sums(places: Array, terms: Array, count: int) -> Array:

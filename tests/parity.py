@@ -102,8 +102,8 @@ _ARGUMENTS = ("version", "fusion_version", "do_fusion")
 _HEAD = """# What is tested against stock TensorFlow
 
 Made from the tests by `make parity`; the tests fail if it is not current. *yes*: tests compare
-with stock TensorFlow, or show that both raise. *left to stock*: tests show that the pass leaves such
-lookups as they are. *no*: no test covers it. Below each table are the tests.
+with stock TensorFlow, or show that both raise. *left to stock*: tests show that the pass leaves
+such lookups as they are. *no*: no test covers it. Below each table are the tests.
 """
 
 

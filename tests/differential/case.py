@@ -103,6 +103,12 @@ class Case:
         """Whether the lookup has the bits of stock TensorFlow."""
         return self.weights is None and self.max_norm is None
 
+    @property
+    def has_exact_gradient(self) -> bool:
+        """Whether the table's gradient has, too; v1 rounds half types once per entry."""
+        is_half = self.dtype in ("float16", "bfloat16")
+        return self.is_exact and not (is_half and self.version == "v1")
+
 
 @dataclass(frozen=True)
 class Arrays:

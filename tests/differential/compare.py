@@ -59,10 +59,7 @@ def _check(case: Case, lookup: Lookup) -> bool:
     )
     for ids in actual.ids:
         assert len(np.unique(ids)) == len(ids), f"ids of the gradient repeat: {ids}"
-    if case.is_exact:
-        _check_bits(case, actual, expected)
-    else:
-        _check_bounds(case, actual, expected)
+    _check_numbers(case, actual, expected)
     if case.is_repeated:
         again = outcome(case, lookup)
         assert again.to_bytes() == actual.to_bytes(), "the second run gives other bits"
@@ -77,14 +74,7 @@ def _check_raises(case: Case, lookup: Lookup, expected: Exception) -> None:
     raise AssertionError(f"stock raises {type(expected).__name__}: {expected}")
 
 
-def _check_bits(case: Case, actual: Outcome, expected: Outcome) -> None:
-    _assert_same_bits("output", actual.output, expected.output)
-    # Stock TensorFlow leaves the gradient of no entries at all uninitialised.
-    of_table = expected.table if len(_Entries(case).values) else np.zeros_like(expected.table)
-    _assert_same_bits("table's gradient", actual.table, of_table)
-
-
-def _check_bounds(case: Case, actual: Outcome, expected: Outcome) -> None:
+def _check_numbers(case: Case, actual: Outcome, expected: Outcome) -> None:
     entries, arrays = _Entries(case), case.arrays
     bounds = Bounds(
         arrays.table,
@@ -95,16 +85,26 @@ def _check_bounds(case: Case, actual: Outcome, expected: Outcome) -> None:
         case.max_norm,
         case.bags,
     )
-    flat = (case.bags, case.dim)
-    _assert_within(
-        "output", actual.output.reshape(flat), expected.output.reshape(flat), bounds.output()
-    )
-    of_table = bounds.table_gradient(arrays.top_grad)
-    _assert_within("table's gradient", actual.table, expected.table, of_table)
     of_weights = np.zeros(len(entries.kept))
     if case.weights:
         kept = entries.kept.sum()
         of_weights[entries.kept] = bounds.weights_gradient(arrays.top_grad)[:kept]
+    # Stock TensorFlow leaves the gradient of no entries at all uninitialised.
+    has_entries = entries.kept.any() or (case.fill and case.bags)
+    of_table = expected.table if has_entries else np.zeros_like(expected.table)
+    flat = (case.bags, case.dim)
+    _assert_within(
+        "output",
+        actual.output.reshape(flat),
+        expected.output.reshape(flat),
+        None if case.is_exact else bounds.output(),
+    )
+    _assert_within(
+        "table's gradient",
+        actual.table,
+        of_table,
+        None if case.has_exact_gradient else bounds.table_gradient(arrays.top_grad),
+    )
     _assert_within("weights' gradient", actual.weights, expected.weights, of_weights)
 
 
@@ -123,7 +123,9 @@ class _Entries:
         if case.prune:
             self.kept = values >= 0
             if case.weights and case.combiner != "sum":
-                self.kept &= weights > 0
+                # TensorFlow's threads take denormal numbers for 0.
+                smallest = np.finfo(np.float64 if case.dtype == "float64" else np.float32).tiny
+                self.kept &= weights >= smallest
         values, rows, weights = values[self.kept], rows[self.kept], weights[self.kept]
         if case.fill and case.default_id is not None:
             empty = np.setdiff1d(np.arange(case.bags), rows)
@@ -133,23 +135,20 @@ class _Entries:
         self.values, self.rows, self.weights = values, rows, weights
 
 
-def _assert_same_bits(what: str, actual: Array, expected: Array) -> None:
-    """Equal dtypes and bits, but that zeros may differ in sign and NaNs in payload."""
+def _assert_within(what: str, actual: Array, expected: Array, bound: Array | None) -> None:
+    """Within the bound, or not finite in the same way; anything where the bound is inf.
+
+    Without a bound the bits are equal, but that zeros may differ in sign and NaNs in payload.
+    """
     assert actual.dtype == expected.dtype, f"{what} has dtype {actual.dtype}, not {expected.dtype}"
     same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
-    assert same.all(), f"{what}: {_first(~same, actual, expected)}"
-
-
-def _assert_within(what: str, actual: Array, expected: Array, bound: Array) -> None:
-    """Within the bound, or not finite in the same way; anything where the bound is inf."""
-    assert actual.dtype == expected.dtype, f"{what} has dtype {actual.dtype}, not {expected.dtype}"
-    same = (actual == expected) | (np.isnan(actual) & np.isnan(expected)) | np.isposinf(bound)
-    error = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
-    same |= error <= bound
+    if bound is not None:
+        error = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
+        same |= np.isposinf(bound) | (error <= bound)
     assert same.all(), f"{what}: {_first(~same, actual, expected, bound)}"
 
 
-def _first(bad: Array, actual: Array, expected: Array, bound: Array = None) -> str:
+def _first(bad: Array, actual: Array, expected: Array, bound: Array | None) -> str:
     """How many elements are bad, and the first of them."""
     place = tuple(int(axis[0]) for axis in np.nonzero(bad))
     text = f"{bad.sum()} of {bad.size} elements differ, first {list(place)}: "

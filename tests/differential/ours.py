@@ -24,7 +24,7 @@ def lookup(case: Case, table: Any, ids: Any, weights: Any) -> tf.Tensor:
         return rewritten.lookup(case, table, ids, weights)
     if weights is not None:
         weights = _weights(case, ids, weights)
-    options = {
+    options: dict[str, Any] = {
         "partition_strategy": case.strategy,
         "combiner": case.combiner,
         "max_norm": case.max_norm,

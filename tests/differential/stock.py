@@ -1,4 +1,4 @@
-"""Stock TensorFlow's numbers for a case: its own lookup, or the same thing put together from its ops."""
+"""Stock TensorFlow's numbers for a case: its own lookup, or the same composed of its ops."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ MOST_IDS = 1000
 
 
 @st.composite
-def cases(draw: st.DrawFn, **fixed: Any) -> Case:
+def cases(draw: st.DrawFn, /, **fixed: Any) -> Case:
     """Any lookup; keyword arguments replace the strategies of fields."""
 
     def field(name: str, strategy: st.SearchStrategy[Any]) -> Any:
@@ -74,12 +74,14 @@ def tables(mode: str, rows: int, shards: int, strategy: str) -> st.SearchStrateg
     kinds = ["variables", "tensors", "mixed"]
     if shards == 1:
         kinds = ["variable", "tensor", *kinds]
-    if strategy == "div":
-        kinds.append("sharded" if mode != "session" else "partitioned")
+    if strategy == "div" and mode != "session":
+        kinds.append("sharded")
+    if strategy == "div" and mode == "session":
+        kinds += ["partitioned"] * len(kinds)
+    if mode == "session" and shards == 1:
+        kinds += ["ref"] * len(kinds)
     if mode != "eager":
         kinds.append("fed")
-    if mode == "session" and shards == 1:
-        kinds.append("ref")
     return st.sampled_from(kinds).filter(lambda kind: kind != "partitioned" or shards <= rows)
 
 
