@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -40,9 +41,9 @@ def item(name, *markers, **parameters):
     return test
 
 
-def collected(*items):
+def collected(*items: Any):
     collector = Collector()
-    collector.pytest_collection_modifyitems(items)
+    collector.pytest_collection_modifyitems(list(items))
     return collector.coverage
 
 
