@@ -1,6 +1,7 @@
 """Fused embedding lookups for stock TensorFlow: ops, feature columns and a graph rewriter.
 
-Importing this package registers its ops with TensorFlow and does nothing else.
+Importing this package registers its ops with TensorFlow, its columns and its layer with those who
+read them from files, and does nothing else.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fusion import ops
+from fusion import feature_column, ops
 from fusion.lookup import (
     fused_embedding_lookup_sparse,
     fused_embedding_lookup_sparse_v2,
@@ -17,7 +18,7 @@ from fusion.lookup import (
 from fusion.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fusion import feature_column, optimizers
+    from fusion import optimizers
     from fusion.saved_model import fuse_saved_model
 
 __all__ = [
@@ -32,7 +33,6 @@ __all__ = [
 
 #: Public names that cost something to import, and where they live.
 _LAZY: dict[str, tuple[str, str | None]] = {
-    "feature_column": ("fusion.feature_column", None),
     "optimizers": ("fusion.optimizers", None),
     "fuse_saved_model": ("fusion.saved_model", "fuse_saved_model"),
 }

@@ -30,7 +30,9 @@ def without_trailing_spaces(text):
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
-@pytest.mark.parametrize(("path", "at_least"), [("README.md", 5), ("docs/columns.md", 3)])
+@pytest.mark.parametrize(
+    ("path", "at_least"), [("README.md", 5), ("docs/columns.md", 3), ("docs/keras.md", 2)]
+)
 def test_the_examples_work_and_print_what_is_shown(path, at_least, tmp_path):
     page = (ROOT / path).read_text()
     for code in blocks(page, "python"):

@@ -1,0 +1,198 @@
+"""`DenseFeatures` for Keras 3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.feature_column import feature_column_v2 as stock
+from tensorflow.python.ops import control_flow_util
+
+from fusion.feature_column.config import from_configs, to_configs
+from fusion.feature_column.embedding import FusedEmbeddingColumn
+from fusion.feature_column.fused import FusedColumn
+from fusion.feature_column.inputs import as_tensors, batch_size, check_given, feature_names
+from fusion.feature_column.layer_state import LayerState, scope_name, without_checkpoint
+from fusion.feature_column.shared import FusedSharedEmbeddingColumn
+from fusion.feature_column.single_ids import embed, single_ids
+from fusion.lookup import VERSIONS
+
+try:
+    from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+except ImportError:  # no public name, so it may move
+
+    def in_symbolic_scope() -> bool:
+        """Whether Keras is after the shape of results only."""
+        return False
+
+
+_AGGREGATIONS = ("concat", "stack")
+#: Stock embedding columns, and the fused ones, which are subclasses of them.
+_FUSED: dict[type, Any] = {
+    stock.EmbeddingColumn: FusedEmbeddingColumn,
+    stock.SharedEmbeddingColumn: FusedSharedEmbeddingColumn,
+}
+
+
+class _Columns:
+    """The columns of a layer in stock's order; hidden in an object of its own.
+
+    Keras and TensorFlow would take the tuples that columns are apart to track what is in them.
+    """
+
+    def __init__(self, feature_columns: Any, do_fusion: str | None) -> None:
+        self.given = tuple(stock._normalize_feature_columns(feature_columns))
+        for column in self.given:
+            if not isinstance(column, stock.DenseColumn):
+                raise ValueError(
+                    f"feature_columns must be dense columns, wrap a categorical column with "
+                    f"embedding_column or indicator_column; got {column}"
+                )
+        self.used = tuple(_used(column, do_fusion) for column in self.given)
+        self.sizes = tuple(column.variable_shape.num_elements() for column in self.given)
+        self.names = feature_names(self.given)
+
+
+def _used(column: Any, do_fusion: str | None) -> Any:
+    """The column that the layer evaluates in place of a given one."""
+    if type(column) in _FUSED:
+        column = _FUSED[type(column)].of(column, do_fusion)
+    return without_checkpoint(column)  # the table has been read when it was created
+
+
+@keras.saving.register_keras_serializable(package="fusion")
+class DenseFeatures(keras.layers.Layer):
+    """A layer that makes one dense tensor of feature columns, for Keras 3.
+
+    What `tf_keras.layers.DenseFeatures` is for Keras 2: the columns' tensors side by side, sorted
+    by the columns' names. Embedding columns whose feature has one value per row are looked up
+    without a sparse tensor; the numbers are the same.
+
+    Call it with a dict of tensors by feature name (other entries are ignored): Tensors [B] or
+    [B, k], SparseTensors, RaggedTensors, or KerasTensors of them. In a dense categorical feature
+    -1 and "" mean "missing". A list feature may be given as `<name>__values` [n] or [n, 1] and
+    `<name>__offsets`, the place in values where each row starts: [B, 1], or [B], or [B + 1] with n
+    at its end. [B] and [B + 1] are told apart by the other features' number of rows; without any
+    they are [B].
+
+    Args:
+      feature_columns: dense columns, of `tf.feature_column` or of this package.
+      aggregation: "concat" for a result [B, sum of sizes], "stack" for [B, columns, D] of columns
+        that all have the size D.
+      do_fusion: "v1" or "v2" to look up stock embedding columns with fused ops too; None leaves
+        them as they are.
+      **kwargs: of a Keras layer, e.g. `name`, `trainable`.
+
+    Raises:
+      ValueError: items that are no dense columns; two of one name; sizes that cannot be stacked;
+        an unknown `aggregation` or `do_fusion`; another Keras backend than TensorFlow. When
+        called: a missing feature, XLA compilation.
+      tf.errors.InvalidArgumentError: when called, an id outside its table, or offsets that are no
+        row starts.
+    """
+
+    def __init__(
+        self,
+        feature_columns: Any,
+        *,
+        aggregation: str = "concat",
+        do_fusion: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if keras.backend.backend() != "tensorflow":
+            raise ValueError(
+                f"DenseFeatures needs Keras's backend tensorflow, got {keras.backend.backend()}"
+            )
+        if aggregation not in _AGGREGATIONS:
+            raise ValueError(f"aggregation must be one of {_AGGREGATIONS}, got {aggregation!r}")
+        if do_fusion is not None and do_fusion not in VERSIONS:
+            raise ValueError(f"do_fusion must be None or one of {VERSIONS}, got {do_fusion!r}")
+        super().__init__(autocast=False, **kwargs)
+        self.supports_jit = False
+        self.aggregation = aggregation
+        self.do_fusion = do_fusion
+        self._columns = _Columns(feature_columns, do_fusion)
+        self._state = LayerState(self)
+        self._is_restored = False
+        if aggregation == "stack" and len(set(self._columns.sizes)) > 1:
+            sizes = {
+                c.name: n for c, n in zip(self._columns.given, self._columns.sizes, strict=True)
+            }
+            raise ValueError(f"aggregation 'stack' needs columns of one size, got {sizes}")
+
+    def build(self, input_shape: Any = None) -> None:
+        """Creates the tables; their shapes follow from the columns alone."""
+        del input_shape
+        self._state.create(self._columns.given, restored=self._is_restored)
+
+    def build_from_config(self, config: Any) -> None:
+        """Creates the tables of a layer whose weights come from a file, not from checkpoints."""
+        self._is_restored = True
+        super().build_from_config(config)
+
+    def call(self, features: Mapping[str, Any]) -> tf.Tensor:
+        """The columns' tensors, float32 [B, sum of sizes] or [B, columns, D]."""
+        if in_symbolic_scope():
+            # Keras wants to know the shape, and does not tell the dtypes of the features.
+            return tf.compat.v1.placeholder(tf.float32, self._output_shape(features))
+        if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            raise ValueError(
+                f"layer {self.name!r} cannot be compiled by XLA: its ops have results of unknown "
+                "shape. Leave out jit_compile=True"
+            )
+        tensors = as_tensors(features, self._columns.names)
+        cache = stock.FeatureTransformationCache(tensors)
+        outputs = []
+        for column, size in zip(self._columns.used, self._columns.sizes, strict=True):
+            with tf.name_scope(scope_name(column.name)):
+                output = self._evaluate(column, cache)
+                outputs.append(tf.reshape(output, [tf.shape(output)[0], size]))
+        stock._verify_static_batch_size_equality(outputs, self._columns.used)
+        return tf.concat(outputs, 1) if self.aggregation == "concat" else tf.stack(outputs, 1)
+
+    def _evaluate(self, column: Any, features: Any) -> tf.Tensor:
+        """The tensor of one column."""
+        if isinstance(column, tuple(_FUSED)) and column.use_safe_embedding_lookup:
+            ids = single_ids(column.categorical_column, features, self._state)
+            if ids is not None:
+                fused = isinstance(column, FusedColumn)
+                return embed(self._state.table(column), ids, column.max_norm, fused)
+        return self._state.bound(column).get_dense_tensor(features, self._state)
+
+    def compute_output_shape(self, input_shape: Mapping[str, Any]) -> tuple[int | None, ...]:
+        """The result's shape, from the shapes of the features."""
+        check_given(input_shape, self._columns.names)
+        batch = batch_size(input_shape, self._columns.names)
+        sizes = self._columns.sizes
+        return (
+            (batch, sum(sizes)) if self.aggregation == "concat" else (batch, len(sizes), sizes[0])
+        )
+
+    def compute_output_spec(self, features: Mapping[str, Any], **_: Any) -> Any:
+        """What Keras puts in place of the result when a model is put together."""
+        return keras.KerasTensor(self._output_shape(features), "float32")
+
+    def _output_shape(self, features: Mapping[str, Any]) -> tuple[int | None, ...]:
+        check_given(features, self._columns.names)
+        return self.compute_output_shape({name: x.shape for name, x in features.items()})
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments; columns as TensorFlow serialises them."""
+        return {
+            **super().get_config(),
+            "feature_columns": to_configs(self._columns.given),
+            "aggregation": self.aggregation,
+            "do_fusion": self.do_fusion,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> DenseFeatures:
+        """A layer from `get_config`'s result.
+
+        Functions that columns contain (`normalizer_fn`, an initializer) are found among Keras's
+        custom objects: registered ones, and those of a `custom_object_scope`.
+        """
+        config = dict(config)
+        return cls(from_configs(config.pop("feature_columns")), **config)

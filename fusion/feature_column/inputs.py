@@ -1,0 +1,151 @@
+"""What a layer of feature columns takes: a dict of tensors, lists also as values and offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.feature_column.feature_column_v2_types import FeatureColumn
+
+#: Suffixes of the two tensors that a list feature may be given as.
+VALUES, OFFSETS = "__values", "__offsets"
+
+
+def walk(column: Any) -> Iterator[Any]:
+    """A column, what it is made from, and so on down to the names of features (str)."""
+    yield column
+    if isinstance(column, FeatureColumn):
+        for parent in column.parents:
+            yield from walk(parent)
+
+
+def feature_names(columns: Iterable[Any]) -> tuple[str, ...]:
+    """Names of the features that columns are made from, sorted."""
+    parts = (part for column in columns for part in walk(column))
+    return tuple(sorted({part for part in parts if isinstance(part, str)}))
+
+
+def check_given(features: Any, names: Iterable[str]) -> None:
+    """Checks that each feature is given once, whatever it is given as.
+
+    Raises:
+      ValueError: `features` is no dict; a feature is missing, given twice or by half.
+    """
+    if not isinstance(features, Mapping):
+        raise ValueError(
+            f"features must be a dict of tensors by name, got {type(features).__name__}"
+        )
+    for name in names:
+        pair = [name + part for part in (VALUES, OFFSETS)]
+        given = [part for part in pair if part in features]
+        if name in features and given == pair:
+            raise ValueError(f"feature {name!r} is given twice: as itself and as {pair}")
+        if name in features or given == pair:
+            continue
+        have = sorted(map(str, features))
+        if given:
+            (missing,) = set(pair) - set(given)
+            raise ValueError(f"feature {name!r} has {given[0]!r} but no {missing!r}, given: {have}")
+        raise ValueError(f"feature {name!r} is missing, given: {have}")
+
+
+def batch_size(shapes: Mapping[str, Any], names: Iterable[str]) -> int | None:
+    """The static number of rows, from the shapes of what is given; None if it is not known."""
+    for name in names:
+        if name in shapes:
+            return shapes[name][0]
+        if len(shapes[name + OFFSETS]) == 2:
+            return shapes[name + OFFSETS][0]
+    return None
+
+
+def as_tensors(
+    features: Mapping[str, Any], names: Iterable[str]
+) -> dict[str, tf.Tensor | tf.SparseTensor]:
+    """The named features as stock columns take them, lists as sparse tensors.
+
+    A feature `name` is given as a Tensor, a SparseTensor or a RaggedTensor of that name, or as
+    `<name>__values` [n] or [n, 1] with `<name>__offsets`, the place in values where each row
+    starts: int32 or int64 [B, 1], or [B], or [B + 1] with n at its end. [B] and [B + 1] are told
+    apart by the number of rows of the other features; without any, they are [B].
+
+    Raises:
+      ValueError: what `check_given` says; shapes or dtypes that no pair can have.
+      tf.errors.InvalidArgumentError: at run time, offsets that are no row starts.
+    """
+    check_given(features, names)
+    single = {name: _as_tensor(features[name]) for name in names if name in features}
+    lists = {
+        name: (features[name + VALUES], features[name + OFFSETS])
+        for name in names
+        if name not in single
+    }
+    for name, (values, offsets) in lists.items():
+        lists[name] = _as_vector(values, name + VALUES), tf.convert_to_tensor(offsets)
+    rows = _rows(single.values(), (offsets for _, offsets in lists.values()))
+    return single | {
+        name: _as_sparse(name, values, offsets, rows) for name, (values, offsets) in lists.items()
+    }
+
+
+def _as_tensor(feature: Any) -> tf.Tensor | tf.SparseTensor:
+    if isinstance(feature, tf.RaggedTensor):
+        return feature.to_sparse()
+    if isinstance(feature, tf.SparseTensor):
+        return feature
+    return tf.convert_to_tensor(feature)
+
+
+def _as_vector(tensor: Any, name: str) -> tf.Tensor:
+    """[n], from [n] or [n, 1]."""
+    if isinstance(tensor, tf.SparseTensor | tf.RaggedTensor):
+        raise ValueError(f"{name!r} must be a Tensor, got {type(tensor).__name__}")
+    tensor = tf.convert_to_tensor(tensor)
+    shape = tensor.shape
+    if shape.rank == 1:
+        return tensor
+    if shape.rank != 2 or shape[1] not in (None, 1):
+        raise ValueError(f"{name!r} must have shape [n] or [n, 1], got {shape}")
+    return tf.reshape(tf.ensure_shape(tensor, [None, 1]), [-1])
+
+
+def _rows(single: Iterable[Any], offsets: Iterable[tf.Tensor]) -> tf.Tensor | None:
+    """The number of rows, int64 [], or None if only offsets [?] could tell."""
+    for tensor in single:
+        if isinstance(tensor, tf.SparseTensor):
+            return tensor.dense_shape[0]
+        return tf.shape(tensor, out_type=tf.int64)[0]
+    for tensor in offsets:
+        if tensor.shape.rank == 2:
+            return tf.shape(tensor, out_type=tf.int64)[0]
+    return None
+
+
+def _as_sparse(
+    name: str, values: tf.Tensor, offsets: tf.Tensor, rows: tf.Tensor | None
+) -> tf.SparseTensor:
+    """[rows, longest list], from values [n] and row starts."""
+    if not offsets.dtype.is_integer:
+        raise ValueError(f"{name + OFFSETS!r} must be integers, got {offsets.dtype.name}")
+    starts = tf.cast(_as_vector(offsets, name + OFFSETS), tf.int64)
+    count, given = tf.size(values, tf.int64), tf.size(starts, tf.int64)
+    rows = given if rows is None else rows
+    ends = tf.concat([starts, [count]], 0)[: rows + 1]
+    rising = (ends[0] == 0) & (ends[-1] == count) & tf.reduce_all(ends[1:] >= ends[:-1])
+    # Without quotes, which TensorFlow would escape.
+    subject = f"feature {name}: {name + OFFSETS} must"
+    checks = [
+        tf.debugging.Assert(
+            (given == rows) | (given == rows + 1),
+            [f"{subject} have a start per row, or one more. Rows, starts:", rows, given],
+        ),
+        tf.debugging.Assert(
+            rising,
+            [f"{subject} rise from 0 to the number of values. Values, starts:", count, starts],
+        ),
+    ]
+    # None in eager mode, where a failed check has raised.
+    with tf.control_dependencies([check for check in checks if check is not None]):
+        splits = tf.identity(ends)
+    return tf.RaggedTensor.from_row_splits(values, splits, validate=False).to_sparse()

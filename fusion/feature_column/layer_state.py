@@ -1,0 +1,179 @@
+"""The variables and lookup tables of a Keras 3 layer's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.feature_column import feature_column_v2 as stock
+
+from fusion.feature_column.inputs import walk
+
+#: Columns that find their ids in a table of words.
+_VOCABULARIES = (stock.VocabularyListCategoricalColumn, stock.VocabularyFileCategoricalColumn)
+
+
+class LayerState(stock.StateManager):
+    """What TensorFlow's columns ask for their state, kept on a Keras layer.
+
+    Keras tracks what is set as an attribute of the layer, and TensorFlow tracks it under that
+    name, which is the one that tf_keras's layer uses: each reads the other's checkpoints.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        self._layer = layer
+        self._variables: dict[tuple[str, str], Any] = {}
+        self._shared: dict[Any, Any] = {}
+        self._resources: dict[tuple[Any, str], Any] = {}
+
+    def create(self, columns: tuple[Any, ...], restored: bool) -> None:
+        """Creates all variables and tables of `columns`.
+
+        `restored` says that the variables will be assigned: then no checkpoint is read.
+        """
+        for column in columns:
+            if isinstance(column, stock.SharedEmbeddingColumn):
+                self._create_shared(column.shared_embedding_column_creator, restored)
+            else:
+                with keras.name_scope(scope_name(column.name)):
+                    (without_checkpoint(column) if restored else column).create_state(self)
+            for part in walk(column):
+                if isinstance(part, _VOCABULARIES):
+                    self._create_table(part)
+
+    def table(self, column: Any) -> Any:
+        """The TensorFlow variable [rows, D] of an embedding column."""
+        if isinstance(column, stock.SharedEmbeddingColumn):
+            return self._shared[column.shared_embedding_column_creator].value
+        return self.get_variable(column, "embedding_weights")
+
+    def bound(self, column: Any) -> Any:
+        """The column itself, or one with its shared table; stock's would create one per graph."""
+        if not isinstance(column, stock.SharedEmbeddingColumn):
+            return column
+        table = _SharedTable(self.table(column), column.shared_embedding_column_creator.dimension)
+        return column._replace(shared_embedding_column_creator=table)
+
+    def create_variable(
+        self,
+        feature_column: Any,
+        name: str,
+        shape: Any,
+        dtype: Any = None,
+        trainable: bool = True,
+        use_resource: bool = True,
+        initializer: Any = None,
+    ) -> Any:
+        """Creates the variable `<layer>/<column>/<name>` inside the column's name scope."""
+        del use_resource  # there is no other kind here
+        checkpoint = getattr(feature_column, "ckpt_to_load_from", None)
+        if checkpoint is not None:
+            initializer = _checkpoint_reader(checkpoint, feature_column.tensor_name_in_ckpt)
+        variable = _variable(name, shape, dtype, trainable, initializer)
+        self._track(f"{feature_column.name}/{name}", variable)
+        self._variables[feature_column.name, name] = variable
+        return variable
+
+    def get_variable(self, feature_column: Any, name: str) -> Any:
+        """The TensorFlow variable of a column."""
+        return self._variables[feature_column.name, name].value
+
+    def add_resource(self, feature_column: Any, resource_name: str, resource: Any) -> None:
+        """Keeps a lookup table."""
+        # A table with buckets for unknown words does not track the table of words inside it.
+        tracked = getattr(resource, "_table", None) or resource
+        # Different columns may have one name: numbers keep their tables apart.
+        attribute = f"{feature_column.name}/{resource_name}/{len(self._resources)}"
+        setattr(self._layer, attribute, tracked)
+        self._resources[feature_column, resource_name] = resource
+
+    def has_resource(self, feature_column: Any, resource_name: str) -> bool:
+        """Whether there is such a lookup table."""
+        return (feature_column, resource_name) in self._resources
+
+    def get_resource(self, feature_column: Any, resource_name: str) -> Any:
+        """The lookup table."""
+        return self._resources[feature_column, resource_name]
+
+    def _create_shared(self, creator: Any, restored: bool) -> None:
+        """Creates the table of columns that share one, `<layer>/<its name>`."""
+        if creator in self._shared:
+            return
+        initializer = creator._initializer
+        if creator._ckpt_to_load_from is not None and not restored:
+            initializer = _checkpoint_reader(
+                creator._ckpt_to_load_from, creator._tensor_name_in_ckpt
+            )
+        shape = (creator._num_buckets, creator.dimension)
+        name = scope_name(creator._name)
+        variable = _variable(name, shape, tf.float32, creator._trainable, initializer)
+        self._track(f"{name}/embedding_weights", variable)
+        self._shared[creator] = variable
+
+    def _track(self, attribute: str, variable: Any) -> None:
+        if hasattr(self._layer, attribute):
+            raise ValueError(
+                f"two tables of layer {self._layer.name!r} have the name {attribute!r}"
+            )
+        setattr(self._layer, attribute, variable)
+        if not self._layer.trainable:
+            variable.trainable = False
+
+    def _create_table(self, column: Any) -> None:
+        """Lets a vocabulary column create its table now, not inside the first graph."""
+        with tf.init_scope():
+            values = tf.zeros([0], column.dtype)
+            nothing = tf.SparseTensor(tf.zeros([0, 2], tf.int64), values, [0, 0])
+            column._transform_input_tensor(nothing, self)
+
+
+@dataclass(frozen=True)
+class _SharedTable:
+    """What a shared column asks its creator for."""
+
+    embedding_weights: Any
+    dimension: int
+
+
+def scope_name(name: str) -> str:
+    """A column's name as part of a variable's name."""
+    sanitized: str = stock._sanitize_column_name_for_variable_scope(name)
+    return sanitized
+
+
+def without_checkpoint(column: Any) -> Any:
+    """The column, without the checkpoint that stock restores its table from in each lookup."""
+    if getattr(column, "ckpt_to_load_from", None) is None:
+        return column
+    return column._replace(ckpt_to_load_from=None, tensor_name_in_ckpt=None)
+
+
+def _variable(
+    name: str, shape: Any, dtype: Any, trainable: bool, initializer: Callable[..., Any]
+) -> Any:
+    return keras.Variable(
+        lambda shape, dtype: initializer(shape, dtype=tf.as_dtype(dtype)),
+        shape=tuple(shape),
+        dtype=tf.as_dtype(dtype).name,
+        trainable=trainable,
+        autocast=False,
+        name=name,
+    )
+
+
+def _checkpoint_reader(checkpoint: str, tensor_name: str) -> Callable[..., tf.Tensor]:
+    """An initializer that takes a table from a checkpoint."""
+
+    def read(shape: Any, dtype: tf.DType) -> tf.Tensor:
+        table = tf.train.load_checkpoint(checkpoint).get_tensor(tensor_name)
+        if table.shape != tuple(shape):
+            raise ValueError(
+                f"tensor_name_in_ckpt {tensor_name!r} of {checkpoint} must have shape "
+                f"{tuple(shape)}, got {table.shape}"
+            )
+        return tf.cast(table, dtype)
+
+    return read

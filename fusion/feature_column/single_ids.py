@@ -1,0 +1,88 @@
+"""Embeddings of features with one value per row: a gather, without a sparse tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.feature_column import feature_column_v2 as stock
+
+from fusion import ops
+
+_VOCABULARIES = (stock.VocabularyListCategoricalColumn, stock.VocabularyFileCategoricalColumn)
+#: Categorical columns that map each value by itself.
+_BY_VALUE = (stock.IdentityCategoricalColumn, stock.HashedCategoricalColumn, *_VOCABULARIES)
+
+#: The value of a dense feature that means "missing", by dtype.
+_MISSING: dict[tf.DType, Any] = {tf.int32: -1, tf.int64: -1, tf.string: ""}
+
+
+def single_ids(column: Any, features: Any, state: Any) -> tf.Tensor | None:
+    """The ids of a categorical column whose feature is dense with one value per row.
+
+    Args:
+      column: the categorical column.
+      features: stock's transformation cache.
+      state: what holds the column's lookup table.
+
+    Returns:
+      int64 [B], < 0 where a row has no valid id; None if the column or its feature is of another
+      kind.
+
+    Raises:
+      ValueError: for a dtype that the column does not take, as from the column itself.
+    """
+    if isinstance(column, stock.BucketizedColumn):
+        buckets = features.get(column, state)
+        if column.source_column.shape != (1,) or not _is_column(buckets):
+            return None
+        return tf.cast(tf.reshape(buckets, [-1]), tf.int64)
+    if not isinstance(column, _BY_VALUE):
+        return None
+    feature = features.get(column.key, state)
+    if not _is_column(feature) or feature.dtype not in _MISSING:
+        return None
+    values = tf.reshape(feature, [-1])
+    ids = _transformed(column, values, state)
+    if isinstance(column, stock.IdentityCategoricalColumn) and column.default_value is None:
+        return ids  # -1 stays -1
+    return tf.where(values == _MISSING[feature.dtype], tf.constant(-1, tf.int64), ids)
+
+
+def _is_column(feature: tf.Tensor | tf.SparseTensor) -> bool:
+    """Whether it is dense [B, 1], as far as is known statically."""
+    return isinstance(feature, tf.Tensor) and feature.shape.rank == 2 and feature.shape[1] == 1
+
+
+def _transformed(column: Any, values: tf.Tensor, state: Any) -> tf.Tensor:
+    """The column's ids of values [B], missing ones treated as any other."""
+    # The columns want a sparse tensor and compute on its values. Nobody looks at the indices: in a
+    # graph they are not even computed.
+    indices = tf.zeros(tf.stack([tf.size(values), 2]), tf.int64)
+    sparse = tf.SparseTensor(indices, values, [1, 1])
+    if isinstance(column, _VOCABULARIES):
+        return column._transform_input_tensor(sparse, state).values
+    return column._transform_input_tensor(sparse).values
+
+
+def embed(table: Any, ids: tf.Tensor, max_norm: float | None, fused: bool) -> tf.Tensor:
+    """The embeddings of single ids, as `tf.nn.safe_embedding_lookup_sparse` gives them.
+
+    Args:
+      table: Variable or Tensor [rows, D].
+      ids: int64 [B]; ids < 0 give zeros.
+      max_norm: limit of the norm of each embedding, or None.
+      fused: whether to use this package's ops.
+
+    Returns:
+      [B, D], of the table's dtype. The gradient of the table is an `IndexedSlices` with distinct
+      ids; where ids are missing, row 0 is among them (without a share of theirs), as in stock.
+
+    Raises:
+      tf.errors.InvalidArgumentError: at run time, an id that is no row of the table.
+    """
+    found = tf.maximum(ids, 0)
+    keys, places = ops.unique_with_counts_v3(input=found)[:2] if fused else tf.unique(found)
+    vectors = tf.gather(tf.nn.embedding_lookup(table, keys, max_norm=max_norm), places)
+    # The select of TensorFlow 1 takes a condition per row; its gradient is half as long.
+    return tf.compat.v1.where(ids >= 0, vectors, tf.zeros_like(vectors))
