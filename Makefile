@@ -19,6 +19,9 @@ BIN := $(VENV)/bin
 OLDEST := tensorflow==2.18.0 tf_keras==2.18.0 keras==3.6.0 numba==0.62.0 numpy==1.26.0 \
 	networkx==3.2 click==8.1.0 rich==13.0.0
 
+# Tests run side by side, one process per core; each needs about a gigabyte.
+PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-oldest fuzz soak parity lint clean
 
@@ -30,15 +33,16 @@ demo: $(VENV)/.installed ## Train, export, rewrite and compare a 26-column wide-
 	$(BIN)/python -m modelzoo.wide_deep.demo
 
 test: lint ## Run the linters and the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-oldest: $(OLDEST_VENV)/.installed ## Run the tests with the oldest dependencies supported
-	$(OLDEST_VENV)/bin/python -m pytest
+	$(OLDEST_VENV)/bin/python -m pytest $(PARALLEL)
 
 # A mismatch ends with a program that shows it. FUZZ_SECONDS=600 stops after about that time; other
 # examples are drawn each time.
 fuzz: $(VENV)/.installed ## Compare 100,000 random lookups with stock TensorFlow, which takes an hour or two
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -s tests/differential/test_lookups.py
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -s -o faulthandler_timeout=0 \
+		tests/differential/test_lookups.py
 
 parity: $(VENV)/.installed ## Write docs/parity.md: what the tests compare with stock TensorFlow
 	$(BIN)/python -m tests.parity > docs/parity.new && mv docs/parity.new docs/parity.md

@@ -20,6 +20,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from tests.differential.corruptions import CORRUPTIONS
+
 #: The rows by group, in the order of the table.
 ROWS: dict[str, tuple[str, ...]] = {
     "Tables": (
@@ -86,6 +88,8 @@ ROWS: dict[str, tuple[str, ...]] = {
         "two runs with the same bits",
     ),
     "Execution": ("eager", "tf.function", "v1 sessions"),
+    # Of the tests in tests/differential/corruptions.py, in their order.
+    "Bad input": tuple(CORRUPTIONS),
 }
 
 #: The versions of the lookups, and stock graphs rewritten by the pass.
@@ -101,13 +105,13 @@ _ARGUMENTS = ("version", "fusion_version", "do_fusion")
 
 _HEAD = """# What is tested against stock TensorFlow
 
-Made from the tests by `make parity`; the tests fail if it is not current. *yes*: tests compare
-with stock TensorFlow, or show that both raise. *left to stock*: tests show that the pass leaves
-such lookups as they are. *no*: no test covers it. Below each table are the tests.
+Made from the tests by `make parity`; the tests fail if it is not current. *yes*: the tests with
+these numbers compare with stock TensorFlow, or show that bad input raises. *left to stock*: they
+show that the pass leaves such lookups as they are. *no*: no test covers it.
 """
 
 
-class _Collector:
+class Collector:
     """A pytest plugin that reads the markers of all tests."""
 
     def __init__(self) -> None:
@@ -148,7 +152,7 @@ def collect() -> Coverage:
     Raises:
       RuntimeError: the tests cannot be collected; the message is pytest's.
     """
-    collector, output = _Collector(), io.StringIO()
+    collector, output = Collector(), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         status = pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider"], [collector])
     if status != pytest.ExitCode.OK:
@@ -157,31 +161,28 @@ def collect() -> Coverage:
 
 
 def table(coverage: Coverage) -> str:
-    """The tables and their tests in Markdown."""
-    parts = [_HEAD]
+    """The tables, and the tests by number, in Markdown."""
+    tests = sorted({name for names in coverage.values() for name in names})
+    numbers = {name: number for number, name in enumerate(tests, 1)}
+    lines = [_HEAD]
     for group, rows in ROWS.items():
-        parts.append(f"## {group}\n\n| | {' | '.join(COLUMNS)} |\n|---|{'---|' * len(COLUMNS)}\n")
+        lines += [f"## {group}\n", f"| | {' | '.join(COLUMNS)} |", f"|---|{'---|' * len(COLUMNS)}"]
         for row in rows:
-            parts.append(f"| {row} | {' | '.join(_cell(coverage, row, c) for c in COLUMNS)} |\n")
-        parts.append("\n")
-        parts += [_tests(coverage, row) for row in rows]
-    return "".join(parts).rstrip() + "\n"
+            cells = (_cell(coverage, row, column, numbers) for column in COLUMNS)
+            lines.append(f"| {row} | {' | '.join(cells)} |")
+        lines.append("")
+    lines += ["## Tests\n", *(f"{number}. `{name}`" for name, number in numbers.items())]
+    return "\n".join(lines) + "\n"
 
 
-def _cell(coverage: Coverage, row: str, column: str) -> str:
-    if (row, column) in coverage:
-        return "yes"
-    return "left to stock" if column == "pass" and (row, UNFUSED) in coverage else "no"
-
-
-def _tests(coverage: Coverage, row: str) -> str:
-    """The tests of a row, and for which columns they are."""
-    columns = defaultdict(list)
-    for column in (*COLUMNS, UNFUSED):
-        for name in coverage.get((row, column), ()):
-            columns[name].append(column)
-    lines = [f"  - `{name}`: {', '.join(found)}\n" for name, found in sorted(columns.items())]
-    return "".join([f"- {row}\n", *lines])
+def _cell(coverage: Coverage, row: str, column: str, numbers: Mapping[str, int]) -> str:
+    places = {"yes": (row, column)}
+    if column == "pass":
+        places["left to stock"] = (row, UNFUSED)
+    for text, place in places.items():
+        if place in coverage:
+            return f"{text} ({', '.join(map(str, sorted(numbers[n] for n in coverage[place])))})"
+    return "no"
 
 
 if __name__ == "__main__":

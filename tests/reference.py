@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,29 +52,40 @@ def run(
     In "function" and "session" all sizes of the inputs are unknown when the graph is built.
     `make` creates variables.
     """
-    if mode == "eager":
-        state = make()
-        result = build(state, **{name: tf.constant(value) for name, value in arrays.items()})
-        return tf.nest.map_structure(_as_numpy, result)
+    return prepare(mode, build, arrays, make)()
+
+
+def prepare(
+    mode: str, build: Callable[..., Any], arrays: Mapping[str, Array], make: Callable[[], Any]
+) -> Callable[[], Any]:
+    """What `run` does, to be done any number of times: variables and graph are made only once."""
+    if mode == "session":
+        return _in_session(build, arrays, make)
+    state = make()
+    tensors = {name: tf.constant(value) for name, value in arrays.items()}
+    call = partial(build, state)
     if mode == "function":
-        state = make()
         specs = {
-            name: tf.TensorSpec([None] * np.ndim(value), np.asarray(value).dtype)
-            for name, value in arrays.items()
+            name: tf.TensorSpec([None] * tensor.shape.rank, tensor.dtype)
+            for name, tensor in tensors.items()
         }
-        function = tf.function(lambda **tensors: build(state, **tensors))
-        concrete = function.get_concrete_function(**specs)
-        tensors = {name: tf.constant(value) for name, value in arrays.items()}
-        return tf.nest.map_structure(_as_numpy, concrete(**tensors))
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        call = tf.function(lambda **tensors: build(state, **tensors)).get_concrete_function(**specs)
+    return lambda: tf.nest.map_structure(_as_numpy, call(**tensors))
+
+
+def _in_session(
+    build: Callable[..., Any], arrays: Mapping[str, Array], make: Callable[[], Any]
+) -> Callable[[], Any]:
+    with tf.Graph().as_default() as graph:
         state = make()
         feeds = {
             name: tf.compat.v1.placeholder(np.asarray(value).dtype, [None] * np.ndim(value))
             for name, value in arrays.items()
         }
         result = build(state, **feeds)
+        session = tf.compat.v1.Session(graph=graph)
         session.run(tf.compat.v1.global_variables_initializer())
-        return session.run(result, {feeds[name]: value for name, value in arrays.items()})
+    return lambda: session.run(result, {feeds[name]: value for name, value in arrays.items()})
 
 
 def _as_numpy(value: Any) -> Any:

@@ -62,29 +62,28 @@ def _row_counter(spec: OpSpec, check_shape: Any) -> Any:
 def _sorter(spec: OpSpec) -> Any:
     import numpy as np
 
+    from fusion.cpu_ops.combine import group_by_row
     from fusion.cpu_ops.prune import take_indices
-    from fusion.cpu_ops.sort import sort_by_key
     from fusion.runtime.jit import Array, jit
     from fusion.runtime.native import failed, matrix, scratch, scratch_matrix
 
     arg = spec.places
 
     @jit
-    def sort(frame: int, entries: Array) -> Array:
+    def sort(frame: int, entries: Array, batch: int) -> Array:
         """The listed entries by row, those of a row in their order."""
         count = entries.shape[0]
         indices = scratch_matrix(frame, count, 2, np.int64)
-        order = scratch(frame, count, np.int64)
-        buffer = scratch(frame, count, np.int64)
+        starts = scratch(frame, batch + 1, np.int64)
+        order = scratch(frame, count, np.int32)
+        result = scratch(frame, count, np.int64)
         if failed(frame):
             return entries
         take_indices(matrix(frame, arg.sp_indices, 0, np.int64), entries, indices)
+        group_by_row(indices, batch, starts, order)
         for k in range(count):
-            order[k] = k
-        sort_by_key(order, indices[:, 0], buffer)
-        for k in range(count):
-            buffer[k] = entries[order[k]]
-        return buffer
+            result[k] = entries[order[k]]
+        return result
 
     return sort
 
@@ -231,7 +230,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
             return
         entries = list_entries(frame, weights, flags[:batch], total)
         if not in_order:
-            entries = sort(frame, entries)
+            entries = sort(frame, entries, batch)
         if not failed(frame):
             partition(frame, entries, filler, weight_of_filler)
 

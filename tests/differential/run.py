@@ -55,8 +55,8 @@ class Outcome:
         return tuple(part.tobytes() for part in (self.output, self.table, *self.ids, self.weights))
 
 
-def outcome(case: Case, lookup: Lookup) -> Outcome:
-    """Runs a lookup in the case's mode.
+def outcome(case: Case, lookup: Lookup, run: Callable[..., Any] = reference.run) -> Outcome:
+    """Runs a lookup in the case's mode, with `run` as `reference.run` does.
 
     Raises:
       ValueError, TypeError, tf.errors.OpError: what the lookup raises.
@@ -81,9 +81,8 @@ def outcome(case: Case, lookup: Lookup) -> Outcome:
         of_weights = tf.zeros_like(weights) if of_weights is None else of_weights
         return result, slices, tf.convert_to_tensor(of_weights)
 
-    output, slices, weights = reference.run(
-        case.mode, build, _feeds(case), lambda: _MAKERS[case.table](case)
-    )
+    make = lambda: _MAKERS[case.table](case)  # noqa: E731
+    output, slices, weights = run(case.mode, build, _feeds(case), make)
     return Outcome(output, _joined(case, slices), [ids for ids, _ in slices], weights)
 
 

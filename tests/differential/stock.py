@@ -1,4 +1,4 @@
-"""Stock TensorFlow's numbers for a case: its own lookup, or the same composed of its ops."""
+"""Stock TensorFlow's numbers for a case: of its own lookup, or of one put together from its ops."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusion.lookup import VERSIONS
 from tests.differential import features
 from tests.differential.case import Case
 from tests.differential.compare import check
-from tests.differential.strategies import cases
+from tests.differential.strategies import PLAIN_REPORT, cases
 from tests.parity import UNFUSED, Cell
 
 #: How often every area's examples are drawn, and for how many seconds at most, all areas together.
@@ -151,7 +151,7 @@ def test_lookups_agree_with_stock(area):
     drawn: Counter[Cell] = Counter()
     agreed: Counter[str] = Counter()
 
-    @settings(max_examples=area.examples, suppress_health_check=[HealthCheck.too_slow])
+    @settings(PLAIN_REPORT, max_examples=area.examples)
     @given(case=area.cases)
     def run(case: Case) -> None:
         has_numbers = check(case)
