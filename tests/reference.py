@@ -52,30 +52,37 @@ def run(
     In "function" and "session" all sizes of the inputs are unknown when the graph is built.
     `make` creates variables.
     """
-    return prepare(mode, build, arrays, make)()
+    return prepare(mode, build, arrays, make)(arrays)
 
 
 def prepare(
     mode: str, build: Callable[..., Any], arrays: Mapping[str, Array], make: Callable[[], Any]
-) -> Callable[[], Any]:
-    """What `run` does, to be done any number of times: variables and graph are made only once."""
+) -> Callable[[Mapping[str, Array]], Any]:
+    """What `run` does, to be done with any arrays of the same names, dtypes and ranks.
+
+    Variables and the graph are made only once, here.
+    """
     if mode == "session":
         return _in_session(build, arrays, make)
     state = make()
-    tensors = {name: tf.constant(value) for name, value in arrays.items()}
     call = partial(build, state)
     if mode == "function":
         specs = {
-            name: tf.TensorSpec([None] * tensor.shape.rank, tensor.dtype)
-            for name, tensor in tensors.items()
+            name: tf.TensorSpec([None] * np.ndim(value), np.asarray(value).dtype)
+            for name, value in arrays.items()
         }
         call = tf.function(lambda **tensors: build(state, **tensors)).get_concrete_function(**specs)
-    return lambda: tf.nest.map_structure(_as_numpy, call(**tensors))
+
+    def run(arrays: Mapping[str, Array]) -> Any:
+        tensors = {name: tf.constant(value) for name, value in arrays.items()}
+        return tf.nest.map_structure(_as_numpy, call(**tensors))
+
+    return run
 
 
 def _in_session(
     build: Callable[..., Any], arrays: Mapping[str, Array], make: Callable[[], Any]
-) -> Callable[[], Any]:
+) -> Callable[[Mapping[str, Array]], Any]:
     with tf.Graph().as_default() as graph:
         state = make()
         feeds = {
@@ -85,7 +92,7 @@ def _in_session(
         result = build(state, **feeds)
         session = tf.compat.v1.Session(graph=graph)
         session.run(tf.compat.v1.global_variables_initializer())
-    return lambda: session.run(result, {feeds[name]: value for name, value in arrays.items()})
+    return lambda arrays: session.run(result, {feeds[name]: arrays[name] for name in feeds})
 
 
 def _as_numpy(value: Any) -> Any:

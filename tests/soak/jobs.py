@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,12 @@ from tests.differential.run import outcome
 from tests.saved_model import models
 
 Bits = tuple[bytes, ...]
+
+#: How many lookups of each mode are done with variables and graphs of their own.
+_FRESH = {"eager": 40, "function": 5, "session": 5}
+
+#: With how many batches each shared function is called.
+_CALLS_OF_EACH = 3
 
 
 @dataclass(frozen=True)
@@ -94,19 +100,27 @@ def fresh(case: Case, expected: Bits) -> Job:
     return Job(kind, repr(case), weight, run, expected)
 
 
-def shared(case: Case, expected: Bits) -> Job:
-    """A lookup in one concrete function, or one session, that all threads call."""
-    prepared: list[Callable[[], Any]] = []
+def shared(known: list[tuple[Case, Bits]]) -> list[Job]:
+    """Lookups in one concrete function, or one session, that all threads call.
+
+    The cases differ in their numbers only, and their tables are fed: whoever gets the result of
+    another call gets other bits.
+    """
+    prepared: list[Callable[..., Any]] = []
 
     def prepare(mode: str, build: Callable[..., Any], arrays: Any, make: Any) -> Any:
         prepared.append(reference.prepare(mode, build, arrays, make))
-        return prepared[0]()
+        return prepared[0](arrays)
 
-    def run() -> Bits:
-        return outcome(case, ours.lookup, lambda *_: prepared[0]()).to_bytes()
+    def job(case: Case, expected: Bits) -> Job:
+        def run() -> Bits:
+            call = lambda mode, build, arrays, make: prepared[0](arrays)  # noqa: E731
+            return outcome(case, ours.lookup, call).to_bytes()
 
-    outcome(case, ours.lookup, prepare)
-    return Job(f"shared {case.mode}", repr(case), 1.0, run, expected)
+        return Job(f"shared {case.mode}", repr(case), 1.0, run, expected)
+
+    outcome(known[0][0], ours.lookup, prepare)
+    return [job(*pair) for pair in known]
 
 
 def refused(case: Case) -> Job:
@@ -140,25 +154,26 @@ def _sparse(rng: np.random.Generator, rows: int) -> tf.SparseTensor:
     return tf.SparseTensor(arrays["indices"], arrays["values"], arrays["dense_shape"])
 
 
-def verified(seed: int, counts: dict[str, int], **fixed: Any) -> list[tuple[Case, Bits]]:
-    """Random lookups, so many of each mode, and their bits; keyword arguments are for all."""
-    rng = np.random.default_rng(seed)
-    cases = [
-        replace(random_case(rng, mode), **fixed)
-        for mode, count in counts.items()
-        for _ in range(count)
-    ]
+def verified(cases: Iterable[Case]) -> list[tuple[Case, Bits]]:
+    """Lookups and their bits."""
     return [(case, verified_bits(case)) for case in cases]
+
+
+def random_cases(rng: np.random.Generator, counts: dict[str, int]) -> list[Case]:
+    """Random lookups, so many of each mode."""
+    return [random_case(rng, mode) for mode, count in counts.items() for _ in range(count)]
 
 
 def all_jobs(seed: int) -> list[Job]:
     """Jobs of every kind."""
-    new = verified(seed + 1, {"eager": 40, "function": 5, "session": 5})
-    kept = verified(seed + 2, {"function": 20, "session": 10})
-    bad = verified(seed + 3, {"eager": 3, "function": 1, "session": 1})
+    rng = np.random.default_rng([seed, 1])
+    fed = [
+        [replace(case, table="fed", seed=case.seed + k) for k in range(_CALLS_OF_EACH)]
+        for case in random_cases(rng, {"function": 10, "session": 5})
+    ]
     return [
-        *(fresh(*pair) for pair in new),
-        *(shared(*pair) for pair in kept),
-        *(refused(case) for case, _ in bad),
+        *(fresh(*pair) for pair in verified(random_cases(rng, _FRESH))),
+        *(job for cases in fed for job in shared(verified(cases))),
+        *(refused(case) for case in random_cases(rng, {"eager": 3, "function": 1, "session": 1})),
         *(saved_model(seed + k) for k in range(2)),
     ]

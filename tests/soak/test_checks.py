@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fusion.ops import SPECS
-from tests.soak import kernel_objects, kernel_plan, kernels, memory, small_calls, valgrind
+from tests.differential.case import Case
+from tests.soak import (
+    jobs,
+    kernel_objects,
+    kernel_plan,
+    kernels,
+    memory,
+    small_calls,
+    threads,
+    valgrind,
+)
 from tests.soak.faulty import FAULTS
 from tests.soak.kernel_cases import CALLS
 from tests.soak.kernel_objects import KERNELS
@@ -94,3 +106,49 @@ def test_small_calls_can_be_made(side):
     assert sum(small_calls.SHARES.values()) == pytest.approx(1)
     for workload in workloads:
         workload.once()
+
+
+def job(run, expected):
+    return jobs.Job("kind", "label", 1.0, run, expected)
+
+
+def failing():
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize(
+    ("run", "expected", "wrong"),
+    [
+        (lambda: (b"1",), (b"1",), None),
+        (lambda: (b"2",), (b"1",), "other bits"),
+        (failing, (b"1",), "ValueError: no"),
+        (failing, ValueError, None),
+        (failing, KeyError, "ValueError: no"),
+        (lambda: (b"1",), ValueError, "no ValueError"),
+    ],
+)
+def test_what_is_wrong_with_a_job(run, expected, wrong):
+    assert job(run, expected).check() == wrong
+
+
+def test_threads_report_what_is_wrong():
+    right, wrong = job(lambda: (b"1",), (b"1",)), job(lambda: (b"2",), (b"1",))
+    tally = threads.in_threads(4, lambda place: threads.each_once([right, wrong], place))
+    assert tally.done == {"kind": 8}
+    assert tally.wrong == ["kind: label: other bits"] * 4
+    assert threads.report("here", tally, 1.0) == 4
+    assert list(threads.until(0.0, [right], "seed")) == []
+
+
+def test_shared_functions_are_called_with_other_batches():
+    case = Case(mode="function", table="fed", version="v2", lengths=(2, 0, 3), dim=2)
+    known = jobs.verified(replace(case, seed=seed) for seed in (1, 2))
+    first, second = jobs.shared(known)
+    assert first.expected != second.expected
+    assert [first.check(), second.check(), first.check()] == [None] * 3
+    mixed_up = replace(second, run=first.run)
+    assert mixed_up.check() == "other bits"
+
+
+def test_ids_outside_the_table_are_refused():
+    assert jobs.refused(Case(lengths=(2, 1))).check() is None

@@ -18,8 +18,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     from tests.soak.jobs import Job
@@ -77,9 +80,12 @@ def each_once(jobs: list[Job], place: int) -> Iterable[Job]:
 
 def cold_start(count: int, seed: int) -> Tally:
     """Threads of new processes that share an empty kernel cache, all using it first at once."""
-    from tests.soak.jobs import verified
+    from tests.soak.jobs import random_cases, verified
 
-    known = verified(seed, {"eager": 16, "function": 4, "session": 4}, dtype="float32")
+    rng = np.random.default_rng(seed)
+    cases = random_cases(rng, {"eager": 12, "function": 3, "session": 3})
+    # Compiling takes long: one dtype will do.
+    known = verified(replace(case, dtype="float32") for case in cases)
     tally = Tally()
     with tempfile.TemporaryDirectory() as folder:
         given, cache = Path(folder) / "jobs", Path(folder) / "cache"
