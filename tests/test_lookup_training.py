@@ -24,7 +24,7 @@ v1 = tf.compat.v1
 TABLE = np.random.default_rng(0).standard_normal((30, 4)).astype(np.float32)
 STOCK = v1.nn.safe_embedding_lookup_sparse
 FUSED = {version: functools.partial(fused, fusion_version=version) for version in VERSIONS}
-LOOKUPS = {"fused": fused, "stock": STOCK}
+LOOKUPS = {**FUSED, "stock": STOCK}
 
 
 def batches(steps, seed=0):
@@ -181,14 +181,15 @@ def test_a_persistent_tape_gives_each_gradient_again_and_again(version):
     assert np.any(ours[0] != ours[1])
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("n_shards", [1, 3])
-def test_gradients_are_slices_with_distinct_ids(n_shards):
+def test_gradients_are_slices_with_distinct_ids(n_shards, version):
     shards = [tf.Variable(shard) for shard in tables.split(TABLE, n_shards)]
     ids = tf.SparseTensor(
         [[0, 0], [0, 1], [1, 0], [4, 0]], tf.constant([7, 7, 29, 7], tf.int64), [5, 2]
     )
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(fused(shards, ids))
+        loss = tf.reduce_sum(FUSED[version](shards, ids))
     gradients = tape.gradient(loss, shards)
     found = []
     for gradient, start in zip(gradients, range(0, 30, 30 // n_shards), strict=True):
@@ -198,11 +199,12 @@ def test_gradients_are_slices_with_distinct_ids(n_shards):
     assert sorted(found) == [0, 7, 29]
 
 
-def test_the_gradient_of_a_tensor_is_sparse_too():
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_gradient_of_a_tensor_is_sparse_too(version):
     table = tf.constant(TABLE)
     with tf.GradientTape() as tape:
         tape.watch(table)
-        loss = tf.reduce_sum(fused(table, sparse_tensor(batches(1)[0])))
+        loss = tf.reduce_sum(FUSED[version](table, sparse_tensor(batches(1)[0])))
     gradient = tape.gradient(loss, table)
     assert isinstance(gradient, tf.IndexedSlices)
     assert len(set(gradient.indices.numpy())) == len(gradient.indices)
@@ -226,12 +228,13 @@ def test_one_table_in_two_lookups(mode, version):
     np.testing.assert_array_equal(ours.tables[0], stock.tables[0])
 
 
-def test_weights_can_be_trained():
+@pytest.mark.parametrize("version", VERSIONS)
+def test_weights_can_be_trained(version):
     arrays = batches(1)[0]
     weights = tf.Variable(arrays["weights"])
     table = tf.Variable(TABLE)
     gradients = []
-    for lookup in LOOKUPS.values():
+    for lookup in (FUSED[version], STOCK):
         with tf.GradientTape() as tape:
             ids = sparse_tensor(arrays)
             given = tf.SparseTensor(ids.indices, tf.convert_to_tensor(weights), ids.dense_shape)
@@ -270,17 +273,20 @@ STOCK_OPS = {
 }
 
 
+#: The ops of each family. The v2 op also copies rows for the v1 ops.
+COPY = "FusedEmbeddingSparsePostLookUpV2"
+PRE = {"v1": "FusedEmbeddingSparsePreLookUp", "v2": "PruneInvalidAndFillEmptyRows"}
+POST = {"v1": "FusedEmbeddingSparsePostLookUp", "v2": COPY}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("training", [False, True])
-def test_the_fused_ops_are_in_the_graph_and_the_stock_ops_are_not(training):
+def test_the_fused_ops_are_in_the_graph_and_the_stock_ops_are_not(training, version):
     table = tf.Variable(TABLE)
-    types = op_types(concrete(fused, table, training).graph)
-    expected = {
-        "PruneInvalidAndFillEmptyRows",
-        "UniqueWithCountsV3",
-        "FusedEmbeddingSparsePostLookUpV2",
-    }
+    types = op_types(concrete(FUSED[version], table, training).graph)
+    expected = {PRE[version], "UniqueWithCountsV3", POST[version], COPY}
     if training:
-        expected.add("FusedEmbeddingSparsePostLookUpV2Grad")
+        expected |= {f"{POST[version]}Grad", f"{COPY}Grad"}
     assert set(types) & set(OP_NAMES) == expected
     assert all(types.count(name) == 1 for name in expected)
     assert not STOCK_OPS & set(types)
@@ -293,12 +299,37 @@ def test_the_stock_lookup_has_no_fused_op():
     assert types >= STOCK_OPS - {"Unique"}
 
 
-def test_shards_add_the_partition_op():
+@pytest.mark.parametrize("version", VERSIONS)
+def test_shards_are_gathered_from_one_by_one(version):
     shards = [tf.Variable(shard) for shard in tables.split(TABLE, 2)]
-    function = tf.function(lambda: fused(shards, sparse_tensor(batches(1)[0])))
+    function = tf.function(lambda: FUSED[version](shards, sparse_tensor(batches(1)[0])))
     types = op_types(function.get_concrete_function().graph)
-    assert types.count("PartitionWithPermutation") == 1
+    assert types.count("PartitionWithPermutation") == (version == "v2")
+    assert types.count(PRE[version]) == types.count(POST[version]) == 1
     assert types.count("ResourceGather") == 2
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("n_shards", [1, 3])
+@pytest.mark.parametrize("training", [False, True])
+def test_the_graph_is_much_smaller_than_stocks(n_shards, training, version):
+    def nodes(lookup):
+        shards = [tf.Variable(shard) for shard in tables.split(TABLE, n_shards)]
+
+        def call(indices, values, dense_shape):
+            with tf.GradientTape() as tape:
+                out = lookup(shards, tf.SparseTensor(indices, values, dense_shape))
+            return [out, *tape.gradient(out, shards)] if training else out
+
+        signature = [
+            tf.TensorSpec([None, 2], tf.int64),
+            tf.TensorSpec([None], tf.int64),
+            tf.TensorSpec([2], tf.int64),
+        ]
+        graph = tf.function(call).get_concrete_function(*signature).graph
+        return sum(kind not in ("Const", "Placeholder", "Identity") for kind in op_types(graph))
+
+    assert nodes(FUSED[version]) < 0.7 * nodes(STOCK)
 
 
 @pytest.mark.parametrize("name", LOOKUPS)
@@ -322,20 +353,24 @@ def test_what_runs_after_grappler(name):
     labels = " ".join(
         stats.timeline_label for dev in metadata.step_stats.dev_stats for stats in dev.node_stats
     )
-    is_fused = name == "fused"
-    assert ("FusedEmbeddingSparsePostLookUpV2" in optimized) == is_fused
-    assert ("FusedEmbeddingSparsePostLookUpV2" in labels) == is_fused
-    assert ("SparseFillEmptyRows" in optimized) != is_fused
+    ran = {node for node in OP_NAMES if f" = {node}(" in labels}
+    expected = set()
+    if name != "stock":
+        expected = {PRE[name], "UniqueWithCountsV3", POST[name], COPY}
+    assert optimized & set(OP_NAMES) == expected
+    assert ran == expected
+    assert ("SparseFillEmptyRows" in optimized) == (name == "stock")
 
 
-def test_each_gather_is_on_the_device_of_its_shard():
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_gather_is_on_the_device_of_its_shard(version):
     with tf.Graph().as_default() as graph:
         shards = []
         for task, shard in enumerate(tables.split(TABLE, 2)):
             with tf.device(f"/job:ps/task:{task}/device:CPU:0"):
                 shards.append(tf.Variable(shard))
         with tf.device("/job:worker/task:0/device:CPU:0"):
-            fused(shards, sparse_tensor(batches(1)[0]))
+            FUSED[version](shards, sparse_tensor(batches(1)[0]))
         devices = [op.device for op in graph.get_operations() if op.type == "ResourceGather"]
         assert devices == [shard.device for shard in shards]
         ours = {op.device for op in graph.get_operations() if op.type in OP_NAMES}

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import fusion
+from fusion.lookup import VERSIONS
 
 v1 = tf.compat.v1
 ROWS, DIM = 100_000, 16
@@ -40,19 +41,22 @@ def ids():
     )
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("max_norm", [None, 1.0])
-def test_a_lookup_allocates_next_to_nothing(shards, max_norm):
+def test_a_lookup_allocates_next_to_nothing(shards, max_norm, version):
     def build(table):
         tables = [table, v1.get_variable("more", [ROWS, DIM], use_resource=True)][:shards]
-        return fusion.fused_safe_embedding_lookup_sparse(tables, ids(), max_norm=max_norm)
+        options = {"max_norm": max_norm, "fusion_version": version}
+        return fusion.fused_safe_embedding_lookup_sparse(tables, ids(), **options)
 
     assert bytes_allocated(build) < TABLE_BYTES // 100
 
 
-def test_a_training_step_allocates_next_to_nothing():
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_training_step_allocates_next_to_nothing(version):
     def build(table):
-        result = fusion.fused_safe_embedding_lookup_sparse(table, ids())
+        result = fusion.fused_safe_embedding_lookup_sparse(table, ids(), fusion_version=version)
         return v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(result))
 
     assert bytes_allocated(build) < TABLE_BYTES // 100

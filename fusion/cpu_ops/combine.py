@@ -13,7 +13,7 @@ import numpy as np
 from numba import carray
 
 from fusion.cpu_ops.sort import sort_by_key
-from fusion.runtime.jit import Array, jit
+from fusion.runtime.jit import Array, int64, jit
 from fusion.runtime.memory import pointer
 
 #: The combiners, by their place among the values of the ops' attr.
@@ -21,6 +21,9 @@ SUM, MEAN, SQRTN = range(3)
 
 #: Above this many rows stock TensorFlow divides by the count instead of multiplying by 1/count.
 _MULTIPLIED = 9
+
+#: No memory has room for so many rows.
+_TOO_MANY_ROWS = 2**48
 
 #: So many squares of a norm are added up on their own.
 _NORM_BLOCK = 16
@@ -79,6 +82,17 @@ def first_unsorted(rows: Array) -> int:
         if rows[k, 0] < rows[k - 1, 0]:
             return k
     return -1
+
+
+@jit
+def rows_until_last(rows: Array) -> int:
+    """The number of rows up to that of the last entry; none if it is negative.
+
+    Never more than one above `_TOO_MANY_ROWS`, so that the number can be added to.
+    """
+    if rows.shape[0] == 0:
+        return int64(0)
+    return min(max(rows[rows.shape[0] - 1, 0], int64(-1)), int64(_TOO_MANY_ROWS)) + 1
 
 
 @jit

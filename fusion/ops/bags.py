@@ -175,8 +175,8 @@ def row_counter(spec: OpSpec) -> Any:
     """A jitted function `(frame) -> rows of the result` of the forward op."""
     import numpy as np
 
-    from fusion.cpu_ops.combine import first_unsorted
-    from fusion.runtime.jit import int64, jit
+    from fusion.cpu_ops.combine import first_unsorted, rows_until_last
+    from fusion.runtime.jit import jit
     from fusion.runtime.native import INVALID_ARGUMENT, attr, fail, matrix, size, vector
 
     slot, arg = spec.slots, spec.places
@@ -190,7 +190,7 @@ def row_counter(spec: OpSpec) -> Any:
             if bad >= 0:
                 text = "indices_before_unique[%lld, 0] = %lld is less than the row before it"
                 fail(frame, INVALID_ARGUMENT, text, bad, rows[bad, 0])
-            return rows[rows.shape[0] - 1, 0] + 1 if rows.shape[0] > 0 else int64(0)
+            return rows_until_last(rows)
         if batch != size(frame, arg.is_row_empty, 0, 0):
             text = "is_row_empty has %lld rows, but sp_dense_shape says %lld"
             fail(frame, INVALID_ARGUMENT, text, size(frame, arg.is_row_empty, 0, 0), batch)

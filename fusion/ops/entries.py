@@ -253,7 +253,7 @@ def row_counter(spec: OpSpec) -> Any:
     """A jitted function `(frame) -> rows of the result` of the forward op."""
     import numpy as np
 
-    from fusion.cpu_ops.combine import first_unsorted
+    from fusion.cpu_ops.combine import first_unsorted, rows_until_last
     from fusion.runtime.jit import int64, jit
     from fusion.runtime.native import INVALID_ARGUMENT, attr, fail, list_length, matrix, vector
 
@@ -275,8 +275,7 @@ def row_counter(spec: OpSpec) -> Any:
                 text = "partitioned_indices[%lld][%lld, 0] = %lld is less than the row before it"
                 fail(frame, INVALID_ARGUMENT, text, shard, bad, rows[bad, 0])
                 return count
-            if rows.shape[0] > 0:
-                count = max(count, rows[rows.shape[0] - 1, 0] + 1)
+            count = max(count, rows_until_last(rows))
         return count
 
     return count_rows

@@ -37,8 +37,8 @@ _TOO_MANY = 2**48
 def _row_counter(spec: OpSpec, check_shape: Any) -> Any:
     import numpy as np
 
-    from fusion.cpu_ops.combine import first_unsorted
-    from fusion.runtime.jit import int64, jit
+    from fusion.cpu_ops.combine import first_unsorted, rows_until_last
+    from fusion.runtime.jit import jit
     from fusion.runtime.native import INVALID_ARGUMENT, attr, fail, matrix, vector
 
     slot, arg = spec.slots, spec.places
@@ -54,7 +54,7 @@ def _row_counter(spec: OpSpec, check_shape: Any) -> Any:
         if bad >= 0:
             text = "sp_indices[%lld, 0] = %lld is less than the row before it"
             fail(frame, INVALID_ARGUMENT, text, bad, rows[bad, 0])
-        return max(rows[rows.shape[0] - 1, 0] + 1, 0) if rows.shape[0] > 0 else int64(0)
+        return rows_until_last(rows)
 
     return count_rows
 

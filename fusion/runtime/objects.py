@@ -20,6 +20,9 @@ from fusion.runtime import library
 
 CACHE_VARIABLE = "FUSION_CACHE_DIR"
 
+#: With these Numba compiles for another processor than this one.
+_PROCESSOR_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
+
 _PACKAGE = Path(__file__).resolve().parent.parent
 _SOURCES = ("runtime", "ops", "cpu_ops")
 _MAGIC = b"fusion object 1\n"
@@ -40,6 +43,8 @@ def fingerprint() -> str:
         digest.update(f"{package} {version(package)}".encode())
     digest.update(llvm.get_host_cpu_name().encode())
     digest.update(llvm.get_host_cpu_features().flatten().encode())
+    for variable in _PROCESSOR_VARIABLES:
+        digest.update(f"{variable}={os.environ.get(variable)}".encode())
     return digest.hexdigest()
 
 

@@ -56,11 +56,14 @@ def check_static(spec: OpSpec, values: Sequence[Any], attrs: Mapping[str, Any]) 
       The inputs, those that were no tensors yet as tensors.
     """
     _check_attrs(spec, attrs)
+    lengths: dict[str, tuple[int, str]] = {}
     sizes: dict[str, tuple[int, str]] = {}
     types: dict[str, tuple[Any, str]] = {}
     result: list[Any] = []
     for arg, value in zip(spec.inputs, values, strict=True):
-        items = [_as_tensor(spec, arg, item, attrs) for item in _items(spec, arg, value, attrs)]
+        items = [
+            _as_tensor(spec, arg, item, attrs) for item in _items(spec, arg, value, attrs, lengths)
+        ]
         for place, item in enumerate(items):
             _check_dtype(spec, arg, item, types, attrs)
             if arg.when is None or attrs[arg.when]:
@@ -87,7 +90,13 @@ def _check_attrs(spec: OpSpec, attrs: Mapping[str, Any]) -> None:
             raise ValueError(f"{spec.python_name}: {attr.name} must not be {value!r}")
 
 
-def _items(spec: OpSpec, arg: Arg, value: Any, attrs: Mapping[str, Any]) -> Sequence[Any]:
+def _items(
+    spec: OpSpec,
+    arg: Arg,
+    value: Any,
+    attrs: Mapping[str, Any],
+    lengths: dict[str, tuple[int, str]],
+) -> Sequence[Any]:
     if arg.length is None:
         return (value,)
     if not isinstance(value, list | tuple):
@@ -101,6 +110,11 @@ def _items(spec: OpSpec, arg: Arg, value: Any, attrs: Mapping[str, Any]) -> Sequ
     if minimum is not None and len(value) < minimum:
         raise ValueError(
             f"{spec.python_name}: {arg.name} must have at least {minimum}, not {len(value)}"
+        )
+    first, first_name = lengths.setdefault(arg.length, (len(value), arg.name))
+    if first != len(value):
+        raise ValueError(
+            f"{spec.python_name}: {arg.name} has {len(value)} tensors, but {first_name} {first}"
         )
     return value
 

@@ -13,6 +13,7 @@ locate_rows = callable_from_python(combine.locate_rows)
 locate_entries = callable_from_python(combine.locate_entries)
 sort_bags = callable_from_python(combine.sort_bags)
 first_unsorted = callable_from_python(combine.first_unsorted)
+rows_until_last = callable_from_python(combine.rows_until_last)
 first_outside = callable_from_python(combine.first_outside)
 first_repeated = callable_from_python(combine.first_repeated)
 
@@ -206,6 +207,20 @@ def test_no_bags_to_sort():
 def test_first_unsorted(rows, place):
     pairs = np.array([(row, 0) for row in rows], np.int64).reshape(-1, 2)
     assert first_unsorted(pairs) == place
+
+
+@pytest.mark.parametrize(
+    ("rows", "count"),
+    [([], 0), ([0], 1), ([1, 1, 4], 5), ([-1], 0), ([-(2**63)], 0), ([7, 2**40], 2**40 + 1)],
+)
+def test_rows_until_the_last_entry(rows, count):
+    pairs = np.array([(row, 99) for row in rows], np.int64).reshape(-1, 2)
+    assert rows_until_last(pairs) == count
+
+
+@pytest.mark.parametrize("row", [2**62, 2**63 - 2, 2**63 - 1])
+def test_the_number_of_rows_never_overflows(row):
+    assert 2**47 < rows_until_last(np.array([[row, 0]])) < 2**60
 
 
 @pytest.mark.parametrize(("places", "bad"), [([], -1), ([0, 2], -1), ([0, 3], 1), ([-1, 0], 0)])

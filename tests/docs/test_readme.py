@@ -1,4 +1,4 @@
-"""The README's examples, run as a reader would: same files, same commands, same output."""
+"""The examples of the pages, run as a reader would: same files, same commands, same output."""
 
 import os
 import re
@@ -7,18 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+import pytest
+
+ROOT = Path(__file__).parents[2]
 
 
-def blocks(language):
+def blocks(page, language):
     """The texts of the fenced blocks of a language; "" for those that name none."""
-    pairs = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    pairs = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     return [text for name, text in pairs if name == language]
 
 
-def commands():
+def commands(page):
     """(command, expected output) of every `$` line, in order."""
-    for block in blocks(""):
+    for block in blocks(page, ""):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, output = part.partition("\n")
             yield command, output
@@ -28,8 +30,10 @@ def without_trailing_spaces(text):
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
-def test_the_examples_work_and_print_what_is_shown(tmp_path):
-    for code in blocks("python"):
+@pytest.mark.parametrize(("path", "at_least"), [("README.md", 5), ("docs/columns.md", 3)])
+def test_the_examples_work_and_print_what_is_shown(path, at_least, tmp_path):
+    page = (ROOT / path).read_text()
+    for code in blocks(page, "python"):
         (tmp_path / code.split()[1]).write_text(code)  # the first line is "# name.py"
     binaries = Path(sys.executable).parent
     environment = {
@@ -38,8 +42,8 @@ def test_the_examples_work_and_print_what_is_shown(tmp_path):
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "COLUMNS": "100",
     }
-    run = list(commands())
-    assert len(run) >= 5
+    run = list(commands(page))
+    assert len(run) >= at_least
     for command, expected in run:
         result = subprocess.run(
             shlex.split(command),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,10 +24,42 @@ def prune_inputs():
     }
 
 
+def pre_inputs():
+    return prune_inputs() | {
+        "partition_shapes_0": np.array([5, 2], np.int64),
+        "partition_shapes_1": np.array([5, 2], np.int64),
+    }
+
+
+def post_v1_inputs():
+    return {
+        "emb_shards_0": np.array([[1, 2], [3, 4]], np.float32),
+        "emb_shards_1": np.array([[5, 6]], np.float32),
+        "partitioned_indices_0": np.array([[0, 0], [2, 0]], np.int64),
+        "partitioned_indices_1": np.array([[0, 1]], np.int64),
+        "sp_dense_shape": np.array([3, 9], np.int64),
+        "row_empty_and_invalid_flags": np.array([0, 1, 0, 1, 1, 1], np.int32),
+        "partitioned_values_0": np.array([7, 8], np.int64),
+        "partitioned_values_1": np.array([1], np.int64),
+        "partitioned_weights_0": np.array([1, 2], np.float32),
+        "partitioned_weights_1": np.array([3], np.float32),
+    }
+
+
+def grad_v1_inputs():
+    inputs = post_v1_inputs()
+    for name in ("sp_dense_shape", "partitioned_values_0", "partitioned_values_1"):
+        del inputs[name]
+    return inputs | {
+        "top_grad": np.ones((3, 2), np.float32),
+        "feature_nums": np.array([2, 0, 1], np.int32),
+    }
+
+
 def post_inputs():
     return {
-        "shard0": np.array([[1, 2], [3, 4]], np.float32),
-        "shard1": np.array([[5, 6]], np.float32),
+        "emb_shards_0": np.array([[1, 2], [3, 4]], np.float32),
+        "emb_shards_1": np.array([[5, 6]], np.float32),
         "partition_permutation": np.array([[0, 0], [1, 0], [0, 1]], np.int32),
         "sp_dense_shape": np.array([3, 9], np.int64),
         "indices_before_unique": np.array([[0, 0], [2, 0], [0, 1]], np.int64),
@@ -44,20 +78,27 @@ def grad_inputs():
     }
 
 
-def call_prune(_, **tensors):
-    return tuple(ops.prune_invalid_and_fill_empty_rows(**tensors, use_sparse_weights=True))
+def argument_of(name):
+    """The argument that an input is, or is one of: the names of those of lists end in a number."""
+    return re.sub(r"_\d$", "", name)
 
 
-def with_shards(op):
+def arguments_of(tensors):
+    """Arguments by name, from inputs by name."""
+    result = {}
+    for name, tensor in tensors.items():
+        if argument_of(name) == name:
+            result[name] = tensor
+        else:
+            result.setdefault(argument_of(name), []).append(tensor)
+    return result
+
+
+def weighted(op):
     def call(_, **tensors):
-        shards = [tensors.pop("shard0"), tensors.pop("shard1")]
-        return tf.nest.flatten(op(emb_shards=shards, use_sparse_weights=True, **tensors))
+        return tf.nest.flatten(op(**arguments_of(tensors), use_sparse_weights=True))
 
     return call
-
-
-call_post = with_shards(ops.fused_embedding_sparse_post_look_up_v2)
-call_grad = with_shards(ops.fused_embedding_sparse_post_look_up_v2_grad)
 
 
 def call_unique(_, ids):
@@ -65,9 +106,12 @@ def call_unique(_, ids):
 
 
 CALLS = {
-    "prune": (call_prune, prune_inputs),
-    "post": (call_post, post_inputs),
-    "grad": (call_grad, grad_inputs),
+    "prune": (weighted(ops.prune_invalid_and_fill_empty_rows), prune_inputs),
+    "post": (weighted(ops.fused_embedding_sparse_post_look_up_v2), post_inputs),
+    "grad": (weighted(ops.fused_embedding_sparse_post_look_up_v2_grad), grad_inputs),
+    "pre": (weighted(ops.fused_embedding_sparse_pre_look_up), pre_inputs),
+    "post_v1": (weighted(ops.fused_embedding_sparse_post_look_up), post_v1_inputs),
+    "grad_v1": (weighted(ops.fused_embedding_sparse_post_look_up_grad), grad_v1_inputs),
 }
 
 
@@ -112,6 +156,33 @@ BAD_VALUES = [
     ("grad", "partition_permutation", [[0, 0], [1, 1], [0, 1]], r"permutation\[1\] = \[1, 1\]"),
     ("grad", "partition_permutation", [[0, 0]], r"permutation has 1 rows, but .* 3"),
     ("grad", "partition_permutation", [[1, 0], [0, 1], [0, 1]], r"\[2\] = \[0, 1\] stands.*twice"),
+    ("pre", "sp_dense_shape", [-1, 2], r"sp_dense_shape .*\[-1, 2\]"),
+    ("pre", "sp_dense_shape", [2, -7], r"sp_dense_shape .*\[2, -7\]"),
+    ("pre", "sp_indices", [[0, 0], [2, 0], [1, 1]], r"sp_indices\[1, 0\] = 2 .*\[0, 2\)"),
+    ("pre", "sp_indices", [[0, 0], [1, 0], [-4, 1]], r"sp_indices\[2, 0\] = -4 .*\[0, 2\)"),
+    (
+        "pre",
+        "sp_values",
+        [1, 10, 3],
+        r"sp_values\[1\] = 10 is not an id of a table of 10",
+    ),
+    (
+        "pre",
+        "sp_values",
+        [1, 2, -3],
+        r"sp_values\[2\] = -3 is not an id of a table of 10",
+    ),
+    ("pre", "partition_shapes_1", [-3, 2], r"partition_shapes\[1\] has -3 rows"),
+    ("post_v1", "partitioned_indices_0", [[0, 0], [3, 0]], r"indices\[0\]\[1, 0\] = 3 .*\[0, 3\)"),
+    ("post_v1", "partitioned_indices_1", [[-1, 0]], r"indices\[1\]\[0, 0\] = -1 .*\[0, 3\)"),
+    ("post_v1", "partitioned_indices_1", [[2**62, 0]], rf"indices\[1\]\[0, 0\] = {2**62} "),
+    ("post_v1", "sp_dense_shape", [-3, 9], r"sp_dense_shape must not be negative, but has -3 rows"),
+    ("post_v1", "sp_dense_shape", [7, 9], r"flags has 6 elements, but there are 7 rows"),
+    ("post_v1", "sp_dense_shape", [2**62, 9], rf"flags has 6 elements, but there are {2**62} rows"),
+    ("post_v1", "row_empty_and_invalid_flags", [0, 0], r"has 2 elements, but there are 3 rows"),
+    ("grad_v1", "partitioned_indices_0", [[3, 0], [0, 0]], r"indices\[0\]\[0, 0\] = 3 .*\[0, 3\)"),
+    ("grad_v1", "partitioned_indices_1", [[-1, 0]], r"indices\[1\]\[0, 0\] = -1 .*\[0, 3\)"),
+    ("grad_v1", "row_empty_and_invalid_flags", [], r"has 0 elements, but there are 3 rows"),
 ]
 
 
@@ -134,7 +205,7 @@ BAD_SIZES = [
     ("prune", "sp_dense_shape", [2, 2, 2]),
     ("prune", "sp_weights_values", [1.0, 2.0]),
     ("prune", "sp_weights_values", [1.0] * 4),
-    ("post", "shard1", [[1.0, 2.0, 3.0]]),
+    ("post", "emb_shards_1", [[1.0, 2.0, 3.0]]),
     ("post", "unique_idxs", [0, 1]),
     ("post", "indices_before_unique", [[0, 0]]),
     ("post", "sp_weights_values", [1.0]),
@@ -144,6 +215,27 @@ BAD_SIZES = [
     ("grad", "feature_nums", [1, 1]),
     ("grad", "unique_idxs", [0, 1]),
     ("grad", "sp_weights_values", [1.0]),
+    ("pre", "sp_values", [1, 2]),
+    ("pre", "sp_indices", [[0, 0]]),
+    ("pre", "sp_indices", [[0], [1], [1]]),
+    ("pre", "sp_dense_shape", [2, 2, 2]),
+    ("pre", "sp_weights_values", [1.0, 2.0]),
+    ("pre", "partition_shapes_0", [5]),
+    ("pre", "partition_shapes_1", [5, 2, 2]),
+    ("post_v1", "emb_shards_0", [[1.0, 2.0]]),
+    ("post_v1", "emb_shards_1", [[1.0, 2.0, 3.0]]),
+    ("post_v1", "partitioned_indices_0", [[0, 0]]),
+    ("post_v1", "partitioned_indices_1", [[0]]),
+    ("post_v1", "partitioned_values_1", [1, 2]),
+    ("post_v1", "partitioned_weights_0", [1.0]),
+    ("post_v1", "partitioned_weights_1", [1.0, 2.0]),
+    ("post_v1", "sp_dense_shape", [3]),
+    ("grad_v1", "top_grad", [[1.0, 1.0]]),
+    ("grad_v1", "top_grad", [[1.0]] * 3),
+    ("grad_v1", "feature_nums", [1, 1]),
+    ("grad_v1", "emb_shards_1", [[1.0, 2.0]] * 2),
+    ("grad_v1", "partitioned_indices_1", [[0, 1], [0, 1]]),
+    ("grad_v1", "partitioned_weights_0", [1.0, 2.0, 3.0]),
 ]
 
 
@@ -165,11 +257,18 @@ BAD_RANKS = [
     ("prune", "sp_indices", [0, 1, 1]),
     ("prune", "sp_dense_shape", 2),
     ("prune", "sp_weights_values", [[1.0, 2.0, 3.0]]),
-    ("post", "shard0", [1.0, 2.0]),
+    ("post", "emb_shards_0", [1.0, 2.0]),
     ("post", "unique_idxs", 1),
     ("post", "is_row_empty", [[False, True, False]]),
     ("post", "partition_permutation", [0, 0]),
     ("grad", "top_grad", [1.0, 2.0]),
+    ("pre", "partition_shapes_1", 3),
+    ("pre", "sp_indices", [0, 1, 1]),
+    ("post_v1", "partitioned_indices_1", [0, 1]),
+    ("post_v1", "row_empty_and_invalid_flags", [[0, 1, 0]]),
+    ("post_v1", "partitioned_values_0", 7),
+    ("post_v1", "partitioned_weights_1", [[3.0]]),
+    ("grad_v1", "emb_shards_1", [5.0, 6.0]),
 ]
 
 
@@ -179,8 +278,7 @@ def test_a_wrong_rank(mode, op, argument, value):
     call, inputs = CALLS[op]
     arrays = inputs()
     arrays[argument] = np.array(value, arrays[argument].dtype)
-    name = "emb_shards" if argument.startswith("shard") else argument
-    with pytest.raises(ValueError, match=f"{name} must have shape"):
+    with pytest.raises(ValueError, match=f"{argument_of(argument)} must have shape"):
         reference.run(mode, call, arrays)
 
 
@@ -189,7 +287,7 @@ def test_a_wrong_rank_that_is_not_known_statically(op):
     call, inputs = CALLS[op]
     arrays = inputs()
     for argument, value in arrays.items():
-        name = "emb_shards" if argument.startswith("shard") else argument
+        name = argument_of(argument)
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             feeds = {k: tf.compat.v1.placeholder(v.dtype) for k, v in arrays.items()}
             result = call(None, **feeds)
@@ -207,8 +305,18 @@ BAD_DTYPES = [
     ("prune", "sp_weights_values", np.int64, TypeError),
     ("post", "unique_idxs", np.int64, TypeError),
     ("post", "is_row_empty", np.int32, TypeError),
-    ("post", "shard1", np.float64, TypeError),
+    ("post", "emb_shards_1", np.float64, TypeError),
     ("grad", "top_grad", np.float64, TypeError),
+    ("pre", "partition_shapes_0", np.int32, TypeError),
+    ("pre", "sp_values", np.int16, TypeError),
+    ("pre", "sp_weights_values", np.int64, TypeError),
+    ("post_v1", "emb_shards_1", np.float64, TypeError),
+    ("post_v1", "partitioned_indices_0", np.int32, TypeError),
+    ("post_v1", "partitioned_values_1", np.int32, TypeError),
+    ("post_v1", "partitioned_weights_1", np.float64, TypeError),
+    ("post_v1", "row_empty_and_invalid_flags", np.int64, TypeError),
+    ("grad_v1", "top_grad", np.float64, TypeError),
+    ("grad_v1", "feature_nums", np.int64, TypeError),
 ]
 
 
@@ -218,7 +326,7 @@ def test_a_wrong_dtype(mode, op, argument, dtype, error):
     call, inputs = CALLS[op]
     arrays = inputs()
     arrays[argument] = arrays[argument].astype(dtype)
-    name = "emb_shards" if argument in ("shard1", "top_grad") else argument
+    name = "emb_shards" if argument == "top_grad" else argument_of(argument)
     with pytest.raises(error, match=f"{name} .*{np.dtype(dtype).name}"):
         reference.run(mode, call, arrays)
 
@@ -238,10 +346,17 @@ def partition(**changes):
 
 def post(**changes):
     tensors = {name: tf.constant(value) for name, value in post_inputs().items()}
-    shards = [tensors.pop("shard0"), tensors.pop("shard1")]
-    return ops.fused_embedding_sparse_post_look_up_v2(
-        **{"emb_shards": shards, **tensors, **changes}
-    )
+    return ops.fused_embedding_sparse_post_look_up_v2(**{**arguments_of(tensors), **changes})
+
+
+def post_v1(**changes):
+    tensors = {name: tf.constant(value) for name, value in post_v1_inputs().items()}
+    return ops.fused_embedding_sparse_post_look_up(**{**arguments_of(tensors), **changes})
+
+
+def pre(**changes):
+    tensors = {name: tf.constant(value) for name, value in pre_inputs().items()}
+    return ops.fused_embedding_sparse_pre_look_up(**{**arguments_of(tensors), **changes})
 
 
 def prune(**changes):
@@ -267,6 +382,19 @@ BAD_ATTRS = [
     (post, {"Tw": tf.float64}, "Tw is .*float64.*, but sp_weights_values .*float32"),
     (post, {"emb_shards": []}, "emb_shards must have at least 1, not 0"),
     (prune, {"Tid": tf.int32}, "Tid is .*int32.*, but sp_values .*int64"),
+    (pre, {"partition_strategy": "mod_ev"}, "partition_strategy .*'mod_ev'"),
+    (pre, {"partition_axis": 1}, "partition_axis .*1"),
+    (pre, {"num_partitions": 3}, "num_partitions is 3, but partition_shapes has 2"),
+    (pre, {"partition_shapes": []}, "partition_shapes must have at least 1, not 0"),
+    (pre, {"row_count": "all"}, "row_count .*'all'"),
+    (pre, {"entry_order": "sorted"}, "entry_order .*'sorted'"),
+    (pre, {"Tid": tf.int32}, "Tid is .*int32.*, but sp_values .*int64"),
+    (post_v1, {"combiner": "max"}, "combiner .*'max'"),
+    (post_v1, {"num_partitions": 1}, "num_partitions is 1, but emb_shards has 2"),
+    (post_v1, {"partitioned_indices": [[[0, 0], [2, 0]]]}, "_indices has 1 .* emb_shards 2"),
+    (post_v1, {"emb_shards": []}, "emb_shards must have at least 1, not 0"),
+    (post_v1, {"Tid": tf.int32}, "Tid is .*int32.*, but partitioned_values .*int64"),
+    (post_v1, {"T": tf.float64}, "T is .*float64.*, but emb_shards .*float32"),
     (unique, {"Tid": tf.int64}, "Tid is .*int64.*, but input .*int32"),
 ]
 
@@ -286,6 +414,8 @@ def test_a_bad_attr(graph, call, changes, message):
         (post, {"num_partitions": 2, "T": tf.float32, "Tw": "float32"}),
         (prune, {"Tid": tf.int64, "Tw": np.float32}),
         (unique, {"Tid": "int32"}),
+        (pre, {"num_partitions": 2, "Tid": tf.int64, "Tw": "float32"}),
+        (post_v1, {"num_partitions": 2, "T": "float32", "Tw": tf.float32, "Tid": tf.int64}),
     ],
 )
 def test_inferred_attrs_may_be_given(call, inferred):
@@ -314,10 +444,40 @@ def test_a_huge_batch_is_an_error_not_a_crash():
             prune(sp_dense_shape=[batch, 1])
 
 
-@pytest.mark.parametrize("row", [2**61, 2**62])
+@pytest.mark.parametrize("row", [2**61, 2**62, 2**63 - 2, 2**63 - 1])
 def test_a_huge_last_row_is_an_error_not_a_crash(row):
     with pytest.raises(tf.errors.ResourceExhaustedError):
         post(indices_before_unique=[[0, 0], [0, 0], [row, 0]], row_count="last_row")
+
+
+@pytest.mark.parametrize("row", [2**61, 2**62, 2**63 - 2, 2**63 - 1])
+def test_a_huge_last_row_of_the_v1_ops(row):
+    one = tf.ones([1])
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        ops.fused_embedding_sparse_pre_look_up(
+            partition_shapes=[[9, 2]],
+            sp_values=tf.constant([3], tf.int64),
+            sp_indices=[[row, 0]],
+            sp_dense_shape=[1, 1],
+            sp_weights_values=one,
+            row_count="last_row",
+        )
+    with pytest.raises(tf.errors.OpError):  # the flags are too few, or the memory is
+        ops.fused_embedding_sparse_post_look_up(
+            emb_shards=[one[None]],
+            partitioned_indices=[[[row, 0]]],
+            sp_dense_shape=[1, 1],
+            row_empty_and_invalid_flags=[0, 1],
+            partitioned_values=[tf.constant([3], tf.int64)],
+            partitioned_weights=[one],
+            row_count="last_row",
+        )
+
+
+@pytest.mark.parametrize("row", [-1, -2, -5, -(2**63)])
+def test_a_negative_last_row(row):
+    with pytest.raises(RUN_TIME, match=rf"indices_before_unique\[0, 0\] = {row} "):
+        post(indices_before_unique=[[row, 0]] * 3, row_count="last_row")
 
 
 def test_an_attr_that_no_kernel_takes_is_refused_in_a_graph_from_elsewhere():

@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 import fusion
+from fusion.lookup import VERSIONS
 
 DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
 
@@ -24,12 +25,28 @@ def test_rows_and_counts_of_a_table_without_columns(dim, dtype):
     assert result.feature_nums.numpy().tolist() == [2, 0, 1, 0]
 
 
+@pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_gradient_of_a_table_without_columns(dtype):
+def test_rows_and_counts_of_shards_without_columns(dim, dtype):
+    result = fusion.ops.fused_embedding_sparse_post_look_up(
+        emb_shards=[tf.zeros([2, dim], dtype), tf.zeros([1, dim], dtype)],
+        partitioned_indices=[[[0, 0], [2, 0]], [[0, 1]]],
+        sp_dense_shape=[4, 2],
+        row_empty_and_invalid_flags=[0] * 4,
+        partitioned_values=[[0, 1], [0]],
+        partitioned_weights=[tf.ones([2], dtype), tf.ones([1], dtype)],
+    )
+    assert result.emb_vectors.shape == [4, dim]
+    assert result.feature_nums.numpy().tolist() == [2, 0, 1, 0]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradient_of_a_table_without_columns(dtype, version):
     table = tf.Variable(tf.zeros([5, 0], dtype))
     ids = tf.SparseTensor([[0, 0], [0, 1], [2, 0]], tf.constant([1, 1, 4], tf.int64), [4, 2])
     with tf.GradientTape() as tape:
-        result = fusion.fused_safe_embedding_lookup_sparse(table, ids)
+        result = fusion.fused_safe_embedding_lookup_sparse(table, ids, fusion_version=version)
     gradient = tape.gradient(result, table)
-    assert gradient.indices.numpy().tolist() == [1, 4, 0]
+    assert sorted(gradient.indices.numpy().tolist()) == [0, 1, 4]
     assert gradient.values.shape == [3, 0]

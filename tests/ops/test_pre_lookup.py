@@ -69,7 +69,8 @@ def factors(shard, indices, dtype):
 
 def listed(arrays, attrs):
     """[(id, row, column, weight, place or None)] of the entries that are kept or filled in."""
-    entries, empty = [], set(range(batch_rows(arrays, attrs)))
+    entries: list[tuple] = []
+    empty = set(range(batch_rows(arrays, attrs)))
     for place, (key, (row, column), weight) in enumerate(
         zip(arrays["values"], arrays["indices"], arrays["weights"], strict=True)
     ):
@@ -109,7 +110,7 @@ def owner(key, rows, strategy):
 
 def expected(arrays, rows, attrs):
     entries, flags = listed(arrays, attrs)
-    shards = [[] for _ in rows]
+    shards: list[list[tuple]] = [[] for _ in rows]
     for key, row, column, weight, place in entries:
         shard, local = owner(int(key), rows, attrs["partition_strategy"])
         shards[shard].append((local, (row, column), weight, place))

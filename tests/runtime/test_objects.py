@@ -154,3 +154,12 @@ def test_cache_directory_can_be_chosen(tmp_path, monkeypatch):
         assert objects.directories() == (tmp_path,)
     finally:
         objects.directories.cache_clear()
+
+
+@pytest.mark.parametrize("variable", ["NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"])
+def test_code_for_another_processor_is_another_object(monkeypatch, variable):
+    fingerprint = objects.fingerprint.__wrapped__
+    monkeypatch.delenv(variable, raising=False)
+    here = fingerprint()
+    monkeypatch.setenv(variable, "haswell")
+    assert fingerprint() != here

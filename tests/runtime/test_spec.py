@@ -1,5 +1,7 @@
 """What follows from an op's description."""
 
+from typing import Any
+
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import op_def_pb2
@@ -122,7 +124,7 @@ def test_sizes_per_place_are_those_of_the_first_list():
 
 
 def lists(**changes):
-    shapes = {"ids": [5], "rows": [[2, 7], [3, 7]], "weights": [[2], [3]]}
+    shapes: dict[str, Any] = {"ids": [5], "rows": [[2, 7], [3, 7]], "weights": [[2], [3]]}
     shapes |= {"turned": [[9, 4], [9, 6]], **changes}
     values = [
         tf.zeros(shapes["ids"], tf.int64),

@@ -1,0 +1,109 @@
+"""What all columns with `do_fusion` have in common: one more field, and the fused lookup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops.variables import PartitionedVariable
+
+from fusion.lookup import VERSIONS, LookupOptions, fused_safe_embedding_lookup_sparse, lookup
+
+
+class FusedColumn(tuple[Any, ...]):
+    """Put before a stock column class, a named tuple, adds the field `do_fusion` at its end.
+
+    The field takes part in equality and hashing, so that a fused and a stock column are never
+    taken for each other. Each class has a name of its own because TensorFlow finds serialized
+    columns by class name.
+    """
+
+    __slots__ = ()  # Python combines subclasses of tuple only if they add no members
+
+    # Of the stock classes.
+    name: str
+    combiner: str
+    max_norm: float | None
+    use_safe_embedding_lookup: bool
+    _fields: tuple[str, ...]
+    _asdict: Any
+
+    def __init_subclass__(cls) -> None:
+        cls._fields = (*cls._fields, "do_fusion")
+
+    def __new__(cls, *fields: Any, do_fusion: str, **named: Any) -> Any:
+        """A column of the stock class's fields, looked up by the family `do_fusion` of fused ops.
+
+        Raises:
+          ValueError: there is no such family.
+        """
+        if do_fusion not in VERSIONS:
+            raise ValueError(f"do_fusion must be None or one of {VERSIONS}, got {do_fusion!r}")
+        return tuple.__new__(cls, (*super().__new__(cls, *fields, **named), do_fusion))
+
+    def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """How copies and pickles are made."""
+        return tuple(self[:-1]), {"do_fusion": self.do_fusion}
+
+    @classmethod
+    def of(cls, column: Any, do_fusion: str | None) -> Any:
+        """The stock column with its lookup fused, or as it is if `do_fusion` is None."""
+        return column if do_fusion is None else cls(*column, do_fusion=do_fusion)
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> Any:
+        *fields, do_fusion = iterable
+        return cls(*fields, do_fusion=do_fusion)
+
+    def _replace(self, **fields: Any) -> Any:
+        """A copy with some fields changed; the inherited one knows only the stock fields."""
+        unknown = fields.keys() - set(self._fields)
+        if unknown:
+            raise ValueError(f"{type(self).__name__} has no fields {sorted(unknown)}")
+        return type(self)(**(self._asdict() | fields))
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self._asdict().items())
+        return f"{type(self).__name__}({fields})"
+
+    @property
+    def do_fusion(self) -> str:
+        """The family of fused ops that the lookup uses."""
+        version: str = self[-1]
+        return version
+
+    def _look_up(self, table: Any, sparse_tensors: Any) -> tf.Tensor:
+        """The combined embeddings [rows, D] of a categorical column's ids (and weights)."""
+        ids, weights = sparse_tensors.id_tensor, sparse_tensors.weight_tensor
+        name = f"{self.name}_weights"
+        rank = ids.dense_shape.shape[0]
+        if self.use_safe_embedding_lookup or rank is None or rank > 2:
+            return fused_safe_embedding_lookup_sparse(
+                table,
+                ids,
+                weights,
+                combiner=self.combiner,
+                name=name,
+                max_norm=self.max_norm,
+                fusion_version=self.do_fusion,
+            )
+        options = LookupOptions.checked(
+            self.combiner,
+            None,
+            self.max_norm,
+            None,
+            prune=False,
+            fill_empty_row=False,
+            version=self.do_fusion,
+        )
+        with tf.name_scope(name):
+            return lookup(table, ids, weights, options.until_last_row())
+
+
+def restore(table: Any, checkpoint: str | None, tensor_name: str | None) -> None:
+    """Initializes a table from a tensor of a checkpoint, if one is given."""
+    if checkpoint is None:
+        return
+    variables = list(table) if isinstance(table, PartitionedVariable) else table
+    tf.compat.v1.train.init_from_checkpoint(checkpoint, {tensor_name: variables})

@@ -1,0 +1,122 @@
+"""The object code of every kernel: `python -m tests.soak.kernel_objects FILE`, a pickled list."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from numba.core.dispatcher import Dispatcher
+
+from fusion.ops import SPECS
+from fusion.runtime import layout, objects
+from fusion.runtime.compiler import undefined_symbols
+from fusion.runtime.registration import compile_kernel, kernel_name
+from fusion.runtime.spec import OpSpec
+from tests.soak import c_api
+from tests.soak.faulty import FAULTY
+from tests.soak.plan import Kernel
+
+#: Every op, the faulty one first, and its kernels' choices of type attrs. Tables and weights have
+#: one dtype, as in the lookups: kernels of two are made of the same parts.
+KERNELS: list[tuple[OpSpec, dict[str, str]]] = [
+    (spec, types)
+    for spec in (FAULTY, *SPECS)
+    if "CPU" in spec.kernels
+    for combination in itertools.product(*spec.kernel_types.values())
+    for types in [dict(zip(spec.kernel_types, combination, strict=True))]
+    if types.get("T", types.get("Tw")) == types.get("Tw")
+]
+
+
+def kernel_object(spec: OpSpec, types: dict[str, str]) -> Kernel:
+    """The very object code that is loaded into TensorFlow, from the cache or compiled now.
+
+    Raises:
+      RuntimeError: it calls something of TensorFlow's that `tests.soak.c_api` does not have.
+    """
+    name = kernel_name(spec, "CPU", types)
+    if spec is FAULTY:  # no source of the package, so that a kept object might be of an older one
+        code = compile_kernel(spec, "CPU", types)
+    else:
+        code = objects.get(name, lambda: compile_kernel(spec, "CPU", types))
+    called = {symbol for symbol in undefined_symbols(code) if symbol.startswith("TF_")}
+    if missing := called - {*c_api.PROTOTYPES}:
+        raise RuntimeError(f"tests.soak.c_api lacks {', '.join(sorted(missing))}")
+    table, _ = layout.words(spec)
+    names = {
+        layout.HEADER + k * layout.INPUT_WORDS + 3: arg.name.encode()
+        for k, arg in enumerate(spec.inputs)
+    }
+    for place in names:
+        table[place] = 0
+    return Kernel(name, code, table, names)
+
+
+def kernel_objects(places: Iterable[int]) -> dict[int, Kernel]:
+    """The object code of kernels, given by their places in `KERNELS`."""
+    return {place: kernel_object(*KERNELS[place]) for place in places}
+
+
+def kernel_objects_for(processor: str) -> dict[int, Kernel]:
+    """The object code of all kernels for another processor, by its name in LLVM."""
+    variables = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": ""}
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "kernels"
+        command = [sys.executable, "-m", "tests.soak.kernel_objects", str(result)]
+        subprocess.run(command, env=os.environ | variables, check=True)
+        kernels: dict[int, Kernel] = pickle.loads(result.read_bytes())
+    return kernels
+
+
+def array_kernels() -> dict[str, set[str]]:
+    """The kernels of `fusion.cpu_ops` by name, each with the ops whose kernels call it.
+
+    Found by following the functions that a kernel's body names, before anything is compiled.
+    """
+    users: dict[str, set[str]] = {}
+    package = Path(objects.__file__).parent.parent / "cpu_ops"
+    for source in package.glob("[a-z]*.py"):
+        module = sys.modules.get(f"fusion.cpu_ops.{source.stem}")
+        for function in vars(module).values() if module else ():
+            if isinstance(function, Dispatcher) and _is_array_kernel(function):
+                users.setdefault(_name(function), set())
+    for spec, types in KERNELS:
+        for function in _called(spec.kernels["CPU"](spec, types), set()):
+            if _is_array_kernel(function):
+                users.setdefault(_name(function), set()).add(spec.name)
+    return users
+
+
+def _is_array_kernel(function: Any) -> bool:
+    return bool(function.py_func.__module__.startswith("fusion.cpu_ops."))
+
+
+def _name(function: Any) -> str:
+    return f"{function.py_func.__module__.rpartition('.')[2]}.{function.py_func.__name__}"
+
+
+def _called(function: Any, seen: set[Any]) -> Iterator[Any]:
+    """The jitted functions that a Python function calls, directly or not."""
+    code = function.__code__
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    values = [*cells, *(function.__globals__.get(name) for name in code.co_names)]
+    for value in list(values):
+        if isinstance(value, ModuleType):
+            values += [getattr(value, name, None) for name in code.co_names]
+    for value in values:
+        if isinstance(value, Dispatcher) and value not in seen:
+            seen.add(value)
+            yield value
+            yield from _called(value.py_func, seen)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_bytes(pickle.dumps(kernel_objects(range(len(KERNELS)))))

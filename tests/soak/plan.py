@@ -1,0 +1,65 @@
+"""What is asked of the process that runs kernels, and what it answers.
+
+A kernel runs there without TensorFlow, so that nothing but numbers and bytes is exchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+#: `TF_DataType`, shape and content.
+Tensor = tuple[int, tuple[int, ...], bytes]
+
+#: Shape and content of each output.
+Outputs = list[tuple[tuple[int, ...], bytes]]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Object code of one kernel, and its op's table with the names that it points to by place."""
+
+    name: str
+    code: bytes
+    table: list[int]
+    names: dict[int, bytes]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call: attrs as a kernel's state holds them, inputs, (dtype, rank) of the outputs.
+
+    `expected` is the error code and the outputs. A `starved` call is made again and again, so that
+    each of its allocations fails once.
+    """
+
+    label: str
+    kernel: int
+    attrs: list[int]
+    inputs: list[Tensor]
+    outputs: list[tuple[int, int]]
+    expected: tuple[int, Outputs]
+    starved: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run; the kernels by the numbers that cases have for them."""
+
+    kernels: dict[int, Kernel]
+    cases: list[Case]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong with a case."""
+
+    case: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found, and during which case each of the checker's errors appeared."""
+
+    findings: list[Finding] = field(default_factory=list)
+    error_cases: list[str] = field(default_factory=list)

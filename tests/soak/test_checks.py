@@ -1,0 +1,96 @@
+"""The long checks find what they look for: run on something small, and on something wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusion.ops import SPECS
+from tests.soak import kernel_objects, kernel_plan, kernels, memory, small_calls, valgrind
+from tests.soak.faulty import FAULTS
+from tests.soak.kernel_cases import CALLS
+from tests.soak.kernel_objects import KERNELS
+from tests.soak.plan import Finding
+
+#: Kernels of the first and of the last step, which other tests use too.
+CHOSEN = [
+    place
+    for place, (spec, types) in enumerate(KERNELS)
+    if spec.name in ("PruneInvalidAndFillEmptyRows", "FusedEmbeddingSparsePostLookUpV2")
+    and set(types.values()) <= {"int64", "float32"}
+]
+
+
+def test_faults_are_found_between_guard_pages():
+    findings = kernels.run_guarded(kernel_objects.kernel_objects([0]), kernel_plan.self_test())
+    assert {finding.case for finding in findings} == {*FAULTS} - {"none"}
+    assert kernels.self_test_failures(findings, kernels.HARMLESS) == []
+    blind = [finding for finding in findings if finding.case != "read past the end"]
+    assert "not found" in kernels.self_test_failures(blind, kernels.HARMLESS)[0].what
+    deluded = [*findings, Finding("none", "")]
+    assert "was found" in kernels.self_test_failures(deluded, kernels.HARMLESS)[0].what
+
+
+def test_kernels_run_outside_tensorflow_as_inside():
+    cases = kernel_plan.cases(0, CHOSEN, share=0.1)
+    codes = {case.expected[0] for case in cases}
+    assert {0, 3} <= codes
+    assert any(case.starved for case in cases)
+    assert kernels.run_guarded(kernel_objects.kernel_objects(CHOSEN), cases) == []
+
+
+def test_every_op_and_every_array_kernel_is_checked():
+    assert {*CALLS} == {spec.name for spec in SPECS}
+    assert [name for name, ops in kernel_objects.array_kernels().items() if not ops] == []
+
+
+ERRORS = """<valgrindoutput>
+<error><kind>InvalidRead</kind><what>Invalid read</what><stack>
+  <frame><ip>0x1</ip></frame><frame><obj>/lib/libffi.so</obj><fn>ffi_call</fn></frame>
+</stack></error>
+<error><kind>UninitCondition</kind><what>Conditional jump</what><stack>
+  <frame><obj>/lib/libpython.so</obj><fn>PyLong_FromLong</fn></frame>
+</stack></error>
+<error><kind>SyscallParam</kind><what>Syscall param</what><stack>
+  <frame><obj>/lib/libc.so</obj><fn>write</fn></frame>
+</stack></error>
+</valgrindoutput>"""
+
+
+def test_errors_are_ours_if_compiled_code_had_a_part_in_them(tmp_path):
+    path = tmp_path / "errors.xml"
+    path.write_text(ERRORS)
+    errors = valgrind.read_errors(path)
+    assert [error.ours for error in errors] == [True, False, True]
+    assert errors[0].what == "Invalid read in compiled code < ffi_call"
+
+
+def measurement(bytes_per_call, calls=20_000):
+    samples = [500 << 20 | int(k / 47 * calls * bytes_per_call) for k in range(48)]
+    return memory.Measurement("calls", calls, 1.0, samples, samples)
+
+
+@pytest.mark.parametrize(("bytes_per_call", "is_flat"), [(0, True), (0.5, True), (32, False)])
+def test_memory_that_grows_is_not_flat(bytes_per_call, is_flat):
+    assert measurement(bytes_per_call).is_flat == is_flat
+
+
+def test_growth_that_ends_is_flat():
+    samples = [500 << 20 | min(k, 20) << 15 for k in range(48)]
+    assert memory.Measurement("calls", 20_000, 1.0, samples, samples).is_flat
+
+
+def test_a_leak_is_measured():
+    kept = []
+    workload = memory.Workload("leak", 2, lambda: kept.append(memory._libc.malloc(100)))
+    leaking = memory.measure(workload, 5000)
+    assert 50 <= leaking.slope(leaking.heap) < 80
+    assert not leaking.is_flat
+
+
+@pytest.mark.parametrize("side", ["ours", "stock"])
+def test_small_calls_can_be_made(side):
+    workloads = small_calls.workloads(side)
+    assert [workload.name for workload in workloads] == [*small_calls.SHARES]
+    assert sum(small_calls.SHARES.values()) == pytest.approx(1)
+    for workload in workloads:
+        workload.once()
