@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 from fusion.lookup import VERSIONS
 
 PROGRAM = """
@@ -49,7 +47,6 @@ for version in VERSIONS:
 """
 
 
-@pytest.mark.parity("shards on devices of their own", *VERSIONS)
 def test_shards_on_two_devices_give_stocks_numbers():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False

@@ -89,16 +89,15 @@ def tables(mode: str, rows: int, shards: int, strategy: str) -> st.SearchStrateg
     kinds = ["variables", "tensors", "mixed"]
     if shards == 1:
         kinds = ["variable", "tensor", *kinds]
-    rare = []
     if strategy == "div" and mode != "session":
-        rare.append("sharded")
-    if strategy == "div" and mode == "session" and shards <= rows:
-        rare.append("partitioned")
+        kinds.append("sharded")
+    if strategy == "div" and mode == "session":
+        kinds += ["partitioned"] * len(kinds)
     if mode == "session" and shards == 1:
-        rare.append("ref")
+        kinds += ["ref"] * len(kinds)
     if mode != "eager":
-        rare.append("fed")
-    return st.one_of(st.sampled_from(kinds), *map(st.just, rare))
+        kinds.append("fed")
+    return st.sampled_from(kinds).filter(lambda kind: kind != "partitioned" or shards <= rows)
 
 
 @st.composite
@@ -119,9 +118,11 @@ def dims() -> st.SearchStrategy[int]:
 @st.composite
 def outer_shapes(draw: st.DrawFn, count: int) -> tuple[int, ...] | None:
     """Shapes of `count` bags; None is that of a matrix of ids."""
-    rank = draw(st.sampled_from((2, 1, 3) if count == 1 else (2, 2, 3, 4)))
+    rank = draw(st.sampled_from((2, 2, 2, 3, 4, 1)))
+    if rank == 1 and count == 1:
+        return ()
     if rank <= 2:
-        return None if rank == 2 else ()
+        return None
     shape = [1] * (rank - 1)
     first = draw(st.integers(1, max(count, 1)))
     if count % first:

@@ -19,7 +19,7 @@ from fusion.lookup import VERSIONS
 from tests.differential import features
 from tests.differential.case import Case
 from tests.differential.compare import check
-from tests.differential.strategies import PLAIN_REPORT, bags, cases
+from tests.differential.strategies import PLAIN_REPORT, cases
 from tests.parity import UNFUSED, Cell
 
 #: How often every area's examples are drawn, and for how many seconds at most, all areas together.
@@ -63,23 +63,11 @@ _BY_PASS: dict[str, Any] = {"version": st.just("pass"), "mode": st.just("session
 _FUSED: dict[str, Any] = {
     **_BY_PASS,
     **_UNWEIGHTED,
-    "lengths": st.one_of(bags(), bags(), st.sampled_from(((), (0, 0), (1,), (7,), (300, 1)))),
     "odd_rows": st.sampled_from(((), (), ("nan",), ("inf", "-inf"))),
     "ids": st.just("sparse"),
     "shards": st.just(1),
     "function": st.just("safe"),
     "prune": st.just(True),
-}
-
-#: With most of what keeps the pass from fusing a lookup.
-_LEFT: dict[str, Any] = {
-    "negative": st.just(0.0),
-    "rows": st.sampled_from((1, 5, 10)),
-    "shards": st.integers(2, 4),
-    "lengths": st.lists(st.integers(0, 12), max_size=4).map(tuple),
-    "weights": st.sampled_from((None, "sparse", "ragged")),
-    "odd_weights": st.sampled_from((("0",), ("nan",), ("inf", "-"))),
-    "max_norm": st.sampled_from((None, 0.0, -1.0, 0.5)),
 }
 
 AREAS = (
@@ -103,7 +91,7 @@ AREAS = (
     Area(
         "fused by the pass",
         cases(**_FUSED),
-        100,
+        80,
         claim(
             "a Variable",
             "a Tensor",
@@ -115,17 +103,12 @@ AREAS = (
             "bfloat16 tables",
             "int32 ids",
             "int64 ids",
-            "ids of rank 1",
             "ids of rank 2",
             "ids of rank 3 and more",
             "ids of unknown rank",
             "rows in any order",
             "repeated ids",
             "negative ids",
-            "bags of up to 1000 ids",
-            "no ids at all",
-            "no rows at all",
-            "all rows empty",
             "NaN and inf in the table",
             "combiner sum",
             "combiner mean",
@@ -142,26 +125,14 @@ AREAS = (
     ),
     Area(
         "left by the pass",
-        cases(**_BY_PASS, **_LEFT),
-        60,
+        cases(**_BY_PASS, negative=st.just(0.0), shards=st.integers(1, 3)),
+        40,
         claim(
-            "a list of Variables",
-            "a list of Tensors",
-            "Variables and Tensors in one list",
-            "a PartitionedVariable",
             "partition_strategy div",
             "partition_strategy mod",
-            "shards of different sizes",
-            "more shards than rows",
             "ragged ids",
             "SparseTensor weights",
-            "RaggedTensor weights",
-            "weights that are 0 or negative",
-            "NaN and inf among the weights",
-            "gradients of weights",
             "max_norm",
-            "max_norm 0.0",
-            "max_norm below 0",
             "no pruning",
             columns=(UNFUSED,),
         ),
@@ -188,7 +159,8 @@ def test_lookups_agree_with_stock(area):
         if has_numbers:
             drawn.update(features.cells(case))
 
-    end = time.monotonic() + _SECONDS / len(AREAS)
+    share = area.examples / sum(each.examples for each in AREAS)
+    end = time.monotonic() + _SECONDS * share
     for done in range(_ROUNDS):
         if done and time.monotonic() > end:
             break
@@ -196,4 +168,4 @@ def test_lookups_agree_with_stock(area):
     print(f"{area}: {dict(agreed)}")
     assert agreed["in numbers"] > 0.6 * sum(agreed.values())
     rare = [cell for cell in area.claims if drawn[cell] < _ENOUGH]
-    assert _IS_NIGHTLY or not rare, f"fewer than {_ENOUGH} cases of {rare}"
+    assert not rare, f"fewer than {_ENOUGH} cases of {rare}"
