@@ -85,13 +85,13 @@ AREAS = (
     Area(
         "sessions",
         cases(mode=st.just("session"), shards=st.sampled_from((1, 1, 2, 3))),
-        50,
+        200,
         claim("v1 sessions", "a PartitionedVariable", "a v1 reference variable"),
     ),
     Area(
         "fused by the pass",
         cases(**_FUSED),
-        80,
+        300,
         claim(
             "a Variable",
             "a Tensor",
@@ -126,7 +126,7 @@ AREAS = (
     Area(
         "left by the pass",
         cases(**_BY_PASS, negative=st.just(0.0), shards=st.integers(1, 3)),
-        40,
+        300,
         claim(
             "partition_strategy div",
             "partition_strategy mod",
