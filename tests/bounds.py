@@ -68,8 +68,9 @@ class Bounds:
         self.divisor = np.where(divisor[self.combiner] == 0, 1, divisor[self.combiner])
         self.counts = np.maximum(np.bincount(self.rows, minlength=self.batch), 1).astype(np.float64)
         self.lost = self._per_bag(overflowing[self.values]) > 0
-        sums = self._per_bag(self.clipped[self.values] * self.used[:, None])
-        self.lost |= self._overflows(squares) | self._overflows(sums).any(axis=1)
+        self.lost |= self._overflows(self.rows, self.used**2, self.batch)
+        sums = self.clipped[self.values] * self.used[:, None]
+        self.lost |= self._overflows(self.rows, sums, self.batch).any(axis=1)
         if self.combiner == "mean":
             # Weights that cancel out leave fewer digits of their sum, or none.
             self.counts *= np.where(total > signed, total / np.maximum(signed, 1e-300), 1)
@@ -91,8 +92,9 @@ class Bounds:
             lengths = lengths + self.counts[self.rows]
         if self.max_norm is not None:
             lengths = lengths + self.table.shape[1]
-        total = _sums(self.values, lengths[:, None] * terms, len(self.table))
-        lost = self._overflows(total)
+        terms = lengths[:, None] * terms
+        total = _sums(self.values, terms, len(self.table))
+        lost = self._overflows(self.values, terms, len(self.table))
         if self.max_norm is not None:
             unit = self.magnitudes / np.maximum(self.norms, 1e-300)
             along = (unit * total).sum(1, keepdims=True)
@@ -106,6 +108,7 @@ class Bounds:
         scaled = np.abs(top_grad) / self.divisor[:, None]
         terms = (scaled[self.rows] * self.clipped[self.values]).sum(1)
         through = self._per_bag(terms * self.used)
+        lost = self.lost | self._overflows(self.rows, terms * self.used, self.batch)
         if self.combiner == "sum":
             through = np.zeros(self.batch)
         if self.combiner == "mean":
@@ -113,15 +116,15 @@ class Bounds:
         if self.combiner == "sqrtn":
             terms = terms + (through / self.divisor**2)[self.rows] * self.used
         lengths = self.table.shape[1] + self.counts[self.rows]
-        lost = self.lost[self.rows] | self._overflows(through)[self.rows]
-        return self._bound(lengths, lengths * terms, lost)
+        return self._bound(lengths, lengths * terms, lost[self.rows])
 
     def _per_bag(self, terms: Array) -> Array:
         return _sums(self.rows, terms, self.batch)
 
-    def _overflows(self, sums: Array) -> Array:
-        """Where sums of finite terms have no place in the dtypes."""
-        return np.isfinite(sums) & (sums > self.most)
+    def _overflows(self, places: Array, terms: Array, count: int) -> Array:
+        """Where the sum of the finite terms of each of `count` places may overflow."""
+        finite = np.where(np.isfinite(terms), terms, 0)
+        return _sums(places, finite, count) > self.most
 
     def _bound(self, lengths: Array, scaled: Array, lost: Array) -> Array:
         """From n, n sum |terms|, and where rounding decides everything."""

@@ -4,9 +4,10 @@ A test says what it covers with a marker,
 
     @pytest.mark.parity("max_norm 0.0", "v1", "v2")
 
-a row of `ROWS` and columns of `COLUMNS`. Without columns, it is the version that the test is
-parametrized with, an argument named `version`, `fusion_version` or `do_fusion`. The table is made
-from the markers alone, so that nothing stands there that no test covers.
+a row of `ROWS`, in which "{name}" stands for the test's parameter of that name, and columns of
+`COLUMNS`. Without columns, it is the version that the test is parametrized with, an argument named
+`version`, `fusion_version` or `do_fusion`. The table is made from the markers alone, so that
+nothing stands there that no test covers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from tests.differential.corruptions import CORRUPTIONS
+from tests.feature_column.kinds import KINDS
 
 #: The rows by group, in the order of the table.
 ROWS: dict[str, tuple[str, ...]] = {
@@ -87,7 +89,48 @@ ROWS: dict[str, tuple[str, ...]] = {
         "gradients with distinct ids",
         "two runs with the same bits",
     ),
-    "Execution": ("eager", "tf.function", "v1 sessions"),
+    "Execution": ("eager", "tf.function", "v1 sessions", "shards on devices of their own"),
+    "Training": (
+        "several lookups of one table",
+        "fused beside stock lookups of one table",
+        "persistent tapes",
+        "gradients of gradients",
+        "optimizers of compat.v1",
+        "optimizers of Keras 3 and tf_keras",
+    ),
+    "Feature columns": (
+        *(f"column: {kind}" for kind in KINDS),
+        "shared_embeddings",
+        "shared_embedding_columns",
+        "several columns at once",
+        "columns with max_norm",
+        "columns with trainable=False",
+        "columns with ckpt_to_load_from",
+        "columns with use_safe_embedding_lookup=False",
+        "columns of dimension 1",
+        "columns of partitioned tables",
+    ),
+    "Hosts of columns": (
+        "compat.v1 input_layer",
+        "compat.v1 linear_model",
+        "tf_keras DenseFeatures, eager",
+        "tf_keras DenseFeatures, tf.function",
+        "tf_keras DenseFeatures in a functional model",
+        "tf_keras DenseFeatures in a sequential model",
+        "tf_keras DenseFeatures in a subclassed model",
+        "tf_keras models saved and loaded",
+        "tf_keras SequenceFeatures",
+        "Keras 3 DenseFeatures",
+        "Keras 3 DenseFeatures of single ids, without a sparse detour",
+        "Keras 3 DenseFeatures of values and offsets",
+        "Keras 3 DenseFeatures, stacked",
+        "Keras 3 DenseFeatures in a functional model",
+        "Keras 3 DenseFeatures in a sequential model",
+        "Keras 3 DenseFeatures in a subclassed model",
+        "Keras 3 models trained",
+        "Keras 3 models saved and loaded",
+        "Keras 3 models exported",
+    ),
     # Of the tests in tests/differential/corruptions.py, in their order.
     "Bad input": tuple(CORRUPTIONS),
 }
@@ -98,6 +141,15 @@ COLUMNS = ("v1", "v2", "pass")
 #: In place of "pass": tests that the pass leaves such lookups alone.
 UNFUSED = "unfused"
 
+#: What no stock graph has.
+NOT_IN_GRAPHS = {
+    "Tensor weights",
+    "no filling",
+    "eager",
+    "persistent tapes",
+    *(name for name, corruption in CORRUPTIONS.items() if not corruption.by_pass),
+}
+
 Cell: TypeAlias = tuple[str, str]
 Coverage: TypeAlias = Mapping[Cell, Iterable[str]]
 
@@ -107,7 +159,8 @@ _HEAD = """# What is tested against stock TensorFlow
 
 Made from the tests by `make parity`; the tests fail if it is not current. *yes*: the tests with
 these numbers compare with stock TensorFlow, or show that bad input raises. *left to stock*: they
-show that the pass leaves such lookups as they are. *no*: no test covers it.
+show that the pass leaves such lookups as they are. *no*: no test covers it. *-*: no stock graph
+has it, or none can be given it.
 """
 
 
@@ -121,14 +174,19 @@ class Collector:
         for item in items:
             for marker in item.iter_markers("parity"):
                 row, *columns = marker.args
+                row = row.format(**_parameters(item))
                 for column in columns or _versions(item):
                     self.coverage[_checked(item, row, column)].add(_name(item))
 
 
+def _parameters(item: pytest.Item) -> dict[str, Any]:
+    return item.callspec.params if hasattr(item, "callspec") else {}
+
+
 def _versions(item: pytest.Item) -> list[str]:
     """The version that the test is parametrized with."""
-    arguments = item.callspec.params if hasattr(item, "callspec") else {}
-    found = [arguments[name] for name in _ARGUMENTS if arguments.get(name) in COLUMNS]
+    arguments = [_parameters(item).get(name) for name in _ARGUMENTS]
+    found = [version for version in COLUMNS if version in arguments]
     if not found:
         raise pytest.UsageError(f"{item.nodeid}: the parity marker needs columns")
     return found
@@ -141,8 +199,8 @@ def _checked(item: pytest.Item, row: Any, column: Any) -> Cell:
 
 
 def _name(item: pytest.Item) -> str:
-    """The test, without what it is parametrized with, but for a parameter that it is named by."""
-    area = item.callspec.params.get("area") if hasattr(item, "callspec") else None
+    """The test without its parameters, but for the area of random lookups."""
+    area = _parameters(item).get("area")
     return item.nodeid.partition("[")[0] + (f"[{area}]" if area else "")
 
 
@@ -182,7 +240,7 @@ def _cell(coverage: Coverage, row: str, column: str, numbers: Mapping[str, int])
     for text, place in places.items():
         if place in coverage:
             return f"{text} ({', '.join(map(str, sorted(numbers[n] for n in coverage[place])))})"
-    return "no"
+    return "-" if column == "pass" and row in NOT_IN_GRAPHS else "no"
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from fusion.lookup import VERSIONS
 
 PROGRAM = """
@@ -47,6 +49,7 @@ for version in VERSIONS:
 """
 
 
+@pytest.mark.parity("shards on devices of their own", *VERSIONS)
 def test_shards_on_two_devices_give_stocks_numbers():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False

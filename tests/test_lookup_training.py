@@ -64,6 +64,7 @@ def stock_session(optimizer, kind):
     return training.train_session([STOCK] * 3, V1_OPTIMIZERS[optimizer], kind)
 
 
+@pytest.mark.parity("optimizers of compat.v1")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     ("optimizer", "kind"),
@@ -119,6 +120,7 @@ def stock_keras(optimizer, compiled):
     return training.train_keras([STOCK] * 3, KERAS_OPTIMIZERS[optimizer](), compiled)
 
 
+@pytest.mark.parity("optimizers of Keras 3 and tf_keras")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     ("optimizer", "compiled"),
@@ -149,6 +151,7 @@ def test_the_norm_of_a_sparse_gradient_may_round_otherwise(package, version):
     train(FUSED[version]).assert_close(train(STOCK))
 
 
+@pytest.mark.parity("fused beside stock lookups of one table")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("first_is_fused", [True, False])
 @pytest.mark.parametrize("kind", ["variable", "partitioned", "ref"])
@@ -164,6 +167,7 @@ def test_fused_and_stock_lookups_of_one_table_mix(kind, first_is_fused, version)
         )
 
 
+@pytest.mark.parity("persistent tapes")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_persistent_tape_gives_each_gradient_again_and_again(version):
     def gradients(lookup):
@@ -210,6 +214,7 @@ def test_the_gradient_of_a_tensor_is_sparse_too(version):
     assert len(set(gradient.indices.numpy())) == len(gradient.indices)
 
 
+@pytest.mark.parity("several lookups of one table")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("mode", reference.MODES)
 def test_one_table_in_two_lookups(mode, version):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.parity import COLUMNS, ROWS, UNFUSED, Collector, table
+from tests.parity import COLUMNS, ROWS, UNFUSED, Collector, Coverage, table
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,13 +41,19 @@ def item(name, *markers, **parameters):
     return test
 
 
-def collected(*items: Any):
+def collected(*items: Any) -> Coverage:
     collector = Collector()
-    collector.pytest_collection_modifyitems(list(items))
+    collector.pytest_collection_modifyitems([*items])
     return collector.coverage
 
 
 PARITY = pytest.mark.parity
+
+
+def test_a_row_can_be_named_by_a_parameter():
+    marker = PARITY("combiner {combiner}", "v1").mark
+    tests = [item("a.py::test[]", marker, combiner=name) for name in ("sum", "mean")]
+    assert {row for row, _ in collected(*tests)} == {"combiner sum", "combiner mean"}
 
 
 def test_a_marker_says_which_columns_of_a_row_a_test_covers():

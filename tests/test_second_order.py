@@ -97,6 +97,7 @@ def second(mode, lookup, arrays, n_shards=1, weighted=True, of_weights=False, **
     return run(mode, build, arrays, make)
 
 
+@pytest.mark.parity("gradients of gradients")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 @pytest.mark.parametrize("mode", MODES)
@@ -112,6 +113,7 @@ def test_weighted_lookups_have_stocks_second_gradient(mode, combiner, version):
                 assert np.any(stock)
 
 
+@pytest.mark.parity("gradients of gradients")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
@@ -128,6 +130,7 @@ def test_second_gradients_of_half_types(dtype, combiner, version):
             assert np.any(stock)
 
 
+@pytest.mark.parity("gradients of gradients")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_weights_too_where_nothing_is_filled(combiner, version):
@@ -140,6 +143,7 @@ def test_weights_too_where_nothing_is_filled(combiner, version):
             np.testing.assert_allclose(ours, stock, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parity("gradients of gradients")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("max_norm", [None, 1.0])
@@ -150,6 +154,7 @@ def test_unweighted_lookups_have_none(mode, max_norm, version):
             second(mode, lookup, IDS, weighted=False, max_norm=max_norm)
 
 
+@pytest.mark.parity("gradients of gradients")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_filled_weights_have_none(version):
     """Stock's gradient of filling empty rows has no gradient."""

@@ -24,20 +24,20 @@ def compile_object(function: Callable[..., Any], n_args: int, symbol: str) -> by
       RuntimeError: the code refers to something other than TensorFlow's C API and libc, or it can
         raise a Python exception.
     """
-    from numba.core import compiler, registry, types
+    from numba.core import registry, types
     from numba.core.compiler_lock import global_compiler_lock
 
-    from fusion.runtime.jit import OPTIONS, NativeCompiler
+    from fusion.runtime.jit import OPTIONS, NativeCompiler, Pipeline
 
     target = registry.cpu_target
     with global_compiler_lock:
-        pipeline = NativeCompiler(
-            function, target, dict(OPTIONS, nopython=True), {}, compiler.Compiler
-        )
-        result = pipeline.compile((types.int64,) * n_args, types.void)
+        options = dict(OPTIONS, nopython=True)
+        native = NativeCompiler(function, target, options, {}, Pipeline)
+        result = native.compile((types.int64,) * n_args, types.void)
         library = result.library
         library.add_ir_module(_entry_module(target.target_context, result.fndesc, symbol))
         library.finalize()
+        library.optimize()
         code = _emit(library, symbol)
     foreign = undefined_symbols(code) - _LIBC - {*SYMBOLS}
     if foreign:

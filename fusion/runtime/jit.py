@@ -11,6 +11,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numba import njit
+from numba.core.codegen import CPUCodeLibrary
+from numba.core.compiler import Compiler
 from numba.core.dispatcher import _FunctionCompiler
 from numba.core.types import unliteral
 
@@ -23,6 +25,34 @@ int64: Any = np.int64
 Array: TypeAlias = Any
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Library(CPUCodeLibrary):
+    """LLVM code that is linked into other code or written to a file, and never run from here.
+
+    Numba would optimize each function with all that it calls, and generate machine code for it:
+    twice the time that it takes to do that once, for the function that is written.
+    """
+
+    def optimize(self) -> None:
+        """Optimizes the code, after everything has been linked in."""
+        super()._optimize_final_module()
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._verify_declare_only_symbols()
+        self._finalized = True
+
+
+class Pipeline(Compiler):
+    """Numba's compiler, up to LLVM code."""
+
+    def __init__(self, typing: Any, target: Any, library: Any, *options: Any) -> None:
+        del library
+        super().__init__(typing, target, Library(target.codegen(), "fusion"), *options)
 
 
 class NativeCompiler(_FunctionCompiler):
@@ -53,7 +83,7 @@ def jit(function: F) -> F:
     compiled = njit(**OPTIONS)(function)
     old = compiled._compiler
     compiled._compiler = _InlineCompiler(
-        old.py_func, old.targetdescr, old.targetoptions, old.locals, old.pipeline_class
+        old.py_func, old.targetdescr, old.targetoptions, old.locals, Pipeline
     )
     by_type = compiled.get_call_template
 

@@ -73,9 +73,8 @@ def corrupted(name: str, case: Case) -> Call:
     return call
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.parity(name, *VERSIONS)) for name in CORRUPTIONS]
-)
+@pytest.mark.parity("{name}", *VERSIONS)
+@pytest.mark.parametrize("name", CORRUPTIONS)
 def test_bad_calls_raise_here_and_in_stock(name):
     corruption = CORRUPTIONS[name]
 
@@ -101,12 +100,8 @@ def assert_stock_raises(call: Call, mode: str) -> None:
     pytest.fail("stock TensorFlow raises nothing")
 
 
-BY_PASS = [name for name, corruption in CORRUPTIONS.items() if corruption.by_pass]
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.parity(name, "pass")) for name in BY_PASS]
-)
+@pytest.mark.parity("{name}", "pass")
+@pytest.mark.parametrize("name", [name for name, bad in CORRUPTIONS.items() if bad.by_pass])
 def test_bad_input_of_a_rewritten_graph_raises(name):
     fields = {**GOOD, "weights": st.none(), "max_norm": st.none(), "shards": st.just(1)}
 

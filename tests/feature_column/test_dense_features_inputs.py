@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from fusion.lookup import VERSIONS
 from tests.feature_column.dense_layers import (
     assert_close,
     assert_same,
@@ -54,18 +55,22 @@ PAIRS = {
 }
 
 
-@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-def test_lists_as_values_and_offsets(combiner: str) -> None:
+@pytest.mark.parity("Keras 3 DenseFeatures of values and offsets", *VERSIONS)
+@pytest.mark.parametrize(
+    ("combiner", "do_fusion"), [("sum", None), ("mean", "v1"), ("sqrtn", "v2")]
+)
+def test_lists_as_values_and_offsets(combiner: str, do_fusion: str | None) -> None:
     made = columns(combiner=combiner)
     given = {"list": as_sparse(LISTS), "number": NUMBER}
     stock = run(stock_layer(made), given, compiled=True)
-    layer = our_layer(made)
+    layer = our_layer(made, do_fusion=do_fusion)
     for form in PAIRS.values():
         for compiled in (False, True):
             assert_same(run(layer, {**pair(*form), "number": NUMBER}, compiled), stock)
 
 
-@pytest.mark.parametrize("do_fusion", [None, "v2"])
+@pytest.mark.parity("Keras 3 DenseFeatures of values and offsets", *VERSIONS)
+@pytest.mark.parametrize("do_fusion", [None, *VERSIONS])
 def test_lists_of_words_and_their_weights(do_fusion: str | None) -> None:
     words = fc.categorical_column_with_vocabulary_list("word", ["a", "b"], num_oov_buckets=1)
     column = embedding(fc.weighted_categorical_column(words, "weight"))

@@ -12,8 +12,10 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+import fusion
 from fusion.feature_column import embedding_column
 from fusion.feature_column.dense_features import DenseFeatures
+from fusion.lookup import VERSIONS
 from fusion.optimizers.keras3 import LazyAdam
 from tests.feature_column.dense_layers import (
     assert_close,
@@ -28,6 +30,7 @@ from tests.feature_column.dense_layers import (
 from tests.reference import assert_same_bits
 
 Array = Any
+PARITY = pytest.mark.parity
 
 ROWS = 24
 LABELS = np.random.default_rng(2).integers(0, 2, (ROWS, 1)).astype(np.float32)
@@ -37,7 +40,7 @@ def columns() -> list[Any]:
     words = fc.categorical_column_with_hash_bucket("word", 5)
     return [
         embedding(identity("id"), 3),
-        embedding_column(words, 4, initializer=initializer, do_fusion="v2"),
+        embedding_column(words, 4, initializer=initializer, do_fusion="v1"),
         fc.numeric_column("number", 2),
         embedding_column(identity("several"), 2, "sum", initializer, do_fusion="v2"),
     ]
@@ -113,6 +116,8 @@ def names(model: Any) -> list[str]:
     ]
 
 
+@PARITY("Keras 3 DenseFeatures in a {style} model", *VERSIONS)
+@PARITY("Keras 3 models saved and loaded", *VERSIONS)
 @pytest.mark.parametrize("style", STYLES)
 def test_models_train_and_are_saved(style: str, tmp_path: Path) -> None:
     model = trained(style)
@@ -144,6 +149,7 @@ def test_models_train_and_are_saved(style: str, tmp_path: Path) -> None:
     assert_same_bits(fresh(tensors()).numpy(), model(tensors()).numpy())
 
 
+@PARITY("Keras 3 models exported", *VERSIONS)
 @pytest.mark.parametrize("style", STYLES)
 def test_models_are_exported(style: str, tmp_path: Path) -> None:
     model = STYLES[style]()
@@ -155,6 +161,21 @@ def test_models_are_exported(style: str, tmp_path: Path) -> None:
     model.export(tmp_path / "model", verbose=False)
     served = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
     assert_same_bits(served(**tensors())["output_0"].numpy(), predicted)
+
+
+@PARITY("Keras 3 DenseFeatures", "pass")
+@PARITY("Keras 3 models exported", "pass")
+def test_exported_models_of_stock_columns_are_rewritten(tmp_path: Path) -> None:
+    given = {name: each for name, each in inputs().items() if name in ("several", "number")}
+    made = [embedding(identity("several"), 3), fc.numeric_column("number", 2)]
+    model = keras.Model(given, keras.layers.Dense(1)(DenseFeatures(made)(given)))
+    model.export(tmp_path / "stock", verbose=False)
+    report = fusion.fuse_saved_model(tmp_path / "stock", tmp_path / "fused")
+    assert report.fused_count > 0
+    assert all(column.reason is None for column in report.columns)
+    batch = {name: tensors()[name] for name in given}
+    served = tf.saved_model.load(str(tmp_path / "fused")).signatures["serving_default"]
+    assert_same_bits(served(**batch)["output_0"].numpy(), model(batch).numpy())
 
 
 def with_vocabularies(file: Path) -> Any:
@@ -219,12 +240,19 @@ def test_gradients_reach_the_optimizer_as_slices() -> None:
     assert all(isinstance(seen[path], tf.IndexedSlices) for path in tables)
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "Adagrad", "Adam"])
-def test_training_gives_the_numbers_of_stock_columns_in_tf_keras(optimizer: str) -> None:
+@PARITY("Keras 3 models trained", *VERSIONS)
+@pytest.mark.parametrize(
+    ("optimizer", "do_fusion"),
+    [("SGD", None), ("SGD", "v1"), ("Adagrad", "v2"), ("Adam", "v1"), ("Adam", "v2")],
+)
+def test_training_gives_the_numbers_of_stock_columns_in_tf_keras(
+    optimizer: str, do_fusion: str | None
+) -> None:
     made = [embedding(identity("id"), 3), embedding(identity("several"), 2)]
     batch = {name: tensors()[name] for name in ("id", "several")}
     results = []
-    for package, layer in ((keras, our_layer(made)), (tf_keras, stock_layer(made))):
+    ours = our_layer(made, do_fusion=do_fusion)
+    for package, layer in ((keras, ours), (tf_keras, stock_layer(made))):
         last = package.layers.Dense(1, kernel_initializer="ones")
         model = package.Sequential([layer, last])
         options = {} if optimizer == "SGD" else {"epsilon": 1e-3}
@@ -232,8 +260,8 @@ def test_training_gives_the_numbers_of_stock_columns_in_tf_keras(optimizer: str)
         model.compile(kind(learning_rate=0.1, **options), "mse")
         model.fit(batch, LABELS, epochs=3, batch_size=8, shuffle=False, verbose=0)
         results.append([variable.numpy() for variable in layer.trainable_weights])
-    for ours, theirs in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
+    for own, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(own, theirs, rtol=2e-4, atol=2e-5)
 
 
 def test_a_lazy_optimizer_leaves_other_rows_alone() -> None:

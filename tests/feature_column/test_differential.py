@@ -43,6 +43,8 @@ def batches(draw: st.DrawFn) -> Batch:
     )
 
 
+@pytest.mark.parity("several columns at once")
+@pytest.mark.parity("tf_keras DenseFeatures, eager")
 @pytest.mark.parametrize("do_fusion", VERSIONS)
 @given(columns=columns(), batch=batches())
 def test_columns(do_fusion, columns, batch):

@@ -84,6 +84,7 @@ def test_bad_arguments_are_those_of_stock(do_fusion, bad, message):
         embedding_column(**arguments, do_fusion=do_fusion)
 
 
+@pytest.mark.parity("columns with ckpt_to_load_from")
 @FUSION
 def test_the_table_comes_from_a_checkpoint(do_fusion, tmp_path):
     table = np.arange(40, dtype=np.float32).reshape(10, 4)

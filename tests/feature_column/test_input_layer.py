@@ -38,6 +38,8 @@ SOME = (
 )
 
 
+@pytest.mark.parity("several columns at once")
+@pytest.mark.parity("compat.v1 input_layer")
 @FUSION
 def test_several_columns_at_once(do_fusion):
     compare(SOME, FEATURES, do_fusion, input_layer)
@@ -54,6 +56,7 @@ def test_reference_variables(do_fusion):
     assert "ResourceGather" not in fused.ran
 
 
+@pytest.mark.parity("columns of partitioned tables")
 @pytest.mark.parametrize("shards", [2, 3, 12])
 @FUSION
 def test_partitioned_tables(do_fusion, shards):
@@ -203,6 +206,7 @@ def test_checkpoints_go_both_ways(do_fusion, tmp_path):
     assert_trained_alike(go(do_fusion, None), expected)
 
 
+@pytest.mark.parity("compat.v1 linear_model")
 @FUSION
 def test_linear_model(do_fusion):
     def columns(version: str | None) -> list[Any]:

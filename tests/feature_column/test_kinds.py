@@ -17,19 +17,30 @@ eager = partial(dense_features, compiled=False)
 FEATURES = Batch().features()
 #: Bags of one to twelve valid entries.
 FILLED = Batch((2, 1, 1, 9, 12), ids=(0, 9), weights=(0.5, 2.0, 3.0)).features()
+PARITY = pytest.mark.parity
 #: The kinds that give an id < 0 to what is not in their vocabulary.
 OUT_OF_VOCABULARY = ("vocabulary list", "vocabulary file", "weighted words")
 
 
+@pytest.mark.parity("column: {kind}")
+@pytest.mark.parity("compat.v1 input_layer")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("do_fusion", VERSIONS)
 def test_in_a_session(do_fusion, kind):
     compare(of_each_combiner(kind), FEATURES, do_fusion, input_layer)
 
 
+@pytest.mark.parity("column: {kind}")
+@pytest.mark.parity("tf_keras DenseFeatures, eager")
 @pytest.mark.parametrize(
     "options",
-    [{}, {"max_norm": 0.8}, {"max_norm": 0.0}, {"trainable": False}, {"dimension": 1}],
+    [
+        {},
+        pytest.param({"max_norm": 0.8}, marks=PARITY("columns with max_norm")),
+        pytest.param({"max_norm": 0.0}, marks=PARITY("columns with max_norm")),
+        pytest.param({"trainable": False}, marks=PARITY("columns with trainable=False")),
+        pytest.param({"dimension": 1}, marks=PARITY("columns of dimension 1")),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("kind", KINDS)
@@ -38,6 +49,7 @@ def test_options(do_fusion, kind, options):
     compare(of_each_combiner(kind, **options), FEATURES, do_fusion, eager)
 
 
+@pytest.mark.parity("columns with use_safe_embedding_lookup=False")
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - set(OUT_OF_VOCABULARY)))
 @pytest.mark.parametrize("do_fusion", VERSIONS)
 def test_without_safe_lookup(do_fusion, kind):

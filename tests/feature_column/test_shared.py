@@ -50,6 +50,7 @@ def identities(rows: int = 10) -> list[Any]:
     return [fc.categorical_column_with_identity(f"{key}_ids", rows) for key in "xy"]
 
 
+@pytest.mark.parity("{sharing.__name__}")
 @pytest.mark.parametrize("kind", KINDS)
 @SHARING
 @FUSION
@@ -90,6 +91,7 @@ def test_beside_columns_with_tables_of_their_own(do_fusion, sharing):
     assert len(compare(columns, FEATURES, do_fusion, HOSTS[sharing]).variables) == 2
 
 
+@pytest.mark.parity("columns of partitioned tables")
 @SHARING
 @FUSION
 def test_partitioned_table(do_fusion, sharing):
@@ -159,6 +161,7 @@ def test_columns_of_one_creator_share_a_table_fused_or_not(do_fusion):
     assert stock_ops(mixed.ran)
 
 
+@pytest.mark.parity("columns with ckpt_to_load_from")
 @SHARING
 @FUSION
 def test_the_table_comes_from_a_checkpoint(do_fusion, sharing, tmp_path):

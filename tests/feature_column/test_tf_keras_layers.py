@@ -43,6 +43,7 @@ SOME = (
 )
 
 
+@pytest.mark.parity("tf_keras DenseFeatures, tf.function")
 @FUSION
 def test_in_a_function(do_fusion):
     compare(SOME, FEATURES, do_fusion, dense_features)
@@ -86,6 +87,7 @@ def trained(style: str, do_fusion: str | None) -> tuple[Any, set[str]]:
     return model, fit(model)
 
 
+@pytest.mark.parity("tf_keras DenseFeatures in a {style} model")
 @pytest.mark.parametrize("style", STYLES)
 @FUSION
 def test_fit_and_predict(do_fusion, style):
@@ -156,6 +158,7 @@ def run_python(*arguments: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.parity("tf_keras models saved and loaded", *VERSIONS)
 def test_saved_models_are_loaded_in_another_process(tmp_path):
     names = []
     for do_fusion in VERSIONS:
@@ -222,6 +225,7 @@ SEQUENCES = {
 }
 
 
+@pytest.mark.parity("tf_keras SequenceFeatures")
 @pytest.mark.parametrize("safe", [True, False])
 @pytest.mark.parametrize("kind", SEQUENCES)
 @FUSION

@@ -43,6 +43,14 @@ def columns(default: int | None = None) -> list[Any]:
     ]
 
 
+@pytest.mark.parity("compat.v1 input_layer", "pass")
+@pytest.mark.parity("several columns at once", "pass")
+@pytest.mark.parity("column: identity", "pass")
+@pytest.mark.parity("column: identity with default", "pass")
+@pytest.mark.parity("column: hash of words", "pass")
+@pytest.mark.parity("column: vocabulary list with buckets", "pass")
+@pytest.mark.parity("column: bucketized", "pass")
+@pytest.mark.parity("columns of partitioned tables", "unfused")
 @pytest.mark.parametrize("default", [None, 2])
 @pytest.mark.parametrize("partitions", [None, 3])
 def test_input_layer(default: int | None, partitions: int | None) -> None:
@@ -63,6 +71,8 @@ def test_input_layer(default: int | None, partitions: int | None) -> None:
     np.testing.assert_array_equal(stock.run(result.graph_def, feed), stock.run(graph_def, feed))
 
 
+@pytest.mark.parity("tf_keras models saved and loaded", "pass")
+@pytest.mark.parity("tf_keras DenseFeatures in a functional model", "pass")
 def test_a_tf_keras_saved_model(tmp_path: Path) -> None:
     keras = pytest.importorskip("tf_keras")
     kinds = {"identity": "int64", "hash": "string", "words": "string"}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import fusion
+from fusion.runtime import objects
 
 ROOT = Path(fusion.__file__).parent.parent
 
@@ -36,6 +37,7 @@ def test_import_loads_neither_kernels_nor_heavy_packages():
     code = """
 before = set(sys.modules)
 import fusion
+from fusion.runtime import objects
 heavy = {"numba", "networkx", "click", "rich", "fusion.passes", "fusion.runtime.native"}
 print(sorted(heavy & (set(sys.modules) - before)), look_up())
 print("numba" in sys.modules)
@@ -48,11 +50,13 @@ print("numba" in sys.modules)
 def test_importing_again_after_dropping_every_module():
     code = """
 import fusion
+from fusion.runtime import objects
 first = look_up()
 for name in [name for name in sys.modules if name.split(".")[0] == "fusion"]:
     del sys.modules[name]
 import gc; del fusion; gc.collect()
 import fusion
+from fusion.runtime import objects
 print(first, look_up())
 """
     assert run(code) == "2.0 2.0"
@@ -74,11 +78,13 @@ def test_a_second_copy_elsewhere(tmp_path):
     )
     code = f"""
 import fusion
+from fusion.runtime import objects
 first = look_up()
 for name in [name for name in sys.modules if name.split(".")[0] == "fusion"]:
     del sys.modules[name]
 sys.path.insert(0, {str(tmp_path)!r})
 import fusion
+from fusion.runtime import objects
 print(fusion.__file__.startswith({str(tmp_path)!r}), first, look_up())
 """
     assert run(code) == "True 2.0 2.0"
@@ -104,7 +110,8 @@ def test_a_foreign_op_of_the_same_name_is_an_import_error():
     assert "UniqueWithCountsV3" in run(FOREIGN)
 
 
-def test_a_read_only_install_keeps_kernels_in_the_users_cache(tmp_path):
+def test_a_read_only_install_keeps_kernels_in_the_users_cache(tmp_path, monkeypatch):
+    monkeypatch.delenv(objects.CACHE_VARIABLE, raising=False)
     package = tmp_path / "site"
     shutil.copytree(
         ROOT / "fusion", package / "fusion", ignore=shutil.ignore_patterns("__pycache__")
