@@ -38,10 +38,10 @@ test: lint ## Run the linters and the tests
 test-oldest: $(OLDEST_VENV)/.installed ## Run the tests with the oldest dependencies supported
 	$(OLDEST_VENV)/bin/python -m pytest $(PARALLEL)
 
-# A mismatch ends with a program that shows it. FUZZ_SECONDS=600 stops after about that time; other
-# examples are drawn each time.
+# A mismatch ends with a program that shows it. FUZZ_SECONDS=600 stops after about that time of all
+# processes together; other examples are drawn each time.
 fuzz: $(VENV)/.installed ## Compare 100,000 random lookups with stock TensorFlow, which takes an hour or two
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -s -o faulthandler_timeout=0 \
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest $(PARALLEL) -rP -o faulthandler_timeout=0 \
 		tests/differential/test_lookups.py
 
 parity: $(VENV)/.installed ## Write docs/parity.md: what the tests compare with stock TensorFlow

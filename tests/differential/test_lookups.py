@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -23,9 +24,9 @@ from tests.differential.compare import check
 from tests.differential.strategies import PLAIN_REPORT, bags, cases
 from tests.parity import UNFUSED, Cell
 
-#: How often every area's examples are drawn, and for how many seconds at most, all areas together.
 _IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-_ROUNDS = 32 if _IS_NIGHTLY else 1
+#: How many examples are drawn at least, and for how many seconds at most, all areas together.
+_EXAMPLES = 100_000 if _IS_NIGHTLY else 3_000
 _SECONDS = float(os.environ.get("FUZZ_SECONDS", "inf"))
 
 #: A claim to test a place of the parity table needs so many cases of it. Where too few are drawn
@@ -77,7 +78,7 @@ _FUSED: dict[str, Any] = {
 #: With most of what keeps the pass from fusing a lookup.
 _LEFT: dict[str, Any] = {
     "negative": st.just(0.0),
-    "rows": st.sampled_from((1, 5, 10)),
+    "rows": st.sampled_from((5, 10, 3)),
     "shards": st.integers(2, 4),
     "lengths": st.lists(st.integers(0, 12), max_size=4).map(tuple),
     "weights": st.sampled_from((None, "sparse", "ragged")),
@@ -183,6 +184,10 @@ AREAS = (
         ),
     ),
 )
+
+
+#: How often every area's examples are drawn.
+_ROUNDS = math.ceil(_EXAMPLES / sum(area.examples for area in AREAS))
 
 
 @pytest.mark.parametrize(
