@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from fusion.ops import SPECS
 from tests.differential.case import Case
@@ -12,8 +16,10 @@ from tests.soak import (
     jobs,
     kernel_objects,
     kernel_plan,
+    kernel_runner,
     kernels,
     memory,
+    plan,
     small_calls,
     threads,
     valgrind,
@@ -48,6 +54,20 @@ def test_kernels_run_outside_tensorflow_as_inside():
     assert {0, 3} <= codes
     assert any(case.starved for case in cases)
     assert kernels.run_guarded(kernel_objects.kernel_objects(CHOSEN), cases) == []
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.float16, tf.bfloat16])
+def test_outputs_are_compared_bit_by_bit_but_for_nan(dtype):
+    right = np.array([1, np.nan, np.inf, -0.0]).astype(dtype.as_numpy_dtype)
+    case = plan.Case("", 0, [], [], [(dtype.as_datatype_enum, 1)], (0, [((4,), right.tobytes())]))
+    call: Any = SimpleNamespace(code=0)
+    negated = -right[1:2]
+    assert negated.tobytes() != right[1:2].tobytes()
+    for place, other, is_same in ((1, negated[0], True), (1, 2.0, False), (3, 0.0, False)):
+        outputs = right.copy()
+        outputs[place] = other
+        found = kernel_runner._differences(case, call, [((4,), outputs.tobytes())])
+        assert (found == []) == is_same
 
 
 def test_every_op_and_every_array_kernel_is_checked():
