@@ -107,24 +107,32 @@ class Bounds:
         """[nnz], likewise."""
         scaled = np.abs(top_grad) / self.divisor[:, None]
         terms = (scaled[self.rows] * self.clipped[self.values]).sum(1)
-        through = self._per_bag(terms * self.used)
-        lost = self.lost | self._overflows(self.rows, terms * self.used, self.batch)
-        if self.combiner == "sum":
-            through = np.zeros(self.batch)
-        if self.combiner == "mean":
-            terms = terms + (through / self.divisor)[self.rows]
-        if self.combiner == "sqrtn":
-            terms = terms + (through / self.divisor**2)[self.rows] * self.used
+        lost = self.lost[self.rows] | self._overflow(terms)
+        if self.combiner != "sum":
+            # Of the divisor: the result over the divisor, then times top_grad and added up.
+            sums = self._per_bag(self.clipped[self.values] * self.used[:, None])
+            ratios = sums / self.divisor[:, None] ** 2
+            through = (np.abs(top_grad) * ratios).sum(1)
+            of_bags = self._overflow(ratios).any(axis=1) | self._overflow(through)
+            if self.combiner == "sqrtn":
+                through = through / self.divisor
+                of_bags |= self._overflow(through)
+            lost |= of_bags[self.rows]
+            through = through[self.rows]
+            terms = terms + (through * self.used if self.combiner == "sqrtn" else through)
         lengths = self.table.shape[1] + self.counts[self.rows]
-        return self._bound(lengths, lengths * terms, lost[self.rows])
+        return self._bound(lengths, lengths * terms, lost)
 
     def _per_bag(self, terms: Array) -> Array:
         return _sums(self.rows, terms, self.batch)
 
     def _overflows(self, places: Array, terms: Array, count: int) -> Array:
         """Where the sum of the finite terms of each of `count` places may overflow."""
-        finite = np.where(np.isfinite(terms), terms, 0)
-        return _sums(places, finite, count) > self.most
+        return self._overflow(_sums(places, np.where(np.isfinite(terms), terms, 0), count))
+
+    def _overflow(self, numbers: Array) -> Array:
+        """Where finite numbers may overflow."""
+        return np.isfinite(numbers) & (numbers > self.most)
 
     def _bound(self, lengths: Array, scaled: Array, lost: Array) -> Array:
         """From n, n sum |terms|, and where rounding decides everything."""
