@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
 import fusion
 from fusion import fused_embedding_lookup_sparse as plain_v1
@@ -230,7 +231,9 @@ BAD_OPTIONS = [
     ({"default_id": 1.5}, TypeError, "default_id .*1.5"),
     ({"default_id": 2**63}, ValueError, f"default_id .*{2**63}"),
     ({"max_norm": "a"}, ValueError, "max_norm .*'a'"),
+    ({"max_norm": "1.0"}, ValueError, "max_norm .*'1.0'"),
     ({"max_norm": float("nan")}, ValueError, "max_norm .*nan"),
+    ({"max_norm": 10**400}, ValueError, "max_norm .*1000"),
     ({"max_norm": [1.0, 2.0]}, ValueError, r"max_norm .*\[1.0, 2.0\]"),
     ({"blocknums": 3}, NotImplementedError, "blocknums .*3"),
 ]
@@ -242,6 +245,26 @@ BAD_OPTIONS = [
 def test_bad_options(mode, function, options, error, message):
     with pytest.raises(error, match=message):
         run(mode, function, ids(), **options)
+
+
+def with_variables():
+    module = tf.Module()
+    module.table = tf.Variable(TABLE)
+    return module
+
+
+@every_function
+@pytest.mark.parametrize("make", [with_variables, lambda: {"a": TABLE}, lambda: [TABLE, object()]])
+def test_what_is_no_table(function, make):
+    with pytest.raises((TypeError, ValueError), match=r"(embedding_weights|params) must be a Var"):
+        run("eager", function, ids(), table=make)
+
+
+@every_function
+def test_a_sharded_variable_in_a_list(function):
+    expected = run("eager", function, ids())
+    make = lambda: [ShardedVariable([tf.Variable(TABLE[:5]), tf.Variable(TABLE[5:])])]  # noqa: E731
+    reference.assert_same_bits(run("eager", function, ids(), table=make), expected)
 
 
 @every_version

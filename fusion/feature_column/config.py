@@ -1,8 +1,9 @@
 """Columns as configurations (JSON) and back, as TensorFlow serialises them.
 
-With two additions. Functions and initializers that are not TensorFlow's are serialised by Keras,
-which finds them by their registered names. Columns that share a table, which TensorFlow does not
-serialise, are written as embedding columns with the name of the table.
+With three additions. Functions, and initializers that are not TensorFlow's, are serialised by
+Keras, which finds them by their registered names. TensorFlow 2's initializers, which TensorFlow
+reads as those of TensorFlow 1, have names of their own. Columns that share a table, which
+TensorFlow does not serialise, are written as embedding columns with the name of the table.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ import keras
 from tensorflow.python.feature_column import feature_column_v2 as stock
 from tensorflow.python.feature_column import serialization
 from tensorflow.python.feature_column.feature_column_v2_types import FeatureColumn
-from tensorflow.python.ops import init_ops
+from tensorflow.python.ops import init_ops, init_ops_v2
+
+#: TensorFlow 2's initializers, by their names in configurations.
+_INITIALIZERS = {
+    f"v2.{name}": kind
+    for name, kind in inspect.getmembers(init_ops_v2, inspect.isclass)
+    if issubclass(kind, init_ops_v2.Initializer)
+}
+_INITIALIZER_NAMES = {kind: name for name, kind in _INITIALIZERS.items()}
 
 
 def to_configs(columns: Iterable[Any]) -> list[dict[str, Any]]:
@@ -54,6 +63,8 @@ def _to_config(column: Any) -> dict[str, Any]:
             fields[name] = _to_config(value)
         elif isinstance(value, tuple) and any(isinstance(v, FeatureColumn) for v in value):
             fields[name] = [_to_config(v) if isinstance(v, FeatureColumn) else v for v in value]
+        elif type(value) in _INITIALIZER_NAMES:
+            fields[name] |= {"class_name": _INITIALIZER_NAMES[type(value)]}
         elif callable(value) and not isinstance(value, init_ops.Initializer):
             fields[name] = keras.saving.serialize_keras_object(value)
     return config
@@ -81,8 +92,9 @@ class _Reader:
     def __init__(self) -> None:
         known = keras.saving.get_custom_objects().values()
         kinds = [k for k in known if inspect.isclass(k) and issubclass(k, FeatureColumn)]
-        #: What TensorFlow looks names up in: classes of columns, and objects that Keras has made.
-        self._objects: dict[str, Any] = {kind.__name__: kind for kind in kinds}
+        #: What TensorFlow looks names up in: classes of columns, TensorFlow 2's initializers, and
+        #: objects that Keras has made.
+        self._objects: dict[str, Any] = {kind.__name__: kind for kind in kinds} | _INITIALIZERS
         self._columns: dict[str, Any] = {}
         self._creators: dict[str, Any] = {}
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.ops.variables import PartitionedVariable
 
 from fusion.lookup import VERSIONS, LookupOptions, fused_safe_embedding_lookup_sparse, lookup
+from fusion.lookup.ids import rank_of
 
 
 class FusedColumn(tuple[Any, ...]):
@@ -63,6 +64,8 @@ class FusedColumn(tuple[Any, ...]):
             raise ValueError(f"{type(self).__name__} has no fields {sorted(unknown)}")
         return type(self)(**(self._asdict() | fields))
 
+    __replace__ = _replace  # of copy.replace, which Python has from 3.13 on
+
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self._asdict().items())
         return f"{type(self).__name__}({fields})"
@@ -77,8 +80,8 @@ class FusedColumn(tuple[Any, ...]):
         """The combined embeddings [rows, D] of a categorical column's ids (and weights)."""
         ids, weights = sparse_tensors.id_tensor, sparse_tensors.weight_tensor
         name = f"{self.name}_weights"
-        rank = ids.dense_shape.shape[0]
-        if self.use_safe_embedding_lookup or rank is None or rank > 2:
+        # Stock TensorFlow's columns use the plain lookup for matrices and vectors only.
+        if self.use_safe_embedding_lookup or rank_of(ids) not in (1, 2):
             return fused_safe_embedding_lookup_sparse(
                 table,
                 ids,

@@ -82,8 +82,11 @@ def as_tensors(
         if name not in single
     }
     for name, (values, offsets) in lists.items():
-        lists[name] = _as_vector(values, name + VALUES), tf.convert_to_tensor(offsets)
-    rows = _rows(single.values(), (offsets for _, offsets in lists.values()))
+        vector = _as_vector(values, name + VALUES, "[n] or [n, 1]")
+        lists[name] = vector, _converted(offsets, name + OFFSETS)
+    if not lists:
+        return single
+    rows = _rows(single, (offsets for _, offsets in lists.values()))
     return single | {
         name: _as_sparse(name, values, offsets, rows) for name, (values, offsets) in lists.items()
     }
@@ -97,24 +100,30 @@ def _as_tensor(feature: Any) -> tf.Tensor | tf.SparseTensor:
     return tf.convert_to_tensor(feature)
 
 
-def _as_vector(tensor: Any, name: str) -> tf.Tensor:
-    """[n], from [n] or [n, 1]."""
+def _converted(tensor: Any, name: str) -> tf.Tensor:
     if isinstance(tensor, tf.SparseTensor | tf.RaggedTensor):
         raise ValueError(f"{name!r} must be a Tensor, got {type(tensor).__name__}")
-    tensor = tf.convert_to_tensor(tensor)
+    return tf.convert_to_tensor(tensor)
+
+
+def _as_vector(tensor: Any, name: str, shapes: str) -> tf.Tensor:
+    """[n], from [n] or [n, 1]; `shapes` are those that the tensor may have, for errors."""
+    tensor = _converted(tensor, name)
     shape = tensor.shape
     if shape.rank == 1:
         return tensor
-    if shape.rank != 2 or shape[1] not in (None, 1):
-        raise ValueError(f"{name!r} must have shape [n] or [n, 1], got {shape}")
+    if shape.rank is None or not shape.is_compatible_with([None, 1]):
+        raise ValueError(f"{name!r} must have shape {shapes}, got {shape}")
     return tf.reshape(tf.ensure_shape(tensor, [None, 1]), [-1])
 
 
-def _rows(single: Iterable[Any], offsets: Iterable[tf.Tensor]) -> tf.Tensor | None:
+def _rows(single: Mapping[str, Any], offsets: Iterable[tf.Tensor]) -> tf.Tensor | None:
     """The number of rows, int64 [], or None if only offsets [?] could tell."""
-    for tensor in single:
+    for name, tensor in single.items():
         if isinstance(tensor, tf.SparseTensor):
             return tensor.dense_shape[0]
+        if tensor.shape.rank == 0:
+            raise ValueError(f"feature {name!r} must have a row for each example, got a scalar")
         return tf.shape(tensor, out_type=tf.int64)[0]
     for tensor in offsets:
         if tensor.shape.rank == 2:
@@ -128,7 +137,7 @@ def _as_sparse(
     """[rows, longest list], from values [n] and row starts."""
     if not offsets.dtype.is_integer:
         raise ValueError(f"{name + OFFSETS!r} must be integers, got {offsets.dtype.name}")
-    starts = tf.cast(_as_vector(offsets, name + OFFSETS), tf.int64)
+    starts = tf.cast(_as_vector(offsets, name + OFFSETS, "[B], [B, 1] or [B + 1]"), tf.int64)
     count, given = tf.size(values, tf.int64), tf.size(starts, tf.int64)
     rows = given if rows is None else rows
     ends = tf.concat([starts, [count]], 0)[: rows + 1]

@@ -11,9 +11,7 @@ import tensorflow as tf
 from tensorflow.python.feature_column import feature_column_v2 as stock
 
 from fusion.feature_column.inputs import walk
-
-#: Columns that find their ids in a table of words.
-_VOCABULARIES = (stock.VocabularyListCategoricalColumn, stock.VocabularyFileCategoricalColumn)
+from fusion.feature_column.single_ids import VOCABULARIES
 
 
 class LayerState(stock.StateManager):
@@ -41,7 +39,7 @@ class LayerState(stock.StateManager):
                 with keras.name_scope(scope_name(column.name)):
                     (without_checkpoint(column) if restored else column).create_state(self)
             for part in walk(column):
-                if isinstance(part, _VOCABULARIES):
+                if isinstance(part, VOCABULARIES):
                     self._create_table(part)
 
     def table(self, column: Any) -> Any:

@@ -9,9 +9,10 @@ from tensorflow.python.feature_column import feature_column_v2 as stock
 
 from fusion import ops
 
-_VOCABULARIES = (stock.VocabularyListCategoricalColumn, stock.VocabularyFileCategoricalColumn)
+#: Columns that find their ids in a table of words.
+VOCABULARIES = (stock.VocabularyListCategoricalColumn, stock.VocabularyFileCategoricalColumn)
 #: Categorical columns that map each value by itself.
-_BY_VALUE = (stock.IdentityCategoricalColumn, stock.HashedCategoricalColumn, *_VOCABULARIES)
+_BY_VALUE = (stock.IdentityCategoricalColumn, stock.HashedCategoricalColumn, *VOCABULARIES)
 
 #: The value of a dense feature that means "missing", by dtype.
 _MISSING: dict[tf.DType, Any] = {tf.int32: -1, tf.int64: -1, tf.string: ""}
@@ -60,7 +61,7 @@ def _transformed(column: Any, values: tf.Tensor, state: Any) -> tf.Tensor:
     # graph they are not even computed.
     indices = tf.zeros(tf.stack([tf.size(values), 2]), tf.int64)
     sparse = tf.SparseTensor(indices, values, [1, 1])
-    if isinstance(column, _VOCABULARIES):
+    if isinstance(column, VOCABULARIES):
         return column._transform_input_tensor(sparse, state).values
     return column._transform_input_tensor(sparse).values
 

@@ -34,9 +34,8 @@ def lookup(
     shards = as_shards(params, params_name, getattr(sparse_weights, "dtype", None))
     sp_ids = as_sparse(sp_ids, options, ids_name)
     weights = weight_values(sparse_weights, shards[0].dtype)
-    original_shape = sp_ids.dense_shape
     lookup_rows = _FAMILIES[options.version]
     if options.row_count == "last_row":
         return lookup_rows(shards, by_first_dimension(sp_ids), weights, options)
     result = lookup_rows(shards, flatten(sp_ids), weights, options)
-    return unflatten(result, original_shape)
+    return unflatten(result, sp_ids)

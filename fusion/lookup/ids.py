@@ -60,9 +60,15 @@ def weight_values(weights: Any, dtype: tf.DType) -> tf.Tensor | None:
     return values
 
 
+def rank_of(sp_ids: tf.SparseTensor) -> int | None:
+    """The static rank; also where programs of TensorFlow 1 have sizes as `Dimension`s."""
+    rank: int | None = sp_ids.dense_shape.shape.num_elements()
+    return rank
+
+
 def by_first_dimension(sp_ids: tf.SparseTensor) -> tf.SparseTensor:
     """The ids as a matrix with their first index as row, as stock's plain lookup reads them."""
-    if sp_ids.dense_shape.shape[0] == 2:
+    if rank_of(sp_ids) == 2:
         return sp_ids
     rows = sp_ids.indices[:, :1]
     shape = tf.concat([sp_ids.dense_shape[:1], [1]], 0)
@@ -71,22 +77,21 @@ def by_first_dimension(sp_ids: tf.SparseTensor) -> tf.SparseTensor:
 
 def flatten(sp_ids: tf.SparseTensor) -> tf.SparseTensor:
     """The ids with all dimensions but the last flattened to rows."""
-    if sp_ids.dense_shape.shape[0] == 2:
+    if rank_of(sp_ids) == 2:
         return sp_ids
     shape = sp_ids.dense_shape
     rows = tf.reduce_prod(shape[:-1], keepdims=True)
     return tf.sparse.reshape(sp_ids, tf.concat([rows, shape[-1:]], 0))
 
 
-def unflatten(result: tf.Tensor, original_shape: tf.Tensor) -> tf.Tensor:
+def unflatten(result: tf.Tensor, sp_ids: tf.SparseTensor) -> tf.Tensor:
     """Rows back to the ids' shape, less its last dimension, and all that is known of it."""
-    rank = original_shape.shape[0]
-    dim = result.shape[1]
+    rank, dim = rank_of(sp_ids), result.shape[1]
     if rank != 2:
-        outer = tf.cast(original_shape[:-1], tf.int32)
+        outer = tf.cast(sp_ids.dense_shape[:-1], tf.int32)
         result = tf.reshape(result, tf.concat([outer, tf.shape(result)[1:]], 0))
     if rank is not None:
-        known: Sequence[Any] | None = tf.get_static_value(original_shape)
+        known: Sequence[Any] | None = tf.get_static_value(sp_ids.dense_shape)
         outer_dims = [None] * (rank - 1) if known is None else [int(d) for d in known[:-1]]
         result.set_shape([*outer_dims, dim])
     return result

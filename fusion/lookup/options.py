@@ -95,7 +95,8 @@ class LookupOptions:
             return None, float(_NONE)
         in_op = dtype in (tf.float32, tf.float64)
         if dtype == tf.float64:
-            in_op = float(np.float32(self.max_norm)) == self.max_norm
+            with np.errstate(over="ignore"):
+                in_op = float(np.float32(self.max_norm)) == self.max_norm
         return (None, self.max_norm) if in_op else (self.max_norm, float(_NONE))
 
 
@@ -103,8 +104,8 @@ def _number(max_norm: Any) -> float:
     """A norm as a number; NaN is none."""
     given = tf.get_static_value(max_norm)
     try:
-        number = float(given)
-    except (TypeError, ValueError):
+        number = math.nan if isinstance(given, str | bytes) else float(given)
+    except (OverflowError, TypeError, ValueError):
         number = math.nan
     if math.isnan(number):
         raise ValueError(f"max_norm must be a number, got {max_norm!r}")

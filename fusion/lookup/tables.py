@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.ops.variables import PartitionedVariable
 
 from fusion.ops.common import FLOATS
@@ -17,10 +18,12 @@ def as_shards(params: Any, name: str, weights_dtype: tf.DType | None) -> list[An
     """
     if params is None:
         raise ValueError(f"{name} must be given, got None")
+    if isinstance(params, list | tuple) and len(params) == 1:
+        params = params[0]
     if isinstance(params, PartitionedVariable):
         params = list(params)
-    if hasattr(params, "variables") and not isinstance(params, tf.Variable):
-        params = list(params.variables)  # tf.distribute's ShardedVariable
+    if isinstance(params, ShardedVariable):
+        params = list(params.variables)
     if not isinstance(params, list | tuple):
         params = [params]
     shards = [_as_table(shard, name, weights_dtype) for shard in params]
@@ -48,7 +51,12 @@ def _as_table(table: Any, name: str, dtype: tf.DType | None) -> Any:
     inner = getattr(table, "value", None)
     if isinstance(inner, tf.Variable):
         return inner  # a Keras 3 variable holds a tf.Variable
-    return tf.convert_to_tensor(table, None if tf.is_tensor(table) else dtype, name=name)
+    try:
+        return tf.convert_to_tensor(table, None if tf.is_tensor(table) else dtype, name=name)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"{name} must be a Variable, a Tensor or a list of them, got {type(table).__name__}"
+        ) from error
 
 
 def shard_shape(shard: Any) -> tf.Tensor:

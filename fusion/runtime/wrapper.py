@@ -11,6 +11,9 @@ from tensorflow.python.framework import _pywrap_python_op_gen, dtypes, ops
 from fusion.runtime.documentation import docstring
 from fusion.runtime.spec import Arg, OpSpec, as_dtype, is_per_place
 
+#: The least and the most of an int attr.
+_INT64 = (-(2**63), 2**63 - 1)
+
 
 def make_wrappers(specs: Sequence[OpSpec]) -> dict[str, Callable[..., Any]]:
     """The Python function of each op, by its name in snake case."""
@@ -85,8 +88,11 @@ def _check_attrs(spec: OpSpec, attrs: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"{spec.python_name}: {attr.name} must be one of {attr.allowed}, not {value!r}"
             )
-        too_small = attr.minimum is not None and value < attr.minimum
-        if too_small or (attr.maximum is not None and value > attr.maximum):
+        least, most = attr.minimum, attr.maximum
+        if attr.kind == "int":
+            least = _INT64[0] if least is None else least
+            most = _INT64[1] if most is None else most
+        if (least is not None and value < least) or (most is not None and value > most):
             raise ValueError(f"{spec.python_name}: {attr.name} must not be {value!r}")
 
 

@@ -138,12 +138,27 @@ def test_initializers_of_keras() -> None:
         assert_same_bits(one.numpy(), two.numpy())
 
 
-def test_initializers_of_tensorflow() -> None:
-    for initial in (tf.compat.v1.ones_initializer(), tf.compat.v1.constant_initializer([1.0] * 9)):
-        column = fc.embedding_column(identity("a", 3), 3, initializer=initial)
-        (made,) = columns_again(column)
-        assert type(made.initializer) is type(initial)
-        assert DenseFeatures([made])({"a": tf.constant([1])}).numpy().tolist() == [[1.0] * 3]
+ALIKE = [
+    tf.compat.v1.ones_initializer(),
+    tf.compat.v1.constant_initializer([1.0] * 9),
+    tf.ones_initializer(),
+    tf.constant_initializer(1.0),
+    tf.constant_initializer(np.ones([3, 3], np.float32)),
+    tf.random_uniform_initializer(1.0, np.nextafter(1.0, 2.0, dtype=np.float32), seed=1),
+]
+
+
+@pytest.mark.parametrize("do_fusion", [None, "v2"])
+@pytest.mark.parametrize("initial", ALIKE, ids=lambda initial: type(initial).__name__)
+def test_initializers_of_tensorflow(initial: Any, do_fusion: str | None, tmp_path: Any) -> None:
+    column = embedding_column(identity("a", 3), 3, initializer=initial, do_fusion=do_fusion)
+    (made,) = columns_again(column)
+    assert type(made.initializer) is type(initial)
+    assert DenseFeatures([made])({"a": tf.constant([1])}).numpy().tolist() == [[1.0] * 3]
+    inputs = {"a": keras.Input((1,), dtype="int64", name="a")}
+    keras.Model(inputs, DenseFeatures([column])(inputs)).save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded({"a": tf.constant([[1]])}).numpy().tolist() == [[1.0] * 3]
 
 
 def test_a_feature_may_have_the_name_of_a_function() -> None:

@@ -146,6 +146,15 @@ def test_values_without_rows() -> None:
         (pair([[1, 2], [3, 4]], [0, 1]), r"'list__values' must have shape .*\(2, 2\)"),
         (pair(3, [0, 1]), r"'list__values' must have shape"),
         (pair([1, 2], [[0, 1]]), r"'list__offsets' must have shape .*\(1, 2\)"),
+        (pair([1, 2], 3), r"'list__offsets' must have shape \[B\], \[B, 1\] or \[B \+ 1\], got"),
+        (
+            pair([1, 2], [0, 1]) | {"list__offsets": as_sparse([[0], [1]])},
+            "'list__offsets' must be a Tensor, got SparseTensor",
+        ),
+        (
+            pair([1, 2], [0, 1]) | {"list__offsets": tf.ragged.constant([[0], [1]])},
+            "'list__offsets' must be a Tensor, got RaggedTensor",
+        ),
         (pair([1, 2], [0.0, 1.0]), "'list__offsets' must be integers, got float32"),
         (pair([1, 2], [0, 1]) | {"list__values": as_sparse([[1], [2]])}, "list__values.*Sparse"),
     ],
@@ -153,6 +162,13 @@ def test_values_without_rows() -> None:
 def test_pairs_that_cannot_be(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         our_layer([embedding(identity("list"))])(given)
+
+
+@pytest.mark.parametrize("given", [{}, pair([1, 2], [0, 1])])
+def test_a_feature_without_rows(given: dict[str, Any]) -> None:
+    columns = [embedding(identity("id")), *([embedding(identity("list"))] if given else [])]
+    with pytest.raises(ValueError, match=r"id.* (rank 0|a scalar)"):
+        our_layer(columns)({"id": tf.constant(2), **given})
 
 
 #: What is given, and what the error says.

@@ -151,6 +151,7 @@ def test_replace(do_fusion):
     other = column._replace(dimension=7)
     assert (type(other), other.dimension, other.do_fusion) == (FusedEmbeddingColumn, 7, do_fusion)
     assert column._replace(do_fusion=do_fusion) == column
+    assert column.__replace__(dimension=7) == other
     with pytest.raises(ValueError, match="dimensions"):
         column._replace(dimensions=7)
     with pytest.raises(ValueError, match=r"do_fusion .* got None"):

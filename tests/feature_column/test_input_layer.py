@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -26,6 +28,46 @@ from tests.feature_column.kinds import KINDS, Batch, Column, build, initializer,
 
 v1 = tf.compat.v1
 fc = tf.feature_column
+
+#: Stock and fused lookups of a program of TensorFlow 1, where sizes of shapes are `Dimension`s.
+TENSORFLOW_1 = """
+import numpy as np, tensorflow as tf
+tf.compat.v1.disable_v2_behavior()
+import fusion
+v1, fc = tf.compat.v1, tf.feature_column
+TABLE = np.arange(20, dtype=np.float32).reshape(10, 2)
+
+def column(safe, do_fusion):
+    ids = fc.categorical_column_with_identity("a", 10)
+    return fusion.feature_column.embedding_column(
+        ids, 2, do_fusion=do_fusion, use_safe_embedding_lookup=safe,
+        initializer=v1.constant_initializer(TABLE))
+
+def lookup(safe, do_fusion):
+    if do_fusion is None:
+        return lambda ids: tf.nn.safe_embedding_lookup_sparse(TABLE, ids)
+    return lambda ids: fusion.fused_safe_embedding_lookup_sparse(
+        TABLE, ids, fusion_version=do_fusion)
+
+for rank in (1, 2, 3):
+    for safe in (True, False):
+        for shape in (None, [None] * rank):
+            results = []
+            for do_fusion in (None, "v1", "v2"):
+                with tf.Graph().as_default(), v1.Session() as session:
+                    ids = v1.sparse_placeholder(tf.int64, shape)
+                    fused = [lookup(safe, do_fusion)(ids)]
+                    if rank == 2:
+                        columns = [column(safe, do_fusion)]
+                        fused.append(v1.feature_column.input_layer({"a": ids}, columns))
+                    session.run(v1.global_variables_initializer())
+                    places = [[0] * rank, [1] * rank]
+                    feed = {ids: v1.SparseTensorValue(places, [1, 2], [3] * rank)}
+                    results.append([[f.shape.as_list() if f.shape.ndims else None, r.tolist()]
+                                    for f, r in zip(fused, session.run(fused, feed))])
+            assert results[1] == results[2] == results[0], (rank, safe, shape, results)
+print("equal")
+"""
 FEATURES = Batch().features()
 FUSION = pytest.mark.parametrize("do_fusion", VERSIONS)
 #: Of each kind of source of ids: as they are, hashed, looked up, dense, weighted.
@@ -204,6 +246,13 @@ def test_checkpoints_go_both_ways(do_fusion, tmp_path):
     expected = go(None, None)
     assert_trained_alike(go(None, do_fusion), expected)
     assert_trained_alike(go(do_fusion, None), expected)
+
+
+def test_programs_of_tensorflow_1() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TENSORFLOW_1], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "equal", done.stderr[-3000:]
 
 
 @pytest.mark.parity("compat.v1 linear_model")

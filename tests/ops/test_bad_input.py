@@ -396,6 +396,8 @@ BAD_ATTRS = [
     (post_v1, {"Tid": tf.int32}, "Tid is .*int32.*, but partitioned_values .*int64"),
     (post_v1, {"T": tf.float64}, "T is .*float64.*, but emb_shards .*float32"),
     (unique, {"Tid": tf.int64}, "Tid is .*int64.*, but input .*int32"),
+    (prune, {"default_id": 2**63}, f"default_id must not be {2**63}"),
+    (prune, {"default_id": -(2**63) - 1}, f"default_id must not be {-(2**63) - 1}"),
 ]
 
 
