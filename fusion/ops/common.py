@@ -19,9 +19,7 @@ AXIS_ATTR = Attr(
     "partition_axis", "int", default=0, minimum=0, maximum=0, doc="only 0, splitting by rows"
 )
 FILL_ATTR = Attr("fill_empty_row", "bool", default=False, doc="whether empty rows get an entry")
-DEFAULT_ID_ATTR = Attr(
-    "default_id", "int", default=-1, doc="id of empty rows; negative: none"
-)
+DEFAULT_ID_ATTR = Attr("default_id", "int", default=-1, doc="id of empty rows; negative: none")
 USE_WEIGHTS_ATTR = Attr("use_sparse_weights", "bool", default=False, doc="whether weights count")
 ROW_COUNT_ATTR = Attr(
     "row_count",
