@@ -260,11 +260,21 @@ def test_what_is_no_table(function, make):
         run("eager", function, ids(), table=make)
 
 
+def in_shards():
+    return ShardedVariable([tf.Variable(TABLE[:5]), tf.Variable(TABLE[5:])])
+
+
 @every_function
-def test_a_sharded_variable_in_a_list(function):
+@pytest.mark.parametrize("strategy", ["div", "mod"])
+@pytest.mark.parametrize("make", [lambda: [in_shards()], lambda: [TABLE.tolist()]])
+def test_a_list_of_one_table(function, make, strategy):
     expected = run("eager", function, ids())
-    make = lambda: [ShardedVariable([tf.Variable(TABLE[:5]), tf.Variable(TABLE[5:])])]  # noqa: E731
-    reference.assert_same_bits(run("eager", function, ids(), table=make), expected)
+    actual = run("eager", function, ids(), table=make, partition_strategy=strategy)
+    reference.assert_same_bits(actual, expected)
+    single = tf.SparseTensor([[0, 0], [1, 0], [3, 0]], tf.constant([1, 7, 9], tf.int64), [4, 1])
+    options = {"combiner": "sum", "partition_strategy": strategy}
+    stock = tf.compat.v1.nn.safe_embedding_lookup_sparse(make(), single, **options)
+    reference.assert_same_bits(function(make(), single, **options).numpy(), stock.numpy())
 
 
 @every_version

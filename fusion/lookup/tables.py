@@ -18,8 +18,6 @@ def as_shards(params: Any, name: str, weights_dtype: tf.DType | None) -> list[An
     """
     if params is None:
         raise ValueError(f"{name} must be given, got None")
-    if isinstance(params, list | tuple) and len(params) == 1:
-        params = params[0]
     if isinstance(params, PartitionedVariable):
         params = list(params)
     if isinstance(params, ShardedVariable):
@@ -51,6 +49,8 @@ def _as_table(table: Any, name: str, dtype: tf.DType | None) -> Any:
     inner = getattr(table, "value", None)
     if isinstance(inner, tf.Variable):
         return inner  # a Keras 3 variable holds a tf.Variable
+    if isinstance(table, ShardedVariable):  # one of a list, which stock TensorFlow reads whole
+        return tf.concat(list(table.variables), 0)
     try:
         return tf.convert_to_tensor(table, None if tf.is_tensor(table) else dtype, name=name)
     except (TypeError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -88,11 +89,16 @@ def _check_attrs(spec: OpSpec, attrs: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"{spec.python_name}: {attr.name} must be one of {attr.allowed}, not {value!r}"
             )
-        least, most = attr.minimum, attr.maximum
-        if attr.kind == "int":
-            least = _INT64[0] if least is None else least
-            most = _INT64[1] if most is None else most
-        if (least is not None and value < least) or (most is not None and value > most):
+        if attr.kind != "int":
+            continue
+        try:
+            number = operator.index(value)
+        except TypeError:
+            text = f"{spec.python_name}: {attr.name} must be an integer, not {value!r}"
+            raise TypeError(text) from None
+        least = _INT64[0] if attr.minimum is None else attr.minimum
+        most = _INT64[1] if attr.maximum is None else attr.maximum
+        if not least <= number <= most:
             raise ValueError(f"{spec.python_name}: {attr.name} must not be {value!r}")
 
 

@@ -192,3 +192,13 @@ class Batch:
             "dense": rng.integers(lowest, highest + 1, (rows, 2)),
             "numbers": rng.normal(size=(rows, 2)).astype(np.float32),
         }
+
+
+#: Of each kind of source of ids: as they are, hashed, looked up, dense, weighted.
+SOME = (
+    Column("identity", "x", "mean"),
+    Column("hash of words", "y", "sqrtn", 3),
+    Column("vocabulary file with buckets", "z", "sum", 1),
+    Column("identity of dense ids", "y", "sum", max_norm=0.8),
+    Column("weighted ids", "z", "mean", trainable=False),
+)

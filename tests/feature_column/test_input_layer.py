@@ -24,7 +24,15 @@ from tests.feature_column.compare import (
     stock_ops,
 )
 from tests.feature_column.hosts import input_layer, loss, placeholders, run_session
-from tests.feature_column.kinds import KINDS, Batch, Column, build, initializer, of_each_combiner
+from tests.feature_column.kinds import (
+    KINDS,
+    SOME,
+    Batch,
+    Column,
+    build,
+    initializer,
+    of_each_combiner,
+)
 
 v1 = tf.compat.v1
 fc = tf.feature_column
@@ -70,14 +78,6 @@ print("equal")
 """
 FEATURES = Batch().features()
 FUSION = pytest.mark.parametrize("do_fusion", VERSIONS)
-#: Of each kind of source of ids: as they are, hashed, looked up, dense, weighted.
-SOME = (
-    Column("identity", "x", "mean"),
-    Column("hash of words", "y", "sqrtn", 3),
-    Column("vocabulary file with buckets", "z", "sum", 1),
-    Column("identity of dense ids", "y", "sum", max_norm=0.8),
-    Column("weighted ids", "z", "mean", trainable=False),
-)
 
 
 @pytest.mark.parity("several columns at once")

@@ -28,19 +28,12 @@ from tests.feature_column.compare import (
 )
 from tests.feature_column.hosts import as_tensors, dense_features, input_layer, recorded
 from tests.feature_column.keras_models import DATA, STYLES, fit, functional
-from tests.feature_column.kinds import KINDS, WORDS, Batch, Column, build, initializer
+from tests.feature_column.kinds import KINDS, SOME, WORDS, Batch, Column, build, initializer
 
 fc = tf.feature_column
 ROOT = Path(__file__).parents[2]
 FEATURES = Batch().features()
 FUSION = pytest.mark.parametrize("do_fusion", VERSIONS)
-SOME = (
-    Column("identity", "x", "mean"),
-    Column("hash of words", "y", "sqrtn", 3),
-    Column("vocabulary file with buckets", "z", "sum", 1),
-    Column("identity of dense ids", "y", "sum", max_norm=0.8),
-    Column("weighted ids", "z", "mean", trainable=False),
-)
 
 
 @pytest.mark.parity("tf_keras DenseFeatures, tf.function")

@@ -409,6 +409,12 @@ def test_a_bad_attr(graph, call, changes, message):
         call(**changes)
 
 
+@pytest.mark.parametrize("value", ["many", 1.5])
+def test_an_int_attr_that_is_none(value):
+    with pytest.raises(TypeError, match=f"default_id must be an integer.*{value}"):
+        prune(default_id=value)
+
+
 @pytest.mark.parametrize(
     ("call", "inferred"),
     [
