@@ -70,7 +70,7 @@ def _check_uses(
         for use in view.uses(name):
             if use.position < 0:
                 return NoMatch("a value inside the lookup is returned by the function", name)
-            if use.node not in staying and use.node not in vanishing:
+            if use.node not in staying and use.node not in vanishing and view.is_live(use.node):
                 return NoMatch(
                     f"a value inside the lookup is also used by {use.node} ({view.op(use.node)})",
                     name,
