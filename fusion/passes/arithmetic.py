@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusion.passes.graph_view import GraphView, Tensor
-from fusion.passes.idioms import is_flat_already, is_integer_cast
+from fusion.passes.idioms import is_integer_cast
+from fusion.passes.shapes import is_flat_already
 
 _COMMUTATIVE = frozenset({"add", "mul", "max"})
 _NAMES = {

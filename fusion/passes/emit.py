@@ -16,7 +16,14 @@ from fusion.passes.node_builder import NodeBuilder, keep_shape, set_attrs, set_t
 from fusion.passes.plan import Plan
 from fusion.passes.recognise import Recognition
 from fusion.passes.recognise_clip import Clip
-from fusion.passes.spec import DenseIds, LookupSpec, RaggedIds, ShardSpec, SparseIds
+from fusion.passes.spec import (
+    DenseIds,
+    LookupSpec,
+    RaggedIds,
+    ShardSpec,
+    SparseIds,
+    TableSpec,
+)
 
 _NONE = -1
 _IN_OP_CLIPPED = (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
@@ -74,6 +81,8 @@ class _Emitter:
         self.edit.remove(lookup.nodes(Stage.ROWS), rows[0].node)
         self.edit.remove(lookup.nodes(Stage.OUTPUT), base)
         self.edit.replace(spec.output, Tensor(base))
+        if lookup.is_row_empty is not None:
+            self.edit.replace(lookup.is_row_empty, entries.is_row_empty)
         if not entries.first:
             self.edit.wait(unique, self._waits(lookup))
 
@@ -208,7 +217,7 @@ class _Emitter:
         dim = table.shape[1] or 0
         shapes = [
             build.constant(f"shape_{i}", np.array([rows, dim], np.int64))
-            for i, rows in enumerate(table.split or (0,) * count)
+            for i, rows in enumerate(table.split or _sizes(table))
         ]
         return build.shared(
             "partition",
@@ -241,9 +250,10 @@ class _Emitter:
         def moved(tensor: Tensor) -> Tensor:
             source = view.resolve(tensor)
             if source not in done and source.node in clip.nodes:
+                operands = [moved(operand) for operand in view.inputs(source.node)]
                 node = build.copy("clip", source.node)
-                for place, operand in enumerate(view.inputs(source.node)):
-                    build.replace_input(node, place, moved(operand))
+                for place, operand in enumerate(operands):
+                    build.replace_input(node, place, operand)
                 done[source] = Tensor(build.add(node))
             return done.get(source, tensor)
 
@@ -282,6 +292,12 @@ class _Emitter:
         if stock.HasField("experimental_debug_info"):
             node.experimental_debug_info.CopyFrom(stock.experimental_debug_info)
         build.add(node)
+
+
+def _sizes(table: TableSpec) -> tuple[int, ...]:
+    """Returns the rows of each shard; where they are not known the gather alone checks the ids."""
+    largest = np.iinfo(np.int64).max // len(table.shards)
+    return tuple(largest if shard.rows is None else shard.rows for shard in table.shards)
 
 
 def _clips_in_op(spec: LookupSpec) -> bool:

@@ -38,25 +38,6 @@ def pass_casts(view: GraphView, tensor: Tensor) -> tuple[Tensor, tuple[str, ...]
     return tensor, passed
 
 
-def is_flat_already(view: GraphView, name: str) -> bool:
-    """Whether the node is a Reshape of a vector to a vector, which changes nothing."""
-    if view.op(name) != "Reshape" or view.controls(name):
-        return False
-    before, after = (view.shape(one) for one in (view.inputs(name)[0], Tensor(name)))
-    return before is not None and after is not None and len(before) == len(after) == 1
-
-
-def pass_flat(view: GraphView, tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
-    """Passes aliases and reshapes of vectors to vectors, as in tf.boolean_mask."""
-    passed = view.aliases(tensor)
-    tensor = view.resolve(tensor)
-    while is_flat_already(view, tensor.node):
-        inner = view.inputs(tensor.node)[0]
-        passed += (tensor.node, *view.aliases(inner))
-        tensor = view.resolve(inner)
-    return tensor, passed
-
-
 def compares_with(view: GraphView, test: Tensor, number: int) -> bool:
     """Whether the second operand of a comparison is a scalar constant of this value."""
     value = view.constant(view.inputs(test.node)[1])

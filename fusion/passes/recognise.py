@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusion.passes.graph_view import ARG_OP, GraphView
+from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_ids import Fill, Prune, match_entries, match_fill, match_prune
 from fusion.passes.recognise_output import Mask, Tail, match_mask, match_tail
@@ -50,6 +50,11 @@ class Recognition:
     def nodes(self, stage: Stage | None = None) -> tuple[str, ...]:
         """Returns the explained nodes whose values vanish, of one stage or of all."""
         return tuple(n for p in self.parts if stage in (None, p.stage) for n in p.nodes)
+
+    @property
+    def is_row_empty(self) -> Tensor | None:
+        """Which rows were filled, a value that others may use; None if none are."""
+        return next((part.is_row_empty for part in self.parts if isinstance(part, Fill)), None)
 
     def front(self) -> tuple[str, ...]:
         """Returns the explained nodes that only compute the lookup's inputs."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.match import Match, NoMatch, Stage
-from fusion.passes.shapes import ShapeMath
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +115,10 @@ def _match_ones(view: GraphView, ones: Tensor, sums: Tensor) -> tuple[str, ...] 
         value = view.constant(number)
         if value is None or value.ndim or value != 1:
             return None
-        return (ones.node, *ShapeMath(view).derived(shape, {sums}))
+        measured = view.resolve(shape)
+        if view.op(measured.node) != "Shape" or view.resolve(view.inputs(measured.node)[0]) != sums:
+            return None
+        return (ones.node, *view.aliases(shape), measured.node)
     value = view.constant(ones)
     return () if value is not None and bool((value == 1).all()) else None
 

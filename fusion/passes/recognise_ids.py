@@ -8,10 +8,11 @@ import numpy as np
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph_view import GraphView, Tensor
-from fusion.passes.idioms import INTEGERS, compares_with, is_row_gather, pass_flat
+from fusion.passes.idioms import INTEGERS, compares_with, is_row_gather
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_reduction import Reduction
 from fusion.passes.recognise_table import Table
+from fusion.passes.shapes import pass_flat
 
 _FILL_OPS = frozenset({"SparseFillEmptyRows", "RaggedFillEmptyRows"})
 
@@ -92,6 +93,9 @@ def match_entries(view: GraphView, reduction: Reduction, table: Table) -> Entrie
     is_table_read = not table.shards[0].gather
     if column is None and not is_ragged and is_table_read:
         return NoMatch("the segment ids are not the row numbers of a SparseTensor", segments.node)
+    if column is not None and not _is_matrix(view, column[0]):
+        # The column itself is read then.
+        column = None
     indices, nodes = column if column is not None else (None, ())
     return Entries(
         stage=Stage.OUTPUT,
@@ -216,6 +220,13 @@ def _match_first_column(view: GraphView, segments: Tensor) -> tuple[Tensor, tupl
         return None
     indices = view.inputs(name)[0]
     return view.resolve(indices), (name, *view.aliases(indices))
+
+
+def _is_matrix(view: GraphView, indices: Tensor) -> bool:
+    """Whether indices are those of a matrix: filled rows are always given as such."""
+    shape = view.shape(indices)
+    is_filled = view.op(indices.node) in _FILL_OPS
+    return is_filled or (shape is not None and len(shape) == 2 and shape[1] == 2)
 
 
 def _takes_first_column(view: GraphView, name: str) -> bool:
@@ -345,8 +356,8 @@ def _match_step(view: GraphView, levels: dict[str, _Levels], depth: int) -> _Ste
         front += (*passed, test.node)
         if op == "LogicalAnd":
             pending += view.inputs(test.node)
-        elif op == "Fill" and _is_true(view, view.inputs(test.node)[1]):
-            front += _shape_nodes(view, view.inputs(test.node)[0])
+        elif op == "Fill" and (measured := _match_all_true(view, test, levels, depth)) is not None:
+            front += measured
         elif op == "GreaterEqual" and _compares(view, test, levels["ids"], depth):
             by_id = True
             front += view.aliases(view.inputs(test.node)[0])
@@ -369,15 +380,27 @@ def _compares(view: GraphView, test: Tensor, levels: _Levels, depth: int) -> boo
     """Whether the comparison is that of the entries behind gather `depth` with 0."""
     if not compares_with(view, test, 0):
         return False
-    mine = _peel(view, view.inputs(test.node)[0])
+    return _is_behind(view, view.inputs(test.node)[0], levels, depth)
+
+
+def _is_behind(view: GraphView, tensor: Tensor, levels: _Levels, depth: int) -> bool:
+    """Whether the tensor is what gather `depth` reads."""
+    mine = _peel(view, tensor)
     rest = levels.conditions[depth + 1 :]
     return mine.tensors[-1] == levels.tensors[-1] and mine.conditions == rest
 
 
-def _is_true(view: GraphView, tensor: Tensor) -> bool:
-    value = view.constant(tensor)
-    return value is not None and value.ndim == 0 and bool(value)
-
-
-def _shape_nodes(view: GraphView, shape: Tensor) -> tuple[str, ...]:
-    return (shape.node,) if view.op(shape.node) == "Shape" else ()
+def _match_all_true(
+    view: GraphView, test: Tensor, levels: dict[str, _Levels], depth: int
+) -> tuple[str, ...] | None:
+    """Explains a Fill as a condition that holds for each entry behind gather `depth`."""
+    shape, number = view.inputs(test.node)
+    value, measured = view.constant(number), view.resolve(shape)
+    if value is None or value.ndim or not value or view.op(measured.node) != "Shape":
+        return None
+    of = view.inputs(measured.node)[0]
+    if not any(
+        _is_behind(view, of, levels[key], depth) for key in levels if key in ("ids", "weights")
+    ):
+        return None
+    return (*view.aliases(shape), measured.node)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from fusion.passes.arithmetic import Call, Expression, call, expression
 from fusion.passes.graph_view import GraphView, Tensor
-from fusion.passes.idioms import pass_flat
 from fusion.passes.match import NoMatch
-from fusion.passes.shapes import Dim, ShapeMath
+from fusion.passes.shapes import Dim, ShapeMath, pass_flat
 
 _STITCHES = frozenset({"ParallelDynamicStitch", "DynamicStitch"})
 _ID = "id"
@@ -35,9 +34,10 @@ class Partition:
 
 def match_partition(view: GraphView, rows: Tensor, ids: Tensor) -> Partition | NoMatch | None:
     """Explains `rows` as those of `ids` in a partitioned table; None if nothing is stitched."""
-    stitch, passed = _pass_reshape(view, rows, ids)
-    if view.op(stitch.node) not in _STITCHES:
-        return None
+    found = _pass_reshape(view, rows, ids)
+    if found is None or isinstance(found, NoMatch):
+        return found
+    stitch, passed = found
     inputs = view.inputs(stitch.node)
     count = len(inputs) // 2
     gathered = tuple(view.resolve(one) for one in inputs[count:])
@@ -73,20 +73,28 @@ def _has_keys(view: GraphView, gathered: tuple[Tensor, ...]) -> bool:
     return len(view.inputs(gathered[0].node)) > 1
 
 
-def _pass_reshape(view: GraphView, rows: Tensor, ids: Tensor) -> tuple[Tensor, tuple[str, ...]]:
-    """Passes the Reshape to [number of ids, D] that restores the static shape of stitched rows."""
+def _pass_reshape(
+    view: GraphView, rows: Tensor, ids: Tensor
+) -> tuple[Tensor, tuple[str, ...]] | NoMatch | None:
+    """Passes the Reshape to [number of ids, D] that restores the static shape of stitched rows.
+
+    None if there is no stitch.
+    """
     passed = view.aliases(rows)
     rows = view.resolve(rows)
-    if view.op(rows.node) != "Reshape":
+    if view.op(rows.node) in _STITCHES:
         return rows, passed
+    if view.op(rows.node) != "Reshape":
+        return None
     inner, target = view.inputs(rows.node)
     stitch = view.resolve(inner)
+    if view.op(stitch.node) not in _STITCHES:
+        return None
     math = ShapeMath(view)
     shape = math.vector(target)
-    if view.op(stitch.node) not in _STITCHES or shape is None or len(shape) != 2:
-        return rows, passed
-    if shape[0] not in (-1, Dim(ids, 0)) or not isinstance(shape[1], int) or shape[1] < 0:
-        return rows, passed
+    is_known = shape is not None and len(shape) == 2 and shape[0] in (-1, Dim(ids, 0))
+    if shape is None or not is_known or not isinstance(shape[1], int) or shape[1] < 0:
+        return NoMatch("the size of the rows of a partitioned table is not known", rows.node)
     derived = math.derived(target, {ids})
     return stitch, (*passed, rows.node, *view.aliases(inner), *derived)
 

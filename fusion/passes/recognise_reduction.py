@@ -16,12 +16,8 @@ COMBINERS = {"SparseSegmentSum": "sum", "SparseSegmentMean": "mean", "SparseSegm
 _COUNTED = frozenset(f"{op}WithNumSegments" for op in COMBINERS)
 _WEIGHTED = "SegmentSum"
 _QUOTIENTS = frozenset({"DivNoNan", "RealDiv", "Div"})
-_TABLE_DTYPES = (
-    types_pb2.DT_HALF,
-    types_pb2.DT_BFLOAT16,
-    types_pb2.DT_FLOAT,
-    types_pb2.DT_DOUBLE,
-)
+_HALF_DTYPES = (types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)
+_TABLE_DTYPES = (*_HALF_DTYPES, types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
 
 ANCHORS = frozenset({*COMBINERS, *_COUNTED, _WEIGHTED})
 """The ops that lookups are recognised from."""
@@ -111,18 +107,20 @@ class _Product:
 
     Attributes:
         column: the weights as a column [m, 1].
+        dtype: DataType of the rows; half types are cast to float32 before they are multiplied.
     """
 
     rows: Tensor
     positions: Tensor
     column: Tensor
     weights: Tensor
+    dtype: int
     nodes: tuple[str, ...]
 
 
 def _match_weighted(view: GraphView, anchor: str, dtype: int) -> Reduction | NoMatch:
     data, numbers = view.inputs(anchor)
-    product = _match_product(view, data)
+    product = _match_product(view, data, dtype)
     if isinstance(product, NoMatch):
         return product
     segments, passed = pass_casts(view, numbers)
@@ -134,6 +132,12 @@ def _match_weighted(view: GraphView, anchor: str, dtype: int) -> Reduction | NoM
         combiner, no_nan = quotient.combiner, quotient.no_nan
         output = Tensor(quotient.node)
         nodes += (quotient.node, *quotient.nodes)
+    if product.dtype != dtype:
+        narrowed = _narrowed(view, output, product.dtype)
+        if narrowed is None:
+            return NoMatch("the result of half types is not cast back to them", output.node)
+        output = Tensor(narrowed)
+        nodes += (narrowed,)
     return Reduction(
         stage=Stage.OUTPUT,
         anchor=anchor,
@@ -146,27 +150,53 @@ def _match_weighted(view: GraphView, anchor: str, dtype: int) -> Reduction | NoM
         weights=product.weights,
         divide_no_nan=no_nan,
         output=output,
-        dtype=dtype,
+        dtype=product.dtype,
     )
 
 
-def _match_product(view: GraphView, data: Tensor) -> _Product | NoMatch:
+def _narrowed(view: GraphView, tensor: Tensor, dtype: int) -> str | None:
+    """Returns the node that casts the tensor back to a half type, if all its users see that."""
+    users = {use.node for use in view.tensor_uses(tensor)}
+    casts = [name for name in users if view.op(name) == "Cast"]
+    if len(users) != 1 or len(casts) != 1 or view.type_attr(casts[0], "DstT") != dtype:
+        return None
+    return casts[0]
+
+
+def _match_product(view: GraphView, data: Tensor, dtype: int) -> _Product | NoMatch:
     product = view.resolve(data)
     if view.op(product.node) != "Mul":
         return NoMatch("the segment sum does not reduce looked-up rows", product.node)
     operands = view.inputs(product.node)
     for gathered, column in (operands, operands[::-1]):
-        rows = view.resolve(gathered)
+        rows, row_dtype, casts = _pass_widening(view, gathered, dtype)
         if not is_row_gather(view, rows.node):
             continue
-        weights = _match_column(view, column)
-        if isinstance(weights, NoMatch):
-            return weights
+        found = _match_column(view, column)
+        if isinstance(found, NoMatch):
+            return found
+        weights, weight_dtype, more = _pass_widening(view, found[0], dtype)
+        if weight_dtype != row_dtype:
+            return NoMatch("the weights are of another dtype than the table", weights.node)
         table, positions = view.inputs(rows.node)[:2]
-        passed = (*view.aliases(data), *view.aliases(gathered))
-        nodes = (product.node, rows.node, *passed, *weights[1])
-        return _Product(table, positions, view.resolve(column), weights[0], nodes)
+        nodes = (product.node, rows.node, *view.aliases(data), *casts, *found[1], *more)
+        return _Product(table, positions, view.resolve(column), weights, row_dtype, nodes)
     return NoMatch("the segment sum does not reduce looked-up rows", product.node)
+
+
+def _pass_widening(
+    view: GraphView, tensor: Tensor, dtype: int
+) -> tuple[Tensor, int, tuple[str, ...]]:
+    """Passes a cast of a half type to float32: the tensor behind it, its dtype, what was passed."""
+    passed = view.aliases(tensor)
+    tensor = view.resolve(tensor)
+    if view.op(tensor.node) != "Cast" or view.controls(tensor.node):
+        return tensor, dtype, passed
+    source = view.type_attr(tensor.node, "SrcT")
+    if source not in _HALF_DTYPES or dtype != types_pb2.DT_FLOAT:
+        return tensor, dtype, passed
+    inner = view.inputs(tensor.node)[0]
+    return view.resolve(inner), source, (*passed, tensor.node, *view.aliases(inner))
 
 
 def _match_column(view: GraphView, column: Tensor) -> tuple[Tensor, tuple[str, ...]] | NoMatch:

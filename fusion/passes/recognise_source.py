@@ -121,8 +121,13 @@ def _pass_reshape(math: ShapeMath, tensor: Tensor) -> tuple[Tensor, tuple[str, .
 
 def _is_matrix(math: ShapeMath, indices: Tensor, dense_shape: Tensor | None) -> bool:
     index_shape = math.view.shape(indices)
-    sizes = math.vector(dense_shape) if dense_shape is not None else None
     width = index_shape[1] if index_shape is not None and len(index_shape) == 2 else None
+    if dense_shape is None:
+        return width == 2
+    sizes = math.vector(dense_shape)
+    if sizes is None and math.view.op(dense_shape.node) == "Pack":
+        # The stock op takes a vector only, so these are its elements.
+        return len(math.view.inputs(dense_shape.node)) == 2
     return 2 in (width, None if sizes is None else len(sizes))
 
 

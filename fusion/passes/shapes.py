@@ -152,8 +152,9 @@ class ShapeMath:
             return self._concatenated(inputs, depth)
         if op == "ExpandDims":
             # Of a number; what is expanded otherwise has more than one dimension.
-            number = self.scalar(inputs[0], depth - 1)
-            return (number,) if number is not None else None
+            number, axis = self.scalar(inputs[0], depth - 1), self.view.constant(inputs[1])
+            is_first = axis is not None and axis.size == 1 and int(axis.reshape(())) in (0, -1)
+            return (number,) if number is not None and is_first else None
         if op == "Fill":
             return self._filled(inputs, depth)
         if op == "Slice":
@@ -246,6 +247,27 @@ class ShapeMath:
     def _is_zero(self, tensor: Tensor) -> bool:
         value = self.view.constant(tensor)
         return value is not None and value.ndim == 0 and int(value) == 0
+
+
+def is_flat_already(view: GraphView, name: str) -> bool:
+    """Whether the node is a Reshape of a vector to a vector, which changes nothing."""
+    if view.op(name) != "Reshape" or view.controls(name):
+        return False
+    before, target = view.inputs(name)
+    given, wanted = view.shape(before), ShapeMath(view).vector(target)
+    return given is not None and wanted is not None and len(given) == len(wanted) == 1
+
+
+def pass_flat(view: GraphView, tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+    """Passes aliases and reshapes of vectors to vectors, as in tf.boolean_mask."""
+    passed = view.aliases(tensor)
+    tensor = view.resolve(tensor)
+    while is_flat_already(view, tensor.node):
+        inner, target = view.inputs(tensor.node)
+        derived = ShapeMath(view).derived(target, {view.resolve(inner)})
+        passed += (tensor.node, *view.aliases(inner), *derived)
+        tensor = view.resolve(inner)
+    return tensor, passed
 
 
 def _product(factors: Vector) -> Element:

@@ -27,6 +27,8 @@ _OUTPUT_RANKS = {
     "RaggedFillEmptyRows": (1, 1, 1, 1),
     "Unique": (1, 1),
     "Range": (1,),
+    "Rank": (0,),
+    "Size": (0,),
 }
 _SHAPED_OPS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
 
@@ -125,6 +127,56 @@ def _resized(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int)
     return (None,) * rank if rank is not None else None
 
 
+def _joined(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a ConcatV2 of vectors."""
+    axis = view.constant(inputs[-1])
+    if axis is None or axis.ndim or int(axis) != 0:
+        return None
+    parts = [view.shape(part) for part in inputs[:-1]]
+    sizes = [part[0] for part in parts if part is not None and len(part) == 1]
+    known = [size for size in sizes if size is not None]
+    if len(sizes) != len(parts):
+        return None
+    return (sum(known) if len(known) == len(sizes) else None,)
+
+
+def _strided(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a StridedSlice of a vector."""
+    of, bounds = view.shape(inputs[0]), [view.constant(bound) for bound in inputs[1:]]
+    if of is None or len(of) != 1 or any(b is None or b.shape != (1,) for b in bounds):
+        return None
+    if view.int_attr(name, "ellipsis_mask") or view.int_attr(name, "new_axis_mask"):
+        return None
+    if view.int_attr(name, "shrink_axis_mask"):
+        return ()
+    begin, end, stride = (int(bound[0]) for bound in bounds if bound is not None)
+    if of[0] is None or stride != 1:
+        return (None,)
+    start = None if view.int_attr(name, "begin_mask") else begin
+    stop = None if view.int_attr(name, "end_mask") else end
+    return (len(range(of[0])[start:stop]),)
+
+
+def _sliced(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a Slice: its rank, and the sizes that are constants."""
+    sizes = view.constant(inputs[2])
+    if sizes is None or sizes.ndim != 1:
+        return None
+    return tuple(int(n) if n >= 0 else None for n in sizes)
+
+
+def _tiled(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a Tile: its rank."""
+    of = view.shape(inputs[0])
+    return None if of is None else (None,) * len(of)
+
+
+def _reduced(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of the product of a vector."""
+    of, keep = view.shape(inputs[0]), view.attr(name, "keep_dims")
+    return () if of is not None and len(of) == 1 and not (keep is not None and keep.b) else None
+
+
 def _broadcast(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of an elementwise op's result, where one operand surely has it."""
     shapes = [view.shape(operand) for operand in inputs]
@@ -137,6 +189,11 @@ def _broadcast(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: in
 
 
 _SHAPE_RULES: dict[str, Callable[[GraphView, str, tuple[Tensor, ...], int], Shape | None]] = {
+    "ConcatV2": _joined,
+    "StridedSlice": _strided,
+    "Slice": _sliced,
+    "Prod": _reduced,
+    "Tile": _tiled,
     "SparseReshape": _reshaped,
     "Shape": _measured,
     "Pack": _packed,
