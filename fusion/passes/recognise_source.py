@@ -220,8 +220,12 @@ def _match_to_sparse(
     test = view.resolve(view.inputs(indices.node)[0])
     if view.op(test.node) != "NotEqual":
         return None
+    source = view.resolve(matrix)
+    # Grappler moves constants to the front.
     compared, ignored = view.inputs(test.node)
-    number, source = _number(view, ignored), view.resolve(matrix)
+    if view.resolve(compared) != source:
+        compared, ignored = ignored, compared
+    number = _number(view, ignored)
     if number is None or view.resolve(compared) != source:
         return None
     shape = math.shape_of(source)
