@@ -174,12 +174,12 @@ def test_reads_stay_between_the_writes_around_them(table: str, shards: int) -> N
 
     graph_def = build_with(written_read_written, case)
     after = fused(graph_def)
+    # TensorFlow's own optimizer lets stock lookups of resources read before they should.
+    expected = stock.run(graph_def, stock.feeds(case), optimize=False)
+    assert set(np.unique(expected)) == {0.0, 1.0}
     for optimize in (False, True):
-        one, other = (
-            stock.run(g, stock.feeds(case), optimize=optimize) for g in (after, graph_def)
-        )
-        np.testing.assert_array_equal(one, other)
-        assert set(np.unique(one)) == {0.0, 1.0}
+        got = stock.run(after, stock.feeds(case), optimize=optimize)
+        np.testing.assert_array_equal(got, expected)
 
 
 def test_a_control_path_out_of_the_lookup_and_back_is_refused() -> None:
