@@ -17,7 +17,7 @@ from tensorflow.python.framework import tensor_util
 
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.signatures import OpSignatures
-from fusion.saved_model.calls import callees, first_argument
+from fusion.passes.calls import callees, first_argument
 from fusion.saved_model.verify.examples import ExampleSpec, example_outputs, example_spec
 
 _MAX_SWEEPS = 20
