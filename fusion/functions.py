@@ -20,6 +20,7 @@ from tensorflow.python.framework.function_def_to_graph import function_def_to_gr
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.util import nest
 
+from fusion.arguments import wrong_type
 from fusion.passes.functions import called
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report import FusionReport
@@ -49,7 +50,9 @@ def fuse_function(concrete_function: ConcreteFunction) -> ConcreteFunction:
     Raises:
         TypeError: not a concrete function.
     """
-    check_concrete_function(concrete_function, "fuse_function")
+    if not isinstance(concrete_function, ConcreteFunction):
+        wanted = "a concrete function"
+        raise wrong_type("fuse_function", "concrete_function", wanted, concrete_function)
     library = _Library.of(concrete_function)
     result = FuseLookups().apply(library.graph_def)
     fused = {column.function for column in result.report.columns if column.fused}
@@ -73,23 +76,6 @@ def explain_function(concrete_function: ConcreteFunction) -> FusionReport:
     return replace(report, columns=tuple(sorted(columns, key=lambda c: c.function != "")))
 
 
-def check_concrete_function(given: object, caller: str) -> None:
-    """Raises TypeError, saying what to pass, unless `given` is a concrete function."""
-    if isinstance(given, ConcreteFunction):
-        return
-    advice = ""
-    if hasattr(given, "get_concrete_function"):
-        advice = "; pass its get_concrete_function(...)"
-    elif hasattr(given, "call") and callable(given):
-        advice = "; pass tf.function(model).get_concrete_function(...)"
-    elif hasattr(given, "signatures"):
-        advice = "; pass one of its signatures, e.g. .signatures['serving_default']"
-    raise TypeError(
-        f"{caller}: concrete_function must be a concrete function, got {type(given).__name__} "
-        f"{str(given)[:80]!r}{advice}"
-    )
-
-
 @dataclass(frozen=True)
 class _Library:
     """A function and all that it calls, at any depth.
@@ -110,9 +96,7 @@ class _Library:
         function.add_to_graph(graph)
         return _Library(graph, graph.as_graph_def(add_shapes=True), function.name.decode())
 
-    def captured_variables(
-        self, function: ConcreteFunction
-    ) -> Iterator[tuple[str, str, Variable]]:
+    def captured_variables(self, function: ConcreteFunction) -> Iterator[tuple[str, str, Variable]]:
         """Yields (function, argument, variable) for every variable that the function captured."""
         variables = {id(v.handle): v for v in function.variables if hasattr(v, "handle")}
         captured = list(function.captured_inputs)

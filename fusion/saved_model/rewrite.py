@@ -11,10 +11,10 @@ from pathlib import Path
 from tensorflow.core.protobuf import saved_model_pb2
 
 from fusion.ops import OP_NAMES
+from fusion.passes.calls import reached_functions
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report import FusionReport
 from fusion.passes.variables import named_columns
-from fusion.passes.calls import reached_functions
 from fusion.saved_model.errors import ModelError, VerificationError, reason_of
 from fusion.saved_model.fingerprint import compute_fingerprint
 from fusion.saved_model.manifest import manifest
