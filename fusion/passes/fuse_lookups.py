@@ -17,6 +17,7 @@ from fusion.passes.recognise import Recognition, recognise_all
 from fusion.passes.report import ColumnReport, FusionReport, FusionResult
 from fusion.passes.safety import refuse_unsafe
 from fusion.passes.signatures import OpSignatures
+from fusion.passes.words import describe
 
 _COMPILED = "_XlaMustCompile"
 
@@ -101,6 +102,7 @@ def _column(view: GraphView, one: Recognition, failure: NoMatch | None) -> Colum
         reason=failure.reason if failure is not None else None,
         node=failure.node if failure is not None else None,
         spec=one.spec,
+        explained=tuple(describe(part) for part in one.parts),
     )
 
 
