@@ -46,7 +46,7 @@ def _(part: IdSource) -> str:
 
 @_words.register
 def _(part: Table) -> str:
-    return f"the rows are those of the table {part.name}"
+    return "the rows are those of one table"
 
 
 @_words.register
