@@ -34,10 +34,10 @@ _DERIVED_ATTRIBUTES = ("_input_shapes", "_construction_context")
 def fuse_function(concrete_function: ConcreteFunction) -> ConcreteFunction:
     """Returns a concrete function that computes the same with fused embedding lookups.
 
-    It is called like the original, with the same structured arguments and results; it reads the
-    same variables, tables and captured tensors, and keeps the original, which stays as it is, and
-    with it what that one captured, alive. Gradients flow as through the original, and
-    `tf.saved_model.save` takes it as a signature.
+    It is called like the original, with the same structured arguments and results, and uses the
+    same variables, tables and captured tensors; like every concrete function it does not keep
+    variables alive. Gradients flow as through the original, which stays as it is, and
+    `tf.saved_model.save` takes the result as a signature.
 
     What was fused, and why the rest was not, `fusion.explain(concrete_function)` tells, asked about
     the original. A function in which nothing can be fused, also one compiled by XLA, is returned
@@ -137,8 +137,6 @@ class _Rebuild:
         made._arg_keywords = original._arg_keywords
         made._num_positional_args = original._num_positional_args
         made._captured_inputs = list(original._captured_inputs)
-        # Functions hold variables weakly; what keeps the original's alive keeps these alive.
-        made._fusion_original = original
         return made
 
     def _callee(self, name: str) -> ConcreteFunction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
@@ -33,19 +34,33 @@ def fuse_graph(graph_def: graph_pb2.GraphDef, outputs: Iterable[str] | None = No
 
     Raises:
         TypeError: not a GraphDef, or `outputs` is no iterable of strings.
-        ValueError: an output does not exist.
+        ValueError: an output does not exist, or the graph is malformed.
     """
     if not isinstance(graph_def, graph_pb2.GraphDef):
         raise wrong_type("fuse_graph", "graph_def", "a GraphDef", graph_def)
     preserve = final_nodes(graph_def) if outputs is None else _named(graph_def, outputs)
-    result = FuseLookups(preserve=preserve).apply(graph_def)
-    return replace(result, report=_named_tables(result.report, graph_def))
+    with _graph_errors("fuse_graph: graph_def"):
+        result = FuseLookups(preserve=preserve).apply(graph_def)
+        return replace(result, report=_named_tables(result.report, graph_def))
 
 
 def explain_graph(graph_def: graph_pb2.GraphDef) -> FusionReport:
     """Returns what `fuse_graph(graph_def)` would fuse, and why it would leave the rest."""
-    report = FuseLookups(preserve=final_nodes(graph_def)).explain(graph_def)
-    return _named_tables(report, graph_def)
+    with _graph_errors("explain: model"):
+        report = FuseLookups(preserve=final_nodes(graph_def)).explain(graph_def)
+        return _named_tables(report, graph_def)
+
+
+@contextmanager
+def _graph_errors(argument: str) -> Iterator[None]:
+    """Turns what goes wrong on a malformed graph, of which there are endless kinds, into one."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(
+            f"{argument} makes no sense to fusion ({type(error).__name__}: {error}); if TensorFlow "
+            "can import it, please report a defect"
+        ) from error
 
 
 def final_nodes(graph_def: graph_pb2.GraphDef) -> frozenset[str]:

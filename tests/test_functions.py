@@ -478,12 +478,17 @@ def test_a_function_that_returns_a_value_inside_the_lookup_stays() -> None:
     assert "returned by the function" in str(column.reason) or "also used" in str(column.reason)
 
 
-def test_variables_live_as_long_as_what_holds_the_original() -> None:
+def test_variables_are_held_like_the_original_holds_them() -> None:
     module = Module(tf.Variable(values()), None)
-    function = tf.function(lambda ids: lookup(module.table, ids))
-    result = fused(function.get_concrete_function(SPEC))
+    signature = flat_signature(module.table)
+    result = fused(signature)
+    del signature
     gc.collect()
-    np.testing.assert_array_equal(result(IDS), function(IDS))
+    assert result(**FEEDS)["rows"].shape == (9, DIM)
+    del module
+    gc.collect()
+    with pytest.raises(AssertionError, match="variables which have been deleted"):
+        assert result.variables
 
 
 # Arguments
