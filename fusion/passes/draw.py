@@ -97,8 +97,10 @@ def draw_svg(title: str, left: Side, right: Side) -> bytes:
     top, middle = _MARGIN + _HEADING, _MARGIN + widths[0] + _BETWEEN
     legend = top + layouts[1].height * _LAYER + len(right.words) * _LINE + _LAYER / 2
     height = max(top + layouts[0].height * _LAYER, legend + (len(roles) + 1) * _LEGEND_ROW)
-    # Outside pyplot no setting of the user's, and no window, has a part in this.
-    with mpl.rc_context({"svg.hashsalt": "fusion", "svg.fonttype": "none"}):
+    # Neither settings of the user's nor a window have a part in this.
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update({"svg.hashsalt": "fusion", "svg.fonttype": "none"})
         figure = Figure(figsize=(middle + widths[1] + _MARGIN, height + _MARGIN))
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set(xlim=(0, figure.get_figwidth()), ylim=(figure.get_figheight(), 0))
