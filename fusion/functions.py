@@ -164,7 +164,7 @@ class _Rebuild:
         for name in sorted(names & self._definitions.keys()):
             function = rebuilt.get(name) or self._library.graph._get_function(name)
             graph._add_function_recursive(getattr(function, "inference_fn", function))
-        _restore_gradients(graph, original, rebuilt)
+        _restore_gradients(graph, original, {f.name.decode(): f for f in rebuilt.values()})
         graph.variables = original.variables
         if not original.saveable:
             graph.mark_as_unsaveable(original.saving_errors)
@@ -230,7 +230,11 @@ def _like(structure: Any, original: FuncGraph, graph: FuncGraph) -> Any:
 def _restore_gradients(
     graph: FuncGraph, original: FuncGraph, rebuilt: Mapping[str, ConcreteFunction]
 ) -> None:
-    """Gives calls the gradients of their functions, which no protocol buffer holds."""
+    """Gives calls the gradients of their functions, which no protocol buffer holds.
+
+    Args:
+        rebuilt: the rebuilt functions by their new names.
+    """
     for op in graph.get_operations():
         if op.type not in _CALLS:
             continue

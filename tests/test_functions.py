@@ -163,19 +163,33 @@ BODIES = [
 ]
 
 
+def ran(function: Any, watched: tf.Variable) -> set[str]:
+    """The types of the ops that TensorFlow runs for values and gradients."""
+    with context.collect_graphs(optimized=True) as graphs:
+        outcome(function, (IDS,), {}, watched)
+    return {
+        node.op
+        for graph in graphs
+        for nodes in (graph.node, *(f.node_def for f in graph.library.function))
+        for node in nodes
+    }
+
+
+@pytest.mark.parametrize("make", BODIES)
+def test_tensorflow_runs_the_fused_ops_in_both_directions(make: Any, table: tf.Variable) -> None:
+    original = tf.function(make(table)).get_concrete_function(SPEC)
+    stock_ops, fused_ops = (ran(f, table) for f in (original, fused(original)))
+    assert {"SparseSegmentMean", "SparseSegmentMeanGrad"} <= stock_ops
+    assert {FUSED_OP, f"{FUSED_OP}Grad"} <= fused_ops
+    assert not {"SparseSegmentMean", "SparseSegmentMeanGrad", FUSED_OP} & (stock_ops & fused_ops)
+
+
 @pytest.mark.parametrize("make", BODIES)
 def test_values_and_gradients(make: Any, table: tf.Variable) -> None:
     original = tf.function(make(table)).get_concrete_function(SPEC)
     result = fused(original)
     for seed in range(2):
         assert_same_outcome(original, result, (sparse(seed),), watched=table)
-
-
-def test_tensorflow_runs_the_fused_op(table: tf.Variable) -> None:
-    result = fused(tf.function(lambda ids: lookup(table, ids)).get_concrete_function(SPEC))
-    with context.collect_graphs(optimized=True) as graphs:
-        result(IDS)
-    assert FUSED_OP in {node.op for graph in graphs for node in graph.node}
 
 
 def test_the_signature_is_the_original_one(table: tf.Variable) -> None:
