@@ -18,9 +18,11 @@ from tensorflow.python.eager.wrap_function import WrappedFunction
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 from tensorflow.python.ops import handle_data_util
+from tensorflow.python.saved_model.load import _WrapperFunction
 from tensorflow.python.util import nest
 
 from fusion.arguments import wrong_type
+from fusion.custom_gradients import rebind_gradients
 from fusion.passes.functions import called
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report import FusionReport
@@ -137,7 +139,8 @@ class _Rebuild:
         made._arg_keywords = original._arg_keywords
         made._num_positional_args = original._num_positional_args
         made._captured_inputs = list(original._captured_inputs)
-        return made
+        # Loaded functions pick, of distributed variables, the replica's.
+        return _WrapperFunction(made) if isinstance(original, _WrapperFunction) else made
 
     def _callee(self, name: str) -> ConcreteFunction:
         if name not in self._done:
@@ -158,6 +161,7 @@ class _Rebuild:
         names = {name for node in definition.node_def for name in called(node)}
         rebuilt = {name: self._callee(name) for name in sorted(names & self._rebuilt)}
         _rename_calls(renamed, {name: new.name.decode() for name, new in rebuilt.items()})
+        rebind_gradients(renamed, original)
         with self._library.graph.as_default():
             graph = function_def_to_graph(renamed, original.structured_input_signature)
         graph.structured_outputs = _like(original.structured_outputs, original, graph)
@@ -218,7 +222,8 @@ def _attributes(definition: function_pb2.FunctionDef) -> dict[str, Any]:
 
 def _like(structure: Any, original: FuncGraph, graph: FuncGraph) -> Any:
     """Returns `structure` with the original's outputs replaced by the new graph's."""
-    new = {id(old): new for old, new in zip(original.outputs, graph.outputs, strict=True)}
+    # Gradients append outputs and inputs to the graphs that they were taken of.
+    new = {id(old): new for old, new in zip(original.outputs, graph.outputs, strict=False)}
     flat = nest.flatten(structure, expand_composites=True)
     if not any(id(value) in new for value in flat):
         return structure
@@ -247,14 +252,16 @@ def _restore_gradients(
 
 def _adopt_captures(graph: FuncGraph, original: FuncGraph) -> None:
     """Binds what the original captured to the arguments of the same place."""
-    new = {id(old): new for old, new in zip(original.inputs, graph.inputs, strict=True)}
-    for old, argument in zip(original.inputs, graph.inputs, strict=True):
+    new: dict[int, tf.Tensor] = {}
+    for old, argument in zip(original.inputs, graph.inputs, strict=False):
+        new[id(old)] = argument
         if old.dtype in (tf.resource, tf.variant):
             handle_data_util.copy_handle_data(old, argument)
     captures, own = original.function_captures, graph.function_captures
     for key, internal in captures.by_val_internal.items():
-        external = captures.by_val_external[key]
-        own.add_or_replace(key, external, new[id(internal)], captures.by_val_tracetype[key])
+        if id(internal) in new:
+            external, kind = captures.by_val_external[key], captures.by_val_tracetype[key]
+            own.add_or_replace(key, external, new[id(internal)], kind)
     for key, nested in captures.by_ref_internal.items():
         internal = nest.map_structure(lambda t: new[id(t)], nested, expand_composites=True)
         external, kind = captures.by_ref_external[key], captures.by_ref_tracetype[key]
