@@ -13,6 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2
+from tensorflow.core.function.polymorphism.function_type import (
+    FunctionType,
+    from_structured_signature,
+)
+from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.eager.wrap_function import WrappedFunction
 from tensorflow.python.framework.func_graph import FuncGraph
@@ -145,13 +150,23 @@ class _Rebuild:
     def _callee(self, name: str) -> ConcreteFunction:
         if name not in self._done:
             definition = self._definitions[name]
-            original = self._library.graph._get_function(name)
-            graph = self._graph(definition, original.graph)
+            original, function_type = self._original(name)
+            graph = self._graph(definition, original)
             self._done[name] = ConcreteFunction.from_func_graph(
-                graph, original.function_type, _attributes(definition)
+                graph, function_type, _attributes(definition)
             )
             self._done[name].add_to_graph(self._library.graph)
         return self._done[name]
+
+    def _original(self, name: str) -> tuple[FuncGraph, FunctionType]:
+        function = self._library.graph._get_function(name)
+        if isinstance(function, AtomicFunction):
+            return function.graph, function.function_type
+        # In a model of TensorFlow 1 a function is its definition and nothing else.
+        with self._library.graph.as_default():
+            graph = function_def_to_graph(function.cached_definition)
+        signature = graph.structured_input_signature, graph.structured_outputs
+        return graph, from_structured_signature(*signature, graph.function_captures.capture_types)
 
     def _graph(self, definition: function_pb2.FunctionDef, original: FuncGraph) -> FuncGraph:
         """Returns the body of a rewritten function, calling the rebuilt functions."""

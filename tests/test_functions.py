@@ -450,23 +450,51 @@ def test_saving_a_fused_function(table: tf.Variable, tmp_path: Path) -> None:
     assert fusion.fuse_function(again) is again
 
 
-@pytest.mark.parametrize("resource", [True, False])
-def test_a_signature_of_tensorflow_1(resource: bool, tmp_path: Path) -> None:
+def saved_by_tensorflow_1(path: Path, build: Callable[..., tf.Tensor], resource: bool) -> Any:
+    """The loaded model whose signature is `build(table, ids)`."""
     with tf.Graph().as_default(), v1.Session() as session:
         t = v1.get_variable("items", initializer=values(), use_resource=resource)
         ids = v1.sparse_placeholder(tf.int64, [None, None], name="ids")
-        rows = tf.identity(lookup(t, ids), name="rows")
+        rows = tf.identity(build(t, ids), name="rows")
         session.run(v1.global_variables_initializer())
-        builder = v1.saved_model.Builder(str(tmp_path / "m"))
+        builder = v1.saved_model.Builder(str(path))
         inputs = dict(zip(FEEDS, (ids.indices, ids.values, ids.dense_shape), strict=True))
         signature = v1.saved_model.predict_signature_def(inputs, {"rows": rows})
         builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature})
         builder.save()
-    loaded = tf.saved_model.load(str(tmp_path / "m"))
+    return tf.saved_model.load(str(path))
+
+
+@pytest.mark.parametrize("resource", [True, False])
+def test_a_signature_of_tensorflow_1(resource: bool, tmp_path: Path) -> None:
+    loaded = saved_by_tensorflow_1(tmp_path / "m", lookup, resource)
     original = loaded.signatures["serving_default"]
     result = fused(original)
     watched = loaded.variables[0] if resource else None
     assert_same_outcome(original, result, (), watched=watched, **FEEDS)
+
+
+def test_control_flow_of_tensorflow_1(tmp_path: Path) -> None:
+    """Its functions are definitions, without the graphs that they were made of."""
+
+    def build(t: tf.Variable, ids: tf.SparseTensor) -> tf.Tensor:
+        rows = nested(t)(ids)
+        rows += v1.cond(tf.size(ids.values) > 0, lambda: lookup(t, ids), lambda: rows)
+        loop = tf.while_loop(
+            lambda i, _: i < 3, lambda i, x: (i + 1, x + lookup(t, ids)), [0, rows]
+        )
+        return loop[1]
+
+    v1.enable_control_flow_v2()
+    try:
+        loaded = saved_by_tensorflow_1(tmp_path / "m", build, resource=True)
+    finally:
+        v1.disable_control_flow_v2()
+    original = loaded.signatures["serving_default"]
+    report = fusion.explain(original)
+    assert report.fused_count == len(report.columns) >= 3
+    assert {column.name for column in report.columns} == {"items"}
+    assert_same_outcome(original, fused(original), (), **FEEDS)
 
 
 def test_wrapped_code_of_tensorflow_1() -> None:
