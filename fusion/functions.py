@@ -22,7 +22,6 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 from tensorflow.python.eager.wrap_function import WrappedFunction
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
-from tensorflow.python.ops import handle_data_util
 from tensorflow.python.saved_model.load import _WrapperFunction
 from tensorflow.python.util import nest
 
@@ -267,11 +266,7 @@ def _restore_gradients(
 
 def _adopt_captures(graph: FuncGraph, original: FuncGraph) -> None:
     """Binds what the original captured to the arguments of the same place."""
-    new: dict[int, tf.Tensor] = {}
-    for old, argument in zip(original.inputs, graph.inputs, strict=False):
-        new[id(old)] = argument
-        if old.dtype in (tf.resource, tf.variant):
-            handle_data_util.copy_handle_data(old, argument)
+    new = {id(old): new for old, new in zip(original.inputs, graph.inputs, strict=False)}
     captures, own = original.function_captures, graph.function_captures
     for key, internal in captures.by_val_internal.items():
         if id(internal) in new:

@@ -79,10 +79,33 @@ def assert_same_outcome(
         )
 
 
+def assert_same_signature(original: Any, result: Any) -> None:
+    assert type(result) is type(original)
+    assert result.structured_input_signature == original.structured_input_signature
+    assert str(result.function_type) == str(original.function_type)
+    assert result.output_shapes == original.output_shapes
+    assert result.output_dtypes == original.output_dtypes
+    assert result.graph.name == original.graph.name
+    assert result.function_def.attr == original.function_def.attr
+    assert result.variables == original.variables
+    assert result.trainable_variables == original.trainable_variables
+    captured, theirs = result.captured_inputs, original.captured_inputs
+    if not original.graph.deferred_external_captures:
+        assert [id(tensor) for tensor in captured] == [id(tensor) for tensor in theirs]
+    assert len(captured) == len(theirs)
+    count = len(result.graph.captures) + len(result.graph.deferred_external_captures)
+    assert count == len(captured)
+    inside = [internal for _, internal in result.graph.captures]
+    inside += tf.nest.flatten(result.graph.deferred_internal_captures, expand_composites=True)
+    for tensor in (*inside, *tf.nest.flatten(result.structured_outputs, expand_composites=True)):
+        assert getattr(tensor, "graph", result.graph) is result.graph
+
+
 def fused(original: Any) -> Any:
     """The fused function, after checking that there is something to it."""
     result = fusion.fuse_function(original)
     assert result is not original
+    assert_same_signature(original, result)
     assert FUSED_OP in ops(result)
     assert "SparseSegmentMean" not in ops(result)
     assert FUSED_OP not in ops(original)
@@ -146,6 +169,11 @@ def custom_gradient_in_a_loop(t: tf.Variable) -> Callable[..., Any]:
     return body
 
 
+def beside_another_call(t: tf.Variable) -> Callable[..., Any]:
+    other = tf.function(cubed)
+    return lambda ids: other(lookup(t, ids))
+
+
 def on_a_device(t: tf.Variable) -> Callable[..., Any]:
     def body(ids: tf.SparseTensor) -> tf.Tensor:
         with tf.device("/CPU:0"):
@@ -171,6 +199,7 @@ BODIES = [
     loop,
     custom_gradient,
     custom_gradient_in_a_loop,
+    beside_another_call,
     on_a_device,
     several_results,
     with_a_captured_tensor,
@@ -219,16 +248,6 @@ def test_the_signature_is_the_original_one(table: tf.Variable) -> None:
     number = tf.TensorSpec([], tf.float32)
     original = function.get_concrete_function(features, number, "mean", offset=number)
     result = fused(original)
-    assert result.structured_input_signature == original.structured_input_signature
-    assert str(result.function_type) == str(original.function_type)
-    assert result.output_shapes == original.output_shapes
-    assert result.output_dtypes == original.output_dtypes
-    assert result.graph.name == original.graph.name
-    assert result.variables == original.variables
-    assert result.trainable_variables == original.trainable_variables
-    assert len(result.captured_inputs) == len(original.captured_inputs)
-    for mine, theirs in zip(result.captured_inputs, original.captured_inputs, strict=True):
-        assert mine is theirs
     two, three = tf.constant(2.0), tf.constant(3.0)
     assert_same_outcome(original, result, (features, two, "mean"), watched=table, offset=three)
     flat = (IDS.indices, IDS.values, IDS.dense_shape, ragged.values, ragged.row_splits, two, three)
@@ -514,6 +533,18 @@ def test_a_function_without_lookups_is_returned(table: tf.Variable) -> None:
     function = tf.function(lambda x: x + 1.0).get_concrete_function(tf.TensorSpec([]))
     assert fusion.fuse_function(function) is function
     assert explain_function(function).columns == ()
+
+
+def test_attributes_and_the_ban_to_save_stay(table: tf.Variable) -> None:
+    function = tf.function(
+        lambda ids: lookup(table, ids), experimental_attributes={"_noinline": True}
+    )
+    original = function.get_concrete_function(SPEC)
+    original.graph.mark_as_unsaveable("for a reason")
+    result = fused(original)
+    assert result.function_def.attr["_noinline"].b
+    assert not result.graph.saveable
+    assert result.graph.saving_errors == {"for a reason"}
 
 
 def test_fusing_twice_changes_nothing_more(table: tf.Variable) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import networkx as nx
 import numpy as np
@@ -55,10 +55,25 @@ def test_a_node_stands_just_above_the_first_that_reads_it() -> None:
     assert len(layout.edges["a", "d"]) == 4
 
 
-def test_crossings_that_need_not_be_are_not() -> None:
-    graph = nx.DiGraph([("a", "y"), ("b", "x"), ("x", "end"), ("y", "end"), ("a", "end")])
-    places = layered(graph).nodes
-    assert (places["a"][0] < places["b"][0]) == (places["y"][0] < places["x"][0])
+def crossings(layout: Layout) -> int:
+    lines = [line for points in layout.edges.values() for line in pairwise(points)]
+    return sum(
+        (a[0] - c[0]) * (b[0] - d[0]) < 0
+        for (a, b), (c, d) in combinations(lines, 2)
+        if a[1] == c[1]
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_crossings_that_need_not_be_are_not(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    graph = nx.DiGraph()
+    # A ladder: two chains of 5 nodes with rungs, its nodes met in any order.
+    graph.add_nodes_from(rng.permutation(np.array([f"{s}{i}" for s in "lr" for i in range(5)])))
+    for i in range(4):
+        graph.add_edges_from([(f"l{i}", f"l{i + 1}"), (f"r{i}", f"r{i + 1}")])
+    graph.add_edges_from((f"l{i}", f"r{i + 1}") for i in range(4))
+    assert crossings(layered(graph)) == 0
 
 
 def test_a_chain_is_straight() -> None:
