@@ -353,6 +353,19 @@ def test_a_custom_gradient_that_needs_what_vanishes_says_so(table: tf.Variable) 
         outcome(result, (IDS,), {}, table)
 
 
+def test_captures_that_were_replaced(table: tf.Variable) -> None:
+    big = tf.constant(np.tile(values(3), (50, 1)))
+    original = tf.function(lambda ids: (lookup(big, ids), lookup(table, ids)))
+    function = original.get_concrete_function(SPEC)
+    others = [t * 2.0 if t.dtype == tf.float32 else t for t in function.captured_inputs]
+    function.set_external_captures(others)
+    result = fusion.fuse_function(function)
+    assert FUSED_OP in ops(result)
+    for a, b in zip(function(IDS), result(IDS), strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(result(IDS)[0], lookup(big * 2.0, IDS))
+
+
 def test_training_takes_the_same_steps(table: tf.Variable) -> None:
     other = tf.Variable(table)
     weights = tf.Variable(tf.ones([DIM, 1]))
