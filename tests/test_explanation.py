@@ -59,7 +59,7 @@ def check(report: FusionReport) -> None:
     assert fused.fused
     assert fused.name == "items"
     assert fused.spec is not None
-    assert (fused.spec.table.rows, fused.spec.table.dim) == (20, 6)
+    assert fused.spec.table.shape == (20, 6)
     assert fused.explained[0].startswith("sqrtn of the rows of each bag")
     assert any("ids below 0 are dropped" in words for words in fused.explained)
     assert not stock.fused

@@ -13,9 +13,10 @@ from typing import NamedTuple
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.passes.calls import callees, first_argument
-from fusion.passes.graph_view import GraphView, Shape, Tensor
+from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.report import ColumnReport, FusionReport
 from fusion.passes.signatures import OpSignatures
+from fusion.passes.static_shapes import Shape
 
 _VARIABLE_OPS = frozenset(["VarHandleOp", "VariableV2", "Variable"])
 
@@ -35,13 +36,17 @@ def named_columns(report: FusionReport, search: VariableSearch) -> FusionReport:
 def _named(column: ColumnReport, search: VariableSearch) -> ColumnReport:
     if column.spec is None:
         return column
-    table = column.spec.table
-    variable = search.behind(column.function, table.tensor)
-    if variable is None or len(variable.shape) != 2:
-        return column
-    rows, dim = variable.shape
-    table = replace(table, name=variable.name, rows=rows, dim=dim)
-    return replace(column, name=variable.name, spec=replace(column.spec, table=table))
+    table, shards, names = column.spec.table, [], []
+    for shard in table.shards:
+        variable = search.behind(column.function, shard.tensor)
+        if variable is None or len(variable.shape) != 2:
+            return column
+        rows, dim = variable.shape
+        shards.append(replace(shard, rows=rows, dim=dim))
+        names.append(variable.name)
+    name = names[0] if len(names) == 1 else names[0].removesuffix("/part_0")
+    table = replace(table, name=name, shards=tuple(shards))
+    return replace(column, name=name, spec=replace(column.spec, table=table))
 
 
 class VariableSearch:

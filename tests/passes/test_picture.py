@@ -102,7 +102,7 @@ def test_a_partial_explanation_shows_where_it_stops_and_what_is_around() -> None
     picture = stock_picture(view, one, one.failure)
     assert with_role(picture, STOP) == {"odd"}
     around = {picture.nodes[name]["op"] for name in with_role(picture, UNEXPLAINED)}
-    assert around == {"Unique", "ResourceGather", "Identity", "VarHandleOp"}
+    assert around >= {"Unique", "ResourceGather", "Identity", "VarHandleOp"}
     assert picture.nodes[one.anchor]["role"] == Stage.OUTPUT.value
     assert nx.is_weakly_connected(picture)
 

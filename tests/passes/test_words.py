@@ -6,15 +6,31 @@ from dataclasses import dataclass
 
 import pytest
 
-from fusion.passes import recognise_ids, recognise_output, recognise_reduction, recognise_table
+from fusion.passes import (
+    recognise_clip,
+    recognise_ids,
+    recognise_output,
+    recognise_reduction,
+    recognise_source,
+    recognise_table,
+)
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.graph_view import GraphView
+from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.match import Match, Stage
 from fusion.passes.recognise import recognise_all
+from fusion.passes.recognise_ids import Entries
+from fusion.passes.recognise_source import Buckets, Dense, Source
 from fusion.passes.words import _words, describe
 from tests.passes import stock_graphs as stock
 
-MODULES = (recognise_reduction, recognise_ids, recognise_table, recognise_output)
+MODULES = (
+    recognise_clip,
+    recognise_ids,
+    recognise_output,
+    recognise_reduction,
+    recognise_source,
+    recognise_table,
+)
 
 
 @pytest.mark.parametrize("default", [None, 3])
@@ -43,16 +59,68 @@ def test_the_report_says_it_in_the_order_of_explanation() -> None:
 
 def test_a_column_that_stops_early_tells_how_far_it_got() -> None:
     graph_def = stock.build(stock.Case())
-    for node in graph_def.node:
-        if node.op == "Where":  # The kept positions come from elsewhere.
-            node.op = "SomeOp"
+    (fill,) = (node for node in graph_def.node if node.op == "SparseFillEmptyRows")
+    fill.input[3] = "elsewhere"
     (column,) = FuseLookups().explain(graph_def).columns
     assert not column.fused
+    assert (column.reason, column.node) == ("the id for empty rows is not a constant", "elsewhere")
     assert [words.partition(" (")[0] for words in column.explained] == [
         "mean of the rows of each bag",
-        "empty bags get the id 0",
+        "the rows are those of one table",
+        "the bags are told by embedding_lookup/SparseFillEmptyRows/SparseFillEmptyRows",
     ]
-    assert column.node == "embedding_lookup/Where"
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        (stock.Case(max_norm=0.5), "rows with a norm above 0.5 are scaled down to it"),
+        (stock.Case(weighted=True), "mean of the rows of each bag, each times its weight"),
+        (
+            stock.Case(weighted=True),
+            "ids below 0 and ids whose weight is not above 0 are dropped",
+        ),
+        (stock.Case(shards=3, strategy="mod"), "a table in 3 shards by mod"),
+        (stock.Case(), "the ids are ids/values ("),
+    ],
+)
+def test_what_not_every_lookup_has(case: stock.Case, said: str) -> None:
+    (one,) = recognise_all(GraphView.of_graph(stock.build(case)))
+    assert said in "\n".join(describe(part) for part in one.parts)
+
+
+@pytest.mark.parametrize(
+    ("dense", "said"),
+    [
+        (Dense(Tensor("matrix"), 9, -1, 0), "the elements of the dense matrix without -1"),
+        (Dense(Tensor("matrix"), 9, None, 3), "the elements of the dense matrix"),
+        (None, "the ids are ids"),
+    ],
+)
+def test_sources(dense: Dense | None, said: str) -> None:
+    entries = Entries(
+        stage=Stage.IDS,
+        nodes=(),
+        ids=Tensor("ids"),
+        indices=None,
+        rows=Tensor("rows"),
+        weights=None,
+        count=None,
+        dtype=9,
+        rows_dtype=9,
+    )
+    source = Source(
+        stage=Stage.IDS,
+        nodes=(),
+        entries=entries,
+        flattened=False,
+        buckets=Buckets(20, 4),
+        dense=dense,
+        batch=None,
+    )
+    assert said in describe(source)
+    assert describe(source).endswith("; those outside [0, 20) become 4")
+    assert describe(entries) == "the bags are told by rows"
 
 
 def test_every_part_has_words_of_its_own() -> None:

@@ -49,7 +49,7 @@ def test_reports_tell_the_variable_and_its_size(models: Path):
     for column in explain_saved_model(models / "keras").columns:
         assert column.name.startswith("dense_features/")
         assert column.spec is not None
-        assert None not in (column.spec.table.rows, column.spec.table.dim)
+        assert None not in column.spec.table.shape
 
 
 def test_a_column_that_was_not_understood_keeps_its_name(models: Path):
