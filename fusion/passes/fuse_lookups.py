@@ -14,6 +14,7 @@ from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch
 from fusion.passes.plan import plan_per_column
 from fusion.passes.recognise import Recognition, recognise_all
+from fusion.passes.recognise_table import Table
 from fusion.passes.report import ColumnReport, FusionReport, FusionResult
 from fusion.passes.safety import refuse_unsafe
 from fusion.passes.signatures import OpSignatures
@@ -103,6 +104,7 @@ def _column(view: GraphView, one: Recognition, failure: NoMatch | None) -> Colum
         node=failure.node if failure is not None else None,
         spec=one.spec,
         explained=tuple(describe(part) for part in one.parts),
+        tables=tuple(s.tensor for p in one.parts if isinstance(p, Table) for s in p.shards),
     )
 
 

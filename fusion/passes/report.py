@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorflow.core.framework import graph_pb2
 
+from fusion.passes.graph_view import Tensor
 from fusion.passes.spec import LookupSpec
 
 _SCOPE = "~"
@@ -29,6 +30,7 @@ class ColumnReport:
         spec: what the column computes, if all of it was understood.
         explained: the parts that were understood, in words, in the order in which they were: for a
             column without spec, how far the explanation got.
+        tables: the matrices or handles that hold the table, where the explanation got that far.
     """
 
     name: str
@@ -39,12 +41,17 @@ class ColumnReport:
     node: str | None = None
     spec: LookupSpec | None = None
     explained: tuple[str, ...] = ()
+    tables: tuple[Tensor, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns strings, a truth value and a list, ready for JSON; the spec as it prints."""
+        """Returns strings, a truth value and lists, ready for JSON; the spec as it prints."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        spec = None if self.spec is None else str(self.spec)
-        return {**plain, "spec": spec, "explained": list(self.explained)}
+        return {
+            **plain,
+            "spec": None if self.spec is None else str(self.spec),
+            "explained": list(self.explained),
+            "tables": [str(table) for table in self.tables],
+        }
 
     def __str__(self) -> str:
         lines = [f"  in function {self.function}"] if self.function else []

@@ -34,18 +34,20 @@ def named_columns(report: FusionReport, search: VariableSearch) -> FusionReport:
 
 
 def _named(column: ColumnReport, search: VariableSearch) -> ColumnReport:
-    if column.spec is None:
+    found = [search.behind(column.function, table) for table in column.tables]
+    variables = [v for v in found if v is not None and len(v.shape) == 2]
+    if not variables or len(variables) != len(found):
         return column
-    table, shards, names = column.spec.table, [], []
-    for shard in table.shards:
-        variable = search.behind(column.function, shard.tensor)
-        if variable is None or len(variable.shape) != 2:
-            return column
-        rows, dim = variable.shape
-        shards.append(replace(shard, rows=rows, dim=dim))
-        names.append(variable.name)
-    name = names[0] if len(names) == 1 else names[0].removesuffix("/part_0")
-    table = replace(table, name=name, shards=tuple(shards))
+    name = variables[0].name
+    name = name if len(variables) == 1 else name.removesuffix("/part_0")
+    if column.spec is None:
+        return replace(column, name=name)
+    table = column.spec.table
+    shards = tuple(
+        replace(shard, rows=variable.shape[0], dim=variable.shape[1])
+        for shard, variable in zip(table.shards, variables, strict=True)
+    )
+    table = replace(table, name=name, shards=shards)
     return replace(column, name=name, spec=replace(column.spec, table=table))
 
 

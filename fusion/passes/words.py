@@ -59,7 +59,7 @@ def _(part: Fill) -> str:
 def _(part: Prune) -> str:
     dropped = ["ids below 0"] if part.by_id else []
     dropped += ["ids whose weight is not above 0"] if part.by_weight else []
-    return f"{' and '.join(dropped)} are dropped"
+    return f"{' and '.join(dropped)} are dropped" if dropped else "all ids are kept"
 
 
 @_words.register

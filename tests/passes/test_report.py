@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from fusion.passes.graph_view import Tensor
 from fusion.passes.report import ColumnReport, FusionReport, FusionResult
 from tests.specs import SPEC
 
 FUSED = ColumnReport("table", "", "lookup", fused=True, spec=SPEC, explained=("mean", "table"))
-STOCK = ColumnReport("other", "f", "sums", fused=False, reason="weighted", node="mul")
+STOCK = ColumnReport(
+    "other", "f", "sums", fused=False, reason="weighted", node="mul", tables=(Tensor("t", 1),)
+)
 
 
 def test_counts_and_text() -> None:
@@ -70,6 +73,7 @@ def test_the_dict_is_ready_for_json() -> None:
         "node": "mul",
         "spec": None,
         "explained": [],
+        "tables": ["t:1"],
     }
     assert fused["reason"] is None
     assert fused["spec"].startswith("lookup anchor\n")

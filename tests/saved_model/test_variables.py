@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tensorflow.core.protobuf import meta_graph_pb2
 
+from fusion.passes.graph_view import Tensor
 from fusion.passes.report import ColumnReport, FusionReport
 from fusion.passes.variables import Variable, named_columns
 from fusion.saved_model import explain_saved_model
@@ -56,3 +58,14 @@ def test_a_column_that_was_not_understood_keeps_its_name(models: Path):
     meta = _meta(models / "tf2")
     report = FusionReport((ColumnReport("name", "f", "anchor", False, "why", "node"),), 1, 1)
     assert named_columns(report, variable_search(meta)) == report
+
+
+def test_a_column_that_was_understood_up_to_its_table_is_named_too(models: Path):
+    meta = _meta(models / "tf2")
+    (column, *_) = (c for c in explain_saved_model(models / "tf2").columns if c.name == "items")
+    partial = replace(column, name="scope", fused=False, reason="why", node="node", spec=None)
+    search = variable_search(meta)
+    (named,) = named_columns(FusionReport((partial,), 1, 1), search).columns
+    assert named == replace(partial, name="items")
+    elsewhere = replace(partial, tables=(*partial.tables, Tensor("elsewhere")))
+    assert named_columns(FusionReport((elsewhere,), 1, 1), search).columns == (elsewhere,)
