@@ -17,6 +17,7 @@ from tensorflow.core.function.polymorphism.function_type import (
     FunctionType,
     from_structured_signature,
 )
+from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
 from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.eager.wrap_function import WrappedFunction
@@ -59,12 +60,14 @@ def fuse_function(concrete_function: ConcreteFunction) -> ConcreteFunction:
     if not isinstance(concrete_function, ConcreteFunction):
         wanted = "a concrete function"
         raise wrong_type("fuse_function", "concrete_function", wanted, concrete_function)
-    library = _Library.of(concrete_function)
-    result = FuseLookups().apply(library.graph_def)
-    fused = {column.function for column in result.report.columns if column.fused}
-    if not fused:
-        return concrete_function
-    return _Rebuild(library, result.graph_def, fused).function(concrete_function)
+    # Called while a function is traced: AutoGraph would translate all of it.
+    with ControlStatusCtx(Status.DISABLED):
+        library = _Library.of(concrete_function)
+        result = FuseLookups().apply(library.graph_def)
+        fused = {column.function for column in result.report.columns if column.fused}
+        if not fused:
+            return concrete_function
+        return _Rebuild(library, result.graph_def, fused).function(concrete_function)
 
 
 def explain_function(concrete_function: ConcreteFunction) -> FusionReport:

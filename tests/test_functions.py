@@ -421,6 +421,24 @@ def test_keras_models(table: tf.Variable) -> None:
     assert_same_outcome(original, result, (features,), watched=model.trainable_variables[0])
 
 
+def test_fusing_while_a_function_is_traced(
+    table: tf.Variable, caplog: pytest.LogCaptureFixture
+) -> None:
+    original = tf.function(nested(table)).get_concrete_function(SPEC)
+
+    @tf.function
+    def outer(ids: tf.SparseTensor) -> tf.Tensor:
+        return fusion.fuse_function(original)(ids)
+
+    function = outer.get_concrete_function(SPEC)
+    assert FUSED_OP in ops(function)
+    assert_same_outcome(original, function, watched=table)
+    assert caplog.text == ""
+    with tf.Graph().as_default():
+        result = fusion.fuse_function(original)
+    assert_same_outcome(original, result, watched=table)
+
+
 # SavedModels
 
 
