@@ -475,6 +475,21 @@ def test_a_loaded_signature(table: tf.Variable, tmp_path: Path) -> None:
     assert_same_outcome(original, result, (), watched=loaded.table, **FEEDS)
 
 
+def test_a_model_loaded_for_replicas(table: tf.Variable, tmp_path: Path) -> None:
+    tf.saved_model.save(Module(table, None), tmp_path / "m", signatures=flat_signature(table))
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        loaded = tf.saved_model.load(tmp_path / "m")
+    original = loaded.signatures["serving_default"]
+    result = fused(original)
+
+    def in_replicas(function: Any) -> tf.Tensor:
+        run = tf.function(lambda: strategy.run(lambda: function(**FEEDS)["rows"]))
+        return run()
+
+    np.testing.assert_array_equal(in_replicas(result), in_replicas(original))
+
+
 def test_a_restored_function(table: tf.Variable, tmp_path: Path) -> None:
     function = tf.function(several_results(table), input_signature=[SPEC])
     tf.saved_model.save(Module(table, function), tmp_path / "m")
