@@ -12,7 +12,17 @@ SPEC = LookupSpec(
     buckets=None,
     weights=None,
     table=TableSpec(
-        shards=(ShardSpec("resource", Tensor("t"), 40, 8, "gather", "", ("loc:@x",)),),
+        shards=(
+            ShardSpec(
+                kind="resource",
+                tensor=Tensor("t"),
+                rows=40,
+                dim=8,
+                gather="gather",
+                device="",
+                colocation=("loc:@x",),
+            ),
+        ),
         strategy="",
         split=(),
         dtype=types_pb2.DT_FLOAT,

@@ -8,12 +8,14 @@ its axes runs through loops, outermost first, and its value is a sum of loop cou
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.idioms import pass_casts
-from fusion.passes.shapes import Element, ShapeMath, Vector
+from fusion.passes.shapes import Element, ShapeMath, Vector, product
 
 _DEEPEST = 24
 
@@ -55,6 +57,11 @@ def columns(view: GraphView, tensor: Tensor) -> tuple[Grid, ...] | None:
         tensor, casts = pass_casts(view, inner)
         passed += casts
         by_row = True
+    value = view.constant(tensor)
+    if value is not None and value.ndim == 2 and not by_row:
+        parts = [_counted(column) for column in value.T]
+        counted = [part for part in parts if part is not None]
+        return tuple(counted) if len(counted) == len(parts) else None
     if view.op(tensor.node) != "Pack" or view.int_attr(tensor.node, "axis") not in (
         (0, -2) if by_row else (1, -1)
     ):
@@ -98,6 +105,8 @@ class _Evaluator:
             return self._scaled(inputs, depth)
         if op in ("Add", "AddV2"):
             return self._added(inputs, depth)
+        if op == "BroadcastTo":
+            return self._broadcast(inputs, depth)
         return self._given(tensor)
 
     def _given(self, tensor: Tensor) -> Grid | None:
@@ -121,6 +130,8 @@ class _Evaluator:
             return None
         place = int(axis.reshape(()))
         place += len(inner.axes) + 1 if place < 0 else 0
+        if not 0 <= place <= len(inner.axes):
+            return None
         axes, factors = list(inner.axes), list(inner.factors)
         axes.insert(place, ())
         factors.insert(place, ())
@@ -144,8 +155,17 @@ class _Evaluator:
         if inner is None or target is None or len(target) != 1:
             return None
         axis = tuple(extent for one in inner.axes for extent in one)
+        if target[0] not in (-1, product(axis)):
+            return None
         factors = tuple(factor for one in inner.factors for factor in one)
         return _merged(Grid((axis,), (factors,), inner.base, inner.nodes))
+
+    def _broadcast(self, inputs: tuple[Tensor, ...], depth: int) -> Grid | None:
+        """Grappler's way to add 0."""
+        inner, target = self.grid(inputs[0], depth - 1), self.math.vector(inputs[1])
+        if inner is None or target is None or len(inner.axes) != 1:
+            return None
+        return inner if target == (product(inner.axes[0]),) else None
 
     def _scaled(self, inputs: tuple[Tensor, ...], depth: int) -> Grid | None:
         for number, other in (inputs, inputs[::-1]):
@@ -175,12 +195,33 @@ def _loops(extents: tuple[Element, ...]) -> Vector:
 
 
 def _constant(view: GraphView, tensor: Tensor) -> Grid | None:
-    """0, 1, 2 ... as a loop; other constants are not counted."""
     value = view.constant(tensor)
-    if value is None or value.ndim != 1 or not np.array_equal(value, np.arange(value.size)):
+    return None if value is None or value.ndim != 1 or value.dtype.kind != "i" else _counted(value)
+
+
+def _counted(value: npt.NDArray[Any]) -> Grid | None:
+    """Constants that count: 0, 1, 2; 0, 0, 1, 1; 0, 5, 0, 5; all 0."""
+    size = value.size
+    if not value.any():
+        axis = _loops((size,))
+        return Grid((axis,), ((0,) * len(axis),))
+    if value[0] != 0:
         return None
-    axis = _loops((value.size,))
-    return Grid((axis,), ((1,) * len(axis),))
+    places = np.arange(size)
+    zeros = np.flatnonzero(value == 0)
+    period = int(zeros[1]) if len(zeros) > 1 and zeros[1] > 1 else size
+    step = int(value[1])
+    if step and size % period == 0 and np.array_equal(value, places % period * step):
+        return _nested((size // period, period), (0, step))
+    length = len(zeros)
+    if size % length == 0 and np.array_equal(value, places // length):
+        return _nested((size // length, length), (1, 0))
+    return None
+
+
+def _nested(extents: tuple[int, int], factors: tuple[int, int]) -> Grid:
+    pairs = [pair for pair in zip(extents, factors, strict=True) if pair[0] != 1]
+    return Grid((tuple(pair[0] for pair in pairs),), (tuple(pair[1] for pair in pairs),))
 
 
 def _merged(of: Grid) -> Grid:

@@ -120,7 +120,7 @@ def _match_ones(view: GraphView, ones: Tensor, sums: Tensor) -> tuple[str, ...] 
             return None
         return (ones.node, *view.aliases(shape), measured.node)
     value = view.constant(ones)
-    return () if value is not None and bool((value == 1).all()) else None
+    return () if value is not None and value.ndim == 2 and bool((value == 1).all()) else None
 
 
 def _match_sums(view: GraphView, sums: Tensor, rows: Tensor) -> tuple[str, ...] | None:

@@ -105,10 +105,9 @@ def _match_counter(view: GraphView, numbers: Tensor, ids: Tensor) -> tuple[str, 
     if view.op(source.node) != "Range":
         return None
     start, limit, delta = view.inputs(source.node)
-    first, step = view.constant(start), view.constant(delta)
-    if first is None or step is None or int(first) != 0 or int(step) != 1:
-        return None
     math = ShapeMath(view)
+    if (math.scalar(start), math.scalar(delta)) != (0, 1):
+        return None
     size = view.resolve(limit)
     nodes = (*view.aliases(numbers), source.node, *view.aliases(limit))
     if view.op(size.node) == "Size":

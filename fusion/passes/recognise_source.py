@@ -179,7 +179,8 @@ def _filled(view: GraphView, tensor: Tensor, ids: Tensor) -> tuple[int | None, t
     number = _number(view, value)
     if view.op(measured.node) != "Shape":
         # The ids' static shape, which Grappler made a constant.
-        return (number if view.constant(measured) is not None else None), (source.node,)
+        size = view.constant(measured)
+        return (number if size is not None and size.ndim == 1 else None), (source.node,)
     if view.resolve(view.inputs(measured.node)[0]) != ids:
         return None, ()
     return number, (source.node, measured.node)
@@ -220,8 +221,12 @@ def _match_to_sparse(
     test = view.resolve(view.inputs(indices.node)[0])
     if view.op(test.node) != "NotEqual":
         return None
+    source = view.resolve(matrix)
+    # Grappler moves constants to the front.
     compared, ignored = view.inputs(test.node)
-    number, source = _number(view, ignored), view.resolve(matrix)
+    if view.resolve(compared) != source:
+        compared, ignored = ignored, compared
+    number = _number(view, ignored)
     if number is None or view.resolve(compared) != source:
         return None
     shape = math.shape_of(source)

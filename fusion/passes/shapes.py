@@ -100,7 +100,7 @@ class ShapeMath:
         shape = self.shape_of(tensor)
         if shape is None:
             return None
-        return len(shape) if op == "Rank" else _product(shape)
+        return len(shape) if op == "Rank" else product(shape)
 
     def shape_of(self, tensor: Tensor) -> Vector | None:
         """Returns the elements of `tf.shape(tensor)`, or None when the rank is unknown."""
@@ -236,7 +236,7 @@ class ShapeMath:
         ):
             return None
         keep = self.view.attr(name, "keep_dims")
-        return None if keep is not None and keep.b else _product(factors)
+        return None if keep is not None and keep.b else product(factors)
 
     def _element(self, source: Tensor, index: Element | None, depth: int) -> Element | None:
         elements = self.vector(source, depth - 1)
@@ -254,8 +254,11 @@ def is_flat_already(view: GraphView, name: str) -> bool:
     if view.op(name) != "Reshape" or view.controls(name):
         return False
     before, target = view.inputs(name)
-    given, wanted = view.shape(before), ShapeMath(view).vector(target)
-    return given is not None and wanted is not None and len(given) == len(wanted) == 1
+    math = ShapeMath(view)
+    given, wanted = math.shape_of(before), math.vector(target)
+    if given is None or wanted is None or len(given) != 1 or len(wanted) != 1:
+        return False
+    return wanted[0] in (-1, given[0])
 
 
 def pass_flat(view: GraphView, tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
@@ -270,7 +273,7 @@ def pass_flat(view: GraphView, tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]
     return tensor, passed
 
 
-def _product(factors: Vector) -> Element:
+def product(factors: Vector) -> Element:
     """The product in its normal form: numbers multiplied and last, 1 left out."""
     number = 1
     symbols: list[Element] = []

@@ -33,6 +33,9 @@ from fusion.saved_model.verify import DEFAULT_TIMEOUT, Verification, compare_mod
 
 TARGETS = ("fused",)
 
+ROUNDING = 1e-5
+"""What the elements of an output may differ by, as a share of its largest, where lookups round."""
+
 
 @dataclass(frozen=True)
 class Rewrite:
@@ -70,8 +73,9 @@ def fuse_saved_model(
         dst: the directory to create; it must not exist.
         target: what to lower the lookups to; "fused" is the ops of this package.
         verify: whether to run both models on generated inputs, in child processes, and compare
-            every output bit for bit before `dst` appears. Functions that no signature runs are
-            rewritten too, but not compared.
+            every output before `dst` appears: bit for bit, or, if lookups with weights or max_norm
+            were fused, within `ROUNDING`. Functions that no signature runs are rewritten too, but
+            not compared.
         timeout: seconds that loading and running one model may take for that.
 
     Returns:
@@ -105,7 +109,8 @@ def rewrite_saved_model(
         # A byte-identical copy needs no comparison; and its record is the one it came with.
         compare = verify and content != source.content
         unchecked = _not_reached(proto, report) if compare else ()
-        verification = _verified(source, staging, timeout) if compare else None
+        tolerance = 0.0 if _is_exact(report) else ROUNDING
+        verification = _verified(source, staging, timeout, tolerance) if compare else None
         if content == source.content and (source.path / MANIFEST_FILE).is_file():
             copy_file(source.path / MANIFEST_FILE, staging / MANIFEST_FILE)
         else:
@@ -199,9 +204,14 @@ def _build(source: SourceModel, staging: Path, content: bytes) -> None:
         write_file(staging / FINGERPRINT_FILE, compute_fingerprint(staging, content))
 
 
-def _verified(source: SourceModel, staging: Path, timeout: float) -> Verification:
+def _is_exact(report: FusionReport) -> bool:
+    """Whether everything that is fused has the bits of stock TensorFlow."""
+    return all(c.spec is None or c.spec.is_exact for c in report.columns if c.fused)
+
+
+def _verified(source: SourceModel, staging: Path, timeout: float, tolerance: float) -> Verification:
     try:
-        verification = compare_models(source.path, staging, timeout=timeout, scratch=staging.parent)
+        verification = compare_models(source.path, staging, timeout, staging.parent, tolerance)
     except ModelError as error:
         # The staged folder's path means nothing to the user, and is gone when this is read.
         told = str(error).replace(str(staging), "the rewritten model")
