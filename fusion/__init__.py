@@ -19,10 +19,16 @@ from fusion.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fusion import optimizers
+    from fusion.explanation import explain
+    from fusion.functions import fuse_function
+    from fusion.graphs import fuse_graph
     from fusion.saved_model import fuse_saved_model
 
 __all__ = [
+    "explain",
     "feature_column",
+    "fuse_function",
+    "fuse_graph",
     "fuse_saved_model",
     "fused_embedding_lookup_sparse",
     "fused_embedding_lookup_sparse_v2",
@@ -34,6 +40,9 @@ __all__ = [
 #: Public names that cost something to import, and where they live.
 _LAZY: dict[str, tuple[str, str | None]] = {
     "optimizers": ("fusion.optimizers", None),
+    "explain": ("fusion.explanation", "explain"),
+    "fuse_function": ("fusion.functions", "fuse_function"),
+    "fuse_graph": ("fusion.graphs", "fuse_graph"),
     "fuse_saved_model": ("fusion.saved_model", "fuse_saved_model"),
 }
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from tensorflow.core.protobuf import saved_model_pb2
 
 from fusion.ops import OP_NAMES
+from fusion.passes.calls import reached_functions
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report import FusionReport
-from fusion.saved_model.calls import reached_functions
+from fusion.passes.variables import named_columns
 from fusion.saved_model.errors import ModelError, VerificationError, reason_of
 from fusion.saved_model.fingerprint import compute_fingerprint
 from fusion.saved_model.manifest import manifest
@@ -27,7 +28,7 @@ from fusion.saved_model.source import (
     read_saved_model,
 )
 from fusion.saved_model.staging import check_destination, copy_file, staged_directory, write_file
-from fusion.saved_model.variables import named_columns
+from fusion.saved_model.variables import variable_search
 from fusion.saved_model.verify import DEFAULT_TIMEOUT, Verification, compare_models
 
 TARGETS = ("fused",)
@@ -128,7 +129,10 @@ def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
     source = read_saved_model(path)
     with _graph_errors(source):
         reports = [
-            named_columns(FuseLookups(preserve=preserved_names(meta)).explain(meta.graph_def), meta)
+            named_columns(
+                FuseLookups(preserve=preserved_names(meta)).explain(meta.graph_def),
+                variable_search(meta),
+            )
             for meta in source.meta_graphs
         ]
     return FusionReport.merge(reports)
