@@ -20,6 +20,7 @@ from fusion.passes.spec import (
     DenseIds,
     LookupSpec,
     RaggedIds,
+    RowIds,
     ShardSpec,
     SparseIds,
     TableSpec,
@@ -174,7 +175,9 @@ class _Emitter:
         ids = spec.ids
         if isinstance(ids, SparseIds):
             return ids.indices
-        assert isinstance(ids, RaggedIds)
+        if isinstance(ids, RaggedIds):
+            return self._sparse(build, spec, ids)
+        assert isinstance(ids, RowIds)
         rows = ids.rows
         if ids.rows_dtype != types_pb2.DT_INT64:
             rows = build.shared("rows", "Cast", (rows,), {"SrcT": ids.rows_dtype, "DstT": 9})
@@ -185,10 +188,18 @@ class _Emitter:
         ids = spec.ids
         if isinstance(ids, SparseIds) and ids.dense_shape is not None:
             return ids.dense_shape
-        if isinstance(ids, RaggedIds) and ids.count is not None:
+        if isinstance(ids, RaggedIds):
+            return Tensor(self._sparse(build, spec, ids).node, 2)
+        if isinstance(ids, RowIds) and ids.count is not None:
             pair = (ids.count, ids.count)
             return build.shared("dense_shape", "Pack", pair, {"T": 9}, {"N": 2, "axis": 0})
         return Tensor("")
+
+    def _sparse(self, build: NodeBuilder, spec: LookupSpec, ids: RaggedIds) -> Tensor:
+        """Emits the stock op that makes row splits the indices and the shape of a SparseTensor."""
+        inputs = (ids.row_splits, ids.values)
+        types = {"T": spec.dtype, "Tsplits": ids.splits_dtype}
+        return build.shared("sparse", "RaggedTensorToSparse", inputs, types, {"RAGGED_RANK": 1})
 
     def _weights(self, build: NodeBuilder, spec: LookupSpec) -> Tensor:
         return self._unused_weights(build, spec) if spec.weights is None else spec.weights.values

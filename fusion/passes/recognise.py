@@ -18,6 +18,7 @@ from fusion.passes.spec import (
     IdsSpec,
     LookupSpec,
     RaggedIds,
+    RowIds,
     ShardSpec,
     SparseIds,
     TableSpec,
@@ -169,8 +170,10 @@ class _Specifier:
             return DenseIds(dense.ids, dense.dtype, dense.ignored, dense.stride)
         if entries.indices is not None:
             return SparseIds(entries.ids, entries.indices, entries.count, source.flattened)
+        if (splits := source.row_splits) is not None:
+            return RaggedIds(entries.ids, splits.tensor, splits.dtype)
         assert entries.rows is not None, "entries have indices or rows"
-        return RaggedIds(entries.ids, entries.rows, entries.rows_dtype, entries.count)
+        return RowIds(entries.ids, entries.rows, entries.rows_dtype, entries.count)
 
     def _weights(self) -> WeightsSpec | None:
         weights = self.source.entries.weights

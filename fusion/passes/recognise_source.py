@@ -9,6 +9,7 @@ from fusion.passes.grids import Grid, columns, grid
 from fusion.passes.idioms import is_integer_cast
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_ids import Entries
+from fusion.passes.recognise_ragged import RowSplits, match_row_splits
 from fusion.passes.shapes import Element, Item, ShapeMath
 
 
@@ -46,6 +47,7 @@ class Source(Match):
         flattened: whether the indices come out of a SparseReshape that merges dimensions.
         buckets: what is done with the ids first.
         dense: the matrix that the entries are made of, or None.
+        row_splits: what the rows of the entries are counted from, or None.
         batch: the number of rows, symbolically; None if only the entries tell.
     """
 
@@ -53,6 +55,7 @@ class Source(Match):
     flattened: bool
     buckets: Buckets | None
     dense: Dense | None
+    row_splits: RowSplits | None
     batch: Element | None
 
 
@@ -83,8 +86,10 @@ def match_source(view: GraphView, entries: Entries) -> Source | NoMatch:
         if count is not None:
             elements = math.vector(count)
             batch = elements[0] if elements else Item(count, 0)
-    elif entries.count is not None:
+    row_splits = None
+    if entries.rows is not None and entries.count is not None:
         batch = math.scalar(entries.count)
+        row_splits = match_row_splits(view, entries.rows, entries.count)
     ids, buckets = entries.ids, None
     if entries.count is not None:
         ids, buckets, passed = _match_buckets(view, ids)
@@ -100,6 +105,7 @@ def match_source(view: GraphView, entries: Entries) -> Source | NoMatch:
         flattened=flattened,
         buckets=buckets,
         dense=None if dense is None else dense[0],
+        row_splits=row_splits,
         batch=batch,
     )
 

@@ -35,6 +35,24 @@ class SparseIds:
 
 @dataclass(frozen=True)
 class RaggedIds:
+    """Ids of a RaggedTensor.
+
+    Attributes:
+        values: int32 or int64 [nnz].
+        row_splits: int32 or int64 [rows + 1].
+        splits_dtype: DataType of `row_splits`.
+    """
+
+    values: Tensor
+    row_splits: Tensor
+    splits_dtype: int
+
+    def __str__(self) -> str:
+        return f"values={self.values} row_splits={self.row_splits}"
+
+
+@dataclass(frozen=True)
+class RowIds:
     """Ids with the number of their row.
 
     Attributes:
@@ -76,7 +94,7 @@ class DenseIds:
         return f"dense {dtype_name(self.dtype)} values={self.values}{ignored}{stride}"
 
 
-IdsSpec = SparseIds | RaggedIds | DenseIds
+IdsSpec = SparseIds | RaggedIds | RowIds | DenseIds
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from tests.differential import features
 from tests.differential.case import Case
 from tests.differential.compare import check
 from tests.differential.strategies import PLAIN_REPORT, bags, cases
-from tests.parity import UNFUSED, Cell
+from tests.parity import Cell
 
 _IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 #: For how many seconds examples are drawn at most, all areas together.
@@ -76,14 +76,6 @@ _ROUNDED: dict[str, Any] = {
     "weights": st.sampled_from((None, "sparse", "ragged")),
     "odd_weights": st.sampled_from(((), ("0",), ("nan",), ("inf", "-"))),
     "max_norm": st.sampled_from((None, 0.0, -1.0, 0.5, 0.7)),
-}
-
-#: With what keeps the pass from fusing a lookup.
-_LEFT: dict[str, Any] = {
-    "ids": st.just("sparse"),
-    "rows": st.just(3),
-    "shards": st.integers(4, 6),
-    "strategy": st.just("div"),
 }
 
 #: Rounds of areas whose examples build graphs.
@@ -143,6 +135,7 @@ AREAS = (
             "partition_strategy div",
             "partition_strategy mod",
             "shards of different sizes",
+            "more shards than rows",
             "ragged ids",
             "no pruning",
             "no filling",
@@ -196,13 +189,6 @@ AREAS = (
             "weighted and clipped within rounding",
             columns=("pass",),
         ),
-        _IN_GRAPHS,
-    ),
-    Area(
-        "left by the pass",
-        cases(**{**_FUSED, **_EXACT, **_LEFT}),
-        10,
-        claim("more shards than rows", columns=(UNFUSED,)),
         _IN_GRAPHS,
     ),
 )

@@ -264,7 +264,7 @@ SPECS = {
     Case(shards=3): ["table    float[20, 6] in 3 shards by div", "shard    resource table_2"],
     Case(shards=3, strategy="mod", max_norm=1.0): ["float[20, 6] in 3 shards by mod", "max_norm 1"],
     Case(shards=2, table="constant", ids=tf.int32): ["in 2 shards by div"],
-    Case(ragged=True): ["ids      int64 values=ids/values rows="],
+    Case(ragged=True): ["ids      int64 values=ids/values row_splits=ids/row_splits"],
     Case(ragged=True, weighted=True): ["weights  weights", "id >= 0 and weight > 0"],
 }
 
