@@ -19,21 +19,30 @@ from fusion.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fusion import optimizers
+    from fusion.grappler import disable, enable, fused, stats
     from fusion.saved_model import fuse_saved_model
 
 __all__ = [
+    "disable",
+    "enable",
     "feature_column",
     "fuse_saved_model",
+    "fused",
     "fused_embedding_lookup_sparse",
     "fused_embedding_lookup_sparse_v2",
     "fused_safe_embedding_lookup_sparse",
     "ops",
     "optimizers",
+    "stats",
 ]
 
 #: Public names that cost something to import, and where they live.
 _LAZY: dict[str, tuple[str, str | None]] = {
+    "disable": ("fusion.grappler", "disable"),
+    "enable": ("fusion.grappler", "enable"),
+    "fused": ("fusion.grappler", "fused"),
     "optimizers": ("fusion.optimizers", None),
+    "stats": ("fusion.grappler", "stats"),
     "fuse_saved_model": ("fusion.saved_model", "fuse_saved_model"),
 }
 

@@ -94,8 +94,11 @@ class GraphEdit:
         result: list[node_def_pb2.NodeDef] = []
         for name, node in self.view.nodes.items():
             result.extend(self.added[new] for new in self._placed.get(name, ()))
-            if name not in gone and node.op != ARG_OP:
-                result.append(self._rewired(node, missing))
+            if name not in gone:
+                if not (self.view.function and node.op == ARG_OP):
+                    result.append(self._rewired(node, missing))
+            elif name in self.view.awaited and name not in self.added:
+                result.append(self._stand_in(node))
         return result
 
     def _keep_what_is_read(self) -> None:
@@ -122,6 +125,11 @@ class GraphEdit:
         changed.input.extend(_without_repeated_controls(inputs))
         _drop_colocation(changed, missing)
         return changed
+
+    def _stand_in(self, node: node_def_pb2.NodeDef) -> node_def_pb2.NodeDef:
+        """Returns a node for those who wait for a removed one by its name."""
+        waits = [f"^{self.successor(node.name)}"]
+        return node_def_pb2.NodeDef(name=node.name, op="NoOp", input=waits, device=node.device)
 
     def _input(self, text: str) -> str:
         if text[0] == "^":
@@ -150,7 +158,7 @@ class GraphEdit:
 
     def _removable(self, name: str) -> bool:
         op = self.view.op(name)
-        if not op or op in _INPUT_OPS or name in self.view.preserved:
+        if not op or op in _INPUT_OPS or name in self.view.preserved or name in self.view.awaited:
             return False
         return not self.view.signatures.is_stateful(op)
 

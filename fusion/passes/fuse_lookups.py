@@ -31,11 +31,15 @@ class FuseLookups:
     Attributes:
         preserve: names of main-graph nodes that outsiders refer to (fetches, signature outputs,
             initializers); they keep their names and values.
+        awaited: names of main-graph nodes that outsiders wait for, without reading a value (a
+            function's control outputs). A node of that name stays, and runs after what it stood
+            for.
         device_types: the device types that the fused ops have kernels for. A lookup that the graph
             places on another one is left alone.
     """
 
     preserve: frozenset[str] = frozenset()
+    awaited: frozenset[str] = frozenset()
     device_types: frozenset[str] = frozenset({"CPU"})
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
@@ -67,7 +71,7 @@ class FuseLookups:
     def _bodies(self, graph_def: graph_pb2.GraphDef) -> Iterator[tuple[GraphView, str]]:
         """Yields the main graph and each function, with the reason to leave all of it alone."""
         signatures = OpSignatures(graph_def.library.function)
-        yield GraphView(graph_def.node, signatures, self.preserve), ""
+        yield GraphView(graph_def.node, signatures, self.preserve, awaited=self.awaited), ""
         compiled = _compiled_functions(graph_def)
         for definition in graph_def.library.function:
             is_compiled = definition.signature.name in compiled

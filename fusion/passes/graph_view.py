@@ -68,6 +68,7 @@ class GraphView:
         function: the library function's name; "" for a main graph.
         nodes: NodeDefs by name, in file order; function arguments come first, with op `_Arg`.
         preserved: names that something outside the graph refers to.
+        awaited: names that something outside waits for, without reading a value.
     """
 
     def __init__(
@@ -76,10 +77,12 @@ class GraphView:
         signatures: OpSignatures,
         preserved: frozenset[str] = frozenset(),
         definition: function_pb2.FunctionDef | None = None,
+        awaited: frozenset[str] = frozenset(),
     ) -> None:
         self.function: str = definition.signature.name if definition is not None else ""
         self.signatures = signatures
         self.preserved = preserved
+        self.awaited = awaited
         self._in_function = definition is not None
         self._tensors: dict[str, Tensor] = {}
         self._strings: dict[Tensor, str] = {}

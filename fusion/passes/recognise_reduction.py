@@ -20,6 +20,9 @@ _TABLE_DTYPES = (
 )
 _INTEGERS = (types_pb2.DT_INT32, types_pb2.DT_INT64)
 
+ANCHORS = frozenset({*COMBINERS, *_COUNTED, _WEIGHTED})
+"""The ops that lookups are recognised from."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction(Match):
@@ -48,11 +51,10 @@ def anchors(view: GraphView) -> tuple[str, ...]:
     A weighted mean or sqrtn has a second SegmentSum, of the weights alone; that one is its divisor
     and no column of its own.
     """
-    wanted = {*COMBINERS, *_COUNTED, _WEIGHTED}
     return tuple(
         name
         for name, node in view.nodes.items()
-        if node.op in wanted and not _is_divisor(view, name)
+        if node.op in ANCHORS and not _is_divisor(view, name)
     )
 
 
