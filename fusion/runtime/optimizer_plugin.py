@@ -218,8 +218,9 @@ def _register(plugin: _Plugin) -> None:
             )
 
 
-def _filled(device_type: str, callback: ctypes._CFuncPtr) -> ctypes._CFuncPtr:
+def _filled(device_type: str, callback: object) -> object:
     """Returns the function by which TensorFlow asks for an optimizer."""
+    address = ctypes.cast(callback, ctypes.c_void_p).value  # type: ignore[arg-type]
     name = ctypes.c_char_p(device_type.encode())
     process.keep_forever(name)
 
@@ -230,7 +231,7 @@ def _filled(device_type: str, callback: ctypes._CFuncPtr) -> ctypes._CFuncPtr:
         configs, optimizer = asked.configs.contents, asked.optimizer.contents
         configs.struct_size = _Configs.choices.offset + _Configs.choices.size
         optimizer.struct_size = ctypes.sizeof(_Optimizer)
-        optimizer.optimize = ctypes.cast(callback, ctypes.c_void_p).value
+        optimizer.optimize = address
         _set_status(status, _OK)
 
     return _INIT(fill)

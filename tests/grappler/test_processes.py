@@ -1,0 +1,128 @@
+"""The optimizer is registered once per process, come what may: a second time would abort it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+HEAD = """
+import importlib, sys, threading
+import tensorflow as tf
+import fusion
+from fusion.runtime import optimizer_plugin
+from tests.grappler.lookups import is_fused
+"""
+
+MANY_TIMES = """
+start = threading.Barrier(16)
+
+def enable():
+    start.wait()
+    fusion.enable()
+
+threads = [threading.Thread(target=enable) for _ in range(16)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert is_fused()
+fusion.disable()
+
+from fusion import grappler
+importlib.reload(optimizer_plugin)
+importlib.reload(grappler)
+importlib.reload(fusion)
+assert not is_fused()
+fusion.enable()
+assert is_fused()
+seen = fusion.stats().graphs_seen
+assert seen > 0
+
+first = fusion
+for name in [name for name in sys.modules if name.split(".")[0] == "fusion"]:
+    del sys.modules[name]
+import fusion
+assert fusion is not first
+assert fusion.stats().enabled
+assert fusion.stats().graphs_seen == seen
+fusion.enable()
+assert is_fused()
+first.disable()
+assert not is_fused()
+with fusion.fused(), first.fused():
+    assert is_fused()
+assert not is_fused()
+"""
+
+REFUSED = """
+def refused(kind):
+    try:
+        fusion.enable()
+    except kind as error:
+        assert not fusion.stats().enabled
+        return str(error)
+    raise AssertionError(f"no {kind.__name__}")
+
+item_symbols, path = optimizer_plugin._ITEM_SYMBOLS, optimizer_plugin._library_path()
+optimizer_plugin._ITEM_SYMBOLS = (*item_symbols, "TF_NoSuchFunction")
+assert "TF_NoSuchFunction" in refused(tf.errors.UnimplementedError)
+optimizer_plugin._ITEM_SYMBOLS = item_symbols
+
+other = path.with_name("libtensorflow_framework.so.2")
+optimizer_plugin._library_path = lambda: other
+message = refused(tf.errors.UnimplementedError)
+assert tf.__version__ in message and str(other) in message, message
+optimizer_plugin._library_path = lambda: path.with_name("nothing.so")
+refused(tf.errors.UnimplementedError)
+optimizer_plugin._library_path = lambda: path
+assert not is_fused()
+ids = tf.SparseTensor([[0, 1]], tf.constant([2], tf.int64), [2, 2])
+assert fusion.fused_safe_embedding_lookup_sparse(tf.eye(3), ids).shape == [2, 3]
+
+optimizer_plugin._PLUGIN_SYMBOL = "PyInit__ctypes"  # as if it were a library of optimizers
+assert "_ctypes" in refused(tf.errors.AlreadyExistsError)
+optimizer_plugin._PLUGIN_SYMBOL = "TF_InitGraph"
+
+filled = optimizer_plugin._filled
+optimizer_plugin._filled = lambda *_: optimizer_plugin._INIT(
+    lambda params, status: optimizer_plugin._set_status(status, 13)
+)
+assert "refuses" in refused(tf.errors.UnimplementedError)
+optimizer_plugin._filled = filled
+
+fusion.enable()
+assert is_fused()
+"""
+
+IMPORT = """
+assert "fusion.grappler" not in sys.modules
+assert "networkx" not in sys.modules
+fusion.stats()
+assert not any(name.startswith("_tf_embedding_fusion") and sys.modules[name].__dict__.get(
+    "optimizer_plugin") for name in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("code", [MANY_TIMES, REFUSED, IMPORT], ids=["many", "refused", "import"])
+def test_in_a_process_of_its_own(code):
+    run([sys.executable, "-c", HEAD + code])
+
+
+def test_threads_trace_run_and_discard_functions():
+    run([sys.executable, "-m", "tests.soak.functions", "--functions", "64"])
+
+
+def run(command):
+    # A deadlock would otherwise be waited for.
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
