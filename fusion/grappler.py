@@ -8,6 +8,7 @@ graph, and takes the graph as it is unless it gets another one.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import threading
@@ -157,7 +158,8 @@ def _optimize(item: optimizer_plugin.Item) -> bytes | None:
     graph, report, failure = None, None, None
     try:
         if _has_anchor(item):
-            graph, report = _fuse(item)
+            with _no_garbage_collection():
+                graph, report = _fuse(item)
     except Exception as error:
         failure = error
     with _state.lock:
@@ -194,6 +196,18 @@ def _fuse(item: optimizer_plugin.Item) -> tuple[bytes | None, FusionReport]:
         awaited = preserve - item.fetches() - arguments
     result = FuseLookups(preserve=preserve - awaited, awaited=awaited).apply(graph_def)
     return result.graph_def.SerializeToString() if result.modified else None, result.report
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Puts off looking for garbage: the pass makes a million objects that live to its end."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _looks_again(report: FusionReport, last: FusionReport | None) -> bool:

@@ -148,10 +148,9 @@ class GraphEdit:
             name = stack.pop()
             if name in dead or name in self.removed or name in needed:
                 continue
-            if not self._removable(name):
-                continue
-            users = {use.node for use in view.uses(name)} | {*view.control_uses(name)}
-            if all(user in dead or user in self.removed for user in users):
+            users = (*(use.node for use in view.uses(name)), *view.control_uses(name))
+            used = any(user not in dead and user not in self.removed for user in users)
+            if not used and self._removable(name):
                 dead.add(name)
                 stack.extend(_before(view, name))
         return dead

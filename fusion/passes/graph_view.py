@@ -123,19 +123,20 @@ class GraphView:
         return GraphView(definition.node_def, signatures or OpSignatures(), definition=definition)
 
     def _index_edges(self) -> None:
+        known = self._tensors
         for name, node in self.nodes.items():
-            data: list[Tensor] = []
-            controls: list[str] = []
-            for text in node.input:
-                if text[0] == "^":
-                    controls.append(text[1:])
-                    self._control_uses.setdefault(text[1:], []).append(name)
-                else:
-                    tensor = self.tensor(text)
-                    self._uses.setdefault(tensor.node, []).append(Use(name, len(data), tensor))
-                    data.append(tensor)
+            texts = tuple(node.input)
+            if not texts:
+                continue
+            data = [known.get(text) or self.tensor(text) for text in texts if text[0] != "^"]
             self._inputs[name] = tuple(data)
-            self._controls[name] = tuple(controls)
+            for position, tensor in enumerate(data):
+                self._uses.setdefault(tensor.node, []).append(Use(name, position, tensor))
+            if len(data) < len(texts):
+                controls = tuple(text[1:] for text in texts if text[0] == "^")
+                self._controls[name] = controls
+                for before in controls:
+                    self._control_uses.setdefault(before, []).append(name)
 
     # Names and edges
 
