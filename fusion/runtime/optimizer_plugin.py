@@ -22,7 +22,9 @@ from fusion.runtime import elf, library, process
 DEVICE_TYPES = ("CPU", "GPU")
 
 _OK, _ABORTED = 0, 10
-_ABSL_OK = 1
+#: The only word of an absl::Status, which C++ returns in memory of the caller, in older versions
+#: and in newer ones. Neither is a pointer to an error or a code with another number in it.
+_ABSL_OK, _UNKNOWN = (0, 1), 2
 #: What a library with optimizers exports: tensorflow/c/experimental/grappler/grappler.h
 _PLUGIN_SYMBOL = "TF_InitGraph"
 #: The overload that takes a function; the types in its mangled name may differ between versions.
@@ -149,7 +151,8 @@ class _Plugin:
     """What all copies of this package in the process share."""
 
     def __init__(self) -> None:
-        self.device_types: set[str] = set()
+        self.attempted = False
+        self.accepted = False
         self.optimize: Optimize | None = None
         self.renew_lock()
         # A child of a fork may inherit the lock while a thread that it lacks holds it.
@@ -170,8 +173,15 @@ def install(optimize: Optimize) -> None:
     """
     plugin = process.single("optimizer_plugin", _Plugin)
     with plugin.lock:
-        if not plugin.device_types.issuperset(DEVICE_TYPES):
-            _register(plugin)
+        if not plugin.attempted:
+            init_graph_plugin = _entry_point()
+            # Once and for all: a second attempt ends the process if the first one worked.
+            plugin.attempted = True
+            plugin.accepted = _register(init_graph_plugin, plugin)
+        if not plugin.accepted:
+            raise tf.errors.UnimplementedError(
+                None, None, f"TensorFlow {tf.__version__} has refused fusion's graph optimizer"
+            )
         plugin.optimize = optimize
 
 
@@ -183,7 +193,7 @@ def symbol() -> str | None:
     return name if exported else None
 
 
-def _register(plugin: _Plugin) -> None:
+def _entry_point() -> Callable[..., object]:
     name = symbol()
     if name is None:
         raise tf.errors.UnimplementedError(
@@ -193,29 +203,26 @@ def _register(plugin: _Plugin) -> None:
             f"{_library_path()} does not export tensorflow::grappler::InitGraphPlugin and "
             f"{', '.join(_ITEM_SYMBOLS)}. Functions and files can be rewritten all the same.",
         )
-    if not plugin.device_types and (others := _other_plugins()):
+    if others := _other_plugins():
         raise tf.errors.AlreadyExistsError(
             None,
             None,
             f"{', '.join(others)} has graph optimizers of its own; TensorFlow takes one per device "
             "type and ends the process when there are two",
         )
+    return getattr(_library(), name)
+
+
+def _register(init_graph_plugin: Callable[..., object], plugin: _Plugin) -> bool:
+    """Registers the callback for every device type; False when TensorFlow refuses one."""
     callback = _OPTIMIZE(_Callback(plugin))
     process.keep_forever(callback)
-    init_graph_plugin = getattr(_library(), name)
     for device_type in DEVICE_TYPES:
-        if device_type in plugin.device_types:
-            continue
-        # First of all, so that nothing that goes wrong leads to a second registration.
-        plugin.device_types.add(device_type)
-        # An absl::Status, which C++ returns in memory of the caller: 1 is OK.
-        result = ctypes.c_uint64()
-        init_graph_plugin(ctypes.byref(result), _filled(device_type, callback))
-        if result.value != _ABSL_OK:
-            plugin.device_types.remove(device_type)
-            raise tf.errors.UnimplementedError(
-                None, None, f"TensorFlow {tf.__version__} refuses fusion's graph optimizer"
-            )
+        status = ctypes.c_uint64(_UNKNOWN)
+        init_graph_plugin(ctypes.byref(status), _filled(device_type, callback))
+        if status.value not in _ABSL_OK:
+            return False
+    return True
 
 
 def _filled(device_type: str, callback: object) -> object:
