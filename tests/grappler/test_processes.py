@@ -1,4 +1,8 @@
-"""The optimizer is registered once per process, come what may: a second time would abort it."""
+"""What needs processes of its own.
+
+The optimizer is registered once per process, come what may: a second time would abort it. And
+threads do not lock each other out.
+"""
 
 import os
 import subprocess
@@ -126,8 +130,11 @@ def test_in_a_process_of_its_own(name):
     run([sys.executable, "-c", HEAD + CODES[name]])
 
 
-def test_threads_trace_run_and_discard_functions():
-    run([sys.executable, "-m", "tests.soak.functions", "--functions", "64"])
+@pytest.mark.parametrize(
+    "module", [["tests.soak.functions", "--functions", "64"], ["tests.grappler.held_up"]]
+)
+def test_no_deadlock(module):
+    run([sys.executable, "-m", *module])
 
 
 def run(command):
