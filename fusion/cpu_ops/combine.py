@@ -281,6 +281,13 @@ def divide_no_nan(values: Array, divisor: Any) -> None:
 
 
 @jit
+def divide_by_zero(values: Array) -> None:
+    """Divides in place by 0: infinities, and NaN of 0 and NaN."""
+    for d in range(values.shape[0]):
+        values[d] *= values.dtype.type(np.inf)
+
+
+@jit
 def is_masked(row: int, is_row_empty: Array, mask_empty: bool) -> bool:
     """Whether a row gives zeros because it was empty before it was filled."""
     return mask_empty and row < is_row_empty.shape[0] and is_row_empty[row] != 0
@@ -297,6 +304,7 @@ def combine_bags(
     weights: Array,
     weighted: bool,
     combiner: int,
+    no_nan: bool,
     dtype: type,
     block: Array,
     out: Array,
@@ -311,6 +319,7 @@ def combine_bags(
       is_row_empty: flags [B]; with `mask_empty` such rows are zeros.
       weights: [m], read only if `weighted`.
       combiner: SUM, MEAN or SQRTN.
+      no_nan: whether a bag is zeros, not NaN or inf, where its weights make the divisor 0.
       block: scratch [D].
       out: out, [n, D]. Rows without entries are zeros.
       counts: out, int32 [n], entries of each bag.
@@ -324,7 +333,11 @@ def combine_bags(
         elif weighted:
             _add_weighted_bag(addresses, places, weights, bag, dtype, out[row])
             if combiner != SUM:
-                divide_no_nan(out[row], weight_norm(weights, bag, combiner, dtype))
+                norm = weight_norm(weights, bag, combiner, dtype)
+                if no_nan or norm != 0:
+                    divide_no_nan(out[row], norm)
+                else:
+                    divide_by_zero(out[row])
         else:
             _add_bag(addresses, places, bag, dtype, block, out[row])
             if n > 1:

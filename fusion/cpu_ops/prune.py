@@ -8,9 +8,9 @@ from fusion.runtime.jit import Array, jit
 
 
 @jit
-def _keeps(k: int, values: Array, weights: Array, prune: bool, prune_weights: bool) -> bool:
+def _keeps(k: int, values: Array, weights: Array, least: int, prune_weights: bool) -> bool:
     # A NaN weight is not > 0: it is dropped, as stock TensorFlow does.
-    return not prune or (values[k] >= 0 and (not prune_weights or weights[k] > 0))
+    return values[k] >= least and (not prune_weights or weights[k] > 0)
 
 
 @jit
@@ -18,7 +18,7 @@ def mark_rows(
     values: Array,
     rows: Array,
     weights: Array,
-    prune: bool,
+    least: int,
     prune_weights: bool,
     is_row_empty: Array,
 ) -> int:
@@ -28,7 +28,8 @@ def mark_rows(
       values: ids [nnz].
       rows: int64 [nnz, 2]; column 0 is the row of each entry.
       weights: [nnz], read only if `prune_weights`.
-      prune, prune_weights: whether to drop ids < 0, and then also weights that are not > 0.
+      least: the least id that is kept.
+      prune_weights: whether to drop weights that are not > 0.
       is_row_empty: out, bool [B].
 
     Returns:
@@ -37,7 +38,7 @@ def mark_rows(
     is_row_empty[:] = True
     kept = 0
     for k in range(values.shape[0]):
-        if _keeps(k, values, weights, prune, prune_weights):
+        if _keeps(k, values, weights, least, prune_weights):
             row = rows[k, 0]
             if row < 0 or row >= is_row_empty.shape[0]:
                 return -1 - k
@@ -57,18 +58,18 @@ def count_true(flags: Array) -> int:
 
 @jit
 def mark_entries(
-    values: Array, weights: Array, prune: bool, prune_weights: bool, flags: Array
+    values: Array, weights: Array, least: int, prune_weights: bool, flags: Array
 ) -> None:
     """Sets flags [nnz] to 1 for each entry kept and to 0 for the others; see `mark_rows`."""
     for k in range(values.shape[0]):
-        flags[k] = 1 if _keeps(k, values, weights, prune, prune_weights) else 0
+        flags[k] = 1 if _keeps(k, values, weights, least, prune_weights) else 0
 
 
 @jit
 def list_entries(
     values: Array,
     weights: Array,
-    prune: bool,
+    least: int,
     prune_weights: bool,
     is_row_empty: Array,
     entries: Array,
@@ -76,13 +77,13 @@ def list_entries(
     """Lists the entries kept, in order, and then those that fill empty rows, rows ascending.
 
     Args:
-      values, weights, prune, prune_weights, is_row_empty: see `mark_rows`.
+      values, weights, least, prune_weights, is_row_empty: see `mark_rows`.
       entries: out, int64 [m]: the place of an entry kept, or -1 - row. Rows are not filled if m is
         the number of entries kept.
     """
     count = 0
     for k in range(values.shape[0]):
-        if _keeps(k, values, weights, prune, prune_weights):
+        if _keeps(k, values, weights, least, prune_weights):
             entries[count] = k
             count += 1
     if count < entries.shape[0]:
@@ -109,3 +110,11 @@ def take_indices(indices: Array, entries: Array, out: Array) -> None:
         else:
             out[k, 0] = -1 - entries[k]
             out[k, 1] = 0
+
+
+@jit
+def put_in_buckets(values: Array, count: int, default: int) -> None:
+    """Replaces ids outside [0, count) by `default`, in place."""
+    for k in range(values.shape[0]):
+        if values[k] < 0 or values[k] >= count:
+            values[k] = default

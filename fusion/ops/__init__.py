@@ -17,6 +17,7 @@ from fusion.ops import (
     post_lookup_v1_grad,
     pre_lookup,
     prune,
+    prune_dense,
     unique,
 )
 from fusion.runtime.registration import register
@@ -29,6 +30,7 @@ SPECS: tuple[OpSpec, ...] = (
     post_lookup_v1.SPEC,
     post_lookup_v1_grad.SPEC,
     prune.SPEC,
+    prune_dense.SPEC,
     unique.SPEC,
     partition.SPEC,
     post_lookup.SPEC,
@@ -44,6 +46,7 @@ fused_embedding_sparse_pre_look_up = _functions["fused_embedding_sparse_pre_look
 fused_embedding_sparse_post_look_up = _functions["fused_embedding_sparse_post_look_up"]
 fused_embedding_sparse_post_look_up_grad = _functions["fused_embedding_sparse_post_look_up_grad"]
 prune_invalid_and_fill_empty_rows = _functions["prune_invalid_and_fill_empty_rows"]
+prune_dense_and_fill_empty_rows = _functions["prune_dense_and_fill_empty_rows"]
 unique_with_counts_v3 = _functions["unique_with_counts_v3"]
 partition_with_permutation = _functions["partition_with_permutation"]
 fused_embedding_sparse_post_look_up_v2 = _functions["fused_embedding_sparse_post_look_up_v2"]

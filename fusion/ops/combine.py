@@ -17,6 +17,12 @@ COMBINER_ATTR = Attr("combiner", "string", default="mean", allowed=COMBINERS, do
 MAX_NORM_ATTR = Attr(
     "max_norm", "float", default=-1.0, doc="limit of a row's L2 norm; negative: none"
 )
+NO_NAN_ATTR = Attr(
+    "divide_no_nan",
+    "bool",
+    default=True,
+    doc="whether weights that add up to 0 give zeros; else NaN or inf. The gradient is 0",
+)
 OUTPUTS = (
     Arg("emb_vectors", "T", "[?, D]"),
     Arg("feature_nums", "int32", "[?]", doc="entries of each row, those filled in counted"),
@@ -89,6 +95,27 @@ def _row_clipper(spec: OpSpec, types: Mapping[str, str]) -> Any:
     return clip
 
 
+def _division(spec: OpSpec) -> Any:
+    """A jitted function (frame) -> whether weights that add up to 0 give zeros."""
+    from fusion.runtime.jit import jit
+    from fusion.runtime.native import attr
+
+    slot = getattr(spec.slots, "divide_no_nan", None)
+    if slot is None:
+
+        @jit
+        def always(frame: int) -> bool:
+            return True
+
+        return always
+
+    @jit
+    def as_told(frame: int) -> bool:
+        return attr(frame, slot) != 0
+
+    return as_told
+
+
 def forward_kernel(
     spec: OpSpec, types: Mapping[str, str], count_rows: Any, read_bags: Any
 ) -> Callable[[int], None]:
@@ -115,7 +142,7 @@ def forward_kernel(
     table = access(types["T"])
     stored, dtype, working, write = table.stored, table.compute, table.working, table.write
     slot, arg = spec.slots, spec.places
-    clip = _row_clipper(spec, types)
+    clip, no_nan = _row_clipper(spec, types), _division(spec)
 
     def body(frame: int) -> None:
         n_rows = count_rows(frame)
@@ -142,6 +169,7 @@ def forward_kernel(
             bags.weights,
             attr(frame, slot.use_sparse_weights) != 0,
             attr(frame, slot.combiner),
+            no_nan(frame),
             dtype,
             block,
             out,

@@ -23,6 +23,16 @@ INPUTS = (
 PRUNE_WEIGHTS_ATTR = Attr(
     "prune_sparse_weights", "bool", default=False, doc="whether weights <= 0 are invalid"
 )
+BUCKET_ATTRS = (
+    Attr(
+        "num_buckets",
+        "int",
+        default=0,
+        minimum=0,
+        doc="ids outside [0, num_buckets) become bucket_default first; 0: they do not",
+    ),
+    Attr("bucket_default", "int", default=0, minimum=0, doc="see num_buckets"),
+)
 DEFAULT_WEIGHT_ATTR = Attr(
     "default_weight", "float", default=1.0, doc="weight of the entries filled in"
 )
@@ -33,7 +43,7 @@ class Listing(NamedTuple):
 
     Attributes:
       check_shape: (frame) -> None; reports a negative dense shape.
-      prunes: (frame) -> (whether invalid ids are dropped, whether weights <= 0 are).
+      prunes: (frame) -> (the least id that is kept, whether weights <= 0 are dropped).
       mark: (frame, weights, is_row_empty) -> the number of entries kept; sets `is_row_empty` [B].
         Reports a row outside [0, B).
       entries: (frame, weights, is_row_empty, m) -> int64 [m], see `prune.list_entries`.
@@ -72,7 +82,11 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
     tid, weight = numba_dtype(types["Tid"]), access(types["Tw"])
     stored, working, write = weight.stored, weight.working, weight.write
     slot, arg = spec.slots, spec.places
-    prune_slot, largest_id = getattr(slot, prune_attr), np.iinfo(tid).max
+    prune_slot = getattr(slot, prune_attr)
+    least_id = np.int64(np.iinfo(np.int64).min)
+    # Ids that are put in buckets are valid from then on.
+    bucket_slot = getattr(slot, "num_buckets", prune_slot)
+    has_buckets = bucket_slot != prune_slot
 
     @jit
     def check_shape(frame: int) -> None:
@@ -85,14 +99,16 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
     def prunes(frame: int) -> Any:
         prune = attr(frame, prune_slot) != 0
         use_weights = attr(frame, slot.use_sparse_weights) != 0
-        return prune, use_weights and attr(frame, slot.prune_sparse_weights) != 0
+        by_weight = prune and use_weights and attr(frame, slot.prune_sparse_weights) != 0
+        in_buckets = has_buckets and attr(frame, bucket_slot) > 0
+        return int64(0) if prune and not in_buckets else least_id, by_weight
 
     @jit
     def mark(frame: int, weights: Array, is_row_empty: Array) -> int:
         values = vector(frame, arg.sp_values, tid)
         rows = matrix(frame, arg.sp_indices, 0, np.int64)
-        prune, prune_weights = prunes(frame)
-        kept = kernels.mark_rows(values, rows, weights, prune, prune_weights, is_row_empty)
+        least, prune_weights = prunes(frame)
+        kept = kernels.mark_rows(values, rows, weights, least, prune_weights, is_row_empty)
         if kept < 0:
             bad, batch = -1 - kept, int64(is_row_empty.shape[0])
             text = "sp_indices[%lld, 0] = %lld is not in [0, %lld), the rows of the batch"
@@ -102,18 +118,11 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
     @jit
     def entries(frame: int, weights: Array, is_row_empty: Array, count: int) -> Array:
         values = vector(frame, arg.sp_values, tid)
-        prune, prune_weights = prunes(frame)
+        least, prune_weights = prunes(frame)
         result = scratch(frame, count, np.int64)
         if not failed(frame):
-            kernels.list_entries(values, weights, prune, prune_weights, is_row_empty, result)
+            kernels.list_entries(values, weights, least, prune_weights, is_row_empty, result)
         return result
-
-    @jit
-    def fill_id(frame: int) -> Any:
-        if attr(frame, slot.default_id) > largest_id:
-            text = "default_id = %lld does not fit the type of sp_values"
-            fail(frame, INVALID_ARGUMENT, text, attr(frame, slot.default_id))
-        return tid(max(attr(frame, slot.default_id), 0))
 
     @jit
     def fill_weight(frame: int) -> Any:
@@ -125,4 +134,24 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
         write(worked, result)
         return result[0]
 
-    return Listing(check_shape, prunes, mark, entries, fill_id, fill_weight)
+    return Listing(check_shape, prunes, mark, entries, check_fill_id(spec, types), fill_weight)
+
+
+def check_fill_id(spec: OpSpec, types: Mapping[str, str]) -> Any:
+    """A jitted function (frame) -> the id of the entries that fill rows; reports one too large."""
+    import numpy as np
+
+    from fusion.runtime.jit import jit
+    from fusion.runtime.native import INVALID_ARGUMENT, attr, fail
+
+    tid, slot = numba_dtype(types["Tid"]), spec.slots
+    largest_id = np.iinfo(tid).max
+
+    @jit
+    def fill_id(frame: int) -> Any:
+        if attr(frame, slot.default_id) > largest_id:
+            text = "default_id = %lld does not fit the type of sp_values"
+            fail(frame, INVALID_ARGUMENT, text, attr(frame, slot.default_id))
+        return tid(max(attr(frame, slot.default_id), 0))
+
+    return fill_id

@@ -18,7 +18,7 @@ from fusion.ops.bags import (
     bag_reader,
     row_counter,
 )
-from fusion.ops.combine import FLOAT_TYPES, OUTPUTS, forward_kernel
+from fusion.ops.combine import FLOAT_TYPES, NO_NAN_ATTR, OUTPUTS, forward_kernel
 from fusion.runtime.spec import Arg, OpSpec
 
 
@@ -73,7 +73,7 @@ SPEC = OpSpec(
         WEIGHTS,
     ),
     outputs=OUTPUTS,
-    attrs=ATTRS,
+    attrs=(*ATTRS, NO_NAN_ATTR),
     kernels={"CPU": _cpu},
     kernel_types=FLOAT_TYPES,
     gradient=_gradient,

@@ -214,8 +214,8 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         kept = mark(frame, weights, flags[:batch])
         if failed(frame):
             return
-        prune, prune_weights = prunes(frame)
-        mark_entries(values, weights, prune, prune_weights, flags[batch:])
+        least, prune_weights = prunes(frame)
+        mark_entries(values, weights, least, prune_weights, flags[batch:])
         fill = attr(frame, slot.fill_empty_row) != 0
         total = kept + (count_true(flags[:batch]) if fill else int64(0))
         if total > int64(MOST_ENTRIES):

@@ -17,7 +17,13 @@ from fusion.ops.common import (
     WEIGHTS_ATTR,
     numba_dtype,
 )
-from fusion.ops.listing import DEFAULT_WEIGHT_ATTR, INPUTS, PRUNE_WEIGHTS_ATTR, listing
+from fusion.ops.listing import (
+    BUCKET_ATTRS,
+    DEFAULT_WEIGHT_ATTR,
+    INPUTS,
+    PRUNE_WEIGHTS_ATTR,
+    listing,
+)
 from fusion.ops.precision import access
 from fusion.runtime.spec import Arg, Attr, OpSpec
 
@@ -61,7 +67,8 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
             return
         fill = attr(frame, slot.fill_empty_row) != 0
         total = kept + (kernels.count_true(is_row_empty) if fill else int64(0))
-        if kept == values.shape[0] and total == kept:
+        buckets = attr(frame, slot.num_buckets)
+        if kept == values.shape[0] and total == kept and buckets == 0:
             forward_input(frame, 0, arg.sp_values)
             forward_input(frame, 1, arg.sp_indices)
             if use_weights:
@@ -73,6 +80,9 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
             if failed(frame):
                 return
             kernels.take_values(values, entries, filler, out_values)
+            if buckets > 0:
+                # Entries that were filled in stand behind, and are ids already.
+                kernels.put_in_buckets(out_values[:kept], buckets, attr(frame, slot.bucket_default))
             kernels.take_indices(indices, entries, out_indices)
             if use_weights:
                 out_weights = output_vector(frame, 2, 0, total, stored)
@@ -97,7 +107,7 @@ def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
     values, weights = op.inputs[0], op.inputs[3]
     keep = tf.ones_like(values, dtype=tf.bool)
     if op.get_attr("prune"):
-        keep = values >= 0
+        keep = tf.logical_or(values >= 0, op.get_attr("num_buckets") > 0)
         if op.get_attr("prune_sparse_weights"):
             keep = tf.logical_and(keep, weights > 0)
     places = tf.where(keep)
@@ -116,7 +126,9 @@ SPEC = OpSpec(
     doc="Drops invalid entries of a batch of sparse ids and fills the rows left empty.\n\n"
     "`prune` keeps entries with id >= 0 and, with both weight attrs, weight > 0; their order is\n"
     "kept. `fill_empty_row` appends (max(default_id, 0), [row, 0], default_weight) for each row\n"
-    "that kept nothing, rows ascending. Column 1 of the indices is carried along unread.",
+    "that kept nothing, rows ascending. Column 1 of the indices is carried along unread.\n\n"
+    "With `num_buckets` > 0 ids outside [0, num_buckets) become `bucket_default` before anything\n"
+    "is dropped, which then drops no entry for its id.",
     inputs=INPUTS,
     outputs=(
         Arg("sp_values_out", "Tid", "[m]"),
@@ -133,6 +145,7 @@ SPEC = OpSpec(
         USE_WEIGHTS_ATTR,
         PRUNE_WEIGHTS_ATTR,
         DEFAULT_WEIGHT_ATTR,
+        *BUCKET_ATTRS,
     ),
     kernels={"CPU": _cpu},
     kernel_types={"Tid": IDS, "Tw": FLOATS},

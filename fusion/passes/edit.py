@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tensorflow.core.framework import node_def_pb2
 
-from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
+from fusion.passes.graph_view import ARG_OP, GraphView, Tensor, Use
 
 _INPUT_OPS = frozenset({ARG_OP, "Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
 
@@ -103,16 +103,16 @@ class GraphEdit:
 
     def _keep_what_is_read(self) -> None:
         view = self.view
-        stack = [
-            name
-            for name in self.removed
-            if any(use.node not in self.removed for use in view.uses(name))
-        ]
+        stack = [name for name in self.removed if any(self._reads(use) for use in view.uses(name))]
         while stack:
             name = stack.pop()
             if name in self.removed and name not in self.added:
                 del self.removed[name]
                 stack.extend(tensor.node for tensor in view.inputs(name))
+
+    def _reads(self, use: Use) -> bool:
+        """Whether somebody who stays goes on reading the tensor."""
+        return use.node not in self.removed and self.view.text(use.tensor) not in self._renamed
 
     def _rewired(self, node: node_def_pb2.NodeDef, missing: set[str]) -> node_def_pb2.NodeDef:
         """Returns the node with its inputs and colocation following the rewrite, or itself."""

@@ -1,22 +1,32 @@
-"""Turns planned lookups into nodes: fused ops around a stock gather beside its table."""
+"""Turns planned lookups into nodes: fused ops around stock gathers beside their tables."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from tensorflow.core.framework import node_def_pb2, types_pb2
-from tensorflow.python.framework import dtypes, tensor_util
+from tensorflow.core.framework import types_pb2
+from tensorflow.python.framework import dtypes
 
 from fusion.passes.edit import GraphEdit
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.match import Stage
+from fusion.passes.node_builder import NodeBuilder, keep_shape, set_attrs, set_types
 from fusion.passes.plan import Plan
 from fusion.passes.recognise import Recognition
-from fusion.passes.spec import LookupSpec
+from fusion.passes.recognise_clip import Clip
+from fusion.passes.spec import (
+    DenseIds,
+    LookupSpec,
+    RaggedIds,
+    ShardSpec,
+    SparseIds,
+    TableSpec,
+)
 
-AttrValue = bool | int | float | str
+_NONE = -1
+_IN_OP_CLIPPED = (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
 
 
 def emit(view: GraphView, plan: Plan) -> GraphEdit:
@@ -28,6 +38,17 @@ def emit(view: GraphView, plan: Plan) -> GraphEdit:
     return emitter.edit
 
 
+class _Entries(NamedTuple):
+    """What the post-lookup op reads of the entries; `first` is the node that pruned them."""
+
+    values: Tensor
+    indices: Tensor
+    weights: Tensor
+    is_row_empty: Tensor
+    dense_shape: Tensor
+    first: str
+
+
 @dataclass
 class _Emitter:
     """Emits lookups one by one; equal nodes are emitted once and shared.
@@ -37,7 +58,9 @@ class _Emitter:
         PruneInvalidAndFillEmptyRows -> UniqueWithCountsV3 -> gather of the unique rows
             -> FusedEmbeddingSparsePostLookUpV2
 
-    with the gather the stock one, on its device and beside its table.
+    with the gather the stock one, on its device and beside its table. A partitioned table has
+    PartitionWithPermutation and a gather for each shard in the middle; dense ids have
+    PruneDenseAndFillEmptyRows in front; entries neither pruned nor filled need no op there.
     """
 
     edit: GraphEdit
@@ -47,172 +70,244 @@ class _Emitter:
         """Emits one lookup and takes its stock nodes out."""
         spec = lookup.spec
         assert spec is not None, "only fully recognised lookups are planned"
+        build = NodeBuilder(self.edit, self.shared, spec)
         base = spec.output.node
-        weights = self._weights(spec)
-        prune = self._prune(lookup, spec, weights)
-        unique = self._unique(spec, prune)
-        gather = self._gather(spec, unique)
-        self._post_lookup(spec, prune, unique, gather, weights)
-        self.edit.remove(lookup.nodes(Stage.IDS), prune)
-        self.edit.remove(lookup.nodes(Stage.ROWS), gather)
+        entries = self._entries(build, lookup, spec)
+        unique = self._unique(build, spec, entries)
+        rows, permutation = self._rows(build, lookup, spec, unique)
+        self._post_lookup(build, spec, entries, unique, rows, permutation)
+        first = entries.first or unique
+        self.edit.remove(lookup.nodes(Stage.IDS), first)
+        self.edit.remove(lookup.nodes(Stage.ROWS), rows[0].node)
         self.edit.remove(lookup.nodes(Stage.OUTPUT), base)
         self.edit.replace(spec.output, Tensor(base))
+        if lookup.is_row_empty is not None:
+            self.edit.replace(lookup.is_row_empty, entries.is_row_empty)
+        if not entries.first:
+            self.edit.wait(unique, self._waits(lookup))
 
-    def _prune(self, lookup: Recognition, spec: LookupSpec, weights: Tensor) -> str:
-        view, ids = self.edit.view, spec.ids
+    def _waits(self, lookup: Recognition) -> tuple[str, ...]:
+        """Returns what the lookup's id side waits for by control edges."""
         nodes = (*lookup.front(), *lookup.nodes(Stage.IDS))
-        waits = tuple(dict.fromkeys(w for name in nodes for w in view.controls(name)))
-        device = view.nodes[spec.anchor].device
-        default_id = -1 if spec.default_id is None else spec.default_id
-        key = ("prune", ids, default_id, spec.table.dtype, device, waits)
-        if key not in self.shared:
-            node = self._node(spec, "prune_and_fill", "PruneInvalidAndFillEmptyRows", device)
-            self._set_inputs(node, ids.values, ids.indices, ids.dense_shape, weights)
-            _set_types(node, Tid=ids.dtype, Tw=spec.table.dtype)
-            _set_attrs(
-                node,
-                fill_empty_row=spec.fill,
-                prune=spec.prune,
-                default_id=default_id,
-                use_sparse_weights=False,
-                prune_sparse_weights=False,
-                default_weight=1.0,
-            )
-            self.edit.add(node, at=spec.output.node)
-            self.edit.wait(node.name, waits)
-            self.shared[key] = node.name
-        return self.shared[key]
+        return tuple(dict.fromkeys(w for name in nodes for w in self.edit.view.controls(name)))
 
-    def _unique(self, spec: LookupSpec, prune: str) -> str:
-        key = ("unique", prune)
-        if key not in self.shared:
-            device = self.edit.added[prune].device
-            node = self._node(spec, "unique", "UniqueWithCountsV3", device)
-            self._set_inputs(node, Tensor(prune, 0))
-            _set_types(node, Tid=spec.ids.dtype)
-            self.edit.add(node, at=spec.output.node)
-            self.shared[key] = node.name
-        return self.shared[key]
+    def _entries(self, build: NodeBuilder, lookup: Recognition, spec: LookupSpec) -> _Entries:
+        if not spec.fill:
+            return self._given_entries(build, spec)
+        waits = self._waits(lookup)
+        default_id = _NONE if spec.default_id is None else spec.default_id
+        what = (spec.ids, spec.dtype, spec.buckets, spec.weights, spec.prune, default_id)
+        key = ("prune", *what, spec.table.dtype, build.device, waits)
+        name = self.shared.get(key)
+        if name is None:
+            dense = isinstance(spec.ids, DenseIds)
+            name = self._prune_dense(build, spec) if dense else self._prune(build, spec)
+            self.edit.wait(name, waits)
+            self.shared[key] = name
+        shape = self._dense_shape(build, spec)
+        if isinstance(spec.ids, DenseIds):
+            unused = self._unused_weights(build, spec)
+            outputs = [Tensor(name, i) for i in range(4)]
+            return _Entries(outputs[0], outputs[1], unused, outputs[2], outputs[3], name)
+        weights = Tensor(name, 2) if spec.weights is not None else self._weights(build, spec)
+        return _Entries(Tensor(name, 0), Tensor(name, 1), weights, Tensor(name, 3), shape, name)
 
-    def _gather(self, spec: LookupSpec, unique: str) -> str:
+    def _given_entries(self, build: NodeBuilder, spec: LookupSpec) -> _Entries:
+        """Entries that are looked up as they are; the last of them ends the result."""
+        no_flags = build.constant("no_flags", np.zeros(0, np.bool_))
+        no_shape = build.constant("no_shape", np.zeros(2, np.int64))
+        weights = self._weights(build, spec)
+        return _Entries(
+            spec.ids.values, self._indices(build, spec), weights, no_flags, no_shape, ""
+        )
+
+    def _prune(self, build: NodeBuilder, spec: LookupSpec) -> str:
+        node = build.node("prune_and_fill", "PruneInvalidAndFillEmptyRows")
+        indices, shape = self._indices(build, spec), self._dense_shape(build, spec)
+        weights = self._weights(build, spec)
+        build.inputs(node, spec.ids.values, indices, shape, weights)
+        set_types(node, Tid=spec.dtype, Tw=spec.table.dtype)
+        weighted = spec.weights
+        set_attrs(
+            node,
+            fill_empty_row=True,
+            prune=spec.prune,
+            default_id=_NONE if spec.default_id is None else spec.default_id,
+            use_sparse_weights=weighted is not None,
+            prune_sparse_weights=weighted is not None and weighted.prune,
+            default_weight=1.0 if weighted is None else weighted.default,
+            num_buckets=0 if spec.buckets is None else spec.buckets.count,
+            bucket_default=0 if spec.buckets is None else spec.buckets.default,
+        )
+        return build.add(node)
+
+    def _prune_dense(self, build: NodeBuilder, spec: LookupSpec) -> str:
+        ids = spec.ids
+        assert isinstance(ids, DenseIds)
+        node = build.node("prune_and_fill", "PruneDenseAndFillEmptyRows")
+        build.inputs(node, ids.values)
+        set_types(node, Tdense=ids.dtype, Tid=spec.dtype)
+        set_attrs(
+            node,
+            fill_empty_row=True,
+            prune=spec.prune,
+            default_id=_NONE if spec.default_id is None else spec.default_id,
+            use_ignored_id=ids.ignored is not None,
+            ignored_id=_NONE if ids.ignored is None else ids.ignored,
+            column_stride=ids.stride,
+            num_buckets=0 if spec.buckets is None else spec.buckets.count,
+            bucket_default=0 if spec.buckets is None else spec.buckets.default,
+        )
+        return build.add(node)
+
+    def _indices(self, build: NodeBuilder, spec: LookupSpec) -> Tensor:
+        ids = spec.ids
+        if isinstance(ids, SparseIds):
+            return ids.indices
+        assert isinstance(ids, RaggedIds)
+        rows = ids.rows
+        if ids.rows_dtype != types_pb2.DT_INT64:
+            rows = build.shared("rows", "Cast", (rows,), {"SrcT": ids.rows_dtype, "DstT": 9})
+        # Column 1 of the indices is never read.
+        return build.shared("indices", "Pack", (rows, rows), {"T": 9}, {"N": 2, "axis": 1})
+
+    def _dense_shape(self, build: NodeBuilder, spec: LookupSpec) -> Tensor:
+        ids = spec.ids
+        if isinstance(ids, SparseIds) and ids.dense_shape is not None:
+            return ids.dense_shape
+        if isinstance(ids, RaggedIds) and ids.count is not None:
+            pair = (ids.count, ids.count)
+            return build.shared("dense_shape", "Pack", pair, {"T": 9}, {"N": 2, "axis": 0})
+        return Tensor("")
+
+    def _weights(self, build: NodeBuilder, spec: LookupSpec) -> Tensor:
+        return self._unused_weights(build, spec) if spec.weights is None else spec.weights.values
+
+    def _unused_weights(self, build: NodeBuilder, spec: LookupSpec) -> Tensor:
+        dtype = dtypes.as_dtype(spec.table.dtype).as_numpy_dtype
+        return build.constant("unused_weights", np.ones(1, dtype))
+
+    def _unique(self, build: NodeBuilder, spec: LookupSpec, entries: _Entries) -> str:
+        types = {"Tid": spec.dtype}
+        return build.shared("unique", "UniqueWithCountsV3", (entries.values,), types).node
+
+    def _rows(
+        self, build: NodeBuilder, lookup: Recognition, spec: LookupSpec, unique: str
+    ) -> tuple[list[Tensor], Tensor]:
+        """Emits the gathers: the rows of each shard, and which of them is whose."""
+        table, keys = spec.table, [Tensor(unique, 0)]
+        permutation = build.constant("permutation", np.zeros((1, 2), np.int32))
+        if table.strategy:
+            split = self._partition(build, spec, unique)
+            count = len(table.shards)
+            keys = [Tensor(split, i) for i in range(count)]
+            permutation = Tensor(split, count)
+        rows = [
+            self._gather(build, spec, shard, key)
+            for shard, key in zip(table.shards, keys, strict=True)
+        ]
+        if table.max_norm is not None and not _clips_in_op(spec):
+            clip = next(part for part in lookup.parts if isinstance(part, Clip))
+            rows = [self._clip(build, clip, one) for one in rows]
+        return rows, permutation
+
+    def _partition(self, build: NodeBuilder, spec: LookupSpec, unique: str) -> str:
         table = spec.table
-        node = self._node(spec, "gather", "GatherV2", table.device)
-        keys = Tensor(unique, 0)
-        if table.gather:
-            stock = self.edit.view.nodes[table.gather]
-            name = node.name
-            node.CopyFrom(stock)
-            node.name = name
-            data = [self.edit.view.text(t) for t in self.edit.view.inputs(table.gather)]
-            data[1] = self.edit.text(keys)
-            del node.input[:]
-            node.input.extend(data)
-        else:
-            axis = self._constant(spec, "axis", np.array(0, np.int32), table.device)
-            self._set_inputs(node, table.tensor, keys, axis)
-            _set_types(node, Tparams=table.dtype, Tindices=spec.ids.dtype, Taxis=types_pb2.DT_INT32)
-            _set_attrs(node, batch_dims=0)
-            if table.colocation:
-                node.attr["_class"].list.s.extend(group.encode() for group in table.colocation)
-        self.edit.add(node, at=spec.output.node)
-        return node.name
+        count = len(table.shards)
+        dim = table.shape[1] or 0
+        shapes = [
+            build.constant(f"shape_{i}", np.array([rows, dim], np.int64))
+            for i, rows in enumerate(table.split or _sizes(table))
+        ]
+        return build.shared(
+            "partition",
+            "PartitionWithPermutation",
+            (Tensor(unique, 0), *shapes),
+            {"Tid": spec.dtype},
+            {"num_partitions": count, "partition_axis": 0, "partition_strategy": table.strategy},
+        ).node
+
+    def _gather(
+        self, build: NodeBuilder, spec: LookupSpec, shard: ShardSpec, keys: Tensor
+    ) -> Tensor:
+        if shard.gather:
+            node = build.copy("gather", shard.gather)
+            build.replace_input(node, 1, keys)
+            return Tensor(build.add(node))
+        node = build.node("gather", "GatherV2", shard.device)
+        axis = build.constant("axis", np.array(0, np.int32), shard.device)
+        build.inputs(node, shard.tensor, keys, axis)
+        set_types(node, Tparams=spec.table.dtype, Tindices=spec.dtype, Taxis=types_pb2.DT_INT32)
+        set_attrs(node, batch_dims=0)
+        if shard.colocation:
+            node.attr["_class"].list.s.extend(group.encode() for group in shard.colocation)
+        return Tensor(build.add(node))
+
+    def _clip(self, build: NodeBuilder, clip: Clip, rows: Tensor) -> Tensor:
+        """Copies stock's clipping to other rows."""
+        view, done = self.edit.view, {clip.rows: rows}
+
+        def moved(tensor: Tensor) -> Tensor:
+            source = view.resolve(tensor)
+            if source not in done and source.node in clip.nodes:
+                operands = [moved(operand) for operand in view.inputs(source.node)]
+                node = build.copy("clip", source.node)
+                for place, operand in enumerate(operands):
+                    build.replace_input(node, place, operand)
+                done[source] = Tensor(build.add(node))
+            return done.get(source, tensor)
+
+        return moved(clip.output)
 
     def _post_lookup(
-        self, spec: LookupSpec, prune: str, unique: str, gather: str, weights: Tensor
+        self,
+        build: NodeBuilder,
+        spec: LookupSpec,
+        entries: _Entries,
+        unique: str,
+        rows: list[Tensor],
+        permutation: Tensor,
     ) -> None:
         stock = self.edit.view.nodes[spec.output.node]
-        node = node_def_pb2.NodeDef(
-            name=stock.name, op="FusedEmbeddingSparsePostLookUpV2", device=stock.device
-        )
-        no_partitions = np.zeros((1, 2), np.int32)
-        permutation = self._constant(spec, "permutation", no_partitions, stock.device)
-        self._set_inputs(
+        node = build.node("", "FusedEmbeddingSparsePostLookUpV2", stock.device)
+        node.name = stock.name
+        places = Tensor(unique, 1)
+        bags = (entries.dense_shape, entries.indices, entries.is_row_empty, places)
+        build.inputs(node, *rows, permutation, *bags, entries.weights)
+        set_types(node, T=spec.table.dtype, Tw=spec.table.dtype)
+        limit = spec.table.max_norm
+        set_attrs(
             node,
-            Tensor(gather),
-            permutation,
-            spec.ids.dense_shape,
-            Tensor(prune, 1),
-            Tensor(prune, 3),
-            Tensor(unique, 1),
-            weights,
-        )
-        _set_types(node, T=spec.table.dtype, Tw=spec.table.dtype)
-        _set_attrs(
-            node,
-            num_partitions=1,
+            num_partitions=len(rows),
             partition_axis=0,
             fill_empty_row=spec.fill,
-            default_id=-1 if spec.default_id is None else spec.default_id,
+            default_id=_NONE if spec.default_id is None else spec.default_id,
             combiner=spec.combiner,
-            max_norm=-1.0,
-            use_sparse_weights=False,
-            row_count="dense_shape",
+            max_norm=limit if limit is not None and _clips_in_op(spec) else float(_NONE),
+            use_sparse_weights=spec.weights is not None,
+            row_count="dense_shape" if spec.fill else "last_row",
+            divide_no_nan=spec.divide_no_nan,
         )
-        _keep_shape(stock, node)
+        keep_shape(stock, node)
         if stock.HasField("experimental_debug_info"):
             node.experimental_debug_info.CopyFrom(stock.experimental_debug_info)
-        self.edit.add(node, at=spec.output.node)
-
-    def _weights(self, spec: LookupSpec) -> Tensor:
-        value = np.ones(1, dtypes.as_dtype(spec.table.dtype).as_numpy_dtype)
-        return self._constant(spec, "no_weights", value, self.edit.view.nodes[spec.anchor].device)
-
-    def _constant(
-        self, spec: LookupSpec, role: str, value: npt.NDArray[np.generic], device: str
-    ) -> Tensor:
-        """Emits a constant once per role, type and device."""
-        wait = self._frame_anchor(spec)
-        key = ("constant", role, value.dtype.name, device, wait)
-        if key not in self.shared:
-            node = self._node(spec, role, "Const", device)
-            proto = tensor_util.make_tensor_proto(value)
-            node.attr["value"].tensor.CopyFrom(proto)
-            _set_types(node, dtype=proto.dtype)
-            self.edit.add(node, at=spec.output.node)
-            self.edit.wait(node.name, wait)
-            self.shared[key] = node.name
-        return Tensor(self.shared[key])
-
-    def _frame_anchor(self, spec: LookupSpec) -> tuple[str, ...]:
-        """Returns what a constant waits for so that it lives in the lookup's while loop.
-
-        In a v1 loop a node without inputs belongs to no iteration. Elsewhere nothing is needed.
-        """
-        return (spec.ids.values.node,) if self.edit.view.has_loops else ()
-
-    def _node(self, spec: LookupSpec, role: str, op: str, device: str) -> node_def_pb2.NodeDef:
-        name = self.edit.unique_name(f"{spec.output.node}/{role}")
-        return node_def_pb2.NodeDef(name=name, op=op, device=device)
-
-    def _set_inputs(self, node: node_def_pb2.NodeDef, *tensors: Tensor) -> None:
-        node.input.extend(self.edit.text(tensor) for tensor in tensors)
+        build.add(node)
 
 
-def _set_types(node: node_def_pb2.NodeDef, **types: int) -> None:
-    for key, value in types.items():
-        node.attr[key].type = value
+def _sizes(table: TableSpec) -> tuple[int, ...]:
+    """Returns the rows of each shard; where they are not known the gather alone checks the ids."""
+    largest = np.iinfo(np.int64).max // len(table.shards)
+    return tuple(largest if shard.rows is None else shard.rows for shard in table.shards)
 
 
-def _set_attrs(node: node_def_pb2.NodeDef, **attrs: AttrValue) -> None:
-    for key, value in attrs.items():
-        if isinstance(value, bool):
-            node.attr[key].b = value
-        elif isinstance(value, int):
-            node.attr[key].i = value
-        elif isinstance(value, float):
-            node.attr[key].f = value
-        else:
-            node.attr[key].s = value.encode()
+def _clips_in_op(spec: LookupSpec) -> bool:
+    """Whether the op clips rows with the same numbers as stock, but for rounding.
 
-
-def _keep_shape(stock: node_def_pb2.NodeDef, node: node_def_pb2.NodeDef) -> None:
-    """Copies the replaced tensor's recorded static shape; the second output has one per row."""
-    if "_output_shapes" not in stock.attr:
-        return
-    result = stock.attr["_output_shapes"].list.shape[0]
-    shapes = node.attr["_output_shapes"].list.shape
-    shapes.add().CopyFrom(result)
-    if result.unknown_rank or not result.dim:
-        shapes.add().unknown_rank = True
-    else:
-        shapes.add().dim.add().size = result.dim[0].size
+    Stock clips half types in their own arithmetic. The op's limit is a float32, and a negative one
+    is none.
+    """
+    limit = spec.table.max_norm
+    if limit is None or spec.table.dtype not in _IN_OP_CLIPPED:
+        return False
+    with np.errstate(over="ignore"):
+        return limit >= 0 and float(np.float32(limit)) == limit

@@ -18,12 +18,12 @@ from tensorflow.core.framework import (
     graph_pb2,
     node_def_pb2,
     tensor_pb2,
-    tensor_shape_pb2,
     types_pb2,
 )
 from tensorflow.python.framework import tensor_util
 
 from fusion.passes.signatures import OpSignatures
+from fusion.passes.static_shapes import ALIAS_OPS, Shape, dims, structural_shape
 
 ARG_OP = "_Arg"
 """Op name of the nodes that stand for a function's arguments in a view."""
@@ -31,16 +31,11 @@ ARG_OP = "_Arg"
 RETURN = "^return"
 """Stands for the function itself among the control users of a node that it waits for."""
 
-_ALIAS_OPS = frozenset({"Identity", "Snapshot"})
 _FRAME_OPS = frozenset({"Enter", "RefEnter"})
-_SHAPED_OPS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
-
 _INTEGERS: dict[int, tuple[type[np.integer[Any]], str]] = {
     types_pb2.DT_INT32: (np.int32, "int_val"),
     types_pb2.DT_INT64: (np.int64, "int64_val"),
 }
-
-Shape = tuple[int | None, ...]
 
 
 class Tensor(NamedTuple):
@@ -89,6 +84,7 @@ class GraphView:
         self._suffixes: dict[str, dict[str, int]] = {}
         self._constants: dict[str, npt.NDArray[Any] | None] = {}
         self._has_loops: bool | None = None
+        self._live: set[str] | None = None
         self.nodes: dict[str, node_def_pb2.NodeDef] = {}
         if definition is not None:
             for arg in _arg_nodes(definition):
@@ -203,6 +199,32 @@ class GraphView:
         """Returns the names of the nodes that have a control input from `name`."""
         return self._control_uses.get(name, [])
 
+    def is_live(self, name: str) -> bool:
+        """Returns whether anybody can see what the node does.
+
+        In a function these are its returned values and effects. In a main graph they are the
+        preserved nodes and all effects; every node that nobody reads if none is preserved.
+        """
+        if self._live is None:
+            stack = [one for one in self.nodes if self._is_seen(one)]
+            self._live = set(stack)
+            while stack:
+                one = stack.pop()
+                for before in (*(t.node for t in self.inputs(one)), *self.controls(one)):
+                    if before not in self._live:
+                        self._live.add(before)
+                        stack.append(before)
+        return name in self._live
+
+    def _is_seen(self, name: str) -> bool:
+        uses, controls = self.uses(name), self.control_uses(name)
+        if any(use.position < 0 for use in uses) or RETURN in controls:
+            return True
+        if name in self.preserved or self.signatures.is_stateful(self.op(name)):
+            return True
+        is_outermost = not self._in_function and not self.preserved
+        return is_outermost and not uses and not controls
+
     def op(self, name: str) -> str:
         """Returns the op of node `name`, or "" when there is no such node."""
         node = self.nodes.get(name)
@@ -242,7 +264,7 @@ class GraphView:
             node = self.nodes.get(tensor.node)
             if node is None or self.controls(tensor.node):
                 return tensor
-            if node.op in _ALIAS_OPS or node.op == "IdentityN":
+            if node.op in ALIAS_OPS or node.op == "IdentityN":
                 tensor = self.inputs(tensor.node)[tensor.index]
             else:
                 return tensor
@@ -277,44 +299,13 @@ class GraphView:
         if "_output_shapes" in node.attr:
             shapes = node.attr["_output_shapes"].list.shape
             if tensor.index < len(shapes) and not shapes[tensor.index].unknown_rank:
-                return _dims(shapes[tensor.index])
-        return self._structural_shape(node, tensor.index)
-
-    def _structural_shape(self, node: node_def_pb2.NodeDef, index: int) -> Shape | None:
-        inputs = self.inputs(node.name)
-        if node.op in _SHAPED_OPS:
-            dims = self.shape_attr(node.name)
-            # Old producers wrote an unknown shape as a scalar shape.
-            return dims if dims or node.op == "PlaceholderWithDefault" else None
-        if node.op == "Const":
-            return _dims(node.attr["value"].tensor.tensor_shape)
-        if node.op in _ALIAS_OPS or node.op in ("Cast", "ZerosLike"):
-            return self.shape(inputs[0])
-        if node.op == "SparseReshape":
-            return self._sparse_reshape_shape(inputs, index)
-        if node.op == "Shape":
-            of = self.shape(inputs[0])
-            return (len(of),) if of is not None else None
-        if node.op == "Pack" and self.int_attr(node.name, "axis") in (0, -1):
-            return (len(inputs),) if all(self.shape(t) == () for t in inputs) else None
-        if node.op == "ReadVariableOp":
-            return self.variable_shape(inputs[0])
-        if node.op in ("VariableV2", "Variable"):
-            return self.shape_attr(node.name)
-        return None
+                return dims(shapes[tensor.index])
+        return structural_shape(self, node, tensor.index)
 
     def shape_attr(self, name: str) -> Shape | None:
         """Returns the attribute `shape` of node `name`, None when absent or of unknown rank."""
         attr = self.attr(name, "shape")
-        return _dims(attr.shape) if attr is not None and not attr.shape.unknown_rank else None
-
-    def _sparse_reshape_shape(self, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
-        if self.op(inputs[2].node) == "Pack":
-            length: int | None = len(self.inputs(inputs[2].node))
-        else:
-            target = self.shape(inputs[2])
-            length = target[0] if target else None
-        return (length,) if index == 1 else (None, length)
+        return dims(attr.shape) if attr is not None and not attr.shape.unknown_rank else None
 
     def variable_shape(self, handle: Tensor) -> Shape | None:
         """Returns the static shape of the variable behind a resource handle, or None."""
@@ -325,7 +316,7 @@ class GraphView:
             return self.shape_attr(node.name)
         if node.op == ARG_OP and "_handle_shapes" in node.attr:
             shapes = node.attr["_handle_shapes"].list.shape
-            return _dims(shapes[0]) if shapes and not shapes[0].unknown_rank else None
+            return dims(shapes[0]) if shapes and not shapes[0].unknown_rank else None
         return None
 
 
@@ -341,10 +332,6 @@ def _decode(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any]:
             return np.full(shape, numbers[0], dtype)
     value: npt.NDArray[Any] = tensor_util.MakeNdarray(proto)
     return value
-
-
-def _dims(shape: tensor_shape_pb2.TensorShapeProto) -> Shape:
-    return tuple(dim.size if dim.size >= 0 else None for dim in shape.dim)
 
 
 def _arg_nodes(definition: function_pb2.FunctionDef) -> Iterator[node_def_pb2.NodeDef]:

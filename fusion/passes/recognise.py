@@ -6,12 +6,23 @@ from dataclasses import dataclass
 
 from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
 from fusion.passes.match import Match, NoMatch, Stage
-from fusion.passes.recognise_ids import Fill, IdSource, match_fill, match_prune, match_source
-from fusion.passes.recognise_output import match_mask, match_tail
+from fusion.passes.recognise_ids import Fill, Prune, match_entries, match_fill, match_prune
+from fusion.passes.recognise_output import Mask, Tail, match_mask, match_tail
 from fusion.passes.recognise_reduction import Reduction, anchors, match_reduction
-from fusion.passes.recognise_table import Table, match_table
+from fusion.passes.recognise_source import Source, match_source
+from fusion.passes.recognise_table import Shard, Table, match_table
 from fusion.passes.shapes import Dim, Vector
-from fusion.passes.spec import IdsSpec, LookupSpec, TableSpec
+from fusion.passes.spec import (
+    BucketsSpec,
+    DenseIds,
+    IdsSpec,
+    LookupSpec,
+    RaggedIds,
+    ShardSpec,
+    SparseIds,
+    TableSpec,
+    WeightsSpec,
+)
 
 _TABLE_OPS = frozenset(
     {ARG_OP, "Placeholder", "VarHandleOp", "ReadVariableOp", "VariableV2", "Variable"}
@@ -40,6 +51,11 @@ class Recognition:
         """Returns the explained nodes whose values vanish, of one stage or of all."""
         return tuple(n for p in self.parts if stage in (None, p.stage) for n in p.nodes)
 
+    @property
+    def is_row_empty(self) -> Tensor | None:
+        """Which rows were filled, a value that others may use; None if none are."""
+        return next((part.is_row_empty for part in self.parts if isinstance(part, Fill)), None)
+
     def front(self) -> tuple[str, ...]:
         """Returns the explained nodes that only compute the lookup's inputs."""
         return tuple(n for p in self.parts for n in p.front)
@@ -62,80 +78,130 @@ def recognise(view: GraphView, anchor: str) -> Recognition:
     if isinstance(reduction, NoMatch):
         return stop(reduction)
     parts.append(reduction)
-    fill = match_fill(view, reduction.fill)
+    table = match_table(view, reduction)
+    if isinstance(table, NoMatch):
+        return stop(table)
+    parts += [table] if table.clip is None else [table, table.clip]
+    entries = match_entries(view, reduction, table)
+    if isinstance(entries, NoMatch):
+        return stop(entries)
+    parts.append(entries)
+    fill = match_fill(view, entries)
     if isinstance(fill, NoMatch):
         return stop(fill)
-    parts.append(fill)
-    prune = match_prune(view, fill)
-    if isinstance(prune, NoMatch):
-        return stop(prune)
-    parts.append(prune)
-    source = match_source(view, fill, prune)
+    parts += [] if fill is None else [fill]
+    prune = None if fill is None else match_prune(view, fill.entries)
+    parts += [] if prune is None else [prune]
+    source = match_source(view, entries if prune is None else prune.entries)
     if isinstance(source, NoMatch):
         return stop(source)
     parts.append(source)
-    table = match_table(view, reduction, fill)
-    if isinstance(table, NoMatch):
-        return stop(table)
-    parts.append(table)
     shape = _result_shape(reduction, source, table)
     mask = match_mask(view, reduction.output, fill, shape)
     if isinstance(mask, NoMatch):
         return stop(mask)
-    if table.shape is None and not mask.present and not _is_variable(view, table.tensor):
-        return stop(NoMatch("the table is not known to be a matrix", table.tensor.node))
+    strange = next((s for s in table.shards if not mask.present and not _is_matrix(view, s)), None)
+    if strange is not None:
+        return stop(NoMatch("the table is not known to be a matrix", strange.tensor.node))
     tail = match_tail(view, mask.output, shape)
     parts += [mask, tail]
-    default_id = None if mask.present else fill.default
-    spec = _spec(view, reduction, fill, source, table, default_id, tail.output)
+    spec = _Specifier(view, reduction, table, fill, prune, source, mask, tail).spec()
     return Recognition(anchor, tuple(parts), spec, None, table.name)
 
 
-def _is_variable(view: GraphView, table: Tensor) -> bool:
-    """Whether the table is a variable or passed in from outside, and so taken for a matrix.
+def _is_matrix(view: GraphView, shard: Shard) -> bool:
+    """Whether the table is a matrix, or comes from a variable or from outside, which count as one.
 
     A mask proves that the rows are vectors, because it has to fit them; without one nothing does.
     """
-    return view.op(view.resolve(table).node) in _TABLE_OPS
+    return shard.shape is not None or view.op(view.resolve(shard.tensor).node) in _TABLE_OPS
 
 
-def _result_shape(reduction: Reduction, source: IdSource, table: Table) -> Vector:
+def _result_shape(reduction: Reduction, source: Source, table: Table) -> Vector:
     """Returns the symbolic [B, D] of the reduced rows: filled rows make it exactly B."""
-    dim = table.shape[1] if table.shape is not None else None
-    return (source.batch, Dim(reduction.output, 1) if dim is None else dim)
+    dims = [shard.shape[1] for shard in table.shards if shard.shape is not None]
+    dim = next((dim for dim in dims if dim is not None), None)
+    output = reduction.output
+    batch = source.batch if source.batch is not None else Dim(output, 0)
+    return (batch, Dim(output, 1) if dim is None else dim)
 
 
-def _spec(
-    view: GraphView,
-    reduction: Reduction,
-    fill: Fill,
-    source: IdSource,
-    table: Table,
-    default_id: int | None,
-    output: Tensor,
-) -> LookupSpec:
-    rows, dim = table.shape if table.shape is not None else (None, None)
-    beside = view.nodes.get(table.gather or table.tensor.node)
-    groups = beside.attr["_class"].list.s if beside is not None and "_class" in beside.attr else ()
-    return LookupSpec(
-        anchor=reduction.output.node,
-        ids=IdsSpec(
-            source.values, source.indices, source.dense_shape, source.flattened, fill.dtype
-        ),
-        table=TableSpec(
-            kind="resource" if table.is_resource else "tensor",
-            tensor=table.tensor,
-            dtype=reduction.dtype,
+@dataclass(frozen=True)
+class _Specifier:
+    """Makes the spec of what the recognisers found."""
+
+    view: GraphView
+    reduction: Reduction
+    table: Table
+    fill: Fill | None
+    prune: Prune | None
+    source: Source
+    mask: Mask
+    tail: Tail
+
+    def spec(self) -> LookupSpec:
+        reduction, source = self.reduction, self.source
+        default_id = None
+        if self.fill is not None and not self.mask.present:
+            default_id = self.fill.default
+        return LookupSpec(
+            anchor=reduction.anchor,
+            ids=self._ids(),
+            dtype=source.entries.dtype,
+            buckets=self._buckets(),
+            weights=self._weights(),
+            table=self._table(),
+            prune=self.prune is not None and self.prune.by_id,
+            fill=self.fill is not None,
+            default_id=default_id,
+            combiner=reduction.combiner,
+            divide_no_nan=reduction.divide_no_nan,
+            output=self.tail.output,
+        )
+
+    def _buckets(self) -> BucketsSpec | None:
+        buckets = self.source.buckets
+        return None if buckets is None else BucketsSpec(buckets.count, buckets.default)
+
+    def _ids(self) -> IdsSpec:
+        source, entries = self.source, self.source.entries
+        if (dense := source.dense) is not None:
+            return DenseIds(dense.ids, dense.dtype, dense.ignored, dense.stride)
+        if entries.indices is not None:
+            return SparseIds(entries.ids, entries.indices, entries.count, source.flattened)
+        assert entries.rows is not None, "entries have indices or rows"
+        return RaggedIds(entries.ids, entries.rows, entries.rows_dtype, entries.count)
+
+    def _weights(self) -> WeightsSpec | None:
+        weights = self.source.entries.weights
+        if weights is None:
+            return None
+        default = 1.0 if self.fill is None else self.fill.default_weight
+        by_weight = self.prune is not None and self.prune.by_weight
+        return WeightsSpec(self.view.resolve(weights), by_weight, default)
+
+    def _table(self) -> TableSpec:
+        table = self.table
+        return TableSpec(
+            shards=tuple(self._shard(shard) for shard in table.shards),
+            strategy=table.strategy,
+            split=table.split,
+            dtype=self.reduction.dtype,
+            max_norm=None if table.clip is None else table.clip.limit,
+            name=table.name,
+        )
+
+    def _shard(self, shard: Shard) -> ShardSpec:
+        rows, dim = shard.shape if shard.shape is not None else (None, None)
+        beside = self.view.nodes.get(shard.gather or shard.tensor.node)
+        has_group = beside is not None and "_class" in beside.attr
+        groups = beside.attr["_class"].list.s if beside is not None and has_group else ()
+        return ShardSpec(
+            kind="resource" if shard.is_resource else "tensor",
+            tensor=shard.tensor,
             rows=rows,
             dim=dim,
-            gather=table.gather,
+            gather=shard.gather,
             device=beside.device if beside is not None else "",
             colocation=tuple(group.decode() for group in groups),
-            name=table.name,
-        ),
-        prune=True,
-        fill=True,
-        default_id=default_id,
-        combiner=reduction.combiner,
-        output=output,
-    )
+        )

@@ -11,10 +11,6 @@ from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_ids import Fill
 from fusion.passes.shapes import Element, ShapeMath, Vector
 
-_SHAPE_OPS = frozenset(
-    {"Shape", "Slice", "StridedSlice", "Pack", "ConcatV2", "Cast", "Prod", "GatherV2", "Identity"}
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Mask(Match):
@@ -35,14 +31,16 @@ class Tail(Match):
     output: Tensor
 
 
-def match_mask(view: GraphView, reduced: Tensor, fill: Fill, shape: Vector) -> Mask | NoMatch:
+def match_mask(
+    view: GraphView, reduced: Tensor, fill: Fill | None, shape: Vector
+) -> Mask | NoMatch:
     """Explains `select(tile(is_row_empty), zeros, reduced)`, if a select reads the reduced rows.
 
     Args:
         shape: the symbolic [B, D] of `reduced`.
     """
     selects = [use for use in view.tensor_uses(reduced) if view.op(use.node).startswith("Select")]
-    if not selects:
+    if fill is None or not selects:
         return Mask(stage=Stage.OUTPUT, nodes=(), present=False, output=reduced)
     select = selects[0].node
     condition, zeros, kept = view.inputs(select)
@@ -103,7 +101,7 @@ def _match_condition(
         math = ShapeMath(view, {reduced: shape})
         if math.vector(multiples) != (1, shape[1]):
             return NoMatch("the mask of empty rows is not tiled to the width of a row", source.node)
-        nodes += (source.node, *view.aliases(column), *_derived(view, multiples, {reduced}))
+        nodes += (source.node, *view.aliases(column), *math.derived(multiples, {reduced}))
         source = view.resolve(column)
     elif view.op(select) != "SelectV2":
         return NoMatch("the mask of empty rows is not tiled", source.node)
@@ -140,10 +138,11 @@ def _identity_reshape(
         if use.position != 0 or view.op(use.node) != "Reshape":
             continue
         target = view.inputs(use.node)[1]
-        vector = ShapeMath(view, known).vector(target)
+        math = ShapeMath(view, known)
+        vector = math.vector(target)
         if vector is None or not _same_shape(vector, shape):
             continue
-        derived = _derived(view, target, {result})
+        derived = math.derived(target, {result})
         inside = {use.node, *derived}
         lookers = [result.node, *derived]
         if any(other.node not in inside for node in lookers for other in view.uses(node)):
@@ -159,25 +158,3 @@ def _same_shape(vector: Vector, shape: tuple[Element, ...]) -> bool:
         return True
     width = shape[1]
     return vector == (-1, width) and isinstance(width, int) and width > 0
-
-
-def _derived(view: GraphView, tensor: Tensor, roots: set[Tensor]) -> tuple[str, ...]:
-    """Returns the shape-computing nodes between `tensor` and the shapes of `roots`."""
-    depends: dict[str, bool] = {}
-
-    def visit(name: str) -> bool:
-        if name in depends:
-            return depends[name]
-        depends[name] = False
-        if view.op(name) not in _SHAPE_OPS:
-            return False
-        if view.op(name) == "Shape":
-            depends[name] = view.resolve(view.inputs(name)[0]) in roots
-        else:
-            # A list, not a generator: every input is visited.
-            found = [visit(tensor.node) for tensor in view.inputs(name)]
-            depends[name] = any(found)
-        return depends[name]
-
-    visit(tensor.node)
-    return tuple(name for name, yes in depends.items() if yes)

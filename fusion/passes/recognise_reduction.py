@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.idioms import is_row_gather, pass_casts
 from fusion.passes.match import Match, NoMatch, Stage
+from fusion.passes.shapes import Dim, ShapeMath
 
 COMBINERS = {"SparseSegmentSum": "sum", "SparseSegmentMean": "mean", "SparseSegmentSqrtN": "sqrtn"}
 _COUNTED = frozenset(f"{op}WithNumSegments" for op in COMBINERS)
 _WEIGHTED = "SegmentSum"
-_TABLE_DTYPES = (
-    types_pb2.DT_HALF,
-    types_pb2.DT_BFLOAT16,
-    types_pb2.DT_FLOAT,
-    types_pb2.DT_DOUBLE,
-)
-_INTEGERS = (types_pb2.DT_INT32, types_pb2.DT_INT64)
+_QUOTIENTS = frozenset({"DivNoNan", "RealDiv", "Div"})
+_HALF_DTYPES = (types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)
+_TABLE_DTYPES = (*_HALF_DTYPES, types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
+
+ANCHORS = frozenset({*COMBINERS, *_COUNTED, _WEIGHTED})
+"""The ops that lookups are recognised from."""
 
 ANCHORS = frozenset({*COMBINERS, *_COUNTED, _WEIGHTED})
 """The ops that lookups are recognised from."""
@@ -29,18 +31,26 @@ class Reduction(Match):
     """A segment reduction of gathered rows.
 
     Attributes:
+        anchor: the reduction's node.
         combiner: sum, mean or sqrtn.
         rows: the matrix whose rows are reduced: a table, or the unique rows of one.
         positions: for each entry, the row of `rows` that it means.
-        fill: the SparseFillEmptyRows node whose row numbers are the segment ids.
+        segments: for each entry, the row of the result.
+        segments_dtype: DataType of `segments`.
+        weights: for each entry, its weight; None without weights.
+        divide_no_nan: whether a divisor of 0 gives 0, as in DivNoNan.
         output: the reduced rows, [B, D].
         dtype: DataType of the rows.
     """
 
+    anchor: str
     combiner: str
     rows: Tensor
     positions: Tensor
-    fill: str
+    segments: Tensor
+    segments_dtype: int
+    weights: Tensor | None
+    divide_no_nan: bool
     output: Tensor
     dtype: int
 
@@ -59,85 +69,243 @@ def anchors(view: GraphView) -> tuple[str, ...]:
 
 
 def match_reduction(view: GraphView, anchor: str) -> Reduction | NoMatch:
-    """Explains the segment reduction and its segment ids."""
+    """Explains the segment reduction: of rows, or of rows times weights."""
     op = view.op(anchor)
     if op in _COUNTED:
         return NoMatch("the number of rows is given as an argument", anchor)
-    if op == _WEIGHTED:
-        return _refuse_segment_sum(view, anchor)
     dtype = view.type_attr(anchor, "T")
     if dtype not in _TABLE_DTYPES:
         name = types_pb2.DataType.Name(dtype).removeprefix("DT_").lower()
         return NoMatch(f"tables of dtype {name} are not fused", anchor)
+    if op == _WEIGHTED:
+        return _match_weighted(view, anchor, dtype)
     rows, positions, segments = view.inputs(anchor)
-    column = _match_row_numbers(view, segments)
-    if isinstance(column, NoMatch):
-        return column
-    fill, nodes = column
+    segments, passed = pass_casts(view, segments)
+    segments_dtype = _before_casts(view, passed, view.type_attr(anchor, "Tsegmentids"))
     return Reduction(
         stage=Stage.OUTPUT,
-        nodes=(anchor, *nodes),
+        anchor=anchor,
+        nodes=(anchor, *passed),
         combiner=COMBINERS[op],
         rows=rows,
         positions=positions,
-        fill=fill,
+        segments=segments,
+        segments_dtype=segments_dtype,
+        weights=None,
+        divide_no_nan=True,
         output=Tensor(anchor),
         dtype=dtype,
     )
 
 
-def _match_row_numbers(view: GraphView, segments: Tensor) -> tuple[str, tuple[str, ...]] | NoMatch:
-    """Explains segment ids as column 0 of a SparseFillEmptyRows' indices, maybe cast to int32."""
-    nodes = view.aliases(segments)
-    segments = view.resolve(segments)
-    if view.op(segments.node) == "Cast" and _between_integers(view, segments.node):
-        inner = view.inputs(segments.node)[0]
-        nodes += (segments.node, *view.aliases(inner))
-        segments = view.resolve(inner)
-    if view.op(segments.node) == "RaggedFillEmptyRows":
-        return NoMatch("the ids are a RaggedTensor", segments.node)
-    if view.op(segments.node) != "StridedSlice":
-        return NoMatch("the segment ids are not the row numbers of a SparseTensor", segments.node)
-    if not _takes_first_column(view, segments.node):
-        return NoMatch("the segment ids are not column 0 of the indices", segments.node)
-    indices = view.inputs(segments.node)[0]
-    nodes += (segments.node, *view.aliases(indices))
-    source = view.resolve(indices)
-    if view.op(source.node) != "SparseFillEmptyRows" or source.index != 0:
-        return NoMatch("empty rows are not filled: the result has max(row) + 1 rows", source.node)
-    return source.node, nodes
+def _before_casts(view: GraphView, passed: tuple[str, ...], dtype: int) -> int:
+    """Returns the DataType of a tensor behind the nodes `passed`, given that in front of them."""
+    casts = [name for name in passed if view.op(name) == "Cast"]
+    return view.type_attr(casts[-1], "SrcT") if casts else dtype
 
 
-def _between_integers(view: GraphView, cast: str) -> bool:
-    return all(view.type_attr(cast, key) in _INTEGERS for key in ("SrcT", "DstT"))
+@dataclass(frozen=True)
+class _Product:
+    """`rows[positions] * weights[:, newaxis]`.
+
+    Attributes:
+        column: the weights as a column [m, 1].
+        dtype: DataType of the rows; half types are cast to float32 before they are multiplied.
+    """
+
+    rows: Tensor
+    positions: Tensor
+    column: Tensor
+    weights: Tensor
+    dtype: int
+    nodes: tuple[str, ...]
 
 
-def _takes_first_column(view: GraphView, name: str) -> bool:
-    """Whether a StridedSlice of a matrix means `[:, 0]`."""
-    bounds = [view.constant(bound) for bound in view.inputs(name)[1:]]
-    if any(bound is None or bound.shape != (2,) for bound in bounds):
-        return False
-    begin, _, strides = (bound for bound in bounds if bound is not None)
-    masks = {
-        key: view.int_attr(name, f"{key}_mask")
-        for key in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
-    }
-    all_rows = bool(masks["begin"] & 1 and masks["end"] & 1) and strides[0] == 1
-    one_column = masks["shrink_axis"] == 2 and not masks["begin"] & 2 and begin[1] == 0
-    return (
-        all_rows
-        and one_column
-        and strides[1] == 1
-        and not masks["ellipsis"]
-        and not masks["new_axis"]
+def _match_weighted(view: GraphView, anchor: str, dtype: int) -> Reduction | NoMatch:
+    data, numbers = view.inputs(anchor)
+    product = _match_product(view, data, dtype)
+    if isinstance(product, NoMatch):
+        return product
+    segments, passed = pass_casts(view, numbers)
+    segments_dtype = _before_casts(view, passed, view.type_attr(anchor, "Tindices"))
+    nodes = (anchor, *product.nodes, *passed)
+    combiner, no_nan, output = "sum", True, Tensor(anchor)
+    quotient = _match_quotient(view, anchor, product.column, segments)
+    if quotient is not None:
+        combiner, no_nan = quotient.combiner, quotient.no_nan
+        output = Tensor(quotient.node)
+        nodes += (quotient.node, *quotient.nodes)
+    if product.dtype != dtype:
+        narrowed = _narrowed(view, output, product.dtype)
+        if narrowed is None:
+            return NoMatch("the result of half types is not cast back to them", output.node)
+        output = Tensor(narrowed)
+        nodes += (narrowed,)
+    return Reduction(
+        stage=Stage.OUTPUT,
+        anchor=anchor,
+        nodes=tuple(dict.fromkeys(nodes)),
+        combiner=combiner,
+        rows=product.rows,
+        positions=product.positions,
+        segments=segments,
+        segments_dtype=segments_dtype,
+        weights=product.weights,
+        divide_no_nan=no_nan,
+        output=output,
+        dtype=product.dtype,
     )
 
 
-def _refuse_segment_sum(view: GraphView, anchor: str) -> NoMatch:
-    data = view.resolve(view.inputs(anchor)[0])
-    if view.op(data.node) == "Mul":
-        return NoMatch("the lookup is weighted", data.node)
-    return NoMatch("the segment sum does not reduce looked-up rows", data.node)
+def _narrowed(view: GraphView, tensor: Tensor, dtype: int) -> str | None:
+    """Returns the node that casts the tensor back to a half type, if all its users see that."""
+    users = {use.node for use in view.tensor_uses(tensor)}
+    casts = [name for name in users if view.op(name) == "Cast"]
+    if len(users) != 1 or len(casts) != 1 or view.type_attr(casts[0], "DstT") != dtype:
+        return None
+    return casts[0]
+
+
+def _match_product(view: GraphView, data: Tensor, dtype: int) -> _Product | NoMatch:
+    product = view.resolve(data)
+    if view.op(product.node) != "Mul":
+        return NoMatch("the segment sum does not reduce looked-up rows", product.node)
+    operands = view.inputs(product.node)
+    for gathered, column in (operands, operands[::-1]):
+        rows, row_dtype, casts = _pass_widening(view, gathered, dtype)
+        if not is_row_gather(view, rows.node):
+            continue
+        found = _match_column(view, column)
+        if isinstance(found, NoMatch):
+            return found
+        weights, weight_dtype, more = _pass_widening(view, found[0], dtype)
+        if weight_dtype != row_dtype:
+            return NoMatch("the weights are of another dtype than the table", weights.node)
+        table, positions = view.inputs(rows.node)[:2]
+        nodes = (product.node, rows.node, *view.aliases(data), *casts, *found[1], *more)
+        return _Product(table, positions, view.resolve(column), weights, row_dtype, nodes)
+    return NoMatch("the segment sum does not reduce looked-up rows", product.node)
+
+
+def _pass_widening(
+    view: GraphView, tensor: Tensor, dtype: int
+) -> tuple[Tensor, int, tuple[str, ...]]:
+    """Passes a cast of a half type to float32: the tensor behind it, its dtype, what was passed."""
+    passed = view.aliases(tensor)
+    tensor = view.resolve(tensor)
+    if view.op(tensor.node) != "Cast" or view.controls(tensor.node):
+        return tensor, dtype, passed
+    source = view.type_attr(tensor.node, "SrcT")
+    if source not in _HALF_DTYPES or dtype != types_pb2.DT_FLOAT:
+        return tensor, dtype, passed
+    inner = view.inputs(tensor.node)[0]
+    return view.resolve(inner), source, (*passed, tensor.node, *view.aliases(inner))
+
+
+def _match_column(view: GraphView, column: Tensor) -> tuple[Tensor, tuple[str, ...]] | NoMatch:
+    """Explains [m, 1] weights as a vector made a column: the vector, and the nodes between."""
+    source = view.resolve(column)
+    op = view.op(source.node)
+    if op not in ("Reshape", "ExpandDims"):
+        return NoMatch("the weights are not a column of the entries' weights", source.node)
+    vector, target = view.inputs(source.node)
+    shape = view.shape(vector)
+    if shape is None or len(shape) != 1:
+        return NoMatch("the weights are not known to be a vector", vector.node)
+    if op == "Reshape":
+        math = ShapeMath(view)
+        wanted = math.vector(target)
+        resolved = view.resolve(vector)
+        length = Dim(resolved, 0) if shape[0] is None else shape[0]
+        if wanted is None or len(wanted) != 2 or wanted[0] not in (-1, length) or wanted[1] != 1:
+            return NoMatch("the weights are not a column of the entries' weights", source.node)
+        derived = math.derived(target, {resolved})
+    else:
+        axis = view.constant(target)
+        if axis is None or axis.size != 1 or int(axis.reshape(())) not in (1, -1):
+            return NoMatch("the weights are not a column of the entries' weights", source.node)
+        derived = ()
+    nodes = (source.node, *view.aliases(column), *view.aliases(vector), *derived)
+    return view.resolve(vector), nodes
+
+
+@dataclass(frozen=True)
+class _Quotient:
+    """`reduced / divisor`, where the divisor is what the combiner asks for.
+
+    Attributes:
+        node: the division.
+        no_nan: whether a divisor of 0 gives 0.
+        nodes: the nodes of the divisor.
+    """
+
+    node: str
+    combiner: str
+    no_nan: bool
+    nodes: tuple[str, ...]
+
+
+def _match_quotient(
+    view: GraphView, anchor: str, column: Tensor, segments: Tensor
+) -> _Quotient | None:
+    """Finds the division that makes a mean or sqrtn of the weighted sum `anchor`."""
+    for use in view.tensor_uses(Tensor(anchor)):
+        op = view.op(use.node)
+        if op in _QUOTIENTS and use.position == 0:
+            divisor = view.inputs(use.node)[1]
+            inverse = False
+        elif op == "Mul":
+            # Grappler turns x / sqrt(y) into x * rsqrt(y).
+            divisor = view.inputs(use.node)[1 - use.position]
+            inverse = True
+        else:
+            continue
+        found = _match_divisor(view, divisor, inverse, column, segments)
+        if found is not None:
+            combiner, nodes = found
+            return _Quotient(use.node, combiner, op == "DivNoNan", nodes)
+    return None
+
+
+def _match_divisor(
+    view: GraphView, divisor: Tensor, inverse: bool, column: Tensor, segments: Tensor
+) -> tuple[str, tuple[str, ...]] | None:
+    source = view.resolve(divisor)
+    nodes = (*view.aliases(divisor), source.node)
+    is_root = view.op(source.node) == ("Rsqrt" if inverse else "Sqrt")
+    if inverse and not is_root:
+        return None
+    if is_root:
+        inner = view.inputs(source.node)[0]
+        nodes += view.aliases(inner)
+        source = view.resolve(inner)
+        nodes += (source.node,)
+    if view.op(source.node) != _WEIGHTED:
+        return None
+    summed, numbers = view.inputs(source.node)
+    numbers, passed = pass_casts(view, numbers)
+    if numbers != segments:
+        return None
+    nodes += (*passed, *view.aliases(summed))
+    terms = view.resolve(summed)
+    if not is_root:
+        return ("mean", nodes) if terms == column else None
+    if not _is_square(view, terms, column):
+        return None
+    passed = tuple(name for operand in view.inputs(terms.node) for name in view.aliases(operand))
+    return "sqrtn", (*nodes, terms.node, *passed)
+
+
+def _is_square(view: GraphView, tensor: Tensor, of: Tensor) -> bool:
+    op, inputs = view.op(tensor.node), view.inputs(tensor.node)
+    if op == "Square":
+        return view.resolve(inputs[0]) == of
+    if op == "Mul":
+        return all(view.resolve(operand) == of for operand in inputs)
+    if op != "Pow" or view.resolve(inputs[0]) != of:
+        return False
+    power = view.constant(inputs[1])
+    return power is not None and power.ndim == 0 and bool(np.asarray(power, np.float64) == 2)
 
 
 def _is_divisor(view: GraphView, name: str) -> bool:
@@ -149,12 +317,13 @@ def _is_divisor(view: GraphView, name: str) -> bool:
         divisor = uses[0].node
         uses = view.uses(divisor)
     # Grappler turns x / sqrt(y) into x * rsqrt(y).
-    quotients = ("Mul",) if view.op(divisor) == "Rsqrt" else ("DivNoNan", "RealDiv", "Div")
+    quotients = {"Mul"} if view.op(divisor) == "Rsqrt" else _QUOTIENTS
     for use in uses:
-        if view.op(use.node) in quotients and (use.position == 1 or quotients == ("Mul",)):
+        if view.op(use.node) in quotients and (use.position == 1 or "Mul" in quotients):
             operands = [view.resolve(operand).node for operand in view.inputs(use.node)]
             others = [node for node in operands if node not in (name, divisor)]
             for other in others:
                 if view.op(other) == _WEIGHTED:
-                    return view.inputs(other)[1] == view.inputs(name)[1]
+                    mine, theirs = (pass_casts(view, view.inputs(n)[1])[0] for n in (name, other))
+                    return mine == theirs
     return False

@@ -1,98 +1,133 @@
-"""The table side of a lookup: which matrix the ids index, and how its rows are read."""
+"""The table side of a lookup: which matrices the ids index, and how their rows are read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fusion.passes.graph_view import ARG_OP, GraphView, Shape, Tensor
+from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
+from fusion.passes.idioms import is_row_gather
 from fusion.passes.match import Match, NoMatch, Stage
-from fusion.passes.recognise_ids import Fill
+from fusion.passes.recognise_clip import Clip, match_clip
+from fusion.passes.recognise_partition import match_partition
 from fusion.passes.recognise_reduction import Reduction
-from fusion.passes.row_gather import is_row_gather
-
-_STITCHES = frozenset({"ParallelDynamicStitch", "DynamicStitch"})
-_CLIPPED = frozenset({"RealDiv", "Div", "DivNoNan", "Mul", "Select", "SelectV2"})
+from fusion.passes.static_shapes import Shape
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table(Match):
-    """A single table.
+@dataclass(frozen=True)
+class Shard:
+    """A matrix, or the rows of a partitioned one that it holds.
 
     Attributes:
         tensor: the resource handle or the matrix.
         is_resource: which of the two.
         gather: the node that reads the rows; "" when the reduction reads the matrix itself.
-        unique: the Unique node in front of the gather; "" in the fast form.
         shape: static [rows, D], or None.
-        name: for people.
     """
 
     tensor: Tensor
     is_resource: bool
     gather: str
-    unique: str
     shape: Shape | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Match):
+    """The table of a lookup.
+
+    Attributes:
+        ids: the id of each entry.
+        shards: the table, in one or more matrices.
+        strategy: how rows are split over several shards: div or mod; "" for one.
+        split: the rows of each shard that div counts on; () otherwise.
+        clip: what max_norm makes of the rows, None without it.
+        name: for people.
+    """
+
+    ids: Tensor
+    shards: tuple[Shard, ...]
+    strategy: str
+    split: tuple[int, ...]
+    clip: Clip | None
     name: str
 
 
-def match_table(view: GraphView, reduction: Reduction, fill: Fill) -> Table | NoMatch:
+def match_table(view: GraphView, reduction: Reduction) -> Table | NoMatch:
     """Explains the reduced rows as `table[unique ids]` or as the table itself."""
     positions = view.resolve(reduction.positions)
-    found = (
-        _match_fast(view, reduction)
-        if positions == fill.ids
-        else _match_classic(view, reduction, fill, positions)
-    )
+    if view.op(positions.node) == "Unique" and positions.index == 1:
+        found = _match_classic(view, reduction, positions.node)
+    else:
+        found = _match_fast(view, reduction, positions)
     if isinstance(found, NoMatch):
         return found
-    if found.shape is not None and len(found.shape) != 2:
-        return NoMatch(f"the table has {len(found.shape)} dimensions, not 2", found.tensor.node)
+    for shard in found.shards:
+        if shard.shape is not None and len(shard.shape) != 2:
+            dimensions = len(shard.shape)
+            return NoMatch(f"the table has {dimensions} dimensions, not 2", shard.tensor.node)
     return found
 
 
-def _match_fast(view: GraphView, reduction: Reduction) -> Table:
+def _match_fast(view: GraphView, reduction: Reduction, ids: Tensor) -> Table:
+    rows = reduction.rows
     return Table(
         stage=Stage.ROWS,
         nodes=view.aliases(reduction.positions),
-        tensor=reduction.rows,
-        is_resource=False,
-        gather="",
-        unique="",
-        shape=view.shape(reduction.rows),
-        name=_table_name(view, reduction.rows, reduction),
+        ids=ids,
+        shards=(Shard(rows, False, "", view.shape(rows)),),
+        strategy="",
+        split=(),
+        clip=None,
+        name=_table_name(view, rows, reduction),
     )
 
 
-def _match_classic(
-    view: GraphView, reduction: Reduction, fill: Fill, positions: Tensor
-) -> Table | NoMatch:
-    if view.op(positions.node) != "Unique" or positions.index != 1:
-        return NoMatch("the rows are not selected by the filled ids", positions.node)
-    unique = positions.node
+def _match_classic(view: GraphView, reduction: Reduction, unique: str) -> Table | NoMatch:
     ids = view.inputs(unique)[0]
-    if view.resolve(ids) != fill.ids:
-        return NoMatch("the unique ids are not those of the filled rows", unique)
-    rows = view.resolve(reduction.rows)
-    op = view.op(rows.node)
-    is_resource = op == "ResourceGather"
-    if not is_resource and not is_row_gather(view, rows.node):
-        return _refuse_rows(view, rows)
-    if is_resource and view.int_attr(rows.node, "batch_dims"):
-        return NoMatch("the gather has batch dimensions", rows.node)
-    table, keys = view.inputs(rows.node)[:2]
-    if view.resolve(keys) != Tensor(unique, 0):
-        return NoMatch("the gathered ids are not the unique ids of this lookup", rows.node)
-    passed = (*view.aliases(reduction.rows), *view.aliases(keys), *view.aliases(ids))
+    nodes = (unique, *view.aliases(reduction.positions), *view.aliases(ids))
+    clip = match_clip(view, reduction.rows)
+    if isinstance(clip, NoMatch):
+        return clip
+    rows = reduction.rows if clip is None else clip.rows
+    keys = Tensor(unique, 0)
+    partition = match_partition(view, rows, keys)
+    if isinstance(partition, NoMatch):
+        return partition
+    if partition is None:
+        gathered = {view.resolve(rows): keys}
+        nodes += view.aliases(rows)
+    else:
+        gathered = dict(zip(partition.gathered, partition.keys, strict=True))
+        nodes += partition.nodes
+    shards = []
+    for tensor, read in gathered.items():
+        shard = _match_shard(view, tensor, read)
+        if isinstance(shard, NoMatch):
+            return shard
+        shards.append(shard)
+        nodes += (shard.gather, *view.aliases(view.inputs(shard.gather)[1]))
     return Table(
         stage=Stage.ROWS,
-        nodes=(rows.node, unique, *view.aliases(reduction.positions), *passed),
-        tensor=table,
-        is_resource=is_resource,
-        gather=rows.node,
-        unique=unique,
-        shape=_table_shape(view, table, rows, is_resource),
-        name=_table_name(view, table, reduction),
+        nodes=tuple(dict.fromkeys(nodes)),
+        ids=view.resolve(ids),
+        shards=tuple(shards),
+        strategy="" if partition is None else partition.strategy,
+        split=() if partition is None else partition.split,
+        clip=clip if clip is None else replace(clip, rows=view.resolve(rows)),
+        name=_table_name(view, shards[0].tensor, reduction, is_part=len(shards) > 1),
     )
+
+
+def _match_shard(view: GraphView, rows: Tensor, keys: Tensor) -> Shard | NoMatch:
+    """Explains `rows` as a gather of the rows `keys` of a matrix."""
+    is_resource = view.op(rows.node) == "ResourceGather"
+    if not is_resource and not is_row_gather(view, rows.node):
+        return NoMatch("the rows do not come from a gather", rows.node)
+    if is_resource and view.int_attr(rows.node, "batch_dims"):
+        return NoMatch("the gather has batch dimensions", rows.node)
+    table, read = view.inputs(rows.node)[:2]
+    if view.resolve(read) != keys:
+        return NoMatch("the gathered ids are not the unique ids of this lookup", rows.node)
+    return Shard(table, is_resource, rows.node, _table_shape(view, table, rows, is_resource))
 
 
 def _table_shape(view: GraphView, table: Tensor, rows: Tensor, is_resource: bool) -> Shape | None:
@@ -102,18 +137,7 @@ def _table_shape(view: GraphView, table: Tensor, rows: Tensor, is_resource: bool
     return known
 
 
-def _refuse_rows(view: GraphView, rows: Tensor) -> NoMatch:
-    op = view.op(rows.node)
-    if op == "Reshape" and view.op(view.resolve(view.inputs(rows.node)[0]).node) in _STITCHES:
-        op = "DynamicStitch"
-    if op in _STITCHES:
-        return NoMatch("the table is partitioned", rows.node)
-    if op in _CLIPPED:
-        return NoMatch("the rows are changed before they are reduced, e.g. by max_norm", rows.node)
-    return NoMatch("the rows do not come from a gather", rows.node)
-
-
-def _table_name(view: GraphView, table: Tensor, reduction: Reduction) -> str:
+def _table_name(view: GraphView, table: Tensor, reduction: Reduction, is_part: bool = False) -> str:
     """Returns the variable's name where it can be seen, else the scope of the lookup.
 
     A function does not know what its caller passes in; there the scope tells people more than the
@@ -126,5 +150,5 @@ def _table_name(view: GraphView, table: Tensor, reduction: Reduction) -> str:
         return reduction.output.node.removesuffix("/embedding_lookup_sparse")
     if view.op(source) == "VarHandleOp":
         shared = view.attr(source, "shared_name")
-        return shared.s.decode() if shared is not None and shared.s else source
-    return source
+        source = shared.s.decode() if shared is not None and shared.s else source
+    return source.removesuffix("/part_0") if is_part else source

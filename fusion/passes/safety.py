@@ -68,9 +68,11 @@ def _check_uses(
             return NoMatch(_NAMED_OUTSIDE, name)
         staying = vanishing if name in heavy else known
         for use in view.uses(name):
+            if use.tensor == one.is_row_empty:
+                continue  # the emitted op has the same flags
             if use.position < 0:
                 return NoMatch("a value inside the lookup is returned by the function", name)
-            if use.node not in staying and use.node not in vanishing:
+            if use.node not in staying and use.node not in vanishing and view.is_live(use.node):
                 return NoMatch(
                     f"a value inside the lookup is also used by {use.node} ({view.op(use.node)})",
                     name,

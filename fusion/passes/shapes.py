@@ -10,10 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fusion.passes.graph_view import GraphView, Tensor
-from fusion.passes.row_gather import is_row_gather
+from fusion.passes.idioms import is_row_gather, pass_casts
 
 _LONGEST = 16
-_INTEGERS = (3, 9)  # DT_INT32, DT_INT64
+_DEEPEST = 24
+_MEASURES = frozenset({"Shape", "Rank", "Size"})
+_ARITHMETIC = frozenset({"Sub", "Add", "AddV2", "Mul"})
+_SHAPE_OPS = (
+    _MEASURES
+    | _ARITHMETIC
+    | {"Slice", "StridedSlice", "Pack", "ConcatV2", "Cast", "Prod", "GatherV2", "Identity"}
+    | {"ExpandDims", "Fill"}
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ class ShapeMath:
     view: GraphView
     known: dict[Tensor, Vector] = field(default_factory=dict)
 
-    def vector(self, tensor: Tensor, depth: int = 24) -> Vector | None:
+    def vector(self, tensor: Tensor, depth: int = _DEEPEST) -> Vector | None:
         """Returns the elements of a 1-D integer tensor, or None when its length is unknown."""
         tensor = self._value(tensor)
         computed = self._computed_vector(tensor, depth) if depth else None
@@ -65,7 +73,7 @@ class ShapeMath:
             return None
         return tuple(Item(tensor, i) for i in range(shape[0]))
 
-    def scalar(self, tensor: Tensor, depth: int = 24) -> Element | None:
+    def scalar(self, tensor: Tensor, depth: int = _DEEPEST) -> Element | None:
         """Returns the value of a 0-D integer tensor, or None when no rule explains it."""
         tensor = self._value(tensor)
         if not depth:
@@ -81,7 +89,18 @@ class ShapeMath:
         if op == "StridedSlice":
             picked = self._strided(tensor.node, depth)
             return picked if not isinstance(picked, tuple) else None
+        if op in _MEASURES - {"Shape"}:
+            return self._measure(op, inputs[0])
+        if op in _ARITHMETIC:
+            left, right = (self.scalar(operand, depth - 1) for operand in inputs)
+            return _calculate(op, left, right)
         return None
+
+    def _measure(self, op: str, tensor: Tensor) -> Element | None:
+        shape = self.shape_of(tensor)
+        if shape is None:
+            return None
+        return len(shape) if op == "Rank" else product(shape)
 
     def shape_of(self, tensor: Tensor) -> Vector | None:
         """Returns the elements of `tf.shape(tensor)`, or None when the rank is unknown."""
@@ -93,17 +112,30 @@ class ShapeMath:
             return None
         return tuple(Dim(tensor, i) if size is None else size for i, size in enumerate(shape))
 
+    def derived(self, tensor: Tensor, roots: set[Tensor]) -> tuple[str, ...]:
+        """Returns the shape-computing nodes between `tensor` and the shapes of `roots`."""
+        depends: dict[str, bool] = {}
+
+        def visit(name: str, depth: int) -> bool:
+            if name in depends:
+                return depends[name]
+            depends[name] = False
+            if not depth or self.view.op(name) not in _SHAPE_OPS:
+                return False
+            inputs = self.view.inputs(name)
+            if self.view.op(name) in _MEASURES:
+                depends[name] = self.view.resolve(inputs[0]) in roots
+            else:
+                found = [visit(operand.node, depth - 1) for operand in inputs]
+                depends[name] = any(found)
+            return depends[name]
+
+        visit(tensor.node, _DEEPEST)
+        return tuple(name for name, yes in depends.items() if yes)
+
     def _value(self, tensor: Tensor) -> Tensor:
         """Passes aliases and casts between integer types."""
-        while True:
-            tensor = self.view.resolve(tensor)
-            if self.view.op(tensor.node) != "Cast":
-                return tensor
-            if self.view.type_attr(tensor.node, "SrcT") not in _INTEGERS:
-                return tensor
-            if self.view.type_attr(tensor.node, "DstT") not in _INTEGERS:
-                return tensor
-            tensor = self.view.inputs(tensor.node)[0]
+        return pass_casts(self.view, tensor)[0]
 
     def _computed_vector(self, tensor: Tensor, depth: int) -> Vector | None:
         view, name = self.view, tensor.node
@@ -118,6 +150,13 @@ class ShapeMath:
             return found if len(found) == len(parts) else None
         if op == "ConcatV2":
             return self._concatenated(inputs, depth)
+        if op == "ExpandDims":
+            # Of a number; what is expanded otherwise has more than one dimension.
+            number, axis = self.scalar(inputs[0], depth - 1), self.view.constant(inputs[1])
+            is_first = axis is not None and axis.size == 1 and int(axis.reshape(())) in (0, -1)
+            return (number,) if number is not None and is_first else None
+        if op == "Fill":
+            return self._filled(inputs, depth)
         if op == "Slice":
             return self._sliced(inputs, depth)
         if op == "StridedSlice":
@@ -144,6 +183,14 @@ class ShapeMath:
                 return None
             joined += piece
         return joined
+
+    def _filled(self, inputs: tuple[Tensor, ...], depth: int) -> Vector | None:
+        shape = self.vector(inputs[0], depth - 1)
+        value = self.scalar(inputs[1], depth - 1)
+        if shape is None or value is None or len(shape) != 1:
+            return None
+        count = shape[0]
+        return (value,) * count if isinstance(count, int) and 0 <= count <= _LONGEST else None
 
     def _sliced(self, inputs: tuple[Tensor, ...], depth: int) -> Vector | None:
         source = self.vector(inputs[0], depth - 1)
@@ -189,20 +236,7 @@ class ShapeMath:
         ):
             return None
         keep = self.view.attr(name, "keep_dims")
-        if keep is not None and keep.b:
-            return None
-        number = 1
-        symbols: list[Element] = []
-        for factor in factors:
-            if isinstance(factor, int):
-                number *= factor
-            else:
-                symbols.append(factor)
-        if not symbols:
-            return number
-        if number != 1:
-            symbols.append(number)
-        return symbols[0] if len(symbols) == 1 else Product(tuple(symbols))
+        return None if keep is not None and keep.b else product(factors)
 
     def _element(self, source: Tensor, index: Element | None, depth: int) -> Element | None:
         elements = self.vector(source, depth - 1)
@@ -213,3 +247,51 @@ class ShapeMath:
     def _is_zero(self, tensor: Tensor) -> bool:
         value = self.view.constant(tensor)
         return value is not None and value.ndim == 0 and int(value) == 0
+
+
+def is_flat_already(view: GraphView, name: str) -> bool:
+    """Whether the node is a Reshape of a vector to a vector, which changes nothing."""
+    if view.op(name) != "Reshape" or view.controls(name):
+        return False
+    before, target = view.inputs(name)
+    math = ShapeMath(view)
+    given, wanted = math.shape_of(before), math.vector(target)
+    if given is None or wanted is None or len(given) != 1 or len(wanted) != 1:
+        return False
+    return wanted[0] in (-1, given[0])
+
+
+def pass_flat(view: GraphView, tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+    """Passes aliases and reshapes of vectors to vectors, as in tf.boolean_mask."""
+    passed = view.aliases(tensor)
+    tensor = view.resolve(tensor)
+    while is_flat_already(view, tensor.node):
+        inner, target = view.inputs(tensor.node)
+        derived = ShapeMath(view).derived(target, {view.resolve(inner)})
+        passed += (tensor.node, *view.aliases(inner), *derived)
+        tensor = view.resolve(inner)
+    return tensor, passed
+
+
+def product(factors: Vector) -> Element:
+    """The product in its normal form: numbers multiplied and last, 1 left out."""
+    number = 1
+    symbols: list[Element] = []
+    for factor in factors:
+        if isinstance(factor, int):
+            number *= factor
+        else:
+            symbols.append(factor)
+    if not symbols:
+        return number
+    if number != 1:
+        symbols.append(number)
+    return symbols[0] if len(symbols) == 1 else Product(tuple(symbols))
+
+
+def _calculate(op: str, left: Element | None, right: Element | None) -> int | None:
+    if not isinstance(left, int) or not isinstance(right, int):
+        return None
+    if op == "Sub":
+        return left - right
+    return left * right if op == "Mul" else left + right

@@ -12,9 +12,10 @@ from typing import NamedTuple
 from tensorflow.core.framework import node_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from fusion.passes.graph_view import GraphView, Shape, Tensor
+from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.report import ColumnReport, FusionReport
 from fusion.passes.signatures import OpSignatures
+from fusion.passes.static_shapes import Shape
 from fusion.saved_model.calls import callees, first_argument
 
 _VARIABLE_OPS = frozenset(["VarHandleOp", "VariableV2", "Variable"])
@@ -36,13 +37,18 @@ def named_columns(report: FusionReport, meta: meta_graph_pb2.MetaGraphDef) -> Fu
 def _named(column: ColumnReport, search: _Search) -> ColumnReport:
     if column.spec is None:
         return column
-    table = column.spec.table
-    variable = search.known.get((column.function, search.source(column.function, table.tensor)))
-    if variable is None or len(variable.shape) != 2:
-        return column
-    rows, dim = variable.shape
-    table = replace(table, name=variable.name, rows=rows, dim=dim)
-    return replace(column, name=variable.name, spec=replace(column.spec, table=table))
+    table, shards, names = column.spec.table, [], []
+    for shard in table.shards:
+        source = search.source(column.function, shard.tensor)
+        variable = search.known.get((column.function, source))
+        if variable is None or len(variable.shape) != 2:
+            return column
+        rows, dim = variable.shape
+        shards.append(replace(shard, rows=rows, dim=dim))
+        names.append(variable.name)
+    name = names[0] if len(names) == 1 else names[0].removesuffix("/part_0")
+    table = replace(table, name=name, shards=tuple(shards))
+    return replace(column, name=name, spec=replace(column.spec, table=table))
 
 
 def argument_variables(meta: meta_graph_pb2.MetaGraphDef) -> dict[tuple[str, str], Variable]:

@@ -66,24 +66,24 @@ _SESSION: dict[str, Any] = {"mode": st.just("session")}
 _BY_PASS: dict[str, Any] = {**_SESSION, "version": st.just("pass")}
 _FUSED: dict[str, Any] = {
     **_BY_PASS,
-    **_UNWEIGHTED,
     "lengths": st.one_of(bags(), bags(), st.sampled_from(((), (0, 0), (1,), (7,), (300, 1)))),
     "odd_rows": st.sampled_from(((), (), ("nan",), ("inf", "-inf"))),
-    "ids": st.just("sparse"),
-    "shards": st.just(1),
-    "function": st.just("safe"),
-    "prune": st.just(True),
+}
+_EXACT: dict[str, Any] = {"shards": st.sampled_from((1, 1, 2, 3)), **_UNWEIGHTED}
+_ROUNDED: dict[str, Any] = {
+    "rows": st.sampled_from((5, 10, 3)),
+    "shards": st.sampled_from((1, 1, 2, 3)),
+    "weights": st.sampled_from((None, "sparse", "ragged")),
+    "odd_weights": st.sampled_from(((), ("0",), ("nan",), ("inf", "-"))),
+    "max_norm": st.sampled_from((None, 0.0, -1.0, 0.5, 0.7)),
 }
 
-#: With most of what keeps the pass from fusing a lookup.
+#: With what keeps the pass from fusing a lookup.
 _LEFT: dict[str, Any] = {
-    "negative": st.just(0.0),
-    "rows": st.sampled_from((5, 10, 3)),
-    "shards": st.integers(2, 4),
-    "lengths": st.lists(st.integers(0, 12), max_size=4).map(tuple),
-    "weights": st.sampled_from((None, "sparse", "ragged")),
-    "odd_weights": st.sampled_from((("0",), ("nan",), ("inf", "-"))),
-    "max_norm": st.sampled_from((None, 0.0, -1.0, 0.5)),
+    "ids": st.just("sparse"),
+    "rows": st.just(3),
+    "shards": st.integers(4, 6),
+    "strategy": st.just("div"),
 }
 
 #: Rounds of areas whose examples build graphs.
@@ -131,11 +131,20 @@ AREAS = (
     ),
     Area(
         "fused by the pass",
-        cases(**_FUSED),
-        60,
+        cases(**{**_FUSED, **_EXACT}),
+        80,
         claim(
             "a Variable",
             "a Tensor",
+            "a list of Variables",
+            "a list of Tensors",
+            "Variables and Tensors in one list",
+            "a PartitionedVariable",
+            "partition_strategy div",
+            "partition_strategy mod",
+            "shards of different sizes",
+            "ragged ids",
+            "no pruning",
             "a v1 reference variable",
             "a table of unknown shape",
             "float32 tables",
@@ -171,19 +180,10 @@ AREAS = (
         _IN_GRAPHS,
     ),
     Area(
-        "left by the pass",
-        cases(**_BY_PASS, **_LEFT),
-        40,
+        "fused by the pass, rounded otherwise",
+        cases(**{**_FUSED, **_ROUNDED}),
+        60,
         claim(
-            "a list of Variables",
-            "a list of Tensors",
-            "Variables and Tensors in one list",
-            "a PartitionedVariable",
-            "partition_strategy div",
-            "partition_strategy mod",
-            "shards of different sizes",
-            "more shards than rows",
-            "ragged ids",
             "SparseTensor weights",
             "RaggedTensor weights",
             "weights that are 0 or negative",
@@ -192,9 +192,15 @@ AREAS = (
             "max_norm",
             "max_norm 0.0",
             "max_norm below 0",
-            "no pruning",
-            columns=(UNFUSED,),
+            columns=("pass",),
         ),
+        _IN_GRAPHS,
+    ),
+    Area(
+        "left by the pass",
+        cases(**{**_FUSED, **_EXACT, **_LEFT}),
+        10,
+        claim("more shards than rows", columns=(UNFUSED,)),
         _IN_GRAPHS,
     ),
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.training import saver as saver_lib
+
+from tests import tables
 
 v1 = tf.compat.v1
 Feeds = Mapping[str, npt.NDArray[Any]]
@@ -31,10 +34,23 @@ class Case:
     ids: Any = tf.int64
     dtype: Any = tf.float32
     rank: int | None = 2
+    ragged: bool = False
+    weighted: bool = False
+    max_norm: float | None = None
+    shards: int = 1
+    strategy: str = "div"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether fused lookups give the bits of stock ones."""
+        return not self.weighted and self.max_norm is None
 
     def __str__(self) -> str:
         parts = [self.table, self.combiner, f"default{self.default_id}", self.ids.name]
         parts += [self.dtype.name, f"rank{self.rank}", "fast" if self.fast else "classic"]
+        parts += ["ragged"] * self.ragged + ["weighted"] * self.weighted
+        parts += [f"max{self.max_norm}"] * (self.max_norm is not None)
+        parts += [f"{self.shards}-{self.strategy}"] * (self.shards > 1)
         return "-".join(parts)
 
 
@@ -48,17 +64,36 @@ def table_values(dtype: Any = tf.float32, seed: int = 0, dim: int = DIM) -> npt.
 
 def make_table(case: Case, name: str = "table") -> Any:
     values = table_values(case.dtype)
+    if case.shards > 1:
+        parts = tables.split(values, case.shards, case.strategy)
+        single = replace(case, shards=1)
+        return [_make_matrix(single, part, f"{name}_{i}") for i, part in enumerate(parts)]
+    return _make_matrix(case, values, name)
+
+
+def _make_matrix(case: Case, values: npt.NDArray[Any], name: str) -> Any:
     if case.table == "constant":
         return tf.constant(values, name=name)
     return v1.get_variable(name, initializer=values, use_resource=case.table == "resource")
 
 
-def sparse_placeholder(case: Case, name: str = "ids") -> tf.SparseTensor:
+def sparse_placeholder(case: Case, name: str = "ids") -> Any:
+    """Ids of the case: `name/values`, `name/indices` and `name/shape`, or `name/row_splits`."""
+    if case.ragged:
+        values = v1.placeholder(case.ids, [None], f"{name}/values")
+        splits = v1.placeholder(tf.int64, [None], f"{name}/row_splits")
+        return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
     shape = None if case.rank is None else [None] * case.rank
     return v1.sparse_placeholder(case.ids, shape, name=name)
 
 
-def lookup(table: Any, ids: tf.SparseTensor, case: Case, **kwargs: Any) -> tf.Tensor:
+def lookup(table: Any, ids: Any, case: Case, **kwargs: Any) -> tf.Tensor:
+    if case.weighted:
+        weights = v1.placeholder(case.dtype, [None], "weights")
+        is_ragged = isinstance(ids, tf.RaggedTensor)
+        like = ids.with_values if is_ragged else partial(_with_values, ids)
+        kwargs["sparse_weights"] = like(weights)
+    kwargs |= {"max_norm": case.max_norm, "partition_strategy": case.strategy}
     return v1.nn.safe_embedding_lookup_sparse(
         table,
         ids,
@@ -67,6 +102,10 @@ def lookup(table: Any, ids: tf.SparseTensor, case: Case, **kwargs: Any) -> tf.Te
         allow_fast_lookup=case.fast,
         **kwargs,
     )
+
+
+def _with_values(ids: tf.SparseTensor, values: tf.Tensor) -> tf.SparseTensor:
+    return tf.SparseTensor(ids.indices, values, ids.dense_shape)
 
 
 def build(case: Case) -> graph_pb2.GraphDef:
@@ -92,6 +131,12 @@ def feeds(case: Case, seed: int = 1, batch: int = 7, name: str = "ids") -> dict[
         f"{name}/values:0": values,
         f"{name}/shape:0": np.array(shape, np.int64),
     }
+    if case.ragged:
+        lengths = np.bincount(indices[:, 0], minlength=batch)
+        found = {f"{name}/values:0": values, f"{name}/row_splits:0": np.cumsum([0, *lengths])}
+    if case.weighted:
+        weights = rng.choice([-1.0, 0.0, 0.5, 2.0, np.nan], len(values))
+        found[f"{name.removesuffix('ids')}weights:0"] = weights.astype(case.dtype.as_numpy_dtype)
     return found
 
 

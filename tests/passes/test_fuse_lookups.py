@@ -196,16 +196,55 @@ def test_a_result_that_is_fetched_keeps_its_name(name: str) -> None:
     [
         (ANCHOR, 1),
         (f"{ANCHOR}/Unique:1", 3),
-        ("embedding_lookup/SparseFillEmptyRows/SparseFillEmptyRows:2", 10),
+        ("embedding_lookup/SparseFillEmptyRows/SparseFillEmptyRows:1", 9),
     ],
 )
 def test_a_value_inside_the_lookup_that_others_use_is_refused(source: str, dtype: int) -> None:
     graph_def = stock.build(Case())
     add(graph_def, "Identity", "spy", source, T=dtype)
-    column = refused(graph_def)
+    column = refused(graph_def, FuseLookups(preserve=frozenset({"out", "initialize", "spy"})))
     assert column.node == source.partition(":")[0]
     assert "spy" in str(column.reason)
     assert column.spec is not None
+
+
+def test_a_user_that_nobody_sees_keeps_its_value_and_is_no_obstacle() -> None:
+    graph_def = stock.build(Case())
+    add(graph_def, "Identity", "unseen", f"{ANCHOR}/Unique:1", T=3)
+    after = fused(graph_def)
+    feed, fetches = stock.feeds(Case()), ("unseen:0", "out:0")
+    for one, other in zip(
+        stock.run(after, feed, fetches), stock.run(graph_def, feed, fetches), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_the_flags_of_empty_rows_may_be_used_by_others(dense: bool) -> None:
+    def lookup(table: Any, ids: Any, case: Case) -> Any:
+        if dense:
+            matrix = tf.stack([ids.indices[:, 0], ids.values], 1, name="matrix")
+            ids = to_sparse(tf.ensure_shape(matrix, [None, 2]))
+        return stock.lookup(table, ids, case)
+
+    graph_def = build_with(lookup)
+    (fill,) = (node.name for node in graph_def.node if node.op == "SparseFillEmptyRows")
+    add(graph_def, "Identity", "spy", f"{fill}:2", T=10)
+    result = FuseLookups(preserve=frozenset({"out", "initialize", "spy"})).apply(graph_def)
+    (column,) = result.report.columns
+    assert column.fused
+    assert fill not in nodes(result.graph_def)
+    feed, fetches = stock.feeds(Case()), ("spy:0", "out:0")
+    for one, other in zip(
+        stock.run(result.graph_def, feed, fetches), stock.run(graph_def, feed, fetches), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def to_sparse(matrix: tf.Tensor) -> tf.SparseTensor:
+    """As feature columns do it."""
+    places = tf.where(tf.not_equal(matrix, 1))
+    return tf.SparseTensor(places, tf.gather_nd(matrix, places), tf.shape(matrix, tf.int64))
 
 
 def test_inputs_of_the_lookup_may_be_used_by_others() -> None:

@@ -23,7 +23,6 @@ from fusion.passes.text import parse_graph, print_graph
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 NAMES = sorted(path.name.removesuffix(".graph.txt") for path in GOLDEN.glob("*.graph.txt"))
-STOCK = ("weighted", "max_norm", "partitioned", "ragged")
 
 
 def rewritten(name: str) -> str:
@@ -48,12 +47,11 @@ def test_the_rewrite_is_the_golden_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_only_what_is_out_of_scope_stays_stock(name: str) -> None:
+def test_every_column_is_fused(name: str) -> None:
     graph_def = parse_graph((GOLDEN / f"{name}.graph.txt").read_text())
-    report = FuseLookups().explain(graph_def)
+    report = FuseLookups(preserve=frozenset({"out"})).explain(graph_def)
     assert report.columns
-    wanted = 0 if name.startswith(STOCK) else len(report.columns)
-    assert report.fused_count == wanted
+    assert report.fused_count == len(report.columns)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -101,7 +101,7 @@ def test_constants_of_every_encoding() -> None:
         (Tensor("reshaped"), (None, 2)),
         (Tensor("reshaped", 1), (2,)),
         (Tensor("read"), (7, 3)),
-        (Tensor("both"), None),
+        (Tensor("both"), (None,)),
     ],
 )
 def test_static_shapes(

@@ -50,7 +50,7 @@ def columns(default: int | None = None) -> list[Any]:
 @pytest.mark.parity("column: hash of words", "pass")
 @pytest.mark.parity("column: vocabulary list with buckets", "pass")
 @pytest.mark.parity("column: bucketized", "pass")
-@pytest.mark.parity("columns of partitioned tables", "unfused")
+@pytest.mark.parity("columns of partitioned tables", "pass")
 @pytest.mark.parametrize("default", [None, 2])
 @pytest.mark.parametrize("partitions", [None, 3])
 def test_input_layer(default: int | None, partitions: int | None) -> None:
@@ -64,8 +64,8 @@ def test_input_layer(default: int | None, partitions: int | None) -> None:
         tf.group(v1.global_variables_initializer(), v1.tables_initializer(), name="initialize")
         graph_def = graph.as_graph_def(add_shapes=True)
     result = FuseLookups(preserve=frozenset({"out", "initialize"})).apply(graph_def)
-    reasons = {column.reason for column in result.report.columns}
-    assert reasons == ({"the table is partitioned"} if partitions else {None})
+    # Stock TensorFlow divides by zero where a table has fewer rows than shards: no such table here.
+    assert {column.reason for column in result.report.columns} == {None}
     assert len(result.report.columns) == 4
     feed = {f"{key}:0": value for key, value in DENSE.items()}
     np.testing.assert_array_equal(stock.run(result.graph_def, feed), stock.run(graph_def, feed))

@@ -17,6 +17,7 @@ from tests.passes import stock_graphs as stock
 from tests.passes.stock_graphs import Case
 
 v1 = tf.compat.v1
+fc = tf.feature_column
 FILL = "embedding_lookup/SparseFillEmptyRows/SparseFillEmptyRows"
 Nodes = dict[str, node_def_pb2.NodeDef]
 
@@ -79,16 +80,6 @@ def test_what_is_read_and_replaced(
     ("build", "expected"),
     [
         (
-            lambda ids, table: tf.nn.embedding_lookup_sparse(table, ids, None),
-            "empty rows are not filled: the result has max(row) + 1 rows",
-        ),
-        (
-            lambda ids, table: tf.nn.embedding_lookup_sparse(
-                table, tf.sparse.fill_empty_rows(ids, np.int64(0))[0], None
-            ),
-            "the ids are not pruned by a gather of the kept entries",
-        ),
-        (
             lambda ids, table: tf.nn.safe_embedding_lookup_sparse(
                 tf.stack([table, table], 2), ids, default_id=0
             ),
@@ -142,11 +133,6 @@ def _input(name: str, position: int, text: str) -> Callable[[Nodes], None]:
     ("change", "expected", "node"),
     [
         (
-            _constant("embedding_lookup/GreaterEqual/y", np.int64(1)),
-            "ids are not compared with 0",
-            "embedding_lookup/GreaterEqual/y",
-        ),
-        (
             _constant("embedding_lookup/SparseFillEmptyRows/Const", np.int64(2)),
             "empty rows get an id other than 0 and are zeroed as well",
             "embedding_lookup",
@@ -160,16 +146,6 @@ def _input(name: str, position: int, text: str) -> Callable[[Nodes], None]:
             _input(FILL, 3, "embedding_lookup/Prod"),
             "the id for empty rows is not a constant",
             "embedding_lookup/Prod",
-        ),
-        (
-            _input("embedding_lookup/GreaterEqual", 0, "other"),
-            "ids are pruned by the values of another tensor",
-            "other",
-        ),
-        (
-            _input("embedding_lookup/GatherV2_2", 1, "other"),
-            "indices and values are pruned differently",
-            "other",
         ),
         (
             _input("embedding_lookup/Reshape_1", 0, "flags"),
@@ -193,15 +169,15 @@ def _input(name: str, position: int, text: str) -> Callable[[Nodes], None]:
         ),
         (
             _input("embedding_lookup/embedding_lookup_sparse/Unique", 0, "other"),
-            "the unique ids are not those of the filled rows",
-            "embedding_lookup/embedding_lookup_sparse/Unique",
+            "empty rows are filled, but the ids are others",
+            "other",
         ),
         (
             _constant(
                 "embedding_lookup/embedding_lookup_sparse/strided_slice/stack",
                 np.array([0, 1], np.int32),
             ),
-            "the segment ids are not column 0 of the indices",
+            "the segment ids are not the rows of the filled ids",
             "embedding_lookup/embedding_lookup_sparse/strided_slice",
         ),
     ],
@@ -225,9 +201,119 @@ def test_ids_that_are_no_matrix() -> None:
     assert reason(graph_def) == ("the ids are not known to form a matrix", "ids/indices")
 
 
-def test_a_weighted_column_is_one_column() -> None:
-    def weighted(ids: tf.SparseTensor, table: Any) -> Any:
-        weights = tf.sparse.map_values(lambda v: tf.cast(v, tf.float32), ids)
-        return tf.nn.safe_embedding_lookup_sparse(table, ids, weights, combiner="sqrtn")
+@pytest.mark.parametrize(
+    "change",
+    [
+        _constant("embedding_lookup/GreaterEqual/y", np.int64(1)),
+        _input("embedding_lookup/GreaterEqual", 0, "other"),
+        _input("embedding_lookup/GatherV2_2", 1, "other"),
+    ],
+)
+def test_what_is_pruned_otherwise_is_taken_as_it_is(change: Callable[[Nodes], None]) -> None:
+    graph_def = stock.build(Case())
+    graph_def.node.add(name="other", op="Placeholder").attr["dtype"].type = 9
+    change({node.name: node for node in graph_def.node})
+    spec = recognised(graph_def).spec
+    assert spec is not None
+    assert not spec.prune
+    assert str(spec.ids.values) == "embedding_lookup/GatherV2_2"
 
-    assert reason(built(weighted))[0] == "the lookup is weighted"
+
+@pytest.mark.parametrize(
+    ("build", "wanted"),
+    [
+        (
+            lambda ids, table: tf.nn.embedding_lookup_sparse(table, ids, None),
+            ("values=ids/values indices=ids/indices", "all", "left empty, up to the last row"),
+        ),
+        (
+            lambda ids, table: tf.nn.embedding_lookup_sparse(
+                table, tf.sparse.fill_empty_rows(ids, np.int64(3))[0], None
+            ),
+            ("values=ids/values indices=ids/indices shape=ids/shape", "all", "3"),
+        ),
+        (
+            lambda ids, table: tf.nn.embedding_lookup_sparse(
+                stock.make_table(Case(), "variable"),
+                tf.RaggedTensor.from_value_rowids(ids.values, ids.indices[:, 0]),
+                None,
+            ),
+            ("values=ids/values rows=", "all", "left empty, up to the last row"),
+        ),
+    ],
+)
+def test_plain_lookups(build: Callable[..., Any], wanted: tuple[str, ...]) -> None:
+    spec = recognised(built(build)).spec
+    assert spec is not None
+    lines = str(spec).splitlines()
+    for key, text in zip(("ids", "keep", "empty"), wanted, strict=True):
+        (line,) = (line for line in lines if line.split()[0] == key)
+        assert text in line
+
+
+SPECS = {
+    Case(weighted=True): ["weights  weights", "keep     id >= 0 and weight > 0"],
+    Case(weighted=True, combiner="sum"): ["weights  weights", "keep     id >= 0"],
+    Case(weighted=True, combiner="sqrtn", dtype=tf.float16): [
+        "table    resource table half[20, 6]"
+    ],
+    Case(max_norm=2.5): ["max_norm 2.5"],
+    Case(max_norm=1.0, dtype=tf.float16): ["max_norm 1"],
+    Case(shards=3): ["table    float[20, 6] in 3 shards by div", "shard    resource table_2"],
+    Case(shards=3, strategy="mod", max_norm=1.0): ["float[20, 6] in 3 shards by mod", "max_norm 1"],
+    Case(shards=2, table="constant", ids=tf.int32): ["in 2 shards by div"],
+    Case(ragged=True): ["ids      int64 values=ids/values rows="],
+    Case(ragged=True, weighted=True): ["weights  weights", "id >= 0 and weight > 0"],
+}
+
+
+@pytest.mark.parametrize("optimize", [False, True], ids=["raw", "optimized"])
+@pytest.mark.parametrize("case", SPECS, ids=str)
+def test_what_a_spec_says(case: Case, optimize: bool) -> None:
+    graph_def = stock.build(case)
+    if optimize:
+        graph_def = stock.optimized(graph_def)
+    spec = recognised(graph_def).spec
+    assert spec is not None
+    for text in SPECS[case]:
+        assert text in str(spec)
+
+
+COLUMNS = {
+    "dense": (
+        fc.categorical_column_with_identity("x", 8),
+        "ids      int64 dense int64 values=x without -1",
+    ),
+    "dense with buckets": (
+        fc.categorical_column_with_identity("x", 8, 3),
+        "buckets  8, else 3",
+    ),
+    "bucketized": (
+        fc.bucketized_column(fc.numeric_column("x", (3,)), [0.0, 1.0]),
+        "plus 3 per column",
+    ),
+    "bucketized, one number": (
+        fc.bucketized_column(fc.numeric_column("x"), [0.0, 1.0]),
+        "ids      int32 dense int32 values=input_layer/x_bucketized_embedding/Bucketize",
+    ),
+}
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("optimize", [False, True], ids=["raw", "optimized"])
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_dense_ids_in_front_of_a_lookup(kind: str, optimize: bool, batch: int | None) -> None:
+    column, text = COLUMNS[kind]
+    with tf.Graph().as_default() as graph:
+        width = {"bucketized": 3, "bucketized, one number": 1}.get(kind, 2)
+        dtype = tf.float32 if kind.startswith("bucketized") else tf.int64
+        inputs = {"x": v1.placeholder(dtype, [batch, width], "x")}
+        result = v1.feature_column.input_layer(inputs, [fc.embedding_column(column, 2)])
+        tf.identity(result, name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        graph_def = graph.as_graph_def()
+    if optimize:
+        graph_def = stock.optimized(graph_def)
+    spec = recognised(graph_def).spec
+    assert spec is not None
+    assert text in str(spec)

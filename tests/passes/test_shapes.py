@@ -8,7 +8,7 @@ from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.shapes import Dim, Element, Item, Product, ShapeMath
 from fusion.passes.text import parse_graph
 
-SHAPE = Tensor("s")
+SHAPE, RESULT = Tensor("s"), Tensor("y")
 PRELUDE = """
 %s = Placeholder() {dtype=int64 shape=[3]}
 %u = Placeholder() {dtype=int64 shape=?}
@@ -31,8 +31,8 @@ def math(line: str) -> ShapeMath:
     [
         ("%y = Slice(s, zero1, two1) {Index=int32 T=int64}", (Item(SHAPE, 0), Item(SHAPE, 1))),
         ("%y = Slice(s, one1, rest) {Index=int32 T=int64}", (Item(SHAPE, 1), Item(SHAPE, 2))),
-        ("%y = Slice(u, zero1, two1) {Index=int32 T=int64}", None),
-        ("%y = Slice(s, two1, two1) {Index=int32 T=int64}", None),
+        ("%y = Slice(u, zero1, two1) {Index=int32 T=int64}", (Item(RESULT, 0), Item(RESULT, 1))),
+        ("%y = Slice(u, zero1, u) {Index=int32 T=int64}", None),
         ("%y = Shape(x) {T=float out_type=int32}", (Dim(Tensor("x"), 0), 4)),
         ("%y = Shape(u) {T=int64 out_type=int32}", None),
         ("%y = Pack(one, zero) {N=2 T=int32 axis=0}", (1, 0)),
@@ -49,7 +49,13 @@ def math(line: str) -> ShapeMath:
         ),
         ("%y = StridedSlice(s, zero1, two1, two1) {Index=int32 T=int64}", None),
         ("%y = StridedSlice(s, zero1, two1, one1) {Index=int32 T=int64 new_axis_mask=1}", None),
-        ("%y = AddV2(s, s) {T=int64}", None),
+        ("%y = AddV2(s, s) {T=int64}", tuple(Item(RESULT, i) for i in range(3))),
+        ("%y = AddV2(s, u) {T=int64}", None),
+        ("%y = ExpandDims(one, zero) {T=int32 Tdim=int32}", (1,)),
+        ("%y = ExpandDims(one1, zero) {T=int32 Tdim=int32}", None),
+        ("%y = Fill(two1, one) {T=int32 index_type=int32}", (1, 1)),
+        ("%y = Fill(s, one) {T=int32 index_type=int64}", None),
+        ("%y = FloorMod(s, s) {T=int64}", None),
     ],
 )
 def test_vector(line: str, expected: tuple[Element, ...] | None) -> None:
@@ -79,6 +85,12 @@ def test_vector(line: str, expected: tuple[Element, ...] | None) -> None:
             Item(SHAPE, 1),
         ),
         ("%y = StridedSlice(s, one1, two1, one1) {Index=int32 T=int64}", None),
+        ("%y = Rank(x) {T=float}", 2),
+        ("%y = Rank(u) {T=int64}", None),
+        ("%y = Size(x) {T=float out_type=int32}", Product((Dim(Tensor("x"), 0), 4))),
+        ("%y = Size(u) {T=int64 out_type=int32}", None),
+        ("%r = Rank(x) {T=float}\n%y = Sub(r, one) {T=int32}", 1),
+        ("%r = Rank(u) {T=int64}\n%y = Sub(r, one) {T=int32}", None),
     ],
 )
 def test_scalar(line: str, expected: Element | None) -> None:

@@ -1,0 +1,90 @@
+"""Listing the ids of a dense matrix as entries, and filling the rows left empty."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fusion.runtime.jit import Array, jit
+
+
+class DenseRules(NamedTuple):
+    """What is done with the ids of a dense matrix, in compiled code.
+
+    Attributes:
+      use_ignored, ignored: the id that stands for no entry, if there is one.
+      stride: is added to an id once for each column on its left.
+      buckets, bucket_default: ids outside [0, buckets) become the default, if `buckets` > 0.
+      least: the least id that is kept.
+    """
+
+    use_ignored: Any
+    ignored: Any
+    stride: Any
+    buckets: Any
+    bucket_default: Any
+    least: Any
+
+
+@jit
+def _id_at(ids: Array, row: int, column: int, rules: DenseRules) -> int:
+    number = ids[row, column] + column * rules.stride
+    if rules.buckets > 0 and (number < 0 or number >= rules.buckets):
+        return rules.bucket_default
+    return number
+
+
+@jit
+def _keeps(ids: Array, row: int, column: int, rules: DenseRules) -> bool:
+    if rules.use_ignored and ids[row, column] == rules.ignored:
+        return False
+    return _id_at(ids, row, column, rules) >= rules.least
+
+
+@jit
+def mark_dense_rows(ids: Array, rules: DenseRules, is_row_empty: Array) -> int:
+    """Marks the rows of ids [B, L] that keep no entry and returns the number of entries kept.
+
+    Args:
+      is_row_empty: out, bool [B].
+    """
+    kept = 0
+    for row in range(ids.shape[0]):
+        before = kept
+        for column in range(ids.shape[1]):
+            kept += 1 if _keeps(ids, row, column, rules) else 0
+        is_row_empty[row] = kept == before
+    return kept
+
+
+@jit
+def list_dense_entries(
+    ids: Array,
+    rules: DenseRules,
+    is_row_empty: Array,
+    filler: Any,
+    out_values: Array,
+    out_indices: Array,
+) -> None:
+    """Writes the entries kept, in order, and then those that fill empty rows, rows ascending.
+
+    Args:
+      ids, rules, is_row_empty: see `mark_dense_rows`.
+      filler: the id of rows that are filled.
+      out_values: out, ids [m]. Rows are not filled if m is the number of entries kept.
+      out_indices: out, int64 [m, 2].
+    """
+    count = 0
+    for row in range(ids.shape[0]):
+        for column in range(ids.shape[1]):
+            if _keeps(ids, row, column, rules):
+                out_values[count] = _id_at(ids, row, column, rules)
+                out_indices[count, 0] = row
+                out_indices[count, 1] = column
+                count += 1
+    if count < out_values.shape[0]:
+        for row in range(ids.shape[0]):
+            if is_row_empty[row]:
+                out_values[count] = filler
+                out_indices[count, 0] = row
+                out_indices[count, 1] = 0
+                count += 1

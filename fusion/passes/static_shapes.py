@@ -1,0 +1,222 @@
+"""Static shapes of tensors, told from the ops that make them.
+
+Only the ops that lookups and their inputs are made of are known; any other has no known shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tensorflow.core.framework import node_def_pb2, tensor_shape_pb2
+
+if TYPE_CHECKING:
+    from fusion.passes.graph_view import GraphView, Tensor
+
+Shape = tuple[int | None, ...]
+
+#: Ops that hand on their input.
+ALIAS_OPS = frozenset({"Identity", "Snapshot"})
+
+_LIKE_INPUT = frozenset(
+    {"Cast", "ZerosLike", "Bucketize", "LogicalNot", "StringToHashBucketFast", "AsString"}
+)
+#: Ranks of the outputs of ops whose results always have them.
+_OUTPUT_RANKS = {
+    "SparseFillEmptyRows": (2, 1, 1, 1),
+    "RaggedFillEmptyRows": (1, 1, 1, 1),
+    "Unique": (1, 1),
+    "Range": (1,),
+    "Rank": (0,),
+    "Size": (0,),
+}
+_SHAPED_OPS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
+
+
+def structural_shape(view: GraphView, node: node_def_pb2.NodeDef, index: int) -> Shape | None:
+    """Returns the shape of output `index` as far as the node itself and its inputs tell it."""
+    inputs = view.inputs(node.name)
+    if node.op in _SHAPED_OPS:
+        sizes = view.shape_attr(node.name)
+        # Old producers wrote an unknown shape as a scalar shape.
+        return sizes if sizes or node.op == "PlaceholderWithDefault" else None
+    if node.op == "Const":
+        return dims(node.attr["value"].tensor.tensor_shape)
+    if node.op in ALIAS_OPS or node.op in _LIKE_INPUT:
+        return view.shape(inputs[0])
+    if node.op in _OUTPUT_RANKS:
+        ranks = _OUTPUT_RANKS[node.op]
+        return (None,) * ranks[index] if index < len(ranks) else None
+    if node.op in ("ReadVariableOp", "VariableV2", "Variable"):
+        variable = node.op != "ReadVariableOp"
+        return view.shape_attr(node.name) if variable else view.variable_shape(inputs[0])
+    rule = _SHAPE_RULES.get(node.op)
+    return rule(view, node.name, inputs, index) if rule is not None else None
+
+
+def _reshaped(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a SparseReshape's outputs."""
+    if view.op(inputs[2].node) == "Pack":
+        length: int | None = len(view.inputs(inputs[2].node))
+    else:
+        target = view.shape(inputs[2])
+        length = target[0] if target else None
+    return (length,) if index == 1 else (None, length)
+
+
+def _measured(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    of = view.shape(inputs[0])
+    return (len(of),) if of is not None else None
+
+
+def _packed(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    if view.int_attr(name, "axis") not in (0, -1):
+        return None
+    return (len(inputs),) if all(view.shape(t) == () for t in inputs) else None
+
+
+def _expanded(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    of, axis = view.shape(inputs[0]), view.constant(inputs[1])
+    if of is None or axis is None or axis.size != 1:
+        return None
+    place = int(axis.reshape(()))
+    place += len(of) + 1 if place < 0 else 0
+    return (*of[:place], 1, *of[place:])
+
+
+def _gathered(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of rows gathered along axis 0 by a vector, or of what else is not known."""
+    axis = view.constant(inputs[2]) if len(inputs) > 2 else None
+    if len(inputs) > 2 and (axis is None or axis.size != 1 or int(axis.reshape(())) != 0):
+        return None
+    of, picks = view.shape(inputs[0]), view.shape(inputs[1])
+    if not of or picks is None or view.int_attr(name, "batch_dims"):
+        return None
+    return (*picks, *of[1:])
+
+
+def _found(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a Where's result: the coordinates of what is true."""
+    of = view.shape(inputs[0])
+    return (None, len(of)) if of is not None else None
+
+
+def _picked(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a GatherNd's result."""
+    of, places = view.shape(inputs[0]), view.shape(inputs[1])
+    if of is None or not places or places[-1] is None:
+        return None
+    return (*places[:-1], *of[places[-1] :])
+
+
+def _squeezed(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    of, dims = view.shape(inputs[0]), view.attr(name, "squeeze_dims")
+    if of is None or dims is None or not dims.list.i:
+        return None
+    gone = {dim % len(of) for dim in dims.list.i}
+    return tuple(size for place, size in enumerate(of) if place not in gone)
+
+
+def _resized(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a Reshape's result: its rank, and the sizes that are constants."""
+    sizes = view.constant(inputs[1])
+    if sizes is not None and sizes.ndim == 1:
+        return tuple(int(size) if size >= 0 else None for size in sizes)
+    target = view.shape(inputs[1])
+    rank = target[0] if target is not None and len(target) == 1 else None
+    return (None,) * rank if rank is not None else None
+
+
+def _joined(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a ConcatV2 of vectors."""
+    axis = view.constant(inputs[-1])
+    if axis is None or axis.ndim or int(axis) != 0:
+        return None
+    parts = [view.shape(part) for part in inputs[:-1]]
+    sizes = [part[0] for part in parts if part is not None and len(part) == 1]
+    known = [size for size in sizes if size is not None]
+    if len(sizes) != len(parts):
+        return None
+    return (sum(known) if len(known) == len(sizes) else None,)
+
+
+def _strided(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a StridedSlice of a vector."""
+    of, bounds = view.shape(inputs[0]), [view.constant(bound) for bound in inputs[1:]]
+    if of is None or len(of) != 1 or any(b is None or b.shape != (1,) for b in bounds):
+        return None
+    if view.int_attr(name, "ellipsis_mask") or view.int_attr(name, "new_axis_mask"):
+        return None
+    if view.int_attr(name, "shrink_axis_mask"):
+        return ()
+    begin, end, stride = (int(bound[0]) for bound in bounds if bound is not None)
+    if of[0] is None or stride != 1:
+        return (None,)
+    start = None if view.int_attr(name, "begin_mask") else begin
+    stop = None if view.int_attr(name, "end_mask") else end
+    return (len(range(of[0])[start:stop]),)
+
+
+def _sliced(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a Slice: its rank, and the sizes that are constants."""
+    sizes = view.constant(inputs[2])
+    if sizes is None or sizes.ndim != 1:
+        return None
+    return tuple(int(n) if n >= 0 else None for n in sizes)
+
+
+def _tiled(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a Tile: its rank."""
+    of = view.shape(inputs[0])
+    return None if of is None else (None,) * len(of)
+
+
+def _reduced(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of the product of a vector."""
+    of, keep = view.shape(inputs[0]), view.attr(name, "keep_dims")
+    return () if of is not None and len(of) == 1 and not (keep is not None and keep.b) else None
+
+
+def _broadcast(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of an elementwise op's result, where one operand surely has it."""
+    shapes = [view.shape(operand) for operand in inputs]
+    if any(shape is None for shape in shapes):
+        return None
+    known = [shape for shape in shapes if shape]
+    if not known:
+        return ()
+    return known[0] if all(shape == known[0] for shape in known) else None
+
+
+_SHAPE_RULES: dict[str, Callable[[GraphView, str, tuple[Tensor, ...], int], Shape | None]] = {
+    "ConcatV2": _joined,
+    "StridedSlice": _strided,
+    "Slice": _sliced,
+    "Prod": _reduced,
+    "Tile": _tiled,
+    "SparseReshape": _reshaped,
+    "Shape": _measured,
+    "Pack": _packed,
+    "ExpandDims": _expanded,
+    "Gather": _gathered,
+    "GatherV2": _gathered,
+    "Where": _found,
+    "GatherNd": _picked,
+    "Squeeze": _squeezed,
+    "Reshape": _resized,
+    "NotEqual": _broadcast,
+    "GreaterEqual": _broadcast,
+    "Greater": _broadcast,
+    "Less": _broadcast,
+    "LogicalAnd": _broadcast,
+    "LogicalOr": _broadcast,
+    "Add": _broadcast,
+    "AddV2": _broadcast,
+    "Mul": _broadcast,
+    "SelectV2": _broadcast,
+}
+
+
+def dims(shape: tensor_shape_pb2.TensorShapeProto) -> Shape:
+    """Returns the sizes of a shape of known rank, None for unknown ones."""
+    return tuple(dim.size if dim.size >= 0 else None for dim in shape.dim)
