@@ -22,9 +22,6 @@ _TABLE_DTYPES = (*_HALF_DTYPES, types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
 ANCHORS = frozenset({*COMBINERS, *_COUNTED, _WEIGHTED})
 """The ops that lookups are recognised from."""
 
-ANCHORS = frozenset({*COMBINERS, *_COUNTED, _WEIGHTED})
-"""The ops that lookups are recognised from."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction(Match):
