@@ -143,14 +143,15 @@ class GraphEdit:
         for node in self.added.values():
             needed.update(_source_names(node))
         dead: set[str] = set()
+        needed.update(self.removed)
         stack = [before for name in self.removed for before in _before(view, name)]
         while stack:
             name = stack.pop()
-            if name in dead or name in self.removed or name in needed:
+            if name in dead or name in needed:
                 continue
-            users = (*(use.node for use in view.uses(name)), *view.control_uses(name))
-            used = any(user not in dead and user not in self.removed for user in users)
-            if not used and self._removable(name):
+            users = [*(use.node for use in view.uses(name)), *view.control_uses(name)]
+            is_used = any(user not in dead and user not in self.removed for user in users)
+            if not is_used and self._removable(name):
                 dead.add(name)
                 stack.extend(_before(view, name))
         return dead
@@ -162,9 +163,8 @@ class GraphEdit:
         return not self.view.signatures.is_stateful(op)
 
 
-def _before(view: GraphView, name: str) -> Iterator[str]:
-    yield from (tensor.node for tensor in view.inputs(name))
-    yield from view.controls(name)
+def _before(view: GraphView, name: str) -> list[str]:
+    return [*(tensor.node for tensor in view.inputs(name)), *view.controls(name)]
 
 
 def _source_names(node: node_def_pb2.NodeDef) -> Iterator[str]:

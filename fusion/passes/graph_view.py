@@ -8,6 +8,7 @@ index)` with a flat output index, and back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,7 +96,9 @@ class GraphView:
         self._controls: dict[str, tuple[str, ...]] = {}
         self._uses: dict[str, list[Use]] = {}
         self._control_uses: dict[str, list[str]] = {}
+        self._ops = {name: node.op for name, node in self.nodes.items()}
         self._index_edges()
+        self._aliases = self._alias_nodes()
         if definition is not None:
             for value in definition.ret.values():
                 tensor = self.tensor(value)
@@ -134,13 +137,24 @@ class GraphView:
                 for before in controls:
                     self._control_uses.setdefault(before, []).append(name)
 
+    def _alias_nodes(self) -> frozenset[str]:
+        """Returns the nodes that hand on their input unchanged.
+
+        One that waits for a control input orders a read after something, and is none of them.
+        """
+        return frozenset(
+            name
+            for name, op in self._ops.items()
+            if (op in ALIAS_OPS or op == "IdentityN") and name not in self._controls
+        )
+
     # Names and edges
 
     @property
     def has_loops(self) -> bool:
         """Whether the graph has while loops made of v1 control-flow ops."""
         if self._has_loops is None:
-            self._has_loops = any(node.op in _FRAME_OPS for node in self.nodes.values())
+            self._has_loops = not _FRAME_OPS.isdisjoint(self._ops.values())
         return self._has_loops
 
     def tensor(self, text: str) -> Tensor:
@@ -220,15 +234,16 @@ class GraphView:
         uses, controls = self.uses(name), self.control_uses(name)
         if any(use.position < 0 for use in uses) or RETURN in controls:
             return True
-        if name in self.preserved or self.signatures.is_stateful(self.op(name)):
+        if name in self.preserved or name in self.awaited:
+            return True
+        if self.signatures.is_stateful(self.op(name)):
             return True
         is_outermost = not self._in_function and not self.preserved
         return is_outermost and not uses and not controls
 
     def op(self, name: str) -> str:
         """Returns the op of node `name`, or "" when there is no such node."""
-        node = self.nodes.get(name)
-        return node.op if node is not None else ""
+        return self._ops.get(name, "")
 
     # Attributes: a stripped attribute has its op's default value
 
@@ -256,18 +271,11 @@ class GraphView:
     # Values
 
     def resolve(self, tensor: Tensor) -> Tensor:
-        """Follows ops that hand on their input unchanged, and says where the value comes from.
-
-        An alias that waits for a control input orders a read after something, so it is not passed.
-        """
-        for _ in range(len(self.nodes)):
-            node = self.nodes.get(tensor.node)
-            if node is None or self.controls(tensor.node):
-                return tensor
-            if node.op in ALIAS_OPS or node.op == "IdentityN":
-                tensor = self.inputs(tensor.node)[tensor.index]
-            else:
-                return tensor
+        """Follows ops that hand on their input unchanged, and says where the value comes from."""
+        left = len(self._aliases)
+        while left and tensor.node in self._aliases:
+            tensor = self._inputs[tensor.node][tensor.index]
+            left -= 1  # ends in a malformed graph, too, whose aliases go round in circles
         return tensor
 
     def aliases(self, tensor: Tensor) -> tuple[str, ...]:
@@ -329,8 +337,18 @@ def _decode(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any]:
             return np.frombuffer(proto.tensor_content, dtype).reshape(shape)
         numbers = getattr(proto, field)
         if len(numbers) == 1:
-            return np.full(shape, numbers[0], dtype)
+            return _filled(shape, numbers[0], dtype)
     value: npt.NDArray[Any] = tensor_util.MakeNdarray(proto)
+    return value
+
+
+@lru_cache(maxsize=1024)
+def _filled(
+    shape: tuple[int, ...], number: int, dtype: type[np.integer[Any]]
+) -> npt.NDArray[np.integer[Any]]:
+    """Returns the same read-only array for the same constant, of which each column has its own."""
+    value = np.full(shape, number, dtype)
+    value.setflags(write=False)
     return value
 
 

@@ -64,6 +64,17 @@ def test_a_value_that_is_fetched_is_not_taken_away(handed):
     assert "named outside" in str(kept.report)
 
 
+def test_a_value_read_by_a_node_that_is_awaited_is_not_taken_away(handed):
+    graph, preserved, fetches = handed
+    (gather,) = names(graph, GATHER)
+    watcher = graph.node.add(name="watcher", op="Identity", input=[gather])
+    watcher.attr["T"].type = tf.float32.as_datatype_enum
+    fuse = FuseLookups(preserve=fetches, awaited=preserved - fetches | {"watcher"})
+    assert not fuse.apply(graph).modified
+    # Nobody can tell whether a node runs that is neither.
+    assert FuseLookups(preserve=fetches, awaited=preserved - fetches).apply(graph).modified
+
+
 def test_arguments_and_results_stay(handed):
     graph, preserved, fetches = handed
     fused = FuseLookups(preserve=fetches, awaited=preserved - fetches).apply(graph).graph_def
