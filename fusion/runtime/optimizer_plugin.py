@@ -28,7 +28,7 @@ _ABSL_OK, _UNKNOWN = (0, 1), 2
 #: What a library with optimizers exports: tensorflow/c/experimental/grappler/grappler.h
 _PLUGIN_SYMBOL = "TF_InitGraph"
 #: The overload that takes a function; the types in its mangled name may differ between versions.
-_INIT_SYMBOL = rb"_ZN10tensorflow8grappler15InitGraphPluginEPF\w+"
+_INIT_SYMBOL = b"tensorflow8grappler15InitGraphPluginEPF"
 _ITEM_SYMBOLS = (
     "TF_GetNodesToPreserveListSize",
     "TF_GetNodesToPreserveList",
