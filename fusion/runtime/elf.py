@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,15 +19,11 @@ def exported_name(path: Path, part: bytes) -> str | None:
         path: a 64-bit ELF file.
         part: any part of the name.
     """
-    # mmap.find is ten times as slow.
-    pattern = re.compile(re.escape(part))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as elf:
         for start, end in _name_tables(elf):
-            if (match := pattern.search(elf, start, end)) is not None:
-                name = elf[
-                    elf.rfind(b"\0", start, match.start()) + 1 : elf.find(b"\0", match.end())
-                ]
-                return name.decode()
+            if (found := elf.find(part, start, end)) >= 0:
+                first, last = elf.rfind(b"\0", start, found) + 1, elf.find(b"\0", found)
+                return elf[first:last].decode()
     return None
 
 
