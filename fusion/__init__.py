@@ -19,13 +19,19 @@ from fusion.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fusion import optimizers
+    from fusion.explanation import explain
+    from fusion.functions import fuse_function
+    from fusion.graphs import fuse_graph
     from fusion.grappler import disable, enable, fused, stats
     from fusion.saved_model import fuse_saved_model
 
 __all__ = [
     "disable",
     "enable",
+    "explain",
     "feature_column",
+    "fuse_function",
+    "fuse_graph",
     "fuse_saved_model",
     "fused",
     "fused_embedding_lookup_sparse",
@@ -43,6 +49,9 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "fused": ("fusion.grappler", "fused"),
     "optimizers": ("fusion.optimizers", None),
     "stats": ("fusion.grappler", "stats"),
+    "explain": ("fusion.explanation", "explain"),
+    "fuse_function": ("fusion.functions", "fuse_function"),
+    "fuse_graph": ("fusion.graphs", "fuse_graph"),
     "fuse_saved_model": ("fusion.saved_model", "fuse_saved_model"),
 }
 

@@ -3,25 +3,36 @@
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph_view import Tensor
-from fusion.passes.spec import IdsSpec, LookupSpec, TableSpec
+from fusion.passes.spec import LookupSpec, ShardSpec, SparseIds, TableSpec
 
 SPEC = LookupSpec(
     anchor="anchor",
-    ids=IdsSpec(Tensor("v"), Tensor("i"), Tensor("s"), False, types_pb2.DT_INT64),
+    ids=SparseIds(Tensor("v"), Tensor("i"), Tensor("s"), False),
+    dtype=types_pb2.DT_INT64,
+    buckets=None,
+    weights=None,
     table=TableSpec(
-        kind="resource",
-        tensor=Tensor("t"),
+        shards=(
+            ShardSpec(
+                kind="resource",
+                tensor=Tensor("t"),
+                rows=40,
+                dim=8,
+                gather="gather",
+                device="",
+                colocation=("loc:@x",),
+            ),
+        ),
+        strategy="",
+        split=(),
         dtype=types_pb2.DT_FLOAT,
-        rows=40,
-        dim=8,
-        gather="gather",
-        device="",
-        colocation=("loc:@x",),
+        max_norm=None,
         name="table",
     ),
     prune=True,
     fill=True,
     default_id=None,
     combiner="mean",
+    divide_no_nan=True,
     output=Tensor("o"),
 )

@@ -3,24 +3,92 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from fusion.cli.report import column_table, console, totals
+from fusion.cli.output_file import check_output_file
+from fusion.cli.report import Column, column_table, console, distinct_columns, totals
+
+if TYPE_CHECKING:
+    from fusion.passes.report import FusionReport
 
 
 @click.command()
 @click.argument("model")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def inspect(model: str, as_json: bool) -> None:
-    """Show which embedding columns of the SavedModel MODEL can be fused."""
+@click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
+@click.option(
+    "--column",
+    metavar="NAME",
+    help="Print all that is known about a column, given its name or a part of it.",
+)
+@click.option(
+    "--svg",
+    metavar="FILE",
+    help="Draw a column before and after; the first one of those chosen that can be fused.",
+)
+def inspect(model: str, as_json: bool, column: str | None, svg: str | None) -> None:
+    """Show which embedding columns of the SavedModel MODEL can be fused, and why not the rest."""
+    if as_json and column is not None:
+        raise click.UsageError("--json prints all columns; leave --column out")
+    check_output_file(svg, "--svg")
     from fusion.saved_model import explain_saved_model
 
     report = explain_saved_model(model)
+    chosen = _chosen(report, column)
+    drawn = None if svg is None else _draw(model, chosen, Path(svg))
     if as_json:
         click.echo(json.dumps(report.to_dict(), indent=2))
         return
     out = console()
-    if report.columns:
-        out.print(column_table(report))
-    out.print(totals(report, "can be fused"), markup=False)
+    if column is not None:
+        click.echo("\n\n".join(_in_full(one) for one in chosen))
+    else:
+        if report.columns:
+            out.print(column_table(report))
+        out.print(totals(report, "can be fused"), markup=False)
+    if drawn is not None:
+        click.echo(f"wrote {svg}: {drawn.name}")
+
+
+def _chosen(report: FusionReport, name: str | None) -> list[Column]:
+    """Returns the columns of that name, or else whose name contains it; without name all."""
+    columns = distinct_columns(report)
+    if name is None:
+        return list(columns)
+    found = [c for c in columns if c.name == name] or [c for c in columns if name in c.name]
+    if not found:
+        message = f"no column has {name!r} in its name; without --column all are listed"
+        raise click.BadParameter(message, param_hint="--column")
+    return found
+
+
+def _in_full(column: Column) -> str:
+    """Returns what is known about a column: of several traces, about the first not fused."""
+    shown = column.refusal or column.copies[0]
+    count = len(column.copies)
+    return f"{shown}\n  one of {count} functions with this column" if count > 1 else str(shown)
+
+
+def _draw(model: str, chosen: list[Column], file: Path) -> Column:
+    """Draws the first column, rather one that can be fused, and returns it."""
+    if not chosen:
+        raise click.ClickException(f"{model} has no embedding column to draw")
+    try:
+        from fusion.passes.draw import draw_column
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        message = "--svg needs matplotlib: pip install 'tf-embedding-fusion[plot]'"
+        raise click.ClickException(message) from error
+    from fusion.saved_model.column_views import column_views
+
+    column = next((one for one in chosen if one.refusal is None), chosen[0])
+    shown = column.refusal or column.copies[0]
+    svg = draw_column(*column_views(model, shown), shown)
+    try:
+        file.write_bytes(svg)
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be written: {error.strerror}") from error
+    return column

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fusion.cli.output_file import check_output_file
 from fusion.cli.report import console, refusal_table, totals
 
 if TYPE_CHECKING:
@@ -42,28 +42,13 @@ def rewrite(
     DST's signatures are compared with SRC's on generated inputs, to the bit, before it appears.
     SRC is never changed. Run `import fusion` before loading DST.
     """
-    _check_report_file(report_file)
+    check_output_file(report_file, "--report")
     from fusion.saved_model import rewrite_saved_model
 
     done = rewrite_saved_model(src, dst, target, verify=not no_verify, timeout=timeout)
     if report_file is not None:
         _write_report(report_file, done)
     _show(done, dst)
-
-
-def _check_report_file(file: str | None) -> None:
-    """Finds out before the work whether its report can be written."""
-    if file is None:
-        return
-    path = Path(file)
-    if path.is_dir():
-        raise click.BadParameter(f"{file} is a folder, give a file", param_hint="--report")
-    if not path.absolute().parent.is_dir():
-        raise click.BadParameter(
-            f"the folder of {file} does not exist, create it first", param_hint="--report"
-        )
-    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise click.BadParameter(f"{file} cannot be written", param_hint="--report")
 
 
 def _write_report(file: str, done: Rewrite) -> None:

@@ -18,15 +18,22 @@ DIFFERENT = 1
     show_default=True,
     help="Seconds that loading and running one model may take.",
 )
-def verify(a: str, b: str, timeout: float) -> int:
-    """Compare the outputs of the SavedModels A and B, to the bit.
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="What an element may differ by, as a share of its output's largest; 0 compares bits.",
+)
+def verify(a: str, b: str, timeout: float, tolerance: float) -> int:
+    """Compare the outputs of the SavedModels A and B.
 
     Every signature runs on generated inputs, each model in its own process. The exit status is 0
     if all outputs are equal, 1 if they differ, 2 if that cannot be found out.
     """
     from fusion.saved_model import VerificationError, compare_models
 
-    result = compare_models(a, b, timeout)
+    result = compare_models(a, b, timeout, tolerance=tolerance)
     if result.unverified and not result.differences:
         raise VerificationError(result.summary())
     for difference in result.differences:

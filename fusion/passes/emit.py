@@ -74,11 +74,21 @@ class _Emitter:
         base = spec.output.node
         entries = self._entries(build, lookup, spec)
         unique = self._unique(build, spec, entries)
-        rows, permutation = self._rows(build, lookup, spec, unique)
+        gathered, permutation = self._gathers(build, spec, unique)
+        rows = self._clipped(build, lookup, spec, gathered)
         self._post_lookup(build, spec, entries, unique, rows, permutation)
         first = entries.first or unique
         self.edit.remove(lookup.nodes(Stage.IDS), first)
-        self.edit.remove(lookup.nodes(Stage.ROWS), rows[0].node)
+        # A read stays behind the writes that it waits for.
+        reads = {
+            shard.gather: one.node
+            for shard, one in zip(spec.table.shards, gathered, strict=True)
+            if shard.gather
+        }
+        for stock, read in reads.items():
+            self.edit.remove([stock], read)
+        rest = [name for name in lookup.nodes(Stage.ROWS) if name not in reads]
+        self.edit.remove(rest, gathered[0].node)
         self.edit.remove(lookup.nodes(Stage.OUTPUT), base)
         self.edit.replace(spec.output, Tensor(base))
         if lookup.is_row_empty is not None:
@@ -191,8 +201,8 @@ class _Emitter:
         types = {"Tid": spec.dtype}
         return build.shared("unique", "UniqueWithCountsV3", (entries.values,), types).node
 
-    def _rows(
-        self, build: NodeBuilder, lookup: Recognition, spec: LookupSpec, unique: str
+    def _gathers(
+        self, build: NodeBuilder, spec: LookupSpec, unique: str
     ) -> tuple[list[Tensor], Tensor]:
         """Emits the gathers: the rows of each shard, and which of them is whose."""
         table, keys = spec.table, [Tensor(unique, 0)]
@@ -202,14 +212,17 @@ class _Emitter:
             count = len(table.shards)
             keys = [Tensor(split, i) for i in range(count)]
             permutation = Tensor(split, count)
-        rows = [
-            self._gather(build, spec, shard, key)
-            for shard, key in zip(table.shards, keys, strict=True)
-        ]
-        if table.max_norm is not None and not _clips_in_op(spec):
-            clip = next(part for part in lookup.parts if isinstance(part, Clip))
-            rows = [self._clip(build, clip, one) for one in rows]
-        return rows, permutation
+        pairs = zip(table.shards, keys, strict=True)
+        return [self._gather(build, spec, shard, key) for shard, key in pairs], permutation
+
+    def _clipped(
+        self, build: NodeBuilder, lookup: Recognition, spec: LookupSpec, rows: list[Tensor]
+    ) -> list[Tensor]:
+        """Returns the rows as the post-lookup op is to read them."""
+        if spec.table.max_norm is None or _clips_in_op(spec):
+            return rows
+        clip = next(part for part in lookup.parts if isinstance(part, Clip))
+        return [self._clip(build, clip, one) for one in rows]
 
     def _partition(self, build: NodeBuilder, spec: LookupSpec, unique: str) -> str:
         table = spec.table
@@ -255,6 +268,7 @@ class _Emitter:
                 for place, operand in enumerate(operands):
                     build.replace_input(node, place, operand)
                 done[source] = Tensor(build.add(node))
+                self.edit.wait(node.name, view.controls(source.node))
             return done.get(source, tensor)
 
         return moved(clip.output)

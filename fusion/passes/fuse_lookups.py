@@ -14,9 +14,11 @@ from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch
 from fusion.passes.plan import plan_per_column
 from fusion.passes.recognise import Recognition, recognise_all
+from fusion.passes.recognise_table import Table
 from fusion.passes.report import ColumnReport, FusionReport, FusionResult
 from fusion.passes.safety import refuse_unsafe
 from fusion.passes.signatures import OpSignatures
+from fusion.passes.words import describe
 
 _COMPILED = "_XlaMustCompile"
 
@@ -105,6 +107,8 @@ def _column(view: GraphView, one: Recognition, failure: NoMatch | None) -> Colum
         reason=failure.reason if failure is not None else None,
         node=failure.node if failure is not None else None,
         spec=one.spec,
+        explained=tuple(describe(part) for part in one.parts),
+        tables=tuple(s.tensor for p in one.parts if isinstance(p, Table) for s in p.shards),
     )
 
 

@@ -130,6 +130,8 @@ class _Evaluator:
             return None
         place = int(axis.reshape(()))
         place += len(inner.axes) + 1 if place < 0 else 0
+        if not 0 <= place <= len(inner.axes):
+            return None
         axes, factors = list(inner.axes), list(inner.factors)
         axes.insert(place, ())
         factors.insert(place, ())
@@ -153,6 +155,8 @@ class _Evaluator:
         if inner is None or target is None or len(target) != 1:
             return None
         axis = tuple(extent for one in inner.axes for extent in one)
+        if target[0] not in (-1, product(axis)):
+            return None
         factors = tuple(factor for one in inner.factors for factor in one)
         return _merged(Grid((axis,), (factors,), inner.base, inner.nodes))
 

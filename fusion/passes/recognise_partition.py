@@ -20,6 +20,7 @@ class Partition:
     Attributes:
         strategy: div or mod.
         split: the rows of each shard that div counts on; () for mod, which needs none.
+        width: the size of a row that the stitched rows are given, None where they are given none.
         gathered: the gathered rows of each shard.
         keys: the ids in each shard, as its gather must read them.
         nodes: what computes it, without the gathers.
@@ -27,6 +28,7 @@ class Partition:
 
     strategy: str
     split: tuple[int, ...]
+    width: int | None
     gathered: tuple[Tensor, ...]
     keys: tuple[Tensor, ...]
     nodes: tuple[str, ...]
@@ -37,7 +39,7 @@ def match_partition(view: GraphView, rows: Tensor, ids: Tensor) -> Partition | N
     found = _pass_reshape(view, rows, ids)
     if found is None or isinstance(found, NoMatch):
         return found
-    stitch, passed = found
+    stitch, passed, width = found
     inputs = view.inputs(stitch.node)
     count = len(inputs) // 2
     gathered = tuple(view.resolve(one) for one in inputs[count:])
@@ -63,6 +65,7 @@ def match_partition(view: GraphView, rows: Tensor, ids: Tensor) -> Partition | N
     return Partition(
         strategy=strategy,
         split=_shard_rows(total, count),
+        width=width,
         gathered=gathered,
         keys=tuple(Tensor(keys, i) for i in range(count)),
         nodes=tuple(dict.fromkeys(everything)),
@@ -75,7 +78,7 @@ def _has_keys(view: GraphView, gathered: tuple[Tensor, ...]) -> bool:
 
 def _pass_reshape(
     view: GraphView, rows: Tensor, ids: Tensor
-) -> tuple[Tensor, tuple[str, ...]] | NoMatch | None:
+) -> tuple[Tensor, tuple[str, ...], int | None] | NoMatch | None:
     """Passes the Reshape to [number of ids, D] that restores the static shape of stitched rows.
 
     None if there is no stitch.
@@ -83,7 +86,7 @@ def _pass_reshape(
     passed = view.aliases(rows)
     rows = view.resolve(rows)
     if view.op(rows.node) in _STITCHES:
-        return rows, passed
+        return rows, passed, None
     if view.op(rows.node) != "Reshape":
         return None
     inner, target = view.inputs(rows.node)
@@ -96,7 +99,7 @@ def _pass_reshape(
     if shape is None or not is_known or not isinstance(shape[1], int) or shape[1] < 0:
         return NoMatch("the size of the rows of a partitioned table is not known", rows.node)
     derived = math.derived(target, {ids})
-    return stitch, (*passed, rows.node, *view.aliases(inner), *derived)
+    return stitch, (*passed, rows.node, *view.aliases(inner), *derived), shape[1]
 
 
 def _match_counter(view: GraphView, numbers: Tensor, ids: Tensor) -> tuple[str, ...] | None:
@@ -105,10 +108,9 @@ def _match_counter(view: GraphView, numbers: Tensor, ids: Tensor) -> tuple[str, 
     if view.op(source.node) != "Range":
         return None
     start, limit, delta = view.inputs(source.node)
-    first, step = view.constant(start), view.constant(delta)
-    if first is None or step is None or int(first) != 0 or int(step) != 1:
-        return None
     math = ShapeMath(view)
+    if (math.scalar(start), math.scalar(delta)) != (0, 1):
+        return None
     size = view.resolve(limit)
     nodes = (*view.aliases(numbers), source.node, *view.aliases(limit))
     if view.op(size.node) == "Size":

@@ -179,7 +179,8 @@ def _filled(view: GraphView, tensor: Tensor, ids: Tensor) -> tuple[int | None, t
     number = _number(view, value)
     if view.op(measured.node) != "Shape":
         # The ids' static shape, which Grappler made a constant.
-        return (number if view.constant(measured) is not None else None), (source.node,)
+        size = view.constant(measured)
+        return (number if size is not None and size.ndim == 1 else None), (source.node,)
     if view.resolve(view.inputs(measured.node)[0]) != ids:
         return None, ()
     return number, (source.node, measured.node)

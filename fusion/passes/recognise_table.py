@@ -103,6 +103,8 @@ def _match_classic(view: GraphView, reduction: Reduction, unique: str) -> Table 
         shard = _match_shard(view, tensor, read)
         if isinstance(shard, NoMatch):
             return shard
+        if partition is not None and not _has_width(shard, partition.width):
+            return NoMatch("the stitched rows are given another size", reduction.rows.node)
         shards.append(shard)
         nodes += (shard.gather, *view.aliases(view.inputs(shard.gather)[1]))
     return Table(
@@ -115,6 +117,12 @@ def _match_classic(view: GraphView, reduction: Reduction, unique: str) -> Table 
         clip=clip if clip is None else replace(clip, rows=view.resolve(rows)),
         name=_table_name(view, shards[0].tensor, reduction, is_part=len(shards) > 1),
     )
+
+
+def _has_width(shard: Shard, width: int | None) -> bool:
+    """Whether rows of a shard can have this size."""
+    sizes = shard.shape[1:] if shard.shape is not None else ()
+    return width is None or all(size in (None, width) for size in sizes)
 
 
 def _match_shard(view: GraphView, rows: Tensor, keys: Tensor) -> Shard | NoMatch:

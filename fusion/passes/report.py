@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2
 
+from fusion.passes.graph_view import Tensor
 from fusion.passes.spec import LookupSpec
+
+_SCOPE = "~"
+"""Stands for the scope of a lookup in what is printed about it."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,9 @@ class ColumnReport:
         reason: why not; None for a fused column.
         node: the node at which recognition stopped; None for a fused column.
         spec: what the column computes, if all of it was understood.
+        explained: the parts that were understood, in words, in the order in which they were: for a
+            column without spec, how far the explanation got.
+        tables: the matrices or handles that hold the table, where the explanation got that far.
     """
 
     name: str
@@ -32,11 +40,30 @@ class ColumnReport:
     reason: str | None = None
     node: str | None = None
     spec: LookupSpec | None = None
+    explained: tuple[str, ...] = ()
+    tables: tuple[Tensor, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns strings and a truth value, ready for JSON; the spec as it prints."""
+        """Returns strings, a truth value and lists, ready for JSON; the spec as it prints."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**plain, "spec": None if self.spec is None else str(self.spec)}
+        return {
+            **plain,
+            "spec": None if self.spec is None else str(self.spec),
+            "explained": list(self.explained),
+            "tables": [str(table) for table in self.tables],
+        }
+
+    def __str__(self) -> str:
+        lines = [f"  in function {self.function}"] if self.function else []
+        lines += ["  explained"] if self.explained else []
+        lines += [f"    {i}. {part}" for i, part in enumerate(self.explained, 1)]
+        if not self.fused:
+            lines += [f"  why not  {self.reason}", f"  at node  {self.node}"]
+        if self.spec is not None:
+            lines += [f"  {line}" for line in str(self.spec).splitlines()]
+        scope = self.anchor.rpartition("/")[0]
+        head = [f"{_verdict(self)} {self.name}"] + ([f"  {_SCOPE} is {scope}"] if scope else [])
+        return "\n".join(head + [_in_scope(line, scope) for line in lines])
 
 
 @dataclass(frozen=True)
@@ -63,13 +90,12 @@ class FusionReport:
         }
 
     def __str__(self) -> str:
+        after = "" if self.nodes_after == self.nodes_before else f" -> {self.nodes_after}"
         head = (
             f"{self.fused_count} of {len(self.columns)} columns fused, "
-            f"{self.nodes_before} -> {self.nodes_after} nodes"
+            f"{self.nodes_before}{after} nodes"
         )
-        if not self.columns:
-            return head
-        return "\n".join([head, *_table(self.columns)])
+        return "\n".join([head, *_lines(self.columns)])
 
     @staticmethod
     def merge(reports: Iterable[FusionReport]) -> FusionReport:
@@ -95,13 +121,23 @@ class FusionResult:
         return self.report.fused_count > 0
 
 
-def _table(columns: tuple[ColumnReport, ...]) -> list[str]:
-    """Lines `name  verdict  why`, padded so that the verdicts stand below each other."""
-    names = [f"{c.function}: {c.name}" if c.function else c.name for c in columns]
-    width = max(len(name) for name in names)
-    lines = []
-    for name, column in zip(names, columns, strict=True):
-        verdict = "fused " if column.fused else "stock "
-        why = "" if column.fused else f"  {column.reason} (at {column.node})"
-        lines.append(f"  {name:<{width}}  {verdict}{why}".rstrip())
-    return lines
+def _lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
+    """Yields `verdict  name`, and for a column that is not fused the reason and the node.
+
+    Names of nodes can fill lines of their own, so nothing stands behind them.
+    """
+    for column in columns:
+        place = f"{column.function}: " if column.function else ""
+        yield f"  {_verdict(column)}  {place}{column.name}"
+        if not column.fused:
+            yield f"         {column.reason}"
+            yield f"         at {column.node}"
+
+
+def _verdict(column: ColumnReport) -> str:
+    return "fused" if column.fused else "stock"
+
+
+def _in_scope(line: str, scope: str) -> str:
+    """Returns the line with the names of nodes below `scope` shortened."""
+    return re.sub(rf"(?<![\w./-]){re.escape(scope)}/", f"{_SCOPE}/", line) if scope else line

@@ -81,6 +81,8 @@ def _expanded(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int
         return None
     place = int(axis.reshape(()))
     place += len(of) + 1 if place < 0 else 0
+    if not 0 <= place <= len(of):
+        return None
     return (*of[:place], 1, *of[place:])
 
 

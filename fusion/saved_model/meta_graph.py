@@ -12,7 +12,8 @@ from tensorflow.python.framework import meta_graph as tf_meta_graph
 from tensorflow.python.framework import op_def_registry, ops
 
 from fusion.passes.report import FusionReport, FusionResult
-from fusion.saved_model.variables import named_columns
+from fusion.passes.variables import named_columns
+from fusion.saved_model.variables import variable_search
 
 
 class GraphPass(Protocol):
@@ -29,7 +30,7 @@ def apply_pass(meta: meta_graph_pb2.MetaGraphDef, graph_pass: GraphPass) -> Fusi
     A meta graph in which nothing is rewritten is left untouched, to the byte.
     """
     result = graph_pass.apply(meta.graph_def)
-    report = named_columns(result.report, meta)
+    report = named_columns(result.report, variable_search(meta))
     if result.modified:
         meta.graph_def.CopyFrom(result.graph_def)
         update_op_list(meta)

@@ -11,9 +11,10 @@ from pathlib import Path
 from tensorflow.core.protobuf import saved_model_pb2
 
 from fusion.ops import OP_NAMES
+from fusion.passes.calls import reached_functions
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report import FusionReport
-from fusion.saved_model.calls import reached_functions
+from fusion.passes.variables import named_columns
 from fusion.saved_model.errors import ModelError, VerificationError, reason_of
 from fusion.saved_model.fingerprint import compute_fingerprint
 from fusion.saved_model.manifest import manifest
@@ -27,10 +28,13 @@ from fusion.saved_model.source import (
     read_saved_model,
 )
 from fusion.saved_model.staging import check_destination, copy_file, staged_directory, write_file
-from fusion.saved_model.variables import named_columns
+from fusion.saved_model.variables import variable_search
 from fusion.saved_model.verify import DEFAULT_TIMEOUT, Verification, compare_models
 
 TARGETS = ("fused",)
+
+ROUNDING = 1e-5
+"""What the elements of an output may differ by, as a share of its largest, where lookups round."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,9 @@ def fuse_saved_model(
         dst: the directory to create; it must not exist.
         target: what to lower the lookups to; "fused" is the ops of this package.
         verify: whether to run both models on generated inputs, in child processes, and compare
-            every output bit for bit before `dst` appears. Functions that no signature runs are
-            rewritten too, but not compared.
+            every output before `dst` appears: bit for bit, or, if lookups with weights or max_norm
+            were fused, within `ROUNDING`. Functions that no signature runs are rewritten too, but
+            not compared.
         timeout: seconds that loading and running one model may take for that.
 
     Returns:
@@ -104,7 +109,8 @@ def rewrite_saved_model(
         # A byte-identical copy needs no comparison; and its record is the one it came with.
         compare = verify and content != source.content
         unchecked = _not_reached(proto, report) if compare else ()
-        verification = _verified(source, staging, timeout) if compare else None
+        tolerance = 0.0 if _is_exact(report) else ROUNDING
+        verification = _verified(source, staging, timeout, tolerance) if compare else None
         if content == source.content and (source.path / MANIFEST_FILE).is_file():
             copy_file(source.path / MANIFEST_FILE, staging / MANIFEST_FILE)
         else:
@@ -123,7 +129,10 @@ def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
     source = read_saved_model(path)
     with _graph_errors(source):
         reports = [
-            named_columns(FuseLookups(preserve=preserved_names(meta)).explain(meta.graph_def), meta)
+            named_columns(
+                FuseLookups(preserve=preserved_names(meta)).explain(meta.graph_def),
+                variable_search(meta),
+            )
             for meta in source.meta_graphs
         ]
     return FusionReport.merge(reports)
@@ -195,9 +204,14 @@ def _build(source: SourceModel, staging: Path, content: bytes) -> None:
         write_file(staging / FINGERPRINT_FILE, compute_fingerprint(staging, content))
 
 
-def _verified(source: SourceModel, staging: Path, timeout: float) -> Verification:
+def _is_exact(report: FusionReport) -> bool:
+    """Whether everything that is fused has the bits of stock TensorFlow."""
+    return all(c.spec is None or c.spec.is_exact for c in report.columns if c.fused)
+
+
+def _verified(source: SourceModel, staging: Path, timeout: float, tolerance: float) -> Verification:
     try:
-        verification = compare_models(source.path, staging, timeout=timeout, scratch=staging.parent)
+        verification = compare_models(source.path, staging, timeout, staging.parent, tolerance)
     except ModelError as error:
         # The staged folder's path means nothing to the user, and is gone when this is read.
         told = str(error).replace(str(staging), "the rewritten model")

@@ -20,7 +20,7 @@ first_repeated = callable_from_python(combine.first_repeated)
 NO_FLAGS = np.zeros(0, bool)
 
 
-def run(bags, combiner, weighted=False, is_row_empty=NO_FLAGS, mask_empty=False):
+def run(bags, combiner, weighted=False, is_row_empty=NO_FLAGS, mask_empty=False, no_nan=True):
     """(out, counts)."""
     starts, order = bags.grouped()
     dtype, dim = bags.table.dtype, bags.table.shape[1]
@@ -36,6 +36,7 @@ def run(bags, combiner, weighted=False, is_row_empty=NO_FLAGS, mask_empty=False)
         bags.weights,
         weighted,
         COMBINERS[combiner],
+        no_nan,
         dtype.type,
         np.empty(dim, dtype),
         out,

@@ -13,18 +13,24 @@ take_values = callable_from_python(prune.take_values)
 take_indices = callable_from_python(prune.take_indices)
 count_true = callable_from_python(prune.count_true)
 
+put_in_buckets = callable_from_python(prune.put_in_buckets)
+
 NAN, INF = np.nan, np.inf
+#: Keeps every id.
+LEAST = np.iinfo(np.int64).min
 
 
 def run(values, rows, weights, batch, prune_ids, prune_weights):
     """(count or status, is_row_empty, places kept, their flags)."""
+    least = 0 if prune_ids else LEAST
+    prune_weights &= prune_ids
     empty = np.zeros(batch, bool)
-    kept = mark_rows(values, rows, weights, prune_ids, prune_weights, empty)
+    kept = mark_rows(values, rows, weights, least, prune_weights, empty)
     if kept < 0:
         return kept, empty, None, None
     places, flags = np.empty(kept, np.int64), np.full(len(values), -77, np.int32)
-    list_entries(values, weights, prune_ids, prune_weights, empty, places)
-    mark_entries(values, weights, prune_ids, prune_weights, flags)
+    list_entries(values, weights, least, prune_weights, empty, places)
+    mark_entries(values, weights, least, prune_weights, flags)
     return kept, empty, places, flags
 
 
@@ -81,14 +87,14 @@ def test_rows_are_filled_behind_the_entries_kept(flag):
     values, nothing = np.array([7, -2, 6]), np.zeros(0, np.float32)
     empty = np.array([True, False, True, True]).astype(flag)
     listed = np.full(5, -77)
-    list_entries(values, nothing, True, False, empty, listed)
+    list_entries(values, nothing, 0, False, empty, listed)
     assert listed.tolist() == [0, 2, -1, -3, -4]
 
 
 def test_rows_are_not_filled_unless_there_is_room():
     values, nothing = np.array([7, -2]), np.zeros(0, np.float32)
     listed = np.full(1, -77)
-    list_entries(values, nothing, True, False, np.array([True, True]), listed)
+    list_entries(values, nothing, 0, False, np.array([True, True]), listed)
     assert listed.tolist() == [0]
 
 
@@ -103,3 +109,11 @@ def test_indices_of_listed_entries():
     out = np.empty((3, 2), np.int64)
     take_indices(np.array([[4, 6], [5, 7]]), np.array([1, -1, -(2**40)]), out)
     assert out.tolist() == [[5, 7], [0, 0], [2**40 - 1, 0]]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_ids_outside_the_buckets_become_the_default(dtype):
+    limits = np.iinfo(dtype)
+    values = np.array([limits.min, -1, 0, 6, 7, limits.max], dtype)
+    put_in_buckets(values, 7, 3)
+    assert values.tolist() == [3, 3, 0, 6, 3, 3]

@@ -39,6 +39,30 @@ def batch(seed, lengths, dim, n_shards=1, dtype=np.float32, unique=30, weights_d
     }
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("combiner", ["mean", "sqrtn"])
+def test_weights_that_add_up_to_nothing(dtype, combiner):
+    def bags(**attrs):
+        return ops.fused_embedding_sparse_post_look_up_v2(
+            emb_shards=[np.array([[1, -2, 0]], dtype)],
+            partition_permutation=[[0, 0]],
+            sp_dense_shape=[3, 1],
+            indices_before_unique=[[0, 0], [2, 0]],
+            is_row_empty=[False] * 3,
+            unique_idxs=[0, 0],
+            sp_weights_values=np.array([0, 2], dtype),
+            combiner=combiner,
+            use_sparse_weights=True,
+            **attrs,
+        ).emb_vectors.numpy()
+
+    assert_same_bits(bags()[[0, 1]], np.zeros((2, 3), dtype))
+    assert_same_bits(bags(divide_no_nan=False)[[0]], np.full((1, 3), np.nan, dtype))
+    for result in (bags(), bags(divide_no_nan=False)):
+        assert_same_bits(result[[1]], np.zeros((1, 3), dtype))
+        assert_same_bits(result[[2]], np.array([[1, -2, 0]], dtype))
+
+
 def differentiated(result_of, tensors, row_count="dense_shape"):
     shards = [tensors[name] for name in sorted(tensors) if name.startswith("shard")]
     with tf.GradientTape() as tape:

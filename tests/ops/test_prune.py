@@ -17,7 +17,7 @@ WEIGHTS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 FLAGS = list(itertools.product([False, True], repeat=4))
 
 
-def fused(fill, prune, use_weights, prune_weights, default_id=-1, default_weight=1.0):
+def fused(fill, prune, use_weights, prune_weights, default_id=-1, default_weight=1.0, **attrs):
     def build(_, indices, values, dense_shape, weights):
         with tf.GradientTape() as tape:
             tape.watch(weights)
@@ -32,6 +32,7 @@ def fused(fill, prune, use_weights, prune_weights, default_id=-1, default_weight
                 use_sparse_weights=use_weights,
                 prune_sparse_weights=prune_weights,
                 default_weight=default_weight,
+                **attrs,
             )
             loss = weighed(out.sp_weights_values_out, out.sp_values_out)
         gradient = tape.gradient(loss, weights, unconnected_gradients="zero")
@@ -177,6 +178,47 @@ def test_dtypes(ids_dtype, weights_dtype):
     )
     assert [t.dtype for t in out] == [ids_dtype, tf.int64, weights_dtype, tf.bool]
     assert out.sp_weights_values_out.numpy()[0] == np.array(0.1, weights_dtype.as_numpy_dtype)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("ids_dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("prune", [False, True])
+def test_ids_outside_the_buckets_become_the_default_and_stay(mode, ids_dtype, prune):
+    arrays = batch(3, [0, 4, 0, 9, 2, 1], ids_dtype)
+    flags = True, prune, True, True
+
+    def in_buckets(_, values, **tensors):
+        outside = (values < 0) | (values >= 6)
+        values = tf.where(outside, tf.constant(4, values.dtype), values)
+        return stock(*flags)(_, values=values, **tensors)
+
+    def ours(_, **tensors):
+        return fused(*flags, num_buckets=6, bucket_default=4)(_, **tensors)
+
+    actual = by_row(reference.run(mode, ours, arrays))
+    expected = by_row(reference.run(mode, in_buckets, arrays))
+    for mine, theirs in zip(actual, expected, strict=True):
+        assert_same_bits(mine, theirs)
+
+
+def test_buckets_apply_where_nothing_is_dropped():
+    out = ops.prune_invalid_and_fill_empty_rows(
+        sp_values=tf.constant([-5, 3, 7]),
+        sp_indices=[[1, 7], [1, 7], [0, 0]],
+        sp_dense_shape=[3, 2],
+        sp_weights_values=[9.0],
+        num_buckets=7,
+        bucket_default=1,
+        fill_empty_row=True,
+        default_id=9,
+    )
+    assert out.sp_values_out.numpy().tolist() == [1, 3, 1, 9]
+
+
+@pytest.mark.parametrize("attr", ["num_buckets", "bucket_default"])
+def test_negative_buckets_are_refused(attr):
+    with pytest.raises(ValueError, match=attr):
+        ops.prune_invalid_and_fill_empty_rows([1], [[0, 0]], [1, 1], [1.0], **{attr: -1})
 
 
 def test_static_shapes():

@@ -138,6 +138,50 @@ def test_control_edges_move_to_the_new_ops() -> None:
     np.testing.assert_array_equal(stock.run(fused(graph_def), feed), stock.run(graph_def, feed))
 
 
+@pytest.mark.parametrize("max_norm", [None, 1.5])
+def test_each_shard_is_read_after_what_it_waits_for(max_norm: float | None) -> None:
+    case = Case(shards=2, max_norm=max_norm, dtype=tf.float16)
+    graph_def = stock.build(case)
+    for i in range(2):
+        add(graph_def, "NoOp", f"before_{i}")
+        gathers = [node for node in graph_def.node if node.op == "ResourceGather"]
+        gathers[i].input.append(f"^before_{i}")
+        add(graph_def, "NoOp", f"after_{i}", f"^{gathers[i].name}")
+    after = fused(graph_def)
+    for i, gather in enumerate(node for node in after.node if node.op == "ResourceGather"):
+        assert f"^before_{i}" in gather.input
+        assert f"^before_{1 - i}" not in gather.input
+        assert list(nodes(after)[f"after_{i}"].input) == [f"^{gather.name}"]
+    stock.run(after, stock.feeds(case))
+
+
+@pytest.mark.parametrize("table", ["resource", "ref"])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_reads_stay_between_the_writes_around_them(table: str, shards: int) -> None:
+    case = Case(table=table, shards=shards)
+
+    def written_read_written(table: Any, ids: Any, case: Case) -> Any:
+        parts = table if isinstance(table, list) else [table]
+        first = [v1.assign(part, tf.ones_like(part)) for part in parts]
+        with tf.control_dependencies(first):
+            result = stock.lookup(
+                [tf.identity(p) for p in parts] if shards > 1 else parts, ids, case
+            )
+        with tf.control_dependencies([result]):
+            last = [v1.scatter_update(part, [0], tf.zeros([1, stock.DIM])) for part in parts]
+        with tf.control_dependencies(last):
+            return result + 0.0
+
+    graph_def = build_with(written_read_written, case)
+    after = fused(graph_def)
+    # TensorFlow's own optimizer lets stock lookups of resources read before they should.
+    expected = stock.run(graph_def, stock.feeds(case), optimize=False)
+    assert set(np.unique(expected)) == {0.0, 1.0}
+    for optimize in (False, True):
+        got = stock.run(after, stock.feeds(case), optimize=optimize)
+        np.testing.assert_array_equal(got, expected)
+
+
 def test_a_control_path_out_of_the_lookup_and_back_is_refused() -> None:
     graph_def = stock.build(Case())
     add(graph_def, "NoOp", "between", "^embedding_lookup/Where")

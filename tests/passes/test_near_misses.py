@@ -79,7 +79,8 @@ def _build_columns(kind: str) -> graph_pb2.GraphDef:
         for name in ("a", "b"):
             dtype = tf.float32 if kind == "bucketized" else tf.int64
             ids = v1.placeholder(dtype, [None, 2], f"{name}/ids")
-            table = v1.constant_initializer(np.random.default_rng(3).normal(size=(10, 3)))
+            rows = 6 if kind == "bucketized" else 8
+            table = v1.constant_initializer(np.random.default_rng(3).normal(size=(rows, 3)))
             column = fc.embedding_column(COLUMNS[kind](name), 3, "mean", initializer=table)
             with v1.variable_scope(name), v1.name_scope(name + "/"):
                 result = v1.feature_column.input_layer({name: ids}, [column])

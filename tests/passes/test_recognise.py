@@ -13,6 +13,7 @@ from tensorflow.python.framework import tensor_util
 
 from fusion.passes.graph_view import GraphView
 from fusion.passes.recognise import Recognition, recognise_all
+from fusion.passes.spec import SparseIds
 from tests.passes import stock_graphs as stock
 from tests.passes.stock_graphs import Case
 
@@ -72,6 +73,7 @@ def test_what_is_read_and_replaced(
 ) -> None:
     spec = recognised(stock.build(case)).spec
     assert spec is not None
+    assert isinstance(spec.ids, SparseIds)
     assert (spec.ids.flattened, spec.default_id) == (flattened, default_id)
     assert str(spec.output) == output
 

@@ -75,6 +75,7 @@ def test_names_follow_tensorflows_generator():
     assert EXAMPLE.python_name == "an_example_op_v2"
     expected = {
         "PruneInvalidAndFillEmptyRows": "prune_invalid_and_fill_empty_rows",
+        "PruneDenseAndFillEmptyRows": "prune_dense_and_fill_empty_rows",
         "UniqueWithCountsV3": "unique_with_counts_v3",
         "PartitionWithPermutation": "partition_with_permutation",
         "FusedEmbeddingSparsePreLookUp": "fused_embedding_sparse_pre_look_up",

@@ -1,4 +1,4 @@
-"""Do two models answer alike? Runs both in child processes and compares every output's bits."""
+"""Do two models answer alike? Runs both in child processes and compares every output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 import fusion
 from fusion.saved_model.errors import ModelError
 from fusion.saved_model.source import SourceModel, read_saved_model
-from fusion.saved_model.verify.outcome import LOAD_FAILED, Outcome, read_outcomes, same_bits
+from fusion.saved_model.verify.outcome import (
+    LOAD_FAILED,
+    Outcome,
+    is_float,
+    nearly_same,
+    read_outcomes,
+    same_bits,
+)
 from fusion.saved_model.verify.signature import Signature, TensorSpec, signatures
 
 DEFAULT_TIMEOUT = 1800.0
@@ -66,6 +73,8 @@ class Verification:
         unverified: signatures of which nothing could be compared, and why.
         errors_alike: batches on which both models raised the same error.
         varying: outputs that differ from run to run in the first model and so prove nothing.
+        tolerance: what elements of an output may differ by, as a share of its largest one; 0 for
+            equal bits.
     """
 
     signatures: tuple[str, ...]
@@ -74,6 +83,7 @@ class Verification:
     unverified: tuple[str, ...]
     errors_alike: tuple[str, ...]
     varying: tuple[str, ...]
+    tolerance: float = 0.0
 
     @property
     def same(self) -> bool:
@@ -91,7 +101,8 @@ class Verification:
             return text + (f"; and {more} more" if more else "")
         if self.unverified:
             return "could not verify: " + "; ".join(self.unverified)
-        text = f"{len(self.signatures)} signatures, {self.runs} runs, outputs equal to the bit"
+        equal = f"within {self.tolerance:g} of the largest" if self.tolerance else "to the bit"
+        text = f"{len(self.signatures)} signatures, {self.runs} runs, outputs equal {equal}"
         if self.varying:
             text += f", but for {len(self.varying)} that vary from run to run"
         return text
@@ -106,6 +117,7 @@ class Verification:
             "unverified": list(self.unverified),
             "errors_alike": list(self.errors_alike),
             "varying": list(self.varying),
+            "tolerance": self.tolerance,
         }
 
 
@@ -114,6 +126,7 @@ def compare_models(
     b: str | os.PathLike[str],
     timeout: float = DEFAULT_TIMEOUT,
     scratch: Path | None = None,
+    tolerance: float = 0.0,
 ) -> Verification:
     """Runs each signature of `a` and `b` on the same generated inputs and compares the outputs.
 
@@ -125,6 +138,9 @@ def compare_models(
         b: the SavedModel to compare with it.
         timeout: seconds for each of the two processes.
         scratch: a folder for the outputs; a temporary one by default.
+        tolerance: what the elements of a float output may differ by, as a share of its largest
+            finite element, or four units in the last place where its dtype is coarser; 0 compares
+            bits.
 
     Raises:
         ModelError: a model cannot be read or loaded, or its process crashed or took too long.
@@ -141,7 +157,7 @@ def compare_models(
         for model, directory in zip((first, second), directories, strict=True):
             directory.mkdir()
             _run_worker(first.path, model.path, directory, timeout)
-        return compare_outcomes(sorted(mine), *directories)
+        return compare_outcomes(sorted(mine), *directories, tolerance)
 
 
 def _by_title(model: SourceModel) -> dict[str, Signature]:
@@ -218,13 +234,16 @@ def _last_line(log: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "no message")
 
 
-def compare_outcomes(titles: Sequence[str], directory_a: Path, directory_b: Path) -> Verification:
+def compare_outcomes(
+    titles: Sequence[str], directory_a: Path, directory_b: Path, tolerance: float = 0.0
+) -> Verification:
     """Compares what the worker wrote for two models.
 
     Args:
         titles: the signatures that should have run.
         directory_a: the outcomes of the first model.
         directory_b: those of the second.
+        tolerance: see `compare_models`.
     """
     differences: list[Difference] = []
     alike: list[str] = []
@@ -248,7 +267,7 @@ def compare_outcomes(titles: Sequence[str], directory_a: Path, directory_b: Path
                 continue
             # Outputs without elements agree whatever the models compute.
             compared[a.signature] |= bool(values_a[key].size)
-            if found := _different_values(a, key, values_a[key], values_b[key]):
+            if found := _different_values(a, key, values_a[key], values_b[key], tolerance):
                 differences.append(found)
         ran[a.signature] += 1
     different = {difference.signature for difference in differences}
@@ -264,6 +283,7 @@ def compare_outcomes(titles: Sequence[str], directory_a: Path, directory_b: Path
         unverified=tuple(unverified),
         errors_alike=tuple(alike),
         varying=tuple(varying),
+        tolerance=tolerance,
     )
 
 
@@ -276,13 +296,15 @@ def _different_error(a: Outcome, b: Outcome) -> Difference:
 
 
 def _different_values(
-    outcome: Outcome, key: str, a: NDArray[Any], b: NDArray[Any]
+    outcome: Outcome, key: str, a: NDArray[Any], b: NDArray[Any], tolerance: float
 ) -> Difference | None:
     case = f"{outcome.case} ({outcome.loader})"
     if a.dtype != b.dtype or a.shape != b.shape:
         detail = f"{a.dtype} {list(a.shape)} against {b.dtype} {list(b.shape)}"
         return Difference(outcome.signature, key, case, detail)
     same = same_bits(a, b)
+    if tolerance and is_float(a):
+        same |= nearly_same(a, b, tolerance)
     if same.all():
         return None
     count = int(np.count_nonzero(~same))

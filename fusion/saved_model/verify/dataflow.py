@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 from tensorflow.python.framework import tensor_util
 
+from fusion.passes.calls import callees, first_argument
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.signatures import OpSignatures
-from fusion.saved_model.calls import callees, first_argument
 from fusion.saved_model.verify.examples import ExampleSpec, example_outputs, example_spec
 
 _MAX_SWEEPS = 20

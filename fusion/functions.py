@@ -1,0 +1,281 @@
+"""`fuse_function`: a concrete function in, one with the same signature and fused lookups out.
+
+The function and all functions that it calls are exported as a library of FunctionDefs, the pass
+rewrites the library, and what changed is imported again, callees first. Whatever the pass does not
+touch is shared with the original: variables, captured tensors, unchanged callees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import function_pb2, graph_pb2
+from tensorflow.core.function.polymorphism.function_type import (
+    FunctionType,
+    from_structured_signature,
+)
+from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
+from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+from tensorflow.python.eager.wrap_function import WrappedFunction
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
+from tensorflow.python.saved_model.load import _WrapperFunction
+from tensorflow.python.util import nest
+
+from fusion.arguments import wrong_type
+from fusion.custom_gradients import rebind_gradients
+from fusion.passes.functions import called
+from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.report import FusionReport
+from fusion.passes.variables import Variable, VariableSearch, named_columns
+
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+# Written anew, from what the rebuilt graph says, when a function is made of it.
+_DERIVED_ATTRIBUTES = ("_input_shapes", "_construction_context")
+
+
+def fuse_function(concrete_function: ConcreteFunction) -> ConcreteFunction:
+    """Returns a concrete function that computes the same with fused embedding lookups.
+
+    It is called like the original, with the same structured arguments and results, and uses the
+    same variables, tables and captured tensors; like every concrete function it does not keep
+    variables alive. Gradients flow as through the original, which stays as it is, and
+    `tf.saved_model.save` takes the result as a signature.
+
+    What was fused, and why the rest was not, `fusion.explain(concrete_function)` tells, asked about
+    the original. A function in which nothing can be fused, also one compiled by XLA, is returned
+    itself.
+
+    Args:
+        concrete_function: what `tf.function(...).get_concrete_function(...)` returns, or a
+            signature of a loaded SavedModel.
+
+    Raises:
+        TypeError: not a concrete function.
+    """
+    if not isinstance(concrete_function, ConcreteFunction):
+        wanted = "a concrete function"
+        raise wrong_type("fuse_function", "concrete_function", wanted, concrete_function)
+    # Called while a function is traced: AutoGraph would translate all of it.
+    with ControlStatusCtx(Status.DISABLED):
+        library = _Library.of(concrete_function)
+        result = FuseLookups().apply(library.graph_def)
+        fused = {column.function for column in result.report.columns if column.fused}
+        if not fused:
+            return concrete_function
+        return _Rebuild(library, result.graph_def, fused).function(concrete_function)
+
+
+def explain_function(concrete_function: ConcreteFunction) -> FusionReport:
+    """Returns what `fuse_function` would fuse, and why it would leave the rest.
+
+    Columns of the function itself have `function` "", others the name of the called function.
+    """
+    library = _Library.of(concrete_function)
+    search = VariableSearch(library.graph_def, library.captured_variables(concrete_function))
+    report = named_columns(FuseLookups().explain(library.graph_def), search)
+    columns = (
+        replace(column, function="") if column.function == library.top else column
+        for column in report.columns
+    )
+    return replace(report, columns=tuple(sorted(columns, key=lambda c: c.function != "")))
+
+
+@dataclass(frozen=True)
+class _Library:
+    """A function and all that it calls, at any depth.
+
+    Attributes:
+        graph: a graph that all of them are registered with.
+        graph_def: its export: an empty main graph and the functions, with static shapes.
+        top: the name of the function itself.
+    """
+
+    graph: tf.Graph
+    graph_def: graph_pb2.GraphDef
+    top: str
+
+    @staticmethod
+    def of(function: ConcreteFunction) -> _Library:
+        graph = tf.Graph()
+        function.add_to_graph(graph)
+        return _Library(graph, graph.as_graph_def(add_shapes=True), function.name.decode())
+
+    def captured_variables(self, function: ConcreteFunction) -> Iterator[tuple[str, str, Variable]]:
+        """Yields (function, argument, variable) for every variable that the function captured."""
+        variables = {id(v.handle): v for v in function.variables if hasattr(v, "handle")}
+        captured = list(function.captured_inputs)
+        definition = next(
+            f for f in self.graph_def.library.function if f.signature.name == self.top
+        )
+        arguments = definition.signature.input_arg[-len(captured) :] if captured else ()
+        for argument, handle in zip(arguments, captured, strict=True):
+            variable = variables.get(id(handle))
+            if variable is not None and variable.shape.rank is not None:
+                name = variable.name.removesuffix(":0")
+                yield self.top, argument.name, Variable(name, tuple(variable.shape.as_list()))
+
+
+class _Rebuild:
+    """Makes functions of a rewritten library, callees before callers."""
+
+    def __init__(self, library: _Library, rewritten: graph_pb2.GraphDef, fused: set[str]) -> None:
+        self._library = library
+        self._definitions = {f.signature.name: f for f in rewritten.library.function}
+        self._rebuilt = _to_rebuild(self._definitions, fused)
+        self._done: dict[str, ConcreteFunction] = {}
+
+    def function(self, original: ConcreteFunction) -> ConcreteFunction:
+        """Returns the counterpart of the library's top function."""
+        definition = self._definitions[self._library.top]
+        graph = self._graph(definition, original.graph)
+        _adopt_captures(graph, original.graph)
+        attributes = _attributes(definition)
+        if isinstance(original, WrappedFunction):
+            made = WrappedFunction(
+                graph, original._variable_holder, attributes, original._signature
+            )
+        else:
+            function_type = original.inference_fn.function_type
+            made = ConcreteFunction.from_func_graph(graph, function_type, attributes)
+        made._function_type = original._function_type
+        made._arg_keywords = original._arg_keywords
+        made._num_positional_args = original._num_positional_args
+        made._captured_inputs = list(original._captured_inputs)
+        # Loaded functions pick, of distributed variables, the replica's.
+        return _WrapperFunction(made) if isinstance(original, _WrapperFunction) else made
+
+    def _callee(self, name: str) -> ConcreteFunction:
+        if name not in self._done:
+            definition = self._definitions[name]
+            original, function_type = self._original(name)
+            graph = self._graph(definition, original)
+            self._done[name] = ConcreteFunction.from_func_graph(
+                graph, function_type, _attributes(definition)
+            )
+            self._done[name].add_to_graph(self._library.graph)
+        return self._done[name]
+
+    def _original(self, name: str) -> tuple[FuncGraph, FunctionType]:
+        function = self._library.graph._get_function(name)
+        if isinstance(function, AtomicFunction):
+            return function.graph, function.function_type
+        # In a model of TensorFlow 1 a function is its definition and nothing else.
+        with self._library.graph.as_default():
+            graph = function_def_to_graph(function.cached_definition)
+        signature = graph.structured_input_signature, graph.structured_outputs
+        return graph, from_structured_signature(*signature, graph.function_captures.capture_types)
+
+    def _graph(self, definition: function_pb2.FunctionDef, original: FuncGraph) -> FuncGraph:
+        """Returns the body of a rewritten function, calling the rebuilt functions."""
+        renamed = function_pb2.FunctionDef()
+        renamed.CopyFrom(definition)
+        renamed.signature.name = original.name
+        names = {name for node in definition.node_def for name in called(node)}
+        rebuilt = {name: self._callee(name) for name in sorted(names & self._rebuilt)}
+        _rename_calls(renamed, {name: new.name.decode() for name, new in rebuilt.items()})
+        rebind_gradients(renamed, original)
+        with self._library.graph.as_default():
+            graph = function_def_to_graph(renamed, original.structured_input_signature)
+        graph.structured_outputs = _like(original.structured_outputs, original, graph)
+        for name in sorted(names & self._definitions.keys()):
+            function = rebuilt.get(name) or self._library.graph._get_function(name)
+            graph._add_function_recursive(getattr(function, "inference_fn", function))
+        _restore_gradients(graph, original, {f.name.decode(): f for f in rebuilt.values()})
+        graph.variables = original.variables
+        if not original.saveable:
+            graph.mark_as_unsaveable(original.saving_errors)
+        return graph
+
+
+def _to_rebuild(
+    definitions: Mapping[str, function_pb2.FunctionDef], fused: set[str]
+) -> frozenset[str]:
+    """Returns `fused`, what calls them at any depth, and all bodies of control flow in these.
+
+    TensorFlow derives the names of a body's gradients from the body's own: two conditionals may
+    not share one.
+    """
+    callers: dict[str, set[str]] = {name: set() for name in definitions}
+    bodies: dict[str, set[str]] = {name: set() for name in definitions}
+    for name, definition in definitions.items():
+        for node in definition.node_def:
+            callees = definitions.keys() & set(called(node))
+            for callee in callees:
+                callers[callee].add(name)
+            if node.op not in _CALLS:
+                bodies[name] |= callees
+    calling = _closure(fused, callers)
+    return _closure(calling, bodies)
+
+
+def _closure(start: Iterable[str], edges: Mapping[str, set[str]]) -> frozenset[str]:
+    found: set[str] = set()
+    stack = list(start)
+    while stack:
+        name = stack.pop()
+        if name not in found:
+            found.add(name)
+            stack.extend(edges[name])
+    return frozenset(found)
+
+
+def _rename_calls(definition: function_pb2.FunctionDef, names: Mapping[str, str]) -> None:
+    for node in definition.node_def:
+        node.op = names.get(node.op, node.op)
+        for value in node.attr.values():
+            for function in (value.func, *value.list.func):
+                if function.name in names:
+                    function.name = names[function.name]
+
+
+def _attributes(definition: function_pb2.FunctionDef) -> dict[str, Any]:
+    return {k: v for k, v in definition.attr.items() if k not in _DERIVED_ATTRIBUTES}
+
+
+def _like(structure: Any, original: FuncGraph, graph: FuncGraph) -> Any:
+    """Returns `structure` with the original's outputs replaced by the new graph's."""
+    # Gradients append outputs and inputs to the graphs that they were taken of.
+    new = {id(old): new for old, new in zip(original.outputs, graph.outputs, strict=False)}
+    flat = nest.flatten(structure, expand_composites=True)
+    if not any(id(value) in new for value in flat):
+        return structure
+    return nest.pack_sequence_as(
+        structure, [new.get(id(value), value) for value in flat], expand_composites=True
+    )
+
+
+def _restore_gradients(
+    graph: FuncGraph, original: FuncGraph, rebuilt: Mapping[str, ConcreteFunction]
+) -> None:
+    """Gives calls the gradients of their functions, which no protocol buffer holds.
+
+    Args:
+        rebuilt: the rebuilt functions by their new names.
+    """
+    for op in graph.get_operations():
+        if op.type not in _CALLS:
+            continue
+        callee = rebuilt.get(op.get_attr("f").name)
+        if callee is not None:
+            op._gradient_function = callee._get_gradient_function()
+        else:
+            op._gradient_function = original.get_operation_by_name(op.name)._gradient_function
+
+
+def _adopt_captures(graph: FuncGraph, original: FuncGraph) -> None:
+    """Binds what the original captured to the arguments of the same place."""
+    new = {id(old): new for old, new in zip(original.inputs, graph.inputs, strict=False)}
+    captures, own = original.function_captures, graph.function_captures
+    for key, internal in captures.by_val_internal.items():
+        if id(internal) in new:
+            external, kind = captures.by_val_external[key], captures.by_val_tracetype[key]
+            own.add_or_replace(key, external, new[id(internal)], kind)
+    for key, nested in captures.by_ref_internal.items():
+        internal = nest.map_structure(lambda t: new[id(t)], nested, expand_composites=True)
+        external, kind = captures.by_ref_external[key], captures.by_ref_tracetype[key]
+        own.add_or_replace(key, external, internal, kind, is_by_ref=True)

@@ -1,0 +1,111 @@
+"""`fuse_graph`: a GraphDef in memory in, one with fused lookups out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+
+from fusion.arguments import wrong_type
+from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.report import FusionReport, FusionResult
+from fusion.passes.signatures import OpSignatures
+from fusion.passes.variables import VariableSearch, named_columns
+
+
+def fuse_graph(graph_def: graph_pb2.GraphDef, outputs: Iterable[str] | None = None) -> FusionResult:
+    """Fuses the embedding lookups of a graph and of its library functions.
+
+    The new graph computes what the old one did; run `import fusion` before importing it. A fused
+    lookup keeps the name of its result. The values inside it vanish, and with them whatever only
+    they needed; inputs, variables and nodes with side effects stay. Fusing the result again
+    changes nothing, and equal graphs give equal results.
+
+    Args:
+        graph_def: the graph, frozen or not; it is not changed.
+        outputs: names of nodes (`"a/b"`, `"^a/b"`) or tensors (`"a/b:0"`) that keep name and value
+            whatever they are. By default these are all nodes that no other node reads or waits
+            for; give names for a graph in which values inside a lookup are fetched as well.
+
+    Returns:
+        The graph (`graph_def` itself if nothing was fused) and the report.
+
+    Raises:
+        TypeError: not a GraphDef, or `outputs` is no iterable of strings.
+        ValueError: an output does not exist, or the graph is malformed.
+    """
+    if not isinstance(graph_def, graph_pb2.GraphDef):
+        raise wrong_type("fuse_graph", "graph_def", "a GraphDef", graph_def)
+    preserve = final_nodes(graph_def) if outputs is None else _named(graph_def, outputs)
+    with _graph_errors("fuse_graph: graph_def"):
+        result = FuseLookups(preserve=preserve).apply(graph_def)
+        return replace(result, report=_named_tables(result.report, graph_def))
+
+
+def explain_graph(graph_def: graph_pb2.GraphDef) -> FusionReport:
+    """Returns what `fuse_graph(graph_def)` would fuse, and why it would leave the rest."""
+    with _graph_errors("explain: model"):
+        report = FuseLookups(preserve=final_nodes(graph_def)).explain(graph_def)
+        return _named_tables(report, graph_def)
+
+
+@contextmanager
+def _graph_errors(argument: str) -> Iterator[None]:
+    """Turns what goes wrong on a malformed graph, of which there are endless kinds, into one."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(
+            f"{argument} makes no sense to fusion ({type(error).__name__}: {error}); if TensorFlow "
+            "can import it, please report a defect"
+        ) from error
+
+
+def final_nodes(graph_def: graph_pb2.GraphDef) -> frozenset[str]:
+    """Returns the nodes of the main graph that no other node reads or waits for."""
+    read = {_node(text) for node in graph_def.node for text in node.input}
+    return frozenset(node.name for node in graph_def.node if node.name not in read)
+
+
+def _named_tables(report: FusionReport, graph_def: graph_pb2.GraphDef) -> FusionReport:
+    # Only functions get their tables from elsewhere, and to follow calls costs about as much as
+    # the pass itself.
+    if not any(column.function for column in report.columns):
+        return report
+    return named_columns(report, VariableSearch(graph_def))
+
+
+def _named(graph_def: graph_pb2.GraphDef, outputs: Iterable[str]) -> frozenset[str]:
+    return frozenset(_checked(graph_def, outputs))
+
+
+def _checked(graph_def: graph_pb2.GraphDef, outputs: Iterable[str]) -> Iterator[str]:
+    """Yields the node of each output after checking that there is such a node or tensor."""
+    wanted = "an iterable of names of nodes or tensors"
+    if isinstance(outputs, (str, bytes)) or not isinstance(outputs, Iterable):
+        raise wrong_type("fuse_graph", "outputs", wanted, outputs)
+    nodes = {node.name: node for node in graph_def.node}
+    signatures = OpSignatures(graph_def.library.function)
+    for name in outputs:
+        if not isinstance(name, str):
+            raise wrong_type("fuse_graph", "outputs", wanted, name)
+        node = nodes.get(_node(name))
+        if node is None:
+            raise ValueError(f"fuse_graph: outputs: the graph has no node {_node(name)!r}")
+        _, colon, index = name.partition(":")
+        if colon and not _has_output(node, index, signatures):
+            raise ValueError(
+                f"fuse_graph: outputs: node {node.name!r} ({node.op}) has no output {name!r}"
+            )
+        yield node.name
+
+
+def _has_output(node: node_def_pb2.NodeDef, index: str, signatures: OpSignatures) -> bool:
+    outputs = signatures.outputs(node)
+    return index.isdecimal() and (outputs is None or int(index) < len(outputs))
+
+
+def _node(reference: str) -> str:
+    return reference.removeprefix("^").partition(":")[0]

@@ -1,0 +1,131 @@
+"""The variables behind function arguments, so that reports name tables as the user does.
+
+In a library function a table is an argument with a made-up name. Which variable it is follows from
+the calls, starting at the main graph and at the functions whose arguments are known from elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+
+from fusion.passes.calls import callees, first_argument
+from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.report import ColumnReport, FusionReport
+from fusion.passes.signatures import OpSignatures
+from fusion.passes.static_shapes import Shape
+
+_VARIABLE_OPS = frozenset(["VarHandleOp", "VariableV2", "Variable"])
+
+
+class Variable(NamedTuple):
+    """A variable by its name and static shape, None where unknown."""
+
+    name: str
+    shape: Shape
+
+
+def named_columns(report: FusionReport, search: VariableSearch) -> FusionReport:
+    """Returns `report` with the names and sizes of the variables behind function arguments."""
+    return replace(report, columns=tuple(_named(column, search) for column in report.columns))
+
+
+def _named(column: ColumnReport, search: VariableSearch) -> ColumnReport:
+    found = [search.behind(column.function, table) for table in column.tables]
+    variables = [v for v in found if v is not None and len(v.shape) == 2]
+    if not variables or len(variables) != len(found):
+        return column
+    name = variables[0].name
+    name = name if len(variables) == 1 else name.removesuffix("/part_0")
+    if column.spec is None:
+        return replace(column, name=name)
+    table = column.spec.table
+    shards = tuple(
+        replace(shard, rows=variable.shape[0], dim=variable.shape[1])
+        for shard, variable in zip(table.shards, variables, strict=True)
+    )
+    table = replace(table, name=name, shards=shards)
+    return replace(column, name=name, spec=replace(column.spec, table=table))
+
+
+class VariableSearch:
+    """Hands variables down from callers to callees until nothing new is learned.
+
+    Args:
+        graph_def: the main graph and its library.
+        bound: (function, argument, variable) known from elsewhere.
+    """
+
+    def __init__(
+        self, graph_def: graph_pb2.GraphDef, bound: Iterable[tuple[str, str, Variable]] = ()
+    ) -> None:
+        self._functions = {f.signature.name: f for f in graph_def.library.function}
+        signatures = OpSignatures(self._functions.values())
+        self._views = {
+            name: GraphView.of_function(f, signatures) for name, f in self._functions.items()
+        }
+        self._views[""] = GraphView(graph_def.node, signatures)
+        # None: callers disagree.
+        self._known: dict[tuple[str, str], Variable | None] = {}
+        for function, argument, variable in bound:
+            self._learn(function, argument, variable)
+        self._follow_calls()
+
+    @property
+    def known(self) -> dict[tuple[str, str], Variable]:
+        """The variable behind (function, argument), where all callers agree on one."""
+        return {key: variable for key, variable in self._known.items() if variable is not None}
+
+    def behind(self, function: str, tensor: Tensor) -> Variable | None:
+        """Returns the variable behind a table: through a read, the one of its handle."""
+        view = self._views[function]
+        if tensor.node in view.nodes:
+            tensor = view.resolve(tensor)
+            if view.op(tensor.node) == "ReadVariableOp":
+                tensor = view.resolve(view.inputs(tensor.node)[0])
+        return self._known.get((function, tensor.node))
+
+    def _follow_calls(self) -> None:
+        """Visits each function again whenever one of its arguments became known."""
+        pending = list(self._views)
+        while pending:
+            caller = pending.pop()
+            for node in self._views[caller].nodes.values():
+                for callee in callees(node, self._functions):
+                    if self._pass_on(caller, node, callee):
+                        pending.append(callee)
+
+    def _pass_on(self, caller: str, node: node_def_pb2.NodeDef, callee: str) -> bool:
+        view = self._views[caller]
+        inputs = view.inputs(node.name)[first_argument(node) :]
+        news = False
+        for argument, tensor in zip(
+            self._functions[callee].signature.input_arg, inputs, strict=False
+        ):
+            variable = self._variable(caller, view, view.resolve(tensor))
+            if variable is not None:
+                news |= self._learn(callee, argument.name, variable)
+        return news
+
+    def _variable(self, caller: str, view: GraphView, tensor: Tensor) -> Variable | None:
+        if (known := self._known.get((caller, tensor.node))) is not None:
+            return known
+        node = view.nodes.get(tensor.node)
+        if caller or node is None or node.op not in _VARIABLE_OPS:
+            return None
+        dims = node.attr["shape"].shape.dim if "shape" in node.attr else ()
+        return Variable(node.name, tuple(d.size if d.size >= 0 else None for d in dims))
+
+    def _learn(self, function: str, argument: str, variable: Variable) -> bool:
+        """Notes a variable; returns whether this changed what is known."""
+        key = (function, argument)
+        if key not in self._known:
+            self._known[key] = variable
+            return True
+        before = self._known[key]
+        if before is not None and before.name != variable.name:
+            self._known[key] = None
+        return False

@@ -1,0 +1,108 @@
+"""`fusion inspect`: one column in full, and its drawing."""
+
+from __future__ import annotations
+
+import json
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+import fusion
+from fusion.cli import main
+from tests.cli.test_app import command
+
+Capture = pytest.CaptureFixture[str]
+
+
+def failure(capsys: Capture, *arguments: object) -> str:
+    """The one line that a command fails with."""
+    assert main(["inspect", *map(str, arguments)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    return line.removeprefix("fusion: error: ")
+
+
+def test_one_column_in_full(models: Path, capsys: Capture) -> None:
+    report = fusion.explain(models / "tf2")
+    assert main(["inspect", str(models / "tf2"), "--column", "items"]) == 0
+    printed = capsys.readouterr().out
+    (column,) = (column for column in report.columns if column.name == "items")
+    assert printed == f"{column}\n"
+    assert printed.startswith("fused items\n")
+    assert "of the rows of each bag" in printed
+
+
+def test_a_part_of_the_name_will_do_and_all_that_match_are_shown(
+    models: Path, capsys: Capture
+) -> None:
+    assert main(["inspect", str(models / "keras"), "--column", "shop_emb"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("fused dense_features/shop_embedding/embedding_weights\n")
+    assert printed.endswith("\n  one of 3 functions with this column\n")
+    assert main(["inspect", str(models / "keras"), "--column", "_embedding"]) == 0
+    assert capsys.readouterr().out.count("\nfused dense_features/") == 3
+
+
+def test_a_whole_name_is_not_a_part(models: Path, capsys: Capture) -> None:
+    names = [column.name for column in fusion.explain(models / "v1_resource").columns]
+    for name in names:
+        assert main(["inspect", str(models / "v1_resource"), "--column", name]) == 0
+        assert capsys.readouterr().out.splitlines()[0] == f"fused {name}"
+
+
+def test_json_is_complete(models: Path, tmp_path: Path, capsys: Capture) -> None:
+    model, svg = models / "tf2", tmp_path / "column.svg"
+    assert main(["inspect", str(model), "--json", "--svg", str(svg)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == fusion.explain(model).to_dict()
+    assert all(column["explained"] for column in found["columns"])
+    assert svg.is_file()
+
+
+def test_a_drawing(models: Path, tmp_path: Path) -> None:
+    svg = tmp_path / "column.svg"
+    done = command("inspect", models / "tf2", "--column", "shops", "--svg", svg)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == f"wrote {svg}: shops"
+    first = svg.read_bytes()
+    assert ElementTree.fromstring(first).tag.endswith("svg")
+    assert b"FusedEmbeddingSparsePostLookUpV2" in first
+    assert b"SparseFillEmptyRows" in first
+    assert main(["inspect", str(models / "tf2"), "--column", "shops", "--svg", str(svg)]) == 0
+    assert svg.read_bytes() == first
+
+
+def test_without_a_name_the_first_column_is_drawn(
+    models: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    svg = tmp_path / "column.svg"
+    assert main(["inspect", str(models / "tf2"), "--svg", str(svg)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("column")
+    assert lines[-1] == f"wrote {svg}: items"
+
+
+def test_what_cannot_be_shown_is_one_line(models: Path, tmp_path: Path, capsys: Capture) -> None:
+    model = models / "tf2"
+    assert "no column has 'nowhere' in its name" in failure(capsys, model, "--column", "nowhere")
+    assert "--json prints all columns" in failure(capsys, model, "--json", "--column", "items")
+    assert "is a folder, give a file" in failure(capsys, model, "--svg", tmp_path)
+    missing = tmp_path / "no" / "column.svg"
+    assert "does not exist, create it first" in failure(capsys, model, "--svg", missing)
+    plain = failure(capsys, models / "plain", "--svg", tmp_path / "column.svg")
+    assert plain.endswith("plain has no embedding column to draw")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_drawing_without_matplotlib_says_what_to_install(
+    models: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "fusion.passes.draw", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    line = failure(capsys, models / "tf2", "--svg", tmp_path / "column.svg")
+    assert line == "--svg needs matplotlib: pip install 'tf-embedding-fusion[plot]'"
+    # All else works.
+    assert main(["inspect", str(models / "tf2"), "--column", "items"]) == 0

@@ -1,0 +1,115 @@
+"""Which nodes of a graph a drawing of a column shows, and as what."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+import tensorflow as tf
+
+from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.graph_view import GraphView
+from fusion.passes.match import NoMatch, Stage
+from fusion.passes.picture import (
+    FRONT,
+    INPUT,
+    STOP,
+    UNEXPLAINED,
+    emitted_picture,
+    stock_picture,
+)
+from fusion.passes.recognise import Recognition, recognise_all
+from tests.passes import stock_graphs as stock
+
+
+def recognised(case: stock.Case) -> tuple[GraphView, GraphView, Recognition]:
+    graph_def = stock.build(case)
+    view = GraphView.of_graph(graph_def)
+    (one,) = recognise_all(view)
+    result = FuseLookups(preserve=frozenset({"out"})).apply(graph_def)
+    return view, GraphView.of_graph(result.graph_def), one
+
+
+def with_role(picture: nx.DiGraph, role: str) -> set[str]:
+    return {name for name, found in picture.nodes(data="role") if found == role}
+
+
+@pytest.mark.parametrize("rank", [2, 3, None])
+def test_all_that_is_explained_is_shown(rank: int | None) -> None:
+    view, _, one = recognised(stock.Case(rank=rank))
+    picture = stock_picture(view, one)
+    constants = {name for name in view.nodes if view.op(name) == "Const"}
+    for stage in Stage:
+        assert with_role(picture, stage.value) == {*one.nodes(stage)} - constants
+    assert with_role(picture, FRONT) >= {*one.front()} - {*one.nodes()} - constants
+    inputs = with_role(picture, INPUT)
+    assert {"table", "ids/values"} <= inputs
+    assert not constants & set(picture)
+    assert all(picture.in_degree(name) == 0 for name in inputs)
+    assert one.spec is not None
+    assert [name for name, count in picture.out_degree() if not count] == [one.spec.output.node]
+    assert picture.nodes[one.anchor] == {
+        "op": "SparseSegmentMean",
+        "label": "embedding_lookup_sparse",
+        "role": Stage.OUTPUT.value,
+    }
+
+
+def test_edges_are_those_of_the_graph() -> None:
+    view, _, one = recognised(stock.Case())
+    for source, name in stock_picture(view, one).edges:
+        assert source in {tensor.node for tensor in view.inputs(name)}
+
+
+def test_what_was_emitted_ends_at_what_was_there() -> None:
+    view, after, one = recognised(stock.Case())
+    picture = emitted_picture(view, after, one)
+    assert one.spec is not None
+    inputs = with_role(picture, INPUT)
+    emitted = set(picture) - inputs
+    assert sorted(after.op(name) for name in emitted) == [
+        "FusedEmbeddingSparsePostLookUpV2",
+        "PruneInvalidAndFillEmptyRows",
+        "ResourceGather",
+        "UniqueWithCountsV3",
+    ]
+    assert inputs <= set(view.nodes)
+    assert {"table", "ids/values"} <= inputs
+    assert emitted & set(view.nodes) == {one.spec.output.node}
+    assert with_role(picture, Stage.OUTPUT.value) == {one.spec.output.node}
+    assert [after.op(name) for name in with_role(picture, Stage.ROWS.value)] == ["ResourceGather"]
+
+
+def clipped() -> tuple[GraphView, Recognition]:
+    """A lookup that is understood up to its rows, which something nobody knows has changed."""
+    with tf.Graph().as_default() as graph:
+        table = stock.make_table(stock.Case())
+        stock.lookup(table, stock.sparse_placeholder(stock.Case()), stock.Case())
+    graph_def = graph.as_graph_def()
+    (gather,) = (node for node in graph_def.node if node.op == "ResourceGather")
+    for node in graph_def.node:
+        node.input[:] = ["odd" if text == gather.name else text for text in node.input]
+    odd = graph_def.node.add(name="odd", op="Tan", input=[gather.name])
+    odd.attr["T"].type = tf.float32.as_datatype_enum
+    view = GraphView.of_graph(graph_def)
+    (one,) = recognise_all(view)
+    return view, one
+
+
+def test_a_partial_explanation_shows_where_it_stops_and_what_is_around() -> None:
+    view, one = clipped()
+    assert one.failure is not None
+    assert one.failure.node == "odd"
+    picture = stock_picture(view, one, one.failure)
+    assert with_role(picture, STOP) == {"odd"}
+    around = {picture.nodes[name]["op"] for name in with_role(picture, UNEXPLAINED)}
+    assert around >= {"Unique", "ResourceGather", "Identity", "VarHandleOp"}
+    assert picture.nodes[one.anchor]["role"] == Stage.OUTPUT.value
+    assert nx.is_weakly_connected(picture)
+
+
+def test_a_lookup_of_which_nothing_is_explained() -> None:
+    view, _, one = recognised(stock.Case())
+    nothing = Recognition(one.anchor, (), None, NoMatch("why", one.anchor), one.anchor)
+    picture = stock_picture(view, nothing, nothing.failure)
+    assert with_role(picture, STOP) == {one.anchor}
+    assert with_role(picture, UNEXPLAINED)

@@ -1,0 +1,137 @@
+"""`explain` takes everything that can be fused, and says about all of it what fusing would do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import fusion
+from fusion.passes.report import FusionReport
+from fusion.saved_model import ModelError
+
+SPEC = tf.SparseTensorSpec([None, None], tf.int64)
+
+
+class Model(tf.Module):
+    """One column that can be fused, in a function of its own, and one that cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = tf.Variable(tf.zeros([20, 6]), name="items")
+        self.shops = tf.Variable(tf.zeros([30, 6]), name="shops")
+
+    @tf.function(input_signature=[SPEC])
+    def embed(self, ids: tf.SparseTensor) -> tf.Tensor:
+        return tf.nn.safe_embedding_lookup_sparse(self.items, ids, combiner="sqrtn")
+
+    @tf.function(input_signature=[SPEC])
+    def __call__(self, ids: tf.SparseTensor) -> dict[str, tf.Tensor]:
+        rows = tf.nn.embedding_lookup(self.shops, ids.values)
+        sums = tf.math.segment_sum(rows, tf.cast(ids.indices[:, 0], tf.int32))
+        return {"rows": self.embed(ids), "sums": sums}
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture(scope="module")
+def saved(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "m"
+    tf.saved_model.save(model, path, signatures=model.__call__)
+    return path
+
+
+def by_op(report: FusionReport) -> dict[str, Any]:
+    columns = {column.anchor.rpartition("/")[2].lower(): column for column in report.columns}
+    assert len(columns) == 2
+    return columns
+
+
+def check(report: FusionReport) -> None:
+    columns = by_op(report)
+    fused, stock = columns["embedding_lookup_sparse"], columns["segmentsum"]
+    assert fused.fused
+    assert fused.name == "items"
+    assert fused.spec is not None
+    assert fused.spec.table.shape == (20, 6)
+    assert fused.explained[0].startswith("sqrtn of the rows of each bag")
+    assert any("ids below 0 are dropped" in words for words in fused.explained)
+    assert not stock.fused
+    assert stock.reason
+    assert stock.node
+    found = json.loads(json.dumps(report.to_dict()))
+    assert (found["fused"], found["total"]) == (1, 2)
+    assert str(stock.reason) in str(report)
+
+
+def test_a_concrete_function(model: Model) -> None:
+    function = model.__call__.get_concrete_function()
+    report = fusion.explain(function)
+    check(report)
+    first, second = report.columns
+    assert first.function == ""
+    assert "embed" in second.function
+    assert report.nodes_before == report.nodes_after > 60
+
+
+def test_a_saved_model(saved: Path) -> None:
+    for path in (saved, str(saved)):
+        report = fusion.explain(path)
+        check(FusionReport(report.columns[:2]))
+
+
+def test_a_graph(model: Model) -> None:
+    function = model.__call__.get_concrete_function()
+    with tf.Graph().as_default() as graph:
+        function.add_to_graph(graph)
+    graph_def = graph.as_graph_def()
+    report = fusion.explain(graph_def)
+    assert report.fused_count == 1
+    fused = fusion.fuse_graph(graph_def)
+    assert [c.to_dict() for c in fused.report.columns] == [c.to_dict() for c in report.columns]
+    assert report.nodes_after == fused.report.nodes_before
+
+
+def test_it_tells_what_fuse_function_did(model: Model) -> None:
+    function = model.__call__.get_concrete_function()
+    fused = fusion.fuse_function(function)
+    (left,) = fusion.explain(fused).columns
+    assert left.to_dict() == by_op(fusion.explain(function))["segmentsum"].to_dict()
+
+
+def test_nothing_is_changed_by_asking(model: Model, saved: Path) -> None:
+    function = model.__call__.get_concrete_function()
+    graph_def = function.graph.as_graph_def()
+    before = graph_def.SerializeToString(deterministic=True)
+    files = {path: path.read_bytes() for path in saved.rglob("*") if path.is_file()}
+    assert fusion.explain(graph_def) == fusion.explain(graph_def)
+    assert fusion.explain(function) == fusion.explain(function)
+    assert fusion.explain(saved) == fusion.explain(saved)
+    assert graph_def.SerializeToString(deterministic=True) == before
+    assert {path: path.read_bytes() for path in saved.rglob("*") if path.is_file()} == files
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        (tf.function(lambda x: x), "model must be .*; pass what its get_concrete_function"),
+        (tf.Graph(), "got Graph .*; pass its as_graph_def"),
+        (tf.keras.Sequential([]), r"got Sequential .*; pass tf.function\(model\)"),
+        (3, "got int 3$"),
+        (b"path", "got bytes b'path'$"),
+    ],
+)
+def test_other_arguments_are_refused(argument: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        fusion.explain(argument)
+
+
+def test_a_path_without_model_is_the_error_of_fuse_saved_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="not a SavedModel"):
+        fusion.explain(tmp_path)
