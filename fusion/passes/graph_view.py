@@ -337,17 +337,15 @@ def _decode(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any]:
             return np.frombuffer(proto.tensor_content, dtype).reshape(shape)
         numbers = getattr(proto, field)
         if len(numbers) == 1:
-            return _filled(shape, numbers[0], dtype)
+            return _filled(shape, numbers[0], proto.dtype)
     value: npt.NDArray[Any] = tensor_util.MakeNdarray(proto)
     return value
 
 
 @lru_cache(maxsize=1024)
-def _filled(
-    shape: tuple[int, ...], number: int, dtype: type[np.integer[Any]]
-) -> npt.NDArray[np.integer[Any]]:
+def _filled(shape: tuple[int, ...], number: int, dtype: int) -> npt.NDArray[np.integer[Any]]:
     """Returns the same read-only array for the same constant, of which each column has its own."""
-    value = np.full(shape, number, dtype)
+    value = np.full(shape, number, _INTEGERS[dtype][0])
     value.setflags(write=False)
     return value
 
