@@ -144,7 +144,6 @@ UNFUSED = "unfused"
 #: What no stock graph has.
 NOT_IN_GRAPHS = {
     "Tensor weights",
-    "no filling",
     "eager",
     "persistent tapes",
     *(name for name, corruption in CORRUPTIONS.items() if not corruption.by_pass),

@@ -104,7 +104,6 @@ def run(path: Path) -> Any:
         return session.run(signature.outputs["out"].name, fed), ops
 
 
-@pytest.mark.parity("SavedModels of TensorFlow 1.4, 1.13, 1.15 and 2.4", "pass")
 @pytest.mark.parametrize(("version", "name"), PROGRAMS)
 def test_an_old_model_is_fused_and_answers_as_before(
     version: str, name: str, tmp_path: Path
