@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2
+from tensorflow.python.eager import context
 
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.recognise_reduction import ANCHORS
@@ -194,8 +195,17 @@ def _fuse(item: optimizer_plugin.Item) -> tuple[bytes | None, FusionReport]:
         # return is there to be waited for: its control outputs.
         arguments = {node.name for node in graph_def.node if node.op in _FUNCTION_OPS}
         awaited = preserve - item.fetches() - arguments
-    result = FuseLookups(preserve=preserve - awaited, awaited=awaited).apply(graph_def)
+    fuse = FuseLookups(preserve=preserve - awaited, awaited=awaited, tasks=_local_tasks())
+    result = fuse.apply(graph_def)
     return result.graph_def.SerializeToString() if result.modified else None, result.report
+
+
+def _local_tasks() -> frozenset[str]:
+    """What device names of this process begin with: other processes may not know the fused ops."""
+    server = context.get_server_def()
+    own = (server.job_name, server.task_index) if server is not None else ("localhost", 0)
+    tasks = (own, ("localhost", 0))
+    return frozenset(f"/job:{job}/replica:0/task:{index}" for job, index in tasks)
 
 
 @contextmanager

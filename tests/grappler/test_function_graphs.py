@@ -1,9 +1,13 @@
 """Graphs of functions as TensorFlow hands them over, with arguments and control outputs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf.tensorflow_server_pb2 import ServerDef
+from tensorflow.python.eager import context
 
 import fusion
 from fusion import grappler
@@ -81,6 +85,27 @@ def test_arguments_and_results_stay(handed):
     for op in ("_Arg", "_Retval"):
         assert names(fused, op) == names(graph, op) != []
     assert all(node.device for node in fused.node)
+
+
+def test_what_another_process_runs_is_left_alone(handed):
+    graph, preserved, fetches = handed
+    elsewhere = "/job:worker/replica:0/task:1/device:CPU:0"
+    for node in graph.node:
+        node.device = elsewhere
+    own, other = (f"/job:worker/replica:0/task:{index}" for index in (1, 0))
+    fuse = FuseLookups(preserve=fetches, awaited=preserved - fetches, tasks=frozenset({own}))
+    assert fuse.apply(graph).modified
+    left = replace(fuse, tasks=frozenset({other})).apply(graph)
+    assert not left.modified
+    assert elsewhere in str(left.report)
+
+
+def test_which_processes_are_this_one(monkeypatch):
+    localhost = "/job:localhost/replica:0/task:0"
+    assert grappler._local_tasks() == {localhost}
+    server = ServerDef(job_name="chief", task_index=2)
+    monkeypatch.setattr(context, "get_server_def", lambda: server)
+    assert grappler._local_tasks() == {localhost, "/job:chief/replica:0/task:2"}
 
 
 def test_a_second_call_finds_nothing_to_do(handed):
