@@ -211,7 +211,9 @@ def _is_exact(report: FusionReport) -> bool:
 
 def _verified(source: SourceModel, staging: Path, timeout: float, tolerance: float) -> Verification:
     try:
-        verification = compare_models(source.path, staging, timeout, staging.parent, tolerance)
+        verification = compare_models(
+            source.path, staging, timeout=timeout, scratch=staging.parent, tolerance=tolerance
+        )
     except ModelError as error:
         # The staged folder's path means nothing to the user, and is gone when this is read.
         told = str(error).replace(str(staging), "the rewritten model")
