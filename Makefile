@@ -58,7 +58,7 @@ lint: $(VENV)/.installed ## Run ruff and mypy
 clean: ## Remove the environments and everything generated
 	rm -rf $(VENV) $(OLDEST_VENV) .demo build dist *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find fusion modelzoo tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find benchmarks fusion modelzoo tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # $(call install,environment,python,requirements): an environment that works is updated in place.
 define install

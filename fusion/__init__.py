@@ -22,24 +22,33 @@ if TYPE_CHECKING:
     from fusion.explanation import explain
     from fusion.functions import fuse_function
     from fusion.graphs import fuse_graph
+    from fusion.grappler import disable, enable, fused, stats
     from fusion.saved_model import fuse_saved_model
 
 __all__ = [
+    "disable",
+    "enable",
     "explain",
     "feature_column",
     "fuse_function",
     "fuse_graph",
     "fuse_saved_model",
+    "fused",
     "fused_embedding_lookup_sparse",
     "fused_embedding_lookup_sparse_v2",
     "fused_safe_embedding_lookup_sparse",
     "ops",
     "optimizers",
+    "stats",
 ]
 
 #: Public names that cost something to import, and where they live.
 _LAZY: dict[str, tuple[str, str | None]] = {
+    "disable": ("fusion.grappler", "disable"),
+    "enable": ("fusion.grappler", "enable"),
+    "fused": ("fusion.grappler", "fused"),
     "optimizers": ("fusion.optimizers", None),
+    "stats": ("fusion.grappler", "stats"),
     "explain": ("fusion.explanation", "explain"),
     "fuse_function": ("fusion.functions", "fuse_function"),
     "fuse_graph": ("fusion.graphs", "fuse_graph"),

@@ -94,8 +94,11 @@ class GraphEdit:
         result: list[node_def_pb2.NodeDef] = []
         for name, node in self.view.nodes.items():
             result.extend(self.added[new] for new in self._placed.get(name, ()))
-            if name not in gone and node.op != ARG_OP:
-                result.append(self._rewired(node, missing))
+            if name not in gone:
+                if not (self.view.function and node.op == ARG_OP):
+                    result.append(self._rewired(node, missing))
+            elif name in self.view.awaited and name not in self.added:
+                result.append(self._stand_in(node))
         return result
 
     def _keep_what_is_read(self) -> None:
@@ -123,6 +126,11 @@ class GraphEdit:
         _drop_colocation(changed, missing)
         return changed
 
+    def _stand_in(self, node: node_def_pb2.NodeDef) -> node_def_pb2.NodeDef:
+        """Returns a node for those who wait for a removed one by its name."""
+        waits = [f"^{self.successor(node.name)}"]
+        return node_def_pb2.NodeDef(name=node.name, op="NoOp", input=waits, device=node.device)
+
     def _input(self, text: str) -> str:
         if text[0] == "^":
             return f"^{self.successor(text[1:])}"
@@ -135,29 +143,28 @@ class GraphEdit:
         for node in self.added.values():
             needed.update(_source_names(node))
         dead: set[str] = set()
+        needed.update(self.removed)
         stack = [before for name in self.removed for before in _before(view, name)]
         while stack:
             name = stack.pop()
-            if name in dead or name in self.removed or name in needed:
+            if name in dead or name in needed:
                 continue
-            if not self._removable(name):
-                continue
-            users = {use.node for use in view.uses(name)} | {*view.control_uses(name)}
-            if all(user in dead or user in self.removed for user in users):
+            users = [*(use.node for use in view.uses(name)), *view.control_uses(name)]
+            is_used = any(user not in dead and user not in self.removed for user in users)
+            if not is_used and self._removable(name):
                 dead.add(name)
                 stack.extend(_before(view, name))
         return dead
 
     def _removable(self, name: str) -> bool:
         op = self.view.op(name)
-        if not op or op in _INPUT_OPS or name in self.view.preserved:
+        if not op or op in _INPUT_OPS or name in self.view.preserved or name in self.view.awaited:
             return False
         return not self.view.signatures.is_stateful(op)
 
 
-def _before(view: GraphView, name: str) -> Iterator[str]:
-    yield from (tensor.node for tensor in view.inputs(name))
-    yield from view.controls(name)
+def _before(view: GraphView, name: str) -> list[str]:
+    return [*(tensor.node for tensor in view.inputs(name)), *view.controls(name)]
 
 
 def _source_names(node: node_def_pb2.NodeDef) -> Iterator[str]:

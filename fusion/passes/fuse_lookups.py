@@ -33,11 +33,18 @@ class FuseLookups:
     Attributes:
         preserve: names of main-graph nodes that outsiders refer to (fetches, signature outputs,
             initializers); they keep their names and values.
+        awaited: names of main-graph nodes that outsiders wait for, without reading a value (a
+            function's control outputs). A node of that name stays, and runs after what it stood
+            for.
+        tasks: the processes that know the fused ops, as device names begin with them; None: all. A
+            lookup that the graph places elsewhere is left alone.
         device_types: the device types that the fused ops have kernels for. A lookup that the graph
             places on another one is left alone.
     """
 
     preserve: frozenset[str] = frozenset()
+    awaited: frozenset[str] = frozenset()
+    tasks: frozenset[str] | None = None
     device_types: frozenset[str] = frozenset({"CPU"})
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
@@ -69,7 +76,7 @@ class FuseLookups:
     def _bodies(self, graph_def: graph_pb2.GraphDef) -> Iterator[tuple[GraphView, str]]:
         """Yields the main graph and each function, with the reason to leave all of it alone."""
         signatures = OpSignatures(graph_def.library.function)
-        yield GraphView(graph_def.node, signatures, self.preserve), ""
+        yield GraphView(graph_def.node, signatures, self.preserve, awaited=self.awaited), ""
         compiled = _compiled_functions(graph_def)
         for definition in graph_def.library.function:
             is_compiled = definition.signature.name in compiled
@@ -81,7 +88,7 @@ class FuseLookups:
     ) -> tuple[list[Recognition], list[ColumnReport]]:
         """Returns the lookups to fuse, and the verdict on every segment reduction."""
         found = recognise_all(view)
-        refused = refuse_unsafe(view, found, self.device_types)
+        refused = refuse_unsafe(view, found, self.device_types, self.tasks)
         lookups: list[Recognition] = []
         columns: list[ColumnReport] = []
         for one in found:

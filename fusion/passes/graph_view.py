@@ -8,6 +8,7 @@ index)` with a flat output index, and back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +64,7 @@ class GraphView:
         function: the library function's name; "" for a main graph.
         nodes: NodeDefs by name, in file order; function arguments come first, with op `_Arg`.
         preserved: names that something outside the graph refers to.
+        awaited: names that something outside waits for, without reading a value.
     """
 
     def __init__(
@@ -71,10 +73,12 @@ class GraphView:
         signatures: OpSignatures,
         preserved: frozenset[str] = frozenset(),
         definition: function_pb2.FunctionDef | None = None,
+        awaited: frozenset[str] = frozenset(),
     ) -> None:
         self.function: str = definition.signature.name if definition is not None else ""
         self.signatures = signatures
         self.preserved = preserved
+        self.awaited = awaited
         self._in_function = definition is not None
         self._tensors: dict[str, Tensor] = {}
         self._strings: dict[Tensor, str] = {}
@@ -92,7 +96,9 @@ class GraphView:
         self._controls: dict[str, tuple[str, ...]] = {}
         self._uses: dict[str, list[Use]] = {}
         self._control_uses: dict[str, list[str]] = {}
+        self._ops = {name: node.op for name, node in self.nodes.items()}
         self._index_edges()
+        self._aliases = self._alias_nodes()
         if definition is not None:
             for value in definition.ret.values():
                 tensor = self.tensor(value)
@@ -116,19 +122,31 @@ class GraphView:
         return GraphView(definition.node_def, signatures or OpSignatures(), definition=definition)
 
     def _index_edges(self) -> None:
+        known = self._tensors
         for name, node in self.nodes.items():
-            data: list[Tensor] = []
-            controls: list[str] = []
-            for text in node.input:
-                if text[0] == "^":
-                    controls.append(text[1:])
-                    self._control_uses.setdefault(text[1:], []).append(name)
-                else:
-                    tensor = self.tensor(text)
-                    self._uses.setdefault(tensor.node, []).append(Use(name, len(data), tensor))
-                    data.append(tensor)
+            texts = tuple(node.input)
+            if not texts:
+                continue
+            data = [known.get(text) or self.tensor(text) for text in texts if text[0] != "^"]
             self._inputs[name] = tuple(data)
-            self._controls[name] = tuple(controls)
+            for position, tensor in enumerate(data):
+                self._uses.setdefault(tensor.node, []).append(Use(name, position, tensor))
+            if len(data) < len(texts):
+                controls = tuple(text[1:] for text in texts if text[0] == "^")
+                self._controls[name] = controls
+                for before in controls:
+                    self._control_uses.setdefault(before, []).append(name)
+
+    def _alias_nodes(self) -> frozenset[str]:
+        """Returns the nodes that hand on their input unchanged.
+
+        One that waits for a control input orders a read after something, and is none of them.
+        """
+        return frozenset(
+            name
+            for name, op in self._ops.items()
+            if (op in ALIAS_OPS or op == "IdentityN") and name not in self._controls
+        )
 
     # Names and edges
 
@@ -136,7 +154,7 @@ class GraphView:
     def has_loops(self) -> bool:
         """Whether the graph has while loops made of v1 control-flow ops."""
         if self._has_loops is None:
-            self._has_loops = any(node.op in _FRAME_OPS for node in self.nodes.values())
+            self._has_loops = not _FRAME_OPS.isdisjoint(self._ops.values())
         return self._has_loops
 
     def tensor(self, text: str) -> Tensor:
@@ -216,15 +234,16 @@ class GraphView:
         uses, controls = self.uses(name), self.control_uses(name)
         if any(use.position < 0 for use in uses) or RETURN in controls:
             return True
-        if name in self.preserved or self.signatures.is_stateful(self.op(name)):
+        if name in self.preserved or name in self.awaited:
+            return True
+        if self.signatures.is_stateful(self.op(name)):
             return True
         is_outermost = not self._in_function and not self.preserved
         return is_outermost and not uses and not controls
 
     def op(self, name: str) -> str:
         """Returns the op of node `name`, or "" when there is no such node."""
-        node = self.nodes.get(name)
-        return node.op if node is not None else ""
+        return self._ops.get(name, "")
 
     # Attributes: a stripped attribute has its op's default value
 
@@ -252,18 +271,11 @@ class GraphView:
     # Values
 
     def resolve(self, tensor: Tensor) -> Tensor:
-        """Follows ops that hand on their input unchanged, and says where the value comes from.
-
-        An alias that waits for a control input orders a read after something, so it is not passed.
-        """
-        for _ in range(len(self.nodes)):
-            node = self.nodes.get(tensor.node)
-            if node is None or self.controls(tensor.node):
-                return tensor
-            if node.op in ALIAS_OPS or node.op == "IdentityN":
-                tensor = self.inputs(tensor.node)[tensor.index]
-            else:
-                return tensor
+        """Follows ops that hand on their input unchanged, and says where the value comes from."""
+        left = len(self._aliases)
+        while left and tensor.node in self._aliases:
+            tensor = self._inputs[tensor.node][tensor.index]
+            left -= 1  # ends in a malformed graph, too, whose aliases go round in circles
         return tensor
 
     def aliases(self, tensor: Tensor) -> tuple[str, ...]:
@@ -325,8 +337,16 @@ def _decode(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any]:
             return np.frombuffer(proto.tensor_content, dtype).reshape(shape)
         numbers = getattr(proto, field)
         if len(numbers) == 1:
-            return np.full(shape, numbers[0], dtype)
+            return _filled(shape, numbers[0], proto.dtype)
     value: npt.NDArray[Any] = tensor_util.MakeNdarray(proto)
+    return value
+
+
+@lru_cache(maxsize=1024)
+def _filled(shape: tuple[int, ...], number: int, dtype: int) -> npt.NDArray[np.integer[Any]]:
+    """Returns the same read-only array for the same constant, of which each column has its own."""
+    value = np.full(shape, number, _INTEGERS[dtype][0])
+    value.setflags(write=False)
     return value
 
 

@@ -15,7 +15,10 @@ _NAMED_OUTSIDE = (
 
 
 def refuse_unsafe(
-    view: GraphView, recognitions: Iterable[Recognition], device_types: frozenset[str]
+    view: GraphView,
+    recognitions: Iterable[Recognition],
+    device_types: frozenset[str],
+    tasks: frozenset[str] | None = None,
 ) -> dict[str, NoMatch]:
     """Returns, by anchor, why a recognised lookup cannot be replaced without changing the rest.
 
@@ -24,13 +27,14 @@ def refuse_unsafe(
 
     Args:
         device_types: the device types, e.g. "CPU", that the fused ops have kernels for.
+        tasks: the processes, e.g. "/job:worker/replica:0/task:1", that know them; None: all.
     """
     everyone = list(recognitions)
     known = {node for one in everyone for node in one.nodes()}
     refused: dict[str, NoMatch] = {}
     pending = [one for one in everyone if one.spec is not None]
     for one in pending:
-        failure = _check_device(view, one, device_types)
+        failure = _check_device(view, one, device_types, tasks)
         if failure is None:
             failure = _check_controls(view, one)
         if failure is not None:
@@ -81,10 +85,16 @@ def _check_uses(
 
 
 def _check_device(
-    view: GraphView, one: Recognition, device_types: frozenset[str]
+    view: GraphView,
+    one: Recognition,
+    device_types: frozenset[str],
+    tasks: frozenset[str] | None,
 ) -> NoMatch | None:
     for name in one.nodes():
         device = view.nodes[name].device
+        task = device.partition("/device:")[0]
+        if tasks is not None and task and task not in tasks:
+            return NoMatch(f"placed on {device}, which may not know the fused ops", name)
         kind = device_type(device)
         if kind and kind not in device_types:
             return NoMatch(f"placed on {device}; the fused ops run on {_list(device_types)}", name)

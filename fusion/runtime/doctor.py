@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import platform
-import re
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import llvmlite.binding as llvm
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 
-from fusion.runtime import library, objects
+from fusion.runtime import library, objects, optimizer_plugin
 from fusion.runtime.spec import OpSpec
 
 #: (what, its value, whether it is as it should be)
@@ -60,24 +56,8 @@ def _op(spec: OpSpec) -> Fact:
     return f"op {spec.name}", text or "no kernels", bool(registered)
 
 
-def grappler_symbol() -> str | None:
-    """The mangled name of TensorFlow's entry point for Grappler plugins, if it exports one."""
-    names = Path(library.path()).with_name("libtensorflow_cc.so.2")
-    if not names.exists():
-        return None
-    # The name carries the argument types, which differ between versions.
-    pattern = rb"_ZN10tensorflow8grappler15InitGraphPlugin\w+"
-    with (
-        names.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-    ):
-        candidates = {match.group().decode() for match in re.finditer(pattern, content)}
-    handle = ctypes.CDLL(str(names))
-    return next((name for name in sorted(candidates) if hasattr(handle, name)), None)
-
-
 def _grappler_symbol() -> tuple[str, bool]:
-    symbol = grappler_symbol()
+    symbol = optimizer_plugin.symbol()
     # Without it models can still be rewritten in files.
     return ("present" if symbol else "absent: graphs cannot be rewritten while they run"), True
 

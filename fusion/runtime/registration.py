@@ -16,6 +16,7 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.framework import dtypes, kernels, op_def_registry, ops
 
 from fusion.runtime import layout, library, objects
+from fusion.runtime.process import keep_forever
 from fusion.runtime.spec import Attr, OpSpec, as_dtype
 
 _INVALID_ARGUMENT, _INTERNAL = 3, 13
@@ -64,16 +65,11 @@ def _has_kernels(spec: OpSpec) -> bool:
     return bool(kernels.get_registered_kernels_for_op(spec.name).kernel)
 
 
-def _forever(thing: object) -> None:
-    """Keeps `thing` even after this module is dropped from sys.modules."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
-
-
 def _table(spec: OpSpec) -> int:
     table, names = layout.words(spec)
     array = (ctypes.c_int64 * len(table))(*table)
-    _forever(array)
-    _forever(names)
+    keep_forever(array)
+    keep_forever(names)
     return ctypes.addressof(array)
 
 
@@ -133,7 +129,7 @@ def _register_kernels(spec: OpSpec, dispatch: int, table: int) -> None:
     free = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)
     for device in spec.kernels:
         create = _CREATE(_Creator(spec, device, table))
-        _forever(create)
+        keep_forever(create)
         names = list(spec.kernel_types)
         for combination in itertools.product(*spec.kernel_types.values()):
             builder = ctypes.c_void_p(

@@ -32,7 +32,13 @@ def without_trailing_spaces(text):
 
 @pytest.mark.parametrize(
     ("path", "at_least"),
-    [("README.md", 5), ("docs/columns.md", 3), ("docs/keras.md", 2), ("docs/explain.md", 4)],
+    [
+        ("README.md", 5),
+        ("docs/columns.md", 3),
+        ("docs/enable.md", 2),
+        ("docs/explain.md", 4),
+        ("docs/keras.md", 2),
+    ],
 )
 def test_the_examples_work_and_print_what_is_shown(path, at_least, tmp_path):
     page = (ROOT / path).read_text()

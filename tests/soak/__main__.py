@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-CHECKS = ("threads", "memory", "kernels")
+CHECKS = ("threads", "functions", "memory", "kernels")
 
 
 def main() -> int:

@@ -1,0 +1,116 @@
+"""What fusion costs while TensorFlow optimizes graphs, in those that have embeddings and others."""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from fusion import grappler
+from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.report import FusionReport
+from fusion.runtime import optimizer_plugin
+
+v1 = tf.compat.v1
+
+#: Upper limits: milliseconds per megabyte without embeddings; seconds for a thousand columns.
+LIMITS = {"without_embeddings_ms_per_mb": 1.0, "thousand_columns_s": 2.0}
+_COLUMNS = 1000
+
+
+class _Item(optimizer_plugin.Item):
+    """A graph as TensorFlow hands it over, with `out` to be preserved."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = ctypes.create_string_buffer(data, len(data))
+        buffer = optimizer_plugin._Buffer(ctypes.addressof(self._data), len(data))
+        super().__init__(buffer, None)
+
+    def nodes_to_preserve(self) -> frozenset[str]:
+        return frozenset({"out"})
+
+    def fetches(self) -> frozenset[str]:
+        return self.nodes_to_preserve()
+
+
+def measure(repeats: int) -> dict[str, Any]:
+    """Measures everything; the times are medians over `repeats`."""
+    dense, columns = _dense_graph(), _columns_graph(_COLUMNS)
+    found: dict[str, Any] = {
+        "without_embeddings": _without_embeddings(dense, repeats),
+        "thousand_columns": _with_columns(columns, repeats),
+    }
+    found["limits"] = LIMITS
+    return found
+
+
+def _without_embeddings(graph_def: graph_pb2.GraphDef, repeats: int) -> dict[str, Any]:
+    item = _Item(graph_def.SerializeToString())
+    megabytes = len(item.graph_def()) / 1e6
+    milliseconds = _median(lambda: grappler._optimize(item), repeats) * 1e3
+    return {
+        "nodes": len(graph_def.node),
+        "megabytes": megabytes,
+        "ms": milliseconds,
+        "ms_per_mb": milliseconds / megabytes,
+    }
+
+
+def _with_columns(graph_def: graph_pb2.GraphDef, repeats: int) -> dict[str, Any]:
+    data = graph_def.SerializeToString()
+    item = _Item(data)
+    result = FuseLookups(preserve=item.nodes_to_preserve()).apply(graph_def)
+    _check(result.report)
+    return {
+        "nodes": len(graph_def.node),
+        "nodes_after": len(result.graph_def.node),
+        "columns": result.report.fused_count,
+        "megabytes": len(data) / 1e6,
+        "parse_s": _median(lambda: graph_pb2.GraphDef.FromString(data), repeats),
+        "all_s": _median(lambda: grappler._optimize(item), repeats),
+    }
+
+
+def _check(report: FusionReport) -> None:
+    if report.fused_count != _COLUMNS:
+        raise RuntimeError(f"not all of the columns are fused:\n{report}")
+
+
+def _median(call: Callable[[], object], repeats: int) -> float:
+    """Seconds per call, after one that is not counted."""
+    call()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _dense_graph() -> graph_pb2.GraphDef:
+    """A deep network of 30,000 nodes without an embedding."""
+    with tf.Graph().as_default() as graph:
+        value = v1.placeholder(tf.float32, [None, 8])
+        for _ in range(6000):
+            value = tf.nn.relu(tf.matmul(value, tf.ones([8, 8])) + 1.0)
+        tf.identity(value, name="out")
+        return graph.as_graph_def()
+
+
+def _columns_graph(count: int) -> graph_pb2.GraphDef:
+    """That many stock lookups side by side: 60 nodes each."""
+    with tf.Graph().as_default() as graph:
+        found = []
+        for place in range(count):
+            table = v1.get_variable(
+                f"table{place}", [100, 8], initializer=v1.zeros_initializer(), use_resource=True
+            )
+            ids = v1.sparse_placeholder(tf.int64, [None, None])
+            found.append(v1.nn.safe_embedding_lookup_sparse(table, ids))
+        tf.concat(found, 1, name="out")
+        return graph.as_graph_def()

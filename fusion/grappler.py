@@ -1,0 +1,228 @@
+"""Fusing inside TensorFlow: every graph that it optimizes while this is on.
+
+TensorFlow calls `_optimize` below, after its own optimizers, for each graph that it is about to run
+for the first time: a tf.function with all that it calls inlined, the body of a function that stays
+on its own, a function of a tf.data pipeline, the graph of a v1 Session. It calls several times per
+graph, and takes the graph as it is unless it gets another one.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tensorflow.core.framework import graph_pb2
+from tensorflow.python.eager import context
+
+from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.recognise_reduction import ANCHORS
+from fusion.passes.report import FusionReport
+from fusion.runtime import optimizer_plugin, process
+
+_logger = logging.getLogger("fusion")
+
+#: The field NodeDef.op with each of the anchors, as it is serialized. All have the first in them.
+_COMMON = b"Segment"
+_OP_FIELD = 0x12
+_ANCHORS = tuple(bytes([_OP_FIELD, len(op)]) + op.encode() for op in sorted(ANCHORS))
+_FUNCTION_OPS = frozenset({"_Arg", "_Retval"})
+
+
+@dataclass(frozen=True)
+class FusionStats:
+    """What happened in this process so far.
+
+    Attributes:
+        enabled: whether graphs are fused now.
+        graphs_seen: how often TensorFlow showed a graph: two times and more for each of them.
+        columns_fused: how many lookups were replaced.
+        milliseconds: the time spent in all of this, summed over threads.
+        failures: how often something went wrong, and the graph stayed as it was.
+        last_report: on the last graph with segment reductions; None when there was none yet.
+    """
+
+    enabled: bool
+    graphs_seen: int
+    columns_fused: int
+    milliseconds: float
+    failures: int
+    last_report: FusionReport | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain dicts, lists, strings and numbers, ready for JSON."""
+        report = self.last_report
+        return {**self.__dict__, "last_report": None if report is None else report.to_dict()}
+
+    def __str__(self) -> str:
+        head = (
+            f"fusion is {'on' if self.enabled else 'off'}: {self.graphs_seen} graphs seen, "
+            f"{self.columns_fused} columns fused, {self.milliseconds:.1f} ms, "
+            f"{self.failures} failures"
+        )
+        return head if self.last_report is None else f"{head}\nlast graph: {self.last_report}"
+
+
+class _State:
+    """The switch and the counts, one of each in a process."""
+
+    def __init__(self) -> None:
+        self.enabled = False
+        self.scopes = 0
+        self.graphs_seen = 0
+        self.columns_fused = 0
+        self.seconds = 0.0
+        self.failures = 0
+        self.last_report: FusionReport | None = None
+        self.renew_lock()
+        os.register_at_fork(after_in_child=self.renew_lock)
+
+    def renew_lock(self) -> None:
+        """Lets a child of a fork go on, though a thread that it lacks may have held the lock."""
+        self.lock = threading.Lock()
+
+    @property
+    def on(self) -> bool:
+        """Whether graphs are fused now."""
+        return self.enabled or self.scopes > 0
+
+
+_state = process.single("grappler", _State)
+
+
+def enable() -> None:
+    """Fuses the embedding columns of every graph that TensorFlow optimizes from now on.
+
+    That is in the whole process. What ran before is not optimized again. Calling it twice is
+    calling it once.
+
+    Raises:
+        tf.errors.UnimplementedError: this TensorFlow does not let graphs be rewritten from outside.
+        tf.errors.AlreadyExistsError: another library does so already.
+    """
+    optimizer_plugin.install(_optimize)
+    with _state.lock:
+        _state.enabled = True
+
+
+def disable() -> None:
+    """Takes `enable` back: graphs optimized from now on stay as they are.
+
+    What is fused already stays fused, and a `fused` scope goes on to its end.
+    """
+    with _state.lock:
+        _state.enabled = False
+
+
+@contextmanager
+def fused() -> Iterator[None]:
+    """Does what `enable` does while the scope lasts, in the whole process; scopes may overlap.
+
+    Raises:
+        tf.errors.UnimplementedError: as `enable`.
+        tf.errors.AlreadyExistsError: as `enable`.
+    """
+    optimizer_plugin.install(_optimize)
+    with _state.lock:
+        _state.scopes += 1
+    try:
+        yield
+    finally:
+        with _state.lock:
+            _state.scopes -= 1
+
+
+def stats() -> FusionStats:
+    """Returns what happened in this process so far."""
+    with _state.lock:
+        return FusionStats(
+            enabled=_state.on,
+            graphs_seen=_state.graphs_seen,
+            columns_fused=_state.columns_fused,
+            milliseconds=_state.seconds * 1e3,
+            failures=_state.failures,
+            last_report=_state.last_report,
+        )
+
+
+def _optimize(item: optimizer_plugin.Item) -> bytes | None:
+    """Returns the graph with its lookups fused, serialized; None when there is nothing to fuse."""
+    if not _state.on:
+        return None
+    start = time.perf_counter()
+    graph, report, failure = None, None, None
+    try:
+        if _has_anchor(item):
+            with _no_garbage_collection():
+                graph, report = _fuse(item)
+    except Exception as error:
+        failure = error
+    with _state.lock:
+        _state.graphs_seen += 1
+        _state.seconds += time.perf_counter() - start
+        if report is not None:
+            _state.columns_fused += report.fused_count
+            if not _looks_again(report, _state.last_report):
+                _state.last_report = report
+        if failure is not None:
+            _state.failures += 1
+            first = _state.failures == 1
+    if failure is not None and first:
+        _logger.warning(
+            "fusion left a graph as it was, because of an error of its own; more of them will be "
+            "counted in fusion.stats(), not shown",
+            exc_info=failure,
+        )
+    return graph
+
+
+def _has_anchor(item: optimizer_plugin.Item) -> bool:
+    """Whether the graph may have lookups in it, without parsing it."""
+    return item.contains(_COMMON) and any(item.contains(anchor) for anchor in _ANCHORS)
+
+
+def _fuse(item: optimizer_plugin.Item) -> tuple[bytes | None, FusionReport]:
+    graph_def = graph_pb2.GraphDef.FromString(item.graph_def())
+    preserve, awaited = item.nodes_to_preserve(), frozenset[str]()
+    if any(node.op in _FUNCTION_OPS for node in graph_def.node):
+        # A function is given its values by name of its arguments only. What else it does not
+        # return is there to be waited for: its control outputs.
+        arguments = {node.name for node in graph_def.node if node.op in _FUNCTION_OPS}
+        awaited = preserve - item.fetches() - arguments
+    fuse = FuseLookups(preserve=preserve - awaited, awaited=awaited, tasks=_local_tasks())
+    result = fuse.apply(graph_def)
+    return result.graph_def.SerializeToString() if result.modified else None, result.report
+
+
+def _local_tasks() -> frozenset[str]:
+    """What device names of this process begin with: other processes may not know the fused ops."""
+    server = context.get_server_def()
+    own = (server.job_name, server.task_index) if server is not None else ("localhost", 0)
+    tasks = (own, ("localhost", 0))
+    return frozenset(f"/job:{job}/replica:0/task:{index}" for job, index in tasks)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Puts off looking for garbage: the pass makes a million objects that live to its end."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _looks_again(report: FusionReport, last: FusionReport | None) -> bool:
+    """Whether the report is on a graph after the `last` one was on the same: on what it left."""
+    if last is None or report.fused_count:
+        return False
+    left = {(column.anchor, column.reason) for column in last.columns if not column.fused}
+    return all((column.anchor, column.reason) in left for column in report.columns)

@@ -1,0 +1,119 @@
+"""Whatever goes wrong inside, the graph stays as it was."""
+
+import logging
+import multiprocessing
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fusion
+from fusion import grappler
+from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.recognise_reduction import ANCHORS
+from fusion.runtime import optimizer_plugin, process
+from tests.grappler.lookups import expected, ids, is_fused, new_function
+
+
+@pytest.fixture(autouse=True)
+def fresh_counts(monkeypatch):
+    """As in a process in which nothing has gone wrong yet."""
+    monkeypatch.setattr(grappler._state, "failures", 0)
+
+
+def break_with(monkeypatch, error):
+    def apply(*_):
+        raise error
+
+    monkeypatch.setattr(FuseLookups, "apply", apply)
+
+
+def test_an_exception_in_the_pass(monkeypatch, caplog):
+    break_with(monkeypatch, ValueError("it broke"))
+    with caplog.at_level(logging.WARNING), fusion.fused():
+        assert not is_fused()
+        assert not is_fused()
+    assert fusion.stats().failures == 4
+    (record,) = caplog.records
+    assert record.name == "fusion"
+    assert "it broke" in str(record.exc_info[1])
+    monkeypatch.undo()
+    with fusion.fused():
+        assert is_fused()
+
+
+def test_an_item_that_tensorflow_cannot_read(monkeypatch):
+    monkeypatch.setattr(optimizer_plugin.Item, "nodes_to_preserve", lambda _: 1 / 0)
+    with fusion.fused():
+        assert not is_fused()
+    assert fusion.stats().failures == 2
+
+
+def test_an_interruption_in_the_pass(monkeypatch):
+    interruptions = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda one: interruptions.append(one.exc_type))
+    break_with(monkeypatch, KeyboardInterrupt())
+    with fusion.fused():
+        assert not is_fused()
+    assert interruptions == [KeyboardInterrupt] * 2
+
+
+def test_no_memory_for_the_result(monkeypatch):
+    monkeypatch.setattr(optimizer_plugin, "_fill", lambda *_: False)
+    with fusion.fused():
+        assert not is_fused()
+
+
+def child(connection):
+    fusion.enable()
+    connection.send(fusion.stats().enabled)
+
+
+def test_a_child_forked_while_another_thread_holds_the_locks():
+    with fusion.fused():
+        pass
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    forked = context.Process(target=child, args=(theirs,))
+    plugin = process.single("optimizer_plugin", optimizer_plugin._Plugin)
+    with grappler._state.lock, plugin.lock:
+        forked.start()
+    assert ours.poll(60)
+    assert ours.recv()
+    forked.join(60)
+    assert forked.exitcode == 0
+
+
+# A graph without embeddings is not parsed
+
+
+def fail(_):
+    raise AssertionError("parsed")
+
+
+def test_graphs_without_segment_reductions_are_not_parsed(monkeypatch):
+    monkeypatch.setattr(grappler, "_fuse", fail)
+
+    @tf.function
+    def others(x):
+        found = tf.math.unsorted_segment_sum(x, tf.constant([0, 1, 0]), 2, name="SegmentSum")
+        return tf.identity(found, name="SparseSegmentSum")
+
+    before = fusion.stats().graphs_seen
+    with fusion.fused():
+        np.testing.assert_array_equal(others(tf.ones([3])), [2.0, 1.0])
+    assert fusion.stats().graphs_seen == before + 2
+    assert fusion.stats().failures == 0
+    with fusion.fused():
+        np.testing.assert_array_equal(new_function()(ids()), expected())
+    assert fusion.stats().failures == 2
+
+
+@pytest.mark.parametrize("op", sorted(ANCHORS))
+def test_every_segment_reduction_is_found(op):
+    node = tf.compat.v1.NodeDef(name="x", op=op).SerializeToString()
+    for data, found in ((node, True), (node.replace(op.encode(), op.encode()[:-1]), False)):
+        graph = optimizer_plugin._Buffer()
+        assert optimizer_plugin._fill(graph, data)
+        assert grappler._has_anchor(optimizer_plugin.Item(graph, None)) == found

@@ -1,0 +1,147 @@
+"""Graphs of functions as TensorFlow hands them over, with arguments and control outputs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf.tensorflow_server_pb2 import ServerDef
+from tensorflow.python.eager import context
+
+import fusion
+from fusion import grappler
+from fusion.passes.fuse_lookups import FuseLookups
+from tests.grappler.lookups import expected, ids, look_up, new_function
+
+GATHER = "ResourceGather"
+FUSED = "FusedEmbeddingSparsePostLookUpV2"
+
+
+def handed_over(monkeypatch, function):
+    """The graph, the names to preserve and the fetches of each call while a function runs."""
+    calls = []
+    fuse = grappler._fuse
+
+    def note_and_fuse(item):
+        graph = graph_pb2.GraphDef.FromString(item.graph_def())
+        calls.append((graph, item.nodes_to_preserve(), item.fetches()))
+        return fuse(item)
+
+    monkeypatch.setattr(grappler, "_fuse", note_and_fuse)
+    with fusion.fused():
+        outputs = function(ids())
+    monkeypatch.setattr(grappler, "_fuse", fuse)
+    return calls, outputs
+
+
+def names(graph, op):
+    return [node.name for node in graph.node if node.op == op]
+
+
+@pytest.fixture
+def handed(monkeypatch):
+    calls, output = handed_over(monkeypatch, new_function())
+    np.testing.assert_array_equal(output, expected())
+    return calls[0]
+
+
+def test_a_control_output_leaves_a_node_of_its_name_behind(handed):
+    graph, preserved, fetches = handed
+    (gather,) = names(graph, GATHER)
+    (result,) = names(graph, "_Retval")
+    assert fetches == {result}
+    assert preserved - fetches == {gather}
+    fused = FuseLookups(preserve=fetches, awaited=preserved - fetches).apply(graph)
+    assert fused.modified
+    nodes = {node.name: node for node in fused.graph_def.node}
+    assert nodes[gather].op == "NoOp"
+    (waited_for,) = nodes[gather].input
+    assert nodes[waited_for.removeprefix("^")].op == GATHER
+    assert nodes[gather].device
+
+
+def test_a_value_that_is_fetched_is_not_taken_away(handed):
+    graph, preserved, _ = handed
+    kept = FuseLookups(preserve=preserved).apply(graph)
+    assert not kept.modified
+    assert "named outside" in str(kept.report)
+
+
+def test_a_value_read_by_a_node_that_is_awaited_is_not_taken_away(handed):
+    graph, preserved, fetches = handed
+    (gather,) = names(graph, GATHER)
+    watcher = graph.node.add(name="watcher", op="Identity", input=[gather])
+    watcher.attr["T"].type = tf.float32.as_datatype_enum
+    fuse = FuseLookups(preserve=fetches, awaited=preserved - fetches | {"watcher"})
+    assert not fuse.apply(graph).modified
+    # Nobody can tell whether a node runs that is neither.
+    assert FuseLookups(preserve=fetches, awaited=preserved - fetches).apply(graph).modified
+
+
+def test_arguments_and_results_stay(handed):
+    graph, preserved, fetches = handed
+    fused = FuseLookups(preserve=fetches, awaited=preserved - fetches).apply(graph).graph_def
+    for op in ("_Arg", "_Retval"):
+        assert names(fused, op) == names(graph, op) != []
+    assert all(node.device for node in fused.node)
+
+
+def test_what_another_process_runs_is_left_alone(handed):
+    graph, preserved, fetches = handed
+    elsewhere = "/job:worker/replica:0/task:1/device:CPU:0"
+    for node in graph.node:
+        node.device = elsewhere
+    own, other = (f"/job:worker/replica:0/task:{index}" for index in (1, 0))
+    fuse = FuseLookups(preserve=fetches, awaited=preserved - fetches, tasks=frozenset({own}))
+    assert fuse.apply(graph).modified
+    left = replace(fuse, tasks=frozenset({other})).apply(graph)
+    assert not left.modified
+    assert elsewhere in str(left.report)
+
+
+def test_which_processes_are_this_one(monkeypatch):
+    localhost = "/job:localhost/replica:0/task:0"
+    assert grappler._local_tasks() == {localhost}
+    server = ServerDef(job_name="chief", task_index=2)
+    monkeypatch.setattr(context, "get_server_def", lambda: server)
+    assert grappler._local_tasks() == {localhost, "/job:chief/replica:0/task:2"}
+
+
+def test_a_second_call_finds_nothing_to_do(handed):
+    graph, preserved, fetches = handed
+    fuse = FuseLookups(preserve=fetches, awaited=preserved - fetches)
+    once = fuse.apply(graph)
+    assert fuse.apply(graph).graph_def == once.graph_def
+    again = fuse.apply(once.graph_def)
+    assert not again.modified
+    assert again.graph_def == once.graph_def
+    assert again.report.columns == ()
+
+
+def test_later_calls_find_the_fused_op_still_there(monkeypatch):
+    """There is a column for training in the graph, too, which is looked at again."""
+    table, inner = tf.Variable(tf.ones([20, 4])), new_function()
+
+    def run(one):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(look_up(table, one.with_values(one.values // 2)))
+        return inner(one), tape.gradient(loss, table).values
+
+    calls, _ = handed_over(monkeypatch, tf.function(run))
+    (first, *_), (second, *_) = calls
+    assert names(first, FUSED) == []
+    assert len(names(second, FUSED)) == len(names(first, "SparseSegmentMean")) - 1 == 1
+
+
+def test_an_inner_value_that_is_returned_keeps_the_lookup_as_it_is(monkeypatch):
+    table = tf.Variable(tf.ones([20, 4]))
+
+    def run(one):
+        output = look_up(table, one)
+        (gather,) = [op for op in output.graph.get_operations() if op.type == GATHER]
+        return output, gather.outputs[0]
+
+    _, (_, rows) = handed_over(monkeypatch, tf.function(run))
+    assert "also used by identity_1_RetVal" in str(fusion.stats().last_report)
+    np.testing.assert_array_equal(rows, np.ones([4, 4]))

@@ -1,0 +1,51 @@
+"""The same programs with fusion on and without it: the same bits, from other ops."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.grappler.programs import PROGRAMS
+from tests.grappler.worker import SIZES
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENTS = {"plain": {}, "legacy": {"TF_USE_LEGACY_KERAS": "1"}}
+
+
+def start(kind, out, *options):
+    command = [sys.executable, "-m", "tests.grappler.worker", kind, str(out), *options]
+    environment = {**os.environ, **ENVIRONMENTS[kind]}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+
+
+def finish(process, out):
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors.decode()[-3000:]
+    return pickle.loads(out.read_bytes())
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_programs_give_the_same_bits_and_run_the_fused_op(kind, tmp_path):
+    files = [tmp_path / "stock", tmp_path / "fused"]
+    processes = [start(kind, files[0]), start(kind, files[1], "--fused")]
+    stock, fused = [finish(*pair) for pair in zip(processes, files, strict=True)]
+    raised = {case: text for case, text in {**fused, **stock}.items() if isinstance(text, str)}
+    assert not raised, "\n".join(f"{case}: {text}" for case, text in raised.items())
+    assert fused.pop("failures") == stock.pop("failures") == 0
+    assert stock.keys() == fused.keys()
+    assert len(fused) == len(SIZES) * len(PROGRAMS[kind])
+    for case, (outputs, ran) in stock.items():
+        _, size = case
+        calls = ran["stock"]
+        assert calls >= size, case
+        assert calls % size == 0, case
+        assert ran == {"stock": calls, "fused": 0}, case
+        fused_outputs, fused_ran = fused[case]
+        assert fused_ran == {"stock": 0, "fused": calls}, case
+        same = [ours == theirs for ours, theirs in zip(fused_outputs, outputs, strict=True)]
+        assert all(same), (case, same)
