@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fusion.runtime.jit import Array, jit
+from fusion.runtime.jit import Array, int64, jit
 
 
 class DenseRules(NamedTuple):
@@ -26,32 +26,33 @@ class DenseRules(NamedTuple):
 
 
 @jit
-def _id_at(ids: Array, row: int, column: int, rules: DenseRules) -> int:
-    number = ids[row, column] + column * rules.stride
+def _id_at(ids: Array, row: int, column: int, rules: DenseRules, dtype: type) -> int:
+    number = int64(dtype(ids[row, column])) + column * rules.stride
     if rules.buckets > 0 and (number < 0 or number >= rules.buckets):
         return rules.bucket_default
     return number
 
 
 @jit
-def _keeps(ids: Array, row: int, column: int, rules: DenseRules) -> bool:
+def _keeps(ids: Array, row: int, column: int, rules: DenseRules, dtype: type) -> bool:
     if rules.use_ignored and ids[row, column] == rules.ignored:
         return False
-    return _id_at(ids, row, column, rules) >= rules.least
+    return _id_at(ids, row, column, rules, dtype) >= rules.least
 
 
 @jit
-def mark_dense_rows(ids: Array, rules: DenseRules, is_row_empty: Array) -> int:
+def mark_dense_rows(ids: Array, rules: DenseRules, dtype: type, is_row_empty: Array) -> int:
     """Marks the rows of ids [B, L] that keep no entry and returns the number of entries kept.
 
     Args:
+      dtype: what ids are cast to before anything else.
       is_row_empty: out, bool [B].
     """
     kept = 0
     for row in range(ids.shape[0]):
         before = kept
         for column in range(ids.shape[1]):
-            kept += 1 if _keeps(ids, row, column, rules) else 0
+            kept += 1 if _keeps(ids, row, column, rules, dtype) else 0
         is_row_empty[row] = kept == before
     return kept
 
@@ -60,6 +61,7 @@ def mark_dense_rows(ids: Array, rules: DenseRules, is_row_empty: Array) -> int:
 def list_dense_entries(
     ids: Array,
     rules: DenseRules,
+    dtype: type,
     is_row_empty: Array,
     filler: Any,
     out_values: Array,
@@ -68,7 +70,7 @@ def list_dense_entries(
     """Writes the entries kept, in order, and then those that fill empty rows, rows ascending.
 
     Args:
-      ids, rules, is_row_empty: see `mark_dense_rows`.
+      ids, rules, dtype, is_row_empty: see `mark_dense_rows`.
       filler: the id of rows that are filled.
       out_values: out, ids [m]. Rows are not filled if m is the number of entries kept.
       out_indices: out, int64 [m, 2].
@@ -76,8 +78,8 @@ def list_dense_entries(
     count = 0
     for row in range(ids.shape[0]):
         for column in range(ids.shape[1]):
-            if _keeps(ids, row, column, rules):
-                out_values[count] = _id_at(ids, row, column, rules)
+            if _keeps(ids, row, column, rules, dtype):
+                out_values[count] = _id_at(ids, row, column, rules, dtype)
                 out_indices[count, 0] = row
                 out_indices[count, 1] = column
                 count += 1

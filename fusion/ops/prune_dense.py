@@ -47,14 +47,14 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
             return
         dense_shape[0] = ids.shape[0]
         dense_shape[1] = ids.shape[1]
-        kept = kernels.mark_dense_rows(ids, rules, is_row_empty)
+        kept = kernels.mark_dense_rows(ids, rules, tid, is_row_empty)
         fill = attr(frame, slot.fill_empty_row) != 0
         total = kept + (count_true(is_row_empty) if fill else int64(0))
         out_values = output_vector(frame, 0, 0, total, tid)
         out_indices = output_matrix(frame, 1, 0, total, int64(2), np.int64)
         if failed(frame):
             return
-        kernels.list_dense_entries(ids, rules, is_row_empty, filler, out_values, out_indices)
+        kernels.list_dense_entries(ids, rules, tid, is_row_empty, filler, out_values, out_indices)
 
     return body
 

@@ -69,6 +69,8 @@ def _(part: Source) -> str:
     if dense is not None:
         ignored = "" if dense.ignored is None else f" without {dense.ignored}"
         words = f"the ids are the elements of the dense {dense.ids}{ignored}"
+    if part.row_splits is not None:
+        words += f" of a RaggedTensor with the row splits {part.row_splits.tensor}"
     words += ", flattened to a matrix" if part.flattened else ""
     if buckets is not None:
         words += f"; those outside [0, {buckets.count}) become {buckets.default}"

@@ -38,14 +38,14 @@ def test_entries_of_random_matrices(dtype, shape, ignored, stride, buckets, prun
     rules = DenseRules(ignored is not None, ignored or 0, stride, buckets, 2, 0 if prune else LEAST)
     entries = expected(ids, rules)
     empty = np.full(shape[0], True)
-    kept = mark_dense_rows(ids, rules, empty)
+    kept = mark_dense_rows(ids, rules, dtype, empty)
     assert kept == len(entries)
     np.testing.assert_array_equal(empty, ~np.isin(np.arange(shape[0]), entries[:, 1]))
     filled = np.flatnonzero(empty)
     for fill in (False, True):
         total = kept + len(filled) * fill
         values, indices = np.full(total, -77, dtype), np.full((total, 2), -77)
-        list_dense_entries(ids, rules, empty, dtype(8), values, indices)
+        list_dense_entries(ids, rules, dtype, empty, dtype(8), values, indices)
         np.testing.assert_array_equal(values[:kept], entries[:, 0])
         np.testing.assert_array_equal(indices[:kept], entries[:, 1:])
         assert values[kept:].tolist() == [8] * (len(filled) * fill)

@@ -116,6 +116,7 @@ def test_sources(dense: Dense | None, said: str) -> None:
         flattened=False,
         buckets=Buckets(20, 4),
         dense=dense,
+        row_splits=None,
         batch=None,
     )
     assert said in describe(source)

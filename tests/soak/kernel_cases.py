@@ -127,6 +127,8 @@ def _entries(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
             "use_sparse_weights": weighted,
             "prune_sparse_weights": bool(rng.integers(2)),
             "default_weight": 1.5,
+            "num_buckets": int(rng.choice([0, 0, 4])),
+            "bucket_default": 2,
         }
         yield OpCall(
             f"{count} entries ({kind} ids), {batch} rows ({order})",
@@ -140,11 +142,32 @@ def _entries(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
         )
 
 
+def _dense(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
+    for count, batch, fill, prune, ignored in itertools.product(
+        COUNTS, BATCHES, FLAGS, FLAGS, FLAGS
+    ):
+        kind = str(rng.choice(["some", "some negative", "all negative", "extreme"]))
+        width = count // max(batch, 1)
+        attrs = {
+            "fill_empty_row": fill,
+            "prune": prune,
+            "default_id": int(rng.choice([-1, 0, 5])),
+            "use_ignored_id": ignored,
+            "ignored_id": int(rng.choice([-1, 2])),
+            "column_stride": int(rng.choice([0, 7])),
+            "num_buckets": int(rng.choice([0, 0, 4])),
+            "bucket_default": 2,
+        }
+        dense = ids(rng, kind, batch * width, types["Tdense"]).reshape(batch, width)
+        yield OpCall(f"{batch} x {width} ({kind} ids)", attrs, {"dense_ids": dense})
+
+
 def _pre_lookup(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
     for call in _entries(rng, types):
         sizes = split(rng, 30, int(rng.choice(SHARDS)))
         attrs = dict(call.attrs)
         attrs["prune_invalid_id"] = attrs.pop("prune")
+        del attrs["num_buckets"], attrs["bucket_default"]
         attrs["partition_strategy"] = str(rng.choice(["div", "mod"]))
         attrs["entry_order"] = str(rng.choice(["input", "row"]))
         attrs["row_count"] = str(rng.choice(["dense_shape", "last_row"]))
@@ -292,6 +315,7 @@ CALLS: dict[str, Calls] = {
     "FusedEmbeddingSparsePostLookUp": _post_lookup_v1,
     "FusedEmbeddingSparsePostLookUpGrad": _gradient(_post_lookup_v1),
     "PruneInvalidAndFillEmptyRows": _entries,
+    "PruneDenseAndFillEmptyRows": _dense,
     "UniqueWithCountsV3": _unique,
     "PartitionWithPermutation": _partition,
     "FusedEmbeddingSparsePostLookUpV2": _post_lookup_v2,
