@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
 from fusion.passes.match import Match, NoMatch, Stage
-from fusion.passes.recognise_ids import Fill, Prune, match_entries, match_fill, match_prune
+from fusion.passes.recognise_ids import Fill, match_entries, match_fill
 from fusion.passes.recognise_output import Mask, Tail, match_mask, match_tail
+from fusion.passes.recognise_prune import Prune, match_prune
 from fusion.passes.recognise_reduction import Reduction, anchors, match_reduction
 from fusion.passes.recognise_source import Source, match_source
 from fusion.passes.recognise_table import Shard, Table, match_table

@@ -1,18 +1,18 @@
-"""The id side of a lookup: filling of empty rows, and pruning of invalid entries."""
+"""The id side of a lookup: its entries, and filling of empty rows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph_view import GraphView, Tensor
-from fusion.passes.idioms import INTEGERS, compares_with, is_row_gather
+from fusion.passes.idioms import INTEGERS
+from fusion.passes.kept_entries import peel
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_reduction import Reduction
 from fusion.passes.recognise_table import Table
-from fusion.passes.shapes import pass_flat
 
 _FILL_OPS = frozenset({"SparseFillEmptyRows", "RaggedFillEmptyRows"})
 
@@ -65,21 +65,6 @@ class Fill(Match):
     default: int
     default_weight: float
     is_row_empty: Tensor
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prune(Match):
-    """Only valid entries are kept.
-
-    Attributes:
-        entries: those before.
-        by_id: whether entries with id < 0 are dropped.
-        by_weight: whether entries whose weight is not > 0 are dropped.
-    """
-
-    entries: Entries
-    by_id: bool
-    by_weight: bool
 
 
 def match_entries(view: GraphView, reduction: Reduction, table: Table) -> Entries | NoMatch:
@@ -157,52 +142,6 @@ def match_fill(view: GraphView, entries: Entries) -> Fill | NoMatch | None:
     )
 
 
-def match_prune(view: GraphView, entries: Entries) -> Prune:
-    """Explains the entries as the valid ones of others, as far as they are."""
-    tensors = {"ids": entries.ids, "place": entries.place}
-    if entries.weights is not None:
-        tensors["weights"] = entries.weights
-    if entries.weight_place is not None:
-        tensors["weight_place"] = entries.weight_place
-    levels = {key: _peel(view, tensor) for key, tensor in tensors.items()}
-    by_id = by_weight = False
-    nodes: tuple[str, ...] = ()
-    front: tuple[str, ...] = ()
-    depth = 0
-    while (step := _match_step(view, levels, depth)) is not None:
-        by_id |= step.by_id
-        by_weight |= step.by_weight
-        # The last condition is one of the entries that are kept in the graph, those before are not.
-        nodes += (*front, *step.nodes)
-        front = step.front
-        depth += 1
-    if by_weight and not by_id:
-        # No op drops entries by weight alone: they are taken as they are given.
-        depth, by_weight, nodes, front = 0, False, (), ()
-    source = {key: found.tensors[depth] for key, found in levels.items()}
-    passed = tuple(name for found in levels.values() for name in found.aliases[depth])
-    before = Entries(
-        stage=Stage.IDS,
-        nodes=(),
-        front=tuple(dict.fromkeys(passed)),
-        ids=source["ids"],
-        indices=source["place"] if entries.indices is not None else None,
-        rows=source["place"] if entries.indices is None else None,
-        weights=source.get("weights"),
-        count=entries.count,
-        dtype=entries.dtype,
-        rows_dtype=entries.rows_dtype,
-    )
-    return Prune(
-        stage=Stage.IDS,
-        nodes=tuple(dict.fromkeys(nodes)),
-        front=tuple(dict.fromkeys(front)),
-        entries=before,
-        by_id=by_id,
-        by_weight=by_weight,
-    )
-
-
 def _id_dtype(view: GraphView, ids: Tensor) -> int:
     """Returns the DataType of the ids, as the op that reads them says."""
     for use in view.tensor_uses(ids):
@@ -270,137 +209,5 @@ def _match_filled_weights(view: GraphView, ids_fill: str, weights: Tensor) -> fl
 
 def _same_entries(view: GraphView, a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are the same one with the same entries dropped."""
-    mine, theirs = _peel(view, a), _peel(view, b)
+    mine, theirs = peel(view, a), peel(view, b)
     return mine.tensors[-1] == theirs.tensors[-1] and mine.conditions == theirs.conditions
-
-
-@dataclass
-class _Levels:
-    """A tensor behind gathers of the entries that a condition keeps, outermost first.
-
-    `tensors[k]` is the tensor before the k outermost gathers; `conditions[k]` what the k-th keeps,
-    with the nodes of that gather in `nodes[k]`. `aliases[k]` stand in front of `tensors[k]`.
-    """
-
-    tensors: list[Tensor] = field(default_factory=list)
-    aliases: list[tuple[str, ...]] = field(default_factory=list)
-    conditions: list[Tensor] = field(default_factory=list)
-    nodes: list[tuple[str, ...]] = field(default_factory=list)
-
-
-def _peel(view: GraphView, tensor: Tensor) -> _Levels:
-    levels = _Levels()
-    while True:
-        tensor, passed = pass_flat(view, tensor)
-        levels.tensors.append(tensor)
-        levels.aliases.append(passed)
-        if not is_row_gather(view, tensor.node) or view.controls(tensor.node):
-            return levels
-        source, kept = view.inputs(tensor.node)[:2]
-        condition = _match_kept(view, kept)
-        if condition is None:
-            return levels
-        levels.conditions.append(condition[0])
-        levels.nodes.append((tensor.node, *condition[1]))
-        tensor = source
-
-
-def _match_kept(view: GraphView, kept: Tensor) -> tuple[Tensor, tuple[str, ...]] | None:
-    """Explains positions as those where a condition [n] holds, and the nodes between."""
-    flat = view.resolve(kept)
-    if not _flattens(view, flat.node):
-        return None
-    inner = view.inputs(flat.node)[0]
-    where = view.resolve(inner)
-    if view.op(where.node) != "Where":
-        return None
-    condition, passed = pass_flat(view, view.inputs(where.node)[0])
-    nodes = (*view.aliases(kept), flat.node, *view.aliases(inner), where.node, *passed)
-    return condition, nodes
-
-
-def _flattens(view: GraphView, name: str) -> bool:
-    """Whether the node turns an [n, 1] matrix into an [n] vector."""
-    if view.op(name) == "Reshape":
-        target = view.constant(view.inputs(name)[1])
-        return target is not None and np.array_equal(target, [-1])
-    if view.op(name) == "Squeeze":
-        dims = view.attr(name, "squeeze_dims")
-        return dims is not None and list(dims.list.i) in ([1], [-1])
-    return False
-
-
-@dataclass(frozen=True)
-class _Step:
-    by_id: bool
-    by_weight: bool
-    nodes: tuple[str, ...]
-    front: tuple[str, ...]
-
-
-def _match_step(view: GraphView, levels: dict[str, _Levels], depth: int) -> _Step | None:
-    """Explains the gather `depth` of all tensors as the valid ones of the entries behind it."""
-    if any(len(found.conditions) <= depth for found in levels.values()):
-        return None
-    condition = levels["ids"].conditions[depth]
-    if any(found.conditions[depth] != condition for found in levels.values()):
-        return None
-    by_id = by_weight = False
-    front: tuple[str, ...] = ()
-    pending = [condition]
-    while pending:
-        test = pending.pop()
-        passed = view.aliases(test)
-        test = view.resolve(test)
-        op = view.op(test.node)
-        front += (*passed, test.node)
-        if op == "LogicalAnd":
-            pending += view.inputs(test.node)
-        elif op == "Fill" and (measured := _match_all_true(view, test, levels, depth)) is not None:
-            front += measured
-        elif op == "GreaterEqual" and _compares(view, test, levels["ids"], depth):
-            by_id = True
-            front += view.aliases(view.inputs(test.node)[0])
-        elif (
-            op == "Greater"
-            and "weights" in levels
-            and _compares(view, test, levels["weights"], depth)
-        ):
-            by_weight = True
-            front += view.aliases(view.inputs(test.node)[0])
-        else:
-            return None
-    if not by_id and not by_weight:
-        return None
-    nodes = (n for found in levels.values() for n in (*found.aliases[depth], *found.nodes[depth]))
-    return _Step(by_id, by_weight, tuple(nodes), front)
-
-
-def _compares(view: GraphView, test: Tensor, levels: _Levels, depth: int) -> bool:
-    """Whether the comparison is that of the entries behind gather `depth` with 0."""
-    if not compares_with(view, test, 0):
-        return False
-    return _is_behind(view, view.inputs(test.node)[0], levels, depth)
-
-
-def _is_behind(view: GraphView, tensor: Tensor, levels: _Levels, depth: int) -> bool:
-    """Whether the tensor is what gather `depth` reads."""
-    mine = _peel(view, tensor)
-    rest = levels.conditions[depth + 1 :]
-    return mine.tensors[-1] == levels.tensors[-1] and mine.conditions == rest
-
-
-def _match_all_true(
-    view: GraphView, test: Tensor, levels: dict[str, _Levels], depth: int
-) -> tuple[str, ...] | None:
-    """Explains a Fill as a condition that holds for each entry behind gather `depth`."""
-    shape, number = view.inputs(test.node)
-    value, measured = view.constant(number), view.resolve(shape)
-    if value is None or value.ndim or not value or view.op(measured.node) != "Shape":
-        return None
-    of = view.inputs(measured.node)[0]
-    if not any(
-        _is_behind(view, of, levels[key], depth) for key in levels if key in ("ids", "weights")
-    ):
-        return None
-    return (*view.aliases(shape), measured.node)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.idioms import is_row_gather, pass_casts
+from fusion.passes.kept_entries import match_kept
 from fusion.passes.shapes import Dim, ShapeMath, pass_flat, product
 
 
@@ -33,9 +34,10 @@ def match_row_splits(view: GraphView, rows: Tensor, count: Tensor) -> RowSplits 
         return None
     source, places = view.inputs(picked.node)[:2]
     numbers = _match_tiled(view, _behind_flattening(view, source))
-    mask = _match_positions(view, places)
-    if numbers is None or mask is None:
+    kept = match_kept(view, places)
+    if numbers is None or kept is None:
         return None
+    mask = _behind_flattening(view, kept[0])
     lengths = _match_sequence_mask(view, mask, numbers.longest)
     splits = None if lengths is None else _match_differences(view, lengths)
     if splits is None or not _counts_rows(view, numbers.count, splits.tensor):
@@ -85,18 +87,6 @@ def _behind_flattening(view: GraphView, tensor: Tensor) -> Tensor:
     shape, wanted = math.shape_of(inner), math.vector(target)
     is_whole = wanted == (-1,) or (shape is not None and wanted == (product(shape),))
     return view.resolve(inner) if is_whole else tensor
-
-
-def _match_positions(view: GraphView, places: Tensor) -> Tensor | None:
-    """Explains positions as those where a flattened condition holds: the condition."""
-    flat = view.resolve(places)
-    if view.op(flat.node) != "Squeeze":
-        return None
-    dims = view.attr(flat.node, "squeeze_dims")
-    where = view.resolve(view.inputs(flat.node)[0])
-    if dims is None or list(dims.list.i) not in ([1], [-1]) or view.op(where.node) != "Where":
-        return None
-    return _behind_flattening(view, view.inputs(where.node)[0])
 
 
 def _match_sequence_mask(view: GraphView, mask: Tensor, longest: Tensor) -> Tensor | None:

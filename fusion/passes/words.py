@@ -7,8 +7,9 @@ from functools import singledispatch
 
 from fusion.passes.match import Match
 from fusion.passes.recognise_clip import Clip
-from fusion.passes.recognise_ids import Entries, Fill, Prune
+from fusion.passes.recognise_ids import Entries, Fill
 from fusion.passes.recognise_output import Mask, Tail
+from fusion.passes.recognise_prune import Prune
 from fusion.passes.recognise_reduction import Reduction
 from fusion.passes.recognise_source import Source
 from fusion.passes.recognise_table import Table
