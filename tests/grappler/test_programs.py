@@ -29,6 +29,8 @@ def finish(process, out):
     return pickle.loads(out.read_bytes())
 
 
+@pytest.mark.parity("tf.function", "pass")
+@pytest.mark.parity("Keras 3 models trained", "pass")
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_programs_give_the_same_bits_and_run_the_fused_op(kind, tmp_path):
     files = [tmp_path / "stock", tmp_path / "fused"]
