@@ -6,7 +6,7 @@ TensorFlow did so or not, and the operands of a commutative op have one order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.idioms import is_integer_cast
@@ -62,37 +62,52 @@ def expression(
 
     None when it is made of anything else.
     """
-    nodes: dict[str, None] = {}
-    found = _expression(view, tensor, variables, nodes, _DEEPEST)
-    return None if found is None else (found, tuple(nodes))
+    reader = _Reader(view, variables)
+    found = reader.read(tensor, _DEEPEST)
+    return None if found is None else (found, tuple(reader.nodes))
 
 
-def _expression(
-    view: GraphView,
-    tensor: Tensor,
-    variables: dict[Tensor, str],
-    nodes: dict[str, None],
-    depth: int,
-) -> Expression | None:
-    passed = view.aliases(tensor)
-    tensor = view.resolve(tensor)
-    if tensor in variables:
-        nodes.update(dict.fromkeys(passed))
-        return variables[tensor]
-    value = view.constant(tensor)
-    if value is not None:
-        return int(value) if value.ndim == 0 and value.dtype.kind == "i" else None
-    op, inputs = view.op(tensor.node), view.inputs(tensor.node)
-    if not depth or view.controls(tensor.node):
-        return None
-    nodes.update(dict.fromkeys((*passed, tensor.node)))
-    if is_integer_cast(view, tensor.node) or is_flat_already(view, tensor.node):
-        return _expression(view, inputs[0], variables, nodes, depth - 1)
-    if op not in _NAMES:
-        return None
-    operands = [_expression(view, one, variables, nodes, depth - 1) for one in inputs]
-    known = [operand for operand in operands if operand is not None]
-    return call(_NAMES[op], *known) if len(known) == len(operands) else None
+@dataclass(frozen=True)
+class _Reader:
+    """Reads expressions, each tensor once.
+
+    Attributes:
+        nodes: the nodes read, in order.
+        known: what was read.
+    """
+
+    view: GraphView
+    variables: dict[Tensor, str]
+    nodes: dict[str, None] = field(default_factory=dict)
+    known: dict[Tensor, Expression | None] = field(default_factory=dict)
+
+    def read(self, tensor: Tensor, depth: int) -> Expression | None:
+        """Returns the expression of one tensor."""
+        passed = self.view.aliases(tensor)
+        tensor = self.view.resolve(tensor)
+        if tensor not in self.known:
+            self.known[tensor] = self._read(tensor, depth)
+        self.nodes.update(dict.fromkeys(passed))
+        return self.known[tensor]
+
+    def _read(self, tensor: Tensor, depth: int) -> Expression | None:
+        view, name = self.view, tensor.node
+        if tensor in self.variables:
+            return self.variables[tensor]
+        value = view.constant(tensor)
+        if value is not None:
+            return int(value) if value.ndim == 0 and value.dtype.kind == "i" else None
+        op, inputs = view.op(name), view.inputs(name)
+        if not depth or view.controls(name):
+            return None
+        self.nodes[name] = None
+        if is_integer_cast(view, name) or is_flat_already(view, name):
+            return self.read(inputs[0], depth - 1)
+        if op not in _NAMES:
+            return None
+        operands = [self.read(one, depth - 1) for one in inputs]
+        known = [operand for operand in operands if operand is not None]
+        return call(_NAMES[op], *known) if len(known) == len(operands) else None
 
 
 def _fold(name: str, left: int, right: int) -> int | None:

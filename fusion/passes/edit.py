@@ -27,6 +27,7 @@ class GraphEdit:
     _placed: dict[str, list[str]] = field(default_factory=dict)
     _renamed: dict[str, str] = field(default_factory=dict)
     _waits: dict[str, dict[str, None]] = field(default_factory=dict)
+    _built: list[node_def_pb2.NodeDef] | None = None
 
     def unique_name(self, wanted: str) -> str:
         """Returns `wanted`, with a number behind it if a node of that name exists."""
@@ -80,8 +81,33 @@ class GraphEdit:
     def build(self) -> list[node_def_pb2.NodeDef]:
         """Returns all nodes after the rewrite, without function arguments, in file order.
 
-        Call it once, after the last change; `returned` and `successor` are final from then on.
+        Nothing can be changed any more; `returned` and `successor` are final from then on.
         """
+        if self._built is None:
+            self._built = self._build()
+        return self._built
+
+    def is_circular(self) -> bool:
+        """Whether the rewrite makes nodes wait for each other. For graphs without v1 loops."""
+        nodes = self.build()
+        names = {node.name for node in nodes}
+        before = {node.name: {*_source_names(node)} & names for node in nodes}
+        after: dict[str, list[str]] = {}
+        for name, sources in before.items():
+            for source in sources:
+                after.setdefault(source, []).append(name)
+        ready = [name for name, sources in before.items() if not sources]
+        left = {name: len(sources) for name, sources in before.items()}
+        count = 0
+        while ready:
+            count += 1
+            for name in after.get(ready.pop(), ()):
+                left[name] -= 1
+                if not left[name]:
+                    ready.append(name)
+        return count < len(nodes)
+
+    def _build(self) -> list[node_def_pb2.NodeDef]:
         self._keep_what_is_read()
         for name, node in self.added.items():
             # An order among replaced nodes has no meaning any more: they wait for data alone.

@@ -13,6 +13,7 @@ from fusion.passes.edit import GraphEdit
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.match import Stage
 from fusion.passes.node_builder import NodeBuilder, keep_shape, set_attrs, set_types
+from fusion.passes.ordering import helper_waits
 from fusion.passes.plan import Plan
 from fusion.passes.recognise import Recognition
 from fusion.passes.recognise_clip import Clip
@@ -91,6 +92,14 @@ class _Emitter:
         rest = [name for name in lookup.nodes(Stage.ROWS) if name not in reads]
         self.edit.remove(rest, gathered[0].node)
         self.edit.remove(lookup.nodes(Stage.OUTPUT), base)
+        by_helpers = helper_waits(self.edit.view, lookup)
+        for stage, names in (
+            (Stage.IDS, [first]),
+            (Stage.ROWS, [one.node for one in gathered]),
+            (Stage.OUTPUT, [base]),
+        ):
+            for name in names:
+                self.edit.wait(name, by_helpers[stage])
         self.edit.replace(spec.output, Tensor(base))
         if lookup.is_row_empty is not None:
             self.edit.replace(lookup.is_row_empty, entries.is_row_empty)
@@ -105,7 +114,7 @@ class _Emitter:
     def _entries(self, build: NodeBuilder, lookup: Recognition, spec: LookupSpec) -> _Entries:
         if not spec.fill:
             return self._given_entries(build, spec)
-        waits = self._waits(lookup)
+        waits = (*self._waits(lookup), *helper_waits(self.edit.view, lookup)[Stage.IDS])
         default_id = _NONE if spec.default_id is None else spec.default_id
         what = (spec.ids, spec.dtype, spec.buckets, spec.weights, spec.prune, default_id)
         key = ("prune", *what, spec.table.dtype, build.device, waits)
@@ -202,7 +211,16 @@ class _Emitter:
         return build.shared("sparse", "RaggedTensorToSparse", inputs, types, {"RAGGED_RANK": 1})
 
     def _weights(self, build: NodeBuilder, spec: LookupSpec) -> Tensor:
-        return self._unused_weights(build, spec) if spec.weights is None else spec.weights.values
+        if spec.weights is None:
+            return self._unused_weights(build, spec)
+        values = spec.weights.values
+        if spec.fill or spec.combiner != "sum":
+            return values
+        # The product of rows and weights takes a single weight for all of them.
+        types = {"T": spec.dtype, "out_type": types_pb2.DT_INT64}
+        length = build.shared("length", "Shape", (spec.ids.values,), types)
+        types = {"T": spec.table.dtype, "Tidx": types_pb2.DT_INT64}
+        return build.shared("weights", "BroadcastTo", (values, length), types)
 
     def _unused_weights(self, build: NodeBuilder, spec: LookupSpec) -> Tensor:
         dtype = dtypes.as_dtype(spec.table.dtype).as_numpy_dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tensorflow.core.framework import function_pb2, graph_pb2
@@ -12,6 +12,7 @@ from fusion.passes.emit import emit
 from fusion.passes.functions import called
 from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch
+from fusion.passes.ordering import waits
 from fusion.passes.plan import plan_per_column
 from fusion.passes.recognise import Recognition, recognise_all
 from fusion.passes.recognise_table import Table
@@ -89,6 +90,7 @@ class FuseLookups:
         """Returns the lookups to fuse, and the verdict on every segment reduction."""
         found = recognise_all(view)
         refused = refuse_unsafe(view, found, self.device_types, self.tasks)
+        refused |= _refuse_circular(view, found, refused)
         lookups: list[Recognition] = []
         columns: list[ColumnReport] = []
         for one in found:
@@ -99,6 +101,21 @@ class FuseLookups:
                 lookups.append(one)
             columns.append(_column(view, one, failure))
         return lookups, columns
+
+
+def _refuse_circular(
+    view: GraphView, found: Iterable[Recognition], refused: Mapping[str, NoMatch]
+) -> dict[str, NoMatch]:
+    """Returns why lookups that wait for something stay, if together they would wait in a circle.
+
+    A lookup's emitted ops are fewer than its stock ones, so that one waits for more than it did.
+    """
+    lookups = [one for one in found if one.spec is not None and one.anchor not in refused]
+    waiting = [one for one in lookups if waits(view, one)]
+    if not waiting or view.has_loops or not emit(view, plan_per_column(lookups)).is_circular():
+        return {}
+    why = "with other lookups, control dependencies would lead round in a circle"
+    return {one.anchor: NoMatch(why, one.anchor) for one in waiting}
 
 
 def _column(view: GraphView, one: Recognition, failure: NoMatch | None) -> ColumnReport:

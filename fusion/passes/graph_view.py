@@ -32,6 +32,13 @@ ARG_OP = "_Arg"
 RETURN = "^return"
 """Stands for the function itself among the control users of a node that it waits for."""
 
+#: How far shapes are followed through ops that are made of each other.
+_DEEPEST = 64
+#: Stateful ops that running before or after something makes no difference to others.
+_NO_EFFECT = frozenset(
+    {"VarHandleOp", "VariableV2", "Variable", "Placeholder", "PlaceholderV2", ARG_OP}
+    | {"ReadVariableOp", "ResourceGather", "HashTable", "HashTableV2"}
+)
 _FRAME_OPS = frozenset({"Enter", "RefEnter"})
 _INTEGERS: dict[int, tuple[type[np.integer[Any]], str]] = {
     types_pb2.DT_INT32: (np.int32, "int_val"),
@@ -84,8 +91,11 @@ class GraphView:
         self._strings: dict[Tensor, str] = {}
         self._suffixes: dict[str, dict[str, int]] = {}
         self._constants: dict[str, npt.NDArray[Any] | None] = {}
+        self._shapes: dict[Tensor, Shape | None] = {}
+        self._depth = 0
         self._has_loops: bool | None = None
         self._live: set[str] | None = None
+        self._without_effect: set[str] = set()
         self.nodes: dict[str, node_def_pb2.NodeDef] = {}
         if definition is not None:
             for arg in _arg_nodes(definition):
@@ -241,6 +251,22 @@ class GraphView:
         is_outermost = not self._in_function and not self.preserved
         return is_outermost and not uses and not controls
 
+    def has_effect(self, name: str) -> bool:
+        """Returns whether it may matter to others when the node, and what it needs, runs."""
+        seen: set[str] = set()
+        stack = [name]
+        while stack:
+            one = stack.pop()
+            if one in seen or one in self._without_effect:
+                continue
+            seen.add(one)
+            op = self.op(one)
+            if op not in _NO_EFFECT and self.signatures.is_stateful(op):
+                return True
+            stack += [*(tensor.node for tensor in self.inputs(one)), *self.controls(one)]
+        self._without_effect |= seen
+        return False
+
     def op(self, name: str) -> str:
         """Returns the op of node `name`, or "" when there is no such node."""
         return self._ops.get(name, "")
@@ -292,15 +318,25 @@ class GraphView:
         name = self.resolve(tensor).node
         if name not in self._constants:
             node = self.nodes.get(name)
+            is_constant = node is not None and node.op == "Const" and "value" in node.attr
             self._constants[name] = (
-                _decode(node.attr["value"].tensor)
-                if node is not None and node.op == "Const"
-                else None
+                _decode(node.attr["value"].tensor) if node is not None and is_constant else None
             )
         return self._constants[name]
 
     def shape(self, tensor: Tensor) -> Shape | None:
         """Returns the static shape with None for unknown sizes, or None for an unknown rank."""
+        if tensor not in self._shapes:
+            if self._depth == _DEEPEST:
+                return None
+            self._depth += 1
+            try:
+                self._shapes[tensor] = self._shape(tensor)
+            finally:
+                self._depth -= 1
+        return self._shapes[tensor]
+
+    def _shape(self, tensor: Tensor) -> Shape | None:
         node = self.nodes.get(tensor.node)
         if node is None:
             return None

@@ -27,7 +27,8 @@ class Grid:
     Attributes:
         axes: for each axis the extents of its loops; loops of extent 1 are left out.
         factors: for each axis the factors of its loops' counters.
-        base: a tensor whose elements, in order, are added; None if nothing is.
+        base: a tensor whose elements, in order, are added; None if nothing is. No cast stands
+            between it and the sum.
         nodes: what computes it.
     """
 
@@ -76,17 +77,27 @@ def columns(view: GraphView, tensor: Tensor) -> tuple[Grid, ...] | None:
 @dataclass(frozen=True)
 class _Evaluator:
     math: ShapeMath
+    known: dict[Tensor, Grid | None] = field(default_factory=dict)
 
     def grid(self, tensor: Tensor, depth: int) -> Grid | None:
+        """Returns the grid that a tensor is, evaluated once."""
+        if tensor not in self.known:
+            self.known[tensor] = self._grid(tensor, depth)
+        return self.known[tensor]
+
+    def _grid(self, tensor: Tensor, depth: int) -> Grid | None:
         view = self.math.view
         tensor, passed = pass_casts(view, tensor)
         if not depth or view.controls(tensor.node):
             return None
         found = self._evaluated(tensor, depth)
-        if found is None:
+        if found is None or (found.base is not None and any(map(self._is_cast, passed))):
             return None
         own = () if view.op(tensor.node) == "Const" or found.base == tensor else (tensor.node,)
         return replace(found, nodes=(*passed, *own, *found.nodes))
+
+    def _is_cast(self, name: str) -> bool:
+        return self.math.view.op(name) == "Cast"
 
     def _evaluated(self, tensor: Tensor, depth: int) -> Grid | None:
         view = self.math.view

@@ -65,7 +65,17 @@ class Recognition:
 
 def recognise_all(view: GraphView) -> tuple[Recognition, ...]:
     """Returns one recognition per segment reduction, in file order."""
-    return tuple(recognise(view, anchor) for anchor in anchors(view))
+    return tuple(_recognised(view, anchor) for anchor in anchors(view))
+
+
+def _recognised(view: GraphView, anchor: str) -> Recognition:
+    """Gives a verdict also on damaged graphs, of which there are endless kinds."""
+    try:
+        return recognise(view, anchor)
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}".partition("\n")[0]
+        failure = NoMatch(f"the graph around it makes no sense to fusion ({what})", anchor)
+        return Recognition(anchor, (), None, failure, anchor)
 
 
 def recognise(view: GraphView, anchor: str) -> Recognition:

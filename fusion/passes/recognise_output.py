@@ -46,7 +46,7 @@ def match_mask(
     condition, zeros, kept = view.inputs(select)
     if view.resolve(kept) != reduced:
         return NoMatch("the select does not keep the rows that were not empty", select)
-    zero_nodes = _match_zeros(view, zeros, reduced, scalar=view.op(select) == "SelectV2")
+    zero_nodes = _match_zeros(view, zeros, reduced, shape, broadcast=view.op(select) == "SelectV2")
     if isinstance(zero_nodes, NoMatch):
         return zero_nodes
     mask_nodes = _match_condition(view, condition, reduced, fill, shape, select)
@@ -75,7 +75,7 @@ def match_tail(view: GraphView, result: Tensor, shape: Vector) -> Tail:
 
 
 def _match_zeros(
-    view: GraphView, zeros: Tensor, reduced: Tensor, scalar: bool
+    view: GraphView, zeros: Tensor, reduced: Tensor, shape: Vector, broadcast: bool
 ) -> tuple[str, ...] | NoMatch:
     source = view.resolve(zeros)
     if view.op(source.node) == "ZerosLike":
@@ -83,7 +83,9 @@ def _match_zeros(
         if view.resolve(inner) == reduced:
             return (*view.aliases(zeros), source.node, *view.aliases(inner))
     value = view.constant(source)
-    if value is not None and (value.ndim == 2 or (scalar and value.ndim == 0)):
+    # A constant that is broadcast must not make the result larger.
+    fits = value is not None and (value.shape == shape if broadcast else value.ndim == 2)
+    if value is not None and (fits or (broadcast and value.ndim == 0)):
         negative_zeros = np.any(np.signbit(value))
         if not np.any(value) and not negative_zeros:
             return ()

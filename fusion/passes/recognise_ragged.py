@@ -38,7 +38,7 @@ def match_row_splits(view: GraphView, rows: Tensor, count: Tensor) -> RowSplits 
     if numbers is None or kept is None:
         return None
     mask = _behind_flattening(view, kept[0])
-    lengths = _match_sequence_mask(view, mask, numbers.longest)
+    lengths = _match_sequence_mask(view, mask, numbers)
     splits = None if lengths is None else _match_differences(view, lengths)
     if splits is None or not _counts_rows(view, numbers.count, splits.tensor):
         return None
@@ -47,8 +47,9 @@ def match_row_splits(view: GraphView, rows: Tensor, count: Tensor) -> RowSplits 
 
 @dataclass(frozen=True)
 class _Tiled:
-    """`range(count)` as a column, tiled to width `longest`."""
+    """`counter = range(count)` as a column, tiled to width `longest`."""
 
+    counter: Tensor
     count: Tensor
     longest: Tensor
 
@@ -65,7 +66,7 @@ def _match_tiled(view: GraphView, tensor: Tensor) -> _Tiled | None:
         return None
     counter = view.resolve(numbers)
     limit = _match_range(view, counter)
-    return None if limit is None else _Tiled(limit, view.resolve(factors[1]))
+    return None if limit is None else _Tiled(counter, limit, view.resolve(factors[1]))
 
 
 def _match_range(view: GraphView, tensor: Tensor) -> Tensor | None:
@@ -89,31 +90,35 @@ def _behind_flattening(view: GraphView, tensor: Tensor) -> Tensor:
     return view.resolve(inner) if is_whole else tensor
 
 
-def _match_sequence_mask(view: GraphView, mask: Tensor, longest: Tensor) -> Tensor | None:
+def _match_sequence_mask(view: GraphView, mask: Tensor, numbers: _Tiled) -> Tensor | None:
     """Explains `range(longest) < lengths[:, newaxis]`, where no length is greater: the lengths."""
     if view.op(mask.node) != "Less":
         return None
     counter, column = (pass_casts(view, one)[0] for one in view.inputs(mask.node))
     limit = _match_range(view, counter)
-    if limit != longest or view.op(column.node) != "ExpandDims":
+    if limit != numbers.longest or view.op(column.node) != "ExpandDims":
         return None
     lengths, axis = view.inputs(column.node)
     if ShapeMath(view).scalar(axis) not in (1, -1):
         return None
-    lengths = _behind_broadcast(view, lengths)
-    return lengths if _is_maximum(view, longest, lengths) else None
+    lengths = _behind_broadcast(view, lengths, numbers)
+    return lengths if _is_maximum(view, numbers, lengths) else None
 
 
-def _behind_broadcast(view: GraphView, lengths: Tensor) -> Tensor:
+def _behind_broadcast(view: GraphView, lengths: Tensor, numbers: _Tiled) -> Tensor:
     """Passes a BroadcastTo of one length for each row to one length for each row."""
     lengths, _ = pass_casts(view, lengths)
     if view.op(lengths.node) == "BroadcastTo" and not view.controls(lengths.node):
-        lengths, _ = pass_casts(view, view.inputs(lengths.node)[0])
+        given, target = view.inputs(lengths.node)
+        math = ShapeMath(view)
+        if math.vector(target) == math.shape_of(numbers.counter):
+            lengths, _ = pass_casts(view, given)
     return lengths
 
 
-def _is_maximum(view: GraphView, longest: Tensor, lengths: Tensor) -> bool:
-    """Whether `longest` is the greatest of the lengths, or 0."""
+def _is_maximum(view: GraphView, numbers: _Tiled, lengths: Tensor) -> bool:
+    """Whether the width of the matrix is the greatest of the lengths, or 0."""
+    longest = numbers.longest
     if view.op(longest.node) != "Maximum":
         return False
     math = ShapeMath(view)
@@ -125,7 +130,7 @@ def _is_maximum(view: GraphView, longest: Tensor, lengths: Tensor) -> bool:
         axis, keep = view.constant(axes), view.attr(greatest.node, "keep_dims")
         if axis is None or axis.size != 1 or (keep is not None and keep.b):
             continue
-        return _behind_broadcast(view, measured) == lengths
+        return _behind_broadcast(view, measured, numbers) == lengths
     return False
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch, Stage
+from fusion.passes.ordering import waits
 from fusion.passes.recognise import Recognition
 
 _NAMED_OUTSIDE = (
@@ -117,16 +118,10 @@ def _check_controls(view: GraphView, one: Recognition) -> NoMatch | None:
 
     Control edges move to the emitted ops, which are fewer: such a path would become a cycle.
     """
-    inside = {*one.nodes()}
-    waits = {
-        before
-        for name in (*inside, *one.front())
-        for before in view.controls(name)
-        if before not in inside
-    }
-    if not waits:
+    awaited = waits(view, one)
+    if not awaited:
         return None
-    reached = _ancestors(view, waits)
+    reached = _ancestors(view, awaited)
     for name in one.nodes():
         if name in reached:
             return NoMatch("a control dependency leads out of the lookup and back into it", name)

@@ -61,10 +61,17 @@ class ShapeMath:
 
     view: GraphView
     known: dict[Tensor, Vector] = field(default_factory=dict)
+    _vectors: dict[Tensor, Vector | None] = field(default_factory=dict)
+    _scalars: dict[Tensor, Element | None] = field(default_factory=dict)
 
     def vector(self, tensor: Tensor, depth: int = _DEEPEST) -> Vector | None:
         """Returns the elements of a 1-D integer tensor, or None when its length is unknown."""
         tensor = self._value(tensor)
+        if tensor not in self._vectors:
+            self._vectors[tensor] = self._vector(tensor, depth)
+        return self._vectors[tensor]
+
+    def _vector(self, tensor: Tensor, depth: int) -> Vector | None:
         computed = self._computed_vector(tensor, depth) if depth else None
         if computed is not None:
             return computed
@@ -76,6 +83,11 @@ class ShapeMath:
     def scalar(self, tensor: Tensor, depth: int = _DEEPEST) -> Element | None:
         """Returns the value of a 0-D integer tensor, or None when no rule explains it."""
         tensor = self._value(tensor)
+        if tensor not in self._scalars:
+            self._scalars[tensor] = self._scalar(tensor, depth)
+        return self._scalars[tensor]
+
+    def _scalar(self, tensor: Tensor, depth: int) -> Element | None:
         if not depth:
             return None
         value = self.view.constant(tensor)

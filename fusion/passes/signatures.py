@@ -22,7 +22,10 @@ class OpSignatures:
     def is_stateful(self, op: str) -> bool:
         """Whether running `op` may have an effect; an unknown op counts as stateful."""
         definition = self.op_def(op)
-        return definition is None or bool(definition.is_stateful)
+        if definition is None or definition.is_stateful:
+            return True
+        # Those that change a reference variable are not called stateful.
+        return any(arg.is_ref for arg in definition.input_arg)
 
     def outputs(self, node: node_def_pb2.NodeDef) -> tuple[str, ...] | None:
         """Returns the function-syntax suffix of each output, e.g. ("output:0", "idx:0").

@@ -13,6 +13,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.ops import control_flow_util
 
 import fusion  # noqa: F401  (registers the ops)
+from fusion.passes.edit import GraphEdit
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report import ColumnReport
 from tests.passes import stock_graphs as stock
@@ -180,6 +181,80 @@ def test_reads_stay_between_the_writes_around_them(table: str, shards: int) -> N
     for optimize in (False, True):
         got = stock.run(after, stock.feeds(case), optimize=optimize)
         np.testing.assert_array_equal(got, expected)
+
+
+WRITTEN_FIRST = {
+    "safe": stock.lookup,
+    "filled": lambda table, ids, case: tf.nn.embedding_lookup_sparse(
+        table, tf.sparse.fill_empty_rows(ids, np.int64(0))[0], None
+    ),
+    "plain": lambda table, ids, case: tf.nn.embedding_lookup_sparse(table, ids, None),
+}
+
+
+@pytest.mark.parametrize("optimize", [False, True], ids=["raw", "optimized"])
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    [
+        ("safe", Case()),
+        ("safe", Case(weighted=True)),
+        ("safe", Case(max_norm=100.0)),
+        ("safe", Case(shards=2)),
+        ("safe", Case(ragged=True)),
+        ("safe", Case(rank=3, default_id=1)),
+        ("filled", Case()),
+        ("plain", Case()),
+    ],
+    ids=str,
+)
+def test_a_lookup_stays_behind_a_write_that_only_its_constants_wait_for(
+    kind: str, case: Case, optimize: bool
+) -> None:
+    def written_before(table: Any, ids: Any, case: Case) -> Any:
+        parts = table if isinstance(table, list) else [table]
+        with tf.control_dependencies([v1.assign(part, tf.ones_like(part)) for part in parts]):
+            return WRITTEN_FIRST[kind](table, ids, case)
+
+    graph_def = build_with(written_before, case)
+    if optimize:
+        graph_def = stock.optimized(graph_def)
+        if any("SimplifyEmbeddingLookupStage" in node.name for node in graph_def.node):
+            return  # TensorFlow's optimizer has lost the order itself: the table is read anyhow
+    feed = stock.feeds(case)
+    if kind != "safe":
+        feed["ids/indices:0"] = np.sort(feed["ids/indices:0"], axis=0)
+        feed["ids/values:0"] = np.abs(feed["ids/values:0"])
+    after = fused(graph_def)
+    if not optimize:
+        expected = stock.run(graph_def, feed, optimize=False)[0]
+        assert set(np.unique(expected)) <= {0.0, 1.0}
+    assert set(np.unique(stock.run(after, feed, optimize=False)[0])) <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize("circular", [False, True])
+def test_lookups_that_would_wait_for_each_other_are_refused(
+    circular: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph_def = stock.build(Case())
+    add(graph_def, "Print", "effect", "ids/values", T=9)
+    nodes(graph_def)["effect"].attr["U"].list.SetInParent()
+    nodes(graph_def)[f"{ANCHOR}/strided_slice/stack"].input.append("^effect")
+    build = GraphEdit._build
+
+    def in_a_circle(edit: GraphEdit) -> list[node_def_pb2.NodeDef]:
+        built = build(edit)
+        if circular:
+            node = node_def_pb2.NodeDef()
+            node.CopyFrom(next(one for one in built if one.name == "effect"))
+            node.input.append("^embedding_lookup/Reshape_2")
+            built = [node if one.name == "effect" else one for one in built]
+        return built
+
+    monkeypatch.setattr(GraphEdit, "_build", in_a_circle)
+    if circular:
+        assert "in a circle" in str(refused(graph_def).reason)
+    else:
+        assert "^effect" in nodes(fused(graph_def))["embedding_lookup/Reshape_2"].input
 
 
 def test_a_control_path_out_of_the_lookup_and_back_is_refused() -> None:

@@ -1,0 +1,72 @@
+"""What a lookup waits for by way of nodes that are no part of it.
+
+TensorFlow puts the control edges of `tf.control_dependencies` mostly on the constants and the
+shape ops of what is built inside, not on the ops that matter. When a lookup is replaced, nobody
+reads those any more, and the order that they kept would be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.match import Stage
+from fusion.passes.recognise import Recognition
+from fusion.passes.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds
+
+
+def waits(view: GraphView, lookup: Recognition) -> frozenset[str]:
+    """Returns all that a lookup waits for, by its own control edges and by its helpers'."""
+    own = {*lookup.nodes(), *lookup.front()}
+    direct = {before for name in own for before in view.controls(name)} - {*lookup.nodes()}
+    by_helpers = (name for names in helper_waits(view, lookup).values() for name in names)
+    return frozenset(direct).union(by_helpers)
+
+
+def helper_waits(view: GraphView, lookup: Recognition) -> dict[Stage, tuple[str, ...]]:
+    """Returns what each stage waits for by its helpers: constants, shapes and the like.
+
+    Helpers are what the lookup's nodes are computed from, up to the tensors that the emitted ops
+    read. A wait for something without an effect, on which nobody can look, is none.
+    """
+    assert lookup.spec is not None
+    given = {tensor.node for tensor in _inputs(lookup.spec)}
+    own = {*lookup.nodes(), *lookup.front()}
+    return {stage: tuple(_waits(view, names, own, given)) for stage, names in _stages(lookup)}
+
+
+def _stages(lookup: Recognition) -> Iterator[tuple[Stage, tuple[str, ...]]]:
+    for stage in Stage:
+        front = lookup.front() if stage is Stage.IDS else ()
+        yield stage, (*lookup.nodes(stage), *front)
+
+
+def _inputs(spec: LookupSpec) -> Iterator[Tensor]:
+    """Yields the tensors that the emitted ops read."""
+    ids = spec.ids
+    found: list[Tensor | None] = [ids.values]
+    if isinstance(ids, SparseIds):
+        found += [ids.indices, ids.dense_shape]
+    elif isinstance(ids, RowIds):
+        found += [ids.rows, ids.count]
+    elif isinstance(ids, RaggedIds):
+        found.append(ids.row_splits)
+    else:
+        assert isinstance(ids, DenseIds)
+    found += [None if spec.weights is None else spec.weights.values]
+    found += [shard.tensor for shard in spec.table.shards]
+    return (tensor for tensor in found if tensor is not None)
+
+
+def _waits(view: GraphView, names: Iterable[str], own: set[str], given: set[str]) -> Iterator[str]:
+    stack = [tensor.node for name in names for tensor in view.inputs(name)]
+    seen: set[str] = {*own, *given}
+    while stack:
+        name = stack.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for before in view.controls(name):
+            if before not in own and view.has_effect(before):
+                yield before
+        stack.extend(tensor.node for tensor in view.inputs(name))
