@@ -40,15 +40,17 @@ def fuse_graph(graph_def: graph_pb2.GraphDef, outputs: Iterable[str] | None = No
         raise wrong_type("fuse_graph", "graph_def", "a GraphDef", graph_def)
     preserve = final_nodes(graph_def) if outputs is None else _named(graph_def, outputs)
     with _graph_errors("fuse_graph: graph_def"):
-        result = FuseLookups(preserve=preserve).apply(graph_def)
-        return replace(result, report=_named_tables(result.report, graph_def))
+        search = _search(graph_def)
+        result = FuseLookups(preserve=preserve, shapes=search.shapes).apply(graph_def)
+        return replace(result, report=named_columns(result.report, search))
 
 
 def explain_graph(graph_def: graph_pb2.GraphDef) -> FusionReport:
     """Returns what `fuse_graph(graph_def)` would fuse, and why it would leave the rest."""
     with _graph_errors("explain: model"):
-        report = FuseLookups(preserve=final_nodes(graph_def)).explain(graph_def)
-        return _named_tables(report, graph_def)
+        search = _search(graph_def)
+        lookups = FuseLookups(preserve=final_nodes(graph_def), shapes=search.shapes)
+        return named_columns(lookups.explain(graph_def), search)
 
 
 @contextmanager
@@ -69,12 +71,10 @@ def final_nodes(graph_def: graph_pb2.GraphDef) -> frozenset[str]:
     return frozenset(node.name for node in graph_def.node if node.name not in read)
 
 
-def _named_tables(report: FusionReport, graph_def: graph_pb2.GraphDef) -> FusionReport:
+def _search(graph_def: graph_pb2.GraphDef) -> VariableSearch:
     # Only functions get their tables from elsewhere, and to follow calls costs about as much as
     # the pass itself.
-    if not any(column.function for column in report.columns):
-        return report
-    return named_columns(report, VariableSearch(graph_def))
+    return VariableSearch(graph_def if graph_def.library.function else graph_pb2.GraphDef())
 
 
 def _named(graph_def: graph_pb2.GraphDef, outputs: Iterable[str]) -> frozenset[str]:

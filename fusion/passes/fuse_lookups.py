@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tensorflow.core.framework import function_pb2, graph_pb2
 
@@ -19,6 +19,7 @@ from fusion.passes.recognise_table import Table
 from fusion.passes.report import ColumnReport, FusionReport, FusionResult
 from fusion.passes.safety import refuse_unsafe
 from fusion.passes.signatures import OpSignatures
+from fusion.passes.static_shapes import Shape
 from fusion.passes.words import describe
 
 _COMPILED = "_XlaMustCompile"
@@ -37,6 +38,8 @@ class FuseLookups:
         awaited: names of main-graph nodes that outsiders wait for, without reading a value (a
             function's control outputs). A node of that name stays, and runs after what it stood
             for.
+        shapes: static shapes of the variables whose handles are arguments of library functions, by
+            (function, argument), as far as they are known.
         tasks: the processes that know the fused ops, as device names begin with them; None: all. A
             lookup that the graph places elsewhere is left alone.
         device_types: the device types that the fused ops have kernels for. A lookup that the graph
@@ -45,6 +48,7 @@ class FuseLookups:
 
     preserve: frozenset[str] = frozenset()
     awaited: frozenset[str] = frozenset()
+    shapes: Mapping[tuple[str, str], Shape] = field(default_factory=dict)
     tasks: frozenset[str] | None = None
     device_types: frozenset[str] = frozenset({"CPU"})
 
@@ -82,7 +86,9 @@ class FuseLookups:
         for definition in graph_def.library.function:
             is_compiled = definition.signature.name in compiled
             refusal = "the function is compiled by XLA" if is_compiled else ""
-            yield GraphView.of_function(definition, signatures), refusal
+            name = definition.signature.name
+            known = {argument: s for (of, argument), s in self.shapes.items() if of == name}
+            yield GraphView.of_function(definition, signatures, known), refusal
 
     def _verdicts(
         self, view: GraphView, refusal: str

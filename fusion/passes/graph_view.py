@@ -7,7 +7,7 @@ index)` with a flat output index, and back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -91,6 +91,7 @@ class GraphView:
         self._strings: dict[Tensor, str] = {}
         self._suffixes: dict[str, dict[str, int]] = {}
         self._constants: dict[str, npt.NDArray[Any] | None] = {}
+        self._argument_shapes: Mapping[str, Shape] = {}
         self._shapes: dict[Tensor, Shape | None] = {}
         self._depth = 0
         self._has_loops: bool | None = None
@@ -126,10 +127,20 @@ class GraphView:
 
     @staticmethod
     def of_function(
-        definition: function_pb2.FunctionDef, signatures: OpSignatures | None = None
+        definition: function_pb2.FunctionDef,
+        signatures: OpSignatures | None = None,
+        shapes: Mapping[str, Shape] | None = None,
     ) -> GraphView:
-        """Returns the view of a function's body, whose returns count as uses."""
-        return GraphView(definition.node_def, signatures or OpSignatures(), definition=definition)
+        """Returns the view of a function's body, whose returns count as uses.
+
+        Args:
+            definition: the function.
+            signatures: of the ops.
+            shapes: static shapes of the variables whose handles are its arguments, by argument.
+        """
+        view = GraphView(definition.node_def, signatures or OpSignatures(), definition=definition)
+        view._argument_shapes = shapes or {}
+        return view
 
     def _index_edges(self) -> None:
         known = self._tensors
@@ -360,8 +371,9 @@ class GraphView:
             return self.shape_attr(node.name)
         if node.op == ARG_OP and "_handle_shapes" in node.attr:
             shapes = node.attr["_handle_shapes"].list.shape
-            return dims(shapes[0]) if shapes and not shapes[0].unknown_rank else None
-        return None
+            if shapes and not shapes[0].unknown_rank:
+                return dims(shapes[0])
+        return self._argument_shapes.get(node.name) if node.op == ARG_OP else None
 
 
 def _decode(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any]:

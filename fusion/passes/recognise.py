@@ -26,9 +26,7 @@ from fusion.passes.spec import (
     WeightsSpec,
 )
 
-_TABLE_OPS = frozenset(
-    {ARG_OP, "Placeholder", "VarHandleOp", "ReadVariableOp", "VariableV2", "Variable"}
-)
+_PASSED_IN = frozenset({ARG_OP, "Placeholder"})
 
 
 @dataclass(frozen=True)
@@ -122,11 +120,17 @@ def recognise(view: GraphView, anchor: str) -> Recognition:
 
 
 def _is_matrix(view: GraphView, shard: Shard) -> bool:
-    """Whether the table is a matrix, or comes from a variable or from outside, which count as one.
+    """Whether the table is a matrix, or a variable from outside of unknown shape: it counts as one.
 
     A mask proves that the rows are vectors, because it has to fit them; without one nothing does.
     """
-    return shard.shape is not None or view.op(view.resolve(shard.tensor).node) in _TABLE_OPS
+    if shard.shape is not None:
+        return True
+    source = view.resolve(shard.tensor)
+    is_variable = shard.is_resource
+    if view.op(source.node) == "ReadVariableOp":
+        source, is_variable = view.resolve(view.inputs(source.node)[0]), True
+    return is_variable and view.op(source.node) in _PASSED_IN
 
 
 def _result_shape(reduction: Reduction, source: Source, table: Table) -> Vector:

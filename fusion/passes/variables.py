@@ -79,6 +79,11 @@ class VariableSearch:
         """The variable behind (function, argument), where all callers agree on one."""
         return {key: variable for key, variable in self._known.items() if variable is not None}
 
+    @property
+    def shapes(self) -> dict[tuple[str, str], Shape]:
+        """The static shapes of the variables that are known."""
+        return {key: variable.shape for key, variable in self.known.items()}
+
     def behind(self, function: str, tensor: Tensor) -> Variable | None:
         """Returns the variable behind a table: through a read, the one of its handle."""
         view = self._views[function]

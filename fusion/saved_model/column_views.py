@@ -6,11 +6,10 @@ import os
 
 from tensorflow.core.framework import graph_pb2
 
-from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph_view import GraphView
 from fusion.passes.report import ColumnReport
 from fusion.passes.signatures import OpSignatures
-from fusion.saved_model.meta_graph import preserved_names
+from fusion.saved_model.meta_graph import lookup_pass
 from fusion.saved_model.source import read_saved_model
 
 
@@ -28,7 +27,7 @@ def column_views(path: str | os.PathLike[str], column: ColumnReport) -> tuple[Gr
     for meta in read_saved_model(path).meta_graphs:
         before = _view(meta.graph_def, column.function)
         if before is not None and column.anchor in before.nodes:
-            rewritten = FuseLookups(preserve=preserved_names(meta)).apply(meta.graph_def)
+            rewritten = lookup_pass(meta).apply(meta.graph_def)
             after = _view(rewritten.graph_def, column.function)
             assert after is not None, "a rewrite keeps all functions"
             return before, after

@@ -11,6 +11,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.framework import meta_graph as tf_meta_graph
 from tensorflow.python.framework import op_def_registry, ops
 
+from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report import FusionReport, FusionResult
 from fusion.passes.variables import named_columns
 from fusion.saved_model.variables import variable_search
@@ -22,6 +23,11 @@ class GraphPass(Protocol):
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         """Returns the rewritten graph and what was done; `graph_def` stays as it is."""
         ...
+
+
+def lookup_pass(meta: meta_graph_pb2.MetaGraphDef) -> FuseLookups:
+    """Returns the pass that fuses the lookups of `meta`."""
+    return FuseLookups(preserve=preserved_names(meta), shapes=variable_search(meta).shapes)
 
 
 def apply_pass(meta: meta_graph_pb2.MetaGraphDef, graph_pass: GraphPass) -> FusionReport:

@@ -12,13 +12,12 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from fusion.ops import OP_NAMES
 from fusion.passes.calls import reached_functions
-from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report import FusionReport
 from fusion.passes.variables import named_columns
 from fusion.saved_model.errors import ModelError, VerificationError, reason_of
 from fusion.saved_model.fingerprint import compute_fingerprint
 from fusion.saved_model.manifest import manifest
-from fusion.saved_model.meta_graph import apply_pass, preserved_names, used_ops
+from fusion.saved_model.meta_graph import apply_pass, lookup_pass, used_ops
 from fusion.saved_model.source import (
     FINGERPRINT_FILE,
     MANIFEST_FILE,
@@ -130,7 +129,7 @@ def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
     with _graph_errors(source):
         reports = [
             named_columns(
-                FuseLookups(preserve=preserved_names(meta)).explain(meta.graph_def),
+                lookup_pass(meta).explain(meta.graph_def),
                 variable_search(meta),
             )
             for meta in source.meta_graphs
@@ -156,10 +155,7 @@ def _rewritten(source: SourceModel) -> tuple[saved_model_pb2.SavedModel, FusionR
     proto = saved_model_pb2.SavedModel()
     proto.CopyFrom(source.proto)
     with _graph_errors(source):
-        reports = [
-            apply_pass(meta, FuseLookups(preserve=preserved_names(meta)))
-            for meta in proto.meta_graphs
-        ]
+        reports = [apply_pass(meta, lookup_pass(meta)) for meta in proto.meta_graphs]
     return proto, FusionReport.merge(reports)
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.ops import control_flow_util
 
-import fusion  # noqa: F401  (registers the ops)
+import fusion
 from fusion.passes.edit import GraphEdit
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report import ColumnReport
@@ -515,3 +515,108 @@ def test_new_names_are_free_ones() -> None:
     after = fused(graph_def)
     assert nodes(after)[taken].op == "NoOp"
     assert only(after, "ResourceGather").name == f"{taken}_1"
+
+
+@pytest.mark.parametrize("shape", [[10], [10, 4], [10, 2, 3]])
+@pytest.mark.parametrize("called", [False, True])
+def test_tables_of_functions_that_are_no_matrices_are_refused(
+    shape: list[int], called: bool
+) -> None:
+    table = tf.Variable(tf.ones(shape))
+
+    @tf.function(input_signature=[tf.SparseTensorSpec([None, None], tf.int64)])
+    def look_up(ids: Any) -> Any:
+        return tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum")
+
+    @tf.function(input_signature=[tf.SparseTensorSpec([None, None], tf.int64)], autograph=False)
+    def call(ids: Any) -> Any:
+        return look_up(ids)
+
+    function = (call if called else look_up).get_concrete_function()
+    (column,) = fusion.explain(function).columns
+    assert column.fused == (len(shape) == 2)
+    if len(shape) != 2:
+        assert column.reason == f"the table has {len(shape)} dimensions, not 2"
+
+
+def test_a_table_of_unknown_rank_is_refused() -> None:
+    def lookup(_: Any, ids: Any, case: Case) -> Any:
+        table = v1.placeholder_with_default(tf.ones([stock.ROWS, 2]), None)
+        return tf.nn.embedding_lookup_sparse(table, ids, None)
+
+    column = refused(build_with(lookup))
+    assert column.reason == "the table is not known to be a matrix"
+
+
+def test_a_single_weight_for_all_entries_is_one_as_in_stock() -> None:
+    def lookup(table: Any, ids: Any, case: Case) -> Any:
+        weights = tf.SparseTensor(ids.indices, v1.placeholder(tf.float32, [None], "w"), [1, 1])
+        return tf.nn.embedding_lookup_sparse(table, ids, weights, combiner="sum")
+
+    graph_def = build_with(lookup)
+    after = fused(graph_def)
+    feed = stock.feeds(Case())
+    feed["ids/indices:0"] = np.sort(feed["ids/indices:0"], axis=0)
+    feed["ids/values:0"] = np.abs(feed["ids/values:0"])
+    for count in (1, len(feed["ids/values:0"])):
+        feed["w:0"] = np.linspace(0.5, 2, count, dtype=np.float32)
+        one, other = (stock.run(graph, feed) for graph in (after, graph_def))
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    feed["w:0"] = np.ones(2, np.float32)
+    for graph in (after, graph_def):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            stock.run(graph, feed)
+
+
+@pytest.mark.parametrize("depth", [40, 2000])
+def test_a_verdict_comes_soon_whatever_stands_in_front(depth: int) -> None:
+    def lookup(table: Any, ids: Any, case: Case) -> Any:
+        values, weights = ids.values, tf.cast(ids.values, tf.float32)
+        for _ in range(depth):
+            values, weights = values + values, weights * weights
+        ids = tf.SparseTensor(ids.indices, values, ids.dense_shape)
+        return tf.nn.embedding_lookup_sparse(table, ids, ids.with_values(weights))
+
+    (column,) = FuseLookups().explain(build_with(lookup)).columns
+    assert column.fused or column.reason
+
+
+def test_a_damaged_graph_gets_a_verdict_and_stays_as_it_is() -> None:
+    graph_def = stock.build(Case())
+    del nodes(graph_def)["embedding_lookup/GreaterEqual/y"].attr["value"]
+    del nodes(graph_def)["embedding_lookup/SparseFillEmptyRows/SparseFillEmptyRows"].input[2:]
+    column = refused(graph_def)
+    assert "makes no sense" in str(column.reason)
+
+
+def test_ids_that_are_cast_inside_a_grid_are_taken_as_they_are() -> None:
+    def lookup(table: Any, _: Any, case: Case) -> Any:
+        matrix = v1.placeholder(tf.int64, [None, 1], "x")
+        batch = tf.shape(matrix)[0]
+        rows = tf.reshape(tf.tile(tf.expand_dims(tf.range(batch), 1), [1, 1]), [-1])
+        columns = tf.tile(tf.range(1), [batch])
+        indices = tf.cast(tf.transpose(tf.stack([rows, columns])), tf.int64)
+        values = tf.reshape(tf.cast(matrix, tf.int32), [-1])
+        shape = tf.cast(tf.stack([batch, 1]), tf.int64)
+        return stock.lookup(table, tf.SparseTensor(indices, values, shape), case)
+
+    graph_def = build_with(lookup, Case(ids=tf.int32))
+    feed = {"x:0": np.array([[1], [-1], [5]])}
+    np.testing.assert_array_equal(stock.run(fused(graph_def), feed), stock.run(graph_def, feed))
+
+
+@pytest.mark.parametrize(("zeros", "fits"), [(0.0, True), ([[0.0] * 5], False)])
+def test_zeros_that_make_the_result_wider_are_no_mask(zeros: Any, fits: bool) -> None:
+    def lookup(_: Any, ids: Any, case: Case) -> Any:
+        table = tf.ones([stock.ROWS, 1])
+        filled, empty = tf.sparse.fill_empty_rows(ids, np.int64(0))
+        result = tf.nn.embedding_lookup_sparse(table, filled, None)
+        return tf.where(empty[:, tf.newaxis], tf.constant(zeros), result)
+
+    after = FuseLookups(preserve=frozenset({"out", "initialize"})).apply(build_with(lookup))
+    feed = stock.feeds(Case())
+    feed["ids/indices:0"] = np.sort(feed["ids/indices:0"], axis=0)
+    feed["ids/values:0"] = np.abs(feed["ids/values:0"])
+    one, other = (stock.run(g, feed)[0] for g in (after.graph_def, build_with(lookup)))
+    np.testing.assert_array_equal(one, other)
+    assert (one.shape[1] == 1) == fits
