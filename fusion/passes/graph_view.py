@@ -24,7 +24,7 @@ from tensorflow.core.framework import (
 from tensorflow.python.framework import tensor_util
 
 from fusion.passes.signatures import OpSignatures
-from fusion.passes.static_shapes import ALIAS_OPS, Shape, dims, structural_shape
+from fusion.passes.static_shapes import ALIAS_OPS, BRANCH_OPS, Shape, dims, structural_shape
 
 ARG_OP = "_Arg"
 """Op name of the nodes that stand for a function's arguments in a view."""
@@ -362,9 +362,21 @@ class GraphView:
         attr = self.attr(name, "shape")
         return dims(attr.shape) if attr is not None and not attr.shape.unknown_rank else None
 
+    def origin(self, handle: Tensor) -> Tensor:
+        """Returns where a handle comes from, also into v1 loops and branches.
+
+        It is the same variable there; what its reads wait for is another matter.
+        """
+        handle = self.resolve(handle)
+        for _ in range(_DEEPEST):
+            if self.op(handle.node) not in BRANCH_OPS | ALIAS_OPS:
+                break
+            handle = self.resolve(self.inputs(handle.node)[0])
+        return handle
+
     def variable_shape(self, handle: Tensor) -> Shape | None:
         """Returns the static shape of the variable behind a resource handle, or None."""
-        node = self.nodes.get(self.resolve(handle).node)
+        node = self.nodes.get(self.origin(handle).node)
         if node is None:
             return None
         if node.op == "VarHandleOp":

@@ -129,8 +129,8 @@ def _is_matrix(view: GraphView, shard: Shard) -> bool:
     source = view.resolve(shard.tensor)
     is_variable = shard.is_resource
     if view.op(source.node) == "ReadVariableOp":
-        source, is_variable = view.resolve(view.inputs(source.node)[0]), True
-    return is_variable and view.op(source.node) in _PASSED_IN
+        source, is_variable = view.inputs(source.node)[0], True
+    return is_variable and view.op(view.origin(source).node) in _PASSED_IN
 
 
 def _result_shape(reduction: Reduction, source: Source, table: Table) -> Vector:

@@ -18,6 +18,9 @@ Shape = tuple[int | None, ...]
 #: Ops that hand on their input.
 ALIAS_OPS = frozenset({"Identity", "Snapshot"})
 
+#: Ops that bring their first input into a v1 loop or branch, each with a frame of its own.
+BRANCH_OPS = frozenset({"Enter", "RefEnter", "Switch", "RefSwitch"})
+
 _LIKE_INPUT = frozenset(
     {"Cast", "ZerosLike", "Bucketize", "LogicalNot", "StringToHashBucketFast", "AsString"}
 )
@@ -42,7 +45,7 @@ def structural_shape(view: GraphView, node: node_def_pb2.NodeDef, index: int) ->
         return sizes if sizes or node.op == "PlaceholderWithDefault" else None
     if node.op == "Const":
         return dims(node.attr["value"].tensor.tensor_shape)
-    if node.op in ALIAS_OPS or node.op in _LIKE_INPUT:
+    if node.op in ALIAS_OPS or node.op in BRANCH_OPS or node.op in _LIKE_INPUT:
         return view.shape(inputs[0])
     if node.op in _OUTPUT_RANKS:
         ranks = _OUTPUT_RANKS[node.op]

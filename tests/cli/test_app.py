@@ -10,7 +10,7 @@ import pytest
 
 from fusion import saved_model
 from fusion.cli import main
-from fusion.saved_model import rewrite
+from fusion.saved_model import meta_graph
 from tests.saved_model.test_rewrite import WrongPass
 
 ROOT = Path(__file__).parents[2]
@@ -104,7 +104,7 @@ def test_a_failed_verification_is_one_line_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    monkeypatch.setattr(rewrite, "FuseLookups", WrongPass)
+    monkeypatch.setattr(meta_graph, "FuseLookups", WrongPass)
     assert main(["rewrite", str(models / "tf2"), str(tmp_path / "dst")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("fusion: error: verification failed, nothing written: signature")

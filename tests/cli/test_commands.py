@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fusion.cli import main
-from fusion.saved_model import rewrite
+from fusion.saved_model import meta_graph
 from tests.cli.test_app import command
 from tests.saved_model.test_rewrite import WrongPass
 
@@ -59,7 +59,7 @@ def test_verify_names_what_differs(
     assert main(["verify", str(models / "tf2"), str(models / "plain")]) == 1
     assert "signature 'embedding': only the first model has it" in capsys.readouterr().out
 
-    monkeypatch.setattr(rewrite, "FuseLookups", WrongPass)
+    monkeypatch.setattr(meta_graph, "FuseLookups", WrongPass)
     wrong = str(tmp_path / "wrong")
     assert main(["rewrite", "--no-verify", str(models / "tf2"), wrong]) == 0
     capsys.readouterr()

@@ -18,15 +18,11 @@ def is_fused(case: Case) -> bool:
     """Whether the pass fuses the case's lookup; it leaves all others as they are.
 
     Stock TensorFlow divides by zero where div has fewer rows than shards. Of fed shards the sizes
-    are not known, and of a fed table that it is a matrix only if empty rows are masked. Weights
-    that the graph reorders are not known to be a vector, unless the graph tells shapes or they are
-    filled.
+    are not known. Weights that the graph reorders are not known to be a vector, unless the graph
+    tells shapes or they are filled.
     """
     is_known = case.table != "fed" and (case.strategy == "mod" or case.shards <= case.rows)
     is_split = case.shards == 1 or is_known
-    masked = case.function == "safe" and case.prune and case.default_id is None
-    if case.table == "fed" and not masked:
-        return False
     composed = case.function == "plain" or not case.prune
     reordered = case.weights is not None and composed and not case.fill
     return is_split and (_tells_shapes(case) or not reordered)

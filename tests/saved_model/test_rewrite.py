@@ -23,6 +23,7 @@ from fusion.saved_model import (
     VerificationError,
     explain_saved_model,
     fuse_saved_model,
+    meta_graph,
     rewrite,
 )
 from fusion.saved_model.source import model_files, read_saved_model
@@ -55,6 +56,7 @@ class WrongPass:
     """Says it fused, but turns means into sums."""
 
     preserve: frozenset[str] = frozenset()
+    shapes: object = None
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         graph = graph_pb2.GraphDef()
@@ -267,7 +269,7 @@ def test_every_meta_graph_is_rewritten(tmp_path: Path):
 def test_a_result_that_differs_leaves_nothing(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(rewrite, "FuseLookups", WrongPass)
+    monkeypatch.setattr(meta_graph, "FuseLookups", WrongPass)
     with pytest.raises(VerificationError, match="verification failed, nothing written") as caught:
         fuse_saved_model(models / "tf2", tmp_path / "dst")
     message = str(caught.value)
@@ -320,13 +322,27 @@ def test_a_malformed_graph_is_a_model_error(models: Path, tmp_path: Path):
     proto = read_saved_model(source).proto
     for node in proto.meta_graphs[0].graph_def.node:
         if node.op == "SparseFillEmptyRows":
-            del node.input[2:]
+            node.input[0] = ""
     (source / "saved_model.pb").write_bytes(proto.SerializeToString())
     with pytest.raises(ModelError, match="makes no sense to fusion"):
         explain_saved_model(source)
     with pytest.raises(ModelError, match="makes no sense to fusion"):
         fuse_saved_model(source, tmp_path / "dst")
     assert os.listdir(tmp_path) == ["src"]
+
+
+def test_a_damaged_column_gets_a_verdict(models: Path, tmp_path: Path):
+    source = tmp_path / "src"
+    shutil.copytree(models / "v1_ref", source)
+    proto = read_saved_model(source).proto
+    for node in proto.meta_graphs[0].graph_def.node:
+        if node.op == "SparseFillEmptyRows":
+            del node.input[2:]
+    (source / "saved_model.pb").write_bytes(proto.SerializeToString())
+    columns = explain_saved_model(source).columns
+    assert columns
+    for column in columns:
+        assert "makes no sense to fusion" in str(column.reason)
 
 
 def test_explain_says_what_a_rewrite_would_do(models: Path, rewritten: dict[str, Path]):
