@@ -13,7 +13,6 @@ from fusion.passes.edit import GraphEdit
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.match import Stage
 from fusion.passes.node_builder import NodeBuilder, keep_shape, set_attrs, set_types
-from fusion.passes.ordering import helper_waits
 from fusion.passes.plan import Plan
 from fusion.passes.recognise import Recognition
 from fusion.passes.recognise_clip import Clip
@@ -92,14 +91,13 @@ class _Emitter:
         rest = [name for name in lookup.nodes(Stage.ROWS) if name not in reads]
         self.edit.remove(rest, gathered[0].node)
         self.edit.remove(lookup.nodes(Stage.OUTPUT), base)
-        by_helpers = helper_waits(self.edit.view, lookup)
         for stage, names in (
             (Stage.IDS, [first]),
             (Stage.ROWS, [one.node for one in gathered]),
             (Stage.OUTPUT, [base]),
         ):
             for name in names:
-                self.edit.wait(name, by_helpers[stage])
+                self.edit.wait(name, lookup.helper_waits.get(stage, ()))
         self.edit.replace(spec.output, Tensor(base))
         if lookup.is_row_empty is not None:
             self.edit.replace(lookup.is_row_empty, entries.is_row_empty)
@@ -114,7 +112,7 @@ class _Emitter:
     def _entries(self, build: NodeBuilder, lookup: Recognition, spec: LookupSpec) -> _Entries:
         if not spec.fill:
             return self._given_entries(build, spec)
-        waits = (*self._waits(lookup), *helper_waits(self.edit.view, lookup)[Stage.IDS])
+        waits = (*self._waits(lookup), *lookup.helper_waits.get(Stage.IDS, ()))
         default_id = _NONE if spec.default_id is None else spec.default_id
         what = (spec.ids, spec.dtype, spec.buckets, spec.weights, spec.prune, default_id)
         key = ("prune", *what, spec.table.dtype, build.device, waits)

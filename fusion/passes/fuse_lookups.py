@@ -12,7 +12,6 @@ from fusion.passes.emit import emit
 from fusion.passes.functions import called
 from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch
-from fusion.passes.ordering import waits
 from fusion.passes.plan import plan_per_column
 from fusion.passes.recognise import Recognition, recognise_all
 from fusion.passes.recognise_table import Table
@@ -117,7 +116,7 @@ def _refuse_circular(
     A lookup's emitted ops are fewer than its stock ones, so that one waits for more than it did.
     """
     lookups = [one for one in found if one.spec is not None and one.anchor not in refused]
-    waiting = [one for one in lookups if waits(view, one)]
+    waiting = [one for one in lookups if one.waits(view)]
     if not waiting or view.has_loops or not emit(view, plan_per_column(lookups)).is_circular():
         return {}
     why = "with other lookups, control dependencies would lead round in a circle"

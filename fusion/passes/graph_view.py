@@ -178,6 +178,11 @@ class GraphView:
             self._has_loops = not _FRAME_OPS.isdisjoint(self._ops.values())
         return self._has_loops
 
+    @property
+    def has_controls(self) -> bool:
+        """Whether any node has a control input."""
+        return bool(self._controls)
+
     def tensor(self, text: str) -> Tensor:
         """Parses an input string (no control input) in this graph's syntax."""
         found = self._tensors.get(text)

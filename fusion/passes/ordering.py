@@ -10,35 +10,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from fusion.passes.graph_view import GraphView, Tensor
-from fusion.passes.match import Stage
-from fusion.passes.recognise import Recognition
+from fusion.passes.match import Match, Stage
 from fusion.passes.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds
 
 
-def waits(view: GraphView, lookup: Recognition) -> frozenset[str]:
-    """Returns all that a lookup waits for, by its own control edges and by its helpers'."""
-    own = {*lookup.nodes(), *lookup.front()}
-    direct = {before for name in own for before in view.controls(name)} - {*lookup.nodes()}
-    by_helpers = (name for names in helper_waits(view, lookup).values() for name in names)
-    return frozenset(direct).union(by_helpers)
-
-
-def helper_waits(view: GraphView, lookup: Recognition) -> dict[Stage, tuple[str, ...]]:
+def helper_waits(
+    view: GraphView, parts: Iterable[Match], spec: LookupSpec
+) -> dict[Stage, tuple[str, ...]]:
     """Returns what each stage waits for by its helpers: constants, shapes and the like.
 
     Helpers are what the lookup's nodes are computed from, up to the tensors that the emitted ops
     read. A wait for something without an effect, on which nobody can look, is none.
     """
-    assert lookup.spec is not None
-    given = {tensor.node for tensor in _inputs(lookup.spec)}
-    own = {*lookup.nodes(), *lookup.front()}
-    return {stage: tuple(_waits(view, names, own, given)) for stage, names in _stages(lookup)}
-
-
-def _stages(lookup: Recognition) -> Iterator[tuple[Stage, tuple[str, ...]]]:
-    for stage in Stage:
-        front = lookup.front() if stage is Stage.IDS else ()
-        yield stage, (*lookup.nodes(stage), *front)
+    if not view.has_controls:
+        return {}
+    given = {tensor.node for tensor in _inputs(spec)}
+    stages: dict[Stage, list[str]] = {stage: [] for stage in Stage}
+    for part in parts:
+        stages[part.stage] += part.nodes
+        stages[Stage.IDS] += part.front
+    own = {name for names in stages.values() for name in names}
+    return {stage: tuple(_waits(view, names, own, given)) for stage, names in stages.items()}
 
 
 def _inputs(spec: LookupSpec) -> Iterator[Tensor]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
 from fusion.passes.match import Match, NoMatch, Stage
+from fusion.passes.ordering import helper_waits
 from fusion.passes.recognise_ids import Fill, match_entries, match_fill
 from fusion.passes.recognise_output import Mask, Tail, match_mask, match_tail
 from fusion.passes.recognise_prune import Prune, match_prune
@@ -38,6 +41,7 @@ class Recognition:
         parts: what was explained, in the order of explanation.
         spec: the whole lookup, if all of it was.
         failure: else the reason and the place.
+        helper_waits: what each stage waits for by constants and the like, see `ordering`.
         name: for people: the table, where it was found.
     """
 
@@ -46,10 +50,26 @@ class Recognition:
     spec: LookupSpec | None
     failure: NoMatch | None
     name: str
+    helper_waits: Mapping[Stage, tuple[str, ...]] = field(default_factory=dict)
 
     def nodes(self, stage: Stage | None = None) -> tuple[str, ...]:
         """Returns the explained nodes whose values vanish, of one stage or of all."""
-        return tuple(n for p in self.parts if stage in (None, p.stage) for n in p.nodes)
+        return self._nodes[stage]
+
+    @cached_property
+    def _nodes(self) -> dict[Stage | None, tuple[str, ...]]:
+        return {
+            stage: tuple(n for p in self.parts if stage in (None, p.stage) for n in p.nodes)
+            for stage in (None, *Stage)
+        }
+
+    def waits(self, view: GraphView) -> frozenset[str]:
+        """Returns all that the lookup waits for, by its own control edges and by its helpers'."""
+        if not view.has_controls:
+            return frozenset()
+        own = {*self.nodes(), *self.front()}
+        direct = {before for name in own for before in view.controls(name)} - {*self.nodes()}
+        return frozenset(direct).union(*self.helper_waits.values())
 
     @property
     def is_row_empty(self) -> Tensor | None:
@@ -116,7 +136,8 @@ def recognise(view: GraphView, anchor: str) -> Recognition:
     tail = match_tail(view, mask.output, shape)
     parts += [mask, tail]
     spec = _Specifier(view, reduction, table, fill, prune, source, mask, tail).spec()
-    return Recognition(anchor, tuple(parts), spec, None, table.name)
+    waits = helper_waits(view, parts, spec)
+    return Recognition(anchor, tuple(parts), spec, None, table.name, waits)
 
 
 def _is_matrix(view: GraphView, shard: Shard) -> bool:

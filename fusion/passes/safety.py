@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch, Stage
-from fusion.passes.ordering import waits
 from fusion.passes.recognise import Recognition
 
 _NAMED_OUTSIDE = (
@@ -118,7 +117,7 @@ def _check_controls(view: GraphView, one: Recognition) -> NoMatch | None:
 
     Control edges move to the emitted ops, which are fewer: such a path would become a cycle.
     """
-    awaited = waits(view, one)
+    awaited = one.waits(view)
     if not awaited:
         return None
     reached = _ancestors(view, awaited)
