@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -82,12 +83,13 @@ class FuseLookups:
         signatures = OpSignatures(graph_def.library.function)
         yield GraphView(graph_def.node, signatures, self.preserve, awaited=self.awaited), ""
         compiled = _compiled_functions(graph_def)
+        shapes: defaultdict[str, dict[str, Shape]] = defaultdict(dict)
+        for (function, argument), shape in self.shapes.items():
+            shapes[function][argument] = shape
         for definition in graph_def.library.function:
-            is_compiled = definition.signature.name in compiled
-            refusal = "the function is compiled by XLA" if is_compiled else ""
             name = definition.signature.name
-            known = {argument: s for (of, argument), s in self.shapes.items() if of == name}
-            yield GraphView.of_function(definition, signatures, known), refusal
+            refusal = "the function is compiled by XLA" if name in compiled else ""
+            yield GraphView.of_function(definition, signatures, shapes[name]), refusal
 
     def _verdicts(
         self, view: GraphView, refusal: str
