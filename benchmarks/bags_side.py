@@ -96,18 +96,16 @@ class TorchSide:
 class FbgemmSide:
     """One call for all columns: FBGEMM's table-batched embedding bags for inference, float32.
 
-    Buckets are found, and ids of all columns are laid into one list, before anything is timed.
+    Buckets are found, and ids of all columns are laid into one list, before anything is timed. A
+    mean is a sum with weights: on CPUs that is several times faster than its own mean.
     """
 
     def __init__(self, program: Program, tables: Mapping[int, Array], batch: Batch) -> None:
         self._torch = _torch(program)
-        combiners = {column.combiner for column in program.columns}
-        if len(combiners) > 1:
-            raise Unsupported("all columns have one combiner")
         if any(column.max_norm is not None for column in program.columns):
             raise Unsupported("there is no max_norm")
         self._columns = program.columns
-        self._bags = _table_batched_bags(program, tables, combiners.pop())
+        self._bags = _table_batched_bags(program, tables)
         self.load(batch)
 
     def load(self, batch: Batch) -> None:
@@ -118,8 +116,9 @@ class FbgemmSide:
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         self._ids = torch.from_numpy(np.concatenate([one.ids for one in bags]).astype(np.int32))
         self._offsets = torch.from_numpy(offsets.astype(np.int32))
-        weights = [one.weights for one in bags if one.weights is not None]
-        self._weights = torch.from_numpy(np.concatenate(weights)) if weights else None
+        weights = [_weights(*pair) for pair in zip(self._columns, bags, strict=True)]
+        weighted = any(np.any(one != 1.0) for one in weights)
+        self._weights = torch.from_numpy(np.concatenate(weights)) if weighted else None
 
     def call(self) -> Any:
         """Runs the lookups; gives the concatenated output."""
@@ -131,7 +130,16 @@ class FbgemmSide:
         return np.asarray(self.call())
 
 
-def _table_batched_bags(program: Program, tables: Mapping[int, Array], combiner: str) -> Any:
+def _weights(column: Column, bags: Bags) -> Array:
+    """float32 [n]: by how much each id counts in its bag."""
+    if bags.weights is not None:
+        return bags.weights
+    if column.combiner == "sum":
+        return np.ones(len(bags.ids), np.float32)
+    return np.repeat(1.0 / np.maximum(bags.lengths, 1), bags.lengths).astype(np.float32)
+
+
+def _table_batched_bags(program: Program, tables: Mapping[int, Array]) -> Any:
     import torch
 
     try:
@@ -151,7 +159,7 @@ def _table_batched_bags(program: Program, tables: Mapping[int, Array], combiner:
             for number in order
         ],
         feature_table_map=[order.index(number) for number in numbers],
-        pooling_mode=PoolingMode.SUM if combiner == "sum" else PoolingMode.MEAN,
+        pooling_mode=PoolingMode.SUM,
         device="cpu",
         output_dtype=SparseType.FP32,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 _BLOCK_SECONDS = 0.002
 _MAX_CALLS = 50
@@ -73,20 +72,3 @@ def summary(times: Sequence[float]) -> dict[str, float]:
 def spread(values: Sequence[float]) -> dict[str, float]:
     """The median over processes, and the least and the largest value."""
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
-
-
-def merged(processes: Sequence[Any]) -> Any:
-    """One structure out of several equal ones: numbers become lists, all else is the first's.
-
-    A key that one of them lacks is left out.
-    """
-    first = processes[0]
-    if isinstance(first, dict):
-        return {
-            key: merged([one[key] for one in processes])
-            for key in first
-            if all(key in one for one in processes)
-        }
-    if isinstance(first, bool) or not isinstance(first, int | float):
-        return first
-    return list(processes)

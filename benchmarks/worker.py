@@ -52,7 +52,11 @@ def measure(
         RuntimeError: a side's output is not that of stock TensorFlow, or the fused side is not
             fused.
     """
-    found = {"memory": memory_rates(effort.stream_megabytes), "cases": []}
+    found: dict[str, Any] = {
+        "about": workload.about,
+        "memory": memory_rates(effort.stream_megabytes),
+        "cases": [],
+    }
     for program in workload.programs:
         for case in _cases(program, effort):
             found["cases"].append(case)
