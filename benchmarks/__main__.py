@@ -100,9 +100,7 @@ def _smoke(options: argparse.Namespace) -> int:
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        failures = run(
-            list(SMOKE), Options(processes=1, smoke=True), out, Console(stderr=True)
-        )
+        failures = run(list(SMOKE), Options(processes=1, smoke=True), out, Console(stderr=True))
         print(headlines(load(out)))
     print("\n".join(failures), file=sys.stderr)
     return 1 if failures else 0

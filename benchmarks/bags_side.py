@@ -1,4 +1,4 @@
-"""The sides that are not TensorFlow: torch's embedding_bag in a loop, and FBGEMM's batched tables."""
+"""The sides that are not TensorFlow: torch's embedding_bag in a loop, FBGEMM's batched tables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _bags(column: Column, one: Any) -> Bags:
     """A column's valid ids; of a bucketized column, its buckets."""
     if isinstance(one, Bags):
         return one.pruned()
-    ids = np.searchsorted(np.float32(boundaries(column.rows)), one[:, 0], side="right")
+    ids = np.searchsorted(np.array(boundaries(column.rows), np.float32), one[:, 0], side="right")
     return Bags(ids.astype(np.int64), np.ones(len(ids), np.int64))
 
 

@@ -34,7 +34,7 @@ def _criteo26() -> Workload:
 
 def _multihot26(name: str = "multihot26", about: str = "", **feature: object) -> Workload:
     column = dataclasses.replace(Column(100_000, 16, ids=(0, 5)), **feature)  # type: ignore[arg-type]
-    columns = (column,) * 26
+    columns: tuple[Column, ...] = (column,) * 26
     if name == "shared":
         columns = tuple(dataclasses.replace(column, table=place // 2) for place in range(26))
     about = about or "26 columns of 0 to 5 ids per row, mean, by safe_embedding_lookup_sparse."
@@ -43,9 +43,7 @@ def _multihot26(name: str = "multihot26", about: str = "", **feature: object) ->
 
 def _recom_micro() -> Workload:
     programs = tuple(
-        Program(
-            f"columns{count}", (Column(100, 8, "bucketized"),) * count, (256,), host="features"
-        )
+        Program(f"columns{count}", (Column(100, 8, "bucketized"),) * count, (256,), host="features")
         for count in (10, 100, 1000)
     )
     return Workload(
@@ -158,9 +156,7 @@ WORKLOADS: dict[str, Workload] = {
         _recom_e(),
         _recflex_a(),
         _bag(),
-        _multihot26(
-            "weighted", "multihot26 with weights, sum.", weighted=True, combiner="sum"
-        ),
+        _multihot26("weighted", "multihot26 with weights, sum.", weighted=True, combiner="sum"),
         _multihot26("max_norm", "multihot26 with rows clipped to a norm of 2.", max_norm=2.0),
         _multihot26("shared", "multihot26 with two columns to a table."),
         _multihot26("partitioned", "multihot26 with tables in 4 partitions, div.", shards=4),

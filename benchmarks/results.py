@@ -25,7 +25,8 @@ def combine(processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
         name: spread([one["memory"][name] for one in processes]) for name in processes[0]["memory"]
     }
     cases = [_combine_case(found, memory) for found in _aligned(processes, "cases")]
-    return {"memory": memory, "cases": cases}
+    busy = spread([one["busy_elsewhere"] for one in processes])
+    return {"memory": memory, "busy_elsewhere": busy, "cases": cases}
 
 
 def _aligned(processes: Sequence[dict[str, Any]], key: str) -> Iterator[tuple[Any, ...]]:

@@ -8,6 +8,7 @@ test, no empty bag, every bag of the same length.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import threading
 import time
@@ -28,6 +29,7 @@ AHEAD = (0, 4, 8, 16, 32, 64)
 _WORD, _FLOAT, _I32 = ir.IntType(64), ir.FloatType(), ir.IntType(32)
 _LANES = 16
 _LINE_BYTES = 64
+_MIN_ROWS = 2**20
 
 
 def threads() -> int:
@@ -79,7 +81,7 @@ def _together(work: Sequence[Callable[[], object]]) -> float:
 
 
 def row_sums(
-    table: Array, ids: Array, length: int, count: int, repeats: int = 3
+    table: Array, ids: Array, length: int, count: int
 ) -> Callable[[int], tuple[float, Array]]:
     """What times the sums of bags of rows on so many threads, at a distance of fetching ahead.
 
@@ -88,13 +90,14 @@ def row_sums(
         ids: int64 [batch * length], all valid.
         length: ids per bag.
         count: threads.
-        repeats: how often a thread does its part at a time, so that starting it costs nothing.
 
     Returns:
         A function of the distance, giving the seconds and float32 [batch, dim].
     """
     batch, dim = len(ids) // length, table.shape[1]
     kernel = _row_sum_kernel(dim)
+    # Starting the threads must not count.
+    repeats = max(3, _MIN_ROWS // max(1, len(ids)))
     padded = np.concatenate([ids, np.zeros(max(AHEAD), np.int64)])
     output = np.empty((batch, dim), np.float32)
     edges = [batch * place // count for place in range(count + 1)]
@@ -103,10 +106,7 @@ def row_sums(
         def part(first: int, last: int) -> None:
             kernel(table, padded, output, length, first, last, ahead, repeats)
 
-        work = [
-            functools.partial(part, first, last)
-            for first, last in zip(edges, edges[1:], strict=False)
-        ]
+        work = [functools.partial(part, first, last) for first, last in itertools.pairwise(edges)]
         return _together(work) / repeats, output
 
     return run

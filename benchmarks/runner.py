@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.machine import machine
+from benchmarks.machine import baselines, machine
 from benchmarks.results import combine
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -112,7 +112,7 @@ def _write(path: Path, name: str, options: Options, processes: Sequence[dict[str
         "workload": name,
         "about": processes[0]["about"],
         "date": datetime.date.today().isoformat(),
-        "machine": machine(),
+        "machine": {**machine(), **baselines()},
         "processes": len(processes),
         "quick": options.quick,
         "scale": options.scale,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
@@ -101,15 +102,15 @@ class TensorFlowSide:
 
     def _first_run(
         self, body: Callable[..., Any], flat: list[tf.Tensor]
-    ) -> tuple[Callable[..., Any], dict[str, int], int]:
-        """Traces and optimizes a function: the function, its ops, and how many columns are fused."""
+    ) -> tuple[Any, dict[str, int], int]:
+        """Traces and optimizes a function: gives it, its ops, and how many columns are fused."""
         specs = signature(self._program) if flat else []
         fused = self._way == "fusion"
         before = fusion.stats().columns_fused
         with fusion.fused() if fused else contextlib.nullcontext():
             function = tf.function(body, input_signature=specs, autograph=False)
             concrete = function.get_concrete_function()
-            # TensorFlow optimizes the graph in the first call, and keeps what it made of it if asked.
+            # TensorFlow optimizes the graph in the first call, and shows the result if asked.
             context.enable_run_metadata()
             concrete(*flat)
             graphs = context.export_run_metadata().partition_graphs
@@ -290,7 +291,7 @@ def _layers(rng: np.random.Generator, widths: tuple[int, ...]) -> list[tuple[Any
             tf.Variable((rng.normal(size=(a, b)) / np.sqrt(a)).astype(np.float32)),
             tf.Variable(np.zeros(b, np.float32)),
         )
-        for a, b in zip(widths, widths[1:], strict=False)
+        for a, b in itertools.pairwise(widths)
     ]
 
 

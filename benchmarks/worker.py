@@ -15,6 +15,7 @@ from benchmarks.bags_side import FbgemmSide, TorchSide
 from benchmarks.batch import Batch, draw_batch, draw_tables, traffic
 from benchmarks.errors import Unsupported
 from benchmarks.inputs import Bags
+from benchmarks.machine import busy_elsewhere
 from benchmarks.measure import Timer, block, interleaved, summary
 from benchmarks.tensorflow_side import TensorFlowSide
 from benchmarks.workloads import Program, Workload
@@ -43,15 +44,14 @@ class Effort:
     stream_megabytes: int = 1024
 
 
-def measure(
-    workload: Workload, effort: Effort, progress: Callable[[str], None]
-) -> dict[str, Any]:
+def measure(workload: Workload, effort: Effort, progress: Callable[[str], None]) -> dict[str, Any]:
     """Measures all cases of a workload, and the machine beside it.
 
     Raises:
         RuntimeError: a side's output is not that of stock TensorFlow, or the fused side is not
             fused.
     """
+    others = busy_elsewhere()
     found: dict[str, Any] = {
         "about": workload.about,
         "memory": memory_rates(effort.stream_megabytes),
@@ -62,6 +62,7 @@ def measure(
             found["cases"].append(case)
             progress(f"{workload.name} {program.name} batch {case['batch']} {case['variant']}")
         gc.collect()
+    found["busy_elsewhere"] = others()
     return found
 
 
@@ -207,9 +208,7 @@ def _row_sums(program: Program, sides: dict[str, Side], batch: Batch) -> Timer:
     return lambda: run(ahead)[0]
 
 
-def _end_to_end(
-    sides: dict[str, Side], batch: Batch, effort: Effort
-) -> dict[str, dict[str, Any]]:
+def _end_to_end(sides: dict[str, Side], batch: Batch, effort: Effort) -> dict[str, dict[str, Any]]:
     timers = {
         name: block(side.fed(batch))
         for name, side in sides.items()

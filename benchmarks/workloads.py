@@ -13,8 +13,8 @@ Kind = Literal["sparse", "dense", "bucketized", "hashed", "word", "words"]
 buckets; an integer to hash; a string to hash; a SparseTensor of strings to hash."""
 
 Host = Literal["lookups", "features", "model"]
-"""Who looks up: tf.nn.safe_embedding_lookup_sparse and tf.concat; tf_keras DenseFeatures; a model of
-DenseFeatures and dense layers."""
+"""Who looks up: tf.nn.safe_embedding_lookup_sparse and tf.concat; tf_keras DenseFeatures; a model
+of DenseFeatures and dense layers."""
 
 
 @dataclasses.dataclass(frozen=True)
