@@ -122,7 +122,6 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _worker(options: argparse.Namespace) -> int:
-    from benchmarks import worker
     from benchmarks.catalog import SMOKE, WORKLOADS
     from benchmarks.costs import COSTS, measure
     from benchmarks.runner import Options
@@ -136,9 +135,11 @@ def _worker(options: argparse.Namespace) -> int:
         found = measure(options.name, how.quick, progress)
     else:
         workload = (SMOKE if how.smoke else WORKLOADS)[options.name].scaled(how.scale)
+        from benchmarks import worker
+
         effort = worker.Effort()
         if how.smoke:
-            effort = worker.Effort(seconds=1.0, end_to_end=False, stream_megabytes=256)
+            effort = worker.Effort(10, seconds=0.5, end_to_end=False, stream_megabytes=256)
         if how.quick:
             workload = workload.scaled(0.1).quick()
             effort = worker.Effort(rounds=5, seconds=1.0, stream_megabytes=256)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -66,7 +67,7 @@ def words(ids: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
 def table_numbers(program: Program) -> list[int]:
     """Which table each column looks up in; those with a table of their own are numbered on."""
     shared = [column.table for column in program.columns if column.table is not None]
-    following = iter(range(max(shared, default=-1) + 1, len(program.columns) + len(shared) + 1))
+    following = itertools.count(max(shared, default=-1) + 1)
     return [next(following) if one.table is None else one.table for one in program.columns]
 
 

@@ -184,7 +184,7 @@ SMOKE: dict[str, Workload] = {
         _only("multihot26", ("dim16", (1, 64, 512, 4096))),
         _only("criteo26", ("dim16", (512, 4096))),
         _only("recom-micro", ("columns100", (256,))),
-        _only("bag", ("ids50-dim32", (4096,))),
+        _only("bag", ("ids50-dim32", (4096,))).scaled(0.25),
     )
 }
 """What shows within two minutes whether the headline numbers hold."""

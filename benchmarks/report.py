@@ -59,18 +59,16 @@ def find_case(results: Results, target: Target) -> Mapping[str, Any] | None:
     return None
 
 
-def _ratio(case: Mapping[str, Any], baseline: str) -> Mapping[str, float] | None:
-    return case["ratios"].get(baseline)
-
-
 def verdicts(results: Results) -> Iterator[tuple[Target, Mapping[str, float] | None, str]]:
     """Yields each target, the ratio measured and what became of it."""
     for target in TARGETS:
         case = find_case(results, target)
-        ratio = None if case is None else _ratio(case, target.baseline)
+        ratio = None if case is None else case["ratios"].get(target.baseline)
         if ratio is None:
             absent = {} if case is None else case["absent"]
             yield target, None, absent.get(target.baseline, "not measured")
+        elif results[target.workload]["quick"]:
+            yield target, None, "a quick run is no measurement"
         else:
             yield target, ratio, "met" if ratio["median"] >= target.least else "**missed**"
 

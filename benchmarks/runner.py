@@ -21,6 +21,15 @@ from benchmarks.results import combine
 
 _ROOT = Path(__file__).resolve().parent.parent
 
+#: No notes of TensorFlow on itself. No GPU, which would draw the stock lookups to it. Threads of
+#: torch and FBGEMM that have nothing to do sleep: they would take cores from whose turn it is, and
+#: their loops over columns are no slower.
+_ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -91,8 +100,7 @@ def _worker(name: str, options: Options, progress: Progress, task: Any, label: s
             subprocess.Popen(
                 [sys.executable, "-m", "benchmarks", "worker", name, plain, str(path)],
                 cwd=_ROOT,
-                # No notes of TensorFlow on itself; a GPU would draw stock lookups to it.
-                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"},
+                env={**os.environ, **_ENVIRONMENT},
                 stdout=subprocess.PIPE,
                 stderr=stream,
                 text=True,
