@@ -126,6 +126,7 @@ def _worker(options: argparse.Namespace) -> int:
     from benchmarks.costs import COSTS, measure
     from benchmarks.runner import Options
 
+    end_to_end = options.options.pop("end_to_end")
     how = Options(**options.options)
 
     def progress(line: str) -> None:
@@ -137,12 +138,12 @@ def _worker(options: argparse.Namespace) -> int:
         workload = (SMOKE if how.smoke else WORKLOADS)[options.name].scaled(how.scale)
         from benchmarks import worker
 
-        effort = worker.Effort()
+        effort = worker.Effort(end_to_end=end_to_end)
         if how.smoke:
-            effort = worker.Effort(10, seconds=0.5, end_to_end=False, stream_megabytes=256)
+            effort = worker.Effort(10, 0.5, end_to_end=False, stream_megabytes=256)
         if how.quick:
             workload = workload.scaled(0.1).quick()
-            effort = worker.Effort(rounds=5, seconds=1.0, stream_megabytes=256)
+            effort = worker.Effort(5, 1.0, end_to_end, stream_megabytes=256)
         found = worker.measure(workload, effort, progress)
     options.path.write_text(json.dumps(found))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -110,20 +110,25 @@ class TensorFlowSide:
         with fusion.fused() if fused else contextlib.nullcontext():
             function = tf.function(body, input_signature=specs, autograph=False)
             concrete = function.get_concrete_function()
-            # TensorFlow optimizes the graph in the first call, and shows the result if asked.
-            context.enable_run_metadata()
-            concrete(*flat)
-            graphs = context.export_run_metadata().partition_graphs
-            context.disable_run_metadata()
-        self.ops = _ops(graphs)
+            ops = first_run(concrete, flat)
         columns = fusion.stats().columns_fused - before
         if (columns > 0) != fused:
             raise RuntimeError(f"{columns} columns of {self._way} are fused\n{fusion.stats()}")
-        return concrete, _ops(graphs), columns
+        return concrete, ops, columns
 
 
-def _ops(graphs: Iterable[Any]) -> dict[str, int]:
-    """How often each op that does something stands in the graphs, the most frequent ones first."""
+def first_run(function: Callable[..., Any], flat: Sequence[tf.Tensor] = ()) -> dict[str, int]:
+    """Calls a concrete function for the first time, which is when TensorFlow optimizes its graph.
+
+    Returns:
+        How often each op that does something stands in that graph, the most frequent ones first.
+    """
+    context.enable_run_metadata()
+    try:
+        function(*flat)
+        graphs = context.export_run_metadata().partition_graphs
+    finally:
+        context.disable_run_metadata()
     ops = Counter(node.op for graph in graphs for node in graph.node)
     for free in ("Const", "_Arg", "_Retval", "NoOp"):
         ops.pop(free, None)

@@ -17,6 +17,15 @@ def test_ratios_are_of_the_times_net_of_the_inputs_in_each_process():
     assert found["end_to_end_ratio"]["median"] == 4.0
 
 
+def test_end_to_end_times_may_come_from_one_process():
+    other = case(2.0)
+    for one in other["sides"].values():
+        del one["end_to_end_ms"]
+    found = only_case(process(case(3.0)), process(other))
+    assert found["end_to_end_ratio"] == {"median": 4.0, "low": 4.0, "high": 4.0}
+    assert only_case(process(other))["end_to_end_ratio"] is None
+
+
 def test_the_limit_is_the_traffic_at_the_memory_s_rate():
     found = only_case(process(case(2.0)))
     assert found["limit_ms"] == pytest.approx(0.5)

@@ -16,12 +16,12 @@ def test_each_workload_gets_its_processes_and_a_file(tmp_path, monkeypatch):
     asked = []
 
     def worker(name, options, *rest):
-        asked.append(name)
+        asked.append((name, options["end_to_end"]))
         return process(case(float(len(asked))))
 
     monkeypatch.setattr(runner, "_worker", worker)
     assert run(["multihot26", "shared"], tmp_path / "out", processes=2) == []
-    assert asked == ["multihot26", "multihot26", "shared", "shared"]
+    assert asked == [(name, first) for name in ("multihot26", "shared") for first in (True, False)]
     found = load(tmp_path / "out")
     assert list(found) == ["multihot26", "shared"]
     assert found["shared"]["processes"] == 2

@@ -6,6 +6,8 @@ import pytest
 
 import fusion
 from benchmarks import tensorflow_side, worker
+from benchmarks.batch import draw_batch, draw_tables
+from benchmarks.inputs import Draw
 from benchmarks.results import combine
 from benchmarks.workloads import Column, Program, Workload
 
@@ -70,6 +72,19 @@ def test_baselines_that_are_not_installed_are_named():
         assert case["absent"]["torch"] == "torch is not installed (extra bench)"
     else:
         assert {"torch", "fbgemm"} <= {*case["sides"], *case["absent"]}
+
+
+def test_the_inputs_alone_are_made_and_nothing_else():
+    program = PROGRAMS["lookups"]
+    batch = draw_batch(program, 6, Draw())
+    side = tensorflow_side.TensorFlowSide(program, draw_tables(program), batch, "stock")
+    # Indices and values are split, shapes unpacked; the flag of the assertion is read too.
+    assert tensorflow_side.first_run(side.inputs) == {
+        "ReadVariableOp": 5,
+        "SplitV": 2,
+        "Unpack": 1,
+        "Assert": 1,
+    }
 
 
 def test_a_gather_by_hand_is_no_baseline_where_rows_are_empty():
