@@ -25,8 +25,9 @@ Outputs are compared with stock TensorFlow's first: bit for bit where nothing is
 clipped, else within rounding. A time in the graph is the median of at least 20 runs, net of a graph
 that only makes the same inputs; a ratio is the median over processes of the baseline's time over
 fusion's, with the least and the largest of them. End to end means calls that get every tensor as an
-argument, measured in the first process alone. The limit is the least traffic over the rate at which all threads read memory in a row; a
-time below it comes from caches, and one that even the caches could not give is marked.
+argument, measured in the first process alone. The limit is the least traffic over the rate at which
+all threads read memory in a row; a time below it comes from caches, and one that even the caches
+could not give is marked.
 
 - **stock**: feature columns in tf_keras DenseFeatures, or safe_embedding_lookup_sparse and concat.
 - **stock_best**: a gather written by hand where every column has one id per row, else
