@@ -18,6 +18,8 @@ from fusion.ops.common import (
     USE_WEIGHTS_ATTR,
 )
 from fusion.ops.listing import BUCKET_ATTRS, DEFAULT_WEIGHT_ATTR, PRUNE_WEIGHTS_ATTR
+from fusion.ops.lookup_kernel import lookup_kernel
+from fusion.ops.lookup_state import grouped_state, single_state
 from fusion.runtime.spec import Arg, Attr, OpSpec
 
 #: How ids are given. A group has `copy` too, a matrix that is no lookup.
@@ -105,7 +107,9 @@ SINGLE = OpSpec(
         *COLUMN_ATTRS.values(),
         _BOUNDARIES,
     ),
+    kernels={"CPU": lookup_kernel},
     kernel_types={"T": FLOATS},
+    custom=single_state,
 )
 
 GROUPED = OpSpec(
@@ -139,5 +143,7 @@ GROUPED = OpSpec(
         Attr("boundaries", "list(float)", doc="of all columns, one after the other"),
         Attr("boundary_counts", "list(int)", doc="how many each column has"),
     ),
+    kernels={"CPU": lookup_kernel},
     kernel_types={"T": FLOATS},
+    custom=grouped_state,
 )
