@@ -1,4 +1,4 @@
-"""What the kernel of the inference ops knows of a node: its attrs as words, and code for columns."""
+"""What the kernel of the inference ops knows of a node: its attrs as words, and code addresses."""
 
 from __future__ import annotations
 
