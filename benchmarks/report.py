@@ -16,7 +16,6 @@ _SIDES = ("stock", "stock_best", "fusion", "torch", "fbgemm", "row_sums")
 
 #: Cores that others kept busy, above which times are doubtful.
 _MOST_BUSY = 0.1
-_IDLE = {"high": 0.0}
 _BUSY = "**other programs were running, do not trust the times**"
 
 _HOW = """\
@@ -75,8 +74,9 @@ def verdicts(results: Results) -> Iterator[tuple[Target, Mapping[str, float] | N
 
 
 def headlines(results: Results) -> str:
-    """Plain lines of every base case: its ratios to all baselines."""
+    """Plain lines of every case: its ratios to all baselines; then the targets."""
     lines = []
+    absent: dict[str, None] = {}
     for name, result in results.items():
         for case in result.get("cases", ()):
             net = case["sides"]["fusion"]["net_ms"]["median"]
@@ -85,7 +85,10 @@ def headlines(results: Results) -> str:
             )
             lines.append(f"{name} {case['program']} batch {case['batch']}: {net:.3f} ms, {ratios}")
             lines += [f"  warning: {warning}" for warning in case["warnings"]]
-            lines += [f"  no {side}: {reason}" for side, reason in case["absent"].items()]
+            absent |= {f"no {side}: {reason}": None for side, reason in case["absent"].items()}
+    lines += absent
+    if any(_busy(result) for result in results.values()):
+        lines.append(_BUSY.strip("*"))
     for target, ratio, verdict in verdicts(results):
         if ratio is not None:
             lines.append(
@@ -120,7 +123,7 @@ def _environment(results: Results) -> str:
     for name, result in results.items():
         machine = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
         notes = [f"{result['date']}, {result['processes']} processes, {machine}"]
-        notes += [_BUSY] if result.get("busy_elsewhere", _IDLE)["high"] > _MOST_BUSY else []
+        notes += [_BUSY] if _busy(result) else []
         notes += ["**a quick run on small tables**"] if result["quick"] else []
         notes += [f"rows times {result['scale']}"] if result["scale"] != 1.0 else []
         lines.append((name, "; ".join(notes)))
@@ -128,6 +131,10 @@ def _environment(results: Results) -> str:
     for name, note in lines:
         shared.setdefault(note, []).append(name)
     return "\n".join(f"- {', '.join(names)}: {note}" for note, names in shared.items())
+
+
+def _busy(result: Mapping[str, Any]) -> bool:
+    return "busy_elsewhere" in result and result["busy_elsewhere"]["high"] > _MOST_BUSY
 
 
 def _targets(results: Results) -> list[str]:

@@ -77,9 +77,12 @@ def test_costs_are_held_against_their_bounds():
 
 
 def test_headlines_are_plain():
-    text = headlines({"multihot26": result(process(case(2.0)))})
+    text = headlines({"multihot26": result(process(case(2.0), case(3.0, batch=64)))})
     assert "multihot26 dim16 batch 512: 2.000 ms, 6.00x stock" in text
     assert "met: multihot26 dim16, batch 512, over stock, 6.00 of 5.0" in text
+    assert text.count("no torch: torch is not installed (extra bench)") == 1
+    assert "other programs" not in text
+    assert "other programs" in headlines({"multihot26": result(process(case(2.0), busy=0.5))})
 
 
 def test_results_are_found_among_other_files(tmp_path):
