@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -32,8 +33,8 @@ def _criteo26() -> Workload:
     )
 
 
-def _multihot26(name: str = "multihot26", about: str = "", **feature: object) -> Workload:
-    column = dataclasses.replace(Column(100_000, 16, ids=(0, 5)), **feature)  # type: ignore[arg-type]
+def _multihot26(name: str = "multihot26", about: str = "", **feature: Any) -> Workload:
+    column = dataclasses.replace(Column(100_000, 16, ids=(0, 5)), **feature)
     columns: tuple[Column, ...] = (column,) * 26
     if name == "shared":
         columns = tuple(dataclasses.replace(column, table=place // 2) for place in range(26))
