@@ -72,7 +72,7 @@ def draw(rng: np.random.Generator, form: str, rows: int, dtype: str = "float32")
     table_rows, dim = int(rng.integers(1, 40)), int(rng.choice(DIMS.get(dtype, (5,))))
     lengths = rng.integers(0, rng.choice([2, 4, 30]), rows)
     ids_type = rng.choice(["int32", "int64"])
-    entries = reference.sparse(rng, lengths, table_rows, ids_type, negative=0.1)
+    entries = reference.sparse(rng, list(lengths), table_rows, ids_type, negative=0.1)
     weighted = form != "dense" and rng.random() < 0.4
     weights = entries["weights"].astype(kind)
     weights[rng.random(len(weights)) < 0.2] = 0
@@ -141,7 +141,7 @@ def by_v2(column: dict[str, Any]) -> Any:
             **{key: told[key] for key in keys},
         )
     unique = ops.unique_with_counts_v3(input=values)
-    keys = ("combiner", "max_norm", "use_sparse_weights", "divide_no_nan")
+    rest = ("combiner", "max_norm", "use_sparse_weights", "divide_no_nan")
     return ops.fused_embedding_sparse_post_look_up_v2(
         emb_shards=[tf.gather(given["table"], unique.unique_keys)],
         partition_permutation=[[0, 0]],
@@ -151,5 +151,5 @@ def by_v2(column: dict[str, Any]) -> Any:
         unique_idxs=unique.unique_idxs,
         sp_weights_values=weights,
         **fill,
-        **{key: told[key] for key in keys},
+        **{key: told[key] for key in rest},
     ).emb_vectors
