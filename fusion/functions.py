@@ -28,7 +28,7 @@ from tensorflow.python.util import nest
 
 from fusion.arguments import wrong_type
 from fusion.custom_gradients import rebind_gradients
-from fusion.passes.functions import called
+from fusion.passes.calls import called
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report import FusionReport
 from fusion.passes.variables import Variable, VariableSearch, named_columns

@@ -10,7 +10,7 @@ from tensorflow.core.framework import function_pb2, graph_pb2
 
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit import emit
-from fusion.passes.functions import called
+from fusion.passes.calls import called
 from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch
 from fusion.passes.plan import plan_per_column
