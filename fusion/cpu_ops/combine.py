@@ -170,17 +170,35 @@ def row_at(address: int, dim: int, dtype: type) -> Array:
     return carray(pointer(address, dtype), (dim,))
 
 
+def norm_of(value: Any) -> Any:
+    """A jitted function (row [D], dtype) -> the L2 norm of a row.
+
+    Args:
+      value: a jitted function from an element of the row to its value.
+    """
+
+    @jit
+    def norm(row: Array, dtype: type) -> Any:
+        # The squares are added up in blocks to round less often.
+        total = 0.0
+        for first in range(0, row.shape[0], _NORM_BLOCK):
+            block = 0.0
+            for d in range(first, min(first + _NORM_BLOCK, row.shape[0])):
+                block += np.float64(value(row[d])) * np.float64(value(row[d]))
+            total += block
+        # Where the square has no place in the dtype, the norm is inf, as in stock TensorFlow.
+        return np.sqrt(dtype(total))
+
+    return norm
+
+
 @jit
-def row_norm(row: Array) -> Any:
-    """The L2 norm of a row, its squares added up in blocks to round less often."""
-    total = 0.0
-    for first in range(0, row.shape[0], _NORM_BLOCK):
-        block = 0.0
-        for d in range(first, min(first + _NORM_BLOCK, row.shape[0])):
-            block += np.float64(row[d]) * np.float64(row[d])
-        total += block
-    # Where the square has no place in the row's dtype, the norm is inf, as in stock TensorFlow.
-    return np.sqrt(row.dtype.type(total))
+def itself(element: Any) -> Any:
+    """The value of an element that is no bits of a half type."""
+    return element
+
+
+row_norm = norm_of(itself)
 
 
 @jit
@@ -194,7 +212,7 @@ def clip_rows(addresses: Array, limit: float, dtype: type, clipped: Array) -> No
     limit = dtype(limit)
     for k in range(addresses.shape[0]):
         row = row_at(addresses[k], dim, dtype)
-        norm = row_norm(row)
+        norm = row_norm(row, dtype)
         bound = limit if norm <= limit else norm
         for d in range(dim):
             clipped[k, d] = row[d] * limit / bound

@@ -119,7 +119,7 @@ def unclip_rows(
     limit = np.float64(dtype(limit))
     for k in range(addresses.shape[0]):
         row = row_at(addresses[k], dim, dtype)
-        norm = np.float64(row_norm(row))
+        norm = np.float64(row_norm(row, dtype))
         if norm < limit:
             continue
         grad = row_at(grad_addresses[k], dim, dtype)

@@ -87,6 +87,11 @@ _CONVERSIONS = {
 HALVES = tuple(_CONVERSIONS)
 
 
+def widener(name: str) -> Any:
+    """The jitted function of an element of half type `name`, as bits, to its float32."""
+    return _CONVERSIONS[name][0]
+
+
 def converters(name: str) -> tuple[Any, Any]:
     """The jitted functions `widen(halves, out)` and `narrow(values, out)` of half type `name`.
 

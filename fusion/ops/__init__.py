@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fusion.ops import (
+    lookup,
     partition,
     post_lookup,
     post_lookup_grad,
@@ -35,6 +36,8 @@ SPECS: tuple[OpSpec, ...] = (
     partition.SPEC,
     post_lookup.SPEC,
     post_lookup_grad.SPEC,
+    lookup.SINGLE,
+    lookup.GROUPED,
 )
 
 OP_NAMES: tuple[str, ...] = tuple(spec.name for spec in SPECS)
@@ -53,3 +56,5 @@ fused_embedding_sparse_post_look_up_v2 = _functions["fused_embedding_sparse_post
 fused_embedding_sparse_post_look_up_v2_grad = _functions[
     "fused_embedding_sparse_post_look_up_v2_grad"
 ]
+fused_embedding_lookup = _functions["fused_embedding_lookup"]
+grouped_embedding_lookup = _functions["grouped_embedding_lookup"]

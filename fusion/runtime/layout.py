@@ -9,8 +9,9 @@ declaration serves both. Layout, in words:
                      MAX_RANK dimensions
          per output: is_list, rank, MAX_RANK dimensions
 
-A dimension is a size >= 0, UNKNOWN, FIRST_SYMBOL - k for symbol k, or FIRST_PEER - k for dimension
-k % MAX_RANK of the tensor at the same place of list input k // MAX_RANK.
+The rank is -1 for any shape. A dimension is a size >= 0, UNKNOWN, FIRST_SYMBOL - k for symbol k,
+FIRST_PEER - k for dimension k % MAX_RANK of the tensor at the same place of list input
+k // MAX_RANK, or FIRST_SUM - k for the sum of that over all places.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ MAX_RANK = 2
 UNKNOWN = -1
 FIRST_SYMBOL = -2
 FIRST_PEER = -1000
+FIRST_SUM = -2000
 
 HEADER = 5
 INPUT_WORDS = 4 + MAX_RANK
@@ -37,21 +39,28 @@ def words(spec: OpSpec) -> tuple[list[int], list[ctypes.Array[ctypes.c_char]]]:
     table.append(len(spec.inputs) - lists)
     for arg, name in zip(spec.inputs, names, strict=True):
         when = getattr(spec.slots, arg.when) if arg.when else -1
-        table += [int(arg.length is not None), len(arg.dims), when, ctypes.addressof(name)]
+        table += [int(arg.length is not None), _rank(arg), when, ctypes.addressof(name)]
         table += _dimensions(spec, arg)
     for arg in spec.outputs:
         table += [int(arg.length is not None), len(arg.dims), *_dimensions(spec, arg)]
     return table, names
 
 
+def _rank(arg: Arg) -> int:
+    return -1 if arg.has_any_shape else len(arg.dims)
+
+
 def _dimensions(spec: OpSpec, arg: Arg) -> list[int]:
     def encode(dim: str) -> int:
         if dim.isdigit():
             return int(dim)
+        if dim.startswith("sum("):
+            place, axis = spec.per_place[dim.removeprefix("sum(").removesuffix(")")]
+            return FIRST_SUM - (place * MAX_RANK + axis)
         if dim in spec.per_place:
             place, axis = spec.per_place[dim]
             return FIRST_PEER - (place * MAX_RANK + axis)
         return FIRST_SYMBOL - spec.symbols.index(dim) if dim in spec.symbols else UNKNOWN
 
-    dims = [encode(dim) for dim in arg.dims]
+    dims = [] if arg.has_any_shape else [encode(dim) for dim in arg.dims]
     return dims + [UNKNOWN] * (MAX_RANK - len(dims))

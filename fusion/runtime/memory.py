@@ -74,3 +74,44 @@ def as_float(typingctx: Any, word: Any) -> Any:
         return builder.bitcast(args[0], ir.DoubleType())
 
     return types.float64(_i64), codegen
+
+
+@intrinsic
+def load_as(typingctx: Any, address: Any, index: Any, dtype: Any) -> Any:
+    """The element `index` of an array of `dtype` at an address; nothing is checked."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(_element_pointer(builder, args[0], args[1], dtype.dtype, context))
+
+    return dtype.dtype(_i64, _i64, dtype), codegen
+
+
+@intrinsic
+def store_as(typingctx: Any, address: Any, index: Any, value: Any, dtype: Any) -> Any:
+    """Sets the element `index` of an array of `dtype` at an address; nothing is checked."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _element_pointer(builder, args[0], args[1], dtype.dtype, context)
+        builder.store(args[2], place)
+        return context.get_dummy_value()
+
+    return types.void(_i64, _i64, dtype.dtype, dtype), codegen
+
+
+def _element_pointer(builder: Any, address: Any, index: Any, dtype: Any, context: Any) -> Any:
+    kind = context.get_data_type(dtype)
+    size = ir.Constant(ir.IntType(64), context.get_abi_sizeof(kind))
+    byte = builder.add(address, builder.mul(index, size))
+    return builder.inttoptr(byte, kind.as_pointer())
+
+
+@intrinsic
+def call_at(typingctx: Any, address: Any, argument: Any) -> Any:
+    """Calls the C function `void f(int64)` at an address."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), [args[1]])
+        return context.get_dummy_value()
+
+    return types.void(_i64, _i64), codegen

@@ -38,6 +38,8 @@ INTERNAL = 13
 
 _CTX, _STATUS, _FAILED, _STATE, _HELD, _CAPACITY, _STARTS = range(7)
 _MAX_TEMPS = 32
+#: Words of the frame of an op whose body takes its inputs itself: such ops have few arguments.
+_SHORT_FRAME = 96
 
 #: No tensor is larger: this is the address space of a process. TensorFlow would wait ten seconds
 #: for so much memory, and aborts when the number of elements does not fit 63 bits.
@@ -276,6 +278,8 @@ def _check_peer(frame: int, entry: int, position: int, axis: int, peer: int, act
 def _check_shape(frame: int, arg: int, position: int, tensor: int) -> None:
     entry = _table(frame) + 8 * (HEADER + arg * INPUT_WORDS)
     rank = load(entry, 1)
+    if rank < 0:
+        return
     if tf_num_dims(tensor) != rank:
         actual = int64(tf_num_dims(tensor))
         text = "%s must have rank %lld, but has rank %lld"
@@ -452,7 +456,6 @@ def _open(frame: int, words: int, state: int, ctx: int) -> None:
     store(frame, _CTX, ctx)
     store(frame, _STATE, state)
     store(frame, _STATUS, tf_new_status())
-    store(frame, _HELD, int64(tf_num_inputs(ctx)))
     store(frame, _CAPACITY, words - _tensors(frame))
     table = load(state, 1)
     for symbol in range(load(table, 2)):
@@ -471,15 +474,30 @@ def _close(frame: int) -> None:
     tf_delete_status(load(frame, _STATUS))
 
 
-def make_entry(body: Any) -> Any:
-    """The compute function `(state, ctx)` around a kernel body."""
+def make_entry(body: Any, takes_inputs: bool = True) -> Any:
+    """The compute function `(state, ctx)` around a kernel body.
+
+    With `takes_inputs` all inputs are in the frame, checked against the declared shapes, before the
+    body runs; else the body takes those that it needs.
+    """
     body = jit(body)
+    if takes_inputs:
+
+        @jit
+        def begin(frame: int, ctx: int) -> None:
+            store(frame, _HELD, int64(tf_num_inputs(ctx)))
+            _take_inputs(frame)
+    else:
+
+        @jit
+        def begin(frame: int, ctx: int) -> None:
+            pass
 
     def entry(state: int, ctx: int) -> None:
-        words = _frame_words(state, ctx)
+        words = _frame_words(state, ctx) if takes_inputs else int64(_SHORT_FRAME)
         frame = stack_words(words)
         _open(frame, words, state, ctx)
-        _take_inputs(frame)
+        begin(frame, ctx)
         if not failed(frame):
             body(frame)
         _close(frame)

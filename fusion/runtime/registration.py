@@ -10,7 +10,8 @@ import ctypes
 import itertools
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.framework import dtypes, kernels, op_def_registry, ops
@@ -115,9 +116,9 @@ def _define(spec: OpSpec, shape_function: int) -> None:
     for attr in spec.attrs:
         tf.TF_OpDefinitionBuilderAddAttr(builder, attr.definition.encode())
     for arg in spec.inputs:
-        tf.TF_OpDefinitionBuilderAddInput(builder, arg.definition.encode())
+        tf.TF_OpDefinitionBuilderAddInput(builder, arg.definition(spec.types).encode())
     for arg in spec.outputs:
-        tf.TF_OpDefinitionBuilderAddOutput(builder, arg.definition.encode())
+        tf.TF_OpDefinitionBuilderAddOutput(builder, arg.definition(spec.types).encode())
     tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, ctypes.c_void_p(shape_function))
     with library.Status() as status:
         tf.TF_RegisterOpDefinition(builder, status.address)
@@ -154,14 +155,24 @@ class _Creator:
         self.spec, self.device, self.table = spec, device, table
 
     def __call__(self, construction: int) -> int | None:
+        spec = self.spec
         try:
-            types = {name: _type_attr(construction, name) for name in self.spec.kernel_types}
-            words = [_attr_word(construction, attr) for attr in self.spec.value_attrs]
-            address = kernel_address(self.spec, self.device, types)
+            if spec.custom is not None:
+                values = {attr.name: _attr_value(construction, attr) for attr in spec.attrs}
+                words = spec.custom(spec, values)
+                address = kernel_address(spec, self.device, {})
+            else:
+                words = [_word(attr, _attr_value(construction, attr)) for attr in spec.value_attrs]
+                types = {
+                    attr.name: _attr_value(construction, attr)
+                    for attr in spec.attrs
+                    if attr.name in spec.kernel_types
+                }
+                address = kernel_address(spec, self.device, types)
         except Exception as error:
             code = _INVALID_ARGUMENT if isinstance(error, ValueError) else _INTERNAL
             with library.Status() as status:
-                status.set(code, f"{self.spec.name}: {error}")
+                status.set(code, f"{spec.name}: {error}")
                 library.load().TF_OpKernelConstruction_Failure(
                     ctypes.c_void_p(construction), status.address
                 )
@@ -184,10 +195,14 @@ def _allocate(words: list[int]) -> int:
 def kernel_address(spec: OpSpec, device: str, types: Mapping[str, str]) -> int:
     """The address of the kernel of `spec` for these dtypes, loaded or compiled on first use."""
     name = kernel_name(spec, device, types)
+    return code_address(name, lambda: compile_kernel(spec, device, types))
+
+
+def code_address(name: str, compile_it: Callable[[], bytes]) -> int:
+    """The address of the function `name` of an object of that name, loaded or compiled."""
     with _lock:
         if name not in _addresses:
-            code = objects.get(name, lambda: compile_kernel(spec, device, types))
-            _addresses[name] = objects.load(code, name)
+            _addresses[name] = objects.load(objects.get(name, compile_it), name)
         return _addresses[name]
 
 
@@ -201,37 +216,77 @@ def compile_kernel(spec: OpSpec, device: str, types: Mapping[str, str]) -> bytes
     from fusion.runtime.compiler import compile_object
     from fusion.runtime.native import make_entry
 
-    entry = make_entry(spec.kernels[device](spec, types))
+    entry = make_entry(spec.kernels[device](spec, types), takes_inputs=spec.custom is None)
     return compile_object(entry, 2, kernel_name(spec, device, types))
 
 
-def _type_attr(construction: int, name: str) -> str:
-    value = ctypes.c_int()
-    _read_attr("Type", construction, name, ctypes.byref(value))
-    return str(dtypes.as_dtype(value.value).name)
+def _attr_value(construction: int, attr: Attr) -> Any:
+    """The value of an attr: a dtype's name, an int, a float, a bool, a string, or a list of them.
+
+    Raises:
+      ValueError: an int above the attr's maximum.
+    """
+    count, size = ctypes.c_int32(-1), ctypes.c_int32()
+    if attr.is_list or attr.kind == "string":
+        _read_attr("Size", construction, attr.name, ctypes.byref(count), ctypes.byref(size))
+    values: list[Any]
+    if attr.element == "string":
+        values = _strings(construction, attr, max(count.value, 0), size.value)
+    else:
+        values = _numbers(construction, attr, count.value)
+    if attr.element == "int" and attr.maximum is not None and max(values, default=0) > attr.maximum:
+        raise ValueError(f"{attr.name} must be at most {attr.maximum}, not {max(values)}")
+    if attr.element == "type":
+        values = [str(dtypes.as_dtype(value).name) for value in values]
+    elif attr.element == "bool":
+        values = [bool(value) for value in values]
+    return values if attr.is_list else values[0]
 
 
-def _attr_word(construction: int, attr: Attr) -> int:
+#: The name in the C API, and the C type, of each kind of attr but strings.
+_C_KINDS: dict[str, tuple[str, Any]] = {
+    "type": ("Type", ctypes.c_int),
+    "int": ("Int64", ctypes.c_int64),
+    "bool": ("Bool", ctypes.c_ubyte),
+    "float": ("Float", ctypes.c_float),
+}
+
+
+def _numbers(construction: int, attr: Attr, count: int) -> list[Any]:
+    name, kind = _C_KINDS[attr.element]
+    values = (kind * (count if attr.is_list else 1))()
+    if attr.is_list:
+        _read_attr(f"{name}List", construction, attr.name, values, ctypes.c_int(count))
+    else:
+        _read_attr(name, construction, attr.name, values)
+    return list(values)
+
+
+def _strings(construction: int, attr: Attr, count: int, size: int) -> list[str]:
+    storage = ctypes.create_string_buffer(size + 1)
+    if not attr.is_list:
+        _read_attr("String", construction, attr.name, storage, ctypes.c_size_t(size))
+        return [storage.raw[:size].decode()]
+    starts, lengths = (ctypes.c_void_p * count)(), (ctypes.c_size_t * count)()
+    room = ctypes.c_size_t(size + 1)
+    arguments = (starts, lengths, ctypes.c_int(count), storage, room)
+    _read_attr("StringList", construction, attr.name, *arguments)
+    return [
+        ctypes.string_at(start or 0, length).decode() if length else ""
+        for start, length in zip(starts, lengths, strict=True)
+    ]
+
+
+def _word(attr: Attr, value: Any) -> int:
     """The value of `attr` as a 64-bit word: strings by place in `allowed`, floats as doubles."""
-    if attr.kind == "int":
-        number = ctypes.c_int64()
-        _read_attr("Int64", construction, attr.name, ctypes.byref(number))
-        if attr.maximum is not None and number.value > attr.maximum:
-            raise ValueError(f"{attr.name} must be at most {attr.maximum}, not {number.value}")
-        return number.value
-    if attr.kind == "bool":
-        flag = ctypes.c_ubyte()
-        _read_attr("Bool", construction, attr.name, ctypes.byref(flag))
-        return flag.value
-    if attr.kind == "float":
-        real = ctypes.c_float()
-        _read_attr("Float", construction, attr.name, ctypes.byref(real))
-        return int(struct.unpack("<q", struct.pack("<d", real.value))[0])
-    items, size = ctypes.c_int32(), ctypes.c_int32()
-    _read_attr("Size", construction, attr.name, ctypes.byref(items), ctypes.byref(size))
-    text = ctypes.create_string_buffer(size.value + 1)
-    _read_attr("String", construction, attr.name, text, ctypes.c_size_t(size.value))
-    return attr.allowed.index(text.raw[: size.value].decode())
+    if attr.kind == "string":
+        return attr.allowed.index(value)
+    return double_word(value) if attr.kind == "float" else int(value)
+
+
+def double_word(value: float) -> int:
+    """The bits of a double as a 64-bit word."""
+    return int(struct.unpack("<q", struct.pack("<d", value))[0])
 
 
 def _read_attr(kind: str, construction: int, name: str, *results: object) -> None:

@@ -11,6 +11,7 @@ from numba import types
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.layout import (
     FIRST_PEER,
+    FIRST_SUM,
     FIRST_SYMBOL,
     HEADER,
     INPUT_WORDS,
@@ -50,6 +51,8 @@ def _list_length(table: int, ctx: int) -> int:
 @jit
 def _read_input(entry: int, sizes: int, ctx: int, index: int, status: int) -> None:
     """Asserts the rank of one input and notes the sizes that it fixes."""
+    if load(entry, 1) < 0:
+        return
     shape = _new_shape()
     dim = _new_dim()
     rank = load(entry, 1)
@@ -94,7 +97,21 @@ def _peer_size(table: int, ctx: int, peer: int, position: int, status: int) -> i
 
 
 @jit
+def _sum_of_sizes(table: int, ctx: int, peer: int, status: int) -> int:
+    """The sum of a size over all tensors of a list input, or UNKNOWN."""
+    total = int64(0)
+    for position in range(_list_length(table, ctx)):
+        size = _peer_size(table, ctx, peer, position, status)
+        if size < 0:
+            return int64(UNKNOWN)
+        total += size
+    return total
+
+
+@jit
 def _size(code: int, table: int, sizes: int, ctx: int, position: int, status: int) -> int:
+    if code <= FIRST_SUM:
+        return _sum_of_sizes(table, ctx, FIRST_SUM - code, status)
     if code <= FIRST_PEER:
         return _peer_size(table, ctx, FIRST_PEER - code, position, status)
     return load(sizes, FIRST_SYMBOL - code) if code <= FIRST_SYMBOL else code

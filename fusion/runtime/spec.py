@@ -1,8 +1,8 @@
 """The declarative description of an op, from which everything else about it follows.
 
 An argument's shape is a text such as `"[nnz, 2]"`: numbers are required sizes, `?` is any size,
-and a name stands for one size throughout the op, but a name in `_p` (as in `"[n_p, D]"`) for one
-size per place of the lists. From these texts come the shape function, the checks before a kernel
+and a name stands for one size throughout the op, but a name in `_p` (as in `"[n_p, D_p]"`) for one
+size per place of the lists, with `sum(D_p)` their sum; `[...]` is any shape. From these texts come the shape function, the checks before a kernel
 touches memory, the checks of the Python wrapper and the documentation.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from tensorflow.core.framework import attr_value_pb2, op_def_pb2
 from tensorflow.python.framework import dtypes
 
-Default = int | float | bool | str | None
+Default = int | float | bool | str | tuple[()] | None
 
 #: The C API's names of dtypes in type lists.
 _C_NAMES = {"float16": "half", "float32": "float", "float64": "double"}
@@ -37,11 +37,12 @@ def is_per_place(dim: str) -> bool:
 
 @dataclass(frozen=True)
 class Attr:
-    """An attribute: `kind` is type, int, float, bool or string.
+    """An attribute: `kind` is type, int, float, bool or string, or a list of them as in list(int).
 
     `allowed` lists dtypes (numpy names) or strings; `minimum` and `maximum` bound an int, the
     latter only in the Python function, since TensorFlow's definitions know no such bound; without
-    a `default` the attribute is required, unless TensorFlow infers it from the inputs.
+    a `default` (of a list, the empty one) the attribute is required, unless TensorFlow infers it
+    from the inputs.
     """
 
     name: str
@@ -53,21 +54,32 @@ class Attr:
     doc: str = ""
 
     @property
+    def is_list(self) -> bool:
+        """Whether the value is a list."""
+        return self.kind.startswith("list(")
+
+    @property
+    def element(self) -> str:
+        """The kind of the value, or of the elements of a list."""
+        return self.kind.removeprefix("list(").removesuffix(")")
+
+    @property
     def definition(self) -> str:
         """The text that the C API's op definition builder takes."""
-        text = f"{self.name}: "
-        if self.kind == "type":
-            text += "{" + ", ".join(_C_NAMES.get(name, name) for name in self.allowed) + "}"
+        kind = self.element
+        if kind == "type":
+            kind = "{" + ", ".join(_C_NAMES.get(name, name) for name in self.allowed) + "}"
         elif self.allowed:
-            text += "{" + ", ".join(f"'{value}'" for value in self.allowed) + "}"
-        else:
-            text += self.kind
+            kind = "{" + ", ".join(f"'{value}'" for value in self.allowed) + "}"
+        text = f"{self.name}: {f'list({kind})' if self.is_list else kind}"
         if self.minimum is not None:
             text += f" >= {self.minimum}"
         if isinstance(self.default, bool):
             text += f" = {str(self.default).lower()}"
         elif isinstance(self.default, str):
             text += f" = '{self.default}'"
+        elif self.default == ():
+            text += " = []"
         elif self.default is not None:
             text += f" = {self.default}"
         return text
@@ -77,7 +89,7 @@ class Attr:
         attr = op_def.attr.add(name=self.name, type=self.kind)
         if self.default is not None:
             attr.default_value.CopyFrom(_attr_value(self.kind, self.default))
-        if self.kind == "type":
+        if self.element == "type":
             types = [as_dtype(name).as_datatype_enum for name in self.allowed]
             attr.allowed_values.list.type.extend(types)
         elif self.allowed:
@@ -88,6 +100,8 @@ class Attr:
 
 
 def _attr_value(kind: str, value: Any) -> attr_value_pb2.AttrValue:
+    if value == ():
+        return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue())
     if kind == "string":
         return attr_value_pb2.AttrValue(s=str(value).encode())
     return attr_value_pb2.AttrValue(**{{"int": "i", "float": "f", "bool": "b"}[kind]: value})
@@ -97,7 +111,8 @@ def _attr_value(kind: str, value: Any) -> attr_value_pb2.AttrValue:
 class Arg:
     """An input or output: `dtype` is a dtype or a type attr, `shape` a text as above.
 
-    `length` names the int attr that counts a list of tensors; `when` names a bool attr without
+    `length` names the int attr that counts a list of tensors, which may be of several dtypes if
+    `dtype` is an attr of kind list(type); `when` names a bool attr without
     which an input is a dummy whose sizes mean nothing.
     """
 
@@ -108,24 +123,33 @@ class Arg:
     when: str | None = None
     doc: str = ""
 
-    @property
-    def definition(self) -> str:
-        """The text that the C API's op definition builder takes."""
+    def definition(self, attrs: Mapping[str, Attr]) -> str:
+        """The text that the C API's op definition builder takes, in an op with these type attrs."""
         dtype = _C_NAMES.get(self.dtype, self.dtype)
-        return f"{self.name}: {self.length} * {dtype}" if self.length else f"{self.name}: {dtype}"
+        is_mixed = self.dtype in attrs and attrs[self.dtype].is_list
+        count = f"{self.length} * " if self.length and not is_mixed else ""
+        return f"{self.name}: {count}{dtype}"
+
+    @cached_property
+    def has_any_shape(self) -> bool:
+        """Whether the shape is of any rank."""
+        return self.shape == "[...]"
 
     @cached_property
     def dims(self) -> tuple[str, ...]:
         """The sizes of `shape`, as texts."""
-        return tuple(re.findall(r"[\w?]+", self.shape))
+        return tuple(re.findall(r"[\w?()]+", self.shape))
 
-    def add_to(self, args: Any, type_attrs: frozenset[str]) -> None:
-        """Appends what TensorFlow's registry holds for this argument."""
+    def add_to(self, args: Any, attrs: Mapping[str, Attr]) -> None:
+        """Appends what TensorFlow's registry holds for this argument of an op with type attrs."""
         arg = args.add(name=self.name)
-        if self.dtype in type_attrs:
-            arg.type_attr = self.dtype
-        else:
+        if self.dtype not in attrs:
             arg.type = as_dtype(self.dtype).as_datatype_enum
+        elif attrs[self.dtype].is_list:
+            arg.type_list_attr = self.dtype
+            return
+        else:
+            arg.type_attr = self.dtype
         if self.length:
             arg.number_attr = self.length
 
@@ -133,6 +157,10 @@ class Arg:
 #: Makes a kernel body for one choice of type attrs: a Numba function of a call's frame
 #: (see fusion.runtime.native). Called when a node of the op is first created.
 KernelFactory = Callable[["OpSpec", Mapping[str, str]], Callable[[int], None]]
+
+
+#: Makes a kernel's state, 64-bit words, from a node's attrs, all of them: dtypes by name.
+CustomState = Callable[["OpSpec", Mapping[str, Any]], list[int]]
 
 
 #: The gradient of an op whose outputs do not depend smoothly on its inputs.
@@ -146,6 +174,9 @@ class OpSpec:
     `kernels` maps a device type to a factory of kernel bodies; `kernel_types` lists, per type
     attr that they depend on, the dtypes that have kernels. `gradient` is a TensorFlow gradient
     function; without one TensorFlow raises when it is asked for.
+
+    The body of an op with `custom` code is the same for all dtypes and takes the inputs that it
+    needs by itself; its state is what `custom` makes of a node's attrs.
     """
 
     name: str
@@ -156,6 +187,7 @@ class OpSpec:
     kernels: Mapping[str, KernelFactory] = field(default_factory=dict)
     kernel_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     gradient: Callable[..., Any] | Literal["not differentiable"] | None = None
+    custom: CustomState | None = None
 
     @cached_property
     def python_name(self) -> str:
@@ -165,12 +197,17 @@ class OpSpec:
     @cached_property
     def type_attrs(self) -> tuple[str, ...]:
         """The names of the type attrs, in order."""
-        return tuple(attr.name for attr in self.attrs if attr.kind == "type")
+        return tuple(attr.name for attr in self.attrs if attr.element == "type")
+
+    @cached_property
+    def types(self) -> Mapping[str, Attr]:
+        """The type attrs by name."""
+        return {attr.name: attr for attr in self.attrs if attr.element == "type"}
 
     @cached_property
     def value_attrs(self) -> tuple[Attr, ...]:
         """The attrs that a kernel reads at run time, in the order of its state."""
-        return tuple(attr for attr in self.attrs if attr.kind != "type")
+        return tuple(attr for attr in self.attrs if attr.element != "type")
 
     @cached_property
     def inferred_attrs(self) -> tuple[str, ...]:
@@ -181,7 +218,8 @@ class OpSpec:
     @cached_property
     def symbols(self) -> tuple[str, ...]:
         """The names of sizes in the inputs' shapes, in order of appearance."""
-        names = (dim for arg in self.inputs for dim in arg.dims if not dim.isdigit() and dim != "?")
+        dims = (dim for arg in self.inputs if not arg.has_any_shape for dim in arg.dims)
+        names = (dim for dim in dims if not dim.isdigit() and dim != "?")
         return tuple(dict.fromkeys(name for name in names if not is_per_place(name)))
 
     @cached_property
@@ -210,11 +248,11 @@ class OpSpec:
     def op_def(self) -> op_def_pb2.OpDef:
         """The definition as TensorFlow's registry holds it, without descriptions."""
         op_def = op_def_pb2.OpDef(name=self.name)
-        type_attrs = frozenset(self.type_attrs)
+        types = self.types
         for arg in self.inputs:
-            arg.add_to(op_def.input_arg, type_attrs)
+            arg.add_to(op_def.input_arg, types)
         for arg in self.outputs:
-            arg.add_to(op_def.output_arg, type_attrs)
+            arg.add_to(op_def.output_arg, types)
         for attr in self.attrs:
             attr.add_to(op_def)
         return op_def

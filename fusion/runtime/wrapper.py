@@ -10,7 +10,7 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.framework import _pywrap_python_op_gen, dtypes, ops
 
 from fusion.runtime.documentation import docstring
-from fusion.runtime.spec import Arg, OpSpec, as_dtype, is_per_place
+from fusion.runtime.spec import Arg, Attr, OpSpec, as_dtype, is_per_place
 
 #: The least and the most of an int attr.
 _INT64 = (-(2**63), 2**63 - 1)
@@ -83,23 +83,48 @@ def _check_attrs(spec: OpSpec, attrs: Mapping[str, Any]) -> None:
         value = attrs[attr.name]
         if value is None:
             continue
+        if attr.is_list:
+            _check_list(spec, attr, value, attrs)
+            continue
         if isinstance(value, bytes):
             value = value.decode()  # as `Operation.get_attr` gives strings
         if attr.allowed and value not in attr.allowed:
             raise ValueError(
                 f"{spec.python_name}: {attr.name} must be one of {attr.allowed}, not {value!r}"
             )
-        if attr.kind != "int":
-            continue
-        try:
-            number = operator.index(value)
-        except TypeError:
-            text = f"{spec.python_name}: {attr.name} must be an integer, not {value!r}"
-            raise TypeError(text) from None
-        least = _INT64[0] if attr.minimum is None else attr.minimum
-        most = _INT64[1] if attr.maximum is None else attr.maximum
-        if not least <= number <= most:
-            raise ValueError(f"{spec.python_name}: {attr.name} must not be {value!r}")
+        if attr.kind == "int":
+            _check_integer(spec, attr, value, attr.minimum)
+
+
+def _check_list(spec: OpSpec, attr: Attr, value: Any, attrs: Mapping[str, Any]) -> None:
+    """Checks a list attr's elements."""
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{spec.python_name}: {attr.name} must be a list, not {value!r}")
+    if attr.minimum is not None and len(value) < attr.minimum:
+        raise ValueError(
+            f"{spec.python_name}: {attr.name} must have at least {attr.minimum}, not {len(value)}"
+        )
+    for place, element in enumerate(value):
+        text = element.decode() if isinstance(element, bytes) else element
+        if attr.allowed and text not in attr.allowed:
+            raise ValueError(
+                f"{spec.python_name}: {attr.name}[{place}] must be one of {attr.allowed}, "
+                f"not {text!r}"
+            )
+        if attr.element == "int":
+            _check_integer(spec, attr, element, None)
+
+
+def _check_integer(spec: OpSpec, attr: Attr, value: Any, minimum: int | None) -> None:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        text = f"{spec.python_name}: {attr.name} must be an integer, not {value!r}"
+        raise TypeError(text) from None
+    least = _INT64[0] if minimum is None else minimum
+    most = _INT64[1] if attr.maximum is None else attr.maximum
+    if not least <= number <= most:
+        raise ValueError(f"{spec.python_name}: {attr.name} must not be {value!r}")
 
 
 def _items(
@@ -136,6 +161,7 @@ def _as_tensor(spec: OpSpec, arg: Arg, item: Any, attrs: Mapping[str, Any]) -> A
     if hasattr(item, "dtype"):
         return item
     dtype = attrs[arg.dtype] if arg.dtype in spec.type_attrs else arg.dtype
+    dtype = None if isinstance(dtype, list | tuple) else dtype
     try:
         return ops.convert_to_tensor(item, None if dtype is None else _as_dtype(dtype))
     except (TypeError, ValueError) as error:
@@ -154,8 +180,10 @@ def _check_dtype(
     if arg.dtype not in spec.type_attrs:
         allowed: tuple[str, ...] = (arg.dtype,)
     else:
-        allowed = next(attr.allowed for attr in spec.attrs if attr.name == arg.dtype)
+        allowed = spec.types[arg.dtype].allowed
         given = attrs[arg.dtype]
+        if spec.types[arg.dtype].is_list:
+            types, given = {}, None  # each has a dtype of its own
         if given is not None and _as_dtype(given) != dtype:
             raise ValueError(f"{spec.python_name}: {arg.dtype} is {given}, but {arg.name} {dtype}")
         first, first_name = types.setdefault(arg.dtype, (dtype, arg.name))
@@ -184,7 +212,7 @@ def _static_shape(item: Any) -> list[int | None] | None:
 
 
 def _check_rank(spec: OpSpec, arg: Arg, item: Any) -> list[int | None] | None:
-    shape = _static_shape(item)
+    shape = None if arg.has_any_shape else _static_shape(item)
     if shape is not None and len(shape) != len(arg.dims):
         raise ValueError(f"{spec.python_name}: {arg.name} must have shape {arg.shape}, not {shape}")
     return shape

@@ -68,7 +68,7 @@ def test_definition_of_an_attr(attr, text):
 
 
 def test_definition_of_a_list_input():
-    assert EXAMPLE.inputs[1].definition == "tables: P * T"
+    assert EXAMPLE.inputs[1].definition(EXAMPLE.types) == "tables: P * T"
 
 
 def test_names_follow_tensorflows_generator():

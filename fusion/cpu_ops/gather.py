@@ -1,0 +1,282 @@
+"""Combining rows of a table into bags, with the sums in registers.
+
+The sums are those of `combine.combine_bags`, in the same order and with the same bits, but rows are
+read where they lie in the table and results are written where they belong. Compiled code for a
+piece of a row (see `vectors`) handles many dimensions; a row is one piece, or several side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from fusion.cpu_ops.combine import MEAN, SUM, itself, norm_of, row_at
+from fusion.cpu_ops.half import HALVES, widener
+from fusion.cpu_ops.vectors import PieceOps, piece_ops
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.memory import as_float, load, load_as, store_as
+
+#: What a kernel is told, by word: the number of bags; the address of each entry's row, int64; where
+#: each bag's entries start, int64 [bags + 1]; where the first result goes, and the bytes from one to
+#: the next; D; the combiner; weights of the entries; room for the norm of each entry's row; the
+#: limit of norms, a double; whether weights that add up to 0 give 0 instead of NaN or inf; whether
+#: each bag has one entry; the first element of the piece, and the one behind its last. Weights and
+#: norms are of the compute dtype. Behind the addresses there is room for `AHEAD` more.
+(
+    BAGS,
+    ADDRESSES,
+    STARTS,
+    OUT,
+    OUT_BYTES,
+    DIM,
+    COMBINER,
+    WEIGHTS,
+    NORMS,
+    LIMIT,
+    NO_NAN,
+    SINGLE,
+    FIRST,
+    END,
+) = range(14)
+ARGUMENT_WORDS = 14
+
+#: Above this many rows stock TensorFlow divides by the count instead of multiplying by 1/count.
+_MULTIPLIED = 9
+
+#: Rows of at least so many bytes are asked for so many entries ahead.
+_PREFETCHED_BYTES = 256
+AHEAD = 8
+
+_ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+@cache
+def _vector_bytes() -> int:
+    return 64 if llvm.get_host_cpu_features().get("avx512f") else 32
+
+
+def pieces(stored: str) -> list[tuple[int, int]]:
+    """(lanes, vectors) of the kernels for a dtype, in the order in which they are asked.
+
+    With one vector a kernel takes exactly that many elements, else up to their product.
+    """
+    widest = _vector_bytes() // (8 if stored == "float64" else 4)
+    found = [(1, 1)]
+    lanes = 1
+    while lanes < widest:
+        lanes *= 2
+        found += [(lanes, 1), (lanes // 2, 2)]
+    # The sums of a bag and of a block of it fit the registers.
+    return found + [(widest, count) for count in range(2, 9)]
+
+
+def piece_for(stored: str, elements: int) -> tuple[int, int]:
+    """The kernel for a piece of so many elements, at most `most_elements`."""
+    return next(
+        (lanes, count)
+        for lanes, count in pieces(stored)
+        if (elements == lanes if count == 1 else elements <= lanes * count)
+    )
+
+
+def most_elements(stored: str) -> int:
+    """The most that one piece has. Longer rows are several side by side."""
+    lanes, count = pieces(stored)[-1]
+    return lanes * count
+
+
+def piece_kernel(
+    stored: str, lanes: int, count: int, weighted: bool, clipped: bool
+) -> Callable[[int], None]:
+    """A function `(arguments)` that combines a piece of rows of dtype `stored`, see the words above.
+
+    Args:
+      lanes, count: the piece.
+      weighted: whether entries have weights.
+      clipped: whether rows with a norm above the limit are shortened to it.
+    """
+    kernel, prepare = _kernel(stored, lanes, count, weighted, clipped), _prepare(stored, clipped)
+    item = _ITEM_BYTES[stored]
+
+    def combine(args: int) -> None:
+        first, end = load(args, FIRST), load(args, END)
+        if first == 0:
+            prepare(args)
+        kernel(args, first * item, end - first - lanes)
+
+    return combine
+
+
+def any_kernel(stored: str, weighted: bool, clipped: bool) -> Callable[[int], None]:
+    """A function as that of `piece_kernel` for any number of elements: slower, for rare shapes."""
+    lanes = pieces(stored)[-1][0]
+    vector = _kernel(stored, lanes, 1, weighted, clipped)
+    scalar = _kernel(stored, 1, 1, weighted, clipped)
+    prepare, item = _prepare(stored, clipped), _ITEM_BYTES[stored]
+
+    def combine(args: int) -> None:
+        first, end = load(args, FIRST), load(args, END)
+        if first == 0:
+            prepare(args)
+        while end - first >= lanes:
+            vector(args, first * item, int64(0))
+            first += lanes
+        while first < end:
+            scalar(args, first * item, int64(0))
+            first += 1
+
+    return combine
+
+
+def _prepare(stored: str, clipped: bool) -> Any:
+    """A jitted function (arguments) that does what comes before the first piece of rows."""
+    if clipped:
+        return _norms(stored)
+
+    @jit
+    def nothing(args: int) -> None:
+        pass
+
+    return nothing
+
+
+def _compute(stored: str) -> type:
+    return np.float64 if stored == "float64" else np.float32
+
+
+def _kernel(stored: str, lanes: int, count: int, weighted: bool, clipped: bool) -> Any:
+    """A jitted function (arguments, offset in bytes, offset of the last vector)."""
+    ops, dtype = piece_ops(stored, lanes, count), _compute(stored)
+    store, zero = ops.store, ops.zero
+    row = _row(ops, dtype, clipped, lanes * count * _ITEM_BYTES[stored])
+    bag = _weighted_bag(ops, row, dtype) if weighted else _bag(ops, row, dtype)
+    alone = not weighted and not clipped
+
+    @jit
+    def kernel(args: int, offset: int, last: int) -> None:
+        out, step = load(args, OUT) + offset, load(args, OUT_BYTES)
+        starts, addresses = load(args, STARTS), load(args, ADDRESSES)
+        if alone and load(args, SINGLE) != 0:
+            for b in range(load(args, BAGS)):
+                store(out, last, row(args, addresses, b, offset, last))
+                out += step
+            return
+        for b in range(load(args, BAGS)):
+            first = load(starts, b)
+            n = load(starts, b + 1) - first
+            if n == 0:
+                store(out, last, zero())
+            else:
+                store(out, last, bag(args, first, n, offset, last))
+            out += step
+
+    return kernel
+
+
+def _row(ops: PieceOps, dtype: type, clipped: bool, size: int) -> Any:
+    """A jitted function (arguments, addresses, entry, offset, last) -> the entry's piece."""
+    ahead = AHEAD if size >= _PREFETCHED_BYTES else 0
+    load_piece, prefetch, times, over = ops.load, ops.prefetch, ops.times, ops.over
+
+    if clipped:
+
+        @jit
+        def clip(args: int, entry: int, piece: Any) -> Any:
+            # The multiplication comes first and a zero row with limit 0 gives NaN, as in stock.
+            bound = load_as(load(args, NORMS), entry, dtype)
+            return over(times(piece, dtype(as_float(load(args, LIMIT)))), bound)
+    else:
+
+        @jit
+        def clip(args: int, entry: int, piece: Any) -> Any:
+            return piece
+
+    @jit
+    def row(args: int, addresses: int, entry: int, offset: int, last: int) -> Any:
+        if ahead > 0:
+            prefetch(load(addresses, entry + ahead) + offset)
+        return clip(args, entry, load_piece(load(addresses, entry) + offset, last))
+
+    return row
+
+
+def _bag(ops: PieceOps, row: Any, dtype: type) -> Any:
+    """A jitted function (arguments, first entry, n > 0, offset, last) -> the bag's piece."""
+    add, times, over = ops.add, ops.times, ops.over
+
+    @jit
+    def bag(args: int, first: int, n: int, offset: int, last: int) -> Any:
+        head = n % 8
+        if head < 2:
+            head += 8
+        addresses = load(args, ADDRESSES)
+        total = row(args, addresses, first, offset, last)
+        for k in range(first + 1, first + min(head, n)):
+            total = add(total, row(args, addresses, k, offset, last))
+        for start in range(first + head, first + n, 8):
+            block = row(args, addresses, start, offset, last)
+            for k in range(start + 1, start + 8):
+                block = add(block, row(args, addresses, k, offset, last))
+            total = add(total, block)
+        combiner = load(args, COMBINER)
+        if n == 1 or combiner == SUM:
+            return total
+        divisor = dtype(n) if combiner == MEAN else dtype(np.sqrt(np.float64(n)))
+        if n <= _MULTIPLIED:
+            return times(total, dtype(1) / divisor)
+        return over(total, divisor)
+
+    return bag
+
+
+def _weighted_bag(ops: PieceOps, row: Any, dtype: type) -> Any:
+    """A jitted function as that of `_bag`, for entries with weights."""
+    zero, add, times, over = ops.zero, ops.add, ops.times, ops.over
+
+    @jit
+    def divisor(args: int, first: int, n: int) -> Any:
+        weights, combiner = load(args, WEIGHTS), load(args, COMBINER)
+        total = dtype(0)
+        for k in range(first, first + n):
+            weight = load_as(weights, k, dtype)
+            total += weight if combiner == MEAN else weight * weight
+        return total if combiner == MEAN else np.sqrt(total)
+
+    @jit
+    def bag(args: int, first: int, n: int, offset: int, last: int) -> Any:
+        weights, addresses = load(args, WEIGHTS), load(args, ADDRESSES)
+        total = zero()
+        for k in range(first, first + n):
+            piece = row(args, addresses, k, offset, last)
+            weighted = times(piece, load_as(weights, k, dtype))
+            total = add(total, weighted)
+        if load(args, COMBINER) == SUM:
+            return total
+        norm = divisor(args, first, n)
+        if norm != 0:
+            return over(total, norm)
+        return zero() if load(args, NO_NAN) != 0 else times(total, dtype(np.inf))
+
+    return bag
+
+
+def _norms(stored: str) -> Any:
+    """A jitted function (arguments) that writes max(norm, limit) of each entry's row."""
+    dtype = _compute(stored)
+    kept = np.uint16 if stored in HALVES else dtype
+    norm = norm_of(widener(stored) if stored in HALVES else itself)
+
+    @jit
+    def measure(args: int) -> None:
+        limit = dtype(as_float(load(args, LIMIT)))
+        addresses, norms = load(args, ADDRESSES), load(args, NORMS)
+        dim = load(args, DIM)
+        for k in range(load(load(args, STARTS), load(args, BAGS))):
+            size = norm(row_at(load(addresses, k), dim, kept), dtype)
+            store_as(norms, k, limit if size <= limit else size, dtype)
+
+    return measure

@@ -1,0 +1,225 @@
+"""Vectors of compile-time length in compiled code: a row, or a piece of one, in registers.
+
+A *piece* is `count` vectors of `lanes` elements. It stands for any number of elements in
+(lanes * (count - 1), lanes * count], because the last vector may overlap the one before it: it is
+loaded, computed and stored at an offset that is known only at run time, and what two vectors have in
+common gets the same value twice. So there are no masks, no scalar tails and few kernels.
+
+Elements are stored as float32, float64, or as the bits of a half type, and computed in float32 or
+float64. Addresses are 64-bit integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import PrimitiveModel, register_default
+from numba.extending import intrinsic
+
+_WORD = ir.IntType(64)
+_LINE = 64
+_COMPUTE: dict[str, tuple[Any, Any]] = {
+    "float16": (types.float32, ir.FloatType()),
+    "bfloat16": (types.float32, ir.FloatType()),
+    "float32": (types.float32, ir.FloatType()),
+    "float64": (types.float64, ir.DoubleType()),
+}
+_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+class PieceType(types.Type):
+    """The Numba type of a piece: `count` vectors of `lanes` elements of a float type."""
+
+    def __init__(self, element: Any, lanes: int, count: int) -> None:
+        self.element, self.lanes, self.count = element, lanes, count
+        super().__init__(f"piece({element}, {lanes} x {count})")
+
+
+@register_default(PieceType)
+class _PieceModel(PrimitiveModel):
+    def __init__(self, dmm: Any, fe_type: PieceType) -> None:
+        element = ir.FloatType() if fe_type.element == types.float32 else ir.DoubleType()
+        be_type = ir.ArrayType(ir.VectorType(element, fe_type.lanes), fe_type.count)
+        super().__init__(dmm, fe_type, be_type)
+
+
+class PieceOps(NamedTuple):
+    """Intrinsics on pieces; `last` is the offset of the last vector in elements.
+
+    Attributes:
+      load: (address, last) -> the piece at an address.
+      store: (address, last, piece) -> None; rounds half types to nearest even.
+      zero: () -> zeros.
+      add: (a, b) -> a + b.
+      times: (a, number) -> a * number.
+      over: (a, number) -> a / number.
+      prefetch: (address) -> None; asks for the lines of a piece to be brought near.
+    """
+
+    load: Any
+    store: Any
+    zero: Any
+    add: Any
+    times: Any
+    over: Any
+    prefetch: Any
+
+
+@cache
+def piece_ops(stored: str, lanes: int, count: int) -> PieceOps:
+    """The intrinsics for pieces of `count` vectors of `lanes` elements stored as dtype `stored`."""
+    element, compute = _COMPUTE[stored]
+    kind = PieceType(element, lanes, count)
+    vector = ir.VectorType(compute, lanes)
+    size = _BYTES[stored]
+
+    def place(builder: Any, address: Any, last: Any, index: int) -> Any:
+        """The address of one of the vectors."""
+        if index < count - 1 or count == 1:
+            return builder.add(address, ir.Constant(_WORD, index * lanes * size))
+        return builder.add(address, builder.mul(last, ir.Constant(_WORD, size)))
+
+    def combined(build: Callable[[Any, Any, Any], Any], vectors: Any, builder: Any) -> Any:
+        result = ir.Constant(ir.ArrayType(vector, count), ir.Undefined)
+        for index in range(count):
+            result = builder.insert_value(result, build(builder, index, vectors), index)
+        return result
+
+    @intrinsic
+    def load(typingctx: Any, address: Any, last: Any) -> Any:
+        def one(builder: Any, index: int, args: Any) -> Any:
+            return _load(builder, place(builder, args[0], args[1], index), stored, vector)
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return combined(one, args, builder)
+
+        return kind(types.int64, types.int64), codegen
+
+    @intrinsic
+    def store(typingctx: Any, address: Any, last: Any, piece: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            for index in range(count):
+                value = builder.extract_value(args[2], index)
+                _store(builder, value, place(builder, args[0], args[1], index), stored, vector)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, kind), codegen
+
+    @intrinsic
+    def zero(typingctx: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return ir.Constant(ir.ArrayType(vector, count), None)
+
+        return kind(), codegen
+
+    @intrinsic
+    def add(typingctx: Any, a: Any, b: Any) -> Any:
+        def one(builder: Any, index: int, args: Any) -> Any:
+            left, right = (builder.extract_value(arg, index) for arg in args)
+            return builder.fadd(left, right)
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return combined(one, args, builder)
+
+        return kind(kind, kind), codegen
+
+    def by_number(operation: str) -> Any:
+        @intrinsic
+        def apply(typingctx: Any, a: Any, number: Any) -> Any:
+            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+                everywhere = _splat(builder, args[1], vector)
+
+                def one(builder: Any, index: int, args: Any) -> Any:
+                    value = builder.extract_value(args[0], index)
+                    return getattr(builder, operation)(value, everywhere)
+
+                return combined(one, args, builder)
+
+            return kind(kind, element), codegen
+
+        return apply
+
+    @intrinsic
+    def prefetch(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            for offset in range(0, lanes * count * size, _LINE):
+                _prefetch(builder, builder.add(args[0], ir.Constant(_WORD, offset)))
+            return context.get_dummy_value()
+
+        return types.void(types.int64), codegen
+
+    return PieceOps(load, store, zero, add, by_number("fmul"), by_number("fdiv"), prefetch)
+
+
+def _splat(builder: Any, number: Any, vector: Any) -> Any:
+    undefined = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(undefined, number, ir.Constant(ir.IntType(32), 0))
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None)
+    return builder.shuffle_vector(first, undefined, mask)
+
+
+def _integers(value: int, vector: Any) -> Any:
+    return ir.Constant(vector, [value] * vector.count)
+
+
+def _load(builder: Any, address: Any, stored: str, vector: Any) -> Any:
+    if stored in ("float32", "float64"):
+        loaded = builder.load(builder.inttoptr(address, vector.as_pointer()))
+        return _unaligned(loaded, _BYTES[stored])
+    halves = ir.VectorType(ir.IntType(16), vector.count)
+    bits = _unaligned(builder.load(builder.inttoptr(address, halves.as_pointer())), 2)
+    if stored == "float16":
+        half = builder.bitcast(bits, ir.VectorType(ir.HalfType(), vector.count))
+        return builder.fpext(half, vector)
+    words = ir.VectorType(ir.IntType(32), vector.count)
+    return builder.bitcast(builder.shl(builder.zext(bits, words), _integers(16, words)), vector)
+
+
+def _store(builder: Any, value: Any, address: Any, stored: str, vector: Any) -> None:
+    if stored in ("float32", "float64"):
+        written = builder.store(value, builder.inttoptr(address, vector.as_pointer()))
+        _unaligned(written, _BYTES[stored])
+        return
+    halves = ir.VectorType(ir.IntType(16), vector.count)
+    if stored == "float16":
+        narrow = builder.fptrunc(value, ir.VectorType(ir.HalfType(), vector.count))
+        bits = builder.bitcast(narrow, halves)
+    else:
+        bits = _rounded_to_bfloat16(builder, value, vector, halves)
+    _unaligned(builder.store(bits, builder.inttoptr(address, halves.as_pointer())), 2)
+
+
+def _rounded_to_bfloat16(builder: Any, value: Any, vector: Any, halves: Any) -> Any:
+    """The upper halves of float32s, rounded to nearest even; a NaN stays one."""
+    words = ir.VectorType(ir.IntType(32), vector.count)
+    bits = builder.bitcast(value, words)
+    upper = builder.lshr(bits, _integers(16, words))
+    odd = builder.and_(upper, _integers(1, words))
+    rounded = builder.add(builder.add(bits, _integers(0x7FFF, words)), odd)
+    rounded = builder.lshr(rounded, _integers(16, words))
+    quiet = builder.or_(upper, _integers(0x40, words))
+    is_nan = builder.fcmp_unordered("uno", value, value)
+    return builder.trunc(builder.select(is_nan, quiet, rounded), halves)
+
+
+def _unaligned(instruction: Any, alignment: int) -> Any:
+    instruction.align = alignment
+    return instruction
+
+
+def _prefetch(builder: Any, address: Any) -> None:
+    pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
+    number = ir.IntType(32)
+    function = cgutils.get_or_insert_function(
+        builder.module,
+        ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number]),
+        "llvm.prefetch.p0",
+    )
+    # Read, keep in all levels of the cache, data.
+    arguments = [ir.Constant(number, value) for value in (0, 3, 1)]
+    builder.call(function, [pointer, *arguments])
