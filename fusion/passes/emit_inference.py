@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tensorflow.core.framework import types_pb2
 
+from fusion.ops.lookup import COLUMN_ATTRS, GROUPED, SINGLE
 from fusion.passes.bucketize import folded_bucketize
 from fusion.passes.edit import GraphEdit
 from fusion.passes.graph_view import Tensor
@@ -25,12 +26,11 @@ from fusion.passes.op_arguments import (
 from fusion.passes.plan import Group
 from fusion.passes.recognise import Recognition
 from fusion.passes.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds
+from fusion.passes.static_shapes import Shape
 
-_SINGLE = "FusedEmbeddingLookup"
-_GROUPED = "GroupedEmbeddingLookup"
 _COPIED: dict[str, AttrValue] = {
     "form": "copy",
-    "combiner": "sum",
+    "combiner": "mean",
     "max_norm": float(NONE),
     "prune": False,
     "fill_empty_row": False,
@@ -45,8 +45,10 @@ _COPIED: dict[str, AttrValue] = {
     "column_stride": 0,
     "num_buckets": 0,
     "bucket_default": 0,
+    "dim": NONE,
 }
 """What no lookup says otherwise; by itself, a tensor that is taken over."""
+_FORMS = {SparseIds: "indices", RaggedIds: "row_splits", RowIds: "row_ids", DenseIds: "dense"}
 
 
 class _Column(NamedTuple):
@@ -55,7 +57,6 @@ class _Column(NamedTuple):
     Attributes:
         dtypes: DataTypes of `ids` and `entry_rows`.
         boundaries: of the buckets that values fall into, none if they are ids.
-        dim: static width, None if unknown.
     """
 
     table: Tensor
@@ -66,7 +67,6 @@ class _Column(NamedTuple):
     dtypes: tuple[int, int]
     attrs: dict[str, AttrValue]
     boundaries: tuple[float, ...]
-    dim: int | None
 
 
 @dataclass
@@ -85,7 +85,7 @@ class InferenceEmitter:
         spec = _spec(lookup)
         build = NodeBuilder.of(self.edit, self.known, spec)
         column = self._column(build, lookup)
-        node = build.replacement(_SINGLE)
+        node = build.replacement(SINGLE.name)
         build.inputs(node, *column[:5])
         set_types(node, T=spec.table.dtype, Tids=column.dtypes[0], Trows=column.dtypes[1])
         set_attrs(node, **column.attrs)
@@ -104,7 +104,9 @@ class InferenceEmitter:
         build = NodeBuilder(
             self.edit, self.known, group.concat, view.nodes[group.concat].device, frame
         )
-        node = build.replacement(_GROUPED) if group.whole else build.node("grouped", _GROUPED)
+        node = (
+            build.replacement(GROUPED.name) if group.whole else build.node("grouped", GROUPED.name)
+        )
         for inputs in zip(*(column[:5] for column in columns), strict=True):
             build.inputs(node, *inputs)
         set_types(
@@ -116,10 +118,12 @@ class InferenceEmitter:
         set_attrs(node, num_columns=len(columns))
         set_lists(
             node,
-            **{_plural(key): [column.attrs[key] for column in columns] for key in _COPIED},
+            **{
+                key: [column.attrs[attr.name] for column in columns]
+                for key, attr in COLUMN_ATTRS.items()
+            },
             boundaries=[value for column in columns for value in column.boundaries],
             boundary_counts=[len(column.boundaries) for column in columns],
-            dims=[NONE if column.dim is None else column.dim for column in columns],
         )
         name = build.add(node)
         self._take_out(lookups, name)
@@ -164,13 +168,16 @@ class InferenceEmitter:
         number, types = self._number(build), (types_pb2.DT_INT64, types_pb2.DT_INT64)
         weightless = unused(build, "weights", first.table.dtype)
         shape = self.edit.view.shape(column)
-        dim = shape[1] if shape is not None and len(shape) == 2 else None
-        return _Column(column, number, number, number, weightless, types, _COPIED, (), dim)
+        attrs = {
+            **_COPIED,
+            "dim": _dim(shape if shape is not None and len(shape) == 2 else (None,) * 2),
+        }
+        return _Column(column, number, number, number, weightless, types, attrs, ())
 
     def _column(self, build: NodeBuilder, lookup: Recognition) -> _Column:
         spec = _spec(lookup)
         ids, entry_rows, dense_shape, dtypes = self._entries(build, spec)
-        attrs = {**_COPIED, "form": _form(spec)}
+        attrs = {**_COPIED, "form": _FORMS[type(spec.ids)], "dim": _dim(spec.table.shape)}
         attrs |= {**fill_attrs(spec), **prune_attrs(spec), **weight_attrs(spec)}
         attrs |= combine_attrs(spec)
         boundaries: tuple[float, ...] = ()
@@ -184,11 +191,8 @@ class InferenceEmitter:
         table = shard.tensor
         if shard.kind == "resource":
             table = self._read(build, lookup, (ids, entry_rows, dense_shape))
-        weighted = weights(build, spec)
-        dim = spec.table.shape[1]
-        return _Column(
-            table, ids, entry_rows, dense_shape, weighted, dtypes, attrs, boundaries, dim
-        )
+        inputs = (table, ids, entry_rows, dense_shape, weights(build, spec))
+        return _Column(*inputs, dtypes, attrs, boundaries)
 
     def _entries(
         self, build: NodeBuilder, spec: LookupSpec
@@ -244,13 +248,7 @@ def _spec(lookup: Recognition) -> LookupSpec:
     return lookup.spec
 
 
-def _form(spec: LookupSpec) -> str:
-    return _FORMS[type(spec.ids)]
-
-
-_FORMS = {SparseIds: "indices", RaggedIds: "row_splits", RowIds: "row_ids", DenseIds: "dense"}
-
-
-def _plural(key: str) -> str:
-    """Returns the name of the grouped op's attr that lists the single op's attr `key`."""
-    return key if key.endswith("s") else f"{key}s"
+def _dim(shape: Shape | None) -> int:
+    """Returns the static width of a matrix."""
+    width = shape[1] if shape is not None and len(shape) == 2 else None
+    return NONE if width is None else width

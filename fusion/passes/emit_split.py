@@ -31,7 +31,15 @@ from fusion.passes.op_arguments import (
 )
 from fusion.passes.recognise import Recognition
 from fusion.passes.recognise_clip import Clip
-from fusion.passes.spec import DenseIds, LookupSpec, RaggedIds, RowIds, ShardSpec, SparseIds, TableSpec
+from fusion.passes.spec import (
+    DenseIds,
+    LookupSpec,
+    RaggedIds,
+    RowIds,
+    ShardSpec,
+    SparseIds,
+    TableSpec,
+)
 
 
 class _Entries(NamedTuple):
@@ -101,8 +109,8 @@ class SplitEmitter:
             name = self._prune_dense(build, spec) if dense else self._prune(build, spec)
             self.known[key] = name
         if isinstance(spec.ids, DenseIds):
-            outputs = [Tensor(name, i) for i in range(4)]
-            return _Entries(*outputs[:2], weights(build, spec), *outputs[2:], name)
+            values, indices, flags, shape = (Tensor(name, place) for place in range(4))
+            return _Entries(values, indices, weights(build, spec), flags, shape, name)
         weighted = Tensor(name, 2) if spec.weights is not None else weights(build, spec)
         shape = self._dense_shape(build, spec)
         return _Entries(Tensor(name, 0), Tensor(name, 1), weighted, Tensor(name, 3), shape, name)

@@ -30,7 +30,7 @@ class Group:
         columns: the lookups; in a grouped one also tensors that are taken over as they are.
         concat: the ConcatV2 whose inputs the columns of a grouped one are; "" for other forms.
         place: of the first column among the inputs of `concat`.
-        whole: whether the columns are all its inputs.
+        whole: whether the columns are all its inputs; the group's op stands for it then.
     """
 
     form: Form
@@ -43,6 +43,13 @@ class Group:
     def lookups(self) -> tuple[Recognition, ...]:
         """The columns that are lookups."""
         return tuple(column for column in self.columns if isinstance(column, Recognition))
+
+    @property
+    def op(self) -> str:
+        """The stock node in whose place the result is; for a part of a concat, the concat."""
+        spec = self.lookups[0].spec
+        assert spec is not None, "only fully recognised lookups are planned"
+        return self.concat or spec.output.node
 
     def __str__(self) -> str:
         columns = " ".join(
