@@ -47,9 +47,11 @@ class Group:
     @property
     def op(self) -> str:
         """The stock node in whose place the result is; for a part of a concat, the concat."""
+        if self.concat:
+            return self.concat
         spec = self.lookups[0].spec
         assert spec is not None, "only fully recognised lookups are planned"
-        return self.concat or spec.output.node
+        return spec.output.node
 
     def __str__(self) -> str:
         columns = " ".join(
