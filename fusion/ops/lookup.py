@@ -7,6 +7,9 @@ matrix, so that no op is needed to join them.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
 
 from fusion.ops.combine import COMBINER_ATTR, MAX_NORM_ATTR, NO_NAN_ATTR
 from fusion.ops.common import (
@@ -86,6 +89,34 @@ _DOC = (
     "`default_weight`. Numbers, rounding and `row_count` are those of the v2 family."
 )
 
+
+
+def _gradient(op: tf.Operation, grad: tf.Tensor) -> list[Any]:
+    """Gradients of the table and of the weights."""
+    from fusion.ops.lookup_grad import Column, column_gradients
+
+    names = [*(attr.name for attr in COLUMN_ATTRS.values()), "boundaries"]
+    column = Column(*op.inputs, {name: op.get_attr(name) for name in names})
+    of_table, of_weights = column_gradients(column, grad)
+    return [of_table, None, None, None, of_weights]
+
+
+def _grouped_gradient(op: tf.Operation, grad: tf.Tensor) -> list[Any]:
+    """Gradients of the tables and of the weights."""
+    from fusion.ops.lookup_grad import column_gradients, split_columns
+
+    n = op.get_attr("num_columns")
+    lists = {attr.name: op.get_attr(name) for name, attr in COLUMN_ATTRS.items()}
+    bounds, counts = list(op.get_attr("boundaries")), op.get_attr("boundary_counts")
+    lists["boundaries"] = [bounds[sum(counts[:i]) : sum(counts[: i + 1])] for i in range(n)]
+    attrs = [{name: values[i] for name, values in lists.items()} for i in range(n)]
+    columns = split_columns(op.inputs, attrs)
+    parts = tf.split(grad, [tf.shape(column.table)[1] for column in columns], axis=1)
+    found = [column_gradients(*pair) for pair in zip(columns, parts, strict=True)]
+    of_tables, of_weights = zip(*found, strict=True)
+    return [*of_tables, *[None] * (3 * n), *of_weights]
+
+
 SINGLE = OpSpec(
     name="FusedEmbeddingLookup",
     doc="Looks up the ids of a column and combines them into one vector per row, for inference.\n\n"
@@ -106,6 +137,7 @@ SINGLE = OpSpec(
         _BOUNDARIES,
     ),
     kernel_types={"T": FLOATS},
+    gradient=_gradient,
 )
 
 GROUPED = OpSpec(
@@ -140,4 +172,5 @@ GROUPED = OpSpec(
         Attr("boundary_counts", "list(int)", doc="how many each column has"),
     ),
     kernel_types={"T": FLOATS},
+    gradient=_grouped_gradient,
 )
