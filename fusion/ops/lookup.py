@@ -96,7 +96,8 @@ def _gradient(op: tf.Operation, grad: tf.Tensor) -> list[Any]:
     from fusion.ops.lookup_grad import Column, column_gradients
 
     names = [*(attr.name for attr in COLUMN_ATTRS.values()), "boundaries"]
-    column = Column(*op.inputs, {name: op.get_attr(name) for name in names})
+    attrs = {name: op.get_attr(name) for name in names}
+    column = Column(*[*op.inputs, attrs])
     of_table, of_weights = column_gradients(column, grad)
     return [of_table, None, None, None, of_weights]
 

@@ -115,4 +115,4 @@ def split_columns(inputs: Sequence[tf.Tensor], attrs: Sequence[Mapping[str, Any]
     """The columns of GroupedEmbeddingLookup, whose inputs come list by list."""
     count = len(attrs)
     lists = [inputs[place * count : (place + 1) * count] for place in range(5)]
-    return [Column(*tensors, one) for *tensors, one in zip(*lists, attrs, strict=True)]
+    return [Column(*parts) for parts in zip(*lists, attrs, strict=True)]
