@@ -8,85 +8,40 @@ piece of a row (see `vectors`) handles many dimensions; a row is one piece, or s
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 
 from fusion.cpu_ops.combine import MEAN, SUM, itself, norm_of, row_at
 from fusion.cpu_ops.half import HALVES, widener
+from fusion.cpu_ops.pieces import (
+    ADDRESSES,
+    AHEAD,
+    BAGS,
+    COMBINER,
+    DIM,
+    END,
+    FIRST,
+    ITEM_BYTES,
+    LIMIT,
+    NO_NAN,
+    NORMS,
+    OUT,
+    OUT_BYTES,
+    SINGLE,
+    STARTS,
+    WEIGHTS,
+    pieces,
+)
 from fusion.cpu_ops.vectors import PieceOps, piece_ops
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.memory import as_float, load, load_as, store_as
-
-#: What a kernel is told, by word: the number of bags; the address of each entry's row, int64; where
-#: each bag's entries start, int64 [bags + 1]; where the first result goes, and the bytes from one to
-#: the next; D; the combiner; weights of the entries; room for the norm of each entry's row; the
-#: limit of norms, a double; whether weights that add up to 0 give 0 instead of NaN or inf; whether
-#: each bag has one entry; the first element of the piece, and the one behind its last. Weights and
-#: norms are of the compute dtype. Behind the addresses there is room for `AHEAD` more.
-(
-    BAGS,
-    ADDRESSES,
-    STARTS,
-    OUT,
-    OUT_BYTES,
-    DIM,
-    COMBINER,
-    WEIGHTS,
-    NORMS,
-    LIMIT,
-    NO_NAN,
-    SINGLE,
-    FIRST,
-    END,
-) = range(14)
-ARGUMENT_WORDS = 14
 
 #: Above this many rows stock TensorFlow divides by the count instead of multiplying by 1/count.
 _MULTIPLIED = 9
 
 #: Rows of at least so many bytes are asked for so many entries ahead.
 _PREFETCHED_BYTES = 256
-AHEAD = 8
-
-_ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-
-
-@cache
-def _vector_bytes() -> int:
-    return 64 if llvm.get_host_cpu_features().get("avx512f") else 32
-
-
-def pieces(stored: str) -> list[tuple[int, int]]:
-    """(lanes, vectors) of the kernels for a dtype, in the order in which they are asked.
-
-    With one vector a kernel takes exactly that many elements, else up to their product.
-    """
-    widest = _vector_bytes() // (8 if stored == "float64" else 4)
-    found = [(1, 1)]
-    lanes = 1
-    while lanes < widest:
-        lanes *= 2
-        found += [(lanes, 1), (lanes // 2, 2)]
-    # The sums of a bag and of a block of it fit the registers.
-    return found + [(widest, count) for count in range(2, 9)]
-
-
-def piece_for(stored: str, elements: int) -> tuple[int, int]:
-    """The kernel for a piece of so many elements, at most `most_elements`."""
-    return next(
-        (lanes, count)
-        for lanes, count in pieces(stored)
-        if (elements == lanes if count == 1 else elements <= lanes * count)
-    )
-
-
-def most_elements(stored: str) -> int:
-    """The most that one piece has. Longer rows are several side by side."""
-    lanes, count = pieces(stored)[-1]
-    return lanes * count
 
 
 def piece_kernel(
@@ -100,7 +55,7 @@ def piece_kernel(
       clipped: whether rows with a norm above the limit are shortened to it.
     """
     kernel, prepare = _kernel(stored, lanes, count, weighted, clipped), _prepare(stored, clipped)
-    item = _ITEM_BYTES[stored]
+    item = ITEM_BYTES[stored]
 
     def combine(args: int) -> None:
         first, end = load(args, FIRST), load(args, END)
@@ -116,7 +71,7 @@ def any_kernel(stored: str, weighted: bool, clipped: bool) -> Callable[[int], No
     lanes = pieces(stored)[-1][0]
     vector = _kernel(stored, lanes, 1, weighted, clipped)
     scalar = _kernel(stored, 1, 1, weighted, clipped)
-    prepare, item = _prepare(stored, clipped), _ITEM_BYTES[stored]
+    prepare, item = _prepare(stored, clipped), ITEM_BYTES[stored]
 
     def combine(args: int) -> None:
         first, end = load(args, FIRST), load(args, END)
@@ -152,7 +107,7 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool, clipped: bool) 
     """A jitted function (arguments, offset in bytes, offset of the last vector)."""
     ops, dtype = piece_ops(stored, lanes, count), _compute(stored)
     store, zero = ops.store, ops.zero
-    row = _row(ops, dtype, clipped, lanes * count * _ITEM_BYTES[stored])
+    row = _row(ops, dtype, clipped, lanes * count * ITEM_BYTES[stored])
     bag = _weighted_bag(ops, row, dtype) if weighted else _bag(ops, row, dtype)
     alone = not weighted and not clipped
 

@@ -7,9 +7,6 @@ matrix, so that no op is needed to join them.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
-
-import tensorflow as tf
 
 from fusion.ops.combine import COMBINER_ATTR, MAX_NORM_ATTR, NO_NAN_ATTR
 from fusion.ops.common import (
@@ -21,6 +18,9 @@ from fusion.ops.common import (
     USE_WEIGHTS_ATTR,
 )
 from fusion.ops.listing import BUCKET_ATTRS, DEFAULT_WEIGHT_ATTR, PRUNE_WEIGHTS_ATTR
+from fusion.ops.lookup_grad import grouped_gradient, single_gradient
+from fusion.ops.lookup_kernel import lookup_kernel
+from fusion.ops.lookup_state import grouped_state, single_state
 from fusion.runtime.spec import Arg, Attr, OpSpec
 
 #: How ids are given. A group has `copy` too, a matrix that is no lookup.
@@ -89,35 +89,6 @@ _DOC = (
     "`default_weight`. Numbers, rounding and `row_count` are those of the v2 family."
 )
 
-
-
-def _gradient(op: tf.Operation, grad: tf.Tensor) -> list[Any]:
-    """Gradients of the table and of the weights."""
-    from fusion.ops.lookup_grad import Column, column_gradients
-
-    names = [*(attr.name for attr in COLUMN_ATTRS.values()), "boundaries"]
-    attrs = {name: op.get_attr(name) for name in names}
-    column = Column(*[*op.inputs, attrs])
-    of_table, of_weights = column_gradients(column, grad)
-    return [of_table, None, None, None, of_weights]
-
-
-def _grouped_gradient(op: tf.Operation, grad: tf.Tensor) -> list[Any]:
-    """Gradients of the tables and of the weights."""
-    from fusion.ops.lookup_grad import column_gradients, split_columns
-
-    n = op.get_attr("num_columns")
-    lists = {attr.name: op.get_attr(name) for name, attr in COLUMN_ATTRS.items()}
-    bounds, counts = list(op.get_attr("boundaries")), op.get_attr("boundary_counts")
-    lists["boundaries"] = [bounds[sum(counts[:i]) : sum(counts[: i + 1])] for i in range(n)]
-    attrs = [{name: values[i] for name, values in lists.items()} for i in range(n)]
-    columns = split_columns(op.inputs, attrs)
-    parts = tf.split(grad, [tf.shape(column.table)[1] for column in columns], axis=1)
-    found = [column_gradients(*pair) for pair in zip(columns, parts, strict=True)]
-    of_tables, of_weights = zip(*found, strict=True)
-    return [*of_tables, *[None] * (3 * n), *of_weights]
-
-
 SINGLE = OpSpec(
     name="FusedEmbeddingLookup",
     doc="Looks up the ids of a column and combines them into one vector per row, for inference.\n\n"
@@ -137,8 +108,10 @@ SINGLE = OpSpec(
         *COLUMN_ATTRS.values(),
         _BOUNDARIES,
     ),
+    kernels={"CPU": lookup_kernel},
     kernel_types={"T": FLOATS},
-    gradient=_gradient,
+    custom=single_state,
+    gradient=single_gradient,
 )
 
 GROUPED = OpSpec(
@@ -172,6 +145,8 @@ GROUPED = OpSpec(
         Attr("boundaries", "list(float)", doc="of all columns, one after the other"),
         Attr("boundary_counts", "list(int)", doc="how many each column has"),
     ),
+    kernels={"CPU": lookup_kernel},
     kernel_types={"T": FLOATS},
-    gradient=_grouped_gradient,
+    custom=grouped_state,
+    gradient=grouped_gradient,
 )

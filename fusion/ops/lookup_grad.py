@@ -5,13 +5,42 @@ Inference never gets here. But a model made for it can still be trained further.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 
-class Column(NamedTuple):
+def single_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
+    """Gradients of FusedEmbeddingLookup's inputs: of the table and of the weights."""
+    from fusion.ops.lookup import COLUMN_ATTRS
+
+    names = [*(attr.name for attr in COLUMN_ATTRS.values()), "boundaries"]
+    attrs = {name: op.get_attr(name) for name in names}
+    of_table, of_weights = _column_gradients(_Column(*[*op.inputs, attrs]), top_grad)
+    return [of_table, None, None, None, of_weights]
+
+
+def grouped_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
+    """Gradients of GroupedEmbeddingLookup's inputs: of the tables and of the weights."""
+    from fusion.ops.lookup import COLUMN_ATTRS
+
+    count = op.get_attr("num_columns")
+    lists = {attr.name: op.get_attr(name) for name, attr in COLUMN_ATTRS.items()}
+    boundaries = iter(op.get_attr("boundaries"))
+    lists["boundaries"] = [list(islice(boundaries, n)) for n in op.get_attr("boundary_counts")]
+    attrs = [{name: values[i] for name, values in lists.items()} for i in range(count)]
+    inputs = [op.inputs[place * count : (place + 1) * count] for place in range(5)]
+    columns = [_Column(*parts) for parts in zip(*inputs, attrs, strict=True)]
+    widths = [tf.shape(column.table)[1] for column in columns]
+    parts = tf.split(top_grad, widths, axis=1, num=count)
+    found = [_column_gradients(*pair) for pair in zip(columns, parts, strict=True)]
+    of_tables, of_weights = zip(*found, strict=True)
+    return [*of_tables, *[None] * (3 * count), *of_weights]
+
+
+class _Column(NamedTuple):
     """The inputs of FusedEmbeddingLookup, and its attrs as TensorFlow returns them."""
 
     table: tf.Tensor
@@ -22,7 +51,7 @@ class Column(NamedTuple):
     attrs: Mapping[str, Any]
 
 
-def column_gradients(column: Column, top_grad: tf.Tensor) -> tuple[Any, tf.Tensor | None]:
+def _column_gradients(column: _Column, top_grad: tf.Tensor) -> tuple[Any, tf.Tensor | None]:
     """Gradients of the table, as slices of its distinct rows, and of the weights, if any.
 
     Args:
@@ -59,7 +88,7 @@ def column_gradients(column: Column, top_grad: tf.Tensor) -> tuple[Any, tf.Tenso
     return of_table, of_weights if attrs["use_sparse_weights"] else None
 
 
-def _entries(column: Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
+def _entries(column: _Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """Values, indices, flags of empty rows, dense shape [2] and weights, pruned and filled."""
     from fusion import ops
 
@@ -89,7 +118,7 @@ def _entries(column: Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
     return values, indices, flags, shape, kept
 
 
-def _rows(column: Column) -> tuple[tf.Tensor, tf.Tensor]:
+def _rows(column: _Column) -> tuple[tf.Tensor, tf.Tensor]:
     """The row of each entry and the number of rows, int64."""
     form, entry_rows = column.attrs["form"], column.entry_rows
     if form == b"row_splits":
@@ -109,10 +138,3 @@ def _given(attrs: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
-
-
-def split_columns(inputs: Sequence[tf.Tensor], attrs: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """The columns of GroupedEmbeddingLookup, whose inputs come list by list."""
-    count = len(attrs)
-    lists = [inputs[place * count : (place + 1) * count] for place in range(5)]
-    return [Column(*parts) for parts in zip(*lists, attrs, strict=True)]

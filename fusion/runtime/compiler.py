@@ -14,7 +14,10 @@ from typing import Any
 from fusion.runtime.library import SYMBOLS
 
 #: What compiled code may refer to besides TensorFlow's C API.
-_LIBC = frozenset({"snprintf", "memcpy", "memset", "memmove", "sqrt", "sqrtf", ""})
+_LIBC = frozenset(
+    {"snprintf", "memcpy", "memset", "memmove", "sqrt", "sqrtf", ""}
+    | {"sem_wait", "sem_post", "sched_yield", "madvise", "malloc", "free"}
+)
 
 
 def compile_object(function: Callable[..., Any], n_args: int, symbol: str) -> bytes:

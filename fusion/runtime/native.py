@@ -38,7 +38,7 @@ INTERNAL = 13
 
 _CTX, _STATUS, _FAILED, _STATE, _HELD, _CAPACITY, _STARTS = range(7)
 _MAX_TEMPS = 32
-#: Words of the frame of an op whose body takes its inputs itself: such ops have few arguments.
+#: Words of the frame of an op whose body takes its inputs itself, and holds none of them there.
 _SHORT_FRAME = 96
 
 #: No tensor is larger: this is the address space of a process. TensorFlow would wait ten seconds
@@ -162,6 +162,24 @@ def attr(frame: int, index: int) -> int:
 def attr_float(frame: int, index: int) -> float:
     """The float attr in slot `index`, as a double."""
     return as_float(load(load(frame, _STATE), 2 + index))
+
+
+@jit
+def context(frame: int) -> int:
+    """The op's context."""
+    return load(frame, _CTX)
+
+
+@jit
+def kernel_state(frame: int) -> int:
+    """The address of the kernel's state."""
+    return load(frame, _STATE)
+
+
+@jit
+def status_of(frame: int) -> int:
+    """The status that C API calls of the call's own thread may set."""
+    return load(frame, _STATUS)
 
 
 # --- inputs ---------------------------------------------------------------------------------
@@ -356,36 +374,42 @@ def _output_start(frame: int, arg: int) -> int:
 
 
 @jit
-def _output(
-    frame: int, arg: int, position: int, rank: int, rows: int, columns: int, dtype: type
-) -> int:
+def _output(frame: int, index: int, rank: int, rows: int, columns: int, item: int) -> int:
     if failed(frame):
         return int64(0)
     dims = stack_words(2)
     store(dims, 0, rows)
     store(dims, 1, columns)
     count = rows * columns if rank == 2 else rows
-    if columns > 0 and rows > _MAX_BYTES // (columns * item_bytes(dtype)):
+    if columns > 0 and rows > _MAX_BYTES // (columns * item):
         fail(frame, RESOURCE_EXHAUSTED, "no memory for [%lld, %lld] elements", rows, columns)
         return int64(0)
-    # `dtype` may be only what compiled code sees of the output's own (uint16 of half types).
-    index = np.int32(_output_start(frame, arg) + position)
+    # The element type of compiled code may be only what it sees of the output's own (uint16 of
+    # half types).
+    index = np.int32(index)
     tensor = tf_allocate_output(
         load(frame, _CTX),
         index,
         tf_expected_output_datatype(load(frame, _CTX), index),
         dims,
         np.int32(rank),
-        count * item_bytes(dtype),
+        count * item,
         load(frame, _STATUS),
     )
     return _hold(frame, tensor)
 
 
 @jit
+def output_bytes(frame: int, rows: int, columns: int, item: int) -> int:
+    """The address of a new tensor [rows, columns], of elements of `item` bytes, for output 0."""
+    return _output(frame, int64(0), int64(2), rows, columns, item)
+
+
+@jit
 def output_vector(frame: int, arg: int, position: int, count: int, dtype: type) -> Array:
     """A new tensor [count] for output `arg`; empty if it cannot be had (see `failed`)."""
-    address = _output(frame, arg, position, 1, count, 1, dtype)
+    place = _output_start(frame, arg) + position
+    address = _output(frame, place, 1, count, 1, item_bytes(dtype))
     return carray(pointer(address, dtype), (count if address != 0 else 0,))
 
 
@@ -395,7 +419,8 @@ def output_matrix(
 ) -> Array:
     """A new tensor [rows, columns] for output `arg`; no rows if it cannot be had."""
     # A matrix without columns has rows, though no address.
-    address = _output(frame, arg, position, 2, rows, columns, dtype)
+    place = _output_start(frame, arg) + position
+    address = _output(frame, place, 2, rows, columns, item_bytes(dtype))
     return carray(pointer(address, dtype), (int64(0) if failed(frame) else rows, columns))
 
 
@@ -474,32 +499,41 @@ def _close(frame: int) -> None:
     tf_delete_status(load(frame, _STATUS))
 
 
-def make_entry(body: Any, takes_inputs: bool = True) -> Any:
+def make_entry(body: Any) -> Any:
     """The compute function `(state, ctx)` around a kernel body.
 
-    With `takes_inputs` all inputs are in the frame, checked against the declared shapes, before the
-    body runs; else the body takes those that it needs.
+    All inputs are in the frame, checked against the declared shapes, before the body runs.
     """
     body = jit(body)
-    if takes_inputs:
-
-        @jit
-        def begin(frame: int, ctx: int) -> None:
-            store(frame, _HELD, int64(tf_num_inputs(ctx)))
-            _take_inputs(frame)
-    else:
-
-        @jit
-        def begin(frame: int, ctx: int) -> None:
-            pass
 
     def entry(state: int, ctx: int) -> None:
-        words = _frame_words(state, ctx) if takes_inputs else int64(_SHORT_FRAME)
+        words = _frame_words(state, ctx)
         frame = stack_words(words)
         _open(frame, words, state, ctx)
-        begin(frame, ctx)
+        store(frame, _HELD, int64(tf_num_inputs(ctx)))
+        _take_inputs(frame)
         if not failed(frame):
             body(frame)
+        _close(frame)
+
+    return entry
+
+
+def make_shared_entry(body: Any, work: Any) -> Any:
+    """The compute function `(state, ctx)` around a body that takes the inputs that it needs itself.
+
+    Called with (job, 0) it does `work(job)`: that is how threads are told to help.
+    """
+    body = jit(body)
+
+    def entry(state: int, ctx: int) -> None:
+        if ctx == 0:
+            work(state)
+            return
+        words = int64(_SHORT_FRAME)
+        frame = stack_words(words)
+        _open(frame, words, state, ctx)
+        body(frame)
         _close(frame)
 
     return entry

@@ -208,15 +208,18 @@ def code_address(name: str, compile_it: Callable[[], bytes]) -> int:
 
 def kernel_name(spec: OpSpec, device: str, types: Mapping[str, str]) -> str:
     """The name of a kernel on disk, and of its function."""
+    if spec.custom is not None:
+        return f"{spec.kernels[device].__name__}_{device}"  # several ops may have it
     return "_".join((spec.name, device, *types.values()))
 
 
 def compile_kernel(spec: OpSpec, device: str, types: Mapping[str, str]) -> bytes:
     """The object code of one kernel, compiled now."""
     from fusion.runtime.compiler import compile_object
-    from fusion.runtime.native import make_entry
+    from fusion.runtime.native import make_entry, make_shared_entry
 
-    entry = make_entry(spec.kernels[device](spec, types), takes_inputs=spec.custom is None)
+    made: Any = spec.kernels[device](spec, types)
+    entry = make_entry(made) if spec.custom is None else make_shared_entry(*made)
     return compile_object(entry, 2, kernel_name(spec, device, types))
 
 

@@ -156,7 +156,7 @@ class Arg:
 
 #: Makes a kernel body for one choice of type attrs: a Numba function of a call's frame
 #: (see fusion.runtime.native). Called when a node of the op is first created.
-KernelFactory = Callable[["OpSpec", Mapping[str, str]], Callable[[int], None]]
+KernelFactory = Callable[["OpSpec", Mapping[str, str]], Any]
 
 
 #: Makes a kernel's state, 64-bit words, from a node's attrs, all of them: dtypes by name.
@@ -175,8 +175,8 @@ class OpSpec:
     attr that they depend on, the dtypes that have kernels. `gradient` is a TensorFlow gradient
     function; without one TensorFlow raises when it is asked for.
 
-    The body of an op with `custom` code is the same for all dtypes and takes the inputs that it
-    needs by itself; its state is what `custom` makes of a node's attrs.
+    The kernel of an op with a `custom` state, which that makes of a node's attrs, is the same for all
+    dtypes; its factory gives the arguments of `native.make_shared_entry`.
     """
 
     name: str

@@ -1,0 +1,68 @@
+"""What describes a column to compiled code: words at an address, and their places.
+
+This module needs no Numba, so that a node's words can be written without it.
+"""
+
+from __future__ import annotations
+
+#: What a column does, by word. Floats are doubles, flags 0 or 1; `BOUNDARIES` is the place of the
+#: first of its `BOUNDARY_COUNT` boundaries among all, `OFFSET` that of its first element in a row of
+#: the result, -1 if it is not known. `REST` and `WHOLE` are the addresses of kernels: the latter, if
+#: not 0, for pieces of `PIECE` elements, while more than that are left.
+(
+    FORM,
+    COMBINER,
+    MAX_NORM,
+    PRUNE,
+    FILL,
+    DEFAULT_ID,
+    WEIGHTED,
+    PRUNE_WEIGHTS,
+    DEFAULT_WEIGHT,
+    NO_NAN,
+    ROW_COUNT,
+    USE_IGNORED,
+    IGNORED,
+    STRIDE,
+    BUCKETS,
+    BUCKET_DEFAULT,
+    DIM,
+    IDS_KIND,
+    ROWS_KIND,
+    BOUNDARIES,
+    BOUNDARY_COUNT,
+    REST,
+    WHOLE,
+    PIECE,
+    OFFSET,
+) = range(25)
+COLUMN_WORDS = 25
+
+#: Forms of ids, by place.
+INDICES, ROW_IDS, ROW_SPLITS, DENSE, COPY = range(5)
+
+#: Kinds of numbers.
+INT32, INT64, FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(6)
+
+#: What a column is given, by word: the table, its rows and their number of elements and bytes; ids,
+#: their number, and how many a row of dense ones has; where the entries belong, how many elements
+#: each has there; weights; rows of the result; boundaries, as doubles; a
+#: row of zeros, or 0; the kind of numbers in the table; up to five tensors, to be released.
+(
+    TABLE,
+    TABLE_ROWS,
+    TABLE_DIM,
+    ROW_BYTES,
+    IDS,
+    ID_COUNT,
+    ID_COLUMNS,
+    ROWS,
+    ROW_STEP,
+    WEIGHTS,
+    BATCH,
+    LIMITS,
+    ZEROS,
+    TABLE_KIND,
+    TENSORS,
+) = range(15)
+SOURCE_WORDS = 15 + 5

@@ -1,0 +1,394 @@
+"""From the ids of a column to the rows of its table: which entries count, and where they lie.
+
+What a column does, and what it is given, its *source*, are told by words, see `column_words`; both are
+addresses here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fusion.cpu_ops.column_words import (
+    BATCH,
+    BOUNDARY_COUNT,
+    BUCKET_DEFAULT,
+    BUCKETS,
+    DEFAULT_ID,
+    DEFAULT_WEIGHT,
+    DENSE,
+    FILL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    FORM,
+    ID_COLUMNS,
+    ID_COUNT,
+    IDS,
+    IDS_KIND,
+    IGNORED,
+    INT64,
+    LIMITS,
+    PRUNE,
+    PRUNE_WEIGHTS,
+    ROW_BYTES,
+    ROW_SPLITS,
+    ROW_STEP,
+    ROWS,
+    ROWS_KIND,
+    STRIDE,
+    TABLE,
+    TABLE_KIND,
+    TABLE_ROWS,
+    USE_IGNORED,
+    WEIGHTED,
+    WEIGHTS,
+    ZEROS,
+)
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.memory import as_float, load, load_as, store, store_as
+
+#: That rows are not sorted, or that something is out of bounds.
+TROUBLE = -1
+
+
+@jit
+def integer_at(address: int, index: int, kind: int) -> int:
+    """The int32 or int64 at a place."""
+    return load(address, index) if kind == INT64 else int64(load_as(address, index, np.int32))
+
+
+@jit
+def _real_at(address: int, index: int, kind: int) -> float:
+    """A value as stock TensorFlow compares it with boundaries: integers are rounded to float32."""
+    if kind == FLOAT32:
+        return np.float64(load_as(address, index, np.float32))
+    if kind == FLOAT64:
+        return load_as(address, index, np.float64)
+    return np.float64(np.float32(integer_at(address, index, kind)))
+
+
+@jit
+def _bucket(value: float, limits: int, count: int) -> int:
+    """The number of limits that are not above a value; all of them for NaN."""
+    below, left = int64(0), count
+    while left > 1:
+        half = left // 2
+        below += int64(0) if value < load_as(limits, below + half - 1, np.float64) else half
+        left -= half
+    return below + (int64(0) if value < load_as(limits, below, np.float64) else int64(1))
+
+
+@jit
+def id_at(column: int, source: int, index: int, place: int) -> int:
+    """The id of an element: its index among all, and its place in its row."""
+    ids, kind = load(source, IDS), load(column, IDS_KIND)
+    if load(column, BOUNDARY_COUNT) > 0:
+        value = _real_at(ids, index, kind)
+        number = _bucket(value, load(source, LIMITS), load(column, BOUNDARY_COUNT))
+    else:
+        number = integer_at(ids, index, kind)
+    number += place * load(column, STRIDE)
+    buckets = load(column, BUCKETS)
+    if buckets > 0 and (number < 0 or number >= buckets):
+        return load(column, BUCKET_DEFAULT)
+    return number
+
+
+@jit
+def is_ignored(column: int, source: int, index: int) -> bool:
+    """Whether an element stands for no entry, by its value."""
+    if load(column, USE_IGNORED) == 0:
+        return False
+    kind = load(column, IDS_KIND)
+    if kind == FLOAT32 or kind == FLOAT64:
+        return _real_at(load(source, IDS), index, kind) == np.float64(load(column, IGNORED))
+    return integer_at(load(source, IDS), index, kind) == load(column, IGNORED)
+
+
+def weight_reader(widen_half: Any, widen_bfloat16: Any) -> Any:
+    """A jitted function (address, index, kind) -> a weight as a double, exactly.
+
+    Args:
+      widen_half, widen_bfloat16: jitted functions from bits to float32.
+    """
+
+    @jit
+    def weight_at(address: int, index: int, kind: int) -> float:
+        if kind == FLOAT32:
+            return np.float64(load_as(address, index, np.float32))
+        if kind == FLOAT64:
+            return load_as(address, index, np.float64)
+        bits = load_as(address, index, np.uint16)
+        if kind == FLOAT16:
+            return np.float64(widen_half(bits))
+        return np.float64(widen_bfloat16(bits))
+
+    return weight_at
+
+
+class Batch(NamedTuple):
+    """Rows of a column, and room for their entries, in compiled code: addresses.
+
+    Attributes:
+      column, source: what is done with what, see above.
+      first, count: the rows.
+      addresses: out, of the table's row of each entry, int64.
+      starts: out, where each row's entries start, int64 [count + 1].
+      weights: out, of each entry, float64 for a table of it, else float32.
+    """
+
+    column: Any
+    source: Any
+    first: Any
+    count: Any
+    addresses: Any
+    starts: Any
+    weights: Any
+
+
+def entry_lister(weight_at: Any) -> tuple[Any, Any, Any]:
+    """The jitted functions that list the entries of rows.
+
+    `list_entries(batch, first, end)` expects rows in order, and their elements in a range, see
+    `element_range`. `list_unsorted(batch, order)` takes elements in any order, for all rows; it needs
+    room for their order, int64 [nnz], and for one more start. Both return the number of entries, at
+    most one for each element and row, or TROUBLE: unsorted rows, or something out of bounds.
+    `is_dropped(batch, id, index)` tells whether an element is no entry.
+
+    Args:
+      weight_at: see `weight_reader`.
+    """
+
+    @jit
+    def is_dropped(batch: Batch, number: int, index: int) -> bool:
+        column, source = batch.column, batch.source
+        if number < 0 and load(column, PRUNE) != 0:
+            return True
+        if load(column, WEIGHTED) == 0 or load(column, PRUNE_WEIGHTS) == 0:
+            return False
+        # A NaN weight is not > 0: it is dropped, as stock TensorFlow does.
+        return not weight_at(load(source, WEIGHTS), index, load(source, TABLE_KIND)) > 0
+
+    @jit
+    def put(batch: Batch, count: int, number: int, index: int) -> int:
+        """Adds an entry that counts; returns the new count, or TROUBLE for a bad id."""
+        column, source = batch.column, batch.source
+        if is_dropped(batch, number, index):
+            return count
+        if number < 0 or number >= load(source, TABLE_ROWS):
+            return int64(TROUBLE)
+        address = load(source, TABLE) + number * load(source, ROW_BYTES)
+        store(batch.addresses, count, address)
+        if load(column, WEIGHTED) != 0:
+            kind = load(source, TABLE_KIND)
+            _put_weight(batch, count, weight_at(load(source, WEIGHTS), index, kind))
+        return count + 1
+
+    @jit
+    def list_sorted(batch: Batch, first: int, end: int) -> int:
+        column, source = batch.column, batch.source
+        rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
+        for row in range(batch.count + 1):
+            store(batch.starts, row, 0)
+        before, count = int64(0), int64(0)
+        plain = load(column, WEIGHTED) == 0 and load(column, BUCKETS) == 0
+        if plain and kind == INT64 and load(column, IDS_KIND) == INT64:
+            table, ids = load(source, TABLE), load(source, IDS)
+            table_rows, row_bytes = load(source, TABLE_ROWS), load(source, ROW_BYTES)
+            dropped = int64(0) if load(column, PRUNE) != 0 else int64(np.iinfo(np.int64).min)
+            for k in range(first, end):
+                row, number = load(rows, k * step) - batch.first, load(ids, k)
+                if row < before or row >= batch.count:
+                    return int64(TROUBLE)
+                before = row
+                if number < 0 or number >= table_rows:
+                    if number >= dropped:
+                        return int64(TROUBLE)
+                    continue
+                store(batch.addresses, count, table + number * row_bytes)
+                count += 1
+                store(batch.starts, row + 1, count)
+            return count
+        for k in range(first, end):
+            row = integer_at(rows, k * step, kind) - batch.first
+            if row < before or row >= batch.count:
+                return int64(TROUBLE)
+            before = row
+            count = put(batch, count, id_at(column, source, k, 0), k)
+            if count < 0:
+                return int64(TROUBLE)
+            store(batch.starts, row + 1, count)
+        return count
+
+    @jit
+    def list_splits(batch: Batch) -> int:
+        column, source = batch.column, batch.source
+        rows, kind = load(source, ROWS), load(column, ROWS_KIND)
+        count, end = int64(0), integer_at(rows, batch.first, kind)
+        store(batch.starts, 0, 0)
+        for row in range(batch.count):
+            start, end = end, integer_at(rows, batch.first + row + 1, kind)
+            if start < 0 or start > end or end > load(source, ID_COUNT):
+                return int64(TROUBLE)
+            for k in range(start, end):
+                count = put(batch, count, id_at(column, source, k, 0), k)
+                if count < 0:
+                    return int64(TROUBLE)
+            store(batch.starts, row + 1, count)
+        return count
+
+    @jit
+    def list_dense(batch: Batch) -> int:
+        column, source = batch.column, batch.source
+        width, count = load(source, ID_COLUMNS), int64(0)
+        store(batch.starts, 0, 0)
+        for row in range(batch.count):
+            for place in range(width):
+                k = (batch.first + row) * width + place
+                if not is_ignored(column, source, k):
+                    count = put(batch, count, id_at(column, source, k, place), k)
+                    if count < 0:
+                        return int64(TROUBLE)
+            store(batch.starts, row + 1, count)
+        return count
+
+    @jit
+    def list_entries(batch: Batch, first: int, end: int) -> int:
+        form = load(batch.column, FORM)
+        if form == DENSE:
+            count = list_dense(batch)
+        elif form == ROW_SPLITS:
+            count = list_splits(batch)
+        else:
+            count = list_sorted(batch, first, end)
+        return _filled(batch, count) if count >= 0 else count
+
+    @jit
+    def list_unsorted(batch: Batch, order: int) -> int:
+        column, source, starts = batch.column, batch.source, batch.starts
+        rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
+        for row in range(batch.count + 2):
+            store(starts, row, 0)
+        for turn in range(2):
+            for k in range(load(source, ID_COUNT)):
+                if is_dropped(batch, id_at(column, source, k, 0), k):
+                    continue
+                row = integer_at(rows, k * step, kind)
+                if row < 0 or row >= batch.count:
+                    return int64(TROUBLE)
+                # Counted one further on, so that in the end each row's start stands in its place.
+                slot = row + 2 - turn
+                if turn == 1:
+                    store(order, load(starts, slot), k)
+                store(starts, slot, load(starts, slot) + 1)
+            if turn == 0:
+                for row in range(batch.count):
+                    store(starts, row + 2, load(starts, row + 2) + load(starts, row + 1))
+        count = int64(0)
+        for place in range(load(starts, batch.count)):
+            k = load(order, place)
+            count = put(batch, count, id_at(column, source, k, 0), k)
+            if count < 0:
+                return count
+        return _filled(batch, count)
+
+    return list_entries, list_unsorted, is_dropped
+
+
+@jit
+def element_range(column: int, source: int, first: int, count: int) -> Any:
+    """The first of the elements of some rows, and the one behind the last; (0, -1) for none such."""
+    form, rows, kind = load(column, FORM), load(source, ROWS), load(column, ROWS_KIND)
+    total = load(source, ID_COUNT)
+    if form == DENSE:
+        width = load(source, ID_COLUMNS)
+        return first * width, (first + count) * width
+    if form == ROW_SPLITS:
+        start, end = integer_at(rows, first, kind), integer_at(rows, first + count, kind)
+        is_last = first + count == load(source, BATCH)
+        is_cut = (first == 0 and start != 0) or (is_last and end != total)
+        if is_cut or start < 0 or end < start or end > total:
+            return int64(0), int64(-1)
+        return start, end
+    step = load(source, ROW_STEP)
+    start = int64(0) if first == 0 else _lower_bound(rows, step, kind, total, first)
+    is_last = first + count == load(source, BATCH)
+    end = total if is_last else _lower_bound(rows, step, kind, total, first + count)
+    return start, max(start, end)
+
+
+@jit
+def _put_weight(batch: Batch, place: int, weight: float) -> None:
+    if load(batch.source, TABLE_KIND) == FLOAT64:
+        store_as(batch.weights, place, weight, np.float64)
+    else:
+        store_as(batch.weights, place, np.float32(weight), np.float32)
+
+
+@jit
+def _lower_bound(rows: int, step: int, kind: int, count: int, row: int) -> int:
+    """The number of entries before a row, if entries are sorted."""
+    low, high = int64(0), count
+    while low < high:
+        middle = (low + high) // 2
+        if integer_at(rows, middle * step, kind) < row:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@jit
+def _filled(batch: Batch, count: int) -> int:
+    """Gives rows without entries one, if they need it; returns the number of entries or TROUBLE.
+
+    Where no row has more than one, an empty row gets a row of zeros: then all have exactly one, and
+    a kernel need not look.
+    """
+    column, source = batch.column, batch.source
+    last, empty = int64(0), int64(0)
+    for row in range(batch.count):
+        end = max(load(batch.starts, row + 1), last)
+        store(batch.starts, row + 1, end)
+        empty += int64(1) if end == last else int64(0)
+        last = end
+    if empty == 0:
+        return count
+    if load(column, FILL) != 0:
+        number = max(load(column, DEFAULT_ID), int64(0))
+        if number >= load(source, TABLE_ROWS):
+            return int64(TROUBLE)
+        if load(column, DEFAULT_ID) >= 0:
+            address = load(source, TABLE) + number * load(source, ROW_BYTES)
+            return _insert(batch, count, empty, address)
+    if count + empty == batch.count and load(source, ZEROS) != 0:
+        return _insert(batch, count, empty, load(source, ZEROS))
+    return count
+
+
+@jit
+def _insert(batch: Batch, count: int, empty: int, address: int) -> int:
+    """Gives each row without entries one that lies at an address; moves the others behind it."""
+    weighted = load(batch.column, WEIGHTED) != 0
+    is_double = load(batch.source, TABLE_KIND) == FLOAT64
+    source, target = count, count + empty
+    for row in range(batch.count - 1, -1, -1):
+        n = load(batch.starts, row + 1) - load(batch.starts, row)
+        store(batch.starts, row + 1, target)
+        if n == 0:
+            target -= 1
+            store(batch.addresses, target, address)
+            if weighted:
+                _put_weight(batch, target, as_float(load(batch.column, DEFAULT_WEIGHT)))
+        for _ in range(n):
+            source -= 1
+            target -= 1
+            store(batch.addresses, target, load(batch.addresses, source))
+            if weighted and is_double:
+                store(batch.weights, target, load(batch.weights, source))
+            elif weighted:
+                moved = load_as(batch.weights, source, np.float32)
+                store_as(batch.weights, target, moved, np.float32)
+    return count + empty

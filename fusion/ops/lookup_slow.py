@@ -1,0 +1,135 @@
+"""Columns of an inference op that need a second look: unsorted ones, and those with an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusion.cpu_ops import column_words as words
+from fusion.cpu_ops import pieces
+from fusion.cpu_ops.columns import element_range, id_at, integer_at, is_ignored
+from fusion.ops import lookup_tasks as tasks
+from fusion.ops.lookup_source import body, column_at, release, take_source
+from fusion.ops.lookup_state import ITEM
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.memory import load, stack_words
+from fusion.runtime.native import (
+    INTERNAL,
+    INVALID_ARGUMENT,
+    RESOURCE_EXHAUSTED,
+    fail,
+    failed,
+    status_of,
+)
+
+
+@jit
+def _is_by_row(column: int) -> bool:
+    """Whether each element has the number of its row."""
+    form = load(column, words.FORM)
+    return form == words.INDICES or form == words.ROW_IDS
+
+
+@jit
+def _check_splits(frame: int, place: int, column: int, source: int) -> None:
+    rows, kind = load(source, words.ROWS), load(column, words.ROWS_KIND)
+    total, last = load(source, words.ID_COUNT), int64(0)
+    batch = load(source, words.BATCH)
+    for row in range(batch + 1):
+        split = integer_at(rows, row, kind)
+        if split < last or split > total or (row == 0 and split != 0):
+            text = "column %lld: row split %lld is %lld, after %lld, for %lld ids"
+            fail(frame, INVALID_ARGUMENT, text, place, int64(row), split, last, total)
+            return
+        last = split
+    if last != total:
+        text = "column %lld: the last row split is %lld, but there are %lld ids"
+        fail(frame, INVALID_ARGUMENT, text, place, last, total)
+
+
+@jit
+def _check_elements(frame: int, place: int, batch: Any) -> None:
+    """Says which element is out of bounds, or in the wrong order, if one is."""
+    column, source = batch.column, batch.source
+    by_row, sorted_rows = _is_by_row(column), load(column, words.ROW_COUNT) != 0
+    width, before = max(load(source, words.ID_COLUMNS), int64(1)), int64(0)
+    rows, kind = load(source, words.ROWS), load(column, words.ROWS_KIND)
+    for k in range(load(source, words.ID_COUNT)):
+        if by_row:
+            row = integer_at(rows, k * load(source, words.ROW_STEP), kind)
+            if sorted_rows and row < before:
+                text = "column %lld: row %lld of entry %lld is less than %lld before it"
+                fail(frame, INVALID_ARGUMENT, text, place, row, int64(k), before)
+                return
+            before = max(before, row)
+        if is_ignored(column, source, k):
+            continue
+        number = id_at(column, source, k, k % width if not by_row else int64(0))
+        if tasks.is_dropped(batch, number, k):
+            continue
+        if by_row and (row < 0 or row >= batch.count):
+            text = "column %lld: row %lld of entry %lld is not in [0, %lld), the rows"
+            fail(frame, INVALID_ARGUMENT, text, place, row, int64(k), batch.count)
+            return
+        if number < 0 or number >= load(source, words.TABLE_ROWS):
+            text = "column %lld: indices[%lld] = %lld is not in [0, %lld), the rows of the table"
+            table_rows = load(source, words.TABLE_ROWS)
+            fail(frame, INVALID_ARGUMENT, text, place, int64(k), number, table_rows)
+            return
+
+
+@jit
+def _explain(frame: int, place: int, batch: Any) -> None:
+    """Says what is wrong with a column that cannot be computed."""
+    column, source = batch.column, batch.source
+    if load(column, words.FORM) == words.ROW_SPLITS:
+        _check_splits(frame, place, column, source)
+    if not failed(frame):
+        _check_elements(frame, place, batch)
+    if failed(frame):
+        return
+    number = max(load(column, words.DEFAULT_ID), int64(0))
+    if load(column, words.FILL) != 0 and number >= load(source, words.TABLE_ROWS):
+        text = "column %lld: the id %lld of empty rows is not in [0, %lld), the rows of the table"
+        fail(frame, INVALID_ARGUMENT, text, place, number, load(source, words.TABLE_ROWS))
+        return
+    fail(frame, INTERNAL, "column %lld cannot be computed; was it changed meanwhile?", place)
+
+
+@jit
+def _finish(frame: int, job: int, place: int, source: int, room: int) -> None:
+    state, rows = load(job, tasks.STATE), load(job, tasks.BATCH)
+    column = column_at(state, place)
+    if not take_source(frame, load(job, tasks.CTX), state, place, source, status_of(frame)):
+        return
+    if load(source, words.BATCH) != rows:
+        text = "column %lld has %lld rows, but others have %lld"
+        fail(frame, INVALID_ARGUMENT, text, place, load(source, words.BATCH), rows)
+        return
+    if not tasks.make_room(room, load(source, words.ID_COUNT) + rows, rows + 1):
+        fail(frame, RESOURCE_EXHAUSTED, "column %lld: no memory for %lld rows", place, rows)
+        return
+    batch = tasks.batch_in(room, column, source, int64(0), rows)
+    if load(column, words.FORM) == words.COPY:
+        count = tasks.copy_rows(batch)
+    else:
+        start, end = element_range(column, source, int64(0), rows)
+        count = tasks.list_entries(batch, start, end) if end >= start else int64(-1)
+        if count < 0 and _is_by_row(column) and load(column, words.ROW_COUNT) == 0:
+            count = tasks.list_unsorted(batch, tasks.order_in(room))
+    if count < 0:
+        _explain(frame, place, batch)
+        return
+    out = load(job, tasks.OUT) + load(load(job, tasks.OFFSETS), place) * body(state, ITEM)
+    arguments = stack_words(pieces.ARGUMENT_WORDS)
+    norms = tasks.norms_in(room)
+    tasks.combine(batch, count, norms, out, load(job, tasks.OUT_BYTES), arguments)
+
+
+@jit
+def finish_column(frame: int, job: int, place: int, source: int) -> None:
+    """Does a whole column, in any order of its entries, or says what is wrong with it."""
+    room = stack_words(tasks.ROOM_WORDS)
+    tasks.open_room(room)
+    _finish(frame, job, place, source, room)
+    tasks.free_room(room)
+    release(source)

@@ -1,0 +1,205 @@
+"""The tasks of an inference op's call, and how threads share them; see `lookup_kernel`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+
+from fusion.cpu_ops import column_words as words
+from fusion.cpu_ops import pieces
+from fusion.cpu_ops.columns import Batch, element_range, entry_lister, weight_reader
+from fusion.cpu_ops.half import widener
+from fusion.ops.lookup_source import column_at, release, take_source
+from fusion.ops.lookup_state import BODY, ITEM
+from fusion.runtime.atomic import atomic_add, atomic_store
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.memory import call_at, load, stack_words, store
+from fusion.runtime.native import c_function, tf_delete_status, tf_new_status
+from fusion.runtime.workers import JOB_WORDS, next_task
+
+#: What the tasks of a call share, by word behind those of every job: the op's context, state and
+#: number of rows; the address of the result and the bytes of a row of it; rows in a block; columns;
+#: where each column starts in a row, in elements, int64; marks of columns, int64, and how many are
+#: set; the number of the next thread.
+(
+    CTX,
+    STATE,
+    BATCH,
+    OUT,
+    OUT_BYTES,
+    BLOCK,
+    COLUMN_COUNT,
+    OFFSETS,
+    MARKS,
+    MARKED,
+) = range(JOB_WORDS, JOB_WORDS + 10)
+CALL_WORDS = JOB_WORDS + 10
+
+#: Room for entries that a thread starts with.
+_FIRST_ROOM = 4096
+
+_malloc = c_function("malloc", types.int64, types.int64)
+_free = c_function("free", types.void, types.int64)
+
+list_entries, list_unsorted, is_dropped = entry_lister(
+    weight_reader(widener("float16"), widener("bfloat16"))
+)
+
+#: A thread's memory, by word: its address, and for how many entries and rows it has room.
+_MEMORY, _ROOM, _ROWS = range(3)
+ROOM_WORDS = 3
+
+
+@jit
+def open_room(room: int) -> None:
+    """Begins with no memory."""
+    store(room, _MEMORY, 0)
+
+
+@jit
+def make_room(room: int, entries: int, rows: int) -> bool:
+    """Makes room for the entries of rows, and for their order; returns whether there is any."""
+    if load(room, _MEMORY) != 0 and entries <= load(room, _ROOM) and rows <= load(room, _ROWS):
+        return True
+    free_room(room)
+    entries, rows = max(entries, int64(_FIRST_ROOM)), max(rows, int64(_FIRST_ROOM))
+    size = 8 * (4 * (entries + pieces.AHEAD) + rows + 2)
+    store(room, _MEMORY, _malloc(size))
+    store(room, _ROOM, entries)
+    store(room, _ROWS, rows)
+    return load(room, _MEMORY) != 0
+
+
+@jit
+def free_room(room: int) -> None:
+    """Gives the memory back."""
+    if load(room, _MEMORY) != 0:
+        _free(load(room, _MEMORY))
+        store(room, _MEMORY, 0)
+
+
+@jit
+def _part(room: int, which: int) -> int:
+    """The address of a part of the memory: one word for each entry."""
+    return load(room, _MEMORY) + 8 * which * (load(room, _ROOM) + pieces.AHEAD)
+
+
+@jit
+def batch_in(room: int, column: int, source: int, first: int, count: int) -> Any:
+    """The rows [first, first + count) of a column, to be listed in a thread's memory."""
+    return Batch(column, source, first, count, _part(room, 0), _part(room, 4), _part(room, 1))
+
+
+@jit
+def order_in(room: int) -> int:
+    """Room for the order of entries."""
+    return _part(room, 2)
+
+
+@jit
+def norms_in(room: int) -> int:
+    """Room for the norms of rows."""
+    return _part(room, 3)
+
+
+@jit
+def _has_one_each(batch: Any, count: int) -> bool:
+    """Whether every row has one entry."""
+    if count != batch.count:
+        return False
+    different = int64(0)
+    for row in range(batch.count):
+        different |= load(batch.starts, row) ^ row
+    return different == 0
+
+
+@jit
+def combine(batch: Any, count: int, norms: int, out: int, out_bytes: int, arguments: int) -> None:
+    """Combines listed entries into rows of the result."""
+    column, source = batch.column, batch.source
+    dim = load(source, words.TABLE_DIM)
+    store(arguments, pieces.BAGS, batch.count)
+    store(arguments, pieces.ADDRESSES, batch.addresses)
+    store(arguments, pieces.STARTS, batch.starts)
+    store(arguments, pieces.OUT, out)
+    store(arguments, pieces.OUT_BYTES, out_bytes)
+    store(arguments, pieces.DIM, dim)
+    store(arguments, pieces.COMBINER, load(column, words.COMBINER))
+    store(arguments, pieces.WEIGHTS, batch.weights)
+    store(arguments, pieces.NORMS, norms)
+    store(arguments, pieces.LIMIT, load(column, words.MAX_NORM))
+    store(arguments, pieces.NO_NAN, load(column, words.NO_NAN))
+    store(arguments, pieces.SINGLE, int64(1) if _has_one_each(batch, count) else int64(0))
+    for k in range(pieces.AHEAD):
+        store(batch.addresses, count + k, load(source, words.TABLE))
+    first = int64(0)
+    piece = load(column, words.PIECE)
+    while piece > 0 and dim - first > piece:
+        store(arguments, pieces.FIRST, first)
+        store(arguments, pieces.END, first + piece)
+        call_at(load(column, words.WHOLE), arguments)
+        first += piece
+    if first < dim:
+        store(arguments, pieces.FIRST, first)
+        store(arguments, pieces.END, dim)
+        call_at(load(column, words.REST), arguments)
+
+
+@jit
+def copy_rows(batch: Any) -> int:
+    """Lists the rows of a matrix themselves."""
+    address = load(batch.source, words.TABLE)
+    step = load(batch.source, words.ROW_BYTES)
+    for row in range(batch.count):
+        store(batch.addresses, row, address + (batch.first + row) * step)
+        store(batch.starts, row, row)
+    store(batch.starts, batch.count, batch.count)
+    return batch.count
+
+
+@jit
+def _do_task(job: int, task: int, source: int, room: int, arguments: int, status: int) -> bool:
+    """Does a task; returns False, having done anything or nothing, if it is not as it should be."""
+    columns, state = load(job, COLUMN_COUNT), load(job, STATE)
+    place, first = task % columns, (task // columns) * load(job, BLOCK)
+    column = column_at(state, place)
+    if not take_source(int64(0), load(job, CTX), state, place, source, status):
+        return False
+    if load(source, words.BATCH) != load(job, BATCH):
+        return False
+    count = min(load(job, BLOCK), load(job, BATCH) - first)
+    is_copy = load(column, words.FORM) == words.COPY
+    start, end = first, first + count
+    if not is_copy:
+        start, end = element_range(column, source, first, count)
+    if end < start or not make_room(room, end - start + count, count):
+        return False
+    batch = batch_in(room, column, source, first, count)
+    entries = copy_rows(batch) if is_copy else list_entries(batch, start, end)
+    if entries < 0:
+        return False
+    item = load(state, BODY + ITEM)
+    out = load(job, OUT) + first * load(job, OUT_BYTES) + load(load(job, OFFSETS), place) * item
+    combine(batch, entries, norms_in(room), out, load(job, OUT_BYTES), arguments)
+    return True
+
+
+@jit
+def work(job: int) -> None:
+    """Does tasks until all have been begun."""
+    source = stack_words(words.SOURCE_WORDS)
+    room = stack_words(ROOM_WORDS)
+    arguments = stack_words(pieces.ARGUMENT_WORDS)
+    open_room(room)
+    status = tf_new_status()
+    task = next_task(job)
+    while task >= 0:
+        done = _do_task(job, task, source, room, arguments, status)
+        release(source)
+        if not done:
+            atomic_store(load(job, MARKS), task % load(job, COLUMN_COUNT), int64(1))
+            atomic_add(job, MARKED, int64(1))
+        task = next_task(job)
+    free_room(room)
+    tf_delete_status(status)
