@@ -113,7 +113,7 @@ def _is_beside_its_table(view: GraphView, spec: LookupSpec) -> bool:
 
 def _place(device: str) -> str:
     """Returns what is left of a device's name without what goes without saying."""
-    task, _, kind = device.replace("/cpu:", "/device:CPU:").rpartition("/device:")
+    task, _, kind = device.replace("/cpu:", "/device:CPU:").partition("/device:")
     task = "" if task in ("/job:localhost/replica:0/task:0", "/job:localhost") else task
     return f"{task}/{'' if kind.upper() in ('CPU', 'CPU:0') else kind}"
 
