@@ -179,9 +179,18 @@ def _rewritten_function(
     rewritten.node_def.extend(nodes)
     for key, text in definition.ret.items():
         rewritten.ret[key] = edit.returned(text)
-    for key, name in definition.control_ret.items():
-        rewritten.control_ret[key] = edit.successor(name)
+    _rename_control_outputs(rewritten, edit)
     return rewritten
+
+
+def _rename_control_outputs(definition: function_pb2.FunctionDef, edit: GraphEdit) -> None:
+    """Lets control outputs stand for what nodes became; TensorFlow takes each node only once."""
+    kept: dict[str, str] = {}
+    for output in definition.signature.control_output:
+        kept.setdefault(edit.successor(definition.control_ret[output]), output)
+    definition.signature.control_output[:] = kept.values()
+    definition.control_ret.clear()
+    definition.control_ret.update({output: node for node, output in kept.items()})
 
 
 def _count_nodes(graph_def: graph_pb2.GraphDef) -> int:
