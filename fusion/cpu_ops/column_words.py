@@ -6,9 +6,9 @@ This module needs no Numba, so that a node's words can be written without it.
 from __future__ import annotations
 
 #: What a column does, by word. Floats are doubles, flags 0 or 1; `BOUNDARIES` is the place of the
-#: first of its `BOUNDARY_COUNT` boundaries among all, `OFFSET` that of its first element in a row of
-#: the result, -1 if it is not known. `REST` and `WHOLE` are the addresses of kernels: the latter, if
-#: not 0, for pieces of `PIECE` elements, while more than that are left.
+#: first of its `BOUNDARY_COUNT` boundaries among all, `OFFSET` that of its first element in a row
+#: of the result, -1 if it is not known. `REST` and `WHOLE` are the addresses of kernels: the
+#: latter, if not 0, for pieces of `PIECE` elements, while more than that are left.
 (
     FORM,
     COMBINER,

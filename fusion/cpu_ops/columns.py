@@ -1,7 +1,7 @@
 """From the ids of a column to the rows of its table: which entries count, and where they lie.
 
-What a column does, and what it is given, its *source*, are told by words, see `column_words`; both are
-addresses here.
+What a column does, and what it is given, its *source*, are told by words, see `column_words`; both
+are addresses here.
 """
 
 from __future__ import annotations
@@ -46,8 +46,11 @@ from fusion.cpu_ops.column_words import (
     WEIGHTS,
     ZEROS,
 )
+from fusion.cpu_ops.half import widener
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.memory import as_float, load, load_as, store, store_as
+
+_widen_float16, _widen_bfloat16 = widener("float16"), widener("bfloat16")
 
 #: That rows are not sorted, or that something is out of bounds.
 TROUBLE = -1
@@ -102,30 +105,22 @@ def is_ignored(column: int, source: int, index: int) -> bool:
     if load(column, USE_IGNORED) == 0:
         return False
     kind = load(column, IDS_KIND)
-    if kind == FLOAT32 or kind == FLOAT64:
+    if kind in (FLOAT32, FLOAT64):
         return _real_at(load(source, IDS), index, kind) == np.float64(load(column, IGNORED))
     return integer_at(load(source, IDS), index, kind) == load(column, IGNORED)
 
 
-def weight_reader(widen_half: Any, widen_bfloat16: Any) -> Any:
-    """A jitted function (address, index, kind) -> a weight as a double, exactly.
-
-    Args:
-      widen_half, widen_bfloat16: jitted functions from bits to float32.
-    """
-
-    @jit
-    def weight_at(address: int, index: int, kind: int) -> float:
-        if kind == FLOAT32:
-            return np.float64(load_as(address, index, np.float32))
-        if kind == FLOAT64:
-            return load_as(address, index, np.float64)
-        bits = load_as(address, index, np.uint16)
-        if kind == FLOAT16:
-            return np.float64(widen_half(bits))
-        return np.float64(widen_bfloat16(bits))
-
-    return weight_at
+@jit
+def weight_at(address: int, index: int, kind: int) -> float:
+    """A weight as a double, exactly."""
+    if kind == FLOAT32:
+        return np.float64(load_as(address, index, np.float32))
+    if kind == FLOAT64:
+        return load_as(address, index, np.float64)
+    bits = load_as(address, index, np.uint16)
+    if kind == FLOAT16:
+        return np.float64(_widen_float16(bits))
+    return np.float64(_widen_bfloat16(bits))
 
 
 class Batch(NamedTuple):
@@ -148,158 +143,164 @@ class Batch(NamedTuple):
     weights: Any
 
 
-def entry_lister(weight_at: Any) -> tuple[Any, Any, Any]:
-    """The jitted functions that list the entries of rows.
+@jit
+def is_dropped(batch: Batch, number: int, index: int) -> bool:
+    """Whether an element is no entry, for its id or its weight."""
+    column, source = batch.column, batch.source
+    if number < 0 and load(column, PRUNE) != 0:
+        return True
+    if load(column, WEIGHTED) == 0 or load(column, PRUNE_WEIGHTS) == 0:
+        return False
+    # A NaN weight is not > 0: it is dropped, as stock TensorFlow does.
+    return not weight_at(load(source, WEIGHTS), index, load(source, TABLE_KIND)) > 0
 
-    `list_entries(batch, first, end)` expects rows in order, and their elements in a range, see
-    `element_range`. `list_unsorted(batch, order)` takes elements in any order, for all rows; it needs
-    room for their order, int64 [nnz], and for one more start. Both return the number of entries, at
-    most one for each element and row, or TROUBLE: unsorted rows, or something out of bounds.
-    `is_dropped(batch, id, index)` tells whether an element is no entry.
 
-    Args:
-      weight_at: see `weight_reader`.
-    """
+@jit
+def _put(batch: Batch, count: int, number: int, index: int) -> int:
+    """Adds an entry that counts; returns the new count, or TROUBLE for a bad id."""
+    column, source = batch.column, batch.source
+    if is_dropped(batch, number, index):
+        return count
+    if number < 0 or number >= load(source, TABLE_ROWS):
+        return int64(TROUBLE)
+    address = load(source, TABLE) + number * load(source, ROW_BYTES)
+    store(batch.addresses, count, address)
+    if load(column, WEIGHTED) != 0:
+        kind = load(source, TABLE_KIND)
+        _put_weight(batch, count, weight_at(load(source, WEIGHTS), index, kind))
+    return count + 1
 
-    @jit
-    def is_dropped(batch: Batch, number: int, index: int) -> bool:
-        column, source = batch.column, batch.source
-        if number < 0 and load(column, PRUNE) != 0:
-            return True
-        if load(column, WEIGHTED) == 0 or load(column, PRUNE_WEIGHTS) == 0:
-            return False
-        # A NaN weight is not > 0: it is dropped, as stock TensorFlow does.
-        return not weight_at(load(source, WEIGHTS), index, load(source, TABLE_KIND)) > 0
 
-    @jit
-    def put(batch: Batch, count: int, number: int, index: int) -> int:
-        """Adds an entry that counts; returns the new count, or TROUBLE for a bad id."""
-        column, source = batch.column, batch.source
-        if is_dropped(batch, number, index):
-            return count
-        if number < 0 or number >= load(source, TABLE_ROWS):
-            return int64(TROUBLE)
-        address = load(source, TABLE) + number * load(source, ROW_BYTES)
-        store(batch.addresses, count, address)
-        if load(column, WEIGHTED) != 0:
-            kind = load(source, TABLE_KIND)
-            _put_weight(batch, count, weight_at(load(source, WEIGHTS), index, kind))
-        return count + 1
-
-    @jit
-    def list_sorted(batch: Batch, first: int, end: int) -> int:
-        column, source = batch.column, batch.source
-        rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
-        for row in range(batch.count + 1):
-            store(batch.starts, row, 0)
-        before, count = int64(0), int64(0)
-        plain = load(column, WEIGHTED) == 0 and load(column, BUCKETS) == 0
-        if plain and kind == INT64 and load(column, IDS_KIND) == INT64:
-            table, ids = load(source, TABLE), load(source, IDS)
-            table_rows, row_bytes = load(source, TABLE_ROWS), load(source, ROW_BYTES)
-            dropped = int64(0) if load(column, PRUNE) != 0 else int64(np.iinfo(np.int64).min)
-            for k in range(first, end):
-                row, number = load(rows, k * step) - batch.first, load(ids, k)
-                if row < before or row >= batch.count:
-                    return int64(TROUBLE)
-                before = row
-                if number < 0 or number >= table_rows:
-                    if number >= dropped:
-                        return int64(TROUBLE)
-                    continue
-                store(batch.addresses, count, table + number * row_bytes)
-                count += 1
-                store(batch.starts, row + 1, count)
-            return count
+@jit
+def _list_sorted(batch: Batch, first: int, end: int) -> int:
+    column, source = batch.column, batch.source
+    rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
+    for row in range(batch.count + 1):
+        store(batch.starts, row, 0)
+    before, count = int64(0), int64(0)
+    plain = load(column, WEIGHTED) == 0 and load(column, BUCKETS) == 0
+    if plain and kind == INT64 and load(column, IDS_KIND) == INT64:
+        table, ids = load(source, TABLE), load(source, IDS)
+        table_rows, row_bytes = load(source, TABLE_ROWS), load(source, ROW_BYTES)
+        dropped = int64(0) if load(column, PRUNE) != 0 else int64(np.iinfo(np.int64).min)
         for k in range(first, end):
-            row = integer_at(rows, k * step, kind) - batch.first
+            row, number = load(rows, k * step) - batch.first, load(ids, k)
             if row < before or row >= batch.count:
                 return int64(TROUBLE)
             before = row
-            count = put(batch, count, id_at(column, source, k, 0), k)
-            if count < 0:
-                return int64(TROUBLE)
+            if number < 0 or number >= table_rows:
+                if number >= dropped:
+                    return int64(TROUBLE)
+                continue
+            store(batch.addresses, count, table + number * row_bytes)
+            count += 1
             store(batch.starts, row + 1, count)
         return count
+    for k in range(first, end):
+        row = integer_at(rows, k * step, kind) - batch.first
+        if row < before or row >= batch.count:
+            return int64(TROUBLE)
+        before = row
+        count = _put(batch, count, id_at(column, source, k, 0), k)
+        if count < 0:
+            return int64(TROUBLE)
+        store(batch.starts, row + 1, count)
+    return count
 
-    @jit
-    def list_splits(batch: Batch) -> int:
-        column, source = batch.column, batch.source
-        rows, kind = load(source, ROWS), load(column, ROWS_KIND)
-        count, end = int64(0), integer_at(rows, batch.first, kind)
-        store(batch.starts, 0, 0)
-        for row in range(batch.count):
-            start, end = end, integer_at(rows, batch.first + row + 1, kind)
-            if start < 0 or start > end or end > load(source, ID_COUNT):
+
+@jit
+def _list_splits(batch: Batch) -> int:
+    column, source = batch.column, batch.source
+    rows, kind = load(source, ROWS), load(column, ROWS_KIND)
+    count, end = int64(0), integer_at(rows, batch.first, kind)
+    store(batch.starts, 0, 0)
+    for row in range(batch.count):
+        start, end = end, integer_at(rows, batch.first + row + 1, kind)
+        if start < 0 or start > end or end > load(source, ID_COUNT):
+            return int64(TROUBLE)
+        for k in range(start, end):
+            count = _put(batch, count, id_at(column, source, k, 0), k)
+            if count < 0:
                 return int64(TROUBLE)
-            for k in range(start, end):
-                count = put(batch, count, id_at(column, source, k, 0), k)
+        store(batch.starts, row + 1, count)
+    return count
+
+
+@jit
+def _list_dense(batch: Batch) -> int:
+    column, source = batch.column, batch.source
+    width, count = load(source, ID_COLUMNS), int64(0)
+    store(batch.starts, 0, 0)
+    for row in range(batch.count):
+        for place in range(width):
+            k = (batch.first + row) * width + place
+            if not is_ignored(column, source, k):
+                count = _put(batch, count, id_at(column, source, k, place), k)
                 if count < 0:
                     return int64(TROUBLE)
-            store(batch.starts, row + 1, count)
-        return count
+        store(batch.starts, row + 1, count)
+    return count
 
-    @jit
-    def list_dense(batch: Batch) -> int:
-        column, source = batch.column, batch.source
-        width, count = load(source, ID_COLUMNS), int64(0)
-        store(batch.starts, 0, 0)
-        for row in range(batch.count):
-            for place in range(width):
-                k = (batch.first + row) * width + place
-                if not is_ignored(column, source, k):
-                    count = put(batch, count, id_at(column, source, k, place), k)
-                    if count < 0:
-                        return int64(TROUBLE)
-            store(batch.starts, row + 1, count)
-        return count
 
-    @jit
-    def list_entries(batch: Batch, first: int, end: int) -> int:
-        form = load(batch.column, FORM)
-        if form == DENSE:
-            count = list_dense(batch)
-        elif form == ROW_SPLITS:
-            count = list_splits(batch)
-        else:
-            count = list_sorted(batch, first, end)
-        return _filled(batch, count) if count >= 0 else count
+@jit
+def list_entries(batch: Batch, first: int, end: int) -> int:
+    """Lists the entries of rows that are in order.
 
-    @jit
-    def list_unsorted(batch: Batch, order: int) -> int:
-        column, source, starts = batch.column, batch.source, batch.starts
-        rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
-        for row in range(batch.count + 2):
-            store(starts, row, 0)
-        for turn in range(2):
-            for k in range(load(source, ID_COUNT)):
-                if is_dropped(batch, id_at(column, source, k, 0), k):
-                    continue
-                row = integer_at(rows, k * step, kind)
-                if row < 0 or row >= batch.count:
-                    return int64(TROUBLE)
-                # Counted one further on, so that in the end each row's start stands in its place.
-                slot = row + 2 - turn
-                if turn == 1:
-                    store(order, load(starts, slot), k)
-                store(starts, slot, load(starts, slot) + 1)
-            if turn == 0:
-                for row in range(batch.count):
-                    store(starts, row + 2, load(starts, row + 2) + load(starts, row + 1))
-        count = int64(0)
-        for place in range(load(starts, batch.count)):
-            k = load(order, place)
-            count = put(batch, count, id_at(column, source, k, 0), k)
-            if count < 0:
-                return count
-        return _filled(batch, count)
+    Args:
+      first, end: the elements of the rows, see `element_range`.
 
-    return list_entries, list_unsorted, is_dropped
+    Returns:
+      The number of entries, at most one for each element and row, or TROUBLE: rows are not in
+      order, or something is out of bounds.
+    """
+    form = load(batch.column, FORM)
+    if form == DENSE:
+        count = _list_dense(batch)
+    elif form == ROW_SPLITS:
+        count = _list_splits(batch)
+    else:
+        count = _list_sorted(batch, first, end)
+    return _filled(batch, count) if count >= 0 else count
+
+
+@jit
+def list_unsorted(batch: Batch, order: int) -> int:
+    """Lists the entries of all rows of a column, in any order, as `list_entries` does.
+
+    Args:
+      order: scratch, int64 [nnz]. There must be room for one more start.
+    """
+    column, source, starts = batch.column, batch.source, batch.starts
+    rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
+    for row in range(batch.count + 2):
+        store(starts, row, 0)
+    for turn in range(2):
+        for k in range(load(source, ID_COUNT)):
+            if is_dropped(batch, id_at(column, source, k, 0), k):
+                continue
+            row = integer_at(rows, k * step, kind)
+            if row < 0 or row >= batch.count:
+                return int64(TROUBLE)
+            # Counted one further on, so that in the end each row's start stands in its place.
+            slot = row + 2 - turn
+            if turn == 1:
+                store(order, load(starts, slot), k)
+            store(starts, slot, load(starts, slot) + 1)
+        if turn == 0:
+            for row in range(batch.count):
+                store(starts, row + 2, load(starts, row + 2) + load(starts, row + 1))
+    count = int64(0)
+    for place in range(load(starts, batch.count)):
+        k = load(order, place)
+        count = _put(batch, count, id_at(column, source, k, 0), k)
+        if count < 0:
+            return count
+    return _filled(batch, count)
 
 
 @jit
 def element_range(column: int, source: int, first: int, count: int) -> Any:
-    """The first of the elements of some rows, and the one behind the last; (0, -1) for none such."""
+    """The first of the elements of some rows, and the one behind the last; (0, -1) if wrong."""
     form, rows, kind = load(column, FORM), load(source, ROWS), load(column, ROWS_KIND)
     total = load(source, ID_COUNT)
     if form == DENSE:

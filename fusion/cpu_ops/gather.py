@@ -40,14 +40,15 @@ from fusion.runtime.memory import as_float, load, load_as, store_as
 #: Above this many rows stock TensorFlow divides by the count instead of multiplying by 1/count.
 _MULTIPLIED = 9
 
-#: Rows of at least so many bytes are asked for so many entries ahead.
+#: Where bags have one entry each, asking for rows ahead pays off from so many bytes of a row on.
+#: The processor looks ahead by itself as long as it need not guess how many entries a bag has.
 _PREFETCHED_BYTES = 256
 
 
 def piece_kernel(
     stored: str, lanes: int, count: int, weighted: bool, clipped: bool
 ) -> Callable[[int], None]:
-    """A function `(arguments)` that combines a piece of rows of dtype `stored`, see the words above.
+    """A function `(arguments)` that combines a piece of rows of dtype `stored`, see `pieces`.
 
     Args:
       lanes, count: the piece.
@@ -107,7 +108,9 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool, clipped: bool) 
     """A jitted function (arguments, offset in bytes, offset of the last vector)."""
     ops, dtype = piece_ops(stored, lanes, count), _compute(stored)
     store, zero = ops.store, ops.zero
-    row = _row(ops, dtype, clipped, lanes * count * ITEM_BYTES[stored])
+    row = _row(ops, dtype, clipped, AHEAD)
+    is_long = lanes * count * ITEM_BYTES[stored] >= _PREFETCHED_BYTES
+    only_row = _row(ops, dtype, clipped, AHEAD if is_long else 0)
     bag = _weighted_bag(ops, row, dtype) if weighted else _bag(ops, row, dtype)
     alone = not weighted and not clipped
 
@@ -117,7 +120,7 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool, clipped: bool) 
         starts, addresses = load(args, STARTS), load(args, ADDRESSES)
         if alone and load(args, SINGLE) != 0:
             for b in range(load(args, BAGS)):
-                store(out, last, row(args, addresses, b, offset, last))
+                store(out, last, only_row(args, addresses, b, offset, last))
                 out += step
             return
         for b in range(load(args, BAGS)):
@@ -132,9 +135,8 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool, clipped: bool) 
     return kernel
 
 
-def _row(ops: PieceOps, dtype: type, clipped: bool, size: int) -> Any:
+def _row(ops: PieceOps, dtype: type, clipped: bool, ahead: int) -> Any:
     """A jitted function (arguments, addresses, entry, offset, last) -> the entry's piece."""
-    ahead = AHEAD if size >= _PREFETCHED_BYTES else 0
     load_piece, prefetch, times, over = ops.load, ops.prefetch, ops.times, ops.over
 
     if clipped:

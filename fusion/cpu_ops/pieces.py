@@ -10,8 +10,8 @@ from functools import cache
 import llvmlite.binding as llvm
 
 #: What a kernel is told, by word: the number of bags; the address of each entry's row, int64; where
-#: each bag's entries start, int64 [bags + 1]; where the first result goes, and the bytes from one to
-#: the next; D; the combiner; weights of the entries; room for the norm of each entry's row; the
+#: each bag's entries start, int64 [bags + 1]; where the first result goes, and the bytes from one
+#: to the next; D; the combiner; weights of the entries; room for the norm of each entry's row; the
 #: limit of norms, a double; whether weights that add up to 0 give 0 instead of NaN or inf; whether
 #: each bag has one entry; the first element of the piece, and the one behind its last. Weights and
 #: norms are of the compute dtype. Behind the addresses there is room for `AHEAD` more.
@@ -33,7 +33,8 @@ import llvmlite.binding as llvm
 ) = range(14)
 ARGUMENT_WORDS = 14
 
-AHEAD = 8
+#: Rows are asked for so many entries ahead.
+AHEAD = 16
 
 #: Bytes of an element of each dtype.
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}

@@ -1,9 +1,9 @@
 """Vectors of compile-time length in compiled code: a row, or a piece of one, in registers.
 
-A *piece* is `count` vectors of `lanes` elements. It stands for any number of elements in
-(lanes * (count - 1), lanes * count], because the last vector may overlap the one before it: it is
-loaded, computed and stored at an offset that is known only at run time, and what two vectors have in
-common gets the same value twice. So there are no masks, no scalar tails and few kernels.
+A *piece* is `count` vectors of `lanes` elements. It stands for any number of elements in (lanes *
+(count - 1), lanes * count], because the last vector may overlap the one before it: it is loaded,
+computed and stored at an offset that is known only at run time, and what two vectors have in common
+gets the same value twice. So there are no masks, no scalar tails and few kernels.
 
 Elements are stored as float32, float64, or as the bits of a half type, and computed in float32 or
 float64. Addresses are 64-bit integers.
@@ -73,87 +73,121 @@ class PieceOps(NamedTuple):
 @cache
 def piece_ops(stored: str, lanes: int, count: int) -> PieceOps:
     """The intrinsics for pieces of `count` vectors of `lanes` elements stored as dtype `stored`."""
-    element, compute = _COMPUTE[stored]
-    kind = PieceType(element, lanes, count)
-    vector = ir.VectorType(compute, lanes)
-    size = _BYTES[stored]
+    make = _Maker(stored, lanes, count)
+    return PieceOps(
+        load=make.load(),
+        store=make.store(),
+        zero=make.zero(),
+        add=make.add(),
+        times=make.by_number("fmul"),
+        over=make.by_number("fdiv"),
+        prefetch=make.prefetch(),
+    )
 
-    def place(builder: Any, address: Any, last: Any, index: int) -> Any:
-        """The address of one of the vectors."""
-        if index < count - 1 or count == 1:
-            return builder.add(address, ir.Constant(_WORD, index * lanes * size))
-        return builder.add(address, builder.mul(last, ir.Constant(_WORD, size)))
 
-    def combined(build: Callable[[Any, Any, Any], Any], vectors: Any, builder: Any) -> Any:
-        result = ir.Constant(ir.ArrayType(vector, count), ir.Undefined)
-        for index in range(count):
-            result = builder.insert_value(result, build(builder, index, vectors), index)
+class _Maker:
+    """Makes the intrinsics for one kind of pieces."""
+
+    def __init__(self, stored: str, lanes: int, count: int) -> None:
+        self.stored, self.lanes, self.count = stored, lanes, count
+        self.element, compute = _COMPUTE[stored]
+        self.kind = PieceType(self.element, lanes, count)
+        self.vector = ir.VectorType(compute, lanes)
+        self.array = ir.ArrayType(self.vector, count)
+        self.size = _BYTES[stored]
+
+    def place(self, builder: Any, address: Any, last: Any, index: int) -> Any:
+        """The address of one of the vectors; the last may overlap the one before it."""
+        if index < self.count - 1 or self.count == 1:
+            return builder.add(address, ir.Constant(_WORD, index * self.lanes * self.size))
+        return builder.add(address, builder.mul(last, ir.Constant(_WORD, self.size)))
+
+    def each(self, builder: Any, one: Callable[[int], Any]) -> Any:
+        """The piece whose vectors are `one` of 0, 1, ..."""
+        result = ir.Constant(self.array, ir.Undefined)
+        for index in range(self.count):
+            result = builder.insert_value(result, one(index), index)
         return result
 
-    @intrinsic
-    def load(typingctx: Any, address: Any, last: Any) -> Any:
-        def one(builder: Any, index: int, args: Any) -> Any:
-            return _load(builder, place(builder, args[0], args[1], index), stored, vector)
+    def load(self) -> Any:
+        @intrinsic
+        def load(typingctx: Any, address: Any, last: Any) -> Any:
+            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+                def one(index: int) -> Any:
+                    place = self.place(builder, args[0], args[1], index)
+                    return _load(builder, place, self.stored, self.vector)
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return combined(one, args, builder)
+                return self.each(builder, one)
 
-        return kind(types.int64, types.int64), codegen
+            return self.kind(types.int64, types.int64), codegen
 
-    @intrinsic
-    def store(typingctx: Any, address: Any, last: Any, piece: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            for index in range(count):
-                value = builder.extract_value(args[2], index)
-                _store(builder, value, place(builder, args[0], args[1], index), stored, vector)
-            return context.get_dummy_value()
+        return load
 
-        return types.void(types.int64, types.int64, kind), codegen
+    def store(self) -> Any:
+        @intrinsic
+        def store(typingctx: Any, address: Any, last: Any, piece: Any) -> Any:
+            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+                for index in range(self.count):
+                    value = builder.extract_value(args[2], index)
+                    place = self.place(builder, args[0], args[1], index)
+                    _store(builder, value, place, self.stored, self.vector)
+                return context.get_dummy_value()
 
-    @intrinsic
-    def zero(typingctx: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return ir.Constant(ir.ArrayType(vector, count), None)
+            return types.void(types.int64, types.int64, self.kind), codegen
 
-        return kind(), codegen
+        return store
 
-    @intrinsic
-    def add(typingctx: Any, a: Any, b: Any) -> Any:
-        def one(builder: Any, index: int, args: Any) -> Any:
-            left, right = (builder.extract_value(arg, index) for arg in args)
-            return builder.fadd(left, right)
+    def zero(self) -> Any:
+        @intrinsic
+        def zero(typingctx: Any) -> Any:
+            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+                return ir.Constant(self.array, None)
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return combined(one, args, builder)
+            return self.kind(), codegen
 
-        return kind(kind, kind), codegen
+        return zero
 
-    def by_number(operation: str) -> Any:
+    def add(self) -> Any:
+        @intrinsic
+        def add(typingctx: Any, a: Any, b: Any) -> Any:
+            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+                def one(index: int) -> Any:
+                    left, right = (builder.extract_value(arg, index) for arg in args)
+                    return builder.fadd(left, right)
+
+                return self.each(builder, one)
+
+            return self.kind(self.kind, self.kind), codegen
+
+        return add
+
+    def by_number(self, operation: str) -> Any:
         @intrinsic
         def apply(typingctx: Any, a: Any, number: Any) -> Any:
             def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-                everywhere = _splat(builder, args[1], vector)
+                everywhere = _splat(builder, args[1], self.vector)
 
-                def one(builder: Any, index: int, args: Any) -> Any:
+                def one(index: int) -> Any:
                     value = builder.extract_value(args[0], index)
                     return getattr(builder, operation)(value, everywhere)
 
-                return combined(one, args, builder)
+                return self.each(builder, one)
 
-            return kind(kind, element), codegen
+            return self.kind(self.kind, self.element), codegen
 
         return apply
 
-    @intrinsic
-    def prefetch(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            for offset in range(0, lanes * count * size, _LINE):
-                _prefetch(builder, builder.add(args[0], ir.Constant(_WORD, offset)))
-            return context.get_dummy_value()
+    def prefetch(self) -> Any:
+        @intrinsic
+        def prefetch(typingctx: Any, address: Any) -> Any:
+            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+                for offset in range(0, self.lanes * self.count * self.size, _LINE):
+                    _prefetch(builder, builder.add(args[0], ir.Constant(_WORD, offset)))
+                return context.get_dummy_value()
 
-        return types.void(types.int64), codegen
+            return types.void(types.int64), codegen
 
-    return PieceOps(load, store, zero, add, by_number("fmul"), by_number("fdiv"), prefetch)
+        return prefetch
 
 
 def _splat(builder: Any, number: Any, vector: Any) -> Any:

@@ -6,7 +6,9 @@ matrix, so that no op is needed to join them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from fusion.ops.combine import COMBINER_ATTR, MAX_NORM_ATTR, NO_NAN_ATTR
 from fusion.ops.common import (
@@ -19,9 +21,17 @@ from fusion.ops.common import (
 )
 from fusion.ops.listing import BUCKET_ATTRS, DEFAULT_WEIGHT_ATTR, PRUNE_WEIGHTS_ATTR
 from fusion.ops.lookup_grad import grouped_gradient, single_gradient
-from fusion.ops.lookup_kernel import lookup_kernel
 from fusion.ops.lookup_state import grouped_state, single_state
 from fusion.runtime.spec import Arg, Attr, OpSpec
+
+
+def lookup_kernel(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
+    """What both ops do, and what threads that help with it do."""
+    from fusion.ops.lookup_kernel import lookup
+    from fusion.ops.lookup_tasks import work
+
+    return lookup, work
+
 
 #: How ids are given. A group has `copy` too, a matrix that is no lookup.
 FORMS = ("indices", "row_ids", "row_splits", "dense")
@@ -76,8 +86,8 @@ _BOUNDARIES = Attr(
 )
 _DOC = (
     "`form` says how ids are given:\n"
-    "- indices: ids [nnz], entry_rows int64 [nnz, 2] with the row of each in column 0, dense_shape\n"
-    "  [k >= 1] with the rows B first;\n"
+    "- indices: ids [nnz], entry_rows int64 [nnz, 2] with the row of each in column 0, and\n"
+    "  dense_shape [k >= 1] with the rows B first;\n"
     "- row_ids: ids [nnz], entry_rows [nnz] the row of each, dense_shape [] or [k >= 1];\n"
     "- row_splits: ids [nnz], entry_rows [B + 1] where each row starts, and nnz;\n"
     "- dense: ids [B, L].\n"

@@ -1,18 +1,26 @@
 """The kernel of both inference ops.
 
-The rows of the batch are cut into blocks. A task is a column of a block; tasks are taken in the order
-of the blocks, so that what is written lies together. Any thread may take a task: it lists the entries
-(`columns`) and combines their rows right into the result (`gather`). A task that meets anything
-unusual, unsorted rows or an error, only marks its column. Those are done once more in the end, by the
-kernel's own thread, which sorts, or says what is wrong.
+The rows of the batch are cut into blocks. A task is a column of a block; tasks are taken in the
+order of the blocks, so that what is written lies together. Any thread may take a task: it lists the
+entries (`columns`) and combines their rows right into the result (`gather`). A task that meets
+anything unusual, unsorted rows or an error, only marks its column. Those are done once more in the
+end, by the kernel's own thread, which sorts, or says what is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import numpy as np
 
-from fusion.runtime.spec import OpSpec
+from fusion.cpu_ops import column_words as words
+from fusion.ops import lookup_tasks as tasks
+from fusion.ops.lookup_slow import finish_column
+from fusion.ops.lookup_source import body, column_at, release, take_source
+from fusion.ops.lookup_state import COUNT, ITEM, POOL
+from fusion.runtime import workers
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.memory import load, stack_words, store
+from fusion.runtime.native import context, failed, kernel_state, output_bytes, scratch, status_of
+from fusion.runtime.threads import THREADS
 
 #: A task should have about so many elements of its column.
 _TASK_ELEMENTS = 4096
@@ -27,130 +35,108 @@ _TASK_NS, _ELEMENT_NS, _BYTES_PER_NS = 500, 3, 8
 _SAMPLED = 16
 
 
-def lookup_kernel(spec: OpSpec, types: Mapping[str, str]) -> tuple[Callable[[int], None], Any]:
-    """The kernel body of an op whose state `lookup_state` makes, and what helpers do."""
-    import numpy as np
+@jit
+def _survey(frame: int, ctx: int, state: int, source: int) -> tuple[int, int]:
+    """The rows of the batch, and a guess at the elements of all columns, by some of them."""
+    count, status = body(state, COUNT), status_of(frame)
+    step = max((count + _SAMPLED - 1) // _SAMPLED, int64(1))
+    batch, elements, looked = int64(-1), int64(0), int64(0)
+    for place in range(0, count, step):
+        sound = take_source(int64(0), ctx, state, place, source, status)
+        if sound:
+            batch = load(source, words.BATCH) if batch < 0 else batch
+            elements += load(source, words.ID_COUNT) + load(source, words.BATCH)
+            looked += 1
+        release(source)
+    if batch < 0:  # then the first column is not sound
+        take_source(frame, ctx, state, int64(0), source, status)
+        release(source)
+        return int64(0), int64(0)
+    return batch, elements * count // looked
 
-    from fusion.cpu_ops import column_words as words
-    from fusion.ops import lookup_tasks as tasks
-    from fusion.ops.lookup_slow import finish_column
-    from fusion.ops.lookup_source import body, column_at, release, take_source
-    from fusion.ops.lookup_state import COUNT, ITEM, POOL
-    from fusion.runtime import workers
-    from fusion.runtime.jit import int64, jit
-    from fusion.runtime.memory import load, stack_words, store
-    from fusion.runtime.native import (
-        context,
-        failed,
-        kernel_state,
-        output_bytes,
-        scratch,
-        status_of,
-    )
-    from fusion.runtime.threads import THREADS
 
-    del spec, types
-    scratch_words = np.int64
-
-    @jit
-    def survey(frame: int, ctx: int, state: int, source: int) -> tuple[int, int]:
-        """The rows of the batch, and a guess at the elements of all columns, by some of them."""
-        count, status = body(state, COUNT), status_of(frame)
-        step = max((count + _SAMPLED - 1) // _SAMPLED, int64(1))
-        batch, elements, looked = int64(-1), int64(0), int64(0)
-        for place in range(0, count, step):
-            sound = take_source(int64(0), ctx, state, place, source, status)
-            if sound:
-                batch = load(source, words.BATCH) if batch < 0 else batch
-                elements += load(source, words.ID_COUNT) + load(source, words.BATCH)
-                looked += 1
+@jit
+def _place_columns(frame: int, ctx: int, state: int, source: int, offsets: int) -> int:
+    """Finds where each column starts in a row of the result; returns the length of a row."""
+    count, total = body(state, COUNT), int64(0)
+    for place in range(count):
+        store(offsets, place, total)
+        dim = load(column_at(state, place), words.DIM)
+        if dim < 0:
+            sound = take_source(frame, ctx, state, place, source, status_of(frame))
+            dim = load(source, words.TABLE_DIM)
             release(source)
-        if batch < 0:  # then the first column is not sound
-            take_source(frame, ctx, state, int64(0), source, status)
-            release(source)
-            return int64(0), int64(0)
-        return batch, elements * count // looked
+            if not sound:
+                return int64(0)
+        total += dim
+    return total
 
-    @jit
-    def place_columns(frame: int, ctx: int, state: int, source: int, offsets: int) -> int:
-        """Finds where each column starts in a row of the result; returns the length of a row."""
-        count, total = body(state, COUNT), int64(0)
-        for place in range(count):
-            store(offsets, place, total)
-            dim = load(column_at(state, place), words.DIM)
-            if dim < 0:
-                sound = take_source(frame, ctx, state, place, source, status_of(frame))
-                dim = load(source, words.TABLE_DIM)
-                release(source)
-                if not sound:
-                    return int64(0)
-            total += dim
-        return total
 
-    @jit
-    def block_rows(state: int, batch: int, elements: int, threads: int) -> int:
-        """How many rows a task should have."""
-        count = body(state, COUNT)
-        per_row = max(elements // max(batch * count, int64(1)), int64(1))
-        rows = max(int64(_TASK_ELEMENTS) // per_row, int64(_LEAST_ROWS))
-        if threads > 1:
-            fair = (batch * count) // (threads * _TASKS_PER_THREAD) + 1
-            rows = min(rows, max(fair, int64(_LEAST_ROWS)))
-        return max(min(rows, batch), int64(1))
+@jit
+def _block_rows(state: int, batch: int, elements: int, threads: int) -> int:
+    """How many rows a task should have."""
+    count = body(state, COUNT)
+    per_row = max(elements // max(batch * count, int64(1)), int64(1))
+    rows = max(int64(_TASK_ELEMENTS) // per_row, int64(_LEAST_ROWS))
+    if threads > 1:
+        fair = (batch * count) // (threads * _TASKS_PER_THREAD) + 1
+        rows = min(rows, max(fair, int64(_LEAST_ROWS)))
+    return max(min(rows, batch), int64(1))
 
-    @jit
-    def run(frame: int, job: int, pool: int, parallel: bool) -> None:
-        if not parallel:
-            tasks.work(job)
-            return
-        workers.begin(pool)
-        slot = workers.offer(pool, job)
+
+@jit
+def _run(job: int, pool: int, parallel: bool) -> None:
+    if not parallel:
         tasks.work(job)
-        workers.withdraw(pool, slot)
-        workers.end(pool)
+        return
+    workers.begin(pool)
+    slot = workers.offer(pool, job)
+    tasks.work(job)
+    workers.withdraw(pool, slot)
+    workers.end(pool)
 
-    def lookup(frame: int) -> None:
-        ctx, state = context(frame), kernel_state(frame)
-        count, pool = body(state, COUNT), body(state, POOL)
-        source = stack_words(words.SOURCE_WORDS)
-        job = stack_words(tasks.CALL_WORDS)
-        batch, elements = survey(frame, ctx, state, source)
-        lists = scratch(frame, 2 * count, scratch_words)
-        if failed(frame):
-            return
-        offsets = lists.ctypes.data
-        marks = offsets + 8 * count
-        total = place_columns(frame, ctx, state, source, offsets)
-        if failed(frame):
-            return
-        out = output_bytes(frame, batch, total, body(state, ITEM))
-        if failed(frame):
-            return
-        row_bytes = total * body(state, ITEM)
-        cost = count * _TASK_NS + elements * (_ELEMENT_NS + row_bytes // (count * _BYTES_PER_NS))
-        parallel = pool != 0 and cost > _PARALLEL_NS
-        threads = load(pool, THREADS) + 1 if parallel else int64(1)
-        block = block_rows(state, batch, elements, threads)
-        for place in range(count):
-            store(marks, place, 0)
-        store(job, workers.KERNEL, load(state, 0))
-        store(job, workers.NEXT, 0)
-        store(job, workers.TASKS, count * max((batch + block - 1) // block, int64(1)))
-        store(job, tasks.CTX, ctx)
-        store(job, tasks.STATE, state)
-        store(job, tasks.BATCH, batch)
-        store(job, tasks.OUT, out)
-        store(job, tasks.OUT_BYTES, row_bytes)
-        store(job, tasks.BLOCK, block)
-        store(job, tasks.COLUMN_COUNT, count)
-        store(job, tasks.OFFSETS, offsets)
-        store(job, tasks.MARKS, marks)
-        store(job, tasks.MARKED, 0)
-        run(frame, job, pool, parallel)
-        if load(job, tasks.MARKED) == 0:
-            return
-        for place in range(count):
-            if load(marks, place) != 0 and not failed(frame):
-                finish_column(frame, job, place, source)
 
-    return lookup, tasks.work
+def lookup(frame: int) -> None:
+    """The kernel body."""
+    ctx, state = context(frame), kernel_state(frame)
+    count, pool = body(state, COUNT), body(state, POOL)
+    source = stack_words(words.SOURCE_WORDS)
+    job = stack_words(tasks.CALL_WORDS)
+    batch, elements = _survey(frame, ctx, state, source)
+    lists = scratch(frame, 2 * count, np.int64)
+    if failed(frame):
+        return
+    offsets = lists.ctypes.data
+    marks = offsets + 8 * count
+    total = _place_columns(frame, ctx, state, source, offsets)
+    if failed(frame):
+        return
+    out = output_bytes(frame, batch, total, body(state, ITEM))
+    if failed(frame):
+        return
+    row_bytes = total * body(state, ITEM)
+    cost = count * _TASK_NS + elements * (_ELEMENT_NS + row_bytes // (count * _BYTES_PER_NS))
+    parallel = pool != 0 and cost > _PARALLEL_NS
+    threads = load(pool, THREADS) + 1 if parallel else int64(1)
+    block = _block_rows(state, batch, elements, threads)
+    for place in range(count):
+        store(marks, place, 0)
+    store(job, workers.KERNEL, load(state, 0))
+    store(job, workers.NEXT, 0)
+    store(job, workers.TASKS, count * max((batch + block - 1) // block, int64(1)))
+    store(job, tasks.CTX, ctx)
+    store(job, tasks.STATE, state)
+    store(job, tasks.BATCH, batch)
+    store(job, tasks.OUT, out)
+    store(job, tasks.OUT_BYTES, row_bytes)
+    store(job, tasks.BLOCK, block)
+    store(job, tasks.COLUMN_COUNT, count)
+    store(job, tasks.OFFSETS, offsets)
+    store(job, tasks.MARKS, marks)
+    store(job, tasks.MARKED, 0)
+    _run(job, pool, parallel)
+    if load(job, tasks.MARKED) == 0:
+        return
+    for place in range(count):
+        if load(marks, place) != 0 and not failed(frame):
+            finish_column(frame, job, place, source)

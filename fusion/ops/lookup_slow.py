@@ -6,7 +6,15 @@ from typing import Any
 
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops import pieces
-from fusion.cpu_ops.columns import element_range, id_at, integer_at, is_ignored
+from fusion.cpu_ops.columns import (
+    element_range,
+    id_at,
+    integer_at,
+    is_dropped,
+    is_ignored,
+    list_entries,
+    list_unsorted,
+)
 from fusion.ops import lookup_tasks as tasks
 from fusion.ops.lookup_source import body, column_at, release, take_source
 from fusion.ops.lookup_state import ITEM
@@ -26,7 +34,7 @@ from fusion.runtime.native import (
 def _is_by_row(column: int) -> bool:
     """Whether each element has the number of its row."""
     form = load(column, words.FORM)
-    return form == words.INDICES or form == words.ROW_IDS
+    return form in (words.INDICES, words.ROW_IDS)
 
 
 @jit
@@ -64,7 +72,7 @@ def _check_elements(frame: int, place: int, batch: Any) -> None:
         if is_ignored(column, source, k):
             continue
         number = id_at(column, source, k, k % width if not by_row else int64(0))
-        if tasks.is_dropped(batch, number, k):
+        if is_dropped(batch, number, k):
             continue
         if by_row and (row < 0 or row >= batch.count):
             text = "column %lld: row %lld of entry %lld is not in [0, %lld), the rows"
@@ -113,9 +121,9 @@ def _finish(frame: int, job: int, place: int, source: int, room: int) -> None:
         count = tasks.copy_rows(batch)
     else:
         start, end = element_range(column, source, int64(0), rows)
-        count = tasks.list_entries(batch, start, end) if end >= start else int64(-1)
+        count = list_entries(batch, start, end) if end >= start else int64(-1)
         if count < 0 and _is_by_row(column) and load(column, words.ROW_COUNT) == 0:
-            count = tasks.list_unsorted(batch, tasks.order_in(room))
+            count = list_unsorted(batch, tasks.order_in(room))
     if count < 0:
         _explain(frame, place, batch)
         return

@@ -1,4 +1,4 @@
-"""What the kernel of the inference ops knows of a node: its attrs as words, and code for its columns."""
+"""What the kernel of the inference ops knows of a node: its attrs as words, and code for columns."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fusion.runtime.spec import OpSpec
 from fusion.runtime.threads import pool_address
 
 #: The body of a kernel's state, by word: the number of columns; bytes and kind of an element of the
-#: tables; the elements of a row of the result, or -1; the pool of threads, 0 for none; the places of
-#: the boundaries and of a row of zeros in the state, the latter 0 if there is none. Columns follow,
-#: then boundaries as doubles, then zeros.
+#: tables; the elements of a row of the result, or -1; the pool of threads, 0 for none; the places
+#: of the boundaries and of a row of zeros in the state, the latter 0 if there is none. Columns
+#: follow, then boundaries as doubles, then zeros.
 (COUNT, ITEM, KIND, TOTAL, POOL, LIMITS_AT, ZEROS_AT, COLUMNS) = range(8)
 
 #: Words before the body: the addresses of the kernel and of the op's table.
@@ -156,7 +156,7 @@ def _column_words(
 
 
 def _kernels(dtype: str, dim: int, weighted: bool, clipped: bool) -> tuple[int, int, int]:
-    """The addresses of the kernels for rows of `dim` elements, and what the second takes at once."""
+    """The addresses of kernels for rows of `dim` elements, and what the second takes at once."""
     if dim <= 0:
         return _kernel(dtype, 0, 0, weighted, clipped), 0, 0
     piece = most_elements(dtype)

@@ -8,8 +8,7 @@ from numba import types
 
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops import pieces
-from fusion.cpu_ops.columns import Batch, element_range, entry_lister, weight_reader
-from fusion.cpu_ops.half import widener
+from fusion.cpu_ops.columns import Batch, element_range, list_entries
 from fusion.ops.lookup_source import column_at, release, take_source
 from fusion.ops.lookup_state import BODY, ITEM
 from fusion.runtime.atomic import atomic_add, atomic_store
@@ -41,10 +40,6 @@ _FIRST_ROOM = 4096
 
 _malloc = c_function("malloc", types.int64, types.int64)
 _free = c_function("free", types.void, types.int64)
-
-list_entries, list_unsorted, is_dropped = entry_lister(
-    weight_reader(widener("float16"), widener("bfloat16"))
-)
 
 #: A thread's memory, by word: its address, and for how many entries and rows it has room.
 _MEMORY, _ROOM, _ROWS = range(3)

@@ -386,11 +386,11 @@ def _output(frame: int, index: int, rank: int, rows: int, columns: int, item: in
         return int64(0)
     # The element type of compiled code may be only what it sees of the output's own (uint16 of
     # half types).
-    index = np.int32(index)
+    number = np.int32(index)
     tensor = tf_allocate_output(
         load(frame, _CTX),
-        index,
-        tf_expected_output_datatype(load(frame, _CTX), index),
+        number,
+        tf_expected_output_datatype(load(frame, _CTX), number),
         dims,
         np.int32(rank),
         count * item,

@@ -1,9 +1,10 @@
 """The declarative description of an op, from which everything else about it follows.
 
-An argument's shape is a text such as `"[nnz, 2]"`: numbers are required sizes, `?` is any size,
-and a name stands for one size throughout the op, but a name in `_p` (as in `"[n_p, D_p]"`) for one
-size per place of the lists, with `sum(D_p)` their sum; `[...]` is any shape. From these texts come the shape function, the checks before a kernel
-touches memory, the checks of the Python wrapper and the documentation.
+An argument's shape is a text such as `"[nnz, 2]"`: numbers are required sizes, `?` is any size, and
+a name stands for one size throughout the op, but a name in `_p` (as in `"[n_p, D_p]"`) for one size
+per place of the lists, with `sum(D_p)` their sum; `[...]` is any shape. From these texts come the
+shape function, the checks before a kernel touches memory, the checks of the Python wrapper and the
+documentation.
 """
 
 from __future__ import annotations
@@ -175,8 +176,8 @@ class OpSpec:
     attr that they depend on, the dtypes that have kernels. `gradient` is a TensorFlow gradient
     function; without one TensorFlow raises when it is asked for.
 
-    The kernel of an op with a `custom` state, which that makes of a node's attrs, is the same for all
-    dtypes; its factory gives the arguments of `native.make_shared_entry`.
+    The kernel of an op with a `custom` state, which that makes of a node's attrs, is the same for
+    all dtypes; its factory gives the arguments of `native.make_shared_entry`.
     """
 
     name: str

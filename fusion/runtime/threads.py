@@ -1,7 +1,7 @@
 """Threads of our own that help kernels, one pool in a process; `workers` has their code.
 
-They are started when the first kernel is made that may want them. A child of a fork has none, and its
-kernels work alone.
+They are started when the first kernel is made that may want them. A child of a fork has none, and
+its kernels work alone.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ THREADS_VARIABLE = "FUSION_NUM_THREADS"
 #: More would only wait for the memory.
 _MOST_THREADS = 64
 
-#: The pool, in words: a semaphore (`sem_t` has 32 bytes), the number of threads, the number of those
-#: at work, slots for jobs.
+#: The pool, in words: a semaphore (`sem_t` has 32 bytes), the number of threads, the number of
+#: those at work, slots for jobs.
 THREADS, ACTIVE, SLOTS = 4, 5, 6
 SLOT_COUNT = 16
 _POOL_WORDS = SLOTS + 2 * SLOT_COUNT

@@ -2,14 +2,14 @@
 
 A *pool* is memory that all kernels share; its threads wait until a kernel offers a *job*. Whoever
 offers a job works on it like the others and waits only for tasks that have been begun, so that it
-depends on nobody: busy threads, or none after a fork, make it slower and nothing else. A kernel asks
-for help only while fewer threads are at work than there are processors.
+depends on nobody: busy threads, or none after a fork, make it slower and nothing else. A kernel
+asks for help only while fewer threads are at work than there are processors.
 
-Pool, in words: a semaphore, the number of threads, the number of those at work (kernels that may ask
-for help included), then slots of two words each: the address of a job, and how many threads look at
-it. Job, in words: the address of a kernel to be called with (job, 0), the number of the next task,
-the number of tasks, the number of the next helper, how many may help, the floating-point modes; the
-rest is the kernel's.
+Pool, in words: a semaphore, the number of threads, the number of those at work (kernels that may
+ask for help included), then slots of two words each: the address of a job, and how many threads
+look at it. Job, in words: the address of a kernel to be called with (job, 0), the number of the
+next task, the number of tasks, the number of the next helper, how many may help, the floating-point
+modes; the rest is the kernel's.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def offer(pool: int, job: int) -> int:
     """Offers a job to the pool's threads; returns its slot for `withdraw`, or -1: no help."""
     processors = load(pool, THREADS) + 1
     idle = processors - atomic_load(pool, ACTIVE)
-    wanted = min(min(idle, load(pool, THREADS)), load(job, TASKS) - 1)
+    wanted = min(idle, load(pool, THREADS), load(job, TASKS) - 1)
     if wanted <= 0:
         return int64(-1)
     store(job, HELPERS, 0)
@@ -95,18 +95,25 @@ def end(pool: int) -> None:
 
 
 @jit
+def _is_wanted(job: int) -> bool:
+    """Whether a job takes one more helper, which is counted then."""
+    if atomic_load(job, NEXT) >= load(job, TASKS):
+        return False
+    return atomic_add(job, HELPERS, int64(1)) < load(job, MOST_HELPERS)
+
+
+@jit
 def _help(pool: int, slot: int) -> None:
     """Works on the job in a slot, if there is one that wants help."""
     looking = SLOTS + 2 * slot + 1
     atomic_add(pool, looking, int64(1))
     # Only now: from here on the job stays, because its owner waits while anybody looks.
     job = atomic_load(pool, SLOTS + 2 * slot)
-    if job != 0 and atomic_load(job, NEXT) < load(job, TASKS):
-        if atomic_add(job, HELPERS, int64(1)) < load(job, MOST_HELPERS):
-            begin(pool)
-            set_float_modes(job + 8 * MODES)
-            call_with(load(job, KERNEL), job, int64(0))
-            end(pool)
+    if job != 0 and _is_wanted(job):
+        begin(pool)
+        set_float_modes(job + 8 * MODES)
+        call_with(load(job, KERNEL), job, int64(0))
+        end(pool)
     atomic_add(pool, looking, int64(-1))
 
 
