@@ -83,8 +83,8 @@ def _column_gradients(column: _Column, top_grad: tf.Tensor) -> tuple[Any, tf.Ten
             **_given(attrs, "use_sparse_weights", "row_count", "divide_no_nan"),
         ).emb_vectors
     of_rows, of_weights = tape.gradient(result, [rows, weights], top_grad)
-    sizes = tf.shape(column.table, out_type=unique.unique_keys.dtype)
-    of_table = tf.IndexedSlices(of_rows, unique.unique_keys, sizes)
+    # As those of a stock gather: the branches of a conditional have to agree.
+    of_table = tf.IndexedSlices(of_rows, unique.unique_keys, tf.shape(column.table))
     return of_table, of_weights if attrs["use_sparse_weights"] else None
 
 
