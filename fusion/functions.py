@@ -28,7 +28,7 @@ from tensorflow.python.util import nest
 
 from fusion.arguments import wrong_type
 from fusion.custom_gradients import rebind_gradients
-from fusion.passes.functions import called
+from fusion.passes.calls import called
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report import FusionReport
 from fusion.passes.variables import Variable, VariableSearch, named_columns
@@ -64,7 +64,7 @@ def fuse_function(concrete_function: ConcreteFunction) -> ConcreteFunction:
     with ControlStatusCtx(Status.DISABLED):
         library = _Library.of(concrete_function)
         search = VariableSearch(library.graph_def, library.captured_variables(concrete_function))
-        result = FuseLookups(shapes=search.shapes).apply(library.graph_def)
+        result = FuseLookups(variables=search.known).apply(library.graph_def)
         fused = {column.function for column in result.report.columns if column.fused}
         if not fused:
             return concrete_function
@@ -78,7 +78,7 @@ def explain_function(concrete_function: ConcreteFunction) -> FusionReport:
     """
     library = _Library.of(concrete_function)
     search = VariableSearch(library.graph_def, library.captured_variables(concrete_function))
-    report = named_columns(FuseLookups(shapes=search.shapes).explain(library.graph_def), search)
+    report = named_columns(FuseLookups(variables=search.known).explain(library.graph_def), search)
     columns = (
         replace(column, function="") if column.function == library.top else column
         for column in report.columns

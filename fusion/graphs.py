@@ -41,7 +41,7 @@ def fuse_graph(graph_def: graph_pb2.GraphDef, outputs: Iterable[str] | None = No
     preserve = final_nodes(graph_def) if outputs is None else _named(graph_def, outputs)
     with _graph_errors("fuse_graph: graph_def"):
         search = _search(graph_def)
-        result = FuseLookups(preserve=preserve, shapes=search.shapes).apply(graph_def)
+        result = FuseLookups(preserve=preserve, variables=search.known).apply(graph_def)
         return replace(result, report=named_columns(result.report, search))
 
 
@@ -49,7 +49,7 @@ def explain_graph(graph_def: graph_pb2.GraphDef) -> FusionReport:
     """Returns what `fuse_graph(graph_def)` would fuse, and why it would leave the rest."""
     with _graph_errors("explain: model"):
         search = _search(graph_def)
-        lookups = FuseLookups(preserve=final_nodes(graph_def), shapes=search.shapes)
+        lookups = FuseLookups(preserve=final_nodes(graph_def), variables=search.known)
         return named_columns(lookups.explain(graph_def), search)
 
 

@@ -12,7 +12,8 @@ import fusion
 
 lookup = tf.nn.safe_embedding_lookup_sparse
 ROWS, DIM = 20, 6
-FUSED_OP = "FusedEmbeddingSparsePostLookUpV2"
+FUSED_OP = "FusedEmbeddingLookup"
+GRADIENT_OP = "FusedEmbeddingSparsePostLookUpV2Grad"
 
 
 def sparse(seed: int = 0, rows: int = 9) -> tf.SparseTensor:

@@ -17,7 +17,7 @@ from tests.passes import stock_graphs as stock
 v1 = tf.compat.v1
 CASE = stock.Case()
 INSIDE = "embedding_lookup/embedding_lookup_sparse"
-FUSED_OP = "FusedEmbeddingSparsePostLookUpV2"
+FUSED_OP = "FusedEmbeddingLookup"
 
 
 @pytest.fixture(scope="module")

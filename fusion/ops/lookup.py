@@ -20,6 +20,7 @@ from fusion.ops.common import (
     USE_WEIGHTS_ATTR,
 )
 from fusion.ops.listing import BUCKET_ATTRS, DEFAULT_WEIGHT_ATTR, PRUNE_WEIGHTS_ATTR
+from fusion.ops.lookup_grad import grouped_gradient, single_gradient
 from fusion.ops.lookup_state import grouped_state, single_state
 from fusion.runtime.spec import Arg, Attr, OpSpec
 
@@ -120,6 +121,7 @@ SINGLE = OpSpec(
     kernels={"CPU": lookup_kernel},
     kernel_types={"T": FLOATS},
     custom=single_state,
+    gradient=single_gradient,
 )
 
 GROUPED = OpSpec(
@@ -156,4 +158,5 @@ GROUPED = OpSpec(
     kernels={"CPU": lookup_kernel},
     kernel_types={"T": FLOATS},
     custom=grouped_state,
+    gradient=grouped_gradient,
 )

@@ -1,15 +1,27 @@
-"""Which library functions a node calls, and with which of its inputs."""
+"""Which library functions a node refers to, and which it calls with which of its inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 
-from tensorflow.core.framework import graph_pb2, node_def_pb2
-
-from fusion.passes.functions import called
+from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
 
 _FUNCTION_ATTRS = ("f", "then_branch", "else_branch", "body", "branches")
 _SELECTING = frozenset(["If", "StatelessIf", "Case", "StatelessCase"])
+
+
+def called(node: node_def_pb2.NodeDef) -> Iterator[str]:
+    """Yields the op's name, which may be a function's, and every function in an attribute."""
+    yield node.op
+    for value in node.attr.values():
+        yield from _functions_in(value)
+
+
+def _functions_in(value: attr_value_pb2.AttrValue) -> Iterator[str]:
+    if value.HasField("func"):
+        yield value.func.name
+    elif value.HasField("list"):
+        yield from (func.name for func in value.list.func)
 
 
 def callees(node: node_def_pb2.NodeDef, functions: Container[str]) -> list[str]:

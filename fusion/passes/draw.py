@@ -69,8 +69,8 @@ def draw_column(before: GraphView, after: GraphView, column: ColumnReport) -> by
         column: what was reported about it.
     """
     one = recognise(before, column.anchor)
-    if column.fused:
-        left, right = stock_picture(before, one), emitted_picture(before, after, one)
+    if column.op is not None:
+        left, right = stock_picture(before, one), emitted_picture(before, after, one, column.op)
         fused = Side(_counted("fused", right), right)
     else:
         failure = NoMatch(column.reason or "", column.node or column.anchor)

@@ -110,6 +110,7 @@ class GraphEdit:
     def _build(self) -> list[node_def_pb2.NodeDef]:
         self._keep_what_is_read()
         for name, node in self.added.items():
+            node.input[:] = [self._renamed.get(text, text) for text in node.input]
             # An order among replaced nodes has no meaning any more: they wait for data alone.
             waits = (before for before in self._waits.get(name, {}) if before not in self.removed)
             node.input.extend(f"^{before}" for before in waits)

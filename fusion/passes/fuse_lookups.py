@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensorflow.core.framework import function_pb2, graph_pb2
 
+from fusion.passes.calls import called
 from fusion.passes.edit import GraphEdit
-from fusion.passes.emit import emit
-from fusion.passes.functions import called
 from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch
-from fusion.passes.plan import plan_per_column
+from fusion.passes.plan import Group, Plan
+from fusion.passes.planner import settle
 from fusion.passes.recognise import Recognition, recognise_all
 from fusion.passes.recognise_table import Table
 from fusion.passes.report import ColumnReport, FusionReport, FusionResult
 from fusion.passes.safety import refuse_unsafe
 from fusion.passes.signatures import OpSignatures
+from fusion.passes.sparse_writers import SparseWriters
 from fusion.passes.static_shapes import Shape
+from fusion.passes.variables import Variable
 from fusion.passes.words import describe
 
 _COMPILED = "_XlaMustCompile"
@@ -38,8 +40,8 @@ class FuseLookups:
         awaited: names of main-graph nodes that outsiders wait for, without reading a value (a
             function's control outputs). A node of that name stays, and runs after what it stood
             for.
-        shapes: static shapes of the variables whose handles are arguments of library functions, by
-            (function, argument), as far as they are known.
+        variables: those whose handles are arguments of library functions, by (function, argument),
+            as far as they are known.
         tasks: the processes that know the fused ops, as device names begin with them; None: all. A
             lookup that the graph places elsewhere is left alone.
         device_types: the device types that the fused ops have kernels for. A lookup that the graph
@@ -48,7 +50,7 @@ class FuseLookups:
 
     preserve: frozenset[str] = frozenset()
     awaited: frozenset[str] = frozenset()
-    shapes: Mapping[tuple[str, str], Shape] = field(default_factory=dict)
+    variables: Mapping[tuple[str, str], Variable] = field(default_factory=dict)
     tasks: frozenset[str] | None = None
     device_types: frozenset[str] = frozenset({"CPU"})
 
@@ -57,26 +59,18 @@ class FuseLookups:
 
         When nothing is fused, the result holds the argument itself.
         """
-        columns: list[ColumnReport] = []
-        edits: dict[str, GraphEdit] = {}
-        for view, refusal in self._bodies(graph_def):
-            lookups, verdicts = self._verdicts(view, refusal)
-            columns += verdicts
-            if lookups:
-                edits[view.function] = emit(view, plan_per_column(lookups))
+        verdicts = list(self._verdicts(graph_def))
+        columns = tuple(column for verdict in verdicts for column in verdict.columns)
+        edits = {one.function: one.edit for one in verdicts if one.edit is not None}
         rewritten = _rewritten(graph_def, edits) if edits else graph_def
         counts = _count_nodes(graph_def), _count_nodes(rewritten)
-        return FusionResult(rewritten, FusionReport(tuple(columns), *counts))
+        return FusionResult(rewritten, FusionReport(columns, *counts))
 
     def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
         """Returns what `apply` would fuse and why it would leave the rest, changing nothing."""
-        columns = [
-            column
-            for view, refusal in self._bodies(graph_def)
-            for column in self._verdicts(view, refusal)[1]
-        ]
+        columns = tuple(c for verdict in self._verdicts(graph_def) for c in verdict.columns)
         count = _count_nodes(graph_def)
-        return FusionReport(tuple(columns), count, count)
+        return FusionReport(columns, count, count)
 
     def _bodies(self, graph_def: graph_pb2.GraphDef) -> Iterator[tuple[GraphView, str]]:
         """Yields the main graph and each function, with the reason to leave all of it alone."""
@@ -84,48 +78,58 @@ class FuseLookups:
         yield GraphView(graph_def.node, signatures, self.preserve, awaited=self.awaited), ""
         compiled = _compiled_functions(graph_def)
         shapes: defaultdict[str, dict[str, Shape]] = defaultdict(dict)
-        for (function, argument), shape in self.shapes.items():
-            shapes[function][argument] = shape
+        for (function, argument), variable in self.variables.items():
+            shapes[function][argument] = variable.shape
         for definition in graph_def.library.function:
             name = definition.signature.name
             refusal = "the function is compiled by XLA" if name in compiled else ""
             yield GraphView.of_function(definition, signatures, shapes[name]), refusal
 
-    def _verdicts(
-        self, view: GraphView, refusal: str
-    ) -> tuple[list[Recognition], list[ColumnReport]]:
-        """Returns the lookups to fuse, and the verdict on every segment reduction."""
+    def _verdicts(self, graph_def: graph_pb2.GraphDef) -> Iterator[_Verdict]:
+        bodies = list(self._bodies(graph_def))
+        writers = SparseWriters((view for view, _ in bodies), self.variables)
+        return (self._verdict(view, refusal, writers) for view, refusal in bodies)
+
+    def _verdict(self, view: GraphView, refusal: str, writers: SparseWriters) -> _Verdict:
         found = recognise_all(view)
         refused = refuse_unsafe(view, found, self.device_types, self.tasks)
-        refused |= _refuse_circular(view, found, refused)
-        lookups: list[Recognition] = []
-        columns: list[ColumnReport] = []
-        for one in found:
-            failure = one.failure if one.failure is not None else refused.get(one.anchor)
-            if failure is None and refusal:
-                failure = NoMatch(refusal, one.anchor)
-            if failure is None:
-                lookups.append(one)
-            columns.append(_column(view, one, failure))
-        return lookups, columns
+        if refusal:
+            refused = {one.anchor: NoMatch(refusal, one.anchor) for one in found} | refused
+        plan, edit = Plan(()), None
+        while lookups := [one for one in found if one.spec and one.anchor not in refused]:
+            settled = settle(view, lookups, writers)
+            if settled is not None:
+                plan, edit = settled
+                break
+            refused |= _refuse_circular(view, lookups)
+        groups = {one.anchor: group for group in plan.groups for one in group.lookups}
+        columns = (_column(view, one, refused, groups.get(one.anchor)) for one in found)
+        return _Verdict(view.function, tuple(columns), edit)
 
 
-def _refuse_circular(
-    view: GraphView, found: Iterable[Recognition], refused: Mapping[str, NoMatch]
-) -> dict[str, NoMatch]:
-    """Returns why lookups that wait for something stay, if together they would wait in a circle.
+@dataclass(frozen=True)
+class _Verdict:
+    """The verdict on every segment reduction of a graph, and the edit that it leads to."""
+
+    function: str
+    columns: tuple[ColumnReport, ...]
+    edit: GraphEdit | None
+
+
+def _refuse_circular(view: GraphView, lookups: Sequence[Recognition]) -> dict[str, NoMatch]:
+    """Returns why those of the lookups stay that wait for something, which leads round in a circle.
 
     A lookup's emitted ops are fewer than its stock ones, so that one waits for more than it did.
     """
-    lookups = [one for one in found if one.spec is not None and one.anchor not in refused]
-    waiting = [one for one in lookups if one.waits(view)]
-    if not waiting or view.has_loops or not emit(view, plan_per_column(lookups)).is_circular():
-        return {}
+    waiting = [one for one in lookups if one.waits(view)] or lookups
     why = "with other lookups, control dependencies would lead round in a circle"
     return {one.anchor: NoMatch(why, one.anchor) for one in waiting}
 
 
-def _column(view: GraphView, one: Recognition, failure: NoMatch | None) -> ColumnReport:
+def _column(
+    view: GraphView, one: Recognition, refused: Mapping[str, NoMatch], group: Group | None
+) -> ColumnReport:
+    failure = one.failure if one.failure is not None else refused.get(one.anchor)
     return ColumnReport(
         name=one.name,
         function=view.function,
@@ -133,6 +137,8 @@ def _column(view: GraphView, one: Recognition, failure: NoMatch | None) -> Colum
         fused=failure is None,
         reason=failure.reason if failure is not None else None,
         node=failure.node if failure is not None else None,
+        form=None if group is None else group.form.value,
+        op=None if group is None else group.op,
         spec=one.spec,
         explained=tuple(describe(part) for part in one.parts),
         tables=tuple(s.tensor for p in one.parts if isinstance(p, Table) for s in p.shards),
@@ -173,9 +179,18 @@ def _rewritten_function(
     rewritten.node_def.extend(nodes)
     for key, text in definition.ret.items():
         rewritten.ret[key] = edit.returned(text)
-    for key, name in definition.control_ret.items():
-        rewritten.control_ret[key] = edit.successor(name)
+    _rename_control_outputs(rewritten, edit)
     return rewritten
+
+
+def _rename_control_outputs(definition: function_pb2.FunctionDef, edit: GraphEdit) -> None:
+    """Lets control outputs stand for what nodes became; TensorFlow takes each node only once."""
+    kept: dict[str, str] = {}
+    for output in definition.signature.control_output:
+        kept.setdefault(edit.successor(definition.control_ret[output]), output)
+    definition.signature.control_output[:] = kept.values()
+    definition.control_ret.clear()
+    definition.control_ret.update({output: node for node, output in kept.items()})
 
 
 def _count_nodes(graph_def: graph_pb2.GraphDef) -> int:

@@ -283,6 +283,15 @@ class GraphView:
         self._without_effect |= seen
         return False
 
+    @property
+    def ops(self) -> frozenset[str]:
+        """The ops of all nodes."""
+        return frozenset(self._ops.values())
+
+    def named(self, op: str) -> Iterator[str]:
+        """Yields the names of the nodes of an op."""
+        return (name for name, one in self._ops.items() if one == op)
+
     def op(self, name: str) -> str:
         """Returns the op of node `name`, or "" when there is no such node."""
         return self._ops.get(name, "")

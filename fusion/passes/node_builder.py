@@ -1,8 +1,8 @@
-"""Makes the nodes of one lookup's rewrite."""
+"""Makes the nodes of a rewrite, named after what they replace."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,28 +19,45 @@ AttrValue = bool | int | float | str
 
 @dataclass
 class NodeBuilder:
-    """Adds nodes to an edit, named after the lookup they belong to.
+    """Adds nodes to an edit, named after the stock node whose place they take.
 
     Attributes:
         edit: the rewrite.
         known: names of the nodes that several lookups may share, by what they compute.
-        spec: the lookup.
+        base: the stock node.
+        device: where nodes go unless said otherwise.
+        frame: a node in the same v1 while loop, if there are any.
     """
 
     edit: GraphEdit
     known: dict[tuple[object, ...], str]
-    spec: LookupSpec
+    base: str
+    device: str
+    frame: str
 
-    @property
-    def device(self) -> str:
-        """Where the lookup's own nodes go: the device of its segment reduction."""
-        return self.edit.view.nodes[self.spec.anchor].device
+    @staticmethod
+    def of(edit: GraphEdit, known: dict[tuple[object, ...], str], spec: LookupSpec) -> NodeBuilder:
+        """Returns a builder for one lookup, on the device of its segment reduction."""
+        device = edit.view.nodes[spec.anchor].device
+        return NodeBuilder(edit, known, spec.output.node, device, spec.ids.values.node)
 
     def node(self, role: str, op: str, device: str | None = None) -> node_def_pb2.NodeDef:
         """Returns a new node, not added yet."""
-        name = self.edit.unique_name(f"{self.spec.output.node}/{role}")
+        name = self.edit.unique_name(f"{self.base}/{role}")
         device = self.device if device is None else device
         return node_def_pb2.NodeDef(name=name, op=op, device=device)
+
+    def replacement(self, op: str, device: str | None = None) -> node_def_pb2.NodeDef:
+        """Returns a new node of the name of `base`, with its recorded shape, not added yet."""
+        stock = self.edit.view.nodes[self.base]
+        node = self.node("", op, device)
+        node.name = stock.name
+        if "_output_shapes" in stock.attr:
+            shapes = node.attr["_output_shapes"].list.shape
+            shapes.add().CopyFrom(stock.attr["_output_shapes"].list.shape[0])
+        if stock.HasField("experimental_debug_info"):
+            node.experimental_debug_info.CopyFrom(stock.experimental_debug_info)
+        return node
 
     def copy(self, role: str, stock: str) -> node_def_pb2.NodeDef:
         """Returns a copy of a stock node without its control inputs, not added yet."""
@@ -60,8 +77,8 @@ class NodeBuilder:
         node.input[place] = self.edit.text(tensor)
 
     def add(self, node: node_def_pb2.NodeDef) -> str:
-        """Adds the node just before the lookup's output and returns its name."""
-        self.edit.add(node, at=self.spec.output.node)
+        """Adds the node just before `base`, or in its place, and returns its name."""
+        self.edit.add(node, at=self.base)
         return node.name
 
     def shared(
@@ -102,13 +119,16 @@ class NodeBuilder:
 
         In a v1 loop a node without inputs belongs to no iteration. Elsewhere nothing is needed.
         """
-        return (self.spec.ids.values.node,) if self.edit.view.has_loops else ()
+        return (self.frame,) if self.edit.view.has_loops else ()
 
 
-def set_types(node: node_def_pb2.NodeDef, **types: int) -> None:
-    """Sets type attributes."""
+def set_types(node: node_def_pb2.NodeDef, **types: int | Sequence[int]) -> None:
+    """Sets type attributes, and lists of types."""
     for key, value in types.items():
-        node.attr[key].type = value
+        if isinstance(value, Sequence):
+            node.attr[key].list.type.extend(value)
+        else:
+            node.attr[key].type = value
 
 
 def set_attrs(node: node_def_pb2.NodeDef, **attrs: AttrValue) -> None:
@@ -124,14 +144,17 @@ def set_attrs(node: node_def_pb2.NodeDef, **attrs: AttrValue) -> None:
             node.attr[key].s = value.encode()
 
 
-def keep_shape(stock: node_def_pb2.NodeDef, node: node_def_pb2.NodeDef) -> None:
-    """Copies the replaced tensor's recorded static shape; the second output has one per row."""
-    if "_output_shapes" not in stock.attr:
-        return
-    result = stock.attr["_output_shapes"].list.shape[0]
-    shapes = node.attr["_output_shapes"].list.shape
-    shapes.add().CopyFrom(result)
-    if result.unknown_rank or not result.dim:
-        shapes.add().unknown_rank = True
-    else:
-        shapes.add().dim.add().size = result.dim[0].size
+def set_lists(node: node_def_pb2.NodeDef, **attrs: Sequence[AttrValue]) -> None:
+    """Sets attributes that are lists, of numbers or of strings."""
+    for key, values in attrs.items():
+        target = node.attr[key].list
+        target.SetInParent()
+        kinds = {type(value) for value in values}
+        if kinds == {bool}:
+            target.b.extend(values)
+        elif kinds == {int}:
+            target.i.extend(values)
+        elif kinds == {str}:
+            target.s.extend(str(value).encode() for value in values)
+        else:
+            target.f.extend(values)

@@ -24,7 +24,7 @@ def helper_waits(
     """
     if not view.has_controls:
         return {}
-    given = {tensor.node for tensor in _inputs(spec)}
+    given = {tensor.node for tensor in given_tensors(spec)}
     stages: dict[Stage, list[str]] = {stage: [] for stage in Stage}
     for part in parts:
         stages[part.stage] += part.nodes
@@ -33,8 +33,8 @@ def helper_waits(
     return {stage: tuple(_waits(view, names, own, given)) for stage, names in stages.items()}
 
 
-def _inputs(spec: LookupSpec) -> Iterator[Tensor]:
-    """Yields the tensors that the emitted ops read."""
+def given_tensors(spec: LookupSpec) -> Iterator[Tensor]:
+    """Yields the tensors that a lookup is given: ids, weights and tables."""
     ids = spec.ids
     found: list[Tensor | None] = [ids.values]
     if isinstance(ids, SparseIds):

@@ -6,13 +6,17 @@ takes them over (and of that op itself), or one of the roles below. Constants ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 import networkx as nx
 
+from fusion.ops.lookup import GROUPED
+from fusion.passes.bucketize import folded_bucketize
 from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch, Stage
+from fusion.passes.ordering import given_tensors
 from fusion.passes.recognise import Recognition
+from fusion.passes.spec import DenseIds
 
 INPUT = "input"
 """Read by the column, computed elsewhere."""
@@ -45,30 +49,60 @@ def stock_picture(view: GraphView, one: Recognition, failure: NoMatch | None = N
     return _picture(view, roles, _scope(one.anchor))
 
 
-def emitted_picture(before: GraphView, after: GraphView, one: Recognition) -> nx.DiGraph:
-    """Returns the new nodes that compute the column's result, and the tensors that they read."""
-    assert one.spec is not None, "only fully recognised lookups are replaced"
-    output = one.spec.output.node
+def emitted_picture(
+    before: GraphView, after: GraphView, one: Recognition, output: str
+) -> nx.DiGraph:
+    """Returns the new nodes that compute the column's result, and the tensors that they read.
+
+    Args:
+        output: the node in whose place the result is found. Of a group, what it reads for others is
+            left out.
+    """
     roles: dict[str, str] = {}
     stack = [output]
+    others = _of_others(before, after, one, output)
     while stack:
         name = stack.pop()
-        if name not in roles and before.op(name) != after.op(name):
+        if name not in roles and name not in others and before.op(name) != after.op(name):
             roles[name] = _emitted_role(name, output, after.op(name))
             stack.extend(tensor.node for tensor in after.inputs(name))
-    return _picture(after, roles, _scope(one.anchor))
+    return _picture(after, roles, _scope(one.anchor), others)
+
+
+def _of_others(before: GraphView, after: GraphView, one: Recognition, output: str) -> set[str]:
+    """Returns the nodes that a group reads for other columns only."""
+    spec = one.spec
+    assert spec is not None, "only fully recognised lookups are replaced"
+    if after.op(output) != GROUPED.name:
+        return set()
+    given = {tensor.node for tensor in given_tensors(spec)}
+    folded = folded_bucketize(before, spec.ids) if isinstance(spec.ids, DenseIds) else None
+    given |= set() if folded is None else {folded.values.node}
+    read = {tensor.node for tensor in after.inputs(output)}
+    return {
+        name
+        for name in read - given
+        if name in before.nodes or given.isdisjoint(t.node for t in after.inputs(name))
+    }
 
 
 def _emitted_role(name: str, output: str, op: str) -> str:
     if name == output:
         return Stage.OUTPUT.value
-    return (Stage.ROWS if "Gather" in op else Stage.IDS).value
+    return (Stage.ROWS if "Gather" in op or op == "ReadVariableOp" else Stage.IDS).value
 
 
-def _picture(view: GraphView, roles: dict[str, str], scope: str) -> nx.DiGraph:
+def _picture(
+    view: GraphView, roles: dict[str, str], scope: str, left_out: Container[str] = ()
+) -> nx.DiGraph:
     picture = nx.DiGraph()
     inside = [name for name in view.nodes if name in roles and view.op(name) != "Const"]
-    edges = [(source, name) for name in inside for source in _sources(view, name)]
+    edges = [
+        (source, name)
+        for name in inside
+        for source in _sources(view, name)
+        if source not in left_out
+    ]
     for name in dict.fromkeys((*inside, *(source for source, _ in edges))):
         label = _short(name.removeprefix(f"{scope}/") if scope else name)
         picture.add_node(name, op=view.op(name), label=label, role=roles.get(name, INPUT))

@@ -4,18 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 
+from fusion.passes.graph_view import Tensor
 from fusion.passes.recognise import Recognition
+
+
+class Form(Enum):
+    """The ops that a lookup becomes."""
+
+    GROUPED = "grouped"
+    """One op for many lookups, side by side in its result."""
+    SINGLE = "single"
+    """One op."""
+    SPLIT = "split"
+    """Several ops around the stock gather."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Lookups that one set of fused ops computes together."""
+    """Lookups that are emitted together.
 
-    lookups: tuple[Recognition, ...]
+    Attributes:
+        form: as what.
+        columns: the lookups; in a grouped one also tensors that are taken over as they are.
+        concat: the ConcatV2 whose inputs the columns of a grouped one are; "" for other forms.
+        place: of the first column among the inputs of `concat`.
+        whole: whether the columns are all its inputs; the group's op stands for it then.
+    """
+
+    form: Form
+    columns: tuple[Recognition | Tensor, ...]
+    concat: str = ""
+    place: int = 0
+    whole: bool = False
+
+    @property
+    def lookups(self) -> tuple[Recognition, ...]:
+        """The columns that are lookups."""
+        return tuple(column for column in self.columns if isinstance(column, Recognition))
+
+    @property
+    def op(self) -> str:
+        """The stock node in whose place the result is; for a part of a concat, the concat."""
+        if self.concat:
+            return self.concat
+        spec = self.lookups[0].spec
+        assert spec is not None, "only fully recognised lookups are planned"
+        return spec.output.node
 
     def __str__(self) -> str:
-        return "group " + " ".join(lookup.anchor for lookup in self.lookups)
+        columns = " ".join(
+            column.anchor if isinstance(column, Recognition) else f"copy:{column}"
+            for column in self.columns
+        )
+        return f"{self.form.value} {columns}{f' for {self.concat}' if self.concat else ''}"
 
 
 @dataclass(frozen=True)
@@ -28,6 +71,6 @@ class Plan:
         return "\n".join(str(group) for group in self.groups)
 
 
-def plan_per_column(lookups: Iterable[Recognition]) -> Plan:
-    """Returns a plan with one group per lookup."""
-    return Plan(tuple(Group((lookup,)) for lookup in lookups))
+def plan_each(lookups: Iterable[Recognition], form: Form) -> Plan:
+    """Returns a plan with one group of the form per lookup."""
+    return Plan(tuple(Group(form, (lookup,)) for lookup in lookups))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
@@ -31,6 +32,9 @@ class ColumnReport:
         explained: the parts that were understood, in words, in the order in which they were: for a
             column without spec, how far the explanation got.
         tables: the matrices or handles that hold the table, where the explanation got that far.
+        form: what a fused column becomes: a part of one op for several columns ("grouped"), an op
+            of its own ("single"), or ops around the stock gather ("split"); None for any other.
+        op: the node in whose place its result is then found: for a grouped one, the concat.
     """
 
     name: str
@@ -42,6 +46,8 @@ class ColumnReport:
     spec: LookupSpec | None = None
     explained: tuple[str, ...] = ()
     tables: tuple[Tensor, ...] = ()
+    form: str | None = None
+    op: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns strings, a truth value and lists, ready for JSON; the spec as it prints."""
@@ -59,6 +65,8 @@ class ColumnReport:
         lines += [f"    {i}. {part}" for i, part in enumerate(self.explained, 1)]
         if not self.fused:
             lines += [f"  why not  {self.reason}", f"  at node  {self.node}"]
+        if self.form is not None:
+            lines += [f"  form     {self.form} in {self.op}"]
         if self.spec is not None:
             lines += [f"  {line}" for line in str(self.spec).splitlines()]
         scope = self.anchor.rpartition("/")[0]
@@ -95,7 +103,7 @@ class FusionReport:
             f"{self.fused_count} of {len(self.columns)} columns fused, "
             f"{self.nodes_before}{after} nodes"
         )
-        return "\n".join([head, *_lines(self.columns)])
+        return "\n".join([head, *_lines(self.columns), *_group_lines(self.columns)])
 
     @staticmethod
     def merge(reports: Iterable[FusionReport]) -> FusionReport:
@@ -132,6 +140,14 @@ def _lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
         if not column.fused:
             yield f"         {column.reason}"
             yield f"         at {column.node}"
+
+
+def _group_lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
+    """Yields how many columns are computed by one op, and its name."""
+    counts = Counter((one.function, one.op) for one in columns if one.form == "grouped")
+    for (function, op), count in counts.items():
+        place = f"{function}: " if function else ""
+        yield f"  {count} columns in one op  {place}{op}"
 
 
 def _verdict(column: ColumnReport) -> str:

@@ -18,7 +18,7 @@ from fusion.passes.report import ColumnReport, FusionReport
 from fusion.passes.signatures import OpSignatures
 from fusion.passes.static_shapes import Shape
 
-_VARIABLE_OPS = frozenset(["VarHandleOp", "VariableV2", "Variable"])
+VARIABLE_OPS = frozenset(["VarHandleOp", "VariableV2", "Variable"])
 
 
 class Variable(NamedTuple):
@@ -79,11 +79,6 @@ class VariableSearch:
         """The variable behind (function, argument), where all callers agree on one."""
         return {key: variable for key, variable in self._known.items() if variable is not None}
 
-    @property
-    def shapes(self) -> dict[tuple[str, str], Shape]:
-        """The static shapes of the variables that are known."""
-        return {key: variable.shape for key, variable in self.known.items()}
-
     def behind(self, function: str, tensor: Tensor) -> Variable | None:
         """Returns the variable behind a table: through a read, the one of its handle."""
         view = self._views[function]
@@ -119,7 +114,7 @@ class VariableSearch:
         if (known := self._known.get((caller, tensor.node))) is not None:
             return known
         node = view.nodes.get(tensor.node)
-        if caller or node is None or node.op not in _VARIABLE_OPS:
+        if caller or node is None or node.op not in VARIABLE_OPS:
             return None
         dims = node.attr["shape"].shape.dim if "shape" in node.attr else ()
         return Variable(node.name, tuple(d.size if d.size >= 0 else None for d in dims))

@@ -27,7 +27,7 @@ class GraphPass(Protocol):
 
 def lookup_pass(meta: meta_graph_pb2.MetaGraphDef) -> FuseLookups:
     """Returns the pass that fuses the lookups of `meta`."""
-    return FuseLookups(preserve=preserved_names(meta), shapes=variable_search(meta).shapes)
+    return FuseLookups(preserve=preserved_names(meta), variables=variable_search(meta).known)
 
 
 def apply_pass(meta: meta_graph_pb2.MetaGraphDef, graph_pass: GraphPass) -> FusionReport:

@@ -15,7 +15,7 @@ from fusion.passes.fuse_lookups import FuseLookups
 from tests.grappler.lookups import expected, ids, look_up, new_function
 
 GATHER = "ResourceGather"
-FUSED = "FusedEmbeddingSparsePostLookUpV2"
+FUSED = "FusedEmbeddingLookup"
 
 
 def handed_over(monkeypatch, function):
@@ -57,7 +57,7 @@ def test_a_control_output_leaves_a_node_of_its_name_behind(handed):
     nodes = {node.name: node for node in fused.graph_def.node}
     assert nodes[gather].op == "NoOp"
     (waited_for,) = nodes[gather].input
-    assert nodes[waited_for.removeprefix("^")].op == GATHER
+    assert nodes[waited_for.removeprefix("^")].op == FUSED
     assert nodes[gather].device
 
 

@@ -59,6 +59,16 @@ def add(graph_def: graph_pb2.GraphDef, op: str, name: str, *inputs: str, **types
         node.attr[key].type = value
 
 
+def written_somewhere(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+    """The graph with an update of single rows of `table` in it, which nobody runs."""
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(graph_def, name="")
+        handle = graph.get_tensor_by_name("table:0")
+        rows = tf.zeros([1, stock.DIM])
+        tf.raw_ops.ResourceScatterAdd(resource=handle, indices=[0], updates=rows, name="write")
+        return graph.as_graph_def(add_shapes=True)
+
+
 def build_with(edit: Callable[[Any, Any, Case], Any], case: Case | None = None) -> Any:
     """A graph whose `out` is what `edit(table, ids, case)` builds."""
     case = case or Case()
@@ -69,8 +79,22 @@ def build_with(edit: Callable[[Any, Any, Case], Any], case: Case | None = None) 
         return graph.as_graph_def(add_shapes=True)
 
 
-def test_one_column_becomes_four_ops_under_the_old_output_name() -> None:
+def test_one_column_becomes_one_op_under_the_old_output_name() -> None:
     graph_def = stock.build(Case())
+    after = nodes(fused(graph_def))
+    assert after["out"] == nodes(graph_def)["out"]
+    kinds = Counter(node.op for node in after.values() if node.name.startswith("embedding_lookup"))
+    assert kinds == {
+        "DisableCopyOnRead": 1,
+        "ReadVariableOp": 1,
+        "FusedEmbeddingLookup": 1,
+        "Const": 2,
+    }
+    assert after["embedding_lookup/Reshape_2"].op == "FusedEmbeddingLookup"
+
+
+def test_one_column_of_a_table_that_is_written_becomes_four_ops() -> None:
+    graph_def = written_somewhere(stock.build(Case()))
     after = nodes(fused(graph_def))
     assert after["embedding_lookup/Reshape_2"].op == "FusedEmbeddingSparsePostLookUpV2"
     assert after["out"] == nodes(graph_def)["out"]
@@ -121,13 +145,28 @@ def test_explain_gives_the_same_verdicts_and_changes_nothing() -> None:
     assert graph_def.SerializeToString(deterministic=True) == before
 
 
-def test_control_edges_move_to_the_new_ops() -> None:
-    graph_def = stock.build(Case())
+def with_control_edges(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     add(graph_def, "NoOp", "after_read", f"^{GATHER}")
     add(graph_def, "NoOp", "after_all", "^embedding_lookup/Reshape_2", "^embedding_lookup/Where")
     add(graph_def, "NoOp", "before")
     nodes(graph_def)[GATHER].input.append("^before")
     nodes(graph_def)["embedding_lookup/Where"].input.append("^before")
+    return graph_def
+
+
+def test_control_edges_move_to_the_new_op() -> None:
+    graph_def = with_control_edges(stock.build(Case()))
+    after = nodes(fused(graph_def))
+    base = "embedding_lookup/Reshape_2"
+    assert list(after["after_read"].input) == list(after["after_all"].input) == [f"^{base}"]
+    for name in (base, f"{base}/table", f"{base}/share_table"):
+        assert "^before" in after[name].input
+    feed = stock.feeds(Case())
+    np.testing.assert_array_equal(stock.run(fused(graph_def), feed), stock.run(graph_def, feed))
+
+
+def test_control_edges_move_to_the_new_ops() -> None:
+    graph_def = with_control_edges(written_somewhere(stock.build(Case())))
     after = nodes(fused(graph_def))
     base = "embedding_lookup/Reshape_2"
     assert list(after["after_read"].input) == [f"^{base}/gather"]
@@ -303,7 +342,7 @@ def test_a_result_that_is_fetched_keeps_its_name(name: str) -> None:
     preserve = frozenset({"initialize", name})
     graph_def = stock.build(Case())
     after = FuseLookups(preserve=preserve).apply(graph_def).graph_def
-    assert nodes(after)[name].op == "FusedEmbeddingSparsePostLookUpV2"
+    assert nodes(after)[name].op == "FusedEmbeddingLookup"
     feed, fetches = stock.feeds(Case()), (f"{name}:0", "out:0")
     np.testing.assert_array_equal(
         stock.run(after, feed, fetches), stock.run(graph_def, feed, fetches)
@@ -390,10 +429,10 @@ def test_a_training_graph_is_refused() -> None:
 
 def test_columns_with_the_same_ids_share_prune_and_unique() -> None:
     def two(table: Any, ids: Any, case: Case) -> Any:
-        other = v1.get_variable("other", initializer=stock.table_values(seed=5), use_resource=True)
+        other = stock.make_table(case, "other")
         return stock.lookup(table, ids, case) + stock.lookup(other, ids, case)
 
-    graph_def = build_with(two)
+    graph_def = build_with(two, Case(shards=2))
     for variant in (graph_def, stock.optimized(graph_def)):
         after = fused(variant)
         kinds = Counter(node.op for node in after.node)
@@ -409,7 +448,7 @@ def test_columns_with_different_defaults_share_nothing_but_the_numbers() -> None
             [stock.lookup(table, ids, Case(default_id=d)) for d in (None, 0, 3)], axis=1
         )
 
-    graph_def = build_with(two)
+    graph_def = build_with(two, Case(shards=2))
     for variant in (graph_def, stock.optimized(graph_def)):
         after = fused(variant)
         assert Counter(node.op for node in after.node)["PruneInvalidAndFillEmptyRows"] == 3
@@ -431,11 +470,15 @@ def test_a_refused_neighbour_on_the_same_ids_keeps_what_it_needs() -> None:
         np.testing.assert_array_equal(stock.run(result.graph_def, feed), expected)
 
 
-def test_recorded_shapes_cover_both_outputs() -> None:
+@pytest.mark.parametrize("split", [False, True])
+def test_recorded_shapes_cover_all_outputs(split: bool) -> None:
     graph_def = build_with(stock.lookup)
-    node = only(fused(graph_def), "FusedEmbeddingSparsePostLookUpV2")
+    if split:
+        graph_def = written_somewhere(graph_def)
+    op = "FusedEmbeddingSparsePostLookUpV2" if split else "FusedEmbeddingLookup"
+    node = only(fused(graph_def), op)
     shapes = [[dim.size for dim in s.dim] for s in node.attr["_output_shapes"].list.shape]
-    assert shapes == [[-1, stock.DIM], [-1]]
+    assert shapes == [[-1, stock.DIM], [-1]][: 1 + split]
 
 
 def test_lookups_in_library_functions_are_fused() -> None:
@@ -510,11 +553,11 @@ def test_a_lookup_in_a_while_loop(v2: bool, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_new_names_are_free_ones() -> None:
     graph_def = stock.build(Case())
-    taken = "embedding_lookup/Reshape_2/gather"
+    taken = "embedding_lookup/Reshape_2/table"
     add(graph_def, "NoOp", taken)
     after = fused(graph_def)
     assert nodes(after)[taken].op == "NoOp"
-    assert only(after, "ResourceGather").name == f"{taken}_1"
+    assert nodes(after)[f"{taken}_1"].op == "ReadVariableOp"
 
 
 @pytest.mark.parametrize("shape", [[10], [10, 4], [10, 2, 3]])

@@ -17,8 +17,9 @@ import pytest
 
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph_view import GraphView
-from fusion.passes.plan import plan_per_column
+from fusion.passes.planner import settle
 from fusion.passes.recognise import recognise_all
+from fusion.passes.sparse_writers import SparseWriters
 from fusion.passes.text import parse_graph, print_graph
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -28,10 +29,12 @@ NAMES = sorted(path.name.removesuffix(".graph.txt") for path in GOLDEN.glob("*.g
 def rewritten(name: str) -> str:
     graph_def = parse_graph((GOLDEN / f"{name}.graph.txt").read_text())
     result = FuseLookups(preserve=frozenset({"out"})).apply(graph_def)
-    found = recognise_all(GraphView.of_graph(graph_def))
+    view = GraphView.of_graph(graph_def, frozenset({"out"}))
+    found = recognise_all(view)
     parts = [str(result.report)]
     parts += [str(one.spec) for one in found if one.spec is not None]
-    parts.append(str(plan_per_column(one for one in found if one.spec is not None)))
+    settled = settle(view, [one for one in found if one.spec], SparseWriters([view], {}))
+    parts.append(str(settled[0]) if settled is not None else "")
     if result.modified:
         parts.append(print_graph(result.graph_def))
     return "\n\n".join(part for part in parts if part).rstrip() + "\n"

@@ -92,4 +92,4 @@ def test_a_tf_keras_saved_model(tmp_path: Path) -> None:
     loaded = keras.models.load_model(tmp_path / "model")
     np.testing.assert_array_equal(loaded(features), expected)
     signature = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
-    assert "FusedEmbeddingSparsePostLookUpV2" in str(signature.graph.as_graph_def())
+    assert "GroupedEmbeddingLookup" in str(signature.graph.as_graph_def())

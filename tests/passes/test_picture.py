@@ -60,23 +60,69 @@ def test_edges_are_those_of_the_graph() -> None:
         assert source in {tensor.node for tensor in view.inputs(name)}
 
 
-def test_what_was_emitted_ends_at_what_was_there() -> None:
-    view, after, one = recognised(stock.Case())
-    picture = emitted_picture(view, after, one)
+def emitted(case: stock.Case) -> tuple[GraphView, nx.DiGraph]:
+    view, after, one = recognised(case)
     assert one.spec is not None
+    output = one.spec.output.node
+    picture = emitted_picture(view, after, one, output)
     inputs = with_role(picture, INPUT)
-    emitted = set(picture) - inputs
-    assert sorted(after.op(name) for name in emitted) == [
-        "FusedEmbeddingSparsePostLookUpV2",
-        "PruneInvalidAndFillEmptyRows",
-        "ResourceGather",
-        "UniqueWithCountsV3",
-    ]
     assert inputs <= set(view.nodes)
-    assert {"table", "ids/values"} <= inputs
-    assert emitted & set(view.nodes) == {one.spec.output.node}
-    assert with_role(picture, Stage.OUTPUT.value) == {one.spec.output.node}
-    assert [after.op(name) for name in with_role(picture, Stage.ROWS.value)] == ["ResourceGather"]
+    assert "ids/values" in inputs
+    assert (set(picture) - inputs) & set(view.nodes) == {output}
+    assert with_role(picture, Stage.OUTPUT.value) == {output}
+    return after, picture
+
+
+@pytest.mark.parametrize(
+    ("shards", "reads", "others"),
+    [
+        (1, ["ReadVariableOp"], ["FusedEmbeddingLookup"]),
+        (
+            2,
+            ["ResourceGather"] * 2,
+            [
+                "FusedEmbeddingSparsePostLookUpV2",
+                "PartitionWithPermutation",
+                "PruneInvalidAndFillEmptyRows",
+                "UniqueWithCountsV3",
+            ],
+        ),
+    ],
+)
+def test_what_was_emitted_ends_at_what_was_there(
+    shards: int, reads: list[str], others: list[str]
+) -> None:
+    after, picture = emitted(stock.Case(shards=shards))
+    rows = with_role(picture, Stage.ROWS.value)
+    assert [after.op(name) for name in rows] == reads
+    rest = set(picture) - with_role(picture, INPUT) - rows
+    assert sorted(after.op(name) for name in rest) == others
+    tables = {"table"} if shards == 1 else {"table_0", "table_1"}
+    assert tables <= with_role(picture, INPUT)
+
+
+def test_of_a_group_one_column_is_shown() -> None:
+    with tf.Graph().as_default() as graph:
+        columns = []
+        for name in "ab":
+            ids = stock.sparse_placeholder(stock.Case(), f"{name}/ids")
+            table = stock.make_table(stock.Case(), f"{name}/table")
+            columns.append(stock.lookup(table, ids, stock.Case()))
+        tf.concat([*columns, tf.ones([7, 2])], 1, name="out")
+        graph_def = graph.as_graph_def()
+    view = GraphView.of_graph(graph_def)
+    result = FuseLookups(preserve=frozenset({"out"})).apply(graph_def)
+    after = GraphView.of_graph(result.graph_def)
+    for name, one, column in zip("ab", recognise_all(view), result.report.columns, strict=True):
+        assert column.op == "out"
+        picture = emitted_picture(view, after, one, column.op)
+        inputs = with_role(picture, INPUT)
+        assert inputs == {
+            f"{name}/table",
+            *(f"{name}/ids/{k}" for k in ("values", "indices", "shape")),
+        }
+        assert with_role(picture, Stage.OUTPUT.value) == {"out"}
+        assert len(with_role(picture, Stage.ROWS.value)) == 1
 
 
 def clipped() -> tuple[GraphView, Recognition]:

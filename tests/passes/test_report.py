@@ -74,6 +74,8 @@ def test_the_dict_is_ready_for_json() -> None:
         "spec": None,
         "explained": [],
         "tables": ["t:1"],
+        "form": None,
+        "op": None,
     }
     assert fused["reason"] is None
     assert fused["spec"].startswith("lookup anchor\n")

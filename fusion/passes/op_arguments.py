@@ -1,0 +1,94 @@
+"""Inputs and attrs that the ops of all forms of a lookup have in common."""
+
+from __future__ import annotations
+
+import numpy as np
+from tensorflow.core.framework import types_pb2
+from tensorflow.python.framework import dtypes
+
+from fusion.passes.graph_view import Tensor
+from fusion.passes.node_builder import AttrValue, NodeBuilder
+from fusion.passes.spec import DenseIds, LookupSpec
+
+NONE = -1
+"""Value of default_id, ignored_id and max_norm that means "none"."""
+
+_IN_OP_CLIPPED = (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
+
+
+def clips_in_op(spec: LookupSpec) -> bool:
+    """Whether an op clips rows with the same numbers as stock, but for rounding.
+
+    Stock clips half types in their own arithmetic. The op's limit is a float32, and a negative one
+    is none.
+    """
+    limit = spec.table.max_norm
+    if limit is None or spec.table.dtype not in _IN_OP_CLIPPED:
+        return False
+    with np.errstate(over="ignore"):
+        return limit >= 0 and float(np.float32(limit)) == limit
+
+
+def fill_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
+    """What is done with rows without entries."""
+    default_id = NONE if spec.default_id is None else spec.default_id
+    return {"fill_empty_row": spec.fill, "default_id": default_id}
+
+
+def prune_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
+    """What is done with an id before it is looked up."""
+    buckets = spec.buckets
+    return {
+        "prune": spec.prune,
+        "num_buckets": 0 if buckets is None else buckets.count,
+        "bucket_default": 0 if buckets is None else buckets.default,
+    }
+
+
+def dense_attrs(ids: DenseIds) -> dict[str, AttrValue]:
+    """How entries are made of the elements of a dense matrix."""
+    return {
+        "use_ignored_id": ids.ignored is not None,
+        "ignored_id": NONE if ids.ignored is None else ids.ignored,
+        "column_stride": ids.stride,
+    }
+
+
+def weight_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
+    """What weights do to the entries."""
+    weighted = spec.weights
+    return {
+        "use_sparse_weights": weighted is not None,
+        "prune_sparse_weights": weighted is not None and weighted.prune,
+        "default_weight": 1.0 if weighted is None else weighted.default,
+    }
+
+
+def combine_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
+    """How rows become bags."""
+    limit = spec.table.max_norm
+    return {
+        "combiner": spec.combiner,
+        "max_norm": limit if limit is not None and clips_in_op(spec) else float(NONE),
+        "row_count": "dense_shape" if spec.fill else "last_row",
+        "divide_no_nan": spec.divide_no_nan,
+    }
+
+
+def weights(build: NodeBuilder, spec: LookupSpec) -> Tensor:
+    """Returns the weights, one for each id; without weights, a tensor that nobody reads."""
+    if spec.weights is None:
+        return unused(build, "weights", spec.table.dtype)
+    values = spec.weights.values
+    if spec.fill or spec.combiner != "sum":
+        return values
+    # The product of rows and weights takes a single weight for all of them.
+    types = {"T": spec.dtype, "out_type": types_pb2.DT_INT64}
+    length = build.shared("length", "Shape", (spec.ids.values,), types)
+    types = {"T": spec.table.dtype, "Tidx": types_pb2.DT_INT64}
+    return build.shared("weights", "BroadcastTo", (values, length), types)
+
+
+def unused(build: NodeBuilder, role: str, dtype: int) -> Tensor:
+    """Returns a tensor for an input that the op does not read, one for all of the dtype."""
+    return build.constant(f"unused_{role}", np.ones(1, dtypes.as_dtype(dtype).as_numpy_dtype))

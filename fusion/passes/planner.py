@@ -1,0 +1,188 @@
+"""Decides which ops each lookup becomes, and which lookups one op computes together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from tensorflow.core.framework import types_pb2
+
+from fusion.passes.bucketize import folded_bucketize
+from fusion.passes.edit import GraphEdit
+from fusion.passes.emit import emit
+from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.op_arguments import clips_in_op
+from fusion.passes.plan import Form, Group, Plan, plan_each
+from fusion.passes.recognise import Recognition
+from fusion.passes.sparse_writers import SparseWriters
+from fusion.passes.spec import DenseIds, LookupSpec
+from fusion.passes.static_shapes import ALIAS_OPS
+
+_FEWEST = 2
+"""Lookups that are worth an op of their own."""
+
+
+def settle(
+    view: GraphView, lookups: Sequence[Recognition], writers: SparseWriters
+) -> tuple[Plan, GraphEdit] | None:
+    """Returns the first of the plans in which nothing would wait for itself, and its edit.
+
+    The fewer ops, the more each of them waits for. None if not even one set of ops per lookup does.
+    """
+    plans = _plans(view, lookups, writers)
+    if not _are_ordered(view, lookups):
+        plan = next(plans)
+        return plan, emit(view, plan)
+    if view.has_loops:
+        # Their back edges are circles too.
+        plan = plan_each(lookups, Form.SPLIT)
+        return plan, emit(view, plan)
+    for plan in plans:
+        edit = emit(view, plan)
+        if not edit.is_circular():
+            return plan, edit
+    return None
+
+
+def _are_ordered(view: GraphView, lookups: Iterable[Recognition]) -> bool:
+    """Whether control edges lead into lookups or out of them."""
+    if not view.has_controls:
+        return False
+    return any(one.waits(view) or any(map(view.control_uses, one.nodes())) for one in lookups)
+
+
+def _plans(
+    view: GraphView, lookups: Sequence[Recognition], writers: SparseWriters
+) -> Iterator[Plan]:
+    """Yields plans, the best one first."""
+    vanishing = {node for one in lookups for node in one.nodes()}
+    single = [one for one in lookups if _fits_one_op(view, one, vanishing, writers)]
+    names = {one.anchor for one in single}
+    split = plan_each((one for one in lookups if one.anchor not in names), Form.SPLIT).groups
+    groups = tuple(_groups(view, lookups, single))
+    if groups:
+        grouped = {one.anchor for group in groups for one in group.lookups}
+        rest = plan_each((one for one in single if one.anchor not in grouped), Form.SINGLE).groups
+        yield Plan((*split, *rest, *groups))
+    if single:
+        yield Plan((*split, *plan_each(single, Form.SINGLE).groups))
+    yield plan_each(lookups, Form.SPLIT)
+
+
+def _fits_one_op(
+    view: GraphView, one: Recognition, vanishing: set[str], writers: SparseWriters
+) -> bool:
+    """Whether an op that reads the table itself does what the lookup does, and no worse."""
+    spec = one.spec
+    assert spec is not None, "only fully recognised lookups are planned"
+    table = spec.table
+    if table.strategy or not (table.max_norm is None or clips_in_op(spec)):
+        return False
+    if not _is_beside_its_table(view, spec) or _loses_digits(view, spec):
+        return False
+    return not _tells_empty_rows(view, one, vanishing) and not writers.change(
+        view, table.shards[0].tensor
+    )
+
+
+def _loses_digits(view: GraphView, spec: LookupSpec) -> bool:
+    """Whether stock computes with ids in int32 that might not fit in, which the op never does."""
+    ids = spec.ids
+    if not isinstance(ids, DenseIds) or spec.dtype != types_pb2.DT_INT32:
+        return False
+    return ids.dtype != spec.dtype or (ids.stride != 0 and folded_bucketize(view, ids) is None)
+
+
+def _tells_empty_rows(view: GraphView, one: Recognition, vanishing: set[str]) -> bool:
+    """Whether somebody who stays reads which rows were filled; no op in one piece tells."""
+    flags = one.is_row_empty
+    return flags is not None and any(
+        use.position < 0 or (use.node not in vanishing and view.is_live(use.node))
+        for use in view.tensor_uses(flags)
+    )
+
+
+def _is_beside_its_table(view: GraphView, spec: LookupSpec) -> bool:
+    """Whether the table is where the lookup is. Else its rows travel, but not all of it."""
+    shard = spec.table.shards[0]
+    beside = (group.removeprefix("loc:@") for group in shard.colocation)
+    names = (*beside, view.origin(shard.tensor).node)
+    devices = (shard.device, *(view.nodes[name].device for name in names if name in view.nodes))
+    home = next((device for device in devices if device), "")
+    return _place(home) == _place(view.nodes[spec.anchor].device)
+
+
+def _place(device: str) -> str:
+    """Returns what is left of a device's name without what goes without saying."""
+    task, _, kind = device.replace("/cpu:", "/device:CPU:").partition("/device:")
+    task = "" if task in ("/job:localhost/replica:0/task:0", "/job:localhost") else task
+    return f"{task}/{'' if kind.upper() in ('CPU', 'CPU:0') else kind}"
+
+
+def _groups(
+    view: GraphView, lookups: Iterable[Recognition], single: Iterable[Recognition]
+) -> Iterator[Group]:
+    """Yields groups of lookups that only a concat side by side reads."""
+    concats: dict[str, dict[int, Recognition]] = {}
+    for one in single:
+        found = _only_concat(view, one)
+        if found is not None:
+            concats.setdefault(found[0], {})[found[1]] = one
+    matrices = {one.spec.output for one in lookups if one.spec is not None}
+    for concat, members in concats.items():
+        yield from _groups_of(view, concat, members, matrices)
+
+
+def _only_concat(view: GraphView, one: Recognition) -> tuple[str, int] | None:
+    """Returns the concat along axis 1 that alone reads the result, and the place among its inputs.
+
+    It has to be where the lookup is, and of the same dtype.
+    """
+    spec = one.spec
+    assert spec is not None, "only fully recognised lookups are planned"
+    tensor = spec.output
+    while tensor.node not in view.preserved:
+        uses = view.uses(tensor.node)
+        if len(uses) != 1 or uses[0].tensor != tensor or uses[0].position < 0:
+            return None
+        user, place, _ = uses[0]
+        if _place(view.nodes[user].device) != _place(view.nodes[spec.anchor].device):
+            return None
+        if view.op(user) == "ConcatV2":
+            axis = view.constant(view.inputs(user)[-1])
+            fits = view.type_attr(user, "T") == spec.table.dtype
+            is_beside = axis is not None and axis.size == 1 and int(axis.reshape(())) in (1, -1)
+            return (user, place) if fits and is_beside else None
+        if view.op(user) not in ALIAS_OPS or view.controls(user):
+            return None
+        tensor = Tensor(user)
+    return None
+
+
+def _groups_of(
+    view: GraphView, concat: str, members: Mapping[int, Recognition], matrices: set[Tensor]
+) -> Iterator[Group]:
+    """Yields one group for all of the concat if all other inputs are matrices, else its runs."""
+    if len(members) < _FEWEST:
+        return
+    inputs = view.inputs(concat)[:-1]
+    columns: list[Recognition | Tensor | None] = [
+        members.get(place, tensor if _is_matrix(view, tensor, matrices) else None)
+        for place, tensor in enumerate(inputs)
+    ]
+    known = tuple(column for column in columns if column is not None)
+    if len(known) == len(inputs):
+        yield Group(Form.GROUPED, known, concat, whole=True)
+        return
+    run: list[Recognition] = []
+    for place in range(len(inputs) + 1):
+        if place in members:
+            run.append(members[place])
+        else:
+            if len(run) >= _FEWEST:
+                yield Group(Form.GROUPED, tuple(run), concat, place - len(run))
+            run = []
+
+
+def _is_matrix(view: GraphView, tensor: Tensor, matrices: set[Tensor]) -> bool:
+    shape = view.shape(tensor)
+    return view.resolve(tensor) in matrices or (shape is not None and len(shape) == 2)
