@@ -51,7 +51,7 @@ INT32, INT64, FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(6)
 
 #: What a column is given, by word: the table, its rows and their number of elements and bytes; ids,
 #: their number, and how many a row of dense ones has; where the entries belong, how many elements
-#: each has there; weights; rows of the result; boundaries, as doubles; a
+#: each has there; weights; rows of the result; boundaries, as float32; a
 #: row of zeros, or 0; the kind of numbers in the table; up to five tensors, to be released.
 (
     TABLE,

@@ -28,6 +28,7 @@ from fusion.cpu_ops.column_words import (
     IDS,
     IDS_KIND,
     IGNORED,
+    INT32,
     INT64,
     LIMITS,
     MAX_NORM,
@@ -53,6 +54,9 @@ from fusion.runtime.memory import as_float, load, load_as, store, store_as
 
 _widen_float16, _widen_bfloat16 = widener("float16"), widener("bfloat16")
 
+#: So many limits of buckets are counted.
+_COUNTED = 64
+
 #: That rows are not sorted, or that something is out of bounds.
 TROUBLE = -1
 
@@ -63,34 +67,50 @@ def integer_at(address: int, index: int, kind: int) -> int:
     return load(address, index) if kind == INT64 else int64(load_as(address, index, np.int32))
 
 
+def _counter(dtype: type) -> Any:
+    """A jitted function (value, limits, count) -> the number of limits that are not above a value.
+
+    All of them for NaN. Values and limits are compared as `dtype`.
+    """
+
+    @jit
+    def bucket(value: Any, limits: int, count: int) -> int:
+        below, left = int64(0), count
+        while left > _COUNTED:
+            half = left // 2
+            limit = dtype(load_as(limits, below + half - 1, np.float32))
+            below += int64(0) if value < limit else half
+            left -= half
+        # So few are counted faster, many at a time, than they are searched one by one.
+        found = np.int32(0)
+        for k in range(left):
+            limit = dtype(load_as(limits, below + k, np.float32))
+            found += np.int32(0) if value < limit else np.int32(1)
+        return below + int64(found)
+
+    return bucket
+
+
+_bucket32, _bucket64 = _counter(np.float32), _counter(np.float64)
+
+
 @jit
-def _real_at(address: int, index: int, kind: int) -> float:
-    """A value as stock TensorFlow compares it with boundaries: integers are rounded to float32."""
-    if kind == FLOAT32:
-        return np.float64(load_as(address, index, np.float32))
+def _bucket_at(address: int, index: int, kind: int, limits: int, count: int) -> int:
+    """The bucket of a value, as stock's Bucketize has it: integers are rounded to float32."""
     if kind == FLOAT64:
-        return load_as(address, index, np.float64)
-    return np.float64(np.float32(integer_at(address, index, kind)))
-
-
-@jit
-def _bucket(value: float, limits: int, count: int) -> int:
-    """The number of limits that are not above a value; all of them for NaN."""
-    below, left = int64(0), count
-    while left > 1:
-        half = left // 2
-        below += int64(0) if value < load_as(limits, below + half - 1, np.float64) else half
-        left -= half
-    return below + (int64(0) if value < load_as(limits, below, np.float64) else int64(1))
+        return _bucket64(load_as(address, index, np.float64), limits, count)
+    if kind == FLOAT32:
+        return _bucket32(load_as(address, index, np.float32), limits, count)
+    return _bucket32(np.float32(integer_at(address, index, kind)), limits, count)
 
 
 @jit
 def id_at(column: int, source: int, index: int, place: int) -> int:
     """The id of an element: its index among all, and its place in its row."""
     ids, kind = load(source, IDS), load(column, IDS_KIND)
-    if load(column, BOUNDARY_COUNT) > 0:
-        value = _real_at(ids, index, kind)
-        number = _bucket(value, load(source, LIMITS), load(column, BOUNDARY_COUNT))
+    count = load(column, BOUNDARY_COUNT)
+    if count > 0:
+        number = _bucket_at(ids, index, kind, load(source, LIMITS), count)
     else:
         number = integer_at(ids, index, kind)
     number += place * load(column, STRIDE)
@@ -106,8 +126,10 @@ def is_ignored(column: int, source: int, index: int) -> bool:
     if load(column, USE_IGNORED) == 0:
         return False
     kind = load(column, IDS_KIND)
-    if kind in (FLOAT32, FLOAT64):
-        return _real_at(load(source, IDS), index, kind) == np.float64(load(column, IGNORED))
+    if kind == FLOAT32:
+        return load_as(load(source, IDS), index, np.float32) == np.float32(load(column, IGNORED))
+    if kind == FLOAT64:
+        return load_as(load(source, IDS), index, np.float64) == np.float64(load(column, IGNORED))
     return integer_at(load(source, IDS), index, kind) == load(column, IGNORED)
 
 
@@ -243,6 +265,87 @@ def _list_dense(batch: Batch) -> int:
     return count
 
 
+def _listing_singles(id_of: Any) -> Any:
+    """A jitted function (batch) that lists rows with one id each; see `_has_single_ids`.
+
+    Args:
+      id_of: a jitted function (column, source, index) -> the id of an element.
+    """
+
+    @jit
+    def list_singles(batch: Batch) -> int:
+        column, source = batch.column, batch.source
+        table, zeros = load(source, TABLE), load(source, ZEROS)
+        table_rows, row_bytes = load(source, TABLE_ROWS), load(source, ROW_BYTES)
+        # What is not in the table, but not wrong either.
+        dropped = int64(0) if load(column, PRUNE) != 0 else int64(np.iinfo(np.int64).min)
+        ignored, buckets = load(column, IGNORED), load(column, BUCKETS)
+        may_ignore = load(column, USE_IGNORED) != 0
+        for row in range(batch.count):
+            number = id_of(column, source, batch.first + row)
+            address = table + number * row_bytes
+            is_ignored = may_ignore and number == ignored
+            if buckets > 0 and not 0 <= number < buckets:
+                number = load(column, BUCKET_DEFAULT)
+                address = table + number * row_bytes
+            if is_ignored:
+                address = zeros
+            elif number < 0 or number >= table_rows:
+                if number >= dropped:
+                    return int64(TROUBLE)
+                address = zeros
+            store(batch.addresses, row, address)
+            store(batch.starts, row, row)
+        store(batch.starts, batch.count, batch.count)
+        return batch.count
+
+    return list_singles
+
+
+@jit
+def _int32_id(column: int, source: int, index: int) -> int:
+    return int64(load_as(load(source, IDS), index, np.int32))
+
+
+@jit
+def _int64_id(column: int, source: int, index: int) -> int:
+    return load(load(source, IDS), index)
+
+
+@jit
+def _float32_id(column: int, source: int, index: int) -> int:
+    value = load_as(load(source, IDS), index, np.float32)
+    return _bucket32(value, load(source, LIMITS), load(column, BOUNDARY_COUNT))
+
+
+_list_int32, _list_int64 = _listing_singles(_int32_id), _listing_singles(_int64_id)
+_list_float32 = _listing_singles(_float32_id)
+
+
+@jit
+def _has_single_ids(column: int, source: int) -> bool:
+    """Whether rows have one element each, and a row of zeros can stand for an empty one."""
+    if load(column, FORM) != DENSE or load(source, ID_COLUMNS) != 1 or load(source, ZEROS) == 0:
+        return False
+    if as_float(load(column, MAX_NORM)) >= 0 or load(source, TABLE_ROWS) == 0:
+        return False
+    if load(column, FILL) != 0 and load(column, DEFAULT_ID) >= 0:
+        return False
+    # Of values, `ignored` is compared before they become ids.
+    has_limits, kind = load(column, BOUNDARY_COUNT) > 0, load(column, IDS_KIND)
+    if has_limits:
+        return kind == FLOAT32 and load(column, USE_IGNORED) == 0
+    return kind in (INT32, INT64)
+
+
+@jit
+def _list_single_ids(batch: Batch) -> int:
+    kind = load(batch.column, IDS_KIND)
+    if kind == FLOAT32:
+        return _list_float32(batch)
+    return _list_int64(batch) if kind == INT64 else _list_int32(batch)
+
+
 @jit
 def list_entries(batch: Batch, first: int, end: int) -> int:
     """Lists the entries of rows that are in order.
@@ -255,6 +358,8 @@ def list_entries(batch: Batch, first: int, end: int) -> int:
       order, or something is out of bounds.
     """
     form = load(batch.column, FORM)
+    if _has_single_ids(batch.column, batch.source):
+        return _list_single_ids(batch)
     if form == DENSE:
         count = _list_dense(batch)
     elif form == ROW_SPLITS:

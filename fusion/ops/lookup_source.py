@@ -122,7 +122,8 @@ def _take_table(frame: int, ctx: int, state: int, place: int, source: int, statu
     store(source, ROW_BYTES, dim * body(state, ITEM))
     zeros = body(state, ZEROS_AT)
     store(source, ZEROS, state + 8 * zeros if zeros != 0 else int64(0))
-    store(source, LIMITS, state + 8 * (body(state, LIMITS_AT) + load(column, BOUNDARIES)))
+    limits = state + 8 * body(state, LIMITS_AT) + 4 * load(column, BOUNDARIES)
+    store(source, LIMITS, limits)
     return True
 
 

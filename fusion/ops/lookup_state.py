@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from fusion.runtime.threads import pool_address
 #: The body of a kernel's state, by word: the number of columns; bytes and kind of an element of
 #: the tables; the pool of threads, 0 for none; the places of the boundaries and of a row of zeros
 #: in the state, the latter 0 if there is none; whether to ask for large pages. Columns follow,
-#: then boundaries as doubles, then zeros.
+#: then boundaries as float32, then zeros.
 (COUNT, ITEM, KIND, POOL, LIMITS_AT, ZEROS_AT, LARGE_PAGES, COLUMNS) = range(8)
 
 #: "0" leaves the pages of tables and results as they are.
@@ -78,12 +79,12 @@ def _state(dtype: str, columns: Sequence[Mapping[str, Any]]) -> list[int]:
     for place, column in enumerate(columns):
         _check(place, column)
     dims = [column["dim"] for column in columns]
-    limits: list[int] = []
+    limits: list[float] = []
     words: list[int] = []
     offset = 0
     for column in columns:
         words += _column_words(dtype, column, len(limits), offset)
-        limits += [double_word(limit) for limit in column["boundaries"]]
+        limits += column["boundaries"]
         offset = offset + column["dim"] if offset >= 0 and column["dim"] >= 0 else -1
     item = ITEM_BYTES[dtype]
     zeros = 0 if min(dims) < 0 or max(dims) > _MOST_ZEROS else (max(dims) * item + 7) // 8
@@ -92,8 +93,15 @@ def _state(dtype: str, columns: Sequence[Mapping[str, Any]]) -> list[int]:
     head[COUNT], head[ITEM], head[KIND] = len(columns), item, kinds.index(dtype)
     head[POOL], head[LARGE_PAGES] = pool_address(), int(_wants_large_pages())
     head[LIMITS_AT] = BODY + COLUMNS + len(columns) * layout.COLUMN_WORDS
-    head[ZEROS_AT] = head[LIMITS_AT] + len(limits) if zeros else 0
-    return [*head, *words, *limits, *[0] * zeros]
+    packed = _packed(limits)
+    head[ZEROS_AT] = head[LIMITS_AT] + len(packed) if zeros else 0
+    return [*head, *words, *packed, *[0] * zeros]
+
+
+def _packed(numbers: Sequence[float]) -> list[int]:
+    """Numbers as float32, two in a word."""
+    even = [*numbers, *[0.0] * (len(numbers) % 2)]
+    return list(struct.unpack(f"<{len(even) // 2}q", struct.pack(f"<{len(even)}f", *even)))
 
 
 def _wants_large_pages() -> bool:

@@ -193,8 +193,62 @@ def _broadcast(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: in
     return known[0] if all(shape == known[0] for shape in known) else None
 
 
+def _split(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a part of a Split's or SplitV's value."""
+    value, axis = (inputs[0], inputs[2]) if len(inputs) == 3 else (inputs[1], inputs[0])
+    of, place = view.shape(value), view.constant(axis)
+    if of is None or place is None or place.size != 1 or not -len(of) <= int(place) < len(of):
+        return None
+    cut = int(place) % len(of)
+    return tuple(None if dim == cut else size for dim, size in enumerate(of))
+
+
+def _unpacked(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    of, axis = view.shape(inputs[0]), view.int_attr(name, "axis")
+    if of is None or not -len(of) <= axis < len(of):
+        return None
+    return tuple(size for dim, size in enumerate(of) if dim != axis % len(of))
+
+
+def _told(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape that an iterator over a dataset tells of its elements."""
+    attr = view.attr(name, "output_shapes")
+    if attr is None or index >= len(attr.list.shape) or attr.list.shape[index].unknown_rank:
+        return None
+    return dims(attr.list.shape[index])
+
+
+def _parsed(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a feature of a batch of examples: indices, values and shapes of the sparse ones
+    come first, then the dense ones.
+    """
+    if view.op(name) == "ParseExampleV2":
+        batch = view.shape(inputs[0])
+        sparse = view.int_attr(name, "num_sparse")
+    else:
+        batch, sparse = (None,), view.int_attr(name, "Nsparse")
+    if batch is None or len(batch) != 1:
+        return None
+    if index < 3 * sparse:
+        found: tuple[Shape, ...] = ((None, 2), (None,), (2,))
+        return found[index // sparse]
+    shapes = view.attr(name, "dense_shapes")
+    place = index - 3 * sparse
+    if shapes is None or place >= len(shapes.list.shape) or shapes.list.shape[place].unknown_rank:
+        return None
+    return (*batch, *dims(shapes.list.shape[place]))
+
+
 _SHAPE_RULES: dict[str, Callable[[GraphView, str, tuple[Tensor, ...], int], Shape | None]] = {
     "ConcatV2": _joined,
+    "Split": _split,
+    "SplitV": _split,
+    "Unpack": _unpacked,
+    "IteratorGetNext": _told,
+    "IteratorGetNextSync": _told,
+    "OptionalGetValue": _told,
+    "ParseExample": _parsed,
+    "ParseExampleV2": _parsed,
     "StridedSlice": _strided,
     "Slice": _sliced,
     "Prod": _reduced,
