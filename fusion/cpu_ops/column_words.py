@@ -71,3 +71,6 @@ INT32, INT64, FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(6)
     TENSORS,
 ) = range(15)
 SOURCE_WORDS = 15 + 5
+
+#: Boundaries are looked at so many at a time; each column has a multiple of that, infinities last.
+LIMIT_BLOCK = 16

@@ -30,6 +30,7 @@ from fusion.cpu_ops.column_words import (
     IGNORED,
     INT32,
     INT64,
+    LIMIT_BLOCK,
     LIMITS,
     MAX_NORM,
     PRUNE,
@@ -49,13 +50,14 @@ from fusion.cpu_ops.column_words import (
     ZEROS,
 )
 from fusion.cpu_ops.half import widener
+from fusion.cpu_ops.vectors import limit_counter
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.memory import as_float, load, load_as, store, store_as
 
 _widen_float16, _widen_bfloat16 = widener("float16"), widener("bfloat16")
 
-#: So many limits of buckets are counted.
-_COUNTED = 64
+#: In so many blocks limits are counted; among more of them the right ones are searched first.
+_COUNTED = 8
 
 #: That rows are not sorted, or that something is out of bounds.
 TROUBLE = -1
@@ -67,31 +69,30 @@ def integer_at(address: int, index: int, kind: int) -> int:
     return load(address, index) if kind == INT64 else int64(load_as(address, index, np.int32))
 
 
-def _counter(dtype: type) -> Any:
+def _counter(stored: str, dtype: type) -> Any:
     """A jitted function (value, limits, count) -> the number of limits that are not above a value.
 
-    All of them for NaN. Values and limits are compared as `dtype`.
+    All of them for NaN. Behind the limits there are infinities up to a multiple of `LIMIT_BLOCK`.
     """
+    count_block = limit_counter(stored)
 
     @jit
     def bucket(value: Any, limits: int, count: int) -> int:
-        below, left = int64(0), count
+        first, left = int64(0), (count + LIMIT_BLOCK - 1) // LIMIT_BLOCK
         while left > _COUNTED:
             half = left // 2
-            limit = dtype(load_as(limits, below + half - 1, np.float32))
-            below += int64(0) if value < limit else half
+            if not value < dtype(load_as(limits, (first + half) * LIMIT_BLOCK - 1, np.float32)):
+                first += half
             left -= half
-        # So few are counted faster, many at a time, than they are searched one by one.
-        found = np.int32(0)
-        for k in range(left):
-            limit = dtype(load_as(limits, below + k, np.float32))
-            found += np.int32(0) if value < limit else np.int32(1)
-        return below + int64(found)
+        found = first * LIMIT_BLOCK
+        for block in range(first, first + left):
+            found += count_block(value, limits + 4 * LIMIT_BLOCK * block)
+        return min(found, count)
 
     return bucket
 
 
-_bucket32, _bucket64 = _counter(np.float32), _counter(np.float64)
+_bucket32, _bucket64 = _counter("float32", np.float32), _counter("float64", np.float64)
 
 
 @jit

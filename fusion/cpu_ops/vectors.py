@@ -21,6 +21,8 @@ from numba.core import cgutils
 from numba.core.datamodel import PrimitiveModel, register_default
 from numba.extending import intrinsic
 
+from fusion.cpu_ops.column_words import LIMIT_BLOCK
+
 _WORD = ir.IntType(64)
 _LINE = 64
 _COMPUTE: dict[str, tuple[Any, Any]] = {
@@ -188,6 +190,30 @@ class _Maker:
             return types.void(types.int64), codegen
 
         return prefetch
+
+
+def limit_counter(stored: str) -> Any:
+    """An intrinsic (value, address) -> how many of `LIMIT_BLOCK` limits are not above a value.
+
+    Limits are float32 and are compared as values of dtype `stored`. For NaN it is all of them.
+    """
+    element, compute = _COMPUTE[stored]
+    limits = ir.VectorType(ir.FloatType(), LIMIT_BLOCK)
+    wide, bits = ir.VectorType(compute, LIMIT_BLOCK), ir.IntType(LIMIT_BLOCK)
+
+    @intrinsic
+    def count(typingctx: Any, value: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[1], limits.as_pointer())
+            loaded = _unaligned(builder.load(pointer), 4)
+            if compute == ir.DoubleType():
+                loaded = builder.fpext(loaded, wide)
+            below = builder.fcmp_unordered("uge", _splat(builder, args[0], wide), loaded)
+            return builder.zext(builder.ctpop(builder.bitcast(below, bits)), _WORD)
+
+        return types.int64(element, types.int64), codegen
+
+    return count
 
 
 def _splat(builder: Any, number: Any, vector: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from collections.abc import Mapping, Sequence
@@ -85,6 +86,7 @@ def _state(dtype: str, columns: Sequence[Mapping[str, Any]]) -> list[int]:
     for column in columns:
         words += _column_words(dtype, column, len(limits), offset)
         limits += column["boundaries"]
+        limits += [math.inf] * (-len(limits) % layout.LIMIT_BLOCK)
         offset = offset + column["dim"] if offset >= 0 and column["dim"] >= 0 else -1
     item = ITEM_BYTES[dtype]
     zeros = 0 if min(dims) < 0 or max(dims) > _MOST_ZEROS else (max(dims) * item + 7) // 8
@@ -99,9 +101,8 @@ def _state(dtype: str, columns: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def _packed(numbers: Sequence[float]) -> list[int]:
-    """Numbers as float32, two in a word."""
-    even = [*numbers, *[0.0] * (len(numbers) % 2)]
-    return list(struct.unpack(f"<{len(even) // 2}q", struct.pack(f"<{len(even)}f", *even)))
+    """An even number of numbers as float32, two in a word."""
+    return list(struct.unpack(f"<{len(numbers) // 2}q", struct.pack(f"<{len(numbers)}f", *numbers)))
 
 
 def _wants_large_pages() -> bool:
