@@ -23,7 +23,7 @@ OLDEST := tensorflow==2.18.0 tf_keras==2.18.0 keras==3.6.0 numba==0.62.0 numpy==
 PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest fuzz soak parity lint clean
+.PHONY: bench-smoke help demo test test-oldest fuzz soak parity lint clean
 
 help: ## Show this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -46,6 +46,9 @@ fuzz: $(VENV)/.installed ## Compare 100,000 random lookups with stock TensorFlow
 
 parity: $(VENV)/.installed ## Write docs/parity.md: what the tests compare with stock TensorFlow
 	$(BIN)/python -m tests.parity > docs/parity.new && mv docs/parity.new docs/parity.md
+
+bench-smoke: $(VENV)/.installed ## Measure the headline workloads against stock TensorFlow, two minutes
+	$(BIN)/python -m benchmarks smoke
 
 soak: $(VENV)/.installed ## Run the long checks: many threads, a million calls, every kernel's memory
 	$(BIN)/python -m tests.soak

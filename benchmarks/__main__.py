@@ -1,4 +1,4 @@
-"""Measurements, printed and kept as JSON: `python -m benchmarks pass [--out DIR]`."""
+"""Measurements of fusion against stock TensorFlow, torch and FBGEMM, printed and kept as JSON."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +16,36 @@ from benchmarks.machine import machine
 
 
 def main() -> int:
-    """The command line; the result is the exit code, 1 when a limit is exceeded."""
+    """The command line; the result is the exit code, 1 when a limit is exceeded or a run fails."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     passes = commands.add_parser("pass", help="what fusing costs while graphs are optimized")
     passes.add_argument("--repeats", type=int, default=7)
     passes.add_argument("--out", type=Path, help="a folder for the numbers, pass.json")
+    run = commands.add_parser("run", help="measure workloads")
+    run.add_argument("--workload", nargs="+", metavar="NAME", help="some of them instead of all")
+    run.add_argument("--quick", action="store_true", help="small and short, to try it out")
+    run.add_argument("--processes", type=int, default=3, help="measurements of each, default 3")
+    run.add_argument("--scale", type=float, default=1.0, help="times the rows of every table")
+    run.add_argument("--out", type=Path, required=True, help="a folder for <workload>.json")
+    report = commands.add_parser("report", help="write report.md and plots")
+    report.add_argument("folder", type=Path, help="what `run` wrote, and where the report goes")
+    commands.add_parser("smoke", help="the headline ratios, in two minutes")
+    worker = commands.add_parser("worker")
+    worker.add_argument("name")
+    worker.add_argument("options", type=json.loads)
+    worker.add_argument("path", type=Path)
     options = parser.parse_args()
-    return _pass(options.repeats, options.out)
+    return _COMMANDS[options.command](options)
 
 
-def _pass(repeats: int, out: Path | None) -> int:
+def _pass(options: argparse.Namespace) -> int:
     import fusion
     from benchmarks.passes import measure
 
     with fusion.fused():
-        numbers = {"machine": machine(), **measure(repeats)}
-    _write(numbers, out, "pass.json")
+        numbers = {"machine": machine(), **measure(options.repeats)}
+    _write(numbers, options.out, "pass.json")
     others, columns, limits = (
         numbers[key] for key in ("without_embeddings", "thousand_columns", "limits")
     )
@@ -58,6 +72,90 @@ def _write(numbers: dict[str, Any], out: Path | None, name: str) -> None:
         out.mkdir(parents=True, exist_ok=True)
         (out / name).write_text(json.dumps(numbers, indent=2) + "\n")
 
+
+def _run(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from benchmarks.catalog import WORKLOADS
+    from benchmarks.costs import COSTS
+    from benchmarks.runner import Options, run
+
+    every = [*WORKLOADS, *COSTS]
+    names = options.workload or every
+    if unknown := sorted(set(names) - set(every)):
+        print(f"no workload {', '.join(unknown)}; there are {', '.join(every)}", file=sys.stderr)
+        return 2
+    how = Options(options.processes, options.quick, options.scale)
+    failures = run(names, how, options.out, Console(stderr=True))
+    print("\n".join(failures), file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _smoke(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from benchmarks.catalog import SMOKE
+    from benchmarks.report import headlines, load
+    from benchmarks.runner import Options, run
+
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        failures = run(list(SMOKE), Options(processes=1, smoke=True), out, Console(stderr=True))
+        print(headlines(load(out)))
+    print("\n".join(failures), file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from benchmarks.plots import plot
+    from benchmarks.report import load, render
+
+    results = load(options.folder)
+    if not results:
+        print(f"there are no results in {options.folder}", file=sys.stderr)
+        return 2
+    plots = plot(results, options.folder)
+    path = options.folder / "report.md"
+    path.write_text(render(results, plots))
+    print(path)
+    return 0
+
+
+def _worker(options: argparse.Namespace) -> int:
+    from benchmarks.catalog import SMOKE, WORKLOADS
+    from benchmarks.costs import COSTS, measure
+    from benchmarks.runner import Options
+
+    end_to_end = options.options.pop("end_to_end")
+    how = Options(**options.options)
+
+    def progress(line: str) -> None:
+        print(line, flush=True)
+
+    if options.name in COSTS:
+        found = measure(options.name, how.quick, progress)
+    else:
+        workload = (SMOKE if how.smoke else WORKLOADS)[options.name].scaled(how.scale)
+        from benchmarks import worker
+
+        effort = worker.Effort(end_to_end=end_to_end)
+        if how.smoke:
+            effort = worker.Effort(10, 0.5, end_to_end=False, stream_megabytes=256)
+        if how.quick:
+            workload = workload.scaled(0.1).quick()
+            effort = worker.Effort(5, 1.0, end_to_end, stream_megabytes=256)
+        found = worker.measure(workload, effort, progress)
+    options.path.write_text(json.dumps(found))
+    return 0
+
+
+_COMMANDS = {
+    "pass": _pass,
+    "run": _run,
+    "report": _report,
+    "smoke": _smoke,
+    "worker": _worker,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib.metadata import version
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = ("tensorflow", "keras", "numba", "numpy", "protobuf")
+BASELINES = ("tf_keras", "torch", "fbgemm-gpu-cpu")
 
 
 def machine() -> dict[str, str | int]:
@@ -19,6 +22,43 @@ def machine() -> dict[str, str | int]:
         "python": platform.python_version(),
         **{package: version(package) for package in PACKAGES},
     }
+
+
+def baselines() -> dict[str, str]:
+    """The versions of what is compared with, "absent" for what is not installed."""
+    return {package: _version(package) for package in BASELINES}
+
+
+def busy_elsewhere() -> Callable[[], float]:
+    """What says how many cores others kept busy, on average since this call.
+
+    Others are processes that are not this one, nor children of it that have ended.
+    """
+    begun, busy, own = time.monotonic(), _busy_seconds(), _own_seconds()
+
+    def cores() -> float:
+        gone = max(time.monotonic() - begun, 1e-9)
+        return max(0.0, (_busy_seconds() - busy - (_own_seconds() - own)) / gone)
+
+    return cores
+
+
+def _busy_seconds() -> float:
+    """Of all cores since the machine began: everything but idling and waiting for disks."""
+    fields = [int(one) for one in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"
 
 
 def _processor() -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 #: What a column does, by word. Floats are doubles, flags 0 or 1; `BOUNDARIES` is the place of the
 #: first of its `BOUNDARY_COUNT` boundaries among all, `OFFSET` that of its first element in a row
 #: of the result, -1 if it is not known. `REST` and `WHOLE` are the addresses of kernels: the
-#: latter, if not 0, for pieces of `PIECE` elements, while more than that are left.
+#: latter, if not 0, for pieces of `PIECE` elements, while more than that are left. The last three
+#: change: the table whose memory is being turned into large pages, the address up to which it is,
+#: and for how many more tables that is to be done.
 (
     FORM,
     COMBINER,
@@ -35,8 +37,11 @@ from __future__ import annotations
     WHOLE,
     PIECE,
     OFFSET,
-) = range(25)
-COLUMN_WORDS = 25
+    LARGE,
+    LARGE_UNTIL,
+    LARGE_COUNT,
+) = range(28)
+COLUMN_WORDS = 28
 
 #: Forms of ids, by place.
 INDICES, ROW_IDS, ROW_SPLITS, DENSE, COPY = range(5)

@@ -30,6 +30,7 @@ from fusion.cpu_ops.column_words import (
     IGNORED,
     INT64,
     LIMITS,
+    MAX_NORM,
     PRUNE,
     PRUNE_WEIGHTS,
     ROW_BYTES,
@@ -364,7 +365,9 @@ def _filled(batch: Batch, count: int) -> int:
         if load(column, DEFAULT_ID) >= 0:
             address = load(source, TABLE) + number * load(source, ROW_BYTES)
             return _insert(batch, count, empty, address)
-    if count + empty == batch.count and load(source, ZEROS) != 0:
+    # A row of zeros clipped to 0 is NaN.
+    plain = load(column, WEIGHTED) == 0 and as_float(load(column, MAX_NORM)) < 0
+    if plain and count + empty == batch.count and load(source, ZEROS) != 0:
         return _insert(batch, count, empty, load(source, ZEROS))
     return count
 

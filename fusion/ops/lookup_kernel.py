@@ -12,10 +12,11 @@ from __future__ import annotations
 import numpy as np
 
 from fusion.cpu_ops import column_words as words
+from fusion.cpu_ops.large_pages import ask_for_large_pages
 from fusion.ops import lookup_tasks as tasks
 from fusion.ops.lookup_slow import finish_column
 from fusion.ops.lookup_source import body, column_at, release, take_source
-from fusion.ops.lookup_state import COUNT, ITEM, POOL
+from fusion.ops.lookup_state import COUNT, ITEM, LARGE_PAGES, POOL
 from fusion.runtime import workers
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.memory import load, stack_words, store
@@ -115,6 +116,8 @@ def lookup(frame: int) -> None:
     if failed(frame):
         return
     row_bytes = total * body(state, ITEM)
+    if body(state, LARGE_PAGES) != 0:
+        ask_for_large_pages(out, batch * row_bytes)
     cost = count * _TASK_NS + elements * (_ELEMENT_NS + row_bytes // (count * _BYTES_PER_NS))
     parallel = pool != 0 and cost > _PARALLEL_NS
     threads = load(pool, THREADS) + 1 if parallel else int64(1)

@@ -74,7 +74,8 @@ def _check_elements(frame: int, place: int, batch: Any) -> None:
         number = id_at(column, source, k, k % width if not by_row else int64(0))
         if is_dropped(batch, number, k):
             continue
-        if by_row and (row < 0 or row >= batch.count):
+        # Behind the last row there are only rows that are out of order.
+        if by_row and (row < 0 or (row >= batch.count and not sorted_rows)):
             text = "column %lld: row %lld of entry %lld is not in [0, %lld), the rows"
             fail(frame, INVALID_ARGUMENT, text, place, row, int64(k), batch.count)
             return

@@ -1,7 +1,8 @@
-"""What the kernel of the inference ops knows of a node: its attrs as words, and code for columns."""
+"""What the kernel of the inference ops knows of a node: its attrs as words, and code addresses."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,11 +13,16 @@ from fusion.runtime.registration import code_address, double_word
 from fusion.runtime.spec import OpSpec
 from fusion.runtime.threads import pool_address
 
-#: The body of a kernel's state, by word: the number of columns; bytes and kind of an element of the
-#: tables; the elements of a row of the result, or -1; the pool of threads, 0 for none; the places
-#: of the boundaries and of a row of zeros in the state, the latter 0 if there is none. Columns
-#: follow, then boundaries as doubles, then zeros.
-(COUNT, ITEM, KIND, TOTAL, POOL, LIMITS_AT, ZEROS_AT, COLUMNS) = range(8)
+#: The body of a kernel's state, by word: the number of columns; bytes and kind of an element of
+#: the tables; the pool of threads, 0 for none; the places of the boundaries and of a row of zeros
+#: in the state, the latter 0 if there is none; whether to ask for large pages. Columns follow,
+#: then boundaries as doubles, then zeros.
+(COUNT, ITEM, KIND, POOL, LIMITS_AT, ZEROS_AT, LARGE_PAGES, COLUMNS) = range(8)
+
+#: "0" leaves the pages of tables and results as they are.
+LARGE_PAGES_VARIABLE = "FUSION_LARGE_PAGES"
+#: So many tables of a column, one after the other, get large pages.
+_TABLES = 4
 
 #: Words before the body: the addresses of the kernel and of the op's table.
 BODY = 2
@@ -84,10 +90,14 @@ def _state(dtype: str, columns: Sequence[Mapping[str, Any]]) -> list[int]:
     kinds = ("int32", "int64", "float32", "float64", "float16", "bfloat16")
     head = [0] * COLUMNS
     head[COUNT], head[ITEM], head[KIND] = len(columns), item, kinds.index(dtype)
-    head[TOTAL], head[POOL] = offset, pool_address()
+    head[POOL], head[LARGE_PAGES] = pool_address(), int(_wants_large_pages())
     head[LIMITS_AT] = BODY + COLUMNS + len(columns) * layout.COLUMN_WORDS
     head[ZEROS_AT] = head[LIMITS_AT] + len(limits) if zeros else 0
     return [*head, *words, *limits, *[0] * zeros]
+
+
+def _wants_large_pages() -> bool:
+    return os.environ.get(LARGE_PAGES_VARIABLE) != "0"
 
 
 def _check(place: int, column: Mapping[str, Any]) -> None:
@@ -152,6 +162,7 @@ def _column_words(
     kernels = _kernels(dtype, column["dim"], weighted, clipped)
     words[layout.REST], words[layout.WHOLE], words[layout.PIECE] = kernels
     words[layout.OFFSET] = offset
+    words[layout.LARGE_COUNT] = _TABLES if _wants_large_pages() else 0
     return words
 
 

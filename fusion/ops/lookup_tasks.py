@@ -9,6 +9,7 @@ from numba import types
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops import pieces
 from fusion.cpu_ops.columns import Batch, element_range, list_entries
+from fusion.cpu_ops.large_pages import enlarge_pages
 from fusion.ops.lookup_source import column_at, release, take_source
 from fusion.ops.lookup_state import BODY, ITEM
 from fusion.runtime.atomic import atomic_add, atomic_store
@@ -154,6 +155,12 @@ def copy_rows(batch: Any) -> int:
 
 
 @jit
+def table_bytes(source: int) -> int:
+    """The size of a table in memory."""
+    return load(source, words.TABLE_ROWS) * load(source, words.ROW_BYTES)
+
+
+@jit
 def _do_task(job: int, task: int, source: int, room: int, arguments: int, status: int) -> bool:
     """Does a task; returns False, having done anything or nothing, if it is not as it should be."""
     columns, state = load(job, COLUMN_COUNT), load(job, STATE)
@@ -170,6 +177,8 @@ def _do_task(job: int, task: int, source: int, room: int, arguments: int, status
         start, end = element_range(column, source, first, count)
     if end < start or not make_room(room, end - start + count, count):
         return False
+    if not is_copy:
+        enlarge_pages(column, load(source, words.TABLE), table_bytes(source))
     batch = batch_in(room, column, source, first, count)
     entries = copy_rows(batch) if is_copy else list_entries(batch, start, end)
     if entries < 0:

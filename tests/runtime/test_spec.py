@@ -83,6 +83,8 @@ def test_names_follow_tensorflows_generator():
         "FusedEmbeddingSparsePostLookUpGrad": "fused_embedding_sparse_post_look_up_grad",
         "FusedEmbeddingSparsePostLookUpV2": "fused_embedding_sparse_post_look_up_v2",
         "FusedEmbeddingSparsePostLookUpV2Grad": "fused_embedding_sparse_post_look_up_v2_grad",
+        "FusedEmbeddingLookup": "fused_embedding_lookup",
+        "GroupedEmbeddingLookup": "grouped_embedding_lookup",
     }
     assert {spec.name: spec.python_name for spec in SPECS} == expected
 

@@ -1,0 +1,141 @@
+"""Running workloads in processes of their own, and keeping what they measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.machine import baselines, machine
+from benchmarks.results import combine
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+#: No notes of TensorFlow on itself. No GPU, which would draw the stock lookups to it. Threads of
+#: torch and FBGEMM that have nothing to do sleep: they would take cores from whose turn it is, and
+#: their loops over columns are no slower.
+_ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How to run.
+
+    Attributes:
+        processes: of each workload, one after the other.
+        quick: small tables, few columns and rounds: to try the suite out.
+        scale: by which the tables' rows are multiplied.
+        smoke: the workloads of the smoke test, with fewer rounds.
+    """
+
+    processes: int = 3
+    quick: bool = False
+    scale: float = 1.0
+    smoke: bool = False
+
+
+class WorkerFailed(Exception):
+    """A process ended with an error; the message has what it printed."""
+
+
+def run(names: Sequence[str], options: Options, out: Path, console: Console) -> list[str]:
+    """Measures workloads and writes `<workload>.json` for each of them.
+
+    Args:
+        names: of the workloads.
+        options: how to run them.
+        out: a folder, which is made.
+        console: where progress is shown.
+
+    Returns:
+        What went wrong, a line for each workload that has no result.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    failures = []
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=len(names) * options.processes)
+        for name in names:
+            found = []
+            for number in range(options.processes):
+                label = f"{name}, process {number + 1} of {options.processes}"
+                progress.update(task, description=label)
+                try:
+                    # Tracing a function for calls with fed tensors takes minutes with 1000 columns.
+                    how = {**dataclasses.asdict(options), "end_to_end": number == 0}
+                    found.append(_worker(name, how, progress, task, label))
+                except WorkerFailed as failure:
+                    failures.append(f"{name}: {failure}")
+                    break
+                progress.advance(task)
+            else:
+                _write(out / f"{name}.json", name, options, found)
+    return failures
+
+
+def _worker(
+    name: str, options: dict[str, Any], progress: Progress, task: Any, label: str
+) -> dict[str, Any]:
+    """What one process measured; it says on a line each what it has done."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, errors = Path(folder) / "result.json", Path(folder) / "errors"
+        with (
+            errors.open("w") as stream,
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "benchmarks",
+                    "worker",
+                    name,
+                    json.dumps(options),
+                    str(path),
+                ],
+                cwd=_ROOT,
+                env={**os.environ, **_ENVIRONMENT},
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                text=True,
+            ) as process,
+        ):
+            assert process.stdout is not None
+            for line in process.stdout:
+                progress.update(task, description=f"{label}: {line.strip()}")
+        if process.returncode != 0 or not path.exists():
+            last = errors.read_text().strip()[-2000:]
+            raise WorkerFailed(f"exit code {process.returncode}\n{last}")
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+
+def _write(path: Path, name: str, options: Options, processes: Sequence[dict[str, Any]]) -> None:
+    result = {
+        "workload": name,
+        "about": processes[0]["about"],
+        "date": datetime.date.today().isoformat(),
+        "machine": {**machine(), **baselines()},
+        "processes": len(processes),
+        "quick": options.quick,
+        "scale": options.scale,
+        **combine(processes),
+    }
+    path.write_text(json.dumps(result, indent=1) + "\n")

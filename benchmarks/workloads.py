@@ -1,0 +1,143 @@
+"""What is measured, as descriptions: columns, batches, and how ids are drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal
+
+from benchmarks.inputs import Distribution, Draw
+
+Kind = Literal["sparse", "dense", "bucketized", "hashed", "word", "words"]
+"""What a column gets: a SparseTensor of ids; one id per row as a dense tensor; a float to put into
+buckets; an integer to hash; a string to hash; a SparseTensor of strings to hash."""
+
+Host = Literal["lookups", "features", "model"]
+"""Who looks up: tf.nn.safe_embedding_lookup_sparse and tf.concat; tf_keras DenseFeatures; a model
+of DenseFeatures and dense layers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """One embedding column.
+
+    Attributes:
+        rows: of the table; buckets of a bucketized or hashed column.
+        dim: of the table.
+        kind: what it gets.
+        ids: how many per row, least and most.
+        coverage: share of the rows that have any.
+        combiner: "mean", "sum" or "sqrtn".
+        weighted: whether ids have weights.
+        max_norm: to which rows are clipped, or None.
+        shards: how many partitions the table has.
+        table: columns of the same number share a table; None for one's own.
+    """
+
+    rows: int
+    dim: int
+    kind: Kind = "sparse"
+    ids: tuple[int, int] = (1, 1)
+    coverage: float = 1.0
+    combiner: str = "mean"
+    weighted: bool = False
+    max_norm: float | None = None
+    shards: int = 1
+    table: int | None = None
+
+    @property
+    def one_hot(self) -> bool:
+        """Whether every row has exactly one id."""
+        return self.ids == (1, 1) and self.coverage == 1.0
+
+    def scaled(self, scale: float) -> Column:
+        """The same with so many times the rows, at least 16."""
+        return dataclasses.replace(self, rows=max(min(16, self.rows), int(self.rows * scale)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """Columns that are built once and run at several batch sizes.
+
+    Attributes:
+        name: of these columns within the workload.
+        columns: in the order in which they are concatenated.
+        batches: sizes that are run.
+        variant_batch: the size at which other ids are run too, or None.
+        distribution: of the ids that the headline numbers are about.
+        host: who looks up.
+        frozen: whether tables are constants rather than Variables.
+        roofline: whether the best random-row sum is measured beside it (one column of sums).
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    batches: tuple[int, ...]
+    variant_batch: int | None = None
+    distribution: Distribution = "power law"
+    host: Host = "lookups"
+    frozen: bool = False
+    roofline: bool = False
+
+    @property
+    def width(self) -> int:
+        """Columns of the concatenated output."""
+        return sum(column.dim for column in self.columns)
+
+    @property
+    def inputs(self) -> str:
+        """How the inputs are made and where the tables are, in words."""
+        return (
+            "inputs are read from Variables inside the graph and split into columns; tables are "
+            + ("constants of the graph" if self.frozen else "Variables")
+        )
+
+    def draws(self, batch: int) -> Iterator[tuple[str, Draw]]:
+        """Yields the name and the ids of each variant to run at a batch size."""
+        yield "base", Draw(self.distribution)
+        if batch == self.variant_batch:
+            other: Distribution = "uniform" if self.distribution == "power law" else "power law"
+            yield other.replace(" ", "-"), Draw(other)
+            yield "half-empty", Draw(self.distribution, empty=0.5)
+            yield "negative", Draw(self.distribution, negative=0.02)
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """One row of the results.
+
+    Attributes:
+        name: also of its file.
+        about: what it is, in a sentence or two, and what differs from where it comes from.
+        programs: what it consists of.
+    """
+
+    name: str
+    about: str
+    programs: tuple[Program, ...]
+
+    def scaled(self, scale: float) -> Workload:
+        """The same with so many times the rows in every table."""
+        return dataclasses.replace(
+            self,
+            programs=tuple(
+                dataclasses.replace(
+                    program, columns=tuple(column.scaled(scale) for column in program.columns)
+                )
+                for program in self.programs
+            ),
+        )
+
+    def quick(self) -> Workload:
+        """A small one for trying the suite out: at most 100 columns, and 4096 rows a batch."""
+        return dataclasses.replace(self, programs=tuple(_quick(one) for one in self.programs))
+
+
+def _quick(program: Program) -> Program:
+    count = len(program.columns)
+    step = max(1, count // 100)
+    batches = tuple(batch for batch in program.batches if batch <= 4096)
+    columns = program.columns[::step]
+    return dataclasses.replace(
+        program, columns=columns, batches=batches or (4096,), variant_batch=None
+    )
