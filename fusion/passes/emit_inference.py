@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from fusion.ops.lookup import COLUMN_ATTRS, GROUPED, SINGLE
 from fusion.passes.bucketize import folded_bucketize
@@ -239,6 +239,7 @@ class InferenceEmitter:
                 build.add(node)
                 self.edit.wait(node.name, waits)
             self.edit.wait(read.name, [before.name])
+            _record_shape(read, view.nodes[shard.gather])
             name = self.known[key] = read.name
         return Tensor(name)
 
@@ -246,6 +247,16 @@ class InferenceEmitter:
 def _spec(lookup: Recognition) -> LookupSpec:
     assert lookup.spec is not None, "only fully recognised lookups are planned"
     return lookup.spec
+
+
+def _record_shape(read: node_def_pb2.NodeDef, gather: node_def_pb2.NodeDef) -> None:
+    """Records the width of the rows, which is all that some functions know of a variable."""
+    if "_output_shapes" in gather.attr:
+        rows = gather.attr["_output_shapes"].list.shape[0]
+        shape = read.attr["_output_shapes"].list.shape.add()
+        shape.CopyFrom(rows)
+        if shape.dim:
+            shape.dim[0].size = -1
 
 
 def _dim(shape: Shape | None) -> int:

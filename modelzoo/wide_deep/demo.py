@@ -36,6 +36,8 @@ LOG = "log.txt"
 WHOLE, EMBEDDINGS = "serving_default", "embeddings"
 MIN_NODE_RATIO = 4
 """The embedding part executes at least so many times fewer nodes after the rewrite."""
+FUSED = ("FusedEmbedding", "GroupedEmbedding")
+"""What the names of the ops that combine rows begin with."""
 
 console = rich.console.Console(highlight=False)
 
@@ -183,7 +185,7 @@ def check_fewer(stock: int, fused: int) -> None:
 def check_fused_ops_ran(executed: dict[str, int]) -> None:
     """Raises DemoError unless fused lookups, and no stock ones, are among the executed ops."""
     stock = sorted(op for op in executed if "Segment" in op or op == "SparseFillEmptyRows")
-    fused = sum(count for op, count in executed.items() if op.startswith("FusedEmbedding"))
+    fused = sum(count for op, count in executed.items() if op.startswith(FUSED))
     if stock or not fused:
         raise DemoError(f"the rewritten model ran {fused} fused lookups, and stock ops {stock}")
 

@@ -69,7 +69,7 @@ def test_a_drawing(models: Path, tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == f"wrote {svg}: shops"
     first = svg.read_bytes()
     assert ElementTree.fromstring(first).tag.endswith("svg")
-    assert b"FusedEmbeddingLookup" in first
+    assert b"GroupedEmbeddingLookup" in first
     assert b"SparseFillEmptyRows" in first
     assert main(["inspect", str(models / "tf2"), "--column", "shops", "--svg", str(svg)]) == 0
     assert svg.read_bytes() == first

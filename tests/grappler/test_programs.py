@@ -48,6 +48,8 @@ def test_programs_give_the_same_bits_and_run_the_fused_op(kind, tmp_path):
         assert calls % size == 0, case
         assert ran == {"stock": calls, "fused": 0}, case
         fused_outputs, fused_ran = fused[case]
-        assert fused_ran == {"stock": 0, "fused": calls}, case
+        # Lookups side by side are one op.
+        assert fused_ran["stock"] == 0, case
+        assert 1 <= fused_ran["fused"] <= calls, case
         same = [ours == theirs for ours, theirs in zip(fused_outputs, outputs, strict=True)]
         assert all(same), (case, same)

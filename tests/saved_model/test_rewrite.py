@@ -56,7 +56,7 @@ class WrongPass:
     """Says it fused, but turns means into sums."""
 
     preserve: frozenset[str] = frozenset()
-    shapes: object = None
+    variables: object = None
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         graph = graph_pb2.GraphDef()
@@ -101,7 +101,7 @@ def test_signatures_variables_and_metadata_are_kept(
     (after,) = read_saved_model(rewritten[kind]).meta_graphs
     listed = {op.name for op in after.meta_info_def.stripped_op_list.op}
     used = listed & set(OP_NAMES)
-    assert "FusedEmbeddingLookup" in used
+    assert "GroupedEmbeddingLookup" in used
     assert "Tile" not in listed
     for meta in (before, after):
         meta.ClearField("graph_def")
@@ -124,7 +124,7 @@ def test_the_record_says_what_was_done_and_how_to_load(models: Path, rewritten: 
     content = (models / "tf2" / "saved_model.pb").read_bytes()
     assert record["source"]["saved_model_sha256"] == hashlib.sha256(content).hexdigest()
     assert "import fusion" in record["load"]
-    assert "FusedEmbeddingLookup" in record["ops"]
+    assert "GroupedEmbeddingLookup" in record["ops"]
     assert record["options"] == {"target": "fused", "verify": True}
     assert record["verification"]["same"]
     assert record["verification"]["signatures"] == ["embedding", "serving_default"]

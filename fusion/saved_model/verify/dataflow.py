@@ -9,12 +9,13 @@ ops that give them a meaning.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 from tensorflow.python.framework import tensor_util
 
+from fusion.ops.lookup import GROUPED, SINGLE
 from fusion.passes.calls import callees, first_argument
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.signatures import OpSignatures
@@ -202,16 +203,25 @@ class _Analysis:
 
     def _note(self, node: node_def_pb2.NodeDef, data: Sequence[Atoms]) -> None:
         if node.op in _LOOKUPS and len(data) > 1:
-            tables = [a.rows for a in data[0] if isinstance(a, Table)]
-            for source in data[1]:
-                if tables and isinstance(source, Source) and source.exact:
-                    bound = min(tables)
-                    self.meaning.rows[source] = min(self.meaning.rows.get(source, bound), bound)
+            self._note_rows(data[0], data[1])
         if (places := _SPARSE.get(node.op)) and len(data) > max(places):
-            triple = tuple(_only_input(data[place]) for place in places)
-            indices, values, shape = triple
-            if indices and values and shape and len({*triple}) == 3:
-                self.meaning.sparse.add((indices, values, shape))
+            self._note_sparse(*(data[place] for place in places))
+        for column in _columns(node, data):
+            self._note_rows(column[0], column[1])
+            self._note_sparse(column[2], column[1], column[3])
+
+    def _note_rows(self, table: Atoms, ids: Atoms) -> None:
+        tables = [atom.rows for atom in table if isinstance(atom, Table)]
+        for source in ids:
+            if tables and isinstance(source, Source) and source.exact:
+                bound = min(tables)
+                self.meaning.rows[source] = min(self.meaning.rows.get(source, bound), bound)
+
+    def _note_sparse(self, indices: Atoms, values: Atoms, shape: Atoms) -> None:
+        triple = [_only_input(atoms) for atoms in (indices, values, shape)]
+        names = [name for name in triple if name is not None]
+        if len({*names}) == 3:
+            self.meaning.sparse.add((names[0], names[1], names[2]))
 
     def _constant(self, node: node_def_pb2.NodeDef) -> Atoms:
         if node.op in ("VarHandleOp", "VariableV2", "Variable"):
@@ -252,6 +262,17 @@ class _Analysis:
         known = self.run(view, dict(zip(arguments, data, strict=False)), depth + 1)
         results = (function.ret[arg.name] for arg in function.signature.output_arg)
         return {i: known.get(view.tensor(text), _NOTHING) for i, text in enumerate(results)}
+
+
+def _columns(node: node_def_pb2.NodeDef, data: Sequence[Atoms]) -> Iterator[Sequence[Atoms]]:
+    """Yields table, ids, rows and shape of each column of an inference op that reads ids."""
+    if node.op not in (SINGLE.name, GROUPED.name):
+        return
+    count = node.attr["num_columns"].i if node.op == GROUPED.name else 1
+    boundaries = node.attr["boundary_counts"].list.i or [len(node.attr["boundaries"].list.f)]
+    for place in range(count):
+        if not boundaries[place]:
+            yield data[place : 4 * count : count]
 
 
 def _union(parts: Iterable[Mapping[int, Atoms]]) -> dict[int, Atoms]:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import tensorflow as tf
 
+import fusion
 from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.verify.dataflow import Meaning, Source, input_meaning
 from fusion.saved_model.verify.signature import signatures
@@ -116,3 +118,24 @@ def test_keys_that_are_no_constants_say_nothing():
             dense_shapes=[],
         )
     assert input_meaning(graph.as_graph_def(), {"x": "serialized:0"}).examples == {}
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_columns_that_are_fused_already(grouped: bool):
+    def build(first, second):
+        parts = [
+            tf.nn.safe_embedding_lookup_sparse(tf.zeros([rows, 2]), ids)
+            for rows, ids in ((5, first), (7, second))
+        ]
+        return tf.concat(parts, 1) if grouped else parts[0] * parts[1]
+
+    spec = tf.SparseTensorSpec([None, None], tf.int64)
+    concrete = tf.function(build, autograph=False).get_concrete_function(spec, spec)
+    names = dict(zip("ivsjwt", (tensor.name for tensor in concrete.inputs), strict=True))
+    stock = concrete.graph.as_graph_def()
+    result = fusion.fuse_graph(stock)
+    assert {one.form for one in result.report.columns} == {"grouped" if grouped else "single"}
+    meaning = input_meaning(result.graph_def, names)
+    assert meaning == input_meaning(stock, names)
+    assert {source.input for source in meaning.rows} == {"v", "w"}
+    assert meaning.sparse == {("i", "v", "s"), ("j", "w", "t")}
