@@ -53,6 +53,26 @@ def test_a_lookup_allocates_next_to_nothing(shards, max_norm, version):
     assert bytes_allocated(build) < TABLE_BYTES // 100
 
 
+@pytest.mark.parametrize("columns", [1, 2])
+def test_a_fused_graph_allocates_next_to_nothing(columns):
+    with tf.Graph().as_default() as graph:
+        table = v1.get_variable("table", [ROWS, DIM], use_resource=True)
+        found = [tf.nn.safe_embedding_lookup_sparse(table, ids()) for _ in range(columns)]
+        tf.concat(found, 1, name="out") if columns > 1 else tf.identity(found[0], name="out")
+    result = fusion.fuse_graph(graph.as_graph_def(), ["out"])
+    assert {column.form for column in result.report.columns} == {
+        "grouped" if columns > 1 else "single"
+    }
+
+    def build(table):
+        (out,) = tf.import_graph_def(
+            result.graph_def, {"table": table.handle}, ["out:0"], name="fused"
+        )
+        return out
+
+    assert bytes_allocated(build) < TABLE_BYTES // 100
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_training_step_allocates_next_to_nothing(version):
     def build(table):

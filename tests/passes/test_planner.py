@@ -255,16 +255,25 @@ def test_a_split_lookup_is_copied_into_the_group_of_others() -> None:
     assert named(after)["together"].op == GROUP
 
 
-def test_groups_that_feed_each_other() -> None:
-    """The second group's ids are buckets of the first one's result."""
+@pytest.mark.parametrize("in_function", [False, True])
+@pytest.mark.parametrize("fed", [1, 2])
+def test_a_group_that_feeds_others(fed: int, in_function: bool) -> None:
+    """The ids of the others are buckets of the group's result, which an op of theirs reads."""
 
     def build() -> Any:
-        first = tf.concat([column("a", table("a_table", 2)), column("b", table("b_table", 2))], 1)
-        buckets = tf.raw_ops.Bucketize(input=first, boundaries=[-0.5, 0.0, 0.5])
-        second = [dense(buckets, table(name)) for name in ("c", "d")]
-        return tf.concat([first, *second], 1)
+        tables = [table("a_table", 2), table("b_table", 2), table("c"), table("d")]
+        ids = [stock.sparse_placeholder(Case(), f"{name}/ids") for name in "ab"]
 
-    checked(graph_of(build), feeds(*"ab"), ["grouped"] * 4)
+        def body(*ids: Any) -> Any:
+            pairs = zip(tables, ids, strict=False)
+            first = tf.concat([stock.lookup(one, i, Case()) for one, i in pairs], 1)
+            buckets = tf.raw_ops.Bucketize(input=first, boundaries=[-0.5, 0.0, 0.5])
+            return tf.concat([first, *(dense(buckets, one) for one in tables[2 : 2 + fed])], 1)
+
+        return (tf.function(body, autograph=False) if in_function else body)(*ids)
+
+    others: list[str | None] = ["single"] if fed == 1 else ["grouped"] * 2
+    checked(graph_of(build), feeds(*"ab"), ["grouped", "grouped", *others])
 
 
 def test_lookups_in_functions_are_grouped() -> None:
