@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tensorflow.core.framework import node_def_pb2, types_pb2
+from tensorflow.python.framework import dtypes
 
 from fusion.ops.lookup import COLUMN_ATTRS, GROUPED, SINGLE
 from fusion.passes.bucketize import folded_bucketize
@@ -25,7 +26,7 @@ from fusion.passes.op_arguments import (
 )
 from fusion.passes.plan import Group
 from fusion.passes.recognise import Recognition
-from fusion.passes.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds
+from fusion.passes.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds, TableSpec
 from fusion.passes.static_shapes import Shape
 
 _COPIED: dict[str, AttrValue] = {
@@ -48,6 +49,8 @@ _COPIED: dict[str, AttrValue] = {
     "dim": NONE,
 }
 """What no lookup says otherwise; by itself, a tensor that is taken over."""
+_SMALL_BYTES = 1 << 16
+"""A copy of so much takes some microseconds."""
 _FORMS = {SparseIds: "indices", RaggedIds: "row_splits", RowIds: "row_ids", DenseIds: "dense"}
 
 
@@ -216,7 +219,7 @@ class InferenceEmitter:
         """Emits the read of a variable's value, one for all lookups for which it is the same.
 
         After any sparse access a variable is in a mode in which each read copies the table; that is
-        switched off first. The stock gather ran after all that its ids needed, which the read no
+        switched off first, unless a copy costs no more than that. The stock gather ran after all that its ids needed, which the read no
         longer waits for by data: it still has to come after the effects among that.
         """
         spec, view = _spec(lookup), self.edit.view
@@ -229,16 +232,18 @@ class InferenceEmitter:
         key = ("read", handle, dtype, shard.device, shard.colocation, tuple(waits))
         name = self.known.get(key)
         if name is None:
-            before = build.node("share_table", "DisableCopyOnRead", shard.device)
             read = build.node("table", "ReadVariableOp", shard.device)
             set_types(read, dtype=dtype)
-            for node in (before, read):
+            nodes = [read]
+            if not _is_small(spec.table):
+                nodes.insert(0, build.node("share_table", "DisableCopyOnRead", shard.device))
+            for node in nodes:
                 build.inputs(node, shard.tensor)
                 if shard.colocation:
                     node.attr["_class"].list.s.extend(group.encode() for group in shard.colocation)
                 build.add(node)
                 self.edit.wait(node.name, waits)
-            self.edit.wait(read.name, [before.name])
+            self.edit.wait(read.name, [node.name for node in nodes[:-1]])
             _record_shape(read, view.nodes[shard.gather])
             name = self.known[key] = read.name
         return Tensor(name)
@@ -247,6 +252,13 @@ class InferenceEmitter:
 def _spec(lookup: Recognition) -> LookupSpec:
     assert lookup.spec is not None, "only fully recognised lookups are planned"
     return lookup.spec
+
+
+def _is_small(table: TableSpec) -> bool:
+    """Whether copying the table costs about as little as an op."""
+    rows, dim = table.shape
+    size = dtypes.as_dtype(table.dtype).size
+    return rows is not None and dim is not None and rows * dim * size <= _SMALL_BYTES
 
 
 def _record_shape(read: node_def_pb2.NodeDef, gather: node_def_pb2.NodeDef) -> None:

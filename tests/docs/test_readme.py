@@ -37,6 +37,7 @@ def without_trailing_spaces(text):
         ("docs/columns.md", 3),
         ("docs/enable.md", 2),
         ("docs/explain.md", 4),
+        ("docs/inference.md", 1),
         ("docs/keras.md", 2),
     ],
 )
