@@ -219,8 +219,9 @@ class InferenceEmitter:
         """Emits the read of a variable's value, one for all lookups for which it is the same.
 
         After any sparse access a variable is in a mode in which each read copies the table; that is
-        switched off first, unless a copy costs no more than that. The stock gather ran after all that its ids needed, which the read no
-        longer waits for by data: it still has to come after the effects among that.
+        switched off first, unless a copy costs no more than that. The stock gather ran after all
+        that its ids needed, which the read no longer waits for by data: it still has to come after
+        the effects among that.
         """
         spec, view = _spec(lookup), self.edit.view
         shard = spec.table.shards[0]

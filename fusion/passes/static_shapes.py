@@ -219,9 +219,7 @@ def _told(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) ->
 
 
 def _parsed(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
-    """The shape of a feature of a batch of examples: indices, values and shapes of the sparse ones
-    come first, then the dense ones.
-    """
+    """The shape of a feature of a batch of examples, of which the dense ones come last."""
     if view.op(name) == "ParseExampleV2":
         batch = view.shape(inputs[0])
         sparse = view.int_attr(name, "num_sparse")

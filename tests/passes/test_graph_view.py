@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from fusion.passes.graph_view import RETURN, GraphView, Tensor, Use
@@ -108,6 +109,48 @@ def test_static_shapes(
     view: GraphView, tensor: Tensor, shape: tuple[int | None, ...] | None
 ) -> None:
     assert view.shape(tensor) == shape
+
+
+SPLIT = """
+%value = Placeholder() {dtype=int64 shape=[-1, 2]}
+%sizes = Placeholder() {dtype=int32 shape=[3]}
+%axis = const(int32[]:0)
+%parts = SplitV(value, sizes, axis) {T=int64 Tlen=int32 num_split=3}
+%many = Placeholder() {dtype=int64 shape=[26, -1, 1]}
+%one = Unpack(many) {T=int64 axis=0 num=26}
+%iterator = Placeholder() {dtype=resource shape=[]}
+%next = IteratorGetNext(iterator) {output_shapes=[[-1, 3], ?] output_types=[float, float]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("tensor", "shape"),
+    [
+        (Tensor("parts", 2), (None, 2)),
+        (Tensor("one", 25), (None, 1)),
+        (Tensor("next"), (None, 3)),
+        (Tensor("next", 1), None),
+    ],
+)
+def test_shapes_of_parts_and_of_what_datasets_give(
+    tensor: Tensor, shape: tuple[int | None, ...] | None
+) -> None:
+    assert GraphView.of_graph(parse_graph(SPLIT)).shape(tensor) == shape
+
+
+def test_shapes_of_parsed_examples() -> None:
+    with tf.Graph().as_default() as graph:
+        tf.io.parse_example(
+            tf.compat.v1.placeholder(tf.string, [None], "examples"),
+            {
+                "ids": tf.io.VarLenFeature(tf.int64),
+                "price": tf.io.FixedLenFeature([2], tf.float32),
+            },
+        )
+    view = GraphView.of_graph(graph.as_graph_def())
+    (parse,) = view.named("ParseExampleV2")
+    shapes = [view.shape(Tensor(parse, index)) for index in range(4)]
+    assert shapes == [(None, 2), (None,), (2,), (None, 2)]
 
 
 def test_recorded_shapes_win() -> None:

@@ -237,11 +237,22 @@ def test_columns_that_share_a_table_share_its_read() -> None:
         return tf.concat([column(name, shared) for name in "abc"], 1)
 
     after = checked(graph_of(build), feeds(*"abc"), ["grouped"] * 3)
-    assert ops(after).count("DisableCopyOnRead") == 1
     reads = {
         node.name for node in after.node if node.op == "ReadVariableOp" if "/table" in node.name
     }
     assert len(reads) == 1
+
+
+@pytest.mark.parametrize(("rows", "count"), [(2048, 0), (2049, 1)])
+def test_only_large_tables_are_kept_from_being_copied(rows: int, count: int) -> None:
+    def build() -> Any:
+        large = v1.get_variable("large", [rows, 8], use_resource=True)
+        return column("a", large)
+
+    after = PASS.apply(graph_of(build)).graph_def
+    assert ops(after).count("DisableCopyOnRead") == count
+    (read,) = (n for n in after.node if n.op == "ReadVariableOp" and n.name.endswith("/table"))
+    assert len([text for text in read.input if text[0] == "^"]) == count
 
 
 def test_a_split_lookup_is_copied_into_the_group_of_others() -> None:
