@@ -1,0 +1,87 @@
+"""The inference ops read nothing behind their inputs, where memory is that must not be read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+_PROGRAM = """
+import ctypes, mmap, sys
+import numpy as np
+import tensorflow as tf
+from tests.ops.embedding_columns import NO_IDS, attrs, by_v2, lookup
+
+libc = ctypes.CDLL(None, use_errno=True)
+kept = []
+
+def guarded(array):
+    'A tensor in whose memory nothing lies behind the last element.'
+    pages = -(-array.nbytes // mmap.PAGESIZE)
+    memory = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
+    kept.append(memory)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    end = start + pages * mmap.PAGESIZE
+    assert libc.mprotect(ctypes.c_void_p(end), mmap.PAGESIZE, 0) == 0
+    assert array.nbytes % 64 == 0, "TensorFlow copies what is not aligned"
+    offset = pages * mmap.PAGESIZE - array.nbytes
+    inside = np.frombuffer(memory, array.dtype, array.size, offset).reshape(array.shape)
+    inside[...] = array
+    tensor = tf.experimental.dlpack.from_dlpack(inside.__dlpack__())
+    assert np.asarray(memoryview(tensor)).ctypes.data == inside.ctypes.data, "a copy was made"
+    return tensor
+
+if sys.argv[1] == "crash":
+    values = guarded(np.arange(8))
+    ctypes.string_at(np.asarray(memoryview(values)).ctypes.data, 65)
+
+rng = np.random.default_rng(0)
+rows = np.sort(rng.integers(0, 16, 32))
+splits = np.zeros(24, np.int64)
+splits[1:] = np.cumsum(np.bincount(rows, minlength=23))
+for dtype, dims in (("float32", (1, 3, 6, 15, 16, 17, 33, 130)), ("float64", (5, 9))):
+    for dim in dims:
+        table = rng.standard_normal((16, dim)).astype(dtype)
+        common = {"table": table, "weights": np.zeros(0, dtype), "dense_shape": NO_IDS}
+        for form, inputs in {
+            "dense": {"ids": rng.integers(-1, 16, [8, 4]), "entry_rows": NO_IDS},
+            "indices": {
+                "ids": rng.integers(-1, 16, 32),
+                "entry_rows": np.stack([rows, rows], 1),
+                "dense_shape": np.array([16, 1] * 4),
+                "weights": rng.random(32).astype(dtype),
+            },
+            "row_ids": {
+                "ids": rng.integers(-1, 16, 32).astype(np.int32),
+                "entry_rows": rows.astype(np.int32),
+                "dense_shape": np.array([16, 1] * 4),
+            },
+            "row_splits": {"ids": rng.integers(-1, 16, 32), "entry_rows": splits},
+        }.items():
+            told = attrs(
+                form=form, prune=True, fill_empty_row=True, dim=dim,
+                use_sparse_weights=form == "indices",
+            )
+            given = common | inputs
+            column = {"inputs": given, "attrs": told}
+            expected = by_v2(column).numpy()
+            inside = {k: guarded(v) if v.size else v for k, v in given.items()}
+            found = lookup({"inputs": inside, "attrs": told}).numpy()
+            assert np.array_equal(found, expected), (form, dim)
+values = rng.random((16, 1)).astype(np.float32)
+told = attrs(form="dense", boundaries=[0.25, 0.5, 0.75], dim=4)
+table = rng.standard_normal((4, 4)).astype(np.float32)
+given = {"table": guarded(table), "ids": guarded(values), "entry_rows": NO_IDS}
+given |= {"dense_shape": NO_IDS, "weights": np.zeros(0, np.float32)}
+buckets = np.searchsorted([0.25, 0.5, 0.75], values[:, 0], side="right")
+assert np.array_equal(lookup({"inputs": given, "attrs": told}), table[buckets])
+"""
+
+
+@pytest.mark.parametrize(("what", "is_fine"), [("read", True), ("crash", False)])
+def test_nothing_is_read_behind_the_inputs(what, is_fine):
+    command = [sys.executable, "-c", _PROGRAM, what]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    assert (done.returncode == 0) == is_fine, done.stderr
+    assert done.returncode in (0, -11), done.stderr
