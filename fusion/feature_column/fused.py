@@ -24,6 +24,7 @@ class FusedColumn(tuple[Any, ...]):
 
     # Of the stock classes.
     name: str
+    categorical_column: Any
     combiner: str
     max_norm: float | None
     use_safe_embedding_lookup: bool

@@ -66,7 +66,7 @@ def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
     """
     tables = _Tables()
     parts = [_part(column, tables) for column in columns]
-    attrs = {
+    attrs: dict[str, list[Any]] = {
         key: [part.attrs.get(attr.name, attr.default) for part in parts]
         for key, attr in COLUMN_ATTRS.items()
     }
