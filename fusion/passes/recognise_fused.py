@@ -184,9 +184,6 @@ def _match_entries(
 ) -> tuple[Fill | None, Prune | None, Source] | NoMatch:
     """Explains the entries as those that another fused op pruned and filled, or as given ones."""
     anchor, front = reduction.anchor, ids.node
-    is_v1 = view.op(anchor) == POST_V1
-    if (view.op(front) == _PRE_V1) != is_v1:
-        return NoMatch("the op is a part of another lookup", anchor)
     ends_early = _text(view, anchor, "row_count") == "last_row"
     if view.op(front) not in _OUTPUTS:
         if not ends_early:
@@ -204,7 +201,7 @@ def _match_entries(
     entries, dense = _given_entries(view, front, reduction.weights is not None, ends_early)
     source = _source(view, entries, _buckets(view, front), dense, (front,))
     weighted = reduction.weights is not None
-    prunes = _flag(view, front, "prune_invalid_id" if is_v1 else "prune")
+    prunes = _flag(view, front, "prune_invalid_id" if view.op(front) == _PRE_V1 else "prune")
     prune = Prune(
         stage=Stage.IDS,
         nodes=(),

@@ -181,6 +181,14 @@ def test_keras_tells_inference_from_training(tmp_path: Path) -> None:
     assert_close(model.predict(batch, verbose=0), model(batch).numpy())
     seen.clear()
 
+    # Keras leaves it open what exported models are for, unless it is told.
+    told = keras.Model(given, model(given, training=False))
+    told.export(tmp_path / "model", verbose=False)
+    served = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
+    assert op_types(served).count(GROUPED) == 1
+    assert_same_bits(served(**batch)["output_0"].numpy(), model.predict(batch, verbose=0))
+    seen.clear()
+
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     seen.clear()
