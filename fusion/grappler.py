@@ -28,8 +28,8 @@ from fusion.runtime import optimizer_plugin, process
 
 _logger = logging.getLogger("fusion")
 
-#: The field NodeDef.op with each of the anchors, as it is serialized. All have the first in them.
-_COMMON = b"Segment"
+#: The field NodeDef.op with each of the anchors, as it is serialized. All have one of the first.
+_COMMON = (b"Segment", b"SparsePostLookUp")
 _OP_FIELD = 0x12
 _ANCHORS = tuple(bytes([_OP_FIELD, len(op)]) + op.encode() for op in sorted(ANCHORS))
 _FUNCTION_OPS = frozenset({"_Arg", "_Retval"})
@@ -184,7 +184,7 @@ def _optimize(item: optimizer_plugin.Item) -> bytes | None:
 
 def _has_anchor(item: optimizer_plugin.Item) -> bool:
     """Whether the graph may have lookups in it, without parsing it."""
-    return item.contains(_COMMON) and any(item.contains(anchor) for anchor in _ANCHORS)
+    return any(map(item.contains, _COMMON)) and any(map(item.contains, _ANCHORS))
 
 
 def _fuse(item: optimizer_plugin.Item) -> tuple[bytes | None, FusionReport]:

@@ -16,8 +16,8 @@ from fusion.feature_column.fused import FusedColumn
 from fusion.feature_column.inputs import as_tensors, batch_size, check_given, feature_names
 from fusion.feature_column.layer_state import LayerState, scope_name, without_checkpoint
 from fusion.feature_column.shared import FusedSharedEmbeddingColumn
-from fusion.feature_column.single_ids import embed, single_ids
-from fusion.lookup import VERSIONS
+from fusion.feature_column.single_ids import dense_ids, embed, single_ids
+from fusion.lookup import VERSIONS, Lookup, grouped_lookup
 
 try:
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
@@ -133,8 +133,12 @@ class DenseFeatures(keras.layers.Layer):
         self._is_restored = True
         super().build_from_config(config)
 
-    def call(self, features: Mapping[str, Any]) -> tf.Tensor:
-        """The columns' tensors, float32 [B, sum of sizes] or [B, columns, D]."""
+    def call(self, features: Mapping[str, Any], training: bool | None = None) -> tf.Tensor:
+        """The columns' tensors, float32 [B, sum of sizes] or [B, columns, D].
+
+        With `training` False one op looks up all columns with do_fusion and puts everything in its
+        place.
+        """
         if in_symbolic_scope():
             # Keras wants to know the shape, and does not tell the dtypes of the features.
             return tf.compat.v1.placeholder(tf.float32, self._output_shape(features))
@@ -145,13 +149,36 @@ class DenseFeatures(keras.layers.Layer):
             )
         tensors = as_tensors(features, self._columns.names)
         cache = stock.FeatureTransformationCache(tensors)
-        outputs = []
+        parts: list[Lookup | tf.Tensor] = []
         for column, size in zip(self._columns.used, self._columns.sizes, strict=True):
             with tf.name_scope(scope_name(column.name)):
-                output = self._evaluate(column, cache)
-                outputs.append(tf.reshape(output, [tf.shape(output)[0], size]))
-        stock._verify_static_batch_size_equality(outputs, self._columns.used)
-        return tf.concat(outputs, 1) if self.aggregation == "concat" else tf.stack(outputs, 1)
+                # A whole table is read for nothing but inference: training would copy it.
+                part = self._lookup(column, cache) if training is False else None
+                if part is None:
+                    output = self._evaluate(column, cache)
+                    part = tf.reshape(output, [tf.shape(output)[0], size])
+                parts.append(part)
+        rows = [part.ids if isinstance(part, Lookup) else part for part in parts]
+        stock._verify_static_batch_size_equality(rows, self._columns.used)
+        if any(isinstance(part, Lookup) for part in parts):
+            output = grouped_lookup(parts)
+            if self.aggregation == "concat":
+                return output
+            return tf.reshape(output, [-1, len(parts), self._columns.sizes[0]])
+        return tf.concat(parts, 1) if self.aggregation == "concat" else tf.stack(parts, 1)
+
+    def _lookup(self, column: Any, features: Any) -> Lookup | None:
+        """The lookup of a column with do_fusion, if it can share an op with others."""
+        if not isinstance(column, FusedColumn):
+            return None
+        categorical, weights = column.categorical_column, None
+        ids = dense_ids(categorical, features, self._state)
+        if ids is None or not column.use_safe_embedding_lookup:
+            given = categorical.get_sparse_tensors(features, self._state)
+            ids, weights = given.id_tensor, given.weight_tensor
+        options = column.lookup_options(ids.shape.rank)
+        found = Lookup(self._state.table(column), ids, weights, options)
+        return found if found.is_groupable else None
 
     def _evaluate(self, column: Any, features: Any) -> tf.Tensor:
         """The tensor of one column."""

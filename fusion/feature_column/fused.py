@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.variables import PartitionedVariable
 
-from fusion.lookup import VERSIONS, LookupOptions, fused_safe_embedding_lookup_sparse, lookup
+from fusion.lookup import VERSIONS, LookupOptions, lookup
 from fusion.lookup.ids import rank_of
 
 
@@ -24,6 +24,7 @@ class FusedColumn(tuple[Any, ...]):
 
     # Of the stock classes.
     name: str
+    categorical_column: Any
     combiner: str
     max_norm: float | None
     use_safe_embedding_lookup: bool
@@ -79,29 +80,27 @@ class FusedColumn(tuple[Any, ...]):
     def _look_up(self, table: Any, sparse_tensors: Any) -> tf.Tensor:
         """The combined embeddings [rows, D] of a categorical column's ids (and weights)."""
         ids, weights = sparse_tensors.id_tensor, sparse_tensors.weight_tensor
-        name = f"{self.name}_weights"
+        with tf.name_scope(f"{self.name}_weights"):
+            return lookup(table, ids, weights, self.lookup_options(rank_of(ids)))
+
+    def lookup_options(self, rank: int | None) -> LookupOptions:
+        """What is done with ids of this rank.
+
+        Raises:
+          ValueError: an argument of the column that no lookup takes.
+        """
         # Stock TensorFlow's columns use the plain lookup for matrices and vectors only.
-        if self.use_safe_embedding_lookup or rank_of(ids) not in (1, 2):
-            return fused_safe_embedding_lookup_sparse(
-                table,
-                ids,
-                weights,
-                combiner=self.combiner,
-                name=name,
-                max_norm=self.max_norm,
-                fusion_version=self.do_fusion,
-            )
+        safe = self.use_safe_embedding_lookup or rank not in (1, 2)
         options = LookupOptions.checked(
             self.combiner,
             None,
             self.max_norm,
             None,
-            prune=False,
-            fill_empty_row=False,
+            prune=safe,
+            fill_empty_row=safe,
             version=self.do_fusion,
         )
-        with tf.name_scope(name):
-            return lookup(table, ids, weights, options.until_last_row())
+        return options if safe else options.until_last_row()
 
 
 def restore(table: Any, checkpoint: str | None, tensor_name: str | None) -> None:

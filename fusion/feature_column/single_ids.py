@@ -1,4 +1,4 @@
-"""Embeddings of features with one value per row: a gather, without a sparse tensor."""
+"""Ids of dense features without a sparse tensor; embeddings of one value per row by a gather."""
 
 from __future__ import annotations
 
@@ -33,26 +33,42 @@ def single_ids(column: Any, features: Any, state: Any) -> tf.Tensor | None:
     Raises:
       ValueError: for a dtype that the column does not take, as from the column itself.
     """
+    ids = dense_ids(column, features, state)
+    return tf.reshape(ids, [-1]) if ids is not None and ids.shape[1] == 1 else None
+
+
+def dense_ids(column: Any, features: Any, state: Any) -> tf.Tensor | None:
+    """The ids of a categorical column whose feature is a dense matrix.
+
+    Args, Raises: as `single_ids`.
+
+    Returns:
+      int64 [B, L], < 0 where there is no valid id; None if the column or its feature is of another
+      kind.
+    """
     if isinstance(column, stock.BucketizedColumn):
-        buckets = features.get(column, state)
-        if column.source_column.shape != (1,) or not _is_column(buckets):
-            return None
-        return tf.cast(tf.reshape(buckets, [-1]), tf.int64)
+        return _buckets(column, features.get(column, state))
     if not isinstance(column, _BY_VALUE):
         return None
     feature = features.get(column.key, state)
-    if not _is_column(feature) or feature.dtype not in _MISSING:
+    is_matrix = isinstance(feature, tf.Tensor) and feature.shape.rank == 2
+    if not is_matrix or feature.dtype not in _MISSING:
         return None
     values = tf.reshape(feature, [-1])
     ids = _transformed(column, values, state)
-    if isinstance(column, stock.IdentityCategoricalColumn) and column.default_value is None:
-        return ids  # -1 stays -1
-    return tf.where(values == _MISSING[feature.dtype], tf.constant(-1, tf.int64), ids)
+    # Without a default, -1 stays -1.
+    if not isinstance(column, stock.IdentityCategoricalColumn) or column.default_value is not None:
+        ids = tf.where(values == _MISSING[feature.dtype], tf.constant(-1, tf.int64), ids)
+    return tf.ensure_shape(tf.reshape(ids, tf.shape(feature)), feature.shape)
 
 
-def _is_column(feature: tf.Tensor | tf.SparseTensor) -> bool:
-    """Whether it is dense [B, 1], as far as is known statically."""
-    return isinstance(feature, tf.Tensor) and feature.shape.rank == 2 and feature.shape[1] == 1
+def _buckets(column: Any, buckets: tf.Tensor) -> tf.Tensor | None:
+    """Ids of buckets: those of each number of a row come after those of the number before."""
+    shape = column.source_column.shape
+    if len(shape) > 1 or buckets.shape.rank != 2:
+        return None
+    first = tf.range(shape[0], dtype=buckets.dtype) * (len(column.boundaries) + 1)
+    return tf.cast(buckets + first if shape[0] > 1 else buckets, tf.int64)
 
 
 def _transformed(column: Any, values: tf.Tensor, state: Any) -> tf.Tensor:

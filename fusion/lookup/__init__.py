@@ -6,13 +6,16 @@ from fusion.lookup.functions import (
     fused_embedding_lookup_sparse_v2,
     fused_safe_embedding_lookup_sparse,
 )
+from fusion.lookup.grouped import Lookup, grouped_lookup
 from fusion.lookup.options import VERSIONS, LookupOptions
 
 __all__ = [
     "VERSIONS",
+    "Lookup",
     "LookupOptions",
     "fused_embedding_lookup_sparse",
     "fused_embedding_lookup_sparse_v2",
     "fused_safe_embedding_lookup_sparse",
+    "grouped_lookup",
     "lookup",
 ]

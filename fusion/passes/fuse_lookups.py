@@ -13,7 +13,7 @@ from fusion.passes.edit import GraphEdit
 from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch
 from fusion.passes.plan import Group, Plan
-from fusion.passes.planner import settle
+from fusion.passes.planner import reads_table_well, settle
 from fusion.passes.recognise import Recognition, recognise_all
 from fusion.passes.recognise_table import Table
 from fusion.passes.report import ColumnReport, FusionReport, FusionResult
@@ -91,7 +91,7 @@ class FuseLookups:
         return (self._verdict(view, refusal, writers) for view, refusal in bodies)
 
     def _verdict(self, view: GraphView, refusal: str, writers: SparseWriters) -> _Verdict:
-        found = recognise_all(view)
+        found = [one for one in recognise_all(view) if _can_gain(view, one, writers)]
         refused = refuse_unsafe(view, found, self.device_types, self.tasks)
         if refusal:
             refused = {one.anchor: NoMatch(refusal, one.anchor) for one in found} | refused
@@ -103,7 +103,9 @@ class FuseLookups:
                 break
             refused |= _refuse_circular(view, lookups)
         groups = {one.anchor: group for group in plan.groups for one in group.lookups}
-        columns = (_column(view, one, refused, groups.get(one.anchor)) for one in found)
+        # Of lookups that have fused ops already there is nothing to say if they stay as they are.
+        told = [one for one in found if one.anchor in groups or not one.is_fused]
+        columns = (_column(view, one, refused, groups.get(one.anchor)) for one in told)
         return _Verdict(view.function, tuple(columns), edit)
 
 
@@ -114,6 +116,13 @@ class _Verdict:
     function: str
     columns: tuple[ColumnReport, ...]
     edit: GraphEdit | None
+
+
+def _can_gain(view: GraphView, one: Recognition, writers: SparseWriters) -> bool:
+    """Whether there may be better ops for a lookup; those that are fused have one chance left."""
+    if not one.is_fused:
+        return True
+    return one.spec is not None and reads_table_well(view, one, writers)
 
 
 def _refuse_circular(view: GraphView, lookups: Sequence[Recognition]) -> dict[str, NoMatch]:

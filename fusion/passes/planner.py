@@ -34,9 +34,11 @@ def settle(
         return plan, emit(view, plan)
     if view.has_loops:
         # Their back edges are circles too.
-        plan = plan_each(lookups, Form.SPLIT)
-        return plan, emit(view, plan)
+        plan = _plan_split(lookups)
+        return (plan, emit(view, plan)) if plan.groups else None
     for plan in plans:
+        if not plan.groups:
+            continue
         edit = emit(view, plan)
         if not edit.is_circular():
             return plan, edit
@@ -57,7 +59,7 @@ def _plans(
     vanishing = {node for one in lookups for node in one.nodes()}
     single = [one for one in lookups if _fits_one_op(view, one, vanishing, writers)]
     names = {one.anchor for one in single}
-    split = plan_each((one for one in lookups if one.anchor not in names), Form.SPLIT).groups
+    split = _plan_split(one for one in lookups if one.anchor not in names).groups
     groups = tuple(_groups(view, lookups, single))
     if groups:
         grouped = {one.anchor for group in groups for one in group.lookups}
@@ -65,12 +67,22 @@ def _plans(
         yield Plan((*split, *rest, *groups))
     if single:
         yield Plan((*split, *plan_each(single, Form.SINGLE).groups))
-    yield plan_each(lookups, Form.SPLIT)
+    yield _plan_split(lookups)
+
+
+def _plan_split(lookups: Iterable[Recognition]) -> Plan:
+    """Returns a plan with ops around the stock gather; what has them already is left as it is."""
+    return plan_each((one for one in lookups if not one.is_fused), Form.SPLIT)
 
 
 def _fits_one_op(
     view: GraphView, one: Recognition, vanishing: set[str], writers: SparseWriters
 ) -> bool:
+    """Whether one op can take the place of the lookup, and of those who read what it tells."""
+    return reads_table_well(view, one, writers) and not _tells_empty_rows(view, one, vanishing)
+
+
+def reads_table_well(view: GraphView, one: Recognition, writers: SparseWriters) -> bool:
     """Whether an op that reads the table itself does what the lookup does, and no worse."""
     spec = one.spec
     assert spec is not None, "only fully recognised lookups are planned"
@@ -79,9 +91,7 @@ def _fits_one_op(
         return False
     if not _is_beside_its_table(view, spec) or _loses_digits(view, spec):
         return False
-    return not _tells_empty_rows(view, one, vanishing) and not writers.change(
-        view, table.shards[0].tensor
-    )
+    return not writers.change(view, table.shards[0].tensor)
 
 
 def _loses_digits(view: GraphView, spec: LookupSpec) -> bool:

@@ -9,10 +9,16 @@ from functools import cached_property
 from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.ordering import helper_waits
+from fusion.passes.recognise_fused import match_fused
 from fusion.passes.recognise_ids import Fill, match_entries, match_fill
 from fusion.passes.recognise_output import Mask, Tail, match_mask, match_tail
 from fusion.passes.recognise_prune import Prune, match_prune
-from fusion.passes.recognise_reduction import Reduction, anchors, match_reduction
+from fusion.passes.recognise_reduction import (
+    FUSED_ANCHORS,
+    Reduction,
+    anchors,
+    match_reduction,
+)
 from fusion.passes.recognise_source import Source, match_source
 from fusion.passes.recognise_table import Shard, Table, match_table
 from fusion.passes.shapes import Dim, Vector
@@ -43,6 +49,8 @@ class Recognition:
         failure: else the reason and the place.
         helper_waits: what each stage waits for by constants and the like, see `ordering`.
         name: for people: the table, where it was found.
+        is_fused: whether the lookup has fused ops already, around a stock gather. The reduction is
+            one of them then, and only an op in one piece is better.
     """
 
     anchor: str
@@ -51,6 +59,7 @@ class Recognition:
     failure: NoMatch | None
     name: str
     helper_waits: Mapping[Stage, tuple[str, ...]] = field(default_factory=dict)
+    is_fused: bool = False
 
     def nodes(self, stage: Stage | None = None) -> tuple[str, ...]:
         """Returns the explained nodes whose values vanish, of one stage or of all."""
@@ -73,7 +82,12 @@ class Recognition:
 
     @property
     def is_row_empty(self) -> Tensor | None:
-        """Which rows were filled, a value that others may use; None if none are."""
+        """Which rows were filled, a value that others may use; None if none are.
+
+        Fused ops in one piece do not tell.
+        """
+        if self.is_fused:
+            return None
         return next((part.is_row_empty for part in self.parts if isinstance(part, Fill)), None)
 
     def front(self) -> tuple[str, ...]:
@@ -98,6 +112,8 @@ def _recognised(view: GraphView, anchor: str) -> Recognition:
 
 def recognise(view: GraphView, anchor: str) -> Recognition:
     """Explains the lookup around the segment reduction `anchor`, as far as it goes."""
+    if view.op(anchor) in FUSED_ANCHORS:
+        return _recognise_fused(view, anchor)
     parts: list[Match] = []
 
     def stop(failure: NoMatch) -> Recognition:
@@ -138,6 +154,21 @@ def recognise(view: GraphView, anchor: str) -> Recognition:
     spec = _Specifier(view, reduction, table, fill, prune, source, mask, tail).spec()
     waits = helper_waits(view, parts, spec)
     return Recognition(anchor, tuple(parts), spec, None, table.name, waits)
+
+
+def _recognise_fused(view: GraphView, anchor: str) -> Recognition:
+    found = match_fused(view, anchor)
+    if isinstance(found, NoMatch):
+        return Recognition(anchor, (), None, found, anchor, is_fused=True)
+    reduction, table, fill, source = found.reduction, found.table, found.fill, found.source
+    output = reduction.output
+    mask = Mask(stage=Stage.OUTPUT, nodes=(), present=found.zeros, output=output)
+    tail = match_tail(view, output, _result_shape(reduction, source, table))
+    parts = (reduction, table, table.clip, fill, found.prune, source, mask, tail)
+    spec = _Specifier(view, reduction, table, fill, found.prune, source, mask, tail).spec()
+    known = tuple(part for part in parts if part is not None)
+    waits = helper_waits(view, known, spec)
+    return Recognition(anchor, known, spec, None, table.name, waits, is_fused=True)
 
 
 def _is_matrix(view: GraphView, shard: Shard) -> bool:

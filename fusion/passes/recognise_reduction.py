@@ -19,7 +19,10 @@ _QUOTIENTS = frozenset({"DivNoNan", "RealDiv", "Div"})
 _HALF_DTYPES = (types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)
 _TABLE_DTYPES = (*_HALF_DTYPES, types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
 
-ANCHORS = frozenset({*COMBINERS, *_COUNTED, _WEIGHTED})
+POST_V1, POST_V2 = "FusedEmbeddingSparsePostLookUp", "FusedEmbeddingSparsePostLookUpV2"
+FUSED_ANCHORS = frozenset({POST_V1, POST_V2})
+"""The fused ops that take the place of a segment reduction, around a stock gather."""
+ANCHORS = frozenset({*COMBINERS, *_COUNTED, _WEIGHTED}) | FUSED_ANCHORS
 """The ops that lookups are recognised from."""
 
 
@@ -53,7 +56,7 @@ class Reduction(Match):
 
 
 def anchors(view: GraphView) -> tuple[str, ...]:
-    """Returns all segment reductions in file order, one per column.
+    """Returns all segment reductions, stock and fused, in file order, one per column.
 
     A weighted mean or sqrtn has a second SegmentSum, of the weights alone; that one is its divisor
     and no column of its own.

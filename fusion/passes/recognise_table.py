@@ -12,6 +12,8 @@ from fusion.passes.recognise_partition import match_partition
 from fusion.passes.recognise_reduction import Reduction
 from fusion.passes.static_shapes import Shape
 
+_UNIQUES = frozenset({"Unique", "UniqueWithCountsV3"})
+
 
 @dataclass(frozen=True)
 class Shard:
@@ -54,7 +56,7 @@ class Table(Match):
 def match_table(view: GraphView, reduction: Reduction) -> Table | NoMatch:
     """Explains the reduced rows as `table[unique ids]` or as the table itself."""
     positions = view.resolve(reduction.positions)
-    if view.op(positions.node) == "Unique" and positions.index == 1:
+    if view.op(positions.node) in _UNIQUES and positions.index == 1:
         found = _match_classic(view, reduction, positions.node)
     else:
         found = _match_fast(view, reduction, positions)
