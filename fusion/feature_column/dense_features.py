@@ -13,10 +13,16 @@ from tensorflow.python.ops import control_flow_util
 from fusion.feature_column.config import from_configs, to_configs
 from fusion.feature_column.embedding import FusedEmbeddingColumn
 from fusion.feature_column.fused import FusedColumn
-from fusion.feature_column.inputs import as_tensors, batch_size, check_given, feature_names
+from fusion.feature_column.inputs import (
+    as_stock,
+    as_tensors,
+    batch_size,
+    check_given,
+    feature_names,
+)
 from fusion.feature_column.layer_state import LayerState, scope_name, without_checkpoint
 from fusion.feature_column.shared import FusedSharedEmbeddingColumn
-from fusion.feature_column.single_ids import dense_ids, embed, single_ids
+from fusion.feature_column.single_ids import dense_ids, embed, ragged_ids, single_ids
 from fusion.lookup import VERSIONS, Lookup, grouped_lookup
 
 try:
@@ -148,12 +154,12 @@ class DenseFeatures(keras.layers.Layer):
                 "shape. Leave out jit_compile=True"
             )
         tensors = as_tensors(features, self._columns.names)
-        cache = stock.FeatureTransformationCache(tensors)
+        cache = stock.FeatureTransformationCache({n: as_stock(t) for n, t in tensors.items()})
         parts: list[Lookup | tf.Tensor] = []
         for column, size in zip(self._columns.used, self._columns.sizes, strict=True):
             with tf.name_scope(scope_name(column.name)):
                 # A whole table is read for nothing but inference: training would copy it.
-                part = self._lookup(column, cache) if training is False else None
+                part = self._lookup(column, tensors, cache) if training is False else None
                 if part is None:
                     output = self._evaluate(column, cache)
                     part = tf.reshape(output, [tf.shape(output)[0], size])
@@ -167,13 +173,15 @@ class DenseFeatures(keras.layers.Layer):
             return tf.reshape(output, [-1, len(parts), self._columns.sizes[0]])
         return tf.concat(parts, 1) if self.aggregation == "concat" else tf.stack(parts, 1)
 
-    def _lookup(self, column: Any, features: Any) -> Lookup | None:
+    def _lookup(self, column: Any, tensors: Mapping[str, Any], features: Any) -> Lookup | None:
         """The lookup of a column with do_fusion, if it can share an op with others."""
         if not isinstance(column, FusedColumn):
             return None
-        categorical, weights = column.categorical_column, None
-        ids = dense_ids(categorical, features, self._state)
-        if ids is None or not column.use_safe_embedding_lookup:
+        categorical, ids, weights = column.categorical_column, None, None
+        if column.use_safe_embedding_lookup:
+            ids = ragged_ids(categorical, tensors, self._state)
+            ids = dense_ids(categorical, features, self._state) if ids is None else ids
+        if ids is None:
             given = categorical.get_sparse_tensors(features, self._state)
             ids, weights = given.id_tensor, given.weight_tensor
         options = column.lookup_options(ids.shape.rank)

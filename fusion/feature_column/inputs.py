@@ -62,8 +62,8 @@ def batch_size(shapes: Mapping[str, Any], names: Iterable[str]) -> int | None:
 
 def as_tensors(
     features: Mapping[str, Any], names: Iterable[str]
-) -> dict[str, tf.Tensor | tf.SparseTensor]:
-    """The named features as stock columns take them, lists as sparse tensors.
+) -> dict[str, tf.Tensor | tf.SparseTensor | tf.RaggedTensor]:
+    """The named features, lists as ragged tensors.
 
     A feature `name` is given as a Tensor, a SparseTensor or a RaggedTensor of that name, or as
     `<name>__values` [n] or [n, 1] with `<name>__offsets`, the place in values where each row
@@ -88,14 +88,17 @@ def as_tensors(
         return single
     rows = _rows(single, (offsets for _, offsets in lists.values()))
     return single | {
-        name: _as_sparse(name, values, offsets, rows) for name, (values, offsets) in lists.items()
+        name: _as_ragged(name, values, offsets, rows) for name, (values, offsets) in lists.items()
     }
 
 
-def _as_tensor(feature: Any) -> tf.Tensor | tf.SparseTensor:
-    if isinstance(feature, tf.RaggedTensor):
-        return feature.to_sparse()
-    if isinstance(feature, tf.SparseTensor):
+def as_stock(feature: tf.Tensor | tf.SparseTensor | tf.RaggedTensor) -> tf.Tensor | tf.SparseTensor:
+    """A feature as stock columns take it, which is not ragged."""
+    return feature.to_sparse() if isinstance(feature, tf.RaggedTensor) else feature
+
+
+def _as_tensor(feature: Any) -> tf.Tensor | tf.SparseTensor | tf.RaggedTensor:
+    if isinstance(feature, tf.SparseTensor | tf.RaggedTensor):
         return feature
     return tf.convert_to_tensor(feature)
 
@@ -122,6 +125,8 @@ def _rows(single: Mapping[str, Any], offsets: Iterable[tf.Tensor]) -> tf.Tensor 
     for name, tensor in single.items():
         if isinstance(tensor, tf.SparseTensor):
             return tensor.dense_shape[0]
+        if isinstance(tensor, tf.RaggedTensor):
+            return tensor.nrows(tf.int64)
         if tensor.shape.rank == 0:
             raise ValueError(f"feature {name!r} must have a row for each example, got a scalar")
         return tf.shape(tensor, out_type=tf.int64)[0]
@@ -131,10 +136,10 @@ def _rows(single: Mapping[str, Any], offsets: Iterable[tf.Tensor]) -> tf.Tensor 
     return None
 
 
-def _as_sparse(
+def _as_ragged(
     name: str, values: tf.Tensor, offsets: tf.Tensor, rows: tf.Tensor | None
-) -> tf.SparseTensor:
-    """[rows, longest list], from values [n] and row starts."""
+) -> tf.RaggedTensor:
+    """[rows, length of each], from values [n] and row starts."""
     if not offsets.dtype.is_integer:
         raise ValueError(f"{name + OFFSETS!r} must be integers, got {offsets.dtype.name}")
     starts = tf.cast(_as_vector(offsets, name + OFFSETS, "[B], [B, 1] or [B + 1]"), tf.int64)
@@ -157,4 +162,4 @@ def _as_sparse(
     # None in eager mode, where a failed check has raised.
     with tf.control_dependencies([check for check in checks if check is not None]):
         splits = tf.identity(ends)
-    return tf.RaggedTensor.from_row_splits(values, splits, validate=False).to_sparse()
+    return tf.RaggedTensor.from_row_splits(values, splits, validate=False)

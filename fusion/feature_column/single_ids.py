@@ -1,7 +1,8 @@
-"""Ids of dense features without a sparse tensor; embeddings of one value per row by a gather."""
+"""Ids of dense and ragged features, without a sparse tensor; embeddings of one id per row."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -60,6 +61,29 @@ def dense_ids(column: Any, features: Any, state: Any) -> tf.Tensor | None:
     if not isinstance(column, stock.IdentityCategoricalColumn) or column.default_value is not None:
         ids = tf.where(values == _MISSING[feature.dtype], tf.constant(-1, tf.int64), ids)
     return tf.ensure_shape(tf.reshape(ids, tf.shape(feature)), feature.shape)
+
+
+def ragged_ids(column: Any, features: Mapping[str, Any], state: Any) -> tf.RaggedTensor | None:
+    """The ids of a categorical column whose feature is a matrix of ragged rows.
+
+    Args:
+      column: the categorical column.
+      features: tensors by name.
+      state: what holds the column's lookup table.
+
+    Returns:
+      int64 [B, (L)], < 0 where there is no valid id; None if the column or its feature is of
+      another kind.
+
+    Raises:
+      ValueError: for a dtype that the column does not take, as from the column itself.
+    """
+    feature = features.get(column.key) if isinstance(column, _BY_VALUE) else None
+    if not isinstance(feature, tf.RaggedTensor) or feature.shape.rank != 2:
+        return None
+    if feature.ragged_rank != 1:
+        return None
+    return feature.with_values(_transformed(column, feature.values, state))
 
 
 def _buckets(column: Any, buckets: tf.Tensor) -> tf.Tensor | None:

@@ -84,6 +84,22 @@ def test_features_of_every_kind(kind: str, options: dict[str, Any]) -> None:
     assert_grouped(types)
 
 
+def test_ids_are_read_as_they_are_given() -> None:
+    """Not made sparse first, where each value is an id."""
+    detours = {"RaggedTensorToSparse", "NotEqual", "Where", "GatherNd", "SparseFillEmptyRows"}
+    for name in ("ragged", "several", "id"):
+        layer = our_layer([embedding(identity(name))], do_fusion="v2")
+        function = tf.function(lambda given, layer=layer: layer(given, training=False))
+        batch = {name: features()[name]}
+        layer(batch)
+        needed = {output.op for output in function.get_concrete_function(batch).outputs}
+        while more := {tensor.op for op in needed for tensor in op.inputs} - needed:
+            needed |= more
+        types = {op.type for op in needed}
+        assert GROUPED in types
+        assert not detours & types
+
+
 def test_other_columns_are_taken_over_in_their_place() -> None:
     for version in VERSIONS:
         layer = our_layer(mixed(version))
