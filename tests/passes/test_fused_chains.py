@@ -295,7 +295,7 @@ def test_a_chain_by_hand() -> None:
         {"use_sparse_weights": lambda _: True},
         {"row_count": lambda _: "last_row"},
     ],
-    ids=str,
+    ids=lambda changes: next(iter(changes)),
 )
 def test_chains_of_ops_that_do_not_belong_together_stay(changes: dict[str, Any]) -> None:
     assert_stays(graph_of(_chain(**changes)))
