@@ -89,7 +89,13 @@ ROWS: dict[str, tuple[str, ...]] = {
         "gradients with distinct ids",
         "two runs with the same bits",
     ),
-    "Execution": ("eager", "tf.function", "v1 sessions", "shards on devices of their own"),
+    "Execution": (
+        "eager",
+        "tf.function",
+        "v1 sessions",
+        "shards on devices of their own",
+        "made one op by the pass",
+    ),
     "Training": (
         "several lookups of one table",
         "fused beside stock lookups of one table",
@@ -124,6 +130,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "Keras 3 DenseFeatures of single ids, without a sparse detour",
         "Keras 3 DenseFeatures of values and offsets",
         "Keras 3 DenseFeatures, stacked",
+        "Keras 3 DenseFeatures in inference",
         "Keras 3 DenseFeatures in a functional model",
         "Keras 3 DenseFeatures in a sequential model",
         "Keras 3 DenseFeatures in a subclassed model",

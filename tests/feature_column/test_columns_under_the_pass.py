@@ -28,7 +28,7 @@ def executed(session: Any, fetch: Any, feed: dict[Any, Any]) -> tuple[Any, list[
     return value, [node.op for graph in metadata.partition_graphs for node in graph.node]
 
 
-@pytest.mark.parity("compat.v1 input_layer, grouped by the pass", *VERSIONS)
+@pytest.mark.parity("compat.v1 input_layer", "pass")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_input_layer(version: str) -> None:
     with tf.Graph().as_default():
@@ -48,7 +48,7 @@ def test_input_layer(version: str) -> None:
     assert fusion.stats().failures == 0
 
 
-@pytest.mark.parity("tf_keras DenseFeatures, grouped by the pass", *VERSIONS)
+@pytest.mark.parity("tf_keras DenseFeatures, tf.function", "pass")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_functions_and_saved_models(version: str, tmp_path: Path) -> None:
     layer = tf_keras.layers.DenseFeatures(build(SOME[:4], version))

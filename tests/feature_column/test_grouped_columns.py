@@ -111,7 +111,7 @@ def test_other_columns_are_taken_over_in_their_place() -> None:
     assert GROUPED not in types
 
 
-@pytest.mark.parity("Keras 3 DenseFeatures in inference, stacked", *VERSIONS)
+@pytest.mark.parity("Keras 3 DenseFeatures in inference", *VERSIONS)
 def test_stacked() -> None:
     columns = [embedding(identity(name)) for name in ("sparse", "id", "several")]
     layer = our_layer([*columns, fc.numeric_column("wide", 4)], aggregation="stack", do_fusion="v2")

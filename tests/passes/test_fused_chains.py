@@ -72,7 +72,7 @@ def assert_stays(graph_def: graph_pb2.GraphDef, rewrite: FuseLookups = PASS) -> 
     assert rewrite.explain(graph_def).columns == ()
 
 
-@pytest.mark.parity("lookups by fused ops, rewritten", *VERSIONS)
+@pytest.mark.parity("made one op by the pass", *VERSIONS)
 @pytest.mark.parametrize("options", [{}, {"default_id": 3}, {"prune": False}], ids=str)
 @pytest.mark.parametrize(
     "case",
