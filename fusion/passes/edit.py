@@ -108,9 +108,10 @@ class GraphEdit:
         return count < len(nodes)
 
     def _build(self) -> list[node_def_pb2.NodeDef]:
+        for node in self.added.values():
+            node.input[:] = [self._renamed.get(text, text) for text in node.input]
         self._keep_what_is_read()
         for name, node in self.added.items():
-            node.input[:] = [self._renamed.get(text, text) for text in node.input]
             # An order among replaced nodes has no meaning any more: they wait for data alone.
             waits = (before for before in self._waits.get(name, {}) if before not in self.removed)
             node.input.extend(f"^{before}" for before in waits)
@@ -130,7 +131,12 @@ class GraphEdit:
 
     def _keep_what_is_read(self) -> None:
         view = self.view
-        stack = [name for name in self.removed if any(self._reads(use) for use in view.uses(name))]
+        given = {name for node in self.added.values() for name in _source_names(node)}
+        stack = [
+            name
+            for name in self.removed
+            if name in given or any(self._reads(use) for use in view.uses(name))
+        ]
         while stack:
             name = stack.pop()
             if name in self.removed and name not in self.added:

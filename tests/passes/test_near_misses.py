@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -55,7 +56,7 @@ OTHER_OPS = {
     "SparseSegmentMean": ("SparseSegmentSum", "SparseSegmentSqrtN"),
     "ZerosLike": ("OnesLike",),
 }
-SIZES_DISAGREE = "/prune_and_fill'"
+SIZES_DISAGREE = re.compile(r"says that it is|there are \d+ (entry_rows|weights) for \d+ ids")
 MASKS = ("begin_mask", "end_mask", "shrink_axis_mask", "ellipsis_mask", "new_axis_mask")
 
 
@@ -228,6 +229,16 @@ def outcome(graph_def: graph_pb2.GraphDef, feed: stock.Feeds) -> list[Any] | str
         return str(error)
 
 
+def is_graph(graph_def: graph_pb2.GraphDef) -> bool:
+    """Whether TensorFlow takes it for a graph at all: its shapes fit."""
+    with tf.Graph().as_default():
+        try:
+            tf.import_graph_def(graph_def, name="")
+        except ValueError:
+            return False
+    return True
+
+
 @pytest.mark.parametrize("optimize", [False, True], ids=["raw", "optimized"])
 @pytest.mark.parametrize("base", [*BASES, *COLUMNS])
 def test_a_single_change_is_declined_or_computed_right(base: str, optimize: bool) -> None:
@@ -244,6 +255,8 @@ def test_a_single_change_is_declined_or_computed_right(base: str, optimize: bool
         tried += 1
         result = PASS.apply(mutant)
         if not any(c.fused and c.name.startswith("a/") for c in result.report.columns):
+            continue
+        if not is_graph(mutant):
             continue
         fused += 1
         expected, got = outcome(mutant, feed), outcome(result.graph_def, feed)
@@ -269,7 +282,7 @@ def same(expected: list[Any] | str, got: list[Any] | str, is_exact: bool = True)
     may still return something. The fused op refuses.
     """
     if isinstance(got, str):
-        return isinstance(expected, str) or SIZES_DISAGREE in got
+        return isinstance(expected, str) or SIZES_DISAGREE.search(got) is not None
     if isinstance(expected, str):
         return False
     equal = np.array_equal if is_exact else partial(np.allclose, rtol=1e-5, atol=1e-6)
