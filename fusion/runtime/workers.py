@@ -34,6 +34,9 @@ JOB_WORDS = 6
 #: So often a thread looks whether others have finished before it lets others run.
 _SPINS = 2000
 
+#: So often a thread looks for a job before it sleeps: some 100 microseconds.
+_LOOKS = 300
+
 _sem_wait = types.ExternalFunction("sem_wait", types.int32(types.int64))
 _sem_post = types.ExternalFunction("sem_post", types.int32(types.int64))
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
@@ -117,10 +120,26 @@ def _help(pool: int, slot: int) -> None:
     atomic_add(pool, looking, int64(-1))
 
 
+@jit
+def _help_all(pool: int) -> bool:
+    """Works on the jobs in all slots; returns whether there was one."""
+    found = False
+    for slot in range(SLOT_COUNT):
+        if atomic_load(pool, SLOTS + 2 * slot) != 0:
+            _help(pool, int64(slot))
+            found = True
+    return found
+
+
 def serve(pool: int) -> None:
-    """What each of the pool's threads does, forever."""
+    """What each of the pool's threads does, forever.
+
+    Waking up takes as long as many a job. So a thread looks for another job for a while before it
+    sleeps, and lets others run meanwhile.
+    """
     while True:
         _sem_wait(pool)
-        for slot in range(SLOT_COUNT):
-            if atomic_load(pool, SLOTS + 2 * slot) != 0:
-                _help(pool, int64(slot))
+        idle = 0
+        while idle < _LOOKS:
+            idle = 0 if _help_all(pool) else idle + 1
+            _sched_yield()
