@@ -24,12 +24,14 @@ from fusion.cpu_ops.pieces import (
     FIRST,
     ITEM_BYTES,
     LIMIT,
+    LINE_BYTES,
     NO_NAN,
     NORMS,
     OUT,
     OUT_BYTES,
     SINGLE,
     STARTS,
+    STREAMED,
     WEIGHTS,
     pieces,
 )
@@ -40,9 +42,12 @@ from fusion.runtime.memory import as_float, load, load_as, store_as
 #: Above this many rows stock TensorFlow divides by the count instead of multiplying by 1/count.
 _MULTIPLIED = 9
 
-#: Where bags have one entry each, asking for rows ahead pays off from so many bytes of a row on.
-#: The processor looks ahead by itself as long as it need not guess how many entries a bag has.
-_PREFETCHED_BYTES = 256
+#: From so many bytes of a piece on, asking for rows ahead pays off. Of shorter ones the processor
+#: has as many on their way by itself as it can.
+_PREFETCHED_BYTES = 128
+
+#: The lines of results are asked for so many bytes of pieces before they are written.
+_CLAIMED_BYTES = 512
 
 
 def piece_kernel(
@@ -107,10 +112,11 @@ def _compute(stored: str) -> type:
 def _kernel(stored: str, lanes: int, count: int, weighted: bool, clipped: bool) -> Any:
     """A jitted function (arguments, offset in bytes, offset of the last vector)."""
     ops, dtype = piece_ops(stored, lanes, count), _compute(stored)
-    store, zero = ops.store, ops.zero
-    row = _row(ops, dtype, clipped, AHEAD)
-    is_long = lanes * count * ITEM_BYTES[stored] >= _PREFETCHED_BYTES
-    only_row = _row(ops, dtype, clipped, AHEAD if is_long else 0)
+    zero, claim = ops.zero, ops.claim
+    size = lanes * count * ITEM_BYTES[stored]
+    put, bags_ahead = _put(ops, size), max(_CLAIMED_BYTES // size, 1)
+    is_long = size >= _PREFETCHED_BYTES
+    row = _row(ops, dtype, clipped, AHEAD if is_long else 0)
     bag = _weighted_bag(ops, row, dtype) if weighted else _bag(ops, row, dtype)
     alone = not weighted and not clipped
 
@@ -118,21 +124,50 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool, clipped: bool) 
     def kernel(args: int, offset: int, last: int) -> None:
         out, step = load(args, OUT) + offset, load(args, OUT_BYTES)
         starts, addresses = load(args, STARTS), load(args, ADDRESSES)
+        streamed = load(args, STREAMED) != 0
+        # Lines that go past the caches must not be fetched: then it asks for what is near anyway.
+        claimed = args if streamed else out + bags_ahead * step
+        claimed_step = int64(0) if streamed else step
         if alone and load(args, SINGLE) != 0:
             for b in range(load(args, BAGS)):
-                store(out, last, only_row(args, addresses, b, offset, last))
+                claim(claimed)
+                claimed += claimed_step
+                put(out, last, row(args, addresses, b, offset, last), streamed)
                 out += step
             return
         for b in range(load(args, BAGS)):
+            if is_long:
+                claim(claimed)
+                claimed += claimed_step
             first = load(starts, b)
             n = load(starts, b + 1) - first
             if n == 0:
-                store(out, last, zero())
+                put(out, last, zero(), streamed)
             else:
-                store(out, last, bag(args, first, n, offset, last))
+                put(out, last, bag(args, first, n, offset, last), streamed)
             out += step
 
     return kernel
+
+
+def _put(ops: PieceOps, size: int) -> Any:
+    """A jitted function (address, last, piece, streamed) that writes a piece of `size` bytes."""
+    store, stream = ops.store, ops.stream
+    if size % LINE_BYTES != 0:
+
+        @jit
+        def put(address: int, last: int, piece: Any, streamed: bool) -> None:
+            store(address, last, piece)
+    else:
+
+        @jit
+        def put(address: int, last: int, piece: Any, streamed: bool) -> None:
+            if streamed:
+                stream(address, last, piece)
+            else:
+                store(address, last, piece)
+
+    return put
 
 
 def _row(ops: PieceOps, dtype: type, clipped: bool, ahead: int) -> Any:

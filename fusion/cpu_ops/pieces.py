@@ -13,8 +13,9 @@ import llvmlite.binding as llvm
 #: each bag's entries start, int64 [bags + 1]; where the first result goes, and the bytes from one
 #: to the next; D; the combiner; weights of the entries; room for the norm of each entry's row; the
 #: limit of norms, a double; whether weights that add up to 0 give 0 instead of NaN or inf; whether
-#: each bag has one entry; the first element of the piece, and the one behind its last. Weights and
-#: norms are of the compute dtype. Behind the addresses there is room for `AHEAD` more.
+#: each bag has one entry; whether results go past the caches; the first element of the piece, and the
+#: one behind its last. Weights and norms are of the compute dtype. Behind the addresses there is room
+#: for `AHEAD` more.
 (
     BAGS,
     ADDRESSES,
@@ -28,13 +29,17 @@ import llvmlite.binding as llvm
     LIMIT,
     NO_NAN,
     SINGLE,
+    STREAMED,
     FIRST,
     END,
-) = range(14)
-ARGUMENT_WORDS = 14
+) = range(15)
+ARGUMENT_WORDS = 15
 
 #: Rows are asked for so many entries ahead.
-AHEAD = 16
+AHEAD = 32
+
+#: What is streamed must be whole lines of so many bytes.
+LINE_BYTES = 64
 
 #: Bytes of an element of each dtype.
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}

@@ -56,20 +56,25 @@ class PieceOps(NamedTuple):
     Attributes:
       load: (address, last) -> the piece at an address.
       store: (address, last, piece) -> None; rounds half types to nearest even.
+      stream: as `store`, past the caches, for an address and a size in whole lines; a `fence` must
+        follow before another thread reads it.
       zero: () -> zeros.
       add: (a, b) -> a + b.
       times: (a, number) -> a * number.
       over: (a, number) -> a / number.
       prefetch: (address) -> None; asks for the lines of a piece to be brought near.
+      claim: (address) -> None; asks for the lines of a piece that will be written.
     """
 
     load: Any
     store: Any
+    stream: Any
     zero: Any
     add: Any
     times: Any
     over: Any
     prefetch: Any
+    claim: Any
 
 
 @cache
@@ -78,12 +83,14 @@ def piece_ops(stored: str, lanes: int, count: int) -> PieceOps:
     make = _Maker(stored, lanes, count)
     return PieceOps(
         load=make.load(),
-        store=make.store(),
+        store=make.store(is_streamed=False),
+        stream=make.store(is_streamed=True),
         zero=make.zero(),
         add=make.add(),
         times=make.by_number("fmul"),
         over=make.by_number("fdiv"),
-        prefetch=make.prefetch(),
+        prefetch=make.prefetch(for_writing=False),
+        claim=make.prefetch(for_writing=True),
     )
 
 
@@ -125,14 +132,16 @@ class _Maker:
 
         return load
 
-    def store(self) -> Any:
+    def store(self, *, is_streamed: bool) -> Any:
         @intrinsic
         def store(typingctx: Any, address: Any, last: Any, piece: Any) -> Any:
             def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
                 for index in range(self.count):
                     value = builder.extract_value(args[2], index)
                     place = self.place(builder, args[0], args[1], index)
-                    _store(builder, value, place, self.stored, self.vector)
+                    written = _store(builder, value, place, self.stored, self.vector)
+                    if is_streamed:
+                        _bypass_caches(builder, written, self.lanes * self.size)
                 return context.get_dummy_value()
 
             return types.void(types.int64, types.int64, self.kind), codegen
@@ -179,12 +188,13 @@ class _Maker:
 
         return apply
 
-    def prefetch(self) -> Any:
+    def prefetch(self, *, for_writing: bool) -> Any:
         @intrinsic
         def prefetch(typingctx: Any, address: Any) -> Any:
             def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
                 for offset in range(0, self.lanes * self.count * self.size, _LINE):
-                    _prefetch(builder, builder.add(args[0], ir.Constant(_WORD, offset)))
+                    place = builder.add(args[0], ir.Constant(_WORD, offset))
+                    _prefetch(builder, place, for_writing)
                 return context.get_dummy_value()
 
             return types.void(types.int64), codegen
@@ -240,18 +250,17 @@ def _load(builder: Any, address: Any, stored: str, vector: Any) -> Any:
     return builder.bitcast(builder.shl(builder.zext(bits, words), _integers(16, words)), vector)
 
 
-def _store(builder: Any, value: Any, address: Any, stored: str, vector: Any) -> None:
+def _store(builder: Any, value: Any, address: Any, stored: str, vector: Any) -> Any:
     if stored in ("float32", "float64"):
         written = builder.store(value, builder.inttoptr(address, vector.as_pointer()))
-        _unaligned(written, _BYTES[stored])
-        return
+        return _unaligned(written, _BYTES[stored])
     halves = ir.VectorType(ir.IntType(16), vector.count)
     if stored == "float16":
         narrow = builder.fptrunc(value, ir.VectorType(ir.HalfType(), vector.count))
         bits = builder.bitcast(narrow, halves)
     else:
         bits = _rounded_to_bfloat16(builder, value, vector, halves)
-    _unaligned(builder.store(bits, builder.inttoptr(address, halves.as_pointer())), 2)
+    return _unaligned(builder.store(bits, builder.inttoptr(address, halves.as_pointer())), 2)
 
 
 def _rounded_to_bfloat16(builder: Any, value: Any, vector: Any, halves: Any) -> Any:
@@ -272,7 +281,24 @@ def _unaligned(instruction: Any, alignment: int) -> Any:
     return instruction
 
 
-def _prefetch(builder: Any, address: Any) -> None:
+def _bypass_caches(builder: Any, store: Any, size: int) -> None:
+    one = ir.Constant(ir.IntType(32), 1)
+    store.set_metadata("nontemporal", builder.module.add_metadata([one]))
+    store.align = min(size, _LINE)
+
+
+@intrinsic
+def fence(typingctx: Any) -> Any:
+    """() -> None; what was streamed before is seen before anything that is written after."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+def _prefetch(builder: Any, address: Any, for_writing: bool) -> None:
     pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
     number = ir.IntType(32)
     function = cgutils.get_or_insert_function(
@@ -280,6 +306,8 @@ def _prefetch(builder: Any, address: Any) -> None:
         ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number]),
         "llvm.prefetch.p0",
     )
-    # Read, keep in all levels of the cache, data.
-    arguments = [ir.Constant(number, value) for value in (0, 3, 1)]
+    # Of data. What is read comes as far as the second level: loads into the first one wait in a few
+    # buffers that other loads need.
+    level = 3 if for_writing else 2
+    arguments = [ir.Constant(number, value) for value in (int(for_writing), level, 1)]
     builder.call(function, [pointer, *arguments])

@@ -32,6 +32,8 @@ _TASKS_PER_THREAD = 4
 _PARALLEL_NS = 60_000
 #: What a task, and an element of it, cost in nanoseconds besides the bytes of rows.
 _TASK_NS, _ELEMENT_NS, _BYTES_PER_NS = 500, 3, 8
+#: A result of so many bytes would push all else out of the caches, itself included.
+_STREAMED_BYTES = 32 << 20
 #: So many columns are looked at to guess how much work there is.
 _SAMPLED = 16
 
@@ -132,6 +134,7 @@ def lookup(frame: int) -> None:
     store(job, tasks.BATCH, batch)
     store(job, tasks.OUT, out)
     store(job, tasks.OUT_BYTES, row_bytes)
+    store(job, tasks.STREAMED, int64(batch * row_bytes >= _STREAMED_BYTES))
     store(job, tasks.BLOCK, block)
     store(job, tasks.COLUMN_COUNT, count)
     store(job, tasks.OFFSETS, offsets)

@@ -131,7 +131,7 @@ def _finish(frame: int, job: int, place: int, source: int, room: int) -> None:
     out = load(job, tasks.OUT) + load(load(job, tasks.OFFSETS), place) * body(state, ITEM)
     arguments = stack_words(pieces.ARGUMENT_WORDS)
     norms = tasks.norms_in(room)
-    tasks.combine(batch, count, norms, out, load(job, tasks.OUT_BYTES), arguments)
+    tasks.combine(batch, count, norms, out, job, arguments)
 
 
 @jit

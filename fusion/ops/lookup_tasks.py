@@ -10,6 +10,7 @@ from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops import pieces
 from fusion.cpu_ops.columns import Batch, element_range, list_entries
 from fusion.cpu_ops.large_pages import enlarge_pages
+from fusion.cpu_ops.vectors import fence
 from fusion.ops.lookup_source import column_at, release, take_source
 from fusion.ops.lookup_state import BODY, ITEM
 from fusion.runtime.atomic import atomic_add, atomic_store
@@ -19,7 +20,8 @@ from fusion.runtime.native import c_function, tf_delete_status, tf_new_status
 from fusion.runtime.workers import JOB_WORDS, next_task
 
 #: What the tasks of a call share, by word behind those of every job: the op's context, state and
-#: number of rows; the address of the result and the bytes of a row of it; rows in a block; columns;
+#: number of rows; the address of the result and the bytes of a row of it; whether it goes past the
+#: caches; rows in a block; columns;
 #: where each column starts in a row, in elements, int64; marks of columns, int64, and how many are
 #: set; the number of the next thread.
 (
@@ -28,13 +30,14 @@ from fusion.runtime.workers import JOB_WORDS, next_task
     BATCH,
     OUT,
     OUT_BYTES,
+    STREAMED,
     BLOCK,
     COLUMN_COUNT,
     OFFSETS,
     MARKS,
     MARKED,
-) = range(JOB_WORDS, JOB_WORDS + 10)
-CALL_WORDS = JOB_WORDS + 10
+) = range(JOB_WORDS, JOB_WORDS + 11)
+CALL_WORDS = JOB_WORDS + 11
 
 #: Room for entries that a thread starts with.
 _FIRST_ROOM = 4096
@@ -111,10 +114,13 @@ def _has_one_each(batch: Any, count: int) -> bool:
 
 
 @jit
-def combine(batch: Any, count: int, norms: int, out: int, out_bytes: int, arguments: int) -> None:
-    """Combines listed entries into rows of the result."""
+def combine(batch: Any, count: int, norms: int, out: int, job: int, arguments: int) -> None:
+    """Combines listed entries into rows of the result, at an address of it."""
     column, source = batch.column, batch.source
-    dim = load(source, words.TABLE_DIM)
+    dim, out_bytes = load(source, words.TABLE_DIM), load(job, OUT_BYTES)
+    row_bytes = dim * load(load(job, STATE), BODY + ITEM)
+    places = out | out_bytes | row_bytes
+    streamed = load(job, STREAMED) != 0 and places % pieces.LINE_BYTES == 0
     store(arguments, pieces.BAGS, batch.count)
     store(arguments, pieces.ADDRESSES, batch.addresses)
     store(arguments, pieces.STARTS, batch.starts)
@@ -127,6 +133,7 @@ def combine(batch: Any, count: int, norms: int, out: int, out_bytes: int, argume
     store(arguments, pieces.LIMIT, load(column, words.MAX_NORM))
     store(arguments, pieces.NO_NAN, load(column, words.NO_NAN))
     store(arguments, pieces.SINGLE, int64(1) if _has_one_each(batch, count) else int64(0))
+    store(arguments, pieces.STREAMED, int64(1) if streamed else int64(0))
     for k in range(pieces.AHEAD):
         store(batch.addresses, count + k, load(source, words.TABLE))
     first = int64(0)
@@ -140,6 +147,8 @@ def combine(batch: Any, count: int, norms: int, out: int, out_bytes: int, argume
         store(arguments, pieces.FIRST, first)
         store(arguments, pieces.END, dim)
         call_at(load(column, words.REST), arguments)
+    if streamed:
+        fence()
 
 
 @jit
@@ -185,7 +194,7 @@ def _do_task(job: int, task: int, source: int, room: int, arguments: int, status
         return False
     item = load(state, BODY + ITEM)
     out = load(job, OUT) + first * load(job, OUT_BYTES) + load(load(job, OFFSETS), place) * item
-    combine(batch, entries, norms_in(room), out, load(job, OUT_BYTES), arguments)
+    combine(batch, entries, norms_in(room), out, job, arguments)
     return True
 
 
