@@ -6,11 +6,10 @@ This module needs no Numba, so that a node's words can be written without it.
 from __future__ import annotations
 
 #: What a column does, by word. Floats are doubles, flags 0 or 1; `BOUNDARIES` is the place of the
-#: first of its `BOUNDARY_COUNT` boundaries among all, `OFFSET` that of its first element in a row
-#: of the result, -1 if it is not known. `REST` and `WHOLE` are the addresses of kernels: the
-#: latter, if not 0, for pieces of `PIECE` elements, while more than that are left. The last three
-#: change: the table whose memory is being turned into large pages, the address up to which it is,
-#: and for how many more tables that is to be done.
+#: first of its `BOUNDARY_COUNT` boundaries among all. `REST` and `WHOLE` are the addresses of
+#: kernels: the latter, if not 0, for pieces of `PIECE` elements, while more than that are left. The
+#: last three change: the table whose memory is being turned into large pages, the address up to
+#: which it is, and for how many more tables that is to be done.
 (
     FORM,
     COMBINER,
@@ -36,12 +35,11 @@ from __future__ import annotations
     REST,
     WHOLE,
     PIECE,
-    OFFSET,
     LARGE,
     LARGE_UNTIL,
     LARGE_COUNT,
-) = range(28)
-COLUMN_WORDS = 28
+) = range(27)
+COLUMN_WORDS = 27
 
 #: Forms of ids, by place.
 INDICES, ROW_IDS, ROW_SPLITS, DENSE, COPY = range(5)
@@ -51,8 +49,8 @@ INT32, INT64, FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(6)
 
 #: What a column is given, by word: the table, its rows and their number of elements and bytes; ids,
 #: their number, and how many a row of dense ones has; where the entries belong, how many elements
-#: each has there; weights; rows of the result; boundaries, as float32; a
-#: row of zeros, or 0; the kind of numbers in the table; up to five tensors, to be released.
+#: each has there; weights; rows of the result; boundaries, as float32; a row of zeros, or 0; the
+#: kind of numbers in the table; up to five tensors, to be released.
 (
     TABLE,
     TABLE_ROWS,

@@ -19,7 +19,6 @@ from fusion.cpu_ops.column_words import (
     DEFAULT_WEIGHT,
     DENSE,
     FILL,
-    FLOAT16,
     FLOAT32,
     FLOAT64,
     FORM,
@@ -30,8 +29,6 @@ from fusion.cpu_ops.column_words import (
     IGNORED,
     INT32,
     INT64,
-    LIMIT_BLOCK,
-    LIMITS,
     MAX_NORM,
     PRUNE,
     PRUNE_WEIGHTS,
@@ -40,7 +37,6 @@ from fusion.cpu_ops.column_words import (
     ROW_STEP,
     ROWS,
     ROWS_KIND,
-    STRIDE,
     TABLE,
     TABLE_KIND,
     TABLE_ROWS,
@@ -49,102 +45,20 @@ from fusion.cpu_ops.column_words import (
     WEIGHTS,
     ZEROS,
 )
-from fusion.cpu_ops.half import widener
-from fusion.cpu_ops.vectors import limit_counter
+from fusion.cpu_ops.elements import (
+    float32_id,
+    id_at,
+    int32_id,
+    int64_id,
+    integer_at,
+    is_ignored,
+    weight_at,
+)
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.memory import as_float, load, load_as, store, store_as
 
-_widen_float16, _widen_bfloat16 = widener("float16"), widener("bfloat16")
-
-#: In so many blocks limits are counted; among more of them the right ones are searched first.
-_COUNTED = 8
-
 #: That rows are not sorted, or that something is out of bounds.
 TROUBLE = -1
-
-
-@jit
-def integer_at(address: int, index: int, kind: int) -> int:
-    """The int32 or int64 at a place."""
-    return load(address, index) if kind == INT64 else int64(load_as(address, index, np.int32))
-
-
-def _counter(stored: str, dtype: type) -> Any:
-    """A jitted function (value, limits, count) -> the number of limits that are not above a value.
-
-    All of them for NaN. Behind the limits there are infinities up to a multiple of `LIMIT_BLOCK`.
-    """
-    count_block = limit_counter(stored)
-
-    @jit
-    def bucket(value: Any, limits: int, count: int) -> int:
-        first, left = int64(0), (count + LIMIT_BLOCK - 1) // LIMIT_BLOCK
-        while left > _COUNTED:
-            half = left // 2
-            if not value < dtype(load_as(limits, (first + half) * LIMIT_BLOCK - 1, np.float32)):
-                first += half
-            left -= half
-        found = first * LIMIT_BLOCK
-        for block in range(first, first + left):
-            found += count_block(value, limits + 4 * LIMIT_BLOCK * block)
-        return min(found, count)
-
-    return bucket
-
-
-_bucket32, _bucket64 = _counter("float32", np.float32), _counter("float64", np.float64)
-
-
-@jit
-def _bucket_at(address: int, index: int, kind: int, limits: int, count: int) -> int:
-    """The bucket of a value, as stock's Bucketize has it: integers are rounded to float32."""
-    if kind == FLOAT64:
-        return _bucket64(load_as(address, index, np.float64), limits, count)
-    if kind == FLOAT32:
-        return _bucket32(load_as(address, index, np.float32), limits, count)
-    return _bucket32(np.float32(integer_at(address, index, kind)), limits, count)
-
-
-@jit
-def id_at(column: int, source: int, index: int, place: int) -> int:
-    """The id of an element: its index among all, and its place in its row."""
-    ids, kind = load(source, IDS), load(column, IDS_KIND)
-    count = load(column, BOUNDARY_COUNT)
-    if count > 0:
-        number = _bucket_at(ids, index, kind, load(source, LIMITS), count)
-    else:
-        number = integer_at(ids, index, kind)
-    number += place * load(column, STRIDE)
-    buckets = load(column, BUCKETS)
-    if buckets > 0 and (number < 0 or number >= buckets):
-        return load(column, BUCKET_DEFAULT)
-    return number
-
-
-@jit
-def is_ignored(column: int, source: int, index: int) -> bool:
-    """Whether an element stands for no entry, by its value."""
-    if load(column, USE_IGNORED) == 0:
-        return False
-    kind = load(column, IDS_KIND)
-    if kind == FLOAT32:
-        return load_as(load(source, IDS), index, np.float32) == np.float32(load(column, IGNORED))
-    if kind == FLOAT64:
-        return load_as(load(source, IDS), index, np.float64) == np.float64(load(column, IGNORED))
-    return integer_at(load(source, IDS), index, kind) == load(column, IGNORED)
-
-
-@jit
-def weight_at(address: int, index: int, kind: int) -> float:
-    """A weight as a double, exactly."""
-    if kind == FLOAT32:
-        return np.float64(load_as(address, index, np.float32))
-    if kind == FLOAT64:
-        return load_as(address, index, np.float64)
-    bits = load_as(address, index, np.uint16)
-    if kind == FLOAT16:
-        return np.float64(_widen_float16(bits))
-    return np.float64(_widen_bfloat16(bits))
 
 
 class Batch(NamedTuple):
@@ -233,33 +147,25 @@ def _list_sorted(batch: Batch, first: int, end: int) -> int:
 
 
 @jit
-def _list_splits(batch: Batch) -> int:
-    column, source = batch.column, batch.source
-    rows, kind = load(source, ROWS), load(column, ROWS_KIND)
-    count, end = int64(0), integer_at(rows, batch.first, kind)
-    store(batch.starts, 0, 0)
-    for row in range(batch.count):
-        start, end = end, integer_at(rows, batch.first + row + 1, kind)
-        if start < 0 or start > end or end > load(source, ID_COUNT):
-            return int64(TROUBLE)
-        for k in range(start, end):
-            count = _put(batch, count, id_at(column, source, k, 0), k)
-            if count < 0:
-                return int64(TROUBLE)
-        store(batch.starts, row + 1, count)
-    return count
+def _first_element(column: int, source: int, row: int) -> int:
+    """The first element of a row that is dense or has a split."""
+    if load(column, FORM) == DENSE:
+        return row * load(source, ID_COLUMNS)
+    return integer_at(load(source, ROWS), row, load(column, ROWS_KIND))
 
 
 @jit
-def _list_dense(batch: Batch) -> int:
+def _list_rows(batch: Batch) -> int:
     column, source = batch.column, batch.source
-    width, count = load(source, ID_COLUMNS), int64(0)
+    count, end = int64(0), _first_element(column, source, batch.first)
     store(batch.starts, 0, 0)
     for row in range(batch.count):
-        for place in range(width):
-            k = (batch.first + row) * width + place
+        start, end = end, _first_element(column, source, batch.first + row + 1)
+        if start < 0 or start > end or end > load(source, ID_COUNT):
+            return int64(TROUBLE)
+        for k in range(start, end):
             if not is_ignored(column, source, k):
-                count = _put(batch, count, id_at(column, source, k, place), k)
+                count = _put(batch, count, id_at(column, source, k, k - start), k)
                 if count < 0:
                     return int64(TROUBLE)
         store(batch.starts, row + 1, count)
@@ -303,24 +209,8 @@ def _listing_singles(id_of: Any) -> Any:
     return list_singles
 
 
-@jit
-def _int32_id(column: int, source: int, index: int) -> int:
-    return int64(load_as(load(source, IDS), index, np.int32))
-
-
-@jit
-def _int64_id(column: int, source: int, index: int) -> int:
-    return load(load(source, IDS), index)
-
-
-@jit
-def _float32_id(column: int, source: int, index: int) -> int:
-    value = load_as(load(source, IDS), index, np.float32)
-    return _bucket32(value, load(source, LIMITS), load(column, BOUNDARY_COUNT))
-
-
-_list_int32, _list_int64 = _listing_singles(_int32_id), _listing_singles(_int64_id)
-_list_float32 = _listing_singles(_float32_id)
+_list_int32, _list_int64 = _listing_singles(int32_id), _listing_singles(int64_id)
+_list_float32 = _listing_singles(float32_id)
 
 
 @jit
@@ -361,12 +251,8 @@ def list_entries(batch: Batch, first: int, end: int) -> int:
     form = load(batch.column, FORM)
     if _has_single_ids(batch.column, batch.source):
         return _list_single_ids(batch)
-    if form == DENSE:
-        count = _list_dense(batch)
-    elif form == ROW_SPLITS:
-        count = _list_splits(batch)
-    else:
-        count = _list_sorted(batch, first, end)
+    has_ranges = form in (DENSE, ROW_SPLITS)
+    count = _list_rows(batch) if has_ranges else _list_sorted(batch, first, end)
     return _filled(batch, count) if count >= 0 else count
 
 
@@ -410,11 +296,9 @@ def element_range(column: int, source: int, first: int, count: int) -> Any:
     """The first of the elements of some rows, and the one behind the last; (0, -1) if wrong."""
     form, rows, kind = load(column, FORM), load(source, ROWS), load(column, ROWS_KIND)
     total = load(source, ID_COUNT)
-    if form == DENSE:
-        width = load(source, ID_COLUMNS)
-        return first * width, (first + count) * width
-    if form == ROW_SPLITS:
-        start, end = integer_at(rows, first, kind), integer_at(rows, first + count, kind)
+    if form in (DENSE, ROW_SPLITS):
+        start = _first_element(column, source, first)
+        end = _first_element(column, source, first + count)
         is_last = first + count == load(source, BATCH)
         is_cut = (first == 0 and start != 0) or (is_last and end != total)
         if is_cut or start < 0 or end < start or end > total:

@@ -13,9 +13,9 @@ import llvmlite.binding as llvm
 #: each bag's entries start, int64 [bags + 1]; where the first result goes, and the bytes from one
 #: to the next; D; the combiner; weights of the entries; room for the norm of each entry's row; the
 #: limit of norms, a double; whether weights that add up to 0 give 0 instead of NaN or inf; whether
-#: each bag has one entry; whether results go past the caches; the first element of the piece, and the
-#: one behind its last. Weights and norms are of the compute dtype. Behind the addresses there is room
-#: for `AHEAD` more.
+#: each bag has one entry; whether results go past the caches; the first element of the piece, and
+#: the one behind its last. Weights and norms are of the compute dtype. Behind the addresses there
+#: is room for `AHEAD` more.
 (
     BAGS,
     ADDRESSES,

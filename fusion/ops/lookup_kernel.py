@@ -1,9 +1,10 @@
 """The kernel of both inference ops.
 
-The rows of the batch are cut into blocks. A task is a column of a block; tasks are taken in the
-order of the blocks, so that what is written lies together. Any thread may take a task: it lists the
-entries (`columns`) and combines their rows right into the result (`gather`). A task that meets
-anything unusual, unsorted rows or an error, only marks its column. Those are done once more in the
+The rows of the batch are cut into blocks. A task is a column of a block, or a few neighbours if the
+batch is small; tasks are taken in the order of the blocks, so that what is written lies together.
+Any thread may take a task: it lists the entries of a column (`columns`) and combines their rows
+right into the result (`gather`). One that meets anything unusual, unsorted rows or an error, only
+marks its column. Those are done once more in the
 end, by the kernel's own thread, which sorts, or says what is wrong.
 """
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.large_pages import ask_for_large_pages
+from fusion.cpu_ops.pieces import LINE_BYTES
 from fusion.ops import lookup_tasks as tasks
 from fusion.ops.lookup_slow import finish_column
 from fusion.ops.lookup_source import body, column_at, release, take_source
@@ -23,8 +25,10 @@ from fusion.runtime.memory import load, stack_words, store
 from fusion.runtime.native import context, failed, kernel_state, output_bytes, scratch, status_of
 from fusion.runtime.threads import THREADS
 
-#: A task should have about so many elements of its column.
+#: A task should have about so many elements, and write so many bytes of a row: of columns that do
+#: not end where lines end, two threads would write the same lines.
 _TASK_ELEMENTS = 4096
+_TASK_BYTES = 256
 _LEAST_ROWS = 16
 #: So many tasks for each thread even out what they cost.
 _TASKS_PER_THREAD = 4
@@ -76,15 +80,26 @@ def _place_columns(frame: int, ctx: int, state: int, source: int, offsets: int) 
 
 
 @jit
-def _block_rows(state: int, batch: int, elements: int, threads: int) -> int:
-    """How many rows a task should have."""
-    count = body(state, COUNT)
+def _task_size(
+    count: int, batch: int, elements: int, threads: int, row_bytes: int
+) -> tuple[int, int]:
+    """How many rows and how many columns a task should have."""
+    width = max(row_bytes // count, int64(1))
+    least = int64(1)
+    if width % LINE_BYTES != 0:
+        least = min((int64(_TASK_BYTES) + width - 1) // width, count)
     per_row = max(elements // max(batch * count, int64(1)), int64(1))
-    rows = max(int64(_TASK_ELEMENTS) // per_row, int64(_LEAST_ROWS))
+    rows = max(int64(_TASK_ELEMENTS) // (per_row * least), int64(_LEAST_ROWS))
     if threads > 1:
-        fair = (batch * count) // (threads * _TASKS_PER_THREAD) + 1
+        fair = batch * (count // least) // (threads * _TASKS_PER_THREAD) + 1
         rows = min(rows, max(fair, int64(_LEAST_ROWS)))
-    return max(min(rows, batch), int64(1))
+    # Blocks are of one size.
+    blocks = max(batch // rows, int64(1))
+    rows = max((batch + blocks - 1) // blocks, int64(1))
+    columns = max(int64(_TASK_ELEMENTS) // (rows * per_row), least)
+    if threads > 1:
+        columns = min(columns, count * blocks // (threads * _TASKS_PER_THREAD))
+    return rows, max(min(columns, count), int64(1))
 
 
 @jit
@@ -123,12 +138,13 @@ def lookup(frame: int) -> None:
     cost = count * _TASK_NS + elements * (_ELEMENT_NS + row_bytes // (count * _BYTES_PER_NS))
     parallel = pool != 0 and cost > _PARALLEL_NS
     threads = load(pool, THREADS) + 1 if parallel else int64(1)
-    block = _block_rows(state, batch, elements, threads)
+    block, span = _task_size(count, batch, elements, threads, row_bytes)
+    blocks, spans = max((batch + block - 1) // block, int64(1)), (count + span - 1) // span
     for place in range(count):
         store(marks, place, 0)
     store(job, workers.KERNEL, load(state, 0))
     store(job, workers.NEXT, 0)
-    store(job, workers.TASKS, count * max((batch + block - 1) // block, int64(1)))
+    store(job, workers.TASKS, blocks * spans)
     store(job, tasks.CTX, ctx)
     store(job, tasks.STATE, state)
     store(job, tasks.BATCH, batch)
@@ -136,6 +152,7 @@ def lookup(frame: int) -> None:
     store(job, tasks.OUT_BYTES, row_bytes)
     store(job, tasks.STREAMED, int64(batch * row_bytes >= _STREAMED_BYTES))
     store(job, tasks.BLOCK, block)
+    store(job, tasks.SPAN, span)
     store(job, tasks.COLUMN_COUNT, count)
     store(job, tasks.OFFSETS, offsets)
     store(job, tasks.MARKS, marks)

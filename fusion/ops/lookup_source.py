@@ -33,7 +33,7 @@ from fusion.cpu_ops.column_words import (
     WEIGHTS,
     ZEROS,
 )
-from fusion.cpu_ops.columns import integer_at
+from fusion.cpu_ops.elements import integer_at
 from fusion.ops.lookup_state import BODY, COLUMNS, COUNT, ITEM, KIND, LIMITS_AT, ZEROS_AT
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.memory import load, store

@@ -12,7 +12,6 @@ from fusion.cpu_ops import column_words as layout
 from fusion.cpu_ops.pieces import ITEM_BYTES, most_elements, piece_for
 from fusion.ops.common import COMBINERS
 from fusion.runtime.registration import code_address, double_word
-from fusion.runtime.spec import OpSpec
 from fusion.runtime.threads import pool_address
 
 #: The body of a kernel's state, by word: the number of columns; bytes and kind of an element of
@@ -33,7 +32,7 @@ BODY = 2
 _MOST_ZEROS = 4096
 
 
-def single_state(spec: OpSpec, values: Mapping[str, Any]) -> list[int]:
+def single_state(values: Mapping[str, Any]) -> list[int]:
     """The state of a FusedEmbeddingLookup, from its attrs.
 
     Raises:
@@ -46,7 +45,7 @@ def single_state(spec: OpSpec, values: Mapping[str, Any]) -> list[int]:
     return _state(values["T"], [column])
 
 
-def grouped_state(spec: OpSpec, values: Mapping[str, Any]) -> list[int]:
+def grouped_state(values: Mapping[str, Any]) -> list[int]:
     """The state of a GroupedEmbeddingLookup, from its attrs.
 
     Raises:
@@ -82,12 +81,10 @@ def _state(dtype: str, columns: Sequence[Mapping[str, Any]]) -> list[int]:
     dims = [column["dim"] for column in columns]
     limits: list[float] = []
     words: list[int] = []
-    offset = 0
     for column in columns:
-        words += _column_words(dtype, column, len(limits), offset)
+        words += _column_words(dtype, column, len(limits))
         limits += column["boundaries"]
         limits += [math.inf] * (-len(limits) % layout.LIMIT_BLOCK)
-        offset = offset + column["dim"] if offset >= 0 and column["dim"] >= 0 else -1
     item = ITEM_BYTES[dtype]
     zeros = 0 if min(dims) < 0 or max(dims) > _MOST_ZEROS else (max(dims) * item + 7) // 8
     kinds = ("int32", "int64", "float32", "float64", "float16", "bfloat16")
@@ -137,9 +134,7 @@ def _check(place: int, column: Mapping[str, Any]) -> None:
         raise ValueError(f"column {place}: {problem}")
 
 
-def _column_words(
-    dtype: str, column: Mapping[str, Any], first_limit: int, offset: int
-) -> list[int]:
+def _column_words(dtype: str, column: Mapping[str, Any], first_limit: int) -> list[int]:
     from fusion.ops.lookup import GROUP_FORMS
 
     kinds = ("int32", "int64", "float32", "float64")
@@ -170,7 +165,6 @@ def _column_words(
     clipped = column["max_norm"] >= 0 and not is_copy
     kernels = _kernels(dtype, column["dim"], weighted, clipped)
     words[layout.REST], words[layout.WHOLE], words[layout.PIECE] = kernels
-    words[layout.OFFSET] = offset
     words[layout.LARGE_COUNT] = _TABLES if _wants_large_pages() else 0
     return words
 

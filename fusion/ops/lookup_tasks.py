@@ -21,9 +21,8 @@ from fusion.runtime.workers import JOB_WORDS, next_task
 
 #: What the tasks of a call share, by word behind those of every job: the op's context, state and
 #: number of rows; the address of the result and the bytes of a row of it; whether it goes past the
-#: caches; rows in a block; columns;
-#: where each column starts in a row, in elements, int64; marks of columns, int64, and how many are
-#: set; the number of the next thread.
+#: caches; rows in a block; columns of a task and of all; where each column starts in a row, in
+#: elements, int64; marks of columns, int64, and how many are set.
 (
     CTX,
     STATE,
@@ -32,12 +31,13 @@ from fusion.runtime.workers import JOB_WORDS, next_task
     OUT_BYTES,
     STREAMED,
     BLOCK,
+    SPAN,
     COLUMN_COUNT,
     OFFSETS,
     MARKS,
     MARKED,
-) = range(JOB_WORDS, JOB_WORDS + 11)
-CALL_WORDS = JOB_WORDS + 11
+) = range(JOB_WORDS, JOB_WORDS + 12)
+CALL_WORDS = JOB_WORDS + 12
 
 #: Room for entries that a thread starts with.
 _FIRST_ROOM = 4096
@@ -170,13 +170,13 @@ def table_bytes(source: int) -> int:
 
 
 @jit
-def _do_task(job: int, task: int, source: int, room: int, arguments: int, status: int) -> bool:
-    """Does a task; returns False, having done anything or nothing, if it is not as it should be."""
-    columns, state = load(job, COLUMN_COUNT), load(job, STATE)
-    place, first = task % columns, (task // columns) * load(job, BLOCK)
+def _do_column(job: int, place: int, first: int, source: int, room: int, arguments: int) -> bool:
+    """Does a column of the block that starts at row `first`.
+
+    Returns False, having done anything or nothing, if it is not as it should be.
+    """
+    state = load(job, STATE)
     column = column_at(state, place)
-    if not take_source(int64(0), load(job, CTX), state, place, source, status):
-        return False
     if load(source, words.BATCH) != load(job, BATCH):
         return False
     count = min(load(job, BLOCK), load(job, BATCH) - first)
@@ -206,13 +206,23 @@ def work(job: int) -> None:
     arguments = stack_words(pieces.ARGUMENT_WORDS)
     open_room(room)
     status = tf_new_status()
+    ctx, state, span, columns = (
+        load(job, CTX),
+        load(job, STATE),
+        load(job, SPAN),
+        load(job, COLUMN_COUNT),
+    )
+    spans = (columns + span - 1) // span
     task = next_task(job)
     while task >= 0:
-        done = _do_task(job, task, source, room, arguments, status)
-        release(source)
-        if not done:
-            atomic_store(load(job, MARKS), task % load(job, COLUMN_COUNT), int64(1))
-            atomic_add(job, MARKED, int64(1))
+        first, start = (task // spans) * load(job, BLOCK), (task % spans) * span
+        for place in range(start, min(start + span, columns)):
+            done = take_source(int64(0), ctx, state, place, source, status)
+            done = done and _do_column(job, place, first, source, room, arguments)
+            release(source)
+            if not done:
+                atomic_store(load(job, MARKS), place, int64(1))
+                atomic_add(job, MARKED, int64(1))
         task = next_task(job)
     free_room(room)
     tf_delete_status(status)

@@ -159,7 +159,7 @@ class _Creator:
         try:
             if spec.custom is not None:
                 values = {attr.name: _attr_value(construction, attr) for attr in spec.attrs}
-                words = spec.custom(spec, values)
+                words = spec.custom(values)
                 address = kernel_address(spec, self.device, {})
             else:
                 words = [_word(attr, _attr_value(construction, attr)) for attr in spec.value_attrs]

@@ -161,7 +161,7 @@ KernelFactory = Callable[["OpSpec", Mapping[str, str]], Any]
 
 
 #: Makes a kernel's state, 64-bit words, from a node's attrs, all of them: dtypes by name.
-CustomState = Callable[["OpSpec", Mapping[str, Any]], list[int]]
+CustomState = Callable[[Mapping[str, Any]], list[int]]
 
 
 #: The gradient of an op whose outputs do not depend smoothly on its inputs.
