@@ -8,8 +8,7 @@ from __future__ import annotations
 #: What a column does, by word. Floats are doubles, flags 0 or 1; `BOUNDARIES` is the place of the
 #: first of its `BOUNDARY_COUNT` boundaries among all. `REST` and `WHOLE` are the addresses of
 #: kernels: the latter, if not 0, for pieces of `PIECE` elements, while more than that are left. The
-#: last three change: the table whose memory is being turned into large pages, the address up to
-#: which it is, and for how many more tables that is to be done.
+#: last two change, see `runtime.large_pages`.
 (
     FORM,
     COMBINER,
@@ -35,11 +34,10 @@ from __future__ import annotations
     REST,
     WHOLE,
     PIECE,
-    LARGE,
-    LARGE_UNTIL,
-    LARGE_COUNT,
-) = range(27)
-COLUMN_WORDS = 27
+    NOTED,
+    NOTES_LEFT,
+) = range(26)
+COLUMN_WORDS = 26
 
 #: Forms of ids, by place.
 INDICES, ROW_IDS, ROW_SPLITS, DENSE, COPY = range(5)

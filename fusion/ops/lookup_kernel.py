@@ -13,7 +13,6 @@ from __future__ import annotations
 import numpy as np
 
 from fusion.cpu_ops import column_words as words
-from fusion.cpu_ops.large_pages import ask_for_large_pages
 from fusion.cpu_ops.pieces import LINE_BYTES
 from fusion.ops import lookup_tasks as tasks
 from fusion.ops.lookup_slow import finish_column
@@ -21,6 +20,7 @@ from fusion.ops.lookup_source import body, column_at, release, take_source
 from fusion.ops.lookup_state import COUNT, ITEM, LARGE_PAGES, POOL
 from fusion.runtime import workers
 from fusion.runtime.jit import int64, jit
+from fusion.runtime.large_pages import ask_for_large_pages
 from fusion.runtime.memory import load, stack_words, store
 from fusion.runtime.native import context, failed, kernel_state, output_bytes, scratch, status_of
 from fusion.runtime.threads import THREADS
@@ -37,7 +37,7 @@ _PARALLEL_NS = 60_000
 #: What a task, and an element of it, cost in nanoseconds besides the bytes of rows.
 _TASK_NS, _ELEMENT_NS, _BYTES_PER_NS = 500, 3, 8
 #: A result of so many bytes would push all else out of the caches, itself included.
-_STREAMED_BYTES = 32 << 20
+STREAMED_BYTES = 32 << 20
 #: So many columns are looked at to guess how much work there is.
 _SAMPLED = 16
 
@@ -150,7 +150,7 @@ def lookup(frame: int) -> None:
     store(job, tasks.BATCH, batch)
     store(job, tasks.OUT, out)
     store(job, tasks.OUT_BYTES, row_bytes)
-    store(job, tasks.STREAMED, int64(batch * row_bytes >= _STREAMED_BYTES))
+    store(job, tasks.STREAMED, int64(batch * row_bytes >= STREAMED_BYTES))
     store(job, tasks.BLOCK, block)
     store(job, tasks.SPAN, span)
     store(job, tasks.COLUMN_COUNT, count)

@@ -22,8 +22,8 @@ from fusion.runtime.threads import pool_address
 
 #: "0" leaves the pages of tables and results as they are.
 LARGE_PAGES_VARIABLE = "FUSION_LARGE_PAGES"
-#: So many tables of a column, one after the other, get large pages.
-_TABLES = 4
+#: So many tables of a column, one after the other, are noted for large pages.
+_NOTES = 4
 
 #: Words before the body: the addresses of the kernel and of the op's table.
 BODY = 2
@@ -165,7 +165,7 @@ def _column_words(dtype: str, column: Mapping[str, Any], first_limit: int) -> li
     clipped = column["max_norm"] >= 0 and not is_copy
     kernels = _kernels(dtype, column["dim"], weighted, clipped)
     words[layout.REST], words[layout.WHOLE], words[layout.PIECE] = kernels
-    words[layout.LARGE_COUNT] = _TABLES if _wants_large_pages() else 0
+    words[layout.NOTES_LEFT] = _NOTES if _wants_large_pages() else 0
     return words
 
 

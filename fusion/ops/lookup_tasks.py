@@ -9,15 +9,15 @@ from numba import types
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops import pieces
 from fusion.cpu_ops.columns import Batch, element_range, list_entries
-from fusion.cpu_ops.large_pages import enlarge_pages
 from fusion.cpu_ops.vectors import fence
 from fusion.ops.lookup_source import column_at, release, take_source
-from fusion.ops.lookup_state import BODY, ITEM
+from fusion.ops.lookup_state import BODY, ITEM, POOL
 from fusion.runtime.atomic import atomic_add, atomic_store
 from fusion.runtime.jit import int64, jit
+from fusion.runtime.large_pages import note_table
 from fusion.runtime.memory import call_at, load, stack_words, store
 from fusion.runtime.native import c_function, tf_delete_status, tf_new_status
-from fusion.runtime.workers import JOB_WORDS, next_task
+from fusion.runtime.workers import JOB_WORDS, next_task, wake
 
 #: What the tasks of a call share, by word behind those of every job: the op's context, state and
 #: number of rows; the address of the result and the bytes of a row of it; whether it goes past the
@@ -187,7 +187,9 @@ def _do_column(job: int, place: int, first: int, source: int, room: int, argumen
     if end < start or not make_room(room, end - start + count, count):
         return False
     if not is_copy:
-        enlarge_pages(column, load(source, words.TABLE), table_bytes(source))
+        pool, notes = load(state, BODY + POOL), column + 8 * words.NOTED
+        if note_table(pool, notes, load(source, words.TABLE), table_bytes(source)):
+            wake(pool)
     batch = batch_in(room, column, source, first, count)
     entries = copy_rows(batch) if is_copy else list_entries(batch, start, end)
     if entries < 0:

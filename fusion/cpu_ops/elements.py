@@ -1,0 +1,140 @@
+"""The elements of a column: their ids and weights, from whatever dtype they come in.
+
+What a column does, and what it is given, its *source*, are told by words, see `column_words`; both
+are addresses here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fusion.cpu_ops.column_words import (
+    BOUNDARY_COUNT,
+    BUCKET_DEFAULT,
+    BUCKETS,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    IDS,
+    IDS_KIND,
+    IGNORED,
+    INT64,
+    LIMIT_BLOCK,
+    LIMITS,
+    STRIDE,
+    USE_IGNORED,
+)
+from fusion.cpu_ops.half import widener
+from fusion.cpu_ops.vectors import limit_counter
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.memory import load, load_as
+
+_widen_float16, _widen_bfloat16 = widener("float16"), widener("bfloat16")
+
+#: In so many blocks limits are counted; among more of them the right ones are searched first.
+_COUNTED = 8
+
+
+@jit
+def integer_at(address: int, index: int, kind: int) -> int:
+    """The int32 or int64 at a place."""
+    return load(address, index) if kind == INT64 else int64(load_as(address, index, np.int32))
+
+
+def _counter(stored: str, dtype: type) -> Any:
+    """A jitted function (value, limits, count) -> the number of limits that are not above a value.
+
+    All of them for NaN. Behind the limits there are infinities up to a multiple of `LIMIT_BLOCK`.
+    """
+    count_block = limit_counter(stored)
+
+    @jit
+    def bucket(value: Any, limits: int, count: int) -> int:
+        first, left = int64(0), (count + LIMIT_BLOCK - 1) // LIMIT_BLOCK
+        while left > _COUNTED:
+            half = left // 2
+            if not value < dtype(load_as(limits, (first + half) * LIMIT_BLOCK - 1, np.float32)):
+                first += half
+            left -= half
+        found = first * LIMIT_BLOCK
+        for block in range(first, first + left):
+            found += count_block(value, limits + 4 * LIMIT_BLOCK * block)
+        return min(found, count)
+
+    return bucket
+
+
+_bucket32, _bucket64 = _counter("float32", np.float32), _counter("float64", np.float64)
+
+
+@jit
+def _bucket_at(address: int, index: int, kind: int, limits: int, count: int) -> int:
+    """The bucket of a value, as stock's Bucketize has it: integers are rounded to float32."""
+    if kind == FLOAT64:
+        return _bucket64(load_as(address, index, np.float64), limits, count)
+    if kind == FLOAT32:
+        return _bucket32(load_as(address, index, np.float32), limits, count)
+    return _bucket32(np.float32(integer_at(address, index, kind)), limits, count)
+
+
+@jit
+def id_at(column: int, source: int, index: int, place: int) -> int:
+    """The id of an element: its index among all, and its place in its row."""
+    ids, kind = load(source, IDS), load(column, IDS_KIND)
+    count = load(column, BOUNDARY_COUNT)
+    if count > 0:
+        number = _bucket_at(ids, index, kind, load(source, LIMITS), count)
+    else:
+        number = integer_at(ids, index, kind)
+    number += place * load(column, STRIDE)
+    buckets = load(column, BUCKETS)
+    if buckets > 0 and (number < 0 or number >= buckets):
+        return load(column, BUCKET_DEFAULT)
+    return number
+
+
+@jit
+def is_ignored(column: int, source: int, index: int) -> bool:
+    """Whether an element stands for no entry, by its value."""
+    if load(column, USE_IGNORED) == 0:
+        return False
+    kind = load(column, IDS_KIND)
+    if kind == FLOAT32:
+        return load_as(load(source, IDS), index, np.float32) == np.float32(load(column, IGNORED))
+    if kind == FLOAT64:
+        return load_as(load(source, IDS), index, np.float64) == np.float64(load(column, IGNORED))
+    return integer_at(load(source, IDS), index, kind) == load(column, IGNORED)
+
+
+@jit
+def weight_at(address: int, index: int, kind: int) -> float:
+    """A weight as a double, exactly."""
+    if kind == FLOAT32:
+        return np.float64(load_as(address, index, np.float32))
+    if kind == FLOAT64:
+        return load_as(address, index, np.float64)
+    bits = load_as(address, index, np.uint16)
+    if kind == FLOAT16:
+        return np.float64(_widen_float16(bits))
+    return np.float64(_widen_bfloat16(bits))
+
+
+@jit
+def int32_id(column: int, source: int, index: int) -> int:
+    """The id of an element that is just that."""
+    return int64(load_as(load(source, IDS), index, np.int32))
+
+
+@jit
+def int64_id(column: int, source: int, index: int) -> int:
+    """The id of an element that is just that."""
+    return load(load(source, IDS), index)
+
+
+@jit
+def float32_id(column: int, source: int, index: int) -> int:
+    """The id of an element that is a value, its bucket."""
+    value = load_as(load(source, IDS), index, np.float32)
+    return _bucket32(value, load(source, LIMITS), load(column, BOUNDARY_COUNT))
