@@ -42,10 +42,6 @@ from fusion.runtime.memory import as_float, load, load_as, store_as
 #: Above this many rows stock TensorFlow divides by the count instead of multiplying by 1/count.
 _MULTIPLIED = 9
 
-#: From so many bytes of a piece on, asking for rows ahead pays off. Of shorter ones the processor
-#: has as many on their way by itself as it can.
-_PREFETCHED_BYTES = 128
-
 #: The lines of results are asked for so many bytes of pieces before they are written.
 _CLAIMED_BYTES = 512
 
@@ -115,8 +111,7 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool, clipped: bool) 
     zero, claim = ops.zero, ops.claim
     size = lanes * count * ITEM_BYTES[stored]
     put, bags_ahead = _put(ops, size), max(_CLAIMED_BYTES // size, 1)
-    is_long = size >= _PREFETCHED_BYTES
-    row = _row(ops, dtype, clipped, AHEAD if is_long else 0)
+    row = _row(ops, dtype, clipped)
     bag = _weighted_bag(ops, row, dtype) if weighted else _bag(ops, row, dtype)
     alone = not weighted and not clipped
 
@@ -136,9 +131,8 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool, clipped: bool) 
                 out += step
             return
         for b in range(load(args, BAGS)):
-            if is_long:
-                claim(claimed)
-                claimed += claimed_step
+            claim(claimed)
+            claimed += claimed_step
             first = load(starts, b)
             n = load(starts, b + 1) - first
             if n == 0:
@@ -170,7 +164,7 @@ def _put(ops: PieceOps, size: int) -> Any:
     return put
 
 
-def _row(ops: PieceOps, dtype: type, clipped: bool, ahead: int) -> Any:
+def _row(ops: PieceOps, dtype: type, clipped: bool) -> Any:
     """A jitted function (arguments, addresses, entry, offset, last) -> the entry's piece."""
     load_piece, prefetch, times, over = ops.load, ops.prefetch, ops.times, ops.over
 
@@ -189,8 +183,7 @@ def _row(ops: PieceOps, dtype: type, clipped: bool, ahead: int) -> Any:
 
     @jit
     def row(args: int, addresses: int, entry: int, offset: int, last: int) -> Any:
-        if ahead > 0:
-            prefetch(load(addresses, entry + ahead) + offset)
+        prefetch(load(addresses, entry + AHEAD) + offset)
         return clip(args, entry, load_piece(load(addresses, entry) + offset, last))
 
     return row

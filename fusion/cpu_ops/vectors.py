@@ -189,12 +189,17 @@ class _Maker:
         return apply
 
     def prefetch(self, *, for_writing: bool) -> Any:
+        size = self.lanes * self.count * self.size
+        # Loads into the first level wait in a few buffers that other loads need: long rows come as
+        # far as the second level.
+        level = 3 if for_writing or size <= _LINE else 2
+
         @intrinsic
         def prefetch(typingctx: Any, address: Any) -> Any:
             def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-                for offset in range(0, self.lanes * self.count * self.size, _LINE):
+                for offset in range(0, size, _LINE):
                     place = builder.add(args[0], ir.Constant(_WORD, offset))
-                    _prefetch(builder, place, for_writing)
+                    _prefetch(builder, place, for_writing, level)
                 return context.get_dummy_value()
 
             return types.void(types.int64), codegen
@@ -298,7 +303,7 @@ def fence(typingctx: Any) -> Any:
     return types.void(), codegen
 
 
-def _prefetch(builder: Any, address: Any, for_writing: bool) -> None:
+def _prefetch(builder: Any, address: Any, for_writing: bool, level: int) -> None:
     pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
     number = ir.IntType(32)
     function = cgutils.get_or_insert_function(
@@ -306,8 +311,5 @@ def _prefetch(builder: Any, address: Any, for_writing: bool) -> None:
         ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number]),
         "llvm.prefetch.p0",
     )
-    # Of data. What is read comes as far as the second level: loads into the first one wait in a few
-    # buffers that other loads need.
-    level = 3 if for_writing else 2
     arguments = [ir.Constant(number, value) for value in (int(for_writing), level, 1)]
     builder.call(function, [pointer, *arguments])

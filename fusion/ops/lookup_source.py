@@ -35,11 +35,7 @@ from fusion.cpu_ops.column_words import (
 )
 from fusion.cpu_ops.elements import integer_at
 from fusion.ops.lookup_state import BODY, COLUMNS, COUNT, ITEM, KIND, LIMITS_AT, ZEROS_AT
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import load, store
-from fusion.runtime.native import (
-    INVALID_ARGUMENT,
-    fail,
+from fusion.runtime.c_api import (
     tf_delete_tensor,
     tf_dim,
     tf_get_code,
@@ -47,6 +43,9 @@ from fusion.runtime.native import (
     tf_num_dims,
     tf_tensor_data,
 )
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.memory import load, store
+from fusion.runtime.native import INVALID_ARGUMENT, fail
 
 _TENSORS = 5
 #: No memory has room for so many rows.

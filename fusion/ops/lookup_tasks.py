@@ -13,10 +13,10 @@ from fusion.cpu_ops.vectors import fence
 from fusion.ops.lookup_source import column_at, release, take_source
 from fusion.ops.lookup_state import BODY, ITEM, POOL
 from fusion.runtime.atomic import atomic_add, atomic_store
+from fusion.runtime.c_api import c_function, tf_delete_status, tf_new_status
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.large_pages import note_table
 from fusion.runtime.memory import call_at, load, stack_words, store
-from fusion.runtime.native import c_function, tf_delete_status, tf_new_status
 from fusion.runtime.workers import JOB_WORDS, next_task, wake
 
 #: What the tasks of a call share, by word behind those of every job: the op's context, state and

@@ -1,4 +1,4 @@
-"""What kernel bodies are written in: C API calls and typed views of a call's tensors.
+"""What kernel bodies are written in: typed views of a call's tensors, and errors.
 
 This module is imported only when something is compiled. Nothing here allocates through Numba's
 runtime or raises: a body gets a *frame*, the address of 64-bit words on the stack that describe
@@ -21,6 +21,25 @@ from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from fusion.runtime.c_api import (
+    datatype,
+    item_bytes,
+    tf_allocate_output,
+    tf_allocate_temp,
+    tf_delete_status,
+    tf_delete_tensor,
+    tf_dim,
+    tf_expected_output_datatype,
+    tf_failure,
+    tf_get_code,
+    tf_get_input,
+    tf_new_status,
+    tf_num_dims,
+    tf_num_inputs,
+    tf_num_outputs,
+    tf_set_output,
+    tf_tensor_data,
+)
 from fusion.runtime.jit import Array, int64, jit
 from fusion.runtime.layout import (
     FIRST_PEER,
@@ -45,59 +64,8 @@ _SHORT_FRAME = 96
 #: for so much memory, and aborts when the number of elements does not fit 63 bits.
 _MAX_BYTES = 2**47
 
-_i32, _i64 = types.int32, types.int64
+_i64 = types.int64
 _WORD = ir.IntType(64)
-
-
-def c_function(name: str, result: types.Type, *args: types.Type) -> types.ExternalFunction:
-    """A C function of TensorFlow for use in compiled code."""
-    return types.ExternalFunction(name, result(*args))
-
-
-# Pointers are 64-bit integers. `int` arguments of the C API are int32.
-tf_num_inputs = c_function("TF_NumInputs", _i32, _i64)
-tf_num_outputs = c_function("TF_NumOutputs", _i32, _i64)
-tf_get_input = c_function("TF_GetInput", types.void, _i64, _i32, _i64, _i64)
-tf_num_dims = c_function("TF_NumDims", _i32, _i64)
-tf_dim = c_function("TF_Dim", _i64, _i64, _i32)
-tf_tensor_data = c_function("TF_TensorData", _i64, _i64)
-tf_delete_tensor = c_function("TF_DeleteTensor", types.void, _i64)
-tf_new_status = c_function("TF_NewStatus", _i64)
-tf_delete_status = c_function("TF_DeleteStatus", types.void, _i64)
-tf_get_code = c_function("TF_GetCode", _i32, _i64)
-tf_failure = c_function("TF_OpKernelContext_Failure", types.void, _i64, _i64)
-tf_allocate_output = c_function("TF_AllocateOutput", _i64, _i64, _i32, _i32, _i64, _i32, _i64, _i64)
-tf_expected_output_datatype = c_function("TF_ExpectedOutputDataType", _i32, _i64, _i32)
-tf_set_output = c_function("TF_SetOutput", types.void, _i64, _i32, _i64, _i64)
-tf_allocate_temp = c_function("TF_AllocateTemp", _i64, _i64, _i32, _i64, _i32, _i64, _i64)
-
-
-_DATATYPES = {
-    types.float32: (1, 4),
-    types.float64: (2, 8),
-    types.int32: (3, 4),
-    types.uint8: (4, 1),
-    types.uint16: (17, 2),
-    types.int64: (9, 8),
-    types.boolean: (10, 1),
-}
-
-
-def _dtype_constant(which: int) -> Any:
-    def typing(typingctx: Any, dtype: Any) -> Any:
-        value = _DATATYPES[dtype.dtype][which]
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return context.get_constant(_i64, value)
-
-        return _i64(dtype), codegen
-
-    return intrinsic(typing)
-
-
-#: The `TF_DataType` and the bytes of one element of a NumPy dtype.
-datatype = _dtype_constant(0)
-item_bytes = _dtype_constant(1)
 
 
 @intrinsic(prefer_literal=True)

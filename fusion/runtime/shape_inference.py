@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from fusion.runtime.c_api import c_function, tf_get_code
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.layout import (
     FIRST_PEER,
@@ -20,7 +21,6 @@ from fusion.runtime.layout import (
     UNKNOWN,
 )
 from fusion.runtime.memory import load, stack_words, store
-from fusion.runtime.native import c_function, tf_get_code
 
 _i32, _i64 = types.int32, types.int64
 _num_inputs = c_function("TF_ShapeInferenceContextNumInputs", _i64, _i64)

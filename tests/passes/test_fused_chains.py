@@ -19,8 +19,7 @@ from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph_view import GraphView
 from fusion.passes.recognise import recognise_all
 from tests.passes import stock_graphs as stock
-from tests.passes.stock_graphs import Case
-from tests.passes.test_planner import (
+from tests.passes.planned_graphs import (
     GROUP,
     PASS,
     POST,
@@ -31,7 +30,8 @@ from tests.passes.test_planner import (
     named,
     ops,
 )
-from tests.passes.test_planner import table as new_table
+from tests.passes.planned_graphs import table as new_table
+from tests.passes.stock_graphs import Case
 
 v1 = tf.compat.v1
 PRE_V1, POST_V1 = "FusedEmbeddingSparsePreLookUp", "FusedEmbeddingSparsePostLookUp"
@@ -115,7 +115,7 @@ def test_ids_of_unknown_rank(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_stock_and_fused_lookups_share_an_op(version: str) -> None:
-    from tests.passes.test_planner import column as stock_column
+    from tests.passes.planned_graphs import column as stock_column
 
     graph_def = graph_of(lambda: tf.concat([column("a", version), stock_column("b")], 1))
     checked(graph_def, feeds("a", "b"), ["grouped"] * 2)

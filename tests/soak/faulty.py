@@ -30,19 +30,17 @@ _GIVE_UNINITIALISED, _WRITE_INPUT, _LEAK = 7, 8, 9
 
 
 def _misreader() -> Any:
-    from fusion.runtime.jit import int64, jit
-    from fusion.runtime.memory import load, stack_words, store
-    from fusion.runtime.native import (
-        data,
+    from fusion.runtime.c_api import (
         datatype,
-        scratch,
-        size,
         tf_allocate_temp,
         tf_delete_status,
         tf_delete_tensor,
         tf_new_status,
         tf_tensor_data,
     )
+    from fusion.runtime.jit import int64, jit
+    from fusion.runtime.memory import load, stack_words, store
+    from fusion.runtime.native import data, scratch, size
 
     @jit
     def misread(frame: int, fault: int) -> int:

@@ -1,0 +1,63 @@
+"""TensorFlow's C API for kernels, as functions for compiled code.
+
+Pointers are 64-bit integers, `int` arguments are int32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+from numba.extending import intrinsic
+
+_i32, _i64 = types.int32, types.int64
+
+
+def c_function(name: str, result: types.Type, *args: types.Type) -> types.ExternalFunction:
+    """A C function of TensorFlow for use in compiled code."""
+    return types.ExternalFunction(name, result(*args))
+
+
+tf_num_inputs = c_function("TF_NumInputs", _i32, _i64)
+tf_num_outputs = c_function("TF_NumOutputs", _i32, _i64)
+tf_get_input = c_function("TF_GetInput", types.void, _i64, _i32, _i64, _i64)
+tf_num_dims = c_function("TF_NumDims", _i32, _i64)
+tf_dim = c_function("TF_Dim", _i64, _i64, _i32)
+tf_tensor_data = c_function("TF_TensorData", _i64, _i64)
+tf_delete_tensor = c_function("TF_DeleteTensor", types.void, _i64)
+tf_new_status = c_function("TF_NewStatus", _i64)
+tf_delete_status = c_function("TF_DeleteStatus", types.void, _i64)
+tf_get_code = c_function("TF_GetCode", _i32, _i64)
+tf_failure = c_function("TF_OpKernelContext_Failure", types.void, _i64, _i64)
+tf_allocate_output = c_function("TF_AllocateOutput", _i64, _i64, _i32, _i32, _i64, _i32, _i64, _i64)
+tf_expected_output_datatype = c_function("TF_ExpectedOutputDataType", _i32, _i64, _i32)
+tf_set_output = c_function("TF_SetOutput", types.void, _i64, _i32, _i64, _i64)
+tf_allocate_temp = c_function("TF_AllocateTemp", _i64, _i64, _i32, _i64, _i32, _i64, _i64)
+
+
+_DATATYPES = {
+    types.float32: (1, 4),
+    types.float64: (2, 8),
+    types.int32: (3, 4),
+    types.uint8: (4, 1),
+    types.uint16: (17, 2),
+    types.int64: (9, 8),
+    types.boolean: (10, 1),
+}
+
+
+def _dtype_constant(which: int) -> Any:
+    def typing(typingctx: Any, dtype: Any) -> Any:
+        value = _DATATYPES[dtype.dtype][which]
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return context.get_constant(_i64, value)
+
+        return _i64(dtype), codegen
+
+    return intrinsic(typing)
+
+
+#: The `TF_DataType` and the bytes of one element of a NumPy dtype.
+datatype = _dtype_constant(0)
+item_bytes = _dtype_constant(1)
