@@ -68,6 +68,7 @@ def _misreader() -> Any:
 
 
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+    from fusion.runtime.c_api import tf_new_status
     from fusion.runtime.memory import load, store
     from fusion.runtime.native import (
         INTERNAL,
@@ -76,7 +77,6 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         fail,
         failed,
         output_vector,
-        tf_new_status,
         vector,
     )
 
