@@ -37,7 +37,7 @@ _PARALLEL_NS = 60_000
 #: What a task, and an element of it, cost in nanoseconds besides the bytes of rows.
 _TASK_NS, _ELEMENT_NS, _BYTES_PER_NS = 500, 3, 8
 #: A result of so many bytes would push all else out of the caches, itself included. Smaller ones
-#: would be written faster past the caches, too, but read slower by more than that.
+#: would be written faster past the caches, too, but read slower by about as much.
 STREAMED_BYTES = 16 << 20
 #: So many columns are looked at to guess how much work there is.
 _SAMPLED = 16

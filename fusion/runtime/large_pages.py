@@ -5,7 +5,7 @@ pages of 2 MiB nearly all of these walks end in the processor's caches: of a tab
 128 bytes came 1.6 times as fast, rows of 512 bytes 1.4 times; of tables of 6 MiB no faster.
 TensorFlow's memory has pages of 4 KiB unless somebody asks for others.
 
-Turning memory into large pages copies it, 2 to 5 ms for each. So a kernel only notes a table in the
+Turning memory into large pages copies it, some 5 ms for each. So a kernel only notes a table in the
 pool, see `threads`, and a thread that has nothing else to do works on it, a page at a time. Memory
 that is gone by then does no harm: nothing is written but the pages' own contents.
 """
