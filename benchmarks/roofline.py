@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,21 @@ from numba.extending import intrinsic
 
 Array = npt.NDArray[Any]
 
-AHEAD = (0, 4, 8, 16, 32, 64)
-"""How many rows ahead of their use rows are fetched: what is tried."""
+
+class Fetch(NamedTuple):
+    """How rows are fetched before their use.
+
+    Attributes:
+        ahead: so many rows before; 0 for not at all.
+        level: of the caches into which they are fetched.
+    """
+
+    ahead: int
+    level: int
+
+
+FETCHES = (Fetch(0, 1), *itertools.starmap(Fetch, itertools.product((4, 8, 16, 32, 64), (1, 2))))
+"""All that is tried."""
 
 _WORD, _FLOAT, _I32 = ir.IntType(64), ir.FloatType(), ir.IntType(32)
 _LANES = 16
@@ -82,8 +95,8 @@ def _together(work: Sequence[Callable[[], object]]) -> float:
 
 def row_sums(
     table: Array, ids: Array, length: int, count: int
-) -> Callable[[int], tuple[float, Array]]:
-    """What times the sums of bags of rows on so many threads, at a distance of fetching ahead.
+) -> Callable[[Fetch], tuple[float, Array]]:
+    """What times the sums of bags of rows on so many threads, by how rows are fetched.
 
     Args:
         table: float32 [rows, dim].
@@ -92,19 +105,21 @@ def row_sums(
         count: threads.
 
     Returns:
-        A function of the distance, giving the seconds and float32 [batch, dim].
+        A function of a `Fetch`, giving the seconds and float32 [batch, dim].
     """
     batch, dim = len(ids) // length, table.shape[1]
-    kernel = _row_sum_kernel(dim)
+    kernels = {level: _row_sum_kernel(dim, level) for level in (1, 2)}
     # Starting the threads must not count.
     repeats = max(3, _MIN_ROWS // max(1, len(ids)))
-    padded = np.concatenate([ids, np.zeros(max(AHEAD), np.int64)])
+    padded = np.concatenate([ids, np.zeros(max(FETCHES).ahead, np.int64)])
     output = np.empty((batch, dim), np.float32)
     edges = [batch * place // count for place in range(count + 1)]
 
-    def run(ahead: int) -> tuple[float, Array]:
+    def run(fetch: Fetch) -> tuple[float, Array]:
+        kernel = kernels[fetch.level]
+
         def part(first: int, last: int) -> None:
-            kernel(table, padded, output, length, first, last, ahead, repeats)
+            kernel(table, padded, output, length, first, last, fetch.ahead, repeats)
 
         work = [functools.partial(part, first, last) for first, last in itertools.pairwise(edges)]
         return _together(work) / repeats, output
@@ -112,15 +127,15 @@ def row_sums(
     return run
 
 
-def best_ahead(run: Callable[[int], tuple[float, Array]], tries: int = 3) -> int:
-    """The distance of `AHEAD` at which the sums are fastest."""
-    return min(AHEAD, key=lambda ahead: min(run(ahead)[0] for _ in range(tries + 1)))
+def best_fetch(run: Callable[[Fetch], tuple[float, Array]], tries: int = 3) -> Fetch:
+    """The one of `FETCHES` with which the sums are fastest."""
+    return min(FETCHES, key=lambda fetch: min(run(fetch)[0] for _ in range(tries + 1)))
 
 
 @functools.cache
-def _row_sum_kernel(dim: int) -> Callable[..., None]:
-    """Compiled for a dimension: adds up bags [first, last), `repeats` times."""
-    bag = _bag_intrinsic(dim)
+def _row_sum_kernel(dim: int, level: int) -> Callable[..., None]:
+    """Compiled for a dimension and a cache's level: adds up bags [first, last), `repeats` times."""
+    bag = _bag_intrinsic(dim, level)
 
     @njit(nogil=True)
     def kernel(
@@ -146,7 +161,7 @@ def _row_sum_kernel(dim: int) -> Callable[..., None]:
     return kernel
 
 
-def _bag_intrinsic(dim: int) -> Any:
+def _bag_intrinsic(dim: int, level: int) -> Any:
     """bag(table, ids, output, length, ahead): one bag, all of them addresses and numbers."""
 
     @intrinsic
@@ -156,7 +171,7 @@ def _bag_intrinsic(dim: int) -> Any:
                 context.cast(builder, argument, kind, types.int64)
                 for argument, kind in zip(arguments, signature.args, strict=True)
             ]
-            _emit_bag(builder, dim, *words)
+            _emit_bag(builder, dim, level, *words)
             return context.get_dummy_value()
 
         return types.void(table, ids, output, length, ahead), codegen
@@ -165,20 +180,34 @@ def _bag_intrinsic(dim: int) -> Any:
 
 
 def _emit_bag(
-    builder: Any, dim: int, table: Any, ids: Any, output: Any, length: Any, ahead: Any
+    builder: Any,
+    dim: int,
+    level: int,
+    table: Any,
+    ids: Any,
+    output: Any,
+    length: Any,
+    ahead: Any,
 ) -> None:
     """Emits two loops over the ids, with and without fetching ahead; sums stay in registers."""
     fetching, plain, done = (builder.append_basic_block() for _ in range(3))
     builder.cbranch(builder.icmp_signed(">", ahead, _WORD(0)), fetching, plain)
     for block, distance in ((fetching, ahead), (plain, None)):
         builder.position_at_end(block)
-        _emit_loop(builder, dim, table, ids, output, length, distance)
+        _emit_loop(builder, dim, level, table, ids, output, length, distance)
         builder.branch(done)
     builder.position_at_end(done)
 
 
 def _emit_loop(
-    builder: Any, dim: int, table: Any, ids: Any, output: Any, length: Any, ahead: Any
+    builder: Any,
+    dim: int,
+    level: int,
+    table: Any,
+    ids: Any,
+    output: Any,
+    length: Any,
+    ahead: Any,
 ) -> None:
     pieces = _pieces(dim)
     entry, head = builder.block, builder.append_basic_block()
@@ -196,7 +225,7 @@ def _emit_loop(
     if ahead is not None:
         later = _row(builder, dim, table, ids, builder.add(place, ahead))
         for offset in range(0, 4 * dim, _LINE_BYTES):
-            _fetch(builder, builder.add(later, _WORD(offset)))
+            _fetch(builder, builder.add(later, _WORD(offset)), level)
     added = [
         builder.fadd(total, _load(builder, row, offset, kind))
         for total, (offset, kind) in zip(sums, pieces, strict=True)
@@ -233,9 +262,9 @@ def _load(builder: Any, row: Any, offset: int, kind: Any) -> Any:
     return builder.load(address, align=4)
 
 
-def _fetch(builder: Any, address: Any) -> None:
+def _fetch(builder: Any, address: Any, level: int) -> None:
     byte = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
     prefetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-    read, keep, data = _I32(0), _I32(3), _I32(1)
+    read, keep, data = _I32(0), _I32(4 - level), _I32(1)
     builder.call(prefetch, [builder.inttoptr(address, byte), read, keep, data])

@@ -203,9 +203,9 @@ def _row_sums(program: Program, sides: dict[str, Side], batch: Batch) -> Timer:
     assert isinstance(bags, Bags)
     table = side.table()
     run = roofline.row_sums(table, bags.ids, program.columns[0].ids[0], roofline.threads())
-    ahead = roofline.best_ahead(run)
-    np.testing.assert_allclose(run(ahead)[1], side.output(), rtol=1e-4, atol=1e-4)
-    return lambda: run(ahead)[0]
+    fetch = roofline.best_fetch(run)
+    np.testing.assert_allclose(run(fetch)[1], side.output(), rtol=1e-4, atol=1e-4)
+    return lambda: run(fetch)[0]
 
 
 def _end_to_end(sides: dict[str, Side], batch: Batch, effort: Effort) -> dict[str, dict[str, Any]]:

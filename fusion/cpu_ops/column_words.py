@@ -5,6 +5,9 @@ This module needs no Numba, so that a node's words can be written without it.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 #: What a column does, by word. Floats are doubles, flags 0 or 1; `BOUNDARIES` is the place of the
 #: first of its `BOUNDARY_COUNT` boundaries among all. `REST` and `WHOLE` are the addresses of
 #: kernels: the latter, if not 0, for pieces of `PIECE` elements, while more than that are left. The
@@ -68,5 +71,17 @@ INT32, INT64, FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(6)
 ) = range(15)
 SOURCE_WORDS = 15 + 5
 
-#: Boundaries are looked at so many at a time; each column has a multiple of that, infinities last.
+#: Boundaries are looked at so many at a time.
 LIMIT_BLOCK = 16
+
+
+def laid_out(boundaries: Sequence[float]) -> list[float]:
+    """A column's boundaries in memory: in whole blocks, then the largest ones of all blocks.
+
+    Infinities fill the last block, and enough follow for a look at a block of largest ones from
+    any of them on.
+    """
+    blocks = -(-len(boundaries) // LIMIT_BLOCK)
+    limits = [*boundaries, *[math.inf] * (blocks * LIMIT_BLOCK - len(boundaries))]
+    largest = limits[LIMIT_BLOCK - 1 :: LIMIT_BLOCK]
+    return [*limits, *largest, *[math.inf] * (LIMIT_BLOCK + blocks % 2)] if limits else []

@@ -29,6 +29,7 @@ from fusion.cpu_ops.column_words import (
     IGNORED,
     INT32,
     INT64,
+    LIMITS,
     MAX_NORM,
     PRUNE,
     PRUNE_WEIGHTS,
@@ -176,12 +177,16 @@ def _listing_singles(id_of: Any) -> Any:
     """A jitted function (batch) that lists rows with one id each; see `_has_single_ids`.
 
     Args:
-      id_of: a jitted function (column, source, index) -> the id of an element.
+      id_of: a jitted function (ids, limits, number of limits, index) -> the id of an element.
     """
 
     @jit
     def list_singles(batch: Batch) -> int:
         column, source = batch.column, batch.source
+        # All that does not change is read here: to the compiler, any store might change it.
+        ids, limits = load(source, IDS), load(source, LIMITS)
+        limit_count, first = load(column, BOUNDARY_COUNT), batch.first
+        addresses, starts = batch.addresses, batch.starts
         table, zeros = load(source, TABLE), load(source, ZEROS)
         table_rows, row_bytes = load(source, TABLE_ROWS), load(source, ROW_BYTES)
         # What is not in the table, but not wrong either.
@@ -189,7 +194,7 @@ def _listing_singles(id_of: Any) -> Any:
         ignored, buckets = load(column, IGNORED), load(column, BUCKETS)
         may_ignore = load(column, USE_IGNORED) != 0
         for row in range(batch.count):
-            number = id_of(column, source, batch.first + row)
+            number = id_of(ids, limits, limit_count, first + row)
             address = table + number * row_bytes
             is_ignored = may_ignore and number == ignored
             if buckets > 0 and not 0 <= number < buckets:
@@ -201,9 +206,9 @@ def _listing_singles(id_of: Any) -> Any:
                 if number >= dropped:
                     return int64(TROUBLE)
                 address = zeros
-            store(batch.addresses, row, address)
-            store(batch.starts, row, row)
-        store(batch.starts, batch.count, batch.count)
+            store(addresses, row, address)
+            store(starts, row, row)
+        store(starts, batch.count, batch.count)
         return batch.count
 
     return list_singles

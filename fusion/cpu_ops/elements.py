@@ -33,9 +33,6 @@ from fusion.runtime.memory import load, load_as
 
 _widen_float16, _widen_bfloat16 = widener("float16"), widener("bfloat16")
 
-#: In so many blocks limits are counted; among more of them the right ones are searched first.
-_COUNTED = 8
-
 
 @jit
 def integer_at(address: int, index: int, kind: int) -> int:
@@ -46,22 +43,23 @@ def integer_at(address: int, index: int, kind: int) -> int:
 def _counter(stored: str, dtype: type) -> Any:
     """A jitted function (value, limits, count) -> the number of limits that are not above a value.
 
-    All of them for NaN. Behind the limits there are infinities up to a multiple of `LIMIT_BLOCK`.
+    All of them for NaN. How they lie in memory: `column_words.laid_out`.
     """
     count_block = limit_counter(stored)
 
     @jit
     def bucket(value: Any, limits: int, count: int) -> int:
         first, left = int64(0), (count + LIMIT_BLOCK - 1) // LIMIT_BLOCK
-        while left > _COUNTED:
+        largest = limits + 4 * LIMIT_BLOCK * left
+        while left > LIMIT_BLOCK:
             half = left // 2
-            if not value < dtype(load_as(limits, (first + half) * LIMIT_BLOCK - 1, np.float32)):
+            if not value < dtype(load_as(largest, first + half - 1, np.float32)):
                 first += half
             left -= half
-        found = first * LIMIT_BLOCK
-        for block in range(first, first + left):
-            found += count_block(value, limits + 4 * LIMIT_BLOCK * block)
-        return min(found, count)
+        if left > 1:
+            first += min(count_block(value, largest + 4 * first), left - 1)
+        found = count_block(value, limits + 4 * LIMIT_BLOCK * first)
+        return min(first * LIMIT_BLOCK + found, count)
 
     return bucket
 
@@ -122,19 +120,18 @@ def weight_at(address: int, index: int, kind: int) -> float:
 
 
 @jit
-def int32_id(column: int, source: int, index: int) -> int:
+def int32_id(ids: int, limits: int, count: int, index: int) -> int:
     """The id of an element that is just that."""
-    return int64(load_as(load(source, IDS), index, np.int32))
+    return int64(load_as(ids, index, np.int32))
 
 
 @jit
-def int64_id(column: int, source: int, index: int) -> int:
+def int64_id(ids: int, limits: int, count: int, index: int) -> int:
     """The id of an element that is just that."""
-    return load(load(source, IDS), index)
+    return load(ids, index)
 
 
 @jit
-def float32_id(column: int, source: int, index: int) -> int:
-    """The id of an element that is a value, its bucket."""
-    value = load_as(load(source, IDS), index, np.float32)
-    return _bucket32(value, load(source, LIMITS), load(column, BOUNDARY_COUNT))
+def float32_id(ids: int, limits: int, count: int, index: int) -> int:
+    """The id of an element that is a value: its bucket among `count` limits."""
+    return _bucket32(load_as(ids, index, np.float32), limits, count)

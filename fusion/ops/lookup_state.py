@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import struct
 from collections.abc import Mapping, Sequence
@@ -83,8 +82,7 @@ def _state(dtype: str, columns: Sequence[Mapping[str, Any]]) -> list[int]:
     words: list[int] = []
     for column in columns:
         words += _column_words(dtype, column, len(limits))
-        limits += column["boundaries"]
-        limits += [math.inf] * (-len(limits) % layout.LIMIT_BLOCK)
+        limits += layout.laid_out(column["boundaries"])
     item = ITEM_BYTES[dtype]
     zeros = 0 if min(dims) < 0 or max(dims) > _MOST_ZEROS else (max(dims) * item + 7) // 8
     kinds = ("int32", "int64", "float32", "float64", "float16", "bfloat16")

@@ -25,6 +25,8 @@ class Bucketize(NamedTuple):
 def folded_bucketize(view: GraphView, ids: DenseIds) -> Bucketize | None:
     """Returns what makes the ids, if they are buckets of which each one is an entry."""
     source = view.resolve(ids.values)
+    if ids.hashed is not None:
+        return None
     if view.op(source.node) != "Bucketize" or view.controls(source.node):
         return None
     attr = view.attr(source.node, "boundaries")

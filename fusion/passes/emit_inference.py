@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from fusion.passes.op_arguments import (
     NONE,
     combine_attrs,
     dense_attrs,
+    dense_values,
     fill_attrs,
     prune_attrs,
     unused,
@@ -130,7 +131,9 @@ class InferenceEmitter:
         )
         name = build.add(node)
         self._take_out(lookups, name)
-        between = view.inputs(group.concat)[group.place : group.place + len(columns)]
+        between = view.inputs(group.concat)[group.place :][: len(columns)]
+        if group.whole:
+            between = tuple(self._inputs(group.concat, group.inner, name))
         for column, tensor in zip(group.columns, between, strict=True):
             if isinstance(column, Recognition):
                 self.edit.remove(view.aliases(tensor), name)
@@ -154,6 +157,17 @@ class InferenceEmitter:
             set_attrs(node, N=len(inputs) - 1)
             build.add(node)
             self._replace_concat(concat)
+
+    def _inputs(self, concat: str, inner: frozenset[str], successor: str) -> Iterator[Tensor]:
+        """Yields a concat's inputs, those of inner ones in their place, which it takes out."""
+        view = self.edit.view
+        for tensor in view.inputs(concat)[:-1]:
+            source = view.resolve(tensor).node
+            if source in inner:
+                self.edit.remove([*view.aliases(tensor), source], successor)
+                yield from self._inputs(source, inner, successor)
+            else:
+                yield tensor
 
     def _replace_concat(self, concat: str) -> None:
         self.edit.remove([concat], concat)
@@ -210,7 +224,7 @@ class InferenceEmitter:
         if isinstance(ids, RowIds):
             count = number if ids.count is None else ids.count
             return ids.values, ids.rows, count, (spec.dtype, ids.rows_dtype)
-        return ids.values, number, number, (ids.dtype, types_pb2.DT_INT64)
+        return dense_values(build, ids), number, number, (ids.dtype, types_pb2.DT_INT64)
 
     def _number(self, build: NodeBuilder) -> Tensor:
         return unused(build, "number", types_pb2.DT_INT64)

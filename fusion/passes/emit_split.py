@@ -24,6 +24,7 @@ from fusion.passes.op_arguments import (
     clips_in_op,
     combine_attrs,
     dense_attrs,
+    dense_values,
     fill_attrs,
     prune_attrs,
     weight_attrs,
@@ -134,7 +135,7 @@ class SplitEmitter:
         ids = spec.ids
         assert isinstance(ids, DenseIds)
         node = build.node("prune_and_fill", "PruneDenseAndFillEmptyRows")
-        build.inputs(node, ids.values)
+        build.inputs(node, dense_values(build, ids))
         set_types(node, Tdense=ids.dtype, Tid=spec.dtype)
         set_attrs(node, **fill_attrs(spec), **prune_attrs(spec), **dense_attrs(ids))
         return build.add(node)

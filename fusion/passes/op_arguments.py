@@ -7,7 +7,7 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import dtypes
 
 from fusion.passes.graph_view import Tensor
-from fusion.passes.node_builder import AttrValue, NodeBuilder
+from fusion.passes.node_builder import AttrValue, NodeBuilder, set_types
 from fusion.passes.spec import DenseIds, LookupSpec
 
 NONE = -1
@@ -48,10 +48,33 @@ def prune_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
 def dense_attrs(ids: DenseIds) -> dict[str, AttrValue]:
     """How entries are made of the elements of a dense matrix."""
     return {
-        "use_ignored_id": ids.ignored is not None,
+        "use_ignored_id": ids.ignored is not None or ids.hashed is not None,
         "ignored_id": NONE if ids.ignored is None else ids.ignored,
         "column_stride": ids.stride,
     }
+
+
+def dense_values(build: NodeBuilder, ids: DenseIds) -> Tensor:
+    """Returns the matrix of ids; where a value is hashed, NONE stands for what is no entry.
+
+    To hash all elements takes less than to gather those that are entries first.
+    """
+    if ids.hashed is None:
+        return ids.values
+    key = ("hashed", ids)
+    if key not in build.known:
+        hashes = ids.values
+        for stock in ids.hashed.by:
+            node = build.copy("hash", stock)
+            node.attr.pop("_output_shapes", None)
+            build.replace_input(node, 0, hashes)
+            hashes = Tensor(build.add(node))
+        none = build.constant("none", np.array(NONE, np.int64), node.device)
+        select = build.node("ids", "SelectV2", node.device)
+        build.inputs(select, ids.hashed.kept, hashes, none)
+        set_types(select, T=types_pb2.DT_INT64)
+        build.known[key] = build.add(select)
+    return Tensor(build.known[key])
 
 
 def weight_attrs(spec: LookupSpec) -> dict[str, AttrValue]:

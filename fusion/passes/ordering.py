@@ -45,6 +45,7 @@ def given_tensors(spec: LookupSpec) -> Iterator[Tensor]:
         found.append(ids.row_splits)
     else:
         assert isinstance(ids, DenseIds)
+        found.append(None if ids.hashed is None else ids.hashed.kept)
     found += [None if spec.weights is None else spec.weights.values]
     found += [shard.tensor for shard in spec.table.shards]
     return (tensor for tensor in found if tensor is not None)

@@ -31,6 +31,7 @@ class Group:
         concat: the ConcatV2 whose inputs the columns of a grouped one are; "" for other forms.
         place: of the first column among the inputs of `concat`.
         whole: whether the columns are all its inputs; the group's op stands for it then.
+        inner: concats among those inputs whose own inputs the columns are instead.
     """
 
     form: Form
@@ -38,6 +39,7 @@ class Group:
     concat: str = ""
     place: int = 0
     whole: bool = False
+    inner: frozenset[str] = frozenset()
 
     @property
     def lookups(self) -> tuple[Recognition, ...]:

@@ -60,11 +60,14 @@ def _plans(
     single = [one for one in lookups if _fits_one_op(view, one, vanishing, writers)]
     names = {one.anchor for one in single}
     split = _plan_split(one for one in lookups if one.anchor not in names).groups
-    groups = tuple(_groups(view, lookups, single))
-    if groups:
-        grouped = {one.anchor for group in groups for one in group.lookups}
-        rest = plan_each((one for one in single if one.anchor not in grouped), Form.SINGLE).groups
-        yield Plan((*split, *rest, *groups))
+    before: tuple[Group, ...] = ()
+    for nested in (True, False):
+        groups = _groups(view, lookups, single, nested)
+        if groups != before:
+            grouped = {one.anchor for group in groups for one in group.lookups}
+            rest = (one for one in single if one.anchor not in grouped)
+            yield Plan((*split, *plan_each(rest, Form.SINGLE).groups, *groups))
+        before = groups
     if single:
         yield Plan((*split, *plan_each(single, Form.SINGLE).groups))
     yield _plan_split(lookups)
@@ -129,64 +132,98 @@ def _place(device: str) -> str:
 
 
 def _groups(
-    view: GraphView, lookups: Iterable[Recognition], single: Iterable[Recognition]
-) -> Iterator[Group]:
-    """Yields groups of lookups that only a concat side by side reads."""
-    concats: dict[str, dict[int, Recognition]] = {}
-    for one in single:
-        found = _only_concat(view, one)
-        if found is not None:
-            concats.setdefault(found[0], {})[found[1]] = one
-    matrices = {one.spec.output for one in lookups if one.spec is not None}
-    for concat, members in concats.items():
-        yield from _groups_of(view, concat, members, matrices)
+    view: GraphView, lookups: Iterable[Recognition], single: Iterable[Recognition], nested: bool
+) -> tuple[Group, ...]:
+    """Returns groups of lookups that only a concat side by side reads.
 
-
-def _only_concat(view: GraphView, one: Recognition) -> tuple[str, int] | None:
-    """Returns the concat along axis 1 that alone reads the result, and the place among its inputs.
-
-    It has to be where the lookup is, and of the same dtype.
+    Args:
+        view: the graph.
+        lookups: all of them.
+        single: those that one op can do.
+        nested: whether a concat that becomes an op may become a part of the one that reads it.
     """
-    spec = one.spec
-    assert spec is not None, "only fully recognised lookups are planned"
-    tensor = spec.output
+    members: dict[str, dict[int, Recognition | Group]] = {}
+    for one in single:
+        spec = one.spec
+        assert spec is not None, "only fully recognised lookups are planned"
+        found = _only_concat(view, spec.output, spec.table.dtype, view.nodes[spec.anchor].device)
+        if found is not None:
+            members.setdefault(found[0], {})[found[1]] = one
+    matrices = {one.spec.output for one in lookups if one.spec is not None}
+    groups: dict[str, tuple[Group, ...]] = {}
+    changed = list(members)
+    while changed:
+        concat = changed.pop()
+        groups[concat] = tuple(_groups_of(view, concat, members[concat], matrices))
+        if not nested or view.controls(concat) or view.control_uses(concat):
+            continue
+        dtype, device = view.type_attr(concat, "T"), view.nodes[concat].device
+        outer = _only_concat(view, Tensor(concat), dtype, device)
+        for group in groups[concat]:
+            if group.whole and outer is not None:
+                members.setdefault(outer[0], {})[outer[1]] = group
+                changed.append(outer[0])
+    inner = {name for found in groups.values() for group in found for name in group.inner}
+    return tuple(
+        group for concat, found in groups.items() if concat not in inner for group in found
+    )
+
+
+def _only_concat(
+    view: GraphView, tensor: Tensor, dtype: int, device: str
+) -> tuple[str, int] | None:
+    """Returns the concat along axis 1 that alone reads a result, and the place among its inputs.
+
+    It has to be on the same device, and of the same dtype.
+    """
     while tensor.node not in view.preserved:
         uses = view.uses(tensor.node)
         if len(uses) != 1 or uses[0].tensor != tensor or uses[0].position < 0:
             return None
         user, place, _ = uses[0]
-        if _place(view.nodes[user].device) != _place(view.nodes[spec.anchor].device):
+        if _place(view.nodes[user].device) != _place(device):
             return None
         if view.op(user) == "ConcatV2":
             axis = view.constant(view.inputs(user)[-1])
-            fits = view.type_attr(user, "T") == spec.table.dtype
+            fits = view.type_attr(user, "T") == dtype
             is_beside = axis is not None and axis.size == 1 and int(axis.reshape(())) in (1, -1)
             return (user, place) if fits and is_beside else None
-        if view.op(user) not in ALIAS_OPS or view.controls(user):
+        if view.op(user) not in ALIAS_OPS or view.controls(user) or view.control_uses(user):
             return None
         tensor = Tensor(user)
     return None
 
 
 def _groups_of(
-    view: GraphView, concat: str, members: Mapping[int, Recognition], matrices: set[Tensor]
+    view: GraphView,
+    concat: str,
+    members: Mapping[int, Recognition | Group],
+    matrices: set[Tensor],
 ) -> Iterator[Group]:
     """Yields one group for all of the concat if all other inputs are matrices, else its runs."""
-    if len(members) < _FEWEST:
-        return
     inputs = view.inputs(concat)[:-1]
-    columns: list[Recognition | Tensor | None] = [
-        members.get(place, tensor if _is_matrix(view, tensor, matrices) else None)
-        for place, tensor in enumerate(inputs)
-    ]
-    known = tuple(column for column in columns if column is not None)
-    if len(known) == len(inputs):
-        yield Group(Form.GROUPED, known, concat, whole=True)
+    columns: list[Recognition | Tensor] = []
+    inner: set[str] = set()
+    for place, tensor in enumerate(inputs):
+        member = members.get(place)
+        if isinstance(member, Group):
+            columns += member.columns
+            inner |= {member.concat, *member.inner}
+        elif member is not None:
+            columns.append(member)
+        elif _is_matrix(view, tensor, matrices):
+            columns.append(tensor)
+        else:
+            break
+    else:
+        if sum(isinstance(column, Recognition) for column in columns) >= _FEWEST:
+            yield Group(Form.GROUPED, tuple(columns), concat, whole=True, inner=frozenset(inner))
         return
     run: list[Recognition] = []
     for place in range(len(inputs) + 1):
-        if place in members:
-            run.append(members[place])
+        member = members.get(place)
+        if isinstance(member, Recognition):
+            run.append(member)
         else:
             if len(run) >= _FEWEST:
                 yield Group(Form.GROUPED, tuple(run), concat, place - len(run))

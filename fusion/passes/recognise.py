@@ -234,7 +234,7 @@ class _Specifier:
     def _ids(self) -> IdsSpec:
         source, entries = self.source, self.source.entries
         if (dense := source.dense) is not None:
-            return DenseIds(dense.ids, dense.dtype, dense.ignored, dense.stride)
+            return DenseIds(dense.ids, dense.dtype, dense.ignored, dense.stride, dense.hashed)
         if entries.indices is not None:
             return SparseIds(entries.ids, entries.indices, entries.count, source.flattened)
         if (splits := source.row_splits) is not None:

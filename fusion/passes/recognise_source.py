@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.grids import Grid, columns, grid
@@ -11,6 +12,14 @@ from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_ids import Entries
 from fusion.passes.recognise_ragged import RowSplits, match_row_splits
 from fusion.passes.shapes import Element, Item, ShapeMath
+from fusion.passes.spec import Hashing
+
+#: Ops that make a number >= 0 of each element, and one that makes a text of each.
+_HASHES = frozenset(
+    {"StringToHashBucket", "StringToHashBucketFast", "StringToHashBucketStrong"}
+    | {"_TensorToHashBucketFast"}
+)
+_TEXT_OPS = frozenset({"AsString"})
 
 
 @dataclass(frozen=True)
@@ -26,16 +35,18 @@ class Dense:
     """A dense matrix of ids.
 
     Attributes:
-        ids: int32 or int64 [B, L].
-        dtype: DataType of its elements; they are cast to that of the lookup.
+        ids: [B, L], int32 or int64 if they are not to be hashed.
+        dtype: DataType of the ids; they are cast to that of the lookup.
         ignored: the id that stands for no entry; None if every element is one.
         stride: is added to ids once for each column of the matrix on their left.
+        hashed: how the elements become ids, if they are none.
     """
 
     ids: Tensor
     dtype: int
     ignored: int | None
     stride: int
+    hashed: Hashing | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +218,8 @@ def _match_dense(
         ids = view.resolve(view.inputs(ids.node)[0])
     found = _match_to_sparse(math, ids, dtype, entries.indices, entries.count)
     if found is None:
+        found = _match_hashed(math, ids, dtype, entries.indices, entries.count)
+    if found is None:
         found = _match_grid(math, ids, dtype, entries.indices, entries.count)
     # Ids that are cast after something was added could have overflowed before.
     if found is None or (found[0].stride and dtype != entries.dtype):
@@ -218,10 +231,49 @@ def _match_to_sparse(
     math: ShapeMath, ids: Tensor, dtype: int, indices: Tensor, dense_shape: Tensor
 ) -> tuple[Dense, tuple[str, ...]] | None:
     """Explains `gather_nd(matrix, indices)` with `indices = where(matrix != ignored)`."""
-    view = math.view
-    if view.op(ids.node) != "GatherNd" or view.op(indices.node) != "Where":
+    view, found = math.view, _match_kept(math, ids, indices, dense_shape)
+    number = None if found is None else _number(view, found.ignored)
+    if found is None or number is None:
         return None
-    matrix, places = view.inputs(ids.node)
+    return Dense(found.matrix, dtype, number, 0), (*found.nodes, found.test.node)
+
+
+def _match_hashed(
+    math: ShapeMath, ids: Tensor, dtype: int, indices: Tensor, dense_shape: Tensor
+) -> tuple[Dense, tuple[str, ...]] | None:
+    """Explains the hashes of elements that `_match_to_sparse` would take for ids."""
+    view, tensor = math.view, ids
+    by: list[str] = []
+    passed: list[str] = []
+    while view.op(tensor.node) in (_TEXT_OPS if by else _HASHES) and not view.controls(tensor.node):
+        by.append(tensor.node)
+        given = view.inputs(tensor.node)[0]
+        passed += view.aliases(given)
+        tensor = view.resolve(given)
+    found = _match_kept(math, tensor, indices, dense_shape) if by else None
+    if found is None or view.shape(found.ignored) != ():
+        return None
+    hashed = Hashing(tuple(reversed(by)), found.test)
+    return Dense(found.matrix, dtype, None, 0, hashed), (*by, *passed, *found.nodes)
+
+
+class _Kept(NamedTuple):
+    """Elements of a matrix that are not equal to `ignored`, in order; `test` tells which."""
+
+    matrix: Tensor
+    ignored: Tensor
+    test: Tensor
+    nodes: tuple[str, ...]
+
+
+def _match_kept(
+    math: ShapeMath, values: Tensor, indices: Tensor, dense_shape: Tensor
+) -> _Kept | None:
+    """Explains `gather_nd(matrix, indices)` with `indices = where(matrix != scalar)`."""
+    view = math.view
+    if view.op(values.node) != "GatherNd" or view.op(indices.node) != "Where":
+        return None
+    matrix, places = view.inputs(values.node)
     if view.resolve(places) != indices:
         return None
     test = view.resolve(view.inputs(indices.node)[0])
@@ -232,14 +284,13 @@ def _match_to_sparse(
     compared, ignored = view.inputs(test.node)
     if view.resolve(compared) != source:
         compared, ignored = ignored, compared
-    number = _number(view, ignored)
-    if number is None or view.resolve(compared) != source:
+    if view.resolve(compared) != source:
         return None
     shape = math.shape_of(source)
     if shape is None or len(shape) != 2 or math.vector(dense_shape) != shape:
         return None
-    names = (ids.node, indices.node, test.node, *view.aliases(matrix), *view.aliases(compared))
-    return Dense(source, dtype, number, 0), names
+    nodes = (values.node, indices.node, *view.aliases(matrix), *view.aliases(compared))
+    return _Kept(source, ignored, test, nodes)
 
 
 def _match_grid(

@@ -78,20 +78,39 @@ class DenseIds:
 
     Attributes:
         values: [B, L].
-        dtype: DataType of `values`; they are cast to that of the lookup.
+        dtype: DataType of the ids; they are cast to that of the lookup.
         ignored: the id that stands for no entry; None if there is none.
         stride: is added to an id once for each element on its left in the row.
+        hashed: how `values` become ids, if they are none.
     """
 
     values: Tensor
     dtype: int
     ignored: int | None
     stride: int
+    hashed: Hashing | None = None
 
     def __str__(self) -> str:
         ignored = "" if self.ignored is None else f" without {self.ignored}"
         stride = f" plus {self.stride} per column" if self.stride else ""
-        return f"dense {dtype_name(self.dtype)} values={self.values}{ignored}{stride}"
+        hashed = "" if self.hashed is None else f" {self.hashed}"
+        return f"dense {dtype_name(self.dtype)} values={self.values}{ignored}{stride}{hashed}"
+
+
+@dataclass(frozen=True)
+class Hashing:
+    """How values become ids, which are never negative.
+
+    Attributes:
+        by: the stock nodes that do it, in their order: of each element by itself.
+        kept: bool, of the shape of the values: which of them are entries.
+    """
+
+    by: tuple[str, ...]
+    kept: Tensor
+
+    def __str__(self) -> str:
+        return f"hashed by {' and '.join(self.by)} where {self.kept}"
 
 
 IdsSpec = SparseIds | RaggedIds | RowIds | DenseIds

@@ -1,6 +1,7 @@
 """Static shapes of tensors, told from the ops that make them.
 
-Only the ops that lookups and their inputs are made of are known; any other has no known shape.
+Only the ops that lookups and their inputs are made of are known, and those of the layers whose
+results often stand beside them; any other has no known shape.
 """
 
 from __future__ import annotations
@@ -23,12 +24,18 @@ BRANCH_OPS = frozenset({"Enter", "RefEnter", "Switch", "RefSwitch"})
 
 _LIKE_INPUT = frozenset(
     {"Cast", "ZerosLike", "Bucketize", "LogicalNot", "StringToHashBucketFast", "AsString"}
+    | {"BiasAdd", "Elu", "LeakyRelu", "Log1p", "Relu", "Relu6", "Rsqrt", "Selu", "Sigmoid"}
+    | {"Softmax", "Softplus", "Tanh"}
 )
 #: Ranks of the outputs of ops whose results always have them.
 _OUTPUT_RANKS = {
     "SparseFillEmptyRows": (2, 1, 1, 1),
     "RaggedFillEmptyRows": (1, 1, 1, 1),
     "Unique": (1, 1),
+    "MatMul": (2,),
+    "_FusedMatMul": (2,),
+    "_MklNativeMatMul": (2,),
+    "_MklNativeFusedMatMul": (2,),
     "Range": (1,),
     "Rank": (0,),
     "Size": (0,),
@@ -133,15 +140,17 @@ def _resized(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int)
 
 
 def _joined(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
-    """The shape of a ConcatV2 of vectors."""
+    """The shape of a ConcatV2 of vectors; of other tensors, the rank."""
+    parts = [part for part in map(view.shape, inputs[:-1]) if part is not None]
+    if not parts or len(parts) < len(inputs) - 1:
+        return None
+    if len(parts[0]) != 1:
+        return (None,) * len(parts[0])
     axis = view.constant(inputs[-1])
     if axis is None or axis.ndim or int(axis) != 0:
         return None
-    parts = [view.shape(part) for part in inputs[:-1]]
-    sizes = [part[0] for part in parts if part is not None and len(part) == 1]
+    sizes = [part[0] for part in parts]
     known = [size for size in sizes if size is not None]
-    if len(sizes) != len(parts):
-        return None
     return (sum(known) if len(known) == len(sizes) else None,)
 
 
@@ -183,14 +192,16 @@ def _reduced(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int)
 
 
 def _broadcast(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
-    """The shape of an elementwise op's result, where one operand surely has it."""
+    """The shape of an elementwise op's result, where one operand surely has it; else the rank."""
     shapes = [view.shape(operand) for operand in inputs]
     if any(shape is None for shape in shapes):
         return None
     known = [shape for shape in shapes if shape]
     if not known:
         return ()
-    return known[0] if all(shape == known[0] for shape in known) else None
+    if all(shape == known[0] for shape in known):
+        return known[0]
+    return (None,) * max(len(shape) for shape in known)
 
 
 def _split(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
@@ -270,6 +281,9 @@ _SHAPE_RULES: dict[str, Callable[[GraphView, str, tuple[Tensor, ...], int], Shap
     "Add": _broadcast,
     "AddV2": _broadcast,
     "Mul": _broadcast,
+    "Sub": _broadcast,
+    "RealDiv": _broadcast,
+    "DivNoNan": _broadcast,
     "SelectV2": _broadcast,
 }
 

@@ -69,7 +69,9 @@ def _(part: Source) -> str:
     words = f"the ids are {part.entries.ids}"
     if dense is not None:
         ignored = "" if dense.ignored is None else f" without {dense.ignored}"
-        words = f"the ids are the elements of the dense {dense.ids}{ignored}"
+        what = "elements" if dense.hashed is None else "hashes of the elements"
+        words = f"the ids are the {what} of the dense {dense.ids}{ignored}"
+        words += "" if dense.hashed is None else f" where {dense.hashed.kept}"
     if part.row_splits is not None:
         words += f" of a RaggedTensor with the row splits {part.row_splits.tensor}"
     words += ", flattened to a matrix" if part.flattened else ""

@@ -140,6 +140,29 @@ def test_boundaries_make_ids_as_bucketize_does(dtype):
     assert_same_bits(run(column), expected)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "count", [1, 15, 16, 17, 31, 32, 33, 255, 256, 257, 272, 500, 4096, 70_000]
+)
+def test_any_number_of_boundaries(count, dtype):
+    rng = np.random.default_rng(count)
+    # Some of them twice, and others only one step apart.
+    limits = np.sort(rng.choice(np.linspace(-9, 9, count).astype(np.float32), count))
+    values = np.concatenate(
+        [
+            rng.uniform(-10, 10, 300).astype(dtype),
+            rng.choice(limits, 200).astype(dtype),
+            np.nextafter(rng.choice(limits, 100).astype(dtype), dtype(-np.inf)),
+            np.array([-np.inf, np.inf, np.nan, limits[0], limits[-1], 0.0, -0.0], dtype),
+        ]
+    )
+    ids = values[:, np.newaxis]
+    table = np.arange(2 * (count + 1), dtype=np.float32).reshape(-1, 2)
+    buckets = tf.raw_ops.Bucketize(input=ids, boundaries=limits.tolist())[:, 0].numpy()
+    found = run(dense(ids, table, boundaries=limits.tolist()))
+    assert_same_bits(found, table[buckets])
+
+
 def test_columns_of_a_bucketized_feature_have_strides():
     values = np.array([[0.5, 9.0], [-1.0, 2.0]], np.float32)
     table = table_of(8, 5)

@@ -11,23 +11,31 @@ _PROGRAM = """
 import ctypes, mmap, sys
 import numpy as np
 import tensorflow as tf
+from fusion.cpu_ops.column_words import laid_out
+from fusion.cpu_ops import elements
+from fusion.runtime.jit import callable_from_python
 from tests.ops.embedding_columns import NO_IDS, attrs, by_v2, lookup
 
 libc = ctypes.CDLL(None, use_errno=True)
 kept = []
 
-def guarded(array):
-    'A tensor in whose memory nothing lies behind the last element.'
+def walled(array):
+    'A copy in whose memory nothing lies behind the last element.'
     pages = -(-array.nbytes // mmap.PAGESIZE)
     memory = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
     kept.append(memory)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     end = start + pages * mmap.PAGESIZE
     assert libc.mprotect(ctypes.c_void_p(end), mmap.PAGESIZE, 0) == 0
-    assert array.nbytes % 64 == 0, "TensorFlow copies what is not aligned"
     offset = pages * mmap.PAGESIZE - array.nbytes
     inside = np.frombuffer(memory, array.dtype, array.size, offset).reshape(array.shape)
     inside[...] = array
+    return inside
+
+def guarded(array):
+    'A tensor of such memory.'
+    assert array.nbytes % 64 == 0, "TensorFlow copies what is not aligned"
+    inside = walled(array)
     tensor = tf.experimental.dlpack.from_dlpack(inside.__dlpack__())
     assert np.asarray(memoryview(tensor)).ctypes.data == inside.ctypes.data, "a copy was made"
     return tensor
@@ -76,6 +84,13 @@ given = {"table": guarded(table), "ids": guarded(values), "entry_rows": NO_IDS}
 given |= {"dense_shape": NO_IDS, "weights": np.zeros(0, np.float32)}
 buckets = np.searchsorted([0.25, 0.5, 0.75], values[:, 0], side="right")
 assert np.array_equal(lookup({"inputs": given, "attrs": told}), table[buckets])
+bucket_of = callable_from_python(elements._bucket32)
+for count in (1, 16, 17, 256, 300):
+    limits = np.linspace(0, 1, count).astype(np.float32)
+    memory = walled(np.array(laid_out(limits.tolist()), np.float32))
+    for value in (-1.0, 0.0, 0.4, 0.99, 1.0, np.inf, np.nan):
+        bucket = bucket_of(np.float32(value), memory.ctypes.data, count)
+        assert bucket == np.searchsorted(limits, np.float32(value), side="right"), (count, value)
 """
 
 

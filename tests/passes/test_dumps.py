@@ -46,7 +46,8 @@ def expected(name: str) -> dict[str, Any]:
 def ids_kind(words: list[str]) -> type:
     if "ragged" in words:
         return RaggedIds
-    folded = "bucket" in words or ("dense" in words and "identity" in words)
+    is_dense = "dense" in words and "identity" in words
+    folded = "bucket" in words or is_dense or ("hash" in words and "sparse" not in words)
     return DenseIds if folded else SparseIds
 
 

@@ -43,6 +43,7 @@ BASES = {
 COLUMNS = {
     "bucketized": lambda key: fc.bucketized_column(fc.numeric_column(key, (2,)), [0.0, 1.0]),
     "dense_identity": lambda key: fc.categorical_column_with_identity(key, 8, 3),
+    "dense_hash": lambda key: fc.categorical_column_with_hash_bucket(key, 8, tf.int64),
 }
 #: Of these every change is tried each time, of the others some: `make fuzz` tries all.
 _WHOLE = ("classic", "fast")

@@ -132,7 +132,7 @@ def test_a_result_that_others_need_too_is_computed_once_and_copied() -> None:
     def build() -> Any:
         shared = column("a")
         rows = tf.concat([shared, column("b"), column("c"), shared], 1, name="together")
-        return tf.concat([rows, shared * 2], 0 if shared.shape[1] == 0 else 1)
+        return rows + tf.reduce_sum(shared)
 
     after = checked(graph_of(build), feeds(*"abc"), ["single", "grouped", "grouped"])
     group = named(after)["together"]
@@ -140,6 +140,74 @@ def test_a_result_that_others_need_too_is_computed_once_and_copied() -> None:
         "copy", "indices", "indices", "copy",
     ]  # fmt: skip
     assert group.input[0] == group.input[3]
+
+
+def test_a_concat_within_a_concat_is_part_of_the_op() -> None:
+    def build() -> Any:
+        number = v1.placeholder(tf.float32, [None, 2], "number")
+        first = tf.concat([column("a", table("a_table", 3)), column("b")], 1, name="first")
+        second = tf.concat([tf.identity(first), column("c")], -1, name="second")
+        third = tf.concat([column("d"), column("e", table("e_table", 2))], 1, name="third")
+        return tf.concat([number, second, number, tf.identity(third)], 1, name="together")
+
+    feed = feeds(*"abcde") | {"number:0": np.arange(14, dtype=np.float32).reshape(7, 2)}
+    after = checked(graph_of(build), feed, ["grouped"] * 5)
+    assert ops(after).count(GROUP) == 1
+    assert "ConcatV2" not in ops(after)
+    group = named(after)["together"]
+    dims = [2, 3, stock.DIM, stock.DIM, 2, stock.DIM, 2]
+    assert list(group.attr["dims"].list.i) == dims
+    assert not {"first", "second", "third"} & named(after).keys()
+
+
+@pytest.mark.parametrize("why", ["fetched", "read twice", "no matrix", "other axis"])
+def test_a_concat_that_others_need_stays_by_itself(why: str) -> None:
+    def build() -> Any:
+        inner = tf.concat([column("a"), column("b")], 1, name="inner")
+        unknown = v1.placeholder(tf.float32, None, "unknown")
+        other = unknown if why == "no matrix" else unknown[:, :2] * 2
+        if why == "other axis":
+            return tf.concat([inner, inner], 0, name="together")
+        outer = tf.concat([inner, other], 1, name="together")
+        return outer * tf.reduce_mean(inner) if why == "read twice" else outer
+
+    preserve = {"out", "initialize", *(["inner"] if why == "fetched" else [])}
+    graph_def = graph_of(build)
+    if why == "no matrix":
+        for node in graph_def.node:
+            node.attr.pop("_output_shapes", None)
+    feed = feeds("a", "b") | {"unknown:0": np.ones((7, 2), np.float32)}
+    rewrite = FuseLookups(preserve=frozenset(preserve))
+    after = named(checked(graph_def, feed, ["grouped"] * 2, rewrite))
+    assert after["inner"].op == GROUP
+    assert after["together"].op == "ConcatV2"
+
+
+def test_a_concat_that_would_wait_for_itself_stays_by_itself() -> None:
+    """What stands beside it is computed from it, through a node that hides it."""
+
+    def build() -> Any:
+        inner = tf.concat([column("a"), column("b")], 1, name="inner")
+        with tf.control_dependencies([inner]):
+            other = v1.placeholder(tf.float32, [None, 2], "number") * 2
+        return tf.concat([inner, other], 1, name="together")
+
+    feed = feeds("a", "b") | {"number:0": np.ones((7, 2), np.float32)}
+    after = named(checked(graph_of(build), feed, ["grouped"] * 2))
+    assert after["inner"].op == GROUP
+    assert after["together"].op == "ConcatV2"
+
+
+def test_a_lookup_is_not_grouped_with_what_waits_for_its_copy() -> None:
+    def build() -> Any:
+        copy = tf.identity(column("a"))
+        with tf.control_dependencies([copy]):
+            other = v1.placeholder(tf.float32, [None, 2], "number") * 2
+        return tf.concat([copy, other, column("b")], 1, name="together")
+
+    feed = feeds("a", "b") | {"number:0": np.ones((7, 2), np.float32)}
+    after = named(checked(graph_of(build), feed, ["single"] * 2))
+    assert after["together"].op == "ConcatV2"
 
 
 def test_a_result_that_is_fetched_is_copied() -> None:
