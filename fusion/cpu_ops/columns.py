@@ -110,23 +110,37 @@ def _put(batch: Batch, count: int, number: int, index: int) -> int:
     return count + 1
 
 
-@jit
-def _list_sorted(batch: Batch, first: int, end: int) -> int:
-    column, source = batch.column, batch.source
-    rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
-    for row in range(batch.count + 1):
-        store(batch.starts, row, 0)
-    before, count = int64(0), int64(0)
-    plain = load(column, WEIGHTED) == 0 and load(column, BUCKETS) == 0
-    if plain and kind == INT64 and load(column, IDS_KIND) == INT64:
-        table, ids = load(source, TABLE), load(source, IDS)
-        table_rows, row_bytes = load(source, TABLE_ROWS), load(source, ROW_BYTES)
+def _listing_words(weighted: bool) -> Any:
+    """A jitted function (batch, first, end) that lists sorted entries of the usual dtypes.
+
+    These are int64 ids and rows, and float32 weights. All that does not change is read before the
+    loop: to the compiler, any store might change it.
+
+    Args:
+      weighted: whether the entries have weights.
+    """
+
+    @jit
+    def list_words(batch: Batch, first: int, end: int) -> int:
+        column, source = batch.column, batch.source
+        rows, step, ids = load(source, ROWS), load(source, ROW_STEP), load(source, IDS)
+        given = load(source, WEIGHTS)
+        table, table_rows = load(source, TABLE), load(source, TABLE_ROWS)
+        row_bytes = load(source, ROW_BYTES)
         dropped = int64(0) if load(column, PRUNE) != 0 else int64(np.iinfo(np.int64).min)
+        prunes_weights = load(column, PRUNE_WEIGHTS) != 0
+        before, count = int64(0), int64(0)
         for k in range(first, end):
             row, number = load(rows, k * step) - batch.first, load(ids, k)
             if row < before or row >= batch.count:
                 return int64(TROUBLE)
             before = row
+            if weighted:
+                weight = load_as(given, k, np.float32)
+                # A NaN weight is not > 0: it is dropped, as stock TensorFlow does.
+                if prunes_weights and not weight > 0:
+                    continue
+                store_as(batch.weights, count, weight, np.float32)
             if number < 0 or number >= table_rows:
                 if number >= dropped:
                     return int64(TROUBLE)
@@ -135,6 +149,25 @@ def _list_sorted(batch: Batch, first: int, end: int) -> int:
             count += 1
             store(batch.starts, row + 1, count)
         return count
+
+    return list_words
+
+
+_list_words, _list_weighted_words = _listing_words(weighted=False), _listing_words(weighted=True)
+
+
+@jit
+def _list_sorted(batch: Batch, first: int, end: int) -> int:
+    column, source = batch.column, batch.source
+    rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
+    for row in range(batch.count + 1):
+        store(batch.starts, row, 0)
+    if kind == INT64 and load(column, IDS_KIND) == INT64 and load(column, BUCKETS) == 0:
+        if load(column, WEIGHTED) == 0:
+            return _list_words(batch, first, end)
+        if load(source, TABLE_KIND) == FLOAT32:
+            return _list_weighted_words(batch, first, end)
+    before, count = int64(0), int64(0)
     for k in range(first, end):
         row = integer_at(rows, k * step, kind) - batch.first
         if row < before or row >= batch.count:

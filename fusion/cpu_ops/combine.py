@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from fusion.cpu_ops.norms import row_norm
 from fusion.cpu_ops.sort import sort_by_key
 from fusion.runtime.jit import Array, int64, jit
 from fusion.runtime.memory import pointer
@@ -24,9 +25,6 @@ _MULTIPLIED = 9
 
 #: No memory has room for so many rows.
 _TOO_MANY_ROWS = 2**48
-
-#: So many squares of a norm are added up on their own.
-_NORM_BLOCK = 16
 
 
 @jit
@@ -170,37 +168,6 @@ def row_at(address: int, dim: int, dtype: type) -> Array:
     return carray(pointer(address, dtype), (dim,))
 
 
-def norm_of(value: Any) -> Any:
-    """A jitted function (row [D], dtype) -> the L2 norm of a row.
-
-    Args:
-      value: a jitted function from an element of the row to its value.
-    """
-
-    @jit
-    def norm(row: Array, dtype: type) -> Any:
-        # The squares are added up in blocks to round less often.
-        total = 0.0
-        for first in range(0, row.shape[0], _NORM_BLOCK):
-            block = 0.0
-            for d in range(first, min(first + _NORM_BLOCK, row.shape[0])):
-                block += np.float64(value(row[d])) * np.float64(value(row[d]))
-            total += block
-        # Where the square has no place in the dtype, the norm is inf, as in stock TensorFlow.
-        return np.sqrt(dtype(total))
-
-    return norm
-
-
-@jit
-def itself(element: Any) -> Any:
-    """The value of an element that is no bits of a half type."""
-    return element
-
-
-row_norm = norm_of(itself)
-
-
 @jit
 def clip_rows(addresses: Array, limit: float, dtype: type, clipped: Array) -> None:
     """Writes each row times limit / max(norm, limit) to `clipped` [u, D].
@@ -212,7 +179,7 @@ def clip_rows(addresses: Array, limit: float, dtype: type, clipped: Array) -> No
     limit = dtype(limit)
     for k in range(addresses.shape[0]):
         row = row_at(addresses[k], dim, dtype)
-        norm = row_norm(row, dtype)
+        norm = row_norm(addresses[k], dim, dtype)
         bound = limit if norm <= limit else norm
         for d in range(dim):
             clipped[k, d] = row[d] * limit / bound

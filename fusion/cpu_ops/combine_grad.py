@@ -19,9 +19,9 @@ from fusion.cpu_ops.combine import (
     divide_no_nan,
     is_masked,
     row_at,
-    row_norm,
     weight_norm,
 )
+from fusion.cpu_ops.norms import row_norm
 from fusion.runtime.jit import Array, jit
 
 
@@ -119,7 +119,7 @@ def unclip_rows(
     limit = np.float64(dtype(limit))
     for k in range(addresses.shape[0]):
         row = row_at(addresses[k], dim, dtype)
-        norm = np.float64(row_norm(row, dtype))
+        norm = np.float64(row_norm(addresses[k], dim, dtype))
         if norm < limit:
             continue
         grad = row_at(grad_addresses[k], dim, dtype)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.combine import MEAN, SUM, itself, norm_of, row_at
-from fusion.cpu_ops.half import HALVES, widener
+from fusion.cpu_ops.combine import MEAN, SUM
+from fusion.cpu_ops.norms import norm_of
 from fusion.cpu_ops.pieces import (
     ADDRESSES,
     AHEAD,
@@ -252,8 +252,9 @@ def _weighted_bag(ops: PieceOps, row: Any, dtype: type) -> Any:
 def _norms(stored: str) -> Any:
     """A jitted function (arguments) that writes max(norm, limit) of each entry's row."""
     dtype = _compute(stored)
-    kept = np.uint16 if stored in HALVES else dtype
-    norm = norm_of(widener(stored) if stored in HALVES else itself)
+    norm = norm_of(stored)
+    # Of a longer row the processor asks for the rest by itself.
+    prefetch = piece_ops(stored, 1, 1).prefetch
 
     @jit
     def measure(args: int) -> None:
@@ -261,7 +262,8 @@ def _norms(stored: str) -> Any:
         addresses, norms = load(args, ADDRESSES), load(args, NORMS)
         dim = load(args, DIM)
         for k in range(load(load(args, STARTS), load(args, BAGS))):
-            size = norm(row_at(load(addresses, k), dim, kept), dtype)
+            prefetch(load(addresses, k + AHEAD))
+            size = norm(load(addresses, k), dim, dtype)
             store_as(norms, k, limit if size <= limit else size, dtype)
 
     return measure

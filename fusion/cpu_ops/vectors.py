@@ -207,6 +207,63 @@ class _Maker:
         return prefetch
 
 
+#: So many sums of squares are kept side by side.
+SUMS = 8
+_SUMS = PieceType(types.float64, SUMS, 1)
+_DOUBLES = ir.VectorType(ir.DoubleType(), SUMS)
+
+
+@intrinsic
+def no_squares(typingctx: Any) -> Any:
+    """() -> sums of no squares."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return ir.Constant(ir.ArrayType(_DOUBLES, 1), None)
+
+    return _SUMS(), codegen
+
+
+def square_adder(stored: str = "") -> Any:
+    """An intrinsic (sums, address, place, dtype) -> the sums, of `SUMS` elements more.
+
+    These are at that place of a row and the next ones, stored as dtype, or as `stored` if given.
+    """
+
+    @intrinsic
+    def add_squares(typingctx: Any, sums: Any, address: Any, place: Any, dtype: Any) -> Any:
+        kind = stored or str(dtype.dtype)
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            offset = builder.mul(args[2], ir.Constant(_WORD, _BYTES[kind]))
+            vector = ir.VectorType(_COMPUTE[kind][1], SUMS)
+            values = _load(builder, builder.add(args[1], offset), kind, vector)
+            if kind != "float64":
+                values = builder.fpext(values, _DOUBLES)
+            before = builder.extract_value(args[0], 0)
+            after = builder.fadd(before, builder.fmul(values, values))
+            return builder.insert_value(args[0], after, 0)
+
+        return _SUMS(_SUMS, types.int64, types.int64, dtype), codegen
+
+    return add_squares
+
+
+@intrinsic
+def sum_of(typingctx: Any, sums: Any) -> Any:
+    """The total of the sums, each half added to the other."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector = builder.extract_value(args[0], 0)
+        lane = ir.IntType(32)
+        found = [builder.extract_element(vector, lane(place)) for place in range(SUMS)]
+        while len(found) > 1:
+            half = len(found) // 2
+            found = [builder.fadd(a, b) for a, b in zip(found[:half], found[half:], strict=True)]
+        return found[0]
+
+    return types.float64(_SUMS), codegen
+
+
 def limit_counter(stored: str) -> Any:
     """An intrinsic (value, address) -> how many of `LIMIT_BLOCK` limits are not above a value.
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -208,6 +209,27 @@ def test_a_bag_of_a_million_ids():
     }
     column = {"inputs": inputs, "attrs": attrs(form="row_splits")}
     assert_same_bits(run(column), by_v2(column).numpy())
+
+
+@pytest.mark.parametrize("Tids", [np.int64, np.int32])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16])
+def test_entries_are_dropped_by_their_weight_before_their_id_is_looked_at(dtype, Tids):
+    column = indices([1, 9, -1, 2, 7, 3, 0], [0, 0, 1, 1, 1, 1, 3], 5, use_sparse_weights=True)
+    told = column["attrs"] | {"prune": True, "prune_sparse_weights": True, "combiner": "sum"}
+    weights = [0.5, 0, 2, -1, np.nan, 4, 1]
+    inputs = column["inputs"] | {
+        "table": column["inputs"]["table"].astype(dtype),
+        "ids": column["inputs"]["ids"].astype(Tids),
+        "weights": np.array(weights, dtype),
+    }
+    found = run({"inputs": inputs, "attrs": told})
+    table = inputs["table"].astype(np.float64)
+    zeros = np.zeros(4)
+    expected = np.stack([table[1] / 2, table[3] * 4, zeros, table[0], zeros])
+    np.testing.assert_array_equal(found.astype(np.float64), expected)
+    inputs = inputs | {"weights": np.array([0.5, 1, 2, -1, np.nan, 4, 1], dtype)}
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[1\] = 9"):
+        run({"inputs": inputs, "attrs": told})
 
 
 def indices(ids, rows, batch, table_rows=5, **given):
