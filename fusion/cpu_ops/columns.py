@@ -6,14 +6,13 @@ are addresses here.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fusion.cpu_ops.column_words import (
     BATCH,
     BOUNDARY_COUNT,
-    BUCKET_DEFAULT,
     BUCKETS,
     DEFAULT_ID,
     DEFAULT_WEIGHT,
@@ -24,12 +23,9 @@ from fusion.cpu_ops.column_words import (
     FORM,
     ID_COLUMNS,
     ID_COUNT,
-    IDS,
     IDS_KIND,
-    IGNORED,
     INT32,
     INT64,
-    LIMITS,
     MAX_NORM,
     PRUNE,
     PRUNE_WEIGHTS,
@@ -47,39 +43,23 @@ from fusion.cpu_ops.column_words import (
     ZEROS,
 )
 from fusion.cpu_ops.elements import (
-    float32_id,
+    TROUBLE,
+    Batch,
+    first_element,
     id_at,
-    int32_id,
-    int64_id,
     integer_at,
     is_ignored,
     weight_at,
 )
+from fusion.cpu_ops.plain_columns import (
+    list_rows,
+    list_single_buckets,
+    list_single_ids,
+    list_sorted,
+    list_sorted_weighted,
+)
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.memory import as_float, load, load_as, store, store_as
-
-#: That rows are not sorted, or that something is out of bounds.
-TROUBLE = -1
-
-
-class Batch(NamedTuple):
-    """Rows of a column, and room for their entries, in compiled code: addresses.
-
-    Attributes:
-      column, source: what is done with what, see above.
-      first, count: the rows.
-      addresses: out, of the table's row of each entry, int64.
-      starts: out, where each row's entries start, int64 [count + 1].
-      weights: out, of each entry, float64 for a table of it, else float32.
-    """
-
-    column: Any
-    source: Any
-    first: Any
-    count: Any
-    addresses: Any
-    starts: Any
-    weights: Any
 
 
 @jit
@@ -110,63 +90,17 @@ def _put(batch: Batch, count: int, number: int, index: int) -> int:
     return count + 1
 
 
-def _listing_words(weighted: bool) -> Any:
-    """A jitted function (batch, first, end) that lists sorted entries of the usual dtypes.
-
-    These are int64 ids and rows, and float32 weights. All that does not change is read before the
-    loop: to the compiler, any store might change it.
-
-    Args:
-      weighted: whether the entries have weights.
-    """
-
-    @jit
-    def list_words(batch: Batch, first: int, end: int) -> int:
-        column, source = batch.column, batch.source
-        rows, step, ids = load(source, ROWS), load(source, ROW_STEP), load(source, IDS)
-        given = load(source, WEIGHTS)
-        table, table_rows = load(source, TABLE), load(source, TABLE_ROWS)
-        row_bytes = load(source, ROW_BYTES)
-        dropped = int64(0) if load(column, PRUNE) != 0 else int64(np.iinfo(np.int64).min)
-        prunes_weights = load(column, PRUNE_WEIGHTS) != 0
-        before, count = int64(0), int64(0)
-        for k in range(first, end):
-            row, number = load(rows, k * step) - batch.first, load(ids, k)
-            if row < before or row >= batch.count:
-                return int64(TROUBLE)
-            before = row
-            if weighted:
-                weight = load_as(given, k, np.float32)
-                # A NaN weight is not > 0: it is dropped, as stock TensorFlow does.
-                if prunes_weights and not weight > 0:
-                    continue
-                store_as(batch.weights, count, weight, np.float32)
-            if number < 0 or number >= table_rows:
-                if number >= dropped:
-                    return int64(TROUBLE)
-                continue
-            store(batch.addresses, count, table + number * row_bytes)
-            count += 1
-            store(batch.starts, row + 1, count)
-        return count
-
-    return list_words
-
-
-_list_words, _list_weighted_words = _listing_words(weighted=False), _listing_words(weighted=True)
-
-
 @jit
 def _list_sorted(batch: Batch, first: int, end: int) -> int:
     column, source = batch.column, batch.source
     rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
     for row in range(batch.count + 1):
         store(batch.starts, row, 0)
-    if kind == INT64 and load(column, IDS_KIND) == INT64 and load(column, BUCKETS) == 0:
+    if kind == INT64 and load(column, BUCKETS) == 0:
         if load(column, WEIGHTED) == 0:
-            return _list_words(batch, first, end)
+            return list_sorted(batch, first, end)
         if load(source, TABLE_KIND) == FLOAT32:
-            return _list_weighted_words(batch, first, end)
+            return list_sorted_weighted(batch, first, end)
     before, count = int64(0), int64(0)
     for k in range(first, end):
         row = integer_at(rows, k * step, kind) - batch.first
@@ -181,20 +115,14 @@ def _list_sorted(batch: Batch, first: int, end: int) -> int:
 
 
 @jit
-def _first_element(column: int, source: int, row: int) -> int:
-    """The first element of a row that is dense or has a split."""
-    if load(column, FORM) == DENSE:
-        return row * load(source, ID_COLUMNS)
-    return integer_at(load(source, ROWS), row, load(column, ROWS_KIND))
-
-
-@jit
-def _list_rows(batch: Batch) -> int:
+def _list_rows(batch: Batch, first: int, last: int) -> int:
     column, source = batch.column, batch.source
-    count, end = int64(0), _first_element(column, source, batch.first)
+    if load(column, WEIGHTED) == 0 and load(column, BOUNDARY_COUNT) == 0:
+        return list_rows(batch, first, last)
+    count, end = int64(0), first_element(column, source, batch.first)
     store(batch.starts, 0, 0)
     for row in range(batch.count):
-        start, end = end, _first_element(column, source, batch.first + row + 1)
+        start, end = end, first_element(column, source, batch.first + row + 1)
         if start < 0 or start > end or end > load(source, ID_COUNT):
             return int64(TROUBLE)
         for k in range(start, end):
@@ -204,51 +132,6 @@ def _list_rows(batch: Batch) -> int:
                     return int64(TROUBLE)
         store(batch.starts, row + 1, count)
     return count
-
-
-def _listing_singles(id_of: Any) -> Any:
-    """A jitted function (batch) that lists rows with one id each; see `_has_single_ids`.
-
-    Args:
-      id_of: a jitted function (ids, limits, number of limits, index) -> the id of an element.
-    """
-
-    @jit
-    def list_singles(batch: Batch) -> int:
-        column, source = batch.column, batch.source
-        # All that does not change is read here: to the compiler, any store might change it.
-        ids, limits = load(source, IDS), load(source, LIMITS)
-        limit_count, first = load(column, BOUNDARY_COUNT), batch.first
-        addresses, starts = batch.addresses, batch.starts
-        table, zeros = load(source, TABLE), load(source, ZEROS)
-        table_rows, row_bytes = load(source, TABLE_ROWS), load(source, ROW_BYTES)
-        # What is not in the table, but not wrong either.
-        dropped = int64(0) if load(column, PRUNE) != 0 else int64(np.iinfo(np.int64).min)
-        ignored, buckets = load(column, IGNORED), load(column, BUCKETS)
-        may_ignore = load(column, USE_IGNORED) != 0
-        for row in range(batch.count):
-            number = id_of(ids, limits, limit_count, first + row)
-            address = table + number * row_bytes
-            is_ignored = may_ignore and number == ignored
-            if buckets > 0 and not 0 <= number < buckets:
-                number = load(column, BUCKET_DEFAULT)
-                address = table + number * row_bytes
-            if is_ignored:
-                address = zeros
-            elif number < 0 or number >= table_rows:
-                if number >= dropped:
-                    return int64(TROUBLE)
-                address = zeros
-            store(addresses, row, address)
-            store(starts, row, row)
-        store(starts, batch.count, batch.count)
-        return batch.count
-
-    return list_singles
-
-
-_list_int32, _list_int64 = _listing_singles(int32_id), _listing_singles(int64_id)
-_list_float32 = _listing_singles(float32_id)
 
 
 @jit
@@ -268,14 +151,6 @@ def _has_single_ids(column: int, source: int) -> bool:
 
 
 @jit
-def _list_single_ids(batch: Batch) -> int:
-    kind = load(batch.column, IDS_KIND)
-    if kind == FLOAT32:
-        return _list_float32(batch)
-    return _list_int64(batch) if kind == INT64 else _list_int32(batch)
-
-
-@jit
 def list_entries(batch: Batch, first: int, end: int) -> int:
     """Lists the entries of rows that are in order.
 
@@ -288,9 +163,12 @@ def list_entries(batch: Batch, first: int, end: int) -> int:
     """
     form = load(batch.column, FORM)
     if _has_single_ids(batch.column, batch.source):
-        return _list_single_ids(batch)
+        # One id each, or a value.
+        if load(batch.column, BOUNDARY_COUNT) > 0:
+            return list_single_buckets(batch)
+        return list_single_ids(batch)
     has_ranges = form in (DENSE, ROW_SPLITS)
-    count = _list_rows(batch) if has_ranges else _list_sorted(batch, first, end)
+    count = _list_rows(batch, first, end) if has_ranges else _list_sorted(batch, first, end)
     return _filled(batch, count) if count >= 0 else count
 
 
@@ -335,8 +213,8 @@ def element_range(column: int, source: int, first: int, count: int) -> Any:
     form, rows, kind = load(column, FORM), load(source, ROWS), load(column, ROWS_KIND)
     total = load(source, ID_COUNT)
     if form in (DENSE, ROW_SPLITS):
-        start = _first_element(column, source, first)
-        end = _first_element(column, source, first + count)
+        start = first_element(column, source, first)
+        end = first_element(column, source, first + count)
         is_last = first + count == load(source, BATCH)
         is_cut = (first == 0 and start != 0) or (is_last and end != total)
         if is_cut or start < 0 or end < start or end > total:

@@ -6,7 +6,7 @@ are addresses here.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,15 +14,20 @@ from fusion.cpu_ops.column_words import (
     BOUNDARY_COUNT,
     BUCKET_DEFAULT,
     BUCKETS,
+    DENSE,
     FLOAT16,
     FLOAT32,
     FLOAT64,
+    FORM,
+    ID_COLUMNS,
     IDS,
     IDS_KIND,
     IGNORED,
     INT64,
     LIMIT_BLOCK,
     LIMITS,
+    ROWS,
+    ROWS_KIND,
     STRIDE,
     USE_IGNORED,
 )
@@ -30,6 +35,30 @@ from fusion.cpu_ops.half import widener
 from fusion.cpu_ops.vectors import limit_counter
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.memory import load, load_as
+
+#: That rows are not sorted, or that something is out of bounds.
+TROUBLE = -1
+
+
+class Batch(NamedTuple):
+    """Rows of a column, and room for their entries, in compiled code: addresses.
+
+    Attributes:
+      column, source: what is done with what, see above.
+      first, count: the rows.
+      addresses: out, of the table's row of each entry, int64.
+      starts: out, where each row's entries start, int64 [count + 1].
+      weights: out, of each entry, float64 for a table of it, else float32.
+    """
+
+    column: Any
+    source: Any
+    first: Any
+    count: Any
+    addresses: Any
+    starts: Any
+    weights: Any
+
 
 _widen_float16, _widen_bfloat16 = widener("float16"), widener("bfloat16")
 
@@ -94,6 +123,14 @@ def id_at(column: int, source: int, index: int, place: int) -> int:
 
 
 @jit
+def first_element(column: int, source: int, row: int) -> int:
+    """The first element of a row that is dense or has a split."""
+    if load(column, FORM) == DENSE:
+        return row * load(source, ID_COLUMNS)
+    return integer_at(load(source, ROWS), row, load(column, ROWS_KIND))
+
+
+@jit
 def is_ignored(column: int, source: int, index: int) -> bool:
     """Whether an element stands for no entry, by its value."""
     if load(column, USE_IGNORED) == 0:
@@ -120,18 +157,12 @@ def weight_at(address: int, index: int, kind: int) -> float:
 
 
 @jit
-def int32_id(ids: int, limits: int, count: int, index: int) -> int:
+def integer_id(ids: int, kind: int, limits: int, count: int, index: int) -> int:
     """The id of an element that is just that."""
-    return int64(load_as(ids, index, np.int32))
+    return integer_at(ids, index, kind)
 
 
 @jit
-def int64_id(ids: int, limits: int, count: int, index: int) -> int:
-    """The id of an element that is just that."""
-    return load(ids, index)
-
-
-@jit
-def float32_id(ids: int, limits: int, count: int, index: int) -> int:
-    """The id of an element that is a value: its bucket among `count` limits."""
+def bucket_id(ids: int, kind: int, limits: int, count: int, index: int) -> int:
+    """The id of an element that is a float32, its bucket among `count` limits."""
     return _bucket32(load_as(ids, index, np.float32), limits, count)

@@ -8,7 +8,8 @@ from numba import types
 
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops import pieces
-from fusion.cpu_ops.columns import Batch, element_range, list_entries
+from fusion.cpu_ops.columns import element_range, list_entries
+from fusion.cpu_ops.elements import Batch
 from fusion.cpu_ops.vectors import fence
 from fusion.ops.lookup_source import column_at, release, take_source
 from fusion.ops.lookup_state import BODY, ITEM, POOL

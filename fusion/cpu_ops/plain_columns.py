@@ -1,0 +1,177 @@
+"""Listing the entries of columns of the usual dtypes and forms; see `columns`.
+
+These loops read all that does not change before they begin: to the compiler, any store might change
+it. What they branch on within is the same for all entries, and LLVM makes two loops of one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fusion.cpu_ops.column_words import (
+    BOUNDARY_COUNT,
+    BUCKET_DEFAULT,
+    BUCKETS,
+    IDS,
+    IDS_KIND,
+    IGNORED,
+    LIMITS,
+    PRUNE,
+    PRUNE_WEIGHTS,
+    ROW_BYTES,
+    ROW_STEP,
+    ROWS,
+    STRIDE,
+    TABLE,
+    TABLE_ROWS,
+    USE_IGNORED,
+    WEIGHTS,
+    ZEROS,
+)
+from fusion.cpu_ops.elements import TROUBLE, Batch, bucket_id, first_element, integer_at, integer_id
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.memory import load, load_as, store, store_as
+
+
+def _listing_sorted(weighted: bool) -> Any:
+    """A jitted function (batch, first, end) that lists entries with their row, which is int64.
+
+    Args:
+      weighted: whether the entries have weights, which are float32.
+    """
+
+    @jit
+    def list_sorted(batch: Batch, first: int, end: int) -> int:
+        column, source = batch.column, batch.source
+        rows, step, ids = load(source, ROWS), load(source, ROW_STEP), load(source, IDS)
+        kind, given = load(column, IDS_KIND), load(source, WEIGHTS)
+        table, table_rows = load(source, TABLE), load(source, TABLE_ROWS)
+        row_bytes = load(source, ROW_BYTES)
+        dropped = int64(0) if load(column, PRUNE) != 0 else int64(np.iinfo(np.int64).min)
+        prunes_weights = load(column, PRUNE_WEIGHTS) != 0
+        before, count = int64(0), int64(0)
+        for k in range(first, end):
+            row = load(rows, k * step) - batch.first
+            number = integer_at(ids, k, kind)
+            if row < before or row >= batch.count:
+                return int64(TROUBLE)
+            before = row
+            if weighted:
+                weight = load_as(given, k, np.float32)
+                # A NaN weight is not > 0: it is dropped, as stock TensorFlow does.
+                if prunes_weights and not weight > 0:
+                    continue
+                store_as(batch.weights, count, weight, np.float32)
+            if number < 0 or number >= table_rows:
+                if number >= dropped:
+                    return int64(TROUBLE)
+                continue
+            store(batch.addresses, count, table + number * row_bytes)
+            count += 1
+            store(batch.starts, row + 1, count)
+        return count
+
+    return list_sorted
+
+
+list_sorted, list_sorted_weighted = _listing_sorted(weighted=False), _listing_sorted(weighted=True)
+
+
+@jit
+def _list_all(batch: Batch, first: int, end: int) -> bool:
+    """Lists all elements, without a look at the rows; returns whether all are in the table."""
+    column, source = batch.column, batch.source
+    ids, kind, addresses = load(source, IDS), load(column, IDS_KIND), batch.addresses
+    table, table_rows = load(source, TABLE), load(source, TABLE_ROWS)
+    row_bytes, inside = load(source, ROW_BYTES), int64(-1)
+    for k in range(first, end):
+        number = integer_at(ids, k, kind)
+        # The first is negative unless the id is, the second unless it is too large.
+        inside &= ~number & (number - table_rows)
+        store(addresses, k - first, table + number * row_bytes)
+    return inside < 0
+
+
+@jit
+def list_rows(batch: Batch, first: int, last: int) -> int:
+    """Lists rows that are dense or have splits, without weights."""
+    column, source = batch.column, batch.source
+    ids, kind = load(source, IDS), load(column, IDS_KIND)
+    addresses, starts = batch.addresses, batch.starts
+    table, table_rows = load(source, TABLE), load(source, TABLE_ROWS)
+    row_bytes, stride = load(source, ROW_BYTES), load(column, STRIDE)
+    dropped = int64(0) if load(column, PRUNE) != 0 else int64(np.iinfo(np.int64).min)
+    ignored, may_ignore = load(column, IGNORED), load(column, USE_IGNORED) != 0
+    buckets, bucket_default = load(column, BUCKETS), load(column, BUCKET_DEFAULT)
+    is_plain = not may_ignore and stride == 0 and buckets == 0
+    is_listed = is_plain and _list_all(batch, first, last)
+    count, end = int64(0), first
+    store(starts, 0, 0)
+    for row in range(batch.count):
+        start, end = end, first_element(column, source, batch.first + row + 1)
+        if start > end or end > last:
+            return int64(TROUBLE)
+        if is_listed:
+            store(starts, row + 1, end - first)
+            continue
+        for k in range(start, end):
+            number = integer_at(ids, k, kind)
+            if may_ignore and number == ignored:
+                continue
+            number += (k - start) * stride
+            if buckets > 0 and not 0 <= number < buckets:
+                number = bucket_default
+            if number < 0 or number >= table_rows:
+                if number >= dropped:
+                    return int64(TROUBLE)
+                continue
+            store(addresses, count, table + number * row_bytes)
+            count += 1
+        store(starts, row + 1, count)
+    return end - first if is_listed else count
+
+
+def _listing_singles(id_of: Any) -> Any:
+    """A jitted function (batch) that lists rows with one id each; see `_has_single_ids`.
+
+    Args:
+      id_of: a jitted function (ids, kind, limits, number of limits, index) -> an element's id.
+    """
+
+    @jit
+    def list_singles(batch: Batch) -> int:
+        column, source = batch.column, batch.source
+        ids, kind, limits = load(source, IDS), load(column, IDS_KIND), load(source, LIMITS)
+        limit_count, first = load(column, BOUNDARY_COUNT), batch.first
+        addresses, starts = batch.addresses, batch.starts
+        table, zeros = load(source, TABLE), load(source, ZEROS)
+        table_rows, row_bytes = load(source, TABLE_ROWS), load(source, ROW_BYTES)
+        # What is not in the table, but not wrong either.
+        dropped = int64(0) if load(column, PRUNE) != 0 else int64(np.iinfo(np.int64).min)
+        ignored, buckets = load(column, IGNORED), load(column, BUCKETS)
+        may_ignore = load(column, USE_IGNORED) != 0
+        for row in range(batch.count):
+            number = id_of(ids, kind, limits, limit_count, first + row)
+            address = table + number * row_bytes
+            is_ignored = may_ignore and number == ignored
+            if buckets > 0 and not 0 <= number < buckets:
+                number = load(column, BUCKET_DEFAULT)
+                address = table + number * row_bytes
+            if is_ignored:
+                address = zeros
+            elif number < 0 or number >= table_rows:
+                if number >= dropped:
+                    return int64(TROUBLE)
+                address = zeros
+            store(addresses, row, address)
+            store(starts, row, row)
+        store(starts, batch.count, batch.count)
+        return batch.count
+
+    return list_singles
+
+
+list_single_ids = _listing_singles(integer_id)
+list_single_buckets = _listing_singles(bucket_id)
