@@ -253,7 +253,7 @@ def _norms(stored: str) -> Any:
     """A jitted function (arguments) that writes max(norm, limit) of each entry's row."""
     dtype = _compute(stored)
     norm = norm_of(stored)
-    # Of a longer row the processor asks for the rest by itself.
+    # Of one line, the row's first.
     prefetch = piece_ops(stored, 1, 1).prefetch
 
     @jit

@@ -15,27 +15,9 @@ from fusion.cpu_ops.vectors import SUMS, no_squares, square_adder, sum_of
 from fusion.runtime.jit import jit
 from fusion.runtime.memory import load_as
 
-_add_squares = square_adder()
 
-
-@jit
-def row_norm(address: int, dim: int, dtype: type) -> Any:
-    """The norm of a row of float32 or float64; inf where its square has no place in the dtype."""
-    whole, sums = dim - dim % SUMS, no_squares()
-    for first in range(0, whole, SUMS):
-        sums = _add_squares(sums, address, first, dtype)
-    total = sum_of(sums)
-    for place in range(whole, dim):
-        value = np.float64(load_as(address, place, dtype))
-        total += value * value
-    return np.sqrt(dtype(total))
-
-
-def norm_of(stored: str) -> Any:
-    """A jitted function (address, dim, dtype) -> the norm of a row stored as one of all dtypes."""
-    if stored not in HALVES:
-        return row_norm
-    add_squares, widen = square_adder(stored), widener(stored)
+def _norm(add_squares: Any, value_at: Any) -> Any:
+    """A jitted function (address, dim, dtype) -> the norm; inf where its square is too large."""
 
     @jit
     def norm(address: int, dim: int, dtype: type) -> Any:
@@ -44,8 +26,25 @@ def norm_of(stored: str) -> Any:
             sums = add_squares(sums, address, first, dtype)
         total = sum_of(sums)
         for place in range(whole, dim):
-            value = np.float64(widen(load_as(address, place, np.uint16)))
+            value = np.float64(value_at(address, place, dtype))
             total += value * value
         return np.sqrt(dtype(total))
 
     return norm
+
+
+#: (address, dim, dtype) -> the norm of a row of float32 or float64.
+row_norm = _norm(square_adder(), load_as)
+
+
+def norm_of(stored: str) -> Any:
+    """A jitted function (address, dim, dtype) -> the norm of a row stored as one of all dtypes."""
+    if stored not in HALVES:
+        return row_norm
+    widen = widener(stored)
+
+    @jit
+    def value_at(address: int, place: int, dtype: type) -> float:
+        return widen(load_as(address, place, np.uint16))
+
+    return _norm(square_adder(stored), value_at)

@@ -1,7 +1,7 @@
 """Listing the entries of columns of the usual dtypes and forms; see `columns`.
 
 These loops read all that does not change before they begin: to the compiler, any store might change
-it. What they branch on within is the same for all entries, and LLVM makes two loops of one.
+it.
 """
 
 from __future__ import annotations

@@ -151,9 +151,11 @@ def _groups(
             members.setdefault(found[0], {})[found[1]] = one
     matrices = {one.spec.output for one in lookups if one.spec is not None}
     groups: dict[str, tuple[Group, ...]] = {}
-    changed = list(members)
+    # In order and without repeats: a concat of many others is looked at once they all have been.
+    changed = dict.fromkeys(members)
     while changed:
-        concat = changed.pop()
+        concat = next(iter(changed))
+        del changed[concat]
         groups[concat] = tuple(_groups_of(view, concat, members[concat], matrices))
         if not nested or view.controls(concat) or view.control_uses(concat):
             continue
@@ -162,7 +164,8 @@ def _groups(
         for group in groups[concat]:
             if group.whole and outer is not None:
                 members.setdefault(outer[0], {})[outer[1]] = group
-                changed.append(outer[0])
+                changed.pop(outer[0], None)
+                changed[outer[0]] = None
     inner = {name for found in groups.values() for group in found for name in group.inner}
     return tuple(
         group for concat, found in groups.items() if concat not in inner for group in found
