@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,7 +36,7 @@ def plot(results: Results, folder: Path) -> list[tuple[str, str]]:
         draw(axes)
         axes.set_title(title, fontsize="medium")
         axes.grid(visible=True, alpha=0.3)
-        axes.legend(fontsize="small")
+        figure.legend(loc="outside right upper", fontsize="small")
         figure.savefig(folder / name, dpi=120)
         pyplot.close(figure)
         found.append((name, title))
@@ -96,11 +97,12 @@ def _bandwidth(
     rates: Sequence[tuple[str, Case]], memory: Mapping[str, Mapping[str, float]]
 ) -> Callable[[Any], None]:
     def draw(axes: Any) -> None:
-        for workload in dict.fromkeys(name for name, _ in rates):
+        workloads = dict.fromkeys(name for name, _ in rates)
+        for workload, marker in zip(workloads, itertools.cycle("ospD^v<>*XP"), strict=False):
             points = [
                 (one["traffic"] / 1e6, one["gb_per_s"]) for name, one in rates if name == workload
             ]
-            axes.plot(*zip(*points, strict=True), "o", label=workload)
+            axes.plot(*zip(*points, strict=True), marker, markersize=4, label=workload)
         sums = [
             (
                 one["traffic"] / 1e6,

@@ -15,6 +15,7 @@ from tensorflow.python.eager import context
 
 import fusion
 from fusion.functions import explain_function
+from fusion.passes.calls import reached_functions
 from tests.fused_functions import (
     BODIES,
     DIM,
@@ -49,12 +50,14 @@ def ran(function: Any, watched: tf.Variable) -> set[str]:
     """The types of the ops that TensorFlow runs for values and gradients."""
     with context.collect_graphs(optimized=True) as graphs:
         outcome(function, (IDS,), {}, watched)
-    return {
-        node.op
-        for graph in graphs
-        for nodes in (graph.node, *(f.node_def for f in graph.library.function))
-        for node in nodes
-    }
+    found = {node.op for graph in graphs for node in graph.node}
+    for graph in graphs:
+        # There may be functions of other programs beside them.
+        reached = reached_functions(graph)
+        for function_def in graph.library.function:
+            if function_def.signature.name in reached:
+                found |= {node.op for node in function_def.node_def}
+    return found
 
 
 @pytest.mark.parametrize("make", BODIES)

@@ -26,39 +26,25 @@ from fusion.runtime.c_api import (
     item_bytes,
     tf_allocate_output,
     tf_allocate_temp,
-    tf_delete_status,
     tf_delete_tensor,
     tf_dim,
     tf_expected_output_datatype,
-    tf_failure,
     tf_get_code,
-    tf_get_input,
-    tf_new_status,
-    tf_num_dims,
     tf_num_inputs,
-    tf_num_outputs,
     tf_set_output,
     tf_tensor_data,
 )
 from fusion.runtime.jit import Array, int64, jit
-from fusion.runtime.layout import (
-    FIRST_PEER,
-    FIRST_SYMBOL,
-    HEADER,
-    INPUT_WORDS,
-    MAX_RANK,
-    OUTPUT_WORDS,
-)
 from fusion.runtime.memory import as_float, load, pointer, stack_words, store, word_pointer
 
 INVALID_ARGUMENT = 3
 RESOURCE_EXHAUSTED = 8
 INTERNAL = 13
 
-_CTX, _STATUS, _FAILED, _STATE, _HELD, _CAPACITY, _STARTS = range(7)
-_MAX_TEMPS = 32
-#: Words of the frame of an op whose body takes its inputs itself, and holds none of them there.
-_SHORT_FRAME = 96
+#: The words of a frame up to where its lists begin, see above.
+CTX, STATUS, FAILED, STATE, HELD, CAPACITY, STARTS = range(7)
+#: So many tensors can be held besides inputs and outputs.
+MAX_TEMPS = 32
 
 #: No tensor is larger: this is the address space of a process. TensorFlow would wait ten seconds
 #: for so much memory, and aborts when the number of elements does not fit 63 bits.
@@ -81,7 +67,7 @@ def fail(typingctx: Any, frame: Any, code: Any, text: Any, *values: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         frame, code, _, packed = args
         numbers = [builder.extract_value(packed, k) for k in range(len(packed_type))]
-        flag = word_pointer(builder, frame, _FAILED)
+        flag = word_pointer(builder, frame, FAILED)
         first = builder.icmp_unsigned("==", builder.load(flag), ir.Constant(_WORD, 0))
         with builder.if_then(first, likely=False):
             builder.store(ir.Constant(_WORD, 1), flag)
@@ -91,7 +77,7 @@ def fail(typingctx: Any, frame: Any, code: Any, text: Any, *values: Any) -> Any:
                 ir.FunctionType(ir.VoidType(), [_WORD, ir.IntType(32), message.type]),
                 "TF_SetStatus",
             )
-            status = builder.load(word_pointer(builder, frame, _STATUS))
+            status = builder.load(word_pointer(builder, frame, STATUS))
             builder.call(function, [status, builder.trunc(code, ir.IntType(32)), message])
         return context.get_dummy_value()
 
@@ -111,79 +97,81 @@ def _format(builder: Any, text: str, numbers: list[Any]) -> Any:
 @jit
 def failed(frame: int) -> bool:
     """Whether `fail` was called, or a C API call ended in error."""
-    return load(frame, _FAILED) != 0
+    return load(frame, FAILED) != 0
 
 
 @jit
-def _check(frame: int) -> None:
-    if tf_get_code(load(frame, _STATUS)) != 0:
-        store(frame, _FAILED, 1)
+def check(frame: int) -> None:
+    """Takes note of the error that a C API call may have ended with."""
+    if tf_get_code(load(frame, STATUS)) != 0:
+        store(frame, FAILED, 1)
 
 
 @jit
 def attr(frame: int, index: int) -> int:
     """The int, bool or string attr (its place among the allowed values) in slot `index`."""
-    return load(load(frame, _STATE), 2 + index)
+    return load(load(frame, STATE), 2 + index)
 
 
 @jit
 def attr_float(frame: int, index: int) -> float:
     """The float attr in slot `index`, as a double."""
-    return as_float(load(load(frame, _STATE), 2 + index))
+    return as_float(load(load(frame, STATE), 2 + index))
 
 
 @jit
 def context(frame: int) -> int:
     """The op's context."""
-    return load(frame, _CTX)
+    return load(frame, CTX)
 
 
 @jit
 def kernel_state(frame: int) -> int:
     """The address of the kernel's state."""
-    return load(frame, _STATE)
+    return load(frame, STATE)
 
 
 @jit
 def status_of(frame: int) -> int:
     """The status that C API calls of the call's own thread may set."""
-    return load(frame, _STATUS)
+    return load(frame, STATUS)
 
 
 # --- inputs ---------------------------------------------------------------------------------
 
 
 @jit
-def _table(frame: int) -> int:
-    return load(load(frame, _STATE), 1)
+def table_of(frame: int) -> int:
+    """The address of the op's table, see `layout`."""
+    return load(load(frame, STATE), 1)
 
 
 @jit
-def _tensors(frame: int) -> int:
+def first_tensor(frame: int) -> int:
     """Index of the first tensor slot."""
-    table = _table(frame)
-    return _STARTS + load(table, 0) + load(table, 1) + 2 * load(table, 2)
+    table = table_of(frame)
+    return STARTS + load(table, 0) + load(table, 1) + 2 * load(table, 2)
 
 
 @jit
 def input_start(frame: int, arg: int) -> int:
     """Index of the first tensor of input `arg` among all tensors."""
-    return load(frame, _STARTS + arg)
+    return load(frame, STARTS + arg)
 
 
 @jit
 def list_length(frame: int) -> int:
     """The length of the op's list inputs, 0 if it has none."""
-    table = _table(frame)
+    table = table_of(frame)
     lists = load(table, 3)
     if lists == 0:
         return 0
-    return (tf_num_inputs(load(frame, _CTX)) - load(table, 4)) // lists
+    return (tf_num_inputs(load(frame, CTX)) - load(table, 4)) // lists
 
 
 @jit
 def _tensor(frame: int, index: int) -> int:
-    return load(frame, _tensors(frame) + index)
+    return load(frame, first_tensor(frame) + index)
 
 
 @jit
@@ -217,102 +205,6 @@ def matrix(frame: int, arg: int, position: int, dtype: type) -> Array:
     return carray(pointer(data(frame, arg, position), dtype), shape)
 
 
-@jit
-def _bind(frame: int, entry: int, arg: int, axis: int, symbol: int, actual: int) -> None:
-    """Checks one size against what an earlier input says of the same symbol."""
-    table = _table(frame)
-    slot = _STARTS + load(table, 0) + load(table, 1) + 2 * symbol
-    if load(frame, slot) < 0:
-        store(frame, slot, actual)
-        store(frame, slot + 1, arg)
-    elif load(frame, slot) != actual:
-        other = load(table, HEADER + load(frame, slot + 1) * INPUT_WORDS + 3)
-        fail(
-            frame,
-            INVALID_ARGUMENT,
-            "%s has size %lld in dimension %lld, but %s says that it is %lld",
-            load(entry, 3),
-            actual,
-            axis,
-            other,
-            load(frame, slot),
-        )
-
-
-@jit
-def _check_peer(frame: int, entry: int, position: int, axis: int, peer: int, actual: int) -> None:
-    """Checks one size against the tensor at the same place of an earlier list."""
-    arg = peer // MAX_RANK
-    expected = size(frame, arg, position, peer % MAX_RANK)
-    if actual != expected:
-        other = load(_table(frame), HEADER + arg * INPUT_WORDS + 3)
-        fail(
-            frame,
-            INVALID_ARGUMENT,
-            "%s[%lld] has size %lld in dimension %lld, but %s[%lld] says that it is %lld",
-            load(entry, 3),
-            position,
-            actual,
-            axis,
-            other,
-            position,
-            expected,
-        )
-
-
-@jit
-def _check_shape(frame: int, arg: int, position: int, tensor: int) -> None:
-    entry = _table(frame) + 8 * (HEADER + arg * INPUT_WORDS)
-    rank = load(entry, 1)
-    if rank < 0:
-        return
-    if tf_num_dims(tensor) != rank:
-        actual = int64(tf_num_dims(tensor))
-        text = "%s must have rank %lld, but has rank %lld"
-        fail(frame, INVALID_ARGUMENT, text, load(entry, 3), rank, actual)
-        return
-    if load(entry, 2) >= 0 and attr(frame, load(entry, 2)) == 0:
-        return
-    for axis in range(rank):
-        dim = load(entry, 4 + axis)
-        actual = tf_dim(tensor, np.int32(axis))
-        if dim <= FIRST_PEER:
-            _check_peer(frame, entry, position, axis, FIRST_PEER - dim, actual)
-        elif dim <= FIRST_SYMBOL:
-            _bind(frame, entry, arg, axis, FIRST_SYMBOL - dim, actual)
-        elif dim >= 0 and dim != actual:
-            text = "%s must have size %lld in dimension %lld, but has %lld"
-            fail(frame, INVALID_ARGUMENT, text, load(entry, 3), dim, axis, actual)
-
-
-@jit
-def _take_inputs(frame: int) -> None:
-    """Holds every input, checked against the declared shapes."""
-    table = _table(frame)
-    n_args = load(table, 0)
-    first = _tensors(frame)
-    index = 0
-    for arg in range(n_args):
-        count = 1
-        if load(table, HEADER + arg * INPUT_WORDS) != 0:
-            count = list_length(frame)
-        store(frame, _STARTS + arg, index)
-        for position in range(count):
-            slot = frame + 8 * (first + index)
-            tf_get_input(load(frame, _CTX), np.int32(index), slot, load(frame, _STATUS))
-            _check(frame)
-            if not failed(frame):
-                _check_shape(frame, arg, position, load(slot, 0))
-            if failed(frame):
-                return
-            index += 1
-    output = 0
-    for arg in range(load(table, 1)):
-        store(frame, _STARTS + n_args + arg, output)
-        entry = HEADER + n_args * INPUT_WORDS + arg * OUTPUT_WORDS
-        output += list_length(frame) if load(table, entry) != 0 else 1
-
-
 # --- outputs and scratch --------------------------------------------------------------------
 #
 # C API calls set the status, also when they succeed: after an error none may follow, or the error
@@ -322,14 +214,14 @@ def _take_inputs(frame: int) -> None:
 @jit
 def _hold(frame: int, tensor: int) -> int:
     """Makes the frame the owner of `tensor` and gives the address of its elements."""
-    _check(frame)
-    held = load(frame, _HELD)
-    if held == load(frame, _CAPACITY):
+    check(frame)
+    held = load(frame, HELD)
+    if held == load(frame, CAPACITY):
         tf_delete_tensor(tensor)
         fail(frame, INTERNAL, "the kernel allocates more than its frame holds")
     elif tensor != 0:
-        store(frame, _tensors(frame) + held, tensor)
-        store(frame, _HELD, held + 1)
+        store(frame, first_tensor(frame) + held, tensor)
+        store(frame, HELD, held + 1)
     if failed(frame) or tensor == 0:
         return int64(0)
     return tf_tensor_data(tensor)
@@ -338,7 +230,7 @@ def _hold(frame: int, tensor: int) -> int:
 @jit
 def _output_start(frame: int, arg: int) -> int:
     """Index of the first tensor of output `arg` among all outputs."""
-    return load(frame, _STARTS + load(_table(frame), 0) + arg)
+    return load(frame, STARTS + load(table_of(frame), 0) + arg)
 
 
 @jit
@@ -356,13 +248,13 @@ def _output(frame: int, index: int, rank: int, rows: int, columns: int, item: in
     # half types).
     number = np.int32(index)
     tensor = tf_allocate_output(
-        load(frame, _CTX),
+        load(frame, CTX),
         number,
-        tf_expected_output_datatype(load(frame, _CTX), number),
+        tf_expected_output_datatype(load(frame, CTX), number),
         dims,
         np.int32(rank),
         count * item,
-        load(frame, _STATUS),
+        load(frame, STATUS),
     )
     return _hold(frame, tensor)
 
@@ -398,9 +290,9 @@ def forward_input(frame: int, output: int, arg: int) -> None:
     if failed(frame):
         return
     tensor = _tensor(frame, input_start(frame, arg))
-    status = load(frame, _STATUS)
-    tf_set_output(load(frame, _CTX), np.int32(_output_start(frame, output)), tensor, status)
-    _check(frame)
+    status = load(frame, STATUS)
+    tf_set_output(load(frame, CTX), np.int32(_output_start(frame, output)), tensor, status)
+    check(frame)
 
 
 @jit
@@ -413,7 +305,7 @@ def _scratch(frame: int, count: int, dtype: type) -> int:
     dims = stack_words(1)
     store(dims, 0, max(count, 1))
     tensor = tf_allocate_temp(
-        load(frame, _CTX), np.int32(datatype(dtype)), dims, np.int32(1), 0, load(frame, _STATUS)
+        load(frame, CTX), np.int32(datatype(dtype)), dims, np.int32(1), 0, load(frame, STATUS)
     )
     return _hold(frame, tensor)
 
@@ -430,78 +322,3 @@ def scratch_matrix(frame: int, rows: int, columns: int, dtype: type) -> Array:
     """An array [rows, columns] for the length of the call; no rows on failure."""
     address = _scratch(frame, rows * columns, dtype)
     return carray(pointer(address, dtype), (int64(0) if failed(frame) else rows, columns))
-
-
-# --- the call -------------------------------------------------------------------------------
-
-
-@jit
-def _frame_words(state: int, ctx: int) -> int:
-    table = load(state, 1)
-    fixed = _STARTS + load(table, 0) + load(table, 1) + 2 * load(table, 2)
-    return fixed + tf_num_inputs(ctx) + tf_num_outputs(ctx) + _MAX_TEMPS
-
-
-@jit
-def _open(frame: int, words: int, state: int, ctx: int) -> None:
-    for k in range(words):
-        store(frame, k, 0)
-    store(frame, _CTX, ctx)
-    store(frame, _STATE, state)
-    store(frame, _STATUS, tf_new_status())
-    store(frame, _CAPACITY, words - _tensors(frame))
-    table = load(state, 1)
-    for symbol in range(load(table, 2)):
-        store(frame, _STARTS + load(table, 0) + load(table, 1) + 2 * symbol, -1)
-
-
-@jit
-def _close(frame: int) -> None:
-    if failed(frame):
-        tf_failure(load(frame, _CTX), load(frame, _STATUS))
-    first = _tensors(frame)
-    for k in range(load(frame, _HELD)):
-        tensor = load(frame, first + k)
-        if tensor != 0:
-            tf_delete_tensor(tensor)
-    tf_delete_status(load(frame, _STATUS))
-
-
-def make_entry(body: Any) -> Any:
-    """The compute function `(state, ctx)` around a kernel body.
-
-    All inputs are in the frame, checked against the declared shapes, before the body runs.
-    """
-    body = jit(body)
-
-    def entry(state: int, ctx: int) -> None:
-        words = _frame_words(state, ctx)
-        frame = stack_words(words)
-        _open(frame, words, state, ctx)
-        store(frame, _HELD, int64(tf_num_inputs(ctx)))
-        _take_inputs(frame)
-        if not failed(frame):
-            body(frame)
-        _close(frame)
-
-    return entry
-
-
-def make_shared_entry(body: Any, work: Any) -> Any:
-    """The compute function `(state, ctx)` around a body that takes the inputs that it needs itself.
-
-    Called with (job, 0) it does `work(job)`: that is how threads are told to help.
-    """
-    body = jit(body)
-
-    def entry(state: int, ctx: int) -> None:
-        if ctx == 0:
-            work(state)
-            return
-        words = int64(_SHORT_FRAME)
-        frame = stack_words(words)
-        _open(frame, words, state, ctx)
-        body(frame)
-        _close(frame)
-
-    return entry

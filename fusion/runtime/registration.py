@@ -216,7 +216,7 @@ def kernel_name(spec: OpSpec, device: str, types: Mapping[str, str]) -> str:
 def compile_kernel(spec: OpSpec, device: str, types: Mapping[str, str]) -> bytes:
     """The object code of one kernel, compiled now."""
     from fusion.runtime.compiler import compile_object
-    from fusion.runtime.native import make_entry, make_shared_entry
+    from fusion.runtime.entry import make_entry, make_shared_entry
 
     made: Any = spec.kernels[device](spec, types)
     entry = make_entry(made) if spec.custom is None else make_shared_entry(*made)
