@@ -27,7 +27,7 @@ from fusion.runtime.threads import THREADS
 
 #: A task should have about so many elements, and write so many bytes of a row: of columns that do
 #: not end where lines end, two threads would write the same lines.
-_TASK_ELEMENTS = 4096
+_TASK_ELEMENTS = 24_576
 _TASK_BYTES = 256
 _LEAST_ROWS = 16
 #: So many tasks for each thread even out what they cost.
