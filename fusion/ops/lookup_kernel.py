@@ -25,9 +25,11 @@ from fusion.runtime.memory import load, stack_words, store
 from fusion.runtime.native import context, failed, kernel_state, output_bytes, scratch, status_of
 from fusion.runtime.threads import THREADS
 
-#: A task should have about so many elements, and write so many bytes of a row: of columns that do
+#: The most elements of a task: rows are read fastest when many are listed before they are combined.
+_MOST_ELEMENTS = 24_576
+#: A task should have at least so many elements, and write so many bytes of a row: of columns that do
 #: not end where lines end, two threads would write the same lines.
-_TASK_ELEMENTS = 24_576
+_TASK_ELEMENTS = 4096
 _TASK_BYTES = 256
 _LEAST_ROWS = 16
 #: So many tasks for each thread even out what they cost.
@@ -90,7 +92,7 @@ def _task_size(
     if width % LINE_BYTES != 0:
         least = min((int64(_TASK_BYTES) + width - 1) // width, count)
     per_row = max(elements // max(batch * count, int64(1)), int64(1))
-    rows = max(int64(_TASK_ELEMENTS) // (per_row * least), int64(_LEAST_ROWS))
+    rows = max(int64(_MOST_ELEMENTS) // (per_row * least), int64(_LEAST_ROWS))
     if threads > 1:
         fair = batch * (count // least) // (threads * _TASKS_PER_THREAD) + 1
         rows = min(rows, max(fair, int64(_LEAST_ROWS)))
