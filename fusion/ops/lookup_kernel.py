@@ -27,8 +27,8 @@ from fusion.runtime.threads import THREADS
 
 #: The most elements of a task: rows are read fastest when many are listed before they are combined.
 _MOST_ELEMENTS = 24_576
-#: A task should have at least so many elements, and write so many bytes of a row: of columns that do
-#: not end where lines end, two threads would write the same lines.
+#: A task should have so many elements if it can, and write so many bytes of a row: of columns that
+#: do not end where lines end, two threads would write the same lines.
 _TASK_ELEMENTS = 4096
 _TASK_BYTES = 256
 _LEAST_ROWS = 16
