@@ -54,7 +54,8 @@ def _case(place: int, call: OpCall, starved: bool = False) -> Case:
     spec, types = KERNELS[place]
     given = {arg: _as_list(call.inputs[arg.name]) for arg in spec.inputs}
     lengths = {arg.length: len(arrays) for arg, arrays in given.items() if arg.length}
-    dtypes = {arg.dtype: tf.as_dtype(arrays[0].dtype).name for arg, arrays in given.items()}
+    found = {arg.dtype: tf.as_dtype(arrays[0].dtype).name for arg, arrays in given.items()}
+    dtypes = types | found
     attrs = {attr.name: attr.default for attr in spec.attrs} | dtypes | lengths | call.attrs
     outputs = [
         (tf.as_dtype(dtypes.get(arg.dtype, arg.dtype)).as_datatype_enum, len(arg.dims))

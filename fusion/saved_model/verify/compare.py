@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from fusion.saved_model.errors import ModelError
 from fusion.saved_model.source import SourceModel, read_saved_model
 from fusion.saved_model.verify.outcome import (
     LOAD_FAILED,
+    MESSAGES,
     Outcome,
     is_float,
     nearly_same,
@@ -30,6 +33,7 @@ from fusion.saved_model.verify.outcome import (
 from fusion.saved_model.verify.signature import Signature, TensorSpec, signatures
 
 DEFAULT_TIMEOUT = 1800.0
+WORKER = "fusion.saved_model.verify.worker"
 _STDERR_LINES = 1 << 14
 
 
@@ -130,8 +134,8 @@ def compare_models(
 ) -> Verification:
     """Runs each signature of `a` and `b` on the same generated inputs and compares the outputs.
 
-    Each model is loaded in a child process of its own, one after the other, so that memory holds
-    one of them at a time.
+    Each model is loaded in a process of its own, one after the other, so that memory holds one of
+    them at a time.
 
     Args:
         a: a SavedModel; its graph says what inputs make sense.
@@ -154,9 +158,8 @@ def compare_models(
         return Verification((), 0, (), (why,), (), ())
     with tempfile.TemporaryDirectory(prefix="fusion-verify-", dir=scratch) as name:
         directories = Path(name, "a"), Path(name, "b")
-        for model, directory in zip((first, second), directories, strict=True):
-            directory.mkdir()
-            _run_worker(first.path, model.path, directory, timeout)
+        runs = zip((first.path, second.path), directories, strict=True)
+        _run_models(first.path, list(runs), timeout)
         return compare_outcomes(sorted(mine), *directories, tolerance)
 
 
@@ -184,35 +187,46 @@ def _interface(specs: tuple[TensorSpec, ...]) -> dict[str, tuple[object, ...]]:
     return {spec.key: (spec.dtype, spec.shape) for spec in specs}
 
 
-def _run_worker(reference: Path, model: Path, directory: Path, timeout: float) -> None:
-    """Runs the worker on `model`; raises ModelError unless it wrote all outcomes."""
-    log = directory / "stderr.txt"
-    command = [sys.executable, "-m", "fusion.saved_model.verify.worker"]
-    with open(log, "wb") as stderr:
-        child = subprocess.Popen(
-            [*command, str(reference), str(model), str(directory)],
-            stdin=subprocess.DEVNULL,
-            stdout=stderr,
-            stderr=stderr,
-            cwd=directory,
-            env=_environment(),
-            start_new_session=True,
-        )
-        try:
-            status = child.wait(timeout)
-        except subprocess.TimeoutExpired as error:
-            raise ModelError(f"cannot verify: {model} took more than {timeout:.0f} s") from error
-        finally:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+def _run_models(reference: Path, runs: Sequence[tuple[Path, Path]], timeout: float) -> None:
+    """Runs models, each with a directory for its outcomes; raises ModelError unless all ran."""
+    for _, directory in runs:
+        directory.mkdir()
+    paths = [str(path) for path in (reference, *itertools.chain(*runs))]
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb", buffering=0) as statuses:
+        with open(write_end, "wb"), open(runs[0][1] / MESSAGES, "wb") as messages:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", WORKER, str(write_end), *paths],
+                stdin=subprocess.DEVNULL,
+                stdout=messages,
+                stderr=messages,
+                cwd=runs[0][1],
+                env=_environment(),
+                pass_fds=[write_end],
+                start_new_session=True,
+            )
+        with worker:
+            try:
+                for model, directory in runs:
+                    if not select.select([statuses], [], [], timeout)[0]:
+                        raise ModelError(f"cannot verify: {model} took more than {timeout:.0f} s")
+                    # The end of the file: the worker itself has ended.
+                    status = int(statuses.readline() or worker.wait() or 1)
+                    _raise_unless_run(model, status, directory / MESSAGES)
+            finally:
+                # The processes of models may outlive the worker; no other is in its session.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(worker.pid, signal.SIGKILL)
+
+
+def _raise_unless_run(model: Path, status: int, messages: Path) -> None:
     if status < 0:
         name = signal.Signals(-status).name
         raise ModelError(f"cannot verify: TensorFlow crashed ({name}) while running {model}")
     if status == LOAD_FAILED:
-        raise ModelError(f"cannot verify: {model} cannot be loaded: {_last_line(log)}")
+        raise ModelError(f"cannot verify: {model} cannot be loaded: {_last_line(messages)}")
     if status:
-        raise ModelError(f"cannot verify: running {model} failed: {_last_line(log)}")
+        raise ModelError(f"cannot verify: running {model} failed: {_last_line(messages)}")
 
 
 def _environment() -> dict[str, str]:

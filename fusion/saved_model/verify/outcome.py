@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 from tensorflow.core.framework import tensor_pb2
 
 LOAD_FAILED = 3
-"""The worker's exit status when TensorFlow refuses a model; stderr ends with the reason."""
+"""A process's exit status when TensorFlow refuses its model; the messages end with the reason."""
+
+MESSAGES = "stderr.txt"
+"""The file with what a process says, beside its outcomes."""
 
 _INDEX = "outcomes.jsonl"
 _TENSORS = "tensors.bin"

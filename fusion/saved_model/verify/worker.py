@@ -1,7 +1,8 @@
-"""The process that loads a model and runs it: `python -m fusion.saved_model.verify.worker`.
+"""The process whose children load and run models: `python -m fusion.saved_model.verify.worker`.
 
-Models run here and not in the tool's own process, because TensorFlow may crash on a damaged model
-and because nothing of one model can then reach the other.
+Models do not run in the tool's own process, because TensorFlow may crash on a damaged model, and
+each has a process of its own, so that nothing of one can reach the other. Those are forked from
+one that has imported TensorFlow and used nothing of it, which takes most of the time.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import os
 import resource
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
@@ -24,7 +27,13 @@ from fusion.saved_model.errors import reason_of
 from fusion.saved_model.source import SourceModel, read_saved_model
 from fusion.saved_model.verify.dataflow import input_meaning
 from fusion.saved_model.verify.inputs import CASES, Array, InputGenerator, Unsupported, vocabulary
-from fusion.saved_model.verify.outcome import LOAD_FAILED, Outcome, OutcomeWriter, same_bits
+from fusion.saved_model.verify.outcome import (
+    LOAD_FAILED,
+    MESSAGES,
+    Outcome,
+    OutcomeWriter,
+    same_bits,
+)
 from fusion.saved_model.verify.runner import Runner, loaders
 from fusion.saved_model.verify.signature import Signature, signatures
 
@@ -33,14 +42,45 @@ Feeds = list[tuple[str, dict[str, Array] | str]]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs every signature of a model on the generated cases and writes the outcomes.
+    """Runs models, one after the other.
 
     Args:
-        arguments: the model whose graph says what the inputs mean, the model to run, and the
-            directory for the outcomes.
+        arguments: a file descriptor, to write the exit status of each model's process to; the model
+            whose graph says what the inputs mean; then, for each model to run, its path and the
+            directory for its outcomes and messages.
     """
-    reference, model, directory = (Path(argument) for argument in arguments)
+    reference, *rest = (Path(argument) for argument in arguments[1:])
     _be_a_safe_child()
+    with open(int(arguments[0]), "w") as statuses:
+        for model, directory in zip(rest[::2], rest[1::2], strict=True):
+            child = os.fork()
+            if child == 0:
+                _run_as_child(reference, model, directory)
+            _, status = os.waitpid(child, 0)
+            print(os.waitstatus_to_exitcode(status), file=statuses, flush=True)
+    return 0
+
+
+def _run_as_child(reference: Path, model: Path, directory: Path) -> NoReturn:
+    """Runs a model in a forked process and ends it, with all that is printed in a file."""
+    status = 1
+    try:
+        # What ends with the parent is not inherited.
+        _be_a_safe_child()
+        with open(directory / MESSAGES, "ab") as messages:
+            os.dup2(messages.fileno(), 1)
+            os.dup2(messages.fileno(), 2)
+        status = _run(reference, model, directory)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _run(reference: Path, model: Path, directory: Path) -> int:
+    """Runs every signature of a model on the generated cases; returns the exit status."""
     source = read_saved_model(reference)
     proto = read_saved_model(model).proto
     writer = OutcomeWriter(directory)

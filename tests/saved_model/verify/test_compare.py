@@ -172,3 +172,18 @@ def test_a_child_that_does_not_end_well_is_reported(
     with pytest.raises(ModelError, match=message):
         compare_models(models / "plain", models / "plain", timeout=1, scratch=tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["python"]
+
+
+def test_a_model_that_crashes_tensorflow_is_reported(models: Path, tmp_path: Path):
+    class Crashing(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], name="x")])
+        def __call__(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+            with tf.control_dependencies([tf.raw_ops.Abort(error_msg="on purpose")]):
+                return {"y": tf.identity(x)}
+
+    model = Crashing()
+    tf.saved_model.save(model, str(tmp_path / "model"), signatures=model.__call__)
+    with pytest.raises(
+        ModelError, match=r"TensorFlow crashed \(SIG[A-Z]+\) while running .*/model"
+    ):
+        compare_models(tmp_path / "model", tmp_path / "model")
