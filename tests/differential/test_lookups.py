@@ -82,7 +82,7 @@ _ROUNDED: dict[str, Any] = {
 _IN_GRAPHS = 10
 
 AREAS = (
-    Area("everything", cases(), 1300, claim(*features.ROWS)),
+    Area("everything", cases(), 1350, claim(*features.ROWS)),
     Area("unweighted", cases(**_CLEAN, **_UNWEIGHTED), 600),
     Area("weighted", cases(**_CLEAN, **_WEIGHTED, max_norm=st.just(None)), 400),
     Area("clipped", cases(**_CLEAN, **_CLIPPED), 300),
@@ -124,7 +124,7 @@ AREAS = (
     Area(
         "fused by the pass",
         cases(**{**_FUSED, **_EXACT}),
-        80,
+        50,
         claim(
             "a Variable",
             "a Tensor",
@@ -176,7 +176,7 @@ AREAS = (
     Area(
         "fused by the pass, rounded otherwise",
         cases(**{**_FUSED, **_ROUNDED}),
-        60,
+        40,
         claim(
             "SparseTensor weights",
             "RaggedTensor weights",
