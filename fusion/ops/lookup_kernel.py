@@ -25,7 +25,8 @@ from fusion.runtime.memory import load, stack_words, store
 from fusion.runtime.native import context, failed, kernel_state, output_bytes, scratch, status_of
 from fusion.runtime.threads import THREADS
 
-#: The most elements of a task: rows are read fastest when many are listed before they are combined.
+#: So many elements a task has at most, in the mean over the columns: rows are read fastest when
+#: many are listed before they are combined.
 _MOST_ELEMENTS = 24_576
 #: A task should have so many elements if it can, and write so many bytes of a row: of columns that
 #: do not end where lines end, two threads would write the same lines.

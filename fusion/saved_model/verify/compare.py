@@ -33,7 +33,7 @@ from fusion.saved_model.verify.outcome import (
 from fusion.saved_model.verify.signature import Signature, TensorSpec, signatures
 
 DEFAULT_TIMEOUT = 1800.0
-WORKER = "fusion.saved_model.verify.worker"
+_WORKER = "fusion.saved_model.verify.worker"
 _STDERR_LINES = 1 << 14
 
 
@@ -191,12 +191,13 @@ def _run_models(reference: Path, runs: Sequence[tuple[Path, Path]], timeout: flo
     """Runs models, each with a directory for its outcomes; raises ModelError unless all ran."""
     for _, directory in runs:
         directory.mkdir()
+        (directory / MESSAGES).touch()
     paths = [str(path) for path in (reference, *itertools.chain(*runs))]
     read_end, write_end = os.pipe()
     with open(read_end, "rb", buffering=0) as statuses:
-        with open(write_end, "wb"), open(runs[0][1] / MESSAGES, "wb") as messages:
+        with open(write_end, "wb"), open(runs[0][1] / MESSAGES, "ab") as messages:
             worker = subprocess.Popen(
-                [sys.executable, "-m", WORKER, str(write_end), *paths],
+                [sys.executable, "-m", _WORKER, str(write_end), *paths],
                 stdin=subprocess.DEVNULL,
                 stdout=messages,
                 stderr=messages,
@@ -210,9 +211,11 @@ def _run_models(reference: Path, runs: Sequence[tuple[Path, Path]], timeout: flo
                 for model, directory in runs:
                     if not select.select([statuses], [], [], timeout)[0]:
                         raise ModelError(f"cannot verify: {model} took more than {timeout:.0f} s")
-                    # The end of the file: the worker itself has ended.
-                    status = int(statuses.readline() or worker.wait() or 1)
-                    _raise_unless_run(model, status, directory / MESSAGES)
+                    line = statuses.readline()
+                    # The end of the file: the worker itself has ended, and said why in its own.
+                    status = int(line) if line else worker.wait() or 1
+                    said = directory if line else runs[0][1]
+                    _raise_unless_run(model, status, said / MESSAGES)
             finally:
                 # The processes of models may outlive the worker; no other is in its session.
                 with contextlib.suppress(ProcessLookupError):

@@ -159,6 +159,7 @@ def test_a_model_that_does_not_load_is_named_with_the_reason(models: Path, tmp_p
     [
         ("kill -SEGV $$", r"TensorFlow crashed \(SIGSEGV\) while running"),
         ("echo first; echo last >&2; exit 9", "failed: last"),
+        ("echo 0 >/proc/self/fd/$3; echo last >&2; exit 9", "failed: last"),
         ("exec tail -f /dev/null", "took more than 1 s"),
     ],
 )
