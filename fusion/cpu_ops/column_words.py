@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 #: What a column does, by word. Floats are doubles, flags 0 or 1; `BOUNDARIES` is the place of the
 #: first of its `BOUNDARY_COUNT` boundaries among all. `REST` and `WHOLE` are the addresses of
-#: kernels: the latter, if not 0, for pieces of `PIECE` elements, while more than that are left. The
-#: last two change, see `runtime.large_pages`.
+#: kernels: the latter, if not 0, for pieces of `PIECE` elements, while more than that are left.
+#: `LISTED_PLACE` is the column's row of row splits that many columns share, `TOP_OFFSET` where it
+#: starts in a row of a gradient. The last two change, see `runtime.large_pages`.
 (
     FORM,
     COMBINER,
@@ -32,18 +33,21 @@ from collections.abc import Sequence
     DIM,
     IDS_KIND,
     ROWS_KIND,
+    KEYS_KIND,
     BOUNDARIES,
     BOUNDARY_COUNT,
     REST,
     WHOLE,
     PIECE,
+    LISTED_PLACE,
+    TOP_OFFSET,
     NOTED,
     NOTES_LEFT,
-) = range(26)
-COLUMN_WORDS = 26
+) = range(29)
+COLUMN_WORDS = 29
 
-#: Forms of ids, by place.
-INDICES, ROW_IDS, ROW_SPLITS, DENSE, COPY = range(5)
+#: Forms of ids, by place. Listed ones are a part of a list, with splits for it.
+INDICES, ROW_IDS, ROW_SPLITS, DENSE, COPY, LISTED = range(6)
 
 #: Kinds of numbers.
 INT32, INT64, FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(6)

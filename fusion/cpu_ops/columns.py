@@ -26,6 +26,7 @@ from fusion.cpu_ops.column_words import (
     IDS_KIND,
     INT32,
     INT64,
+    LISTED,
     MAX_NORM,
     PRUNE,
     PRUNE_WEIGHTS,
@@ -151,6 +152,23 @@ def _has_single_ids(column: int, source: int) -> bool:
 
 
 @jit
+def list_kept(batch: Batch, first: int, end: int) -> int:
+    """Lists the entries of rows that are in order, without those that fill empty rows.
+
+    The start of a row behind an empty one may be 0 instead of where it is.
+
+    Args:
+      first, end: the elements of the rows, see `element_range`.
+
+    Returns:
+      The number of entries, or TROUBLE: rows are not in order, or something is out of bounds.
+    """
+    if load(batch.column, FORM) in (DENSE, ROW_SPLITS, LISTED):
+        return _list_rows(batch, first, end)
+    return _list_sorted(batch, first, end)
+
+
+@jit
 def list_entries(batch: Batch, first: int, end: int) -> int:
     """Lists the entries of rows that are in order.
 
@@ -161,14 +179,12 @@ def list_entries(batch: Batch, first: int, end: int) -> int:
       The number of entries, at most one for each element and row, or TROUBLE: rows are not in
       order, or something is out of bounds.
     """
-    form = load(batch.column, FORM)
     if _has_single_ids(batch.column, batch.source):
         # One id each, or a value.
         if load(batch.column, BOUNDARY_COUNT) > 0:
             return list_single_buckets(batch)
         return list_single_ids(batch)
-    has_ranges = form in (DENSE, ROW_SPLITS)
-    count = _list_rows(batch, first, end) if has_ranges else _list_sorted(batch, first, end)
+    count = list_kept(batch, first, end)
     return _filled(batch, count) if count >= 0 else count
 
 
@@ -179,6 +195,13 @@ def list_unsorted(batch: Batch, order: int) -> int:
     Args:
       order: scratch, int64 [nnz]. There must be room for one more start.
     """
+    count = list_kept_unsorted(batch, order)
+    return _filled(batch, count) if count >= 0 else count
+
+
+@jit
+def list_kept_unsorted(batch: Batch, order: int) -> int:
+    """As `list_unsorted`, without the entries that fill empty rows."""
     column, source, starts = batch.column, batch.source, batch.starts
     rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
     for row in range(batch.count + 2):
@@ -204,7 +227,7 @@ def list_unsorted(batch: Batch, order: int) -> int:
         count = _put(batch, count, id_at(column, source, k, 0), k)
         if count < 0:
             return count
-    return _filled(batch, count)
+    return count
 
 
 @jit
@@ -212,12 +235,12 @@ def element_range(column: int, source: int, first: int, count: int) -> Any:
     """The first of the elements of some rows, and the one behind the last; (0, -1) if wrong."""
     form, rows, kind = load(column, FORM), load(source, ROWS), load(column, ROWS_KIND)
     total = load(source, ID_COUNT)
-    if form in (DENSE, ROW_SPLITS):
+    if form in (DENSE, ROW_SPLITS, LISTED):
         start = first_element(column, source, first)
         end = first_element(column, source, first + count)
         is_last = first + count == load(source, BATCH)
         is_cut = (first == 0 and start != 0) or (is_last and end != total)
-        if is_cut or start < 0 or end < start or end > total:
+        if (is_cut and form != LISTED) or start < 0 or end < start or end > total:
             return int64(0), int64(-1)
         return start, end
     step = load(source, ROW_STEP)

@@ -31,10 +31,10 @@ from fusion.cpu_ops.column_words import (
     STRIDE,
     USE_IGNORED,
 )
-from fusion.cpu_ops.half import widener
+from fusion.cpu_ops.half import narrower, widener
 from fusion.cpu_ops.vectors import limit_counter
 from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import load, load_as
+from fusion.runtime.memory import load, load_as, store_as
 
 #: That rows are not sorted, or that something is out of bounds.
 TROUBLE = -1
@@ -61,6 +61,7 @@ class Batch(NamedTuple):
 
 
 _widen_float16, _widen_bfloat16 = widener("float16"), widener("bfloat16")
+_narrow_float16, _narrow_bfloat16 = narrower("float16"), narrower("bfloat16")
 
 
 @jit
@@ -154,6 +155,19 @@ def weight_at(address: int, index: int, kind: int) -> float:
     if kind == FLOAT16:
         return np.float64(_widen_float16(bits))
     return np.float64(_widen_bfloat16(bits))
+
+
+@jit
+def put_weight(address: int, index: int, weight: float, kind: int) -> None:
+    """Writes a weight, rounded to the dtype."""
+    if kind == FLOAT32:
+        store_as(address, index, np.float32(weight), np.float32)
+    elif kind == FLOAT64:
+        store_as(address, index, np.float64(weight), np.float64)
+    elif kind == FLOAT16:
+        store_as(address, index, _narrow_float16(np.float32(weight)), np.uint16)
+    else:
+        store_as(address, index, _narrow_bfloat16(np.float32(weight)), np.uint16)
 
 
 @jit

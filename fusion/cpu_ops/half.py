@@ -92,6 +92,11 @@ def widener(name: str) -> Any:
     return _CONVERSIONS[name][0]
 
 
+def narrower(name: str) -> Any:
+    """The jitted function of a float32 to the bits of the nearest element of half type `name`."""
+    return _CONVERSIONS[name][1]
+
+
 def converters(name: str) -> tuple[Any, Any]:
     """The jitted functions `widen(halves, out)` and `narrow(values, out)` of half type `name`.
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from fusion.runtime.jit import Array, jit
 
-# 2**64 divided by the golden ratio (Knuth, The Art of Computer Programming, vol. 3, 6.4).
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+#: 2**64 divided by the golden ratio (Knuth, The Art of Computer Programming, vol. 3, 6.4).
+SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @jit
@@ -41,7 +41,7 @@ def find_unique(
     found = 0
     for k in range(ids.shape[0]):
         key = ids[k]
-        slot = np.int64((np.uint64(key) * _MULTIPLIER) >> shift)
+        slot = np.int64((np.uint64(key) * SPREAD) >> shift)
         while slots[slot] != 0 and keys[slots[slot] - 1] != key:
             slot = (slot + 1) & mask
         if slots[slot] == 0:

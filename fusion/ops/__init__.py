@@ -19,6 +19,7 @@ from fusion.ops import (
     pre_lookup,
     prune,
     prune_dense,
+    training,
     unique,
 )
 from fusion.runtime.registration import register
@@ -38,6 +39,9 @@ SPECS: tuple[OpSpec, ...] = (
     post_lookup_grad.SPEC,
     lookup.SINGLE,
     lookup.GROUPED,
+    training.PRE,
+    training.POST,
+    training.GRAD,
 )
 
 OP_NAMES: tuple[str, ...] = tuple(spec.name for spec in SPECS)
@@ -58,3 +62,6 @@ fused_embedding_sparse_post_look_up_v2_grad = _functions[
 ]
 fused_embedding_lookup = _functions["fused_embedding_lookup"]
 grouped_embedding_lookup = _functions["grouped_embedding_lookup"]
+grouped_embedding_pre_look_up = _functions["grouped_embedding_pre_look_up"]
+grouped_embedding_post_look_up = _functions["grouped_embedding_post_look_up"]
+grouped_embedding_post_look_up_grad = _functions["grouped_embedding_post_look_up_grad"]

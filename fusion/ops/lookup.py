@@ -84,7 +84,7 @@ _BOUNDARIES = Attr(
     default=(),
     doc="if not empty, ascending, and the number of those <= a value is its id; only dense",
 )
-_DOC = (
+FORMS_DOC = (
     "`form` says how ids are given:\n"
     "- indices: ids [nnz], entry_rows int64 [nnz, 2] with the row of each in column 0, and\n"
     "  dense_shape [k >= 1] with the rows B first;\n"
@@ -94,7 +94,10 @@ _DOC = (
     "What a form has no use for is not read.\n\n"
     "Of each element: an `ignored_id` is no entry; `boundaries` make it an id; `column_stride` is\n"
     "added for each column on its left; outside [0, num_buckets) it becomes `bucket_default`;\n"
-    "`prune` drops what is < 0, `prune_sparse_weights` what has no weight > 0. Rows that keep no\n"
+    "`prune` drops what is < 0, `prune_sparse_weights` what has no weight > 0. "
+)
+_DOC = FORMS_DOC + (
+    "Rows that keep no\n"
     "entry give zeros, or with `fill_empty_row` and default_id >= 0 the row of that id, of weight\n"
     "`default_weight`. Numbers, rounding and `row_count` are those of the v2 family."
 )

@@ -1,4 +1,4 @@
-"""The kernel of both inference ops.
+"""The kernel of the ops that combine rows into bags.
 
 The rows of the batch are cut into blocks. A task is a column of a block, or a few neighbours if the
 batch is small; tasks are taken in the order of the blocks, so that what is written lies together.
@@ -16,8 +16,27 @@ from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.pieces import LINE_BYTES
 from fusion.ops import lookup_tasks as tasks
 from fusion.ops.lookup_slow import finish_column
-from fusion.ops.lookup_source import body, column_at, release, take_source
-from fusion.ops.lookup_state import COUNT, ITEM, LARGE_PAGES, POOL
+from fusion.ops.lookup_source import (
+    ENTRY_COUNT,
+    SHARED_WORDS,
+    SPLIT_COUNT,
+    body,
+    column_at,
+    release,
+    release_shared,
+    take_shared,
+    take_source,
+)
+from fusion.ops.lookup_state import (
+    COUNT,
+    ITEM,
+    LARGE_PAGES,
+    LOOKUPS,
+    POOL,
+    POST,
+    ROLE,
+    WEIGHTED_COUNT,
+)
 from fusion.runtime import workers
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.large_pages import ask_for_large_pages
@@ -47,34 +66,37 @@ _SAMPLED = 16
 
 
 @jit
-def _survey(frame: int, ctx: int, state: int, source: int) -> tuple[int, int]:
+def _survey(frame: int, ctx: int, state: int, source: int, shared: int) -> tuple[int, int]:
     """The rows of the batch, and a guess at the elements of all columns, by some of them."""
     count, status = body(state, COUNT), status_of(frame)
+    if shared != 0:
+        batch = load(shared, SPLIT_COUNT) - 1
+        return batch, load(shared, ENTRY_COUNT) + batch * count
     step = max((count + _SAMPLED - 1) // _SAMPLED, int64(1))
     batch, elements, looked = int64(-1), int64(0), int64(0)
     for place in range(0, count, step):
-        sound = take_source(int64(0), ctx, state, place, source, status)
+        sound = take_source(int64(0), ctx, state, place, source, status, shared)
         if sound:
             batch = load(source, words.BATCH) if batch < 0 else batch
             elements += load(source, words.ID_COUNT) + load(source, words.BATCH)
             looked += 1
         release(source)
     if batch < 0:  # then the first column is not sound
-        take_source(frame, ctx, state, int64(0), source, status)
+        take_source(frame, ctx, state, int64(0), source, status, shared)
         release(source)
         return int64(0), int64(0)
     return batch, elements * count // looked
 
 
 @jit
-def _place_columns(frame: int, ctx: int, state: int, source: int, offsets: int) -> int:
+def _place_columns(frame: int, ctx: int, state: int, source: int, offsets: int, shared: int) -> int:
     """Finds where each column starts in a row of the result; returns the length of a row."""
     count, total = body(state, COUNT), int64(0)
     for place in range(count):
         store(offsets, place, total)
         dim = load(column_at(state, place), words.DIM)
         if dim < 0:
-            sound = take_source(frame, ctx, state, place, source, status_of(frame))
+            sound = take_source(frame, ctx, state, place, source, status_of(frame), shared)
             dim = load(source, words.TABLE_DIM)
             release(source)
             if not sound:
@@ -106,31 +128,32 @@ def _task_size(
     return rows, max(min(columns, count), int64(1))
 
 
-@jit
-def _run(job: int, pool: int, parallel: bool) -> None:
-    if not parallel:
-        tasks.work(job)
-        return
-    workers.begin(pool)
-    slot = workers.offer(pool, job)
-    tasks.work(job)
-    workers.withdraw(pool, slot)
-    workers.end(pool)
-
-
 def lookup(frame: int) -> None:
     """The kernel body."""
+    shared, state = stack_words(SHARED_WORDS), kernel_state(frame)
+    if body(state, ROLE) != POST:
+        _look_up(frame, int64(0))
+        return
+    first, weighted = body(state, COUNT), body(state, WEIGHTED_COUNT) != 0
+    take_shared(frame, context(frame), first, shared, body(state, LOOKUPS), weighted)
+    if not failed(frame):
+        _look_up(frame, shared)
+    release_shared(shared)
+
+
+@jit
+def _look_up(frame: int, shared: int) -> None:
     ctx, state = context(frame), kernel_state(frame)
     count, pool = body(state, COUNT), body(state, POOL)
     source = stack_words(words.SOURCE_WORDS)
     job = stack_words(tasks.CALL_WORDS)
-    batch, elements = _survey(frame, ctx, state, source)
+    batch, elements = _survey(frame, ctx, state, source, shared)
     lists = scratch(frame, 2 * count, np.int64)
     if failed(frame):
         return
     offsets = lists.ctypes.data
     marks = offsets + 8 * count
-    total = _place_columns(frame, ctx, state, source, offsets)
+    total = _place_columns(frame, ctx, state, source, offsets, shared)
     if failed(frame):
         return
     out = output_bytes(frame, batch, total, body(state, ITEM))
@@ -161,7 +184,11 @@ def lookup(frame: int) -> None:
     store(job, tasks.OFFSETS, offsets)
     store(job, tasks.MARKS, marks)
     store(job, tasks.MARKED, 0)
-    _run(job, pool, parallel)
+    store(job, tasks.SHARED, shared)
+    helpers = pool if parallel else int64(0)
+    slot = workers.open_job(helpers, job)
+    tasks.work(job)
+    workers.close_job(helpers, slot)
     if load(job, tasks.MARKED) == 0:
         return
     for place in range(count):

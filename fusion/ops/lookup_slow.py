@@ -1,4 +1,4 @@
-"""Columns of an inference op that need a second look: unsorted ones, and those with an error."""
+"""Columns whose rows are combined that need a second look: unsorted ones, those with an error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fusion.runtime.native import (
 
 
 @jit
-def _is_by_row(column: int) -> bool:
+def is_by_row(column: int) -> bool:
     """Whether each element has the number of its row."""
     form = load(column, words.FORM)
     return form in (words.INDICES, words.ROW_IDS)
@@ -53,10 +53,29 @@ def _check_splits(frame: int, place: int, column: int, source: int) -> None:
 
 
 @jit
+def _check_listed(frame: int, place: int, column: int, source: int) -> None:
+    rows, kind, last = load(source, words.ROWS), load(column, words.ROWS_KIND), int64(0)
+    total, table_rows = load(source, words.ID_COUNT), load(source, words.TABLE_ROWS)
+    for row in range(load(source, words.BATCH) + 1):
+        split = integer_at(rows, row, kind)
+        if split < last or split > total:
+            text = "column %lld: row split %lld is %lld, after %lld, for %lld entries"
+            fail(frame, INVALID_ARGUMENT, text, place, int64(row), split, last, total)
+            return
+        last = split
+    for k in range(integer_at(rows, int64(0), kind), last):
+        number = id_at(column, source, int64(k), int64(0))
+        if number < 0 or number >= table_rows:
+            text = "column %lld: unique_idxs[%lld] = %lld is not in [0, %lld), the rows"
+            fail(frame, INVALID_ARGUMENT, text, place, int64(k), number, table_rows)
+            return
+
+
+@jit
 def _check_elements(frame: int, place: int, batch: Any) -> None:
     """Says which element is out of bounds, or in the wrong order, if one is."""
     column, source = batch.column, batch.source
-    by_row, sorted_rows = _is_by_row(column), load(column, words.ROW_COUNT) != 0
+    by_row, sorted_rows = is_by_row(column), load(column, words.ROW_COUNT) != 0
     width, before = max(load(source, words.ID_COLUMNS), int64(1)), int64(0)
     rows, kind = load(source, words.ROWS), load(column, words.ROWS_KIND)
     for k in range(load(source, words.ID_COUNT)):
@@ -77,6 +96,10 @@ def _check_elements(frame: int, place: int, batch: Any) -> None:
             text = "column %lld: row %lld of entry %lld is not in [0, %lld), the rows"
             fail(frame, INVALID_ARGUMENT, text, place, row, int64(k), batch.count)
             return
+        if number < 0 and load(source, words.TABLE) == 0:
+            text = "column %lld: indices[%lld] = %lld is negative"
+            fail(frame, INVALID_ARGUMENT, text, place, int64(k), number)
+            return
         if number < 0 or number >= load(source, words.TABLE_ROWS):
             text = "column %lld: indices[%lld] = %lld is not in [0, %lld), the rows of the table"
             table_rows = load(source, words.TABLE_ROWS)
@@ -85,12 +108,15 @@ def _check_elements(frame: int, place: int, batch: Any) -> None:
 
 
 @jit
-def _explain(frame: int, place: int, batch: Any) -> None:
-    """Says what is wrong with a column that cannot be computed."""
+def explain(frame: int, place: int, batch: Any) -> None:
+    """Says what is wrong with a column whose entries cannot be listed."""
     column, source = batch.column, batch.source
-    if load(column, words.FORM) == words.ROW_SPLITS:
+    form = load(column, words.FORM)
+    if form == words.LISTED:
+        _check_listed(frame, place, column, source)
+    elif form == words.ROW_SPLITS:
         _check_splits(frame, place, column, source)
-    if not failed(frame):
+    if not failed(frame) and form != words.LISTED:
         _check_elements(frame, place, batch)
     if failed(frame):
         return
@@ -106,7 +132,8 @@ def _explain(frame: int, place: int, batch: Any) -> None:
 def _finish(frame: int, job: int, place: int, source: int, room: int) -> None:
     state, rows = load(job, tasks.STATE), load(job, tasks.BATCH)
     column = column_at(state, place)
-    if not take_source(frame, load(job, tasks.CTX), state, place, source, status_of(frame)):
+    ctx, shared = load(job, tasks.CTX), load(job, tasks.SHARED)
+    if not take_source(frame, ctx, state, place, source, status_of(frame), shared):
         return
     if load(source, words.BATCH) != rows:
         text = "column %lld has %lld rows, but others have %lld"
@@ -121,10 +148,10 @@ def _finish(frame: int, job: int, place: int, source: int, room: int) -> None:
     else:
         start, end = element_range(column, source, int64(0), rows)
         count = list_entries(batch, start, end) if end >= start else int64(-1)
-        if count < 0 and _is_by_row(column) and load(column, words.ROW_COUNT) == 0:
+        if count < 0 and is_by_row(column) and load(column, words.ROW_COUNT) == 0:
             count = list_unsorted(batch, tasks.order_in(room))
     if count < 0:
-        _explain(frame, place, batch)
+        explain(frame, place, batch)
         return
     out = load(job, tasks.OUT) + load(load(job, tasks.OFFSETS), place) * body(state, ITEM)
     arguments = stack_words(pieces.ARGUMENT_WORDS)

@@ -1,4 +1,8 @@
-"""What a column of an inference op is given: its tensors, checked."""
+"""What a column of an op for whole columns is given: its tensors, checked.
+
+An op behind gathers has rows of each column and, for all of them, which entries mean which rows:
+tensors that its columns *share*.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from fusion.cpu_ops.column_words import (
     IDS,
     INDICES,
     LIMITS,
+    LISTED_PLACE,
     ROW_BYTES,
     ROW_COUNT,
     ROW_SPLITS,
@@ -34,7 +39,18 @@ from fusion.cpu_ops.column_words import (
     ZEROS,
 )
 from fusion.cpu_ops.elements import integer_at
-from fusion.ops.lookup_state import BODY, COLUMNS, COUNT, ITEM, KIND, LIMITS_AT, ZEROS_AT
+from fusion.ops.lookup_state import (
+    BODY,
+    COLUMNS,
+    COUNT,
+    ITEM,
+    KIND,
+    LIMITS_AT,
+    POST,
+    PRE,
+    ROLE,
+    ZEROS_AT,
+)
 from fusion.runtime.c_api import (
     tf_delete_tensor,
     tf_dim,
@@ -45,14 +61,23 @@ from fusion.runtime.c_api import (
 )
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.memory import load, store
-from fusion.runtime.native import INVALID_ARGUMENT, fail
+from fusion.runtime.native import INVALID_ARGUMENT, check, fail, status_of
 
 _TENSORS = 5
 #: No memory has room for so many rows.
 _TOO_MANY_ROWS = 2**48
 
-#: The inputs of a column, in their order.
+#: The inputs of a column, in their order; an op before gathers has no tables.
 _TABLE_INPUT, _IDS_INPUT, _ROWS_INPUT, _SHAPE_INPUT, _WEIGHTS_INPUT = range(_TENSORS)
+
+#: More than any id or table.
+_NO_TABLE_ROWS = 2**63 - 1
+
+#: What columns share, by word: the places of entries in their rows, int32; their number; row
+#: splits, int32, and how many each column has; weights; the three tensors, to be released.
+(ENTRIES, ENTRY_COUNT, SPLITS, SPLIT_COUNT, ENTRY_WEIGHTS, SHARED_TENSORS) = range(6)
+_SHARED = 3
+SHARED_WORDS = SHARED_TENSORS + _SHARED
 
 
 @jit
@@ -79,17 +104,71 @@ def input_tensor(ctx: int, index: int, slot: int, status: int) -> int:
 @jit
 def _take(ctx: int, state: int, place: int, which: int, source: int, status: int) -> int:
     slot = source + 8 * (TENSORS + which)
-    return input_tensor(ctx, which * body(state, COUNT) + place, slot, status)
+    list_place = which - 1 if body(state, ROLE) == PRE else which
+    return input_tensor(ctx, list_place * body(state, COUNT) + place, slot, status)
+
+
+@jit
+def _release(tensors: int, count: int) -> None:
+    for k in range(count):
+        tensor = load(tensors, k)
+        if tensor != 0:
+            tf_delete_tensor(tensor)
+            store(tensors, k, 0)
 
 
 @jit
 def release(source: int) -> None:
     """Releases the tensors of a source."""
-    for k in range(_TENSORS):
-        tensor = load(source, TENSORS + k)
-        if tensor != 0:
-            tf_delete_tensor(tensor)
-            store(source, TENSORS + k, 0)
+    _release(source + 8 * TENSORS, _TENSORS)
+
+
+@jit
+def take_shared(
+    frame: int, ctx: int, first: int, shared: int, lookups: int, weighted: bool
+) -> None:
+    """Fills the words of what columns share; to be released whatever the result is.
+
+    Args:
+      first: the number of the first of the three inputs.
+      lookups: how many columns have row splits.
+      weighted: whether any has weights.
+    """
+    status = status_of(frame)
+    for k in range(SHARED_WORDS):
+        store(shared, k, 0)
+    slots = shared + 8 * SHARED_TENSORS
+    places = input_tensor(ctx, first, slots, status)
+    splits = input_tensor(ctx, first + 1, slots + 8, status)
+    weights = input_tensor(ctx, first + 2, slots + 16, status)
+    if places == 0 or splits == 0 or weights == 0:
+        check(frame)
+        return
+    if tf_num_dims(places) != 1 or tf_num_dims(splits) != 2 or tf_num_dims(weights) != 1:
+        text = "unique_idxs, row_splits, entry_weights have ranks %lld, %lld, %lld, not 1, 2, 1"
+        ranks = int64(tf_num_dims(places)), int64(tf_num_dims(splits)), int64(tf_num_dims(weights))
+        fail(frame, INVALID_ARGUMENT, text, ranks[0], ranks[1], ranks[2])
+        return
+    rows, count = tf_dim(splits, np.int32(0)), tf_dim(places, np.int32(0))
+    if rows != lookups or tf_dim(splits, np.int32(1)) < 1:
+        text = "row_splits are [%lld, %lld], but there are %lld lookups, of at least one split"
+        fail(frame, INVALID_ARGUMENT, text, rows, tf_dim(splits, np.int32(1)), lookups)
+        return
+    if weighted and tf_dim(weights, np.int32(0)) != count:
+        text = "there are %lld entry_weights for %lld unique_idxs"
+        fail(frame, INVALID_ARGUMENT, text, tf_dim(weights, np.int32(0)), count)
+        return
+    store(shared, ENTRIES, tf_tensor_data(places))
+    store(shared, ENTRY_COUNT, count)
+    store(shared, SPLITS, tf_tensor_data(splits))
+    store(shared, SPLIT_COUNT, tf_dim(splits, np.int32(1)))
+    store(shared, ENTRY_WEIGHTS, tf_tensor_data(weights))
+
+
+@jit
+def release_shared(shared: int) -> None:
+    """Releases what columns share."""
+    _release(shared + 8 * SHARED_TENSORS, _SHARED)
 
 
 @jit
@@ -121,9 +200,19 @@ def _take_table(frame: int, ctx: int, state: int, place: int, source: int, statu
     store(source, ROW_BYTES, dim * body(state, ITEM))
     zeros = body(state, ZEROS_AT)
     store(source, ZEROS, state + 8 * zeros if zeros != 0 else int64(0))
-    limits = state + 8 * body(state, LIMITS_AT) + 4 * load(column, BOUNDARIES)
-    store(source, LIMITS, limits)
     return True
+
+
+@jit
+def _take_listed(column: int, source: int, shared: int) -> None:
+    """Takes the part of what columns share that is the column's own."""
+    splits = load(shared, SPLIT_COUNT)
+    store(source, IDS, load(shared, ENTRIES))
+    store(source, ID_COUNT, load(shared, ENTRY_COUNT))
+    store(source, ROWS, load(shared, SPLITS) + 4 * splits * load(column, LISTED_PLACE))
+    store(source, ROW_STEP, 1)
+    store(source, BATCH, splits - 1)
+    store(source, WEIGHTS, load(shared, ENTRY_WEIGHTS))
 
 
 @jit
@@ -216,19 +305,34 @@ def _take_batch(frame: int, ctx: int, state: int, place: int, source: int, statu
 
 
 @jit
-def take_source(frame: int, ctx: int, state: int, place: int, source: int, status: int) -> bool:
+def take_source(
+    frame: int, ctx: int, state: int, place: int, source: int, status: int, shared: int
+) -> bool:
     """Fills the words of what column `place` is given; to be released whatever the result is.
+
+    Args:
+      shared: what the columns of an op behind gathers share.
 
     Returns:
       Whether it is sound; if not, `frame` tells why, unless it is 0.
     """
     for k in range(SOURCE_WORDS):
         store(source, k, 0)
-    if not _take_table(frame, ctx, state, place, source, status):
+    column, role = column_at(state, place), body(state, ROLE)
+    if role == PRE:
+        # With addresses of rows of one byte from 0 on, ids are listed as they are.
+        store(source, ROW_BYTES, 1)
+        store(source, TABLE_ROWS, _NO_TABLE_ROWS)
+        store(source, TABLE_KIND, body(state, KIND))
+    elif not _take_table(frame, ctx, state, place, source, status):
         return False
-    form = load(column_at(state, place), FORM)
+    store(source, LIMITS, state + 8 * body(state, LIMITS_AT) + 4 * load(column, BOUNDARIES))
+    form = load(column, FORM)
     if form == COPY:
         store(source, BATCH, load(source, TABLE_ROWS))
+        return True
+    if role == POST:
+        _take_listed(column, source, shared)
         return True
     if not _take_ids(frame, ctx, state, place, source, status):
         return False

@@ -1,23 +1,41 @@
-"""What the kernel of the inference ops knows of a node: its attrs as words, and code addresses."""
+"""What the kernels of ops for whole columns know of a node: attrs as words, and code addresses."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusion.cpu_ops import column_words as layout
 from fusion.cpu_ops.pieces import ITEM_BYTES, most_elements, piece_for
 from fusion.ops.common import COMBINERS
 from fusion.runtime.registration import code_address, double_word
+from fusion.runtime.spec import Attr
 from fusion.runtime.threads import pool_address
 
 #: The body of a kernel's state, by word: the number of columns; bytes and kind of an element of
 #: the tables; the pool of threads, 0 for none; the places of the boundaries and of a row of zeros
-#: in the state, the latter 0 if there is none; whether to ask for large pages. Columns follow,
-#: then boundaries as float32, then zeros.
-(COUNT, ITEM, KIND, POOL, LIMITS_AT, ZEROS_AT, LARGE_PAGES, COLUMNS) = range(8)
+#: in the state, the latter 0 if there is none; whether to ask for large pages; the role of the op;
+#: the numbers of columns that are lookups, and that have weights. Columns follow, then boundaries
+#: as float32, then zeros.
+(
+    COUNT,
+    ITEM,
+    KIND,
+    POOL,
+    LIMITS_AT,
+    ZEROS_AT,
+    LARGE_PAGES,
+    ROLE,
+    LOOKUPS,
+    WEIGHTED_COUNT,
+    COLUMNS,
+) = range(11)
+
+#: Roles: a whole lookup; what comes before and behind the gathers of one.
+WHOLE, PRE, POST = range(3)
 
 #: "0" leaves the pages of tables and results as they are.
 LARGE_PAGES_VARIABLE = "FUSION_LARGE_PAGES"
@@ -41,7 +59,7 @@ def single_state(values: Mapping[str, Any]) -> list[int]:
 
     column = {attr.name: values[attr.name] for attr in COLUMN_ATTRS.values()}
     column |= {key: values[key] for key in ("Tids", "Trows", "boundaries")}
-    return _state(values["T"], [column])
+    return lookup_state(values["T"], [column])
 
 
 def grouped_state(values: Mapping[str, Any]) -> list[int]:
@@ -52,47 +70,90 @@ def grouped_state(values: Mapping[str, Any]) -> list[int]:
     """
     from fusion.ops.lookup import COLUMN_ATTRS
 
-    count = values["num_columns"]
-    for name in ("Tids", "Trows", *COLUMN_ATTRS, "boundary_counts"):
+    return lookup_state(values["T"], split_columns(values, COLUMN_ATTRS))
+
+
+def split_columns(
+    values: Mapping[str, Any], column_attrs: Mapping[str, Attr]
+) -> list[dict[str, Any]]:
+    """The attrs of each column of a group, from those of the op.
+
+    Args:
+      values: the op's attrs; with `Tids` columns have dtypes and boundaries too.
+      column_attrs: attrs of a column by the name of their list.
+
+    Raises:
+      ValueError: lists of other lengths than the number of columns.
+    """
+    count, has_ids = values["num_columns"], "Tids" in values
+    dtypes = [name for name in ("Tids", "Trows", "Tkeys") if name in values]
+    for name in (*dtypes, *column_attrs, *(["boundary_counts"] if has_ids else [])):
         if len(values[name]) != count:
             raise ValueError(f"{name} has {len(values[name])} items for {count} columns")
+    columns = [
+        {attr.name: values[name][place] for name, attr in column_attrs.items()}
+        | {key: values[key][place] for key in dtypes}
+        for place in range(count)
+    ]
+    if has_ids:
+        limits = _split_boundaries(values["boundaries"], values["boundary_counts"])
+        for column, boundaries in zip(columns, limits, strict=True):
+            column["boundaries"] = boundaries
+    return columns
+
+
+def _split_boundaries(boundaries: Sequence[float], counts: Sequence[int]) -> list[Sequence[float]]:
     ends = [0]
-    for number in values["boundary_counts"]:
+    for number in counts:
         if number < 0:
             raise ValueError(f"boundary_counts must not be negative, got {number}")
         ends.append(ends[-1] + number)
-    if ends[-1] != len(values["boundaries"]):
-        raise ValueError(
-            f"there are {len(values['boundaries'])} boundaries, but counts of {ends[-1]}"
-        )
-    columns = []
-    for place in range(count):
-        column = {attr.name: values[name][place] for name, attr in COLUMN_ATTRS.items()}
-        column |= {key: values[key][place] for key in ("Tids", "Trows")}
-        column["boundaries"] = values["boundaries"][ends[place] : ends[place + 1]]
-        columns.append(column)
-    return _state(values["T"], columns)
+    if ends[-1] != len(boundaries):
+        raise ValueError(f"there are {len(boundaries)} boundaries, but counts of {ends[-1]}")
+    return [boundaries[first:end] for first, end in itertools.pairwise(ends)]
 
 
-def _state(dtype: str, columns: Sequence[Mapping[str, Any]]) -> list[int]:
-    for place, column in enumerate(columns):
-        _check(place, column)
-    dims = [column["dim"] for column in columns]
+def lookup_state(dtype: str, columns: Sequence[Mapping[str, Any]], role: int = WHOLE) -> list[int]:
+    """The state of an op of that role, whose tables or weights are of a dtype.
+
+    Raises:
+      ValueError: attrs that do not go together.
+    """
+    dims = [-1 if role == PRE else column["dim"] for column in columns]
     limits: list[float] = []
     words: list[int] = []
-    for column in columns:
-        words += _column_words(dtype, column, len(limits))
+    lookups = weighted = 0
+    for place, column in enumerate(columns):
+        _check(place, column)
+        described = _column_words(column, len(limits))
+        if role != PRE:
+            put_kernels(described, _gather_kernel(dtype, column), dtype, column["dim"])
+        described[layout.LISTED_PLACE] = lookups
+        if column["form"] != "copy":
+            lookups += 1
+            weighted += int(column["use_sparse_weights"])
+        words += described
         limits += layout.laid_out(column["boundaries"])
-    item = ITEM_BYTES[dtype]
-    zeros = 0 if min(dims) < 0 or max(dims) > _MOST_ZEROS else (max(dims) * item + 7) // 8
-    kinds = ("int32", "int64", "float32", "float64", "float16", "bfloat16")
-    head = [0] * COLUMNS
-    head[COUNT], head[ITEM], head[KIND] = len(columns), item, kinds.index(dtype)
-    head[POOL], head[LARGE_PAGES] = pool_address(), int(_wants_large_pages())
+    zeros = 0 if min(dims) < 0 or max(dims) > _MOST_ZEROS else _zero_words(dtype, max(dims))
+    head = state_head(dtype, len(columns))
+    head[ROLE], head[LOOKUPS], head[WEIGHTED_COUNT] = role, lookups, weighted
     head[LIMITS_AT] = BODY + COLUMNS + len(columns) * layout.COLUMN_WORDS
     packed = _packed(limits)
     head[ZEROS_AT] = head[LIMITS_AT] + len(packed) if zeros else 0
     return [*head, *words, *packed, *[0] * zeros]
+
+
+def state_head(dtype: str, columns: int) -> list[int]:
+    """The first words of a state, as far as they depend on nothing else."""
+    kinds = ("int32", "int64", "float32", "float64", "float16", "bfloat16")
+    head = [0] * COLUMNS
+    head[COUNT], head[ITEM], head[KIND] = columns, ITEM_BYTES[dtype], kinds.index(dtype)
+    head[POOL], head[LARGE_PAGES] = pool_address(), int(_wants_large_pages())
+    return head
+
+
+def _zero_words(dtype: str, dim: int) -> int:
+    return (dim * ITEM_BYTES[dtype] + 7) // 8
 
 
 def _packed(numbers: Sequence[float]) -> list[int]:
@@ -132,13 +193,12 @@ def _check(place: int, column: Mapping[str, Any]) -> None:
         raise ValueError(f"column {place}: {problem}")
 
 
-def _column_words(dtype: str, column: Mapping[str, Any], first_limit: int) -> list[int]:
+def _column_words(column: Mapping[str, Any], first_limit: int) -> list[int]:
     from fusion.ops.lookup import GROUP_FORMS
 
     kinds = ("int32", "int64", "float32", "float64")
-    is_copy = column["form"] == "copy"
     words = [0] * layout.COLUMN_WORDS
-    words[layout.FORM] = GROUP_FORMS.index(column["form"])
+    words[layout.FORM] = (*GROUP_FORMS, "listed").index(column["form"])
     words[layout.COMBINER] = COMBINERS.index(column["combiner"])
     words[layout.MAX_NORM] = double_word(column["max_norm"])
     words[layout.PRUNE] = int(column["prune"])
@@ -157,41 +217,50 @@ def _column_words(dtype: str, column: Mapping[str, Any], first_limit: int) -> li
     words[layout.DIM] = column["dim"]
     words[layout.IDS_KIND] = kinds.index(column["Tids"])
     words[layout.ROWS_KIND] = kinds.index(column["Trows"])
+    words[layout.KEYS_KIND] = kinds.index(column.get("Tkeys", "int64"))
     words[layout.BOUNDARIES] = first_limit
     words[layout.BOUNDARY_COUNT] = len(column["boundaries"])
-    weighted = bool(column["use_sparse_weights"]) and not is_copy
-    clipped = column["max_norm"] >= 0 and not is_copy
-    kernels = _kernels(dtype, column["dim"], weighted, clipped)
-    words[layout.REST], words[layout.WHOLE], words[layout.PIECE] = kernels
     words[layout.NOTES_LEFT] = _NOTES if _wants_large_pages() else 0
     return words
 
 
-def _kernels(dtype: str, dim: int, weighted: bool, clipped: bool) -> tuple[int, int, int]:
-    """The addresses of kernels for rows of `dim` elements, and what the second takes at once."""
+def put_kernels(
+    words: list[int], kernel_for: Callable[[int, int], int], dtype: str, dim: int
+) -> None:
+    """Puts the addresses of kernels for rows of `dim` elements among a column's words.
+
+    Args:
+      kernel_for: (lanes, count) -> the address of the kernel for such pieces; for (0, 0) of that
+        for any number of elements.
+    """
     if dim <= 0:
-        return _kernel(dtype, 0, 0, weighted, clipped), 0, 0
-    piece = most_elements(dtype)
-    rest = _kernel(dtype, *piece_for(dtype, (dim - 1) % piece + 1), weighted, clipped)
-    if dim <= piece:
-        return rest, 0, 0
-    whole = piece_for(dtype, piece)
-    return rest, _kernel(dtype, *whole, weighted, clipped), piece
+        words[layout.REST] = kernel_for(0, 0)
+        return
+    most = most_elements(dtype)
+    words[layout.REST] = kernel_for(*piece_for(dtype, (dim - 1) % most + 1))
+    if dim > most:
+        words[layout.WHOLE], words[layout.PIECE] = kernel_for(*piece_for(dtype, most)), most
 
 
-def _kernel(dtype: str, lanes: int, count: int, weighted: bool, clipped: bool) -> int:
-    """The address of a kernel for a piece; of that for any number of elements if `lanes` is 0."""
+def _gather_kernel(dtype: str, column: Mapping[str, Any]) -> Callable[[int, int], int]:
+    is_copy = column["form"] == "copy"
+    weighted = bool(column["use_sparse_weights"]) and not is_copy
+    clipped = column["max_norm"] >= 0 and not is_copy
     extras = ("_weighted" if weighted else "") + ("_clipped" if clipped else "")
-    name = f"gather_{dtype}_{f'{count}x{lanes}' if lanes else 'any'}{extras}"
 
-    def compile_it() -> bytes:
-        from fusion.cpu_ops import gather
-        from fusion.runtime.compiler import compile_object
+    def kernel_for(lanes: int, count: int) -> int:
+        name = f"gather_{dtype}_{f'{count}x{lanes}' if lanes else 'any'}{extras}"
 
-        if lanes:
-            kernel = gather.piece_kernel(dtype, lanes, count, weighted, clipped)
-        else:
-            kernel = gather.any_kernel(dtype, weighted, clipped)
-        return compile_object(kernel, 1, name)
+        def compile_it() -> bytes:
+            from fusion.cpu_ops import gather
+            from fusion.runtime.compiler import compile_object
 
-    return code_address(name, compile_it)
+            if lanes:
+                kernel = gather.piece_kernel(dtype, lanes, count, weighted, clipped)
+            else:
+                kernel = gather.any_kernel(dtype, weighted, clipped)
+            return compile_object(kernel, 1, name)
+
+        return code_address(name, compile_it)
+
+    return kernel_for

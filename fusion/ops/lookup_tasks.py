@@ -1,4 +1,7 @@
-"""The tasks of an inference op's call, and how threads share them; see `lookup_kernel`."""
+"""The tasks of a call of an op that combines rows, and how threads share them.
+
+See `lookup_kernel`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from fusion.runtime.workers import JOB_WORDS, next_task, wake
 #: What the tasks of a call share, by word behind those of every job: the op's context, state and
 #: number of rows; the address of the result and the bytes of a row of it; whether it goes past the
 #: caches; rows in a block; columns of a task and of all; where each column starts in a row, in
-#: elements, int64; marks of columns, int64, and how many are set.
+#: elements, int64; marks of columns, int64, and how many are set; what columns share.
 (
     CTX,
     STATE,
@@ -37,8 +40,9 @@ from fusion.runtime.workers import JOB_WORDS, next_task, wake
     OFFSETS,
     MARKS,
     MARKED,
-) = range(JOB_WORDS, JOB_WORDS + 12)
-CALL_WORDS = JOB_WORDS + 12
+    SHARED,
+) = range(JOB_WORDS, JOB_WORDS + 13)
+CALL_WORDS = JOB_WORDS + 13
 
 #: Room for entries that a thread starts with.
 _FIRST_ROOM = 4096
@@ -95,6 +99,18 @@ def batch_in(room: int, column: int, source: int, first: int, count: int) -> Any
 def order_in(room: int) -> int:
     """Room for the order of entries."""
     return _part(room, 2)
+
+
+@jit
+def slots_in(room: int, bits: int) -> int:
+    """Room for `2**bits` int32, zero, where the order and norms of entries would be.
+
+    As long as that is less than four times the entries that there is room for.
+    """
+    slots = _part(room, 2)
+    for k in range((int64(1) << bits) // 2):
+        store(slots, k, 0)
+    return slots
 
 
 @jit
@@ -220,7 +236,7 @@ def work(job: int) -> None:
     while task >= 0:
         first, start = (task // spans) * load(job, BLOCK), (task % spans) * span
         for place in range(start, min(start + span, columns)):
-            done = take_source(int64(0), ctx, state, place, source, status)
+            done = take_source(int64(0), ctx, state, place, source, status, load(job, SHARED))
             done = done and _do_column(job, place, first, source, room, arguments)
             release(source)
             if not done:

@@ -39,10 +39,12 @@ def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
         masked = is_row_empty[:n_rows]
         masked = tf.pad(masked, [[0, n_rows - tf.size(masked)]])
 
+    combiner = tf.compat.as_str(op.get_attr("combiner"))
+
     def combine(shards: Sequence[tf.Tensor], weights: Sequence[tf.Tensor]) -> tf.Tensor:
         unique = clip(op, _in_order(shards, permutation))
         entries = tf.gather(unique, unique_idxs)
-        return combine_entries(op, entries, weights[0], indices[:, 0], n_rows, masked)
+        return combine_entries(combiner, entries, weights[0], indices[:, 0], n_rows, masked)
 
     of_top, *of_rows, of_weights = gradient_of_gradient(
         op, combine, top_grad, shards, [weights], grads

@@ -27,9 +27,11 @@ def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
     n_rows = tf.shape(top_grad)[0]
     masked = flags[:n_rows] > 0 if op.get_attr("default_id") < 0 else None
 
+    combiner = tf.compat.as_str(op.get_attr("combiner"))
+
     def combine(shards: Sequence[tf.Tensor], weights: Sequence[tf.Tensor]) -> tf.Tensor:
         entries = clip(op, tf.concat(shards, 0))
-        return combine_entries(op, entries, tf.concat(weights, 0), rows, n_rows, masked)
+        return combine_entries(combiner, entries, tf.concat(weights, 0), rows, n_rows, masked)
 
     of_top, *others = gradient_of_gradient(op, combine, top_grad, shards, weights, grads)
     of_rows, of_weights = others[:n_shards], others[n_shards:]

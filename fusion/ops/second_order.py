@@ -48,7 +48,7 @@ def gradient_of_gradient(
 
 
 def combine_entries(
-    op: tf.Operation,
+    combiner: str,
     embeddings: tf.Tensor,
     weights: tf.Tensor,
     rows: tf.Tensor,
@@ -58,7 +58,7 @@ def combine_entries(
     """Combines weighted entries [m, D] into `n_rows` rows as stock TensorFlow does.
 
     Args:
-      op: the gradient op, for its combiner.
+      combiner: sum, mean or sqrtn.
       embeddings: [m, D], one per entry, clipped.
       weights: [m].
       rows: integers [m], the row of each entry.
@@ -68,10 +68,9 @@ def combine_entries(
     dtype, wide = embeddings.dtype, _widened(embeddings)
     weights = tf.cast(weights, wide.dtype)[:, tf.newaxis]
     result = tf.math.unsorted_segment_sum(wide * weights, rows, n_rows)
-    combiner = op.get_attr("combiner")
-    if combiner == b"mean":
+    if combiner == "mean":
         result = tf.math.divide_no_nan(result, tf.math.unsorted_segment_sum(weights, rows, n_rows))
-    elif combiner == b"sqrtn":
+    elif combiner == "sqrtn":
         squares = tf.math.unsorted_segment_sum(tf.pow(weights, 2), rows, n_rows)
         result = tf.math.divide_no_nan(result, tf.sqrt(squares))
     if masked is not None:

@@ -234,7 +234,8 @@ def _output_start(frame: int, arg: int) -> int:
 
 
 @jit
-def _output(frame: int, index: int, rank: int, rows: int, columns: int, item: int) -> int:
+def _allocate(frame: int, index: int, rank: int, rows: int, columns: int, item: int) -> int:
+    """A new tensor for an output; 0 if it cannot be had."""
     if failed(frame):
         return int64(0)
     dims = stack_words(2)
@@ -256,7 +257,31 @@ def _output(frame: int, index: int, rank: int, rows: int, columns: int, item: in
         count * item,
         load(frame, STATUS),
     )
-    return _hold(frame, tensor)
+    check(frame)
+    return tensor
+
+
+@jit
+def _output(frame: int, index: int, rank: int, rows: int, columns: int, item: int) -> int:
+    tensor = _allocate(frame, index, rank, rows, columns, item)
+    return _hold(frame, tensor) if tensor != 0 else int64(0)
+
+
+@jit
+def new_output(frame: int, index: int, rank: int, rows: int, columns: int, item: int) -> int:
+    """The address of a new tensor [rows] or [rows, columns] for output `index` among all.
+
+    Nothing of it stays in the frame, so that there may be any number of them.
+
+    Args:
+      item: bytes of an element.
+    """
+    tensor = _allocate(frame, index, rank, rows, columns, item)
+    if tensor == 0:
+        return int64(0)
+    address = tf_tensor_data(tensor)
+    tf_delete_tensor(tensor)  # the context holds the output
+    return address
 
 
 @jit

@@ -105,6 +105,23 @@ def end(pool: int) -> None:
 
 
 @jit
+def open_job(pool: int, job: int) -> int:
+    """Offers a job to a pool, 0 for none; returns what `close_job` needs. Between them, work."""
+    if pool == 0:
+        return int64(-1)
+    begin(pool)
+    return offer(pool, job)
+
+
+@jit
+def close_job(pool: int, slot: int) -> None:
+    """Waits until all tasks of a job are done."""
+    if pool != 0:
+        withdraw(pool, slot)
+        end(pool)
+
+
+@jit
 def _is_wanted(job: int) -> bool:
     """Whether a job takes one more helper, which is counted then."""
     if atomic_load(job, NEXT) >= load(job, TASKS):

@@ -37,7 +37,7 @@ def reference(ids):
 def colliding(bits, count):
     """Ids that all start at the same slot of a table of 2**bits slots."""
     modulus = 2**64
-    inverse = pow(int(unique._MULTIPLIER), -1, modulus)
+    inverse = pow(int(unique.SPREAD), -1, modulus)
     hashes = [(5 << (64 - bits)) + k for k in range(count)]
     return np.array([h * inverse % modulus for h in hashes], np.uint64).view(np.int64)
 
@@ -71,7 +71,7 @@ def test_random_ids(dtype, size, vocabulary):
 
 def test_colliding_ids_do_collide():
     ids = colliding(bits=11, count=600)
-    slots = (ids.view(np.uint64) * unique._MULTIPLIER) >> np.uint64(64 - 11)
+    slots = (ids.view(np.uint64) * unique.SPREAD) >> np.uint64(64 - 11)
     assert len(set(slots.tolist())) == 1
     assert table_bits(600) == 11
 

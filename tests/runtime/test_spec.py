@@ -85,6 +85,9 @@ def test_names_follow_tensorflows_generator():
         "FusedEmbeddingSparsePostLookUpV2Grad": "fused_embedding_sparse_post_look_up_v2_grad",
         "FusedEmbeddingLookup": "fused_embedding_lookup",
         "GroupedEmbeddingLookup": "grouped_embedding_lookup",
+        "GroupedEmbeddingPreLookUp": "grouped_embedding_pre_look_up",
+        "GroupedEmbeddingPostLookUp": "grouped_embedding_post_look_up",
+        "GroupedEmbeddingPostLookUpGrad": "grouped_embedding_post_look_up_grad",
     }
     assert {spec.name: spec.python_name for spec in SPECS} == expected
 

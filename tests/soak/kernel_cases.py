@@ -70,7 +70,7 @@ def _colliding(count: int) -> Array:
     """Ids that start their search at the same slot of the hash table."""
     bits: Any = unique_kernels.table_bits
     shift = 64 - bits.py_func(count)
-    inverse = pow(int(unique_kernels._MULTIPLIER), -1, 2**64)
+    inverse = pow(int(unique_kernels.SPREAD), -1, 2**64)
     hashes = [(1 << shift) - 1 - k for k in range(count)]
     return np.array([h * inverse % 2**64 for h in hashes], np.uint64).view(np.int64)
 

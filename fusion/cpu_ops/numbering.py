@@ -1,0 +1,158 @@
+"""Distinct ids of a column's listed entries, and which of them each entry means."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fusion.cpu_ops.column_words import (
+    DEFAULT_ID,
+    DEFAULT_WEIGHT,
+    FILL,
+    FLOAT64,
+    TABLE_KIND,
+    WEIGHTED,
+)
+from fusion.cpu_ops.elements import Batch, put_weight, weight_at
+from fusion.cpu_ops.unique import SPREAD
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.memory import as_float, load, load_as, store, store_as
+
+
+class Numbering(NamedTuple):
+    """Where the numbers of a column's entries go, in compiled code: addresses.
+
+    Attributes:
+      keys: out, of the distinct ids, int64.
+      first: where the column's part of the next two starts.
+      places: out, of each entry's place among the distinct ids, int32.
+      weights: out, of each entry, of the dtype of the column's.
+      splits: out, where each row's entries start, int32 [count + 1].
+      slots: scratch, int32 [2**bits], zero; a slot holds the number of its key plus one.
+      bits: of a number of slots that is at least twice that of ids.
+    """
+
+    keys: Any
+    first: Any
+    places: Any
+    weights: Any
+    splits: Any
+    slots: Any
+    bits: Any
+
+
+@jit
+def number_entries(batch: Batch, numbering: Numbering) -> tuple[int, int]:
+    """Numbers the distinct ids of listed entries in order of first occurrence.
+
+    An empty row that is to be filled has the id max(default_id, 0) as well, but an entry only with
+    default_id >= 0.
+
+    Args:
+      batch: rows of ids listed by `list_kept`, of rows of one byte from address 0 on. Its starts
+        are put right.
+
+    Returns:
+      The number of distinct ids, and the place behind the last entry.
+    """
+    fills = load(batch.column, FILL) != 0
+    empty = _tidy_starts(batch)
+    total = load(batch.starts, batch.count)
+    if not fills or empty == batch.count:
+        found = _number_run(batch, numbering, int64(0), total, int64(0))
+    elif load(batch.column, DEFAULT_ID) < 0:
+        # The place of the first filler alone decides on the order of ids.
+        before = load(batch.starts, empty)
+        found = _number_run(batch, numbering, int64(0), before, int64(0))
+        found = max(found, _number_of(numbering, int64(0), found) + 1)
+        found = _number_run(batch, numbering, before, total, found)
+    else:
+        return _number_and_fill(batch, numbering)
+    for row in range(batch.count + 1):
+        end = numbering.first + load(batch.starts, row)
+        store_as(numbering.splits, row, np.int32(end), np.int32)
+    if load(batch.column, WEIGHTED) != 0:
+        for k in range(total):
+            _put_weight(batch, numbering, k, numbering.first + k)
+    return found, numbering.first + total
+
+
+@jit
+def _tidy_starts(batch: Batch) -> int:
+    """Sets the starts behind empty rows; returns the first of these, or the number of rows."""
+    store(batch.starts, 0, 0)
+    last, empty = int64(0), batch.count
+    for row in range(batch.count):
+        end = max(load(batch.starts, row + 1), last)
+        if end == last:
+            empty = min(empty, int64(row))
+        store(batch.starts, row + 1, end)
+        last = end
+    return empty
+
+
+@jit
+def _number_of(numbering: Numbering, key: int, found: int) -> int:
+    """The place of an id among the `found` distinct ones; a new one is added behind them."""
+    mask = (int64(1) << numbering.bits) - 1
+    slot = int64((np.uint64(key) * SPREAD) >> np.uint64(64 - numbering.bits))
+    while True:
+        place = int64(load_as(numbering.slots, slot, np.int32)) - 1
+        if place < 0:
+            store_as(numbering.slots, slot, np.int32(found + 1), np.int32)
+            store(numbering.keys, found, key)
+            return found
+        if load(numbering.keys, place) == key:
+            return place
+        slot = (slot + 1) & mask
+
+
+@jit
+def _number_run(batch: Batch, numbering: Numbering, start: int, end: int, found: int) -> int:
+    """Numbers listed entries that have no filler between them; returns the number of ids."""
+    places = numbering.places + 4 * numbering.first
+    for k in range(start, end):
+        place = _number_of(numbering, load(batch.addresses, k), found)
+        found = max(found, place + 1)
+        store_as(places, k, np.int32(place), np.int32)
+    return found
+
+
+@jit
+def _number_and_fill(batch: Batch, numbering: Numbering) -> tuple[int, int]:
+    """As `number_entries`, with an entry for each empty row."""
+    column = batch.column
+    kind, weighted = load(batch.source, TABLE_KIND), load(column, WEIGHTED) != 0
+    filler, weight = load(column, DEFAULT_ID), as_float(load(column, DEFAULT_WEIGHT))
+    found, entry = int64(0), numbering.first
+    for row in range(batch.count):
+        store_as(numbering.splits, row, np.int32(entry), np.int32)
+        start, end = load(batch.starts, row), load(batch.starts, row + 1)
+        if start == end:
+            place = _number_of(numbering, filler, found)
+            found = max(found, place + 1)
+            store_as(numbering.places, entry, np.int32(place), np.int32)
+            if weighted:
+                put_weight(numbering.weights, entry, weight, kind)
+            entry += 1
+        for k in range(start, end):
+            place = _number_of(numbering, load(batch.addresses, k), found)
+            found = max(found, place + 1)
+            store_as(numbering.places, entry, np.int32(place), np.int32)
+            if weighted:
+                _put_weight(batch, numbering, int64(k), entry)
+            entry += 1
+    store_as(numbering.splits, batch.count, np.int32(entry), np.int32)
+    return found, entry
+
+
+@jit
+def _put_weight(batch: Batch, numbering: Numbering, listed: int, entry: int) -> None:
+    """Copies the weight of a listed entry; it comes in the compute dtype."""
+    kind = load(batch.source, TABLE_KIND)
+    if kind == FLOAT64:
+        weight = weight_at(batch.weights, listed, kind)
+    else:
+        weight = np.float64(load_as(batch.weights, listed, np.float32))
+    put_weight(numbering.weights, entry, weight, kind)

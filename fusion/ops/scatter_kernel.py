@@ -1,0 +1,293 @@
+"""The kernel of the gradient of the op behind the gathers of many columns.
+
+A task is a column, or a range of its distinct ids if there are few columns: each task reads all of
+the column's entries and adds up the gradients of the ids that are its own (`scatter`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusion.cpu_ops import column_words as words
+from fusion.cpu_ops import scatter
+from fusion.cpu_ops.elements import weight_at
+from fusion.ops.lookup_source import (
+    ENTRIES,
+    ENTRY_COUNT,
+    ENTRY_WEIGHTS,
+    SHARED_WORDS,
+    SPLIT_COUNT,
+    SPLITS,
+    body,
+    column_at,
+    input_tensor,
+    release_shared,
+    take_shared,
+)
+from fusion.ops.lookup_state import COUNT, ITEM, KIND, LOOKUPS, POOL, WEIGHTED_COUNT
+from fusion.runtime import workers
+from fusion.runtime.c_api import tf_delete_tensor, tf_dim, tf_num_dims, tf_tensor_data
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.memory import call_at, load, load_as, stack_words, store
+from fusion.runtime.native import (
+    INVALID_ARGUMENT,
+    check,
+    context,
+    fail,
+    failed,
+    kernel_state,
+    new_output,
+    scratch,
+    status_of,
+)
+from fusion.runtime.threads import THREADS
+
+#: What the tasks of a call share, by word behind those of every job: the op's state; the gradient
+#: of the first bag and bytes from one to the next; what columns share; ranges of ids that a column
+#: is done in; words of each column, see below; weights in the compute dtype.
+(STATE, TOP, TOP_BYTES, SHARED, PARTS, COLUMNS, WEIGHTS) = range(
+    workers.JOB_WORDS, workers.JOB_WORDS + 7
+)
+_CALL_WORDS = workers.JOB_WORDS + 7
+
+#: Of a column, by word: the number of distinct ids, D, where it starts in a row of the gradient,
+#: where the gradients of its rows and their sums go, and what is wrong: a split, -1 - k for entry
+#: k, or nothing.
+_KEYS, _DIM, _FIRST, _OUT, _SUMS, _WRONG = range(6)
+_COLUMN_WORDS = 6
+_NOTHING = -(2**62)
+
+#: Work that takes fewer nanoseconds is done before another thread has woken up.
+_PARALLEL_NS = 60_000
+_COLUMN_NS, _ENTRY_NS = 300, 8
+
+
+@jit
+def _take_top(frame: int, job: int, slot: int, batch: int) -> int:
+    """Takes the gradient of the result; returns the number of its columns."""
+    ctx = context(frame)
+    top = input_tensor(ctx, int64(0), slot, status_of(frame))
+    if top == 0:
+        check(frame)
+        return int64(0)
+    if tf_num_dims(top) != 2:
+        fail(frame, INVALID_ARGUMENT, "top_grad has rank %lld, not 2", int64(tf_num_dims(top)))
+        return int64(0)
+    rows, width = tf_dim(top, np.int32(0)), tf_dim(top, np.int32(1))
+    if rows != batch:
+        text = "top_grad has %lld rows, but row_splits say %lld"
+        fail(frame, INVALID_ARGUMENT, text, rows, batch)
+    store(job, TOP, tf_tensor_data(top))
+    store(job, TOP_BYTES, width * body(load(job, STATE), ITEM))
+    return width
+
+
+@jit
+def _take_columns(frame: int, job: int, ctx: int, width: int) -> int:
+    """Makes the outputs; returns the number of their elements."""
+    state, slot, total, end = load(job, STATE), stack_words(1), int64(0), int64(0)
+    for place in range(body(state, COUNT)):
+        rows = input_tensor(ctx, place + 1, slot, status_of(frame))
+        if rows == 0:
+            check(frame)
+            return total
+        rank = int64(tf_num_dims(rows))
+        keys = tf_dim(rows, np.int32(0)) if rank == 2 else int64(0)
+        dim = tf_dim(rows, np.int32(1)) if rank == 2 else int64(0)
+        tf_delete_tensor(rows)
+        first = load(column_at(state, place), words.TOP_OFFSET)
+        first = end if first < 0 else first
+        known = load(column_at(state, place), words.DIM)
+        if rank != 2:
+            text = "emb_rows[%lld] has rank %lld, not 2"
+            fail(frame, INVALID_ARGUMENT, text, int64(place), rank)
+        elif first > width - dim:
+            text = "column %lld has %lld elements from %lld on, but a row of top_grad only %lld"
+            fail(frame, INVALID_ARGUMENT, text, int64(place), dim, first, width)
+        elif known >= 0 and known != dim:
+            text = "column %lld has rows of %lld elements, but dim is %lld"
+            fail(frame, INVALID_ARGUMENT, text, int64(place), dim, known)
+        end = first + dim
+        out = new_output(frame, int64(place), int64(2), keys, dim, body(state, ITEM))
+        if failed(frame):
+            return total
+        column = load(job, COLUMNS) + 8 * _COLUMN_WORDS * place
+        store(column, _KEYS, keys)
+        store(column, _DIM, dim)
+        store(column, _FIRST, first)
+        store(column, _OUT, out)
+        total += keys * dim
+    return total
+
+
+@jit
+def _first_wrong(job: int, place: int) -> int:
+    """What is wrong with a column's entries, see `_WRONG`."""
+    shared = load(job, SHARED)
+    count, total = load(shared, SPLIT_COUNT), load(shared, ENTRY_COUNT)
+    starts = load(shared, SPLITS) + 4 * place * count
+    places, keys = load(shared, ENTRIES), load(load(job, COLUMNS), _COLUMN_WORDS * place + _KEYS)
+    last = int64(0)
+    for row in range(count):
+        split = int64(load_as(starts, row, np.int32))
+        if split < last or split > total:
+            return int64(row)
+        last = split
+    first, inside = int64(load_as(starts, int64(0), np.int32)), int64(-1)
+    for k in range(first, last):
+        number = int64(load_as(places, k, np.int32))
+        # The first is negative unless the place is, the second unless it is too large.
+        inside &= ~number & (number - keys)
+    if inside < 0:
+        return int64(_NOTHING)
+    while 0 <= load_as(places, first, np.int32) < keys:
+        first += 1
+    return -1 - first
+
+
+@jit
+def _explain(frame: int, job: int, place: int, wrong: int) -> None:
+    shared = load(job, SHARED)
+    if wrong >= 0:
+        starts = load(shared, SPLITS) + 4 * place * load(shared, SPLIT_COUNT)
+        split = int64(load_as(starts, wrong, np.int32))
+        text = (
+            "column %lld: row split %lld is %lld, less than one before it or more than %lld entries"
+        )
+        fail(frame, INVALID_ARGUMENT, text, place, wrong, split, load(shared, ENTRY_COUNT))
+        return
+    entry = -1 - wrong
+    number = int64(load_as(load(shared, ENTRIES), entry, np.int32))
+    keys = load(load(job, COLUMNS), _COLUMN_WORDS * place + _KEYS)
+    text = "column %lld: unique_idxs[%lld] = %lld is not in [0, %lld), the rows"
+    fail(frame, INVALID_ARGUMENT, text, place, entry, number, keys)
+
+
+@jit
+def scatter_columns(job: int) -> None:
+    """Does tasks until all have been begun."""
+    state, shared, parts = load(job, STATE), load(job, SHARED), load(job, PARTS)
+    splits = load(shared, SPLIT_COUNT)
+    args = stack_words(scatter.ARGUMENT_WORDS)
+    task = workers.next_task(job)
+    while task >= 0:
+        place, part = task // parts, task % parts
+        column, given = column_at(state, place), load(job, COLUMNS) + 8 * _COLUMN_WORDS * place
+        wrong = _first_wrong(job, place)
+        if part == 0:
+            store(given, _WRONG, wrong)
+        if wrong == _NOTHING:
+            keys, dim = load(given, _KEYS), load(given, _DIM)
+            item, sum_item = body(state, ITEM), max(body(state, ITEM), int64(4))
+            store(args, scatter.BAGS, splits - 1)
+            store(args, scatter.TOP, load(job, TOP) + load(given, _FIRST) * item)
+            store(args, scatter.TOP_BYTES, load(job, TOP_BYTES))
+            store(args, scatter.STARTS, load(shared, SPLITS) + 4 * place * splits)
+            store(args, scatter.PLACES, load(shared, ENTRIES))
+            store(args, scatter.SUMS, load(given, _SUMS))
+            store(args, scatter.SUM_BYTES, dim * sum_item)
+            store(args, scatter.LOW, keys * part // parts)
+            store(args, scatter.HIGH, keys * (part + 1) // parts)
+            store(args, scatter.COMBINER, load(column, words.COMBINER))
+            store(args, scatter.WEIGHTS, load(job, WEIGHTS))
+            store(args, scatter.ROWS, load(given, _OUT))
+            _scatter_row(column, dim, args)
+        task = workers.next_task(job)
+
+
+@jit
+def _scatter_row(column: int, dim: int, args: int) -> None:
+    """Adds rows up piece by piece."""
+    first, piece = int64(0), load(column, words.PIECE)
+    while piece > 0 and dim - first > piece:
+        store(args, scatter.FIRST, first)
+        store(args, scatter.END, first + piece)
+        call_at(load(column, words.WHOLE), args)
+        first += piece
+    if first < dim:
+        store(args, scatter.FIRST, first)
+        store(args, scatter.END, dim)
+        call_at(load(column, words.REST), args)
+
+
+@jit
+def _place_sums(frame: int, job: int, total: int) -> None:
+    """Finds where sums go: to the result itself, or for half types to room of their own."""
+    state, columns = load(job, STATE), load(job, COLUMNS)
+    is_half = body(state, ITEM) == 2
+    sums = scratch(frame, total if is_half else int64(0), np.float32)
+    if failed(frame):
+        return
+    address = sums.ctypes.data
+    for place in range(body(state, COUNT)):
+        column = columns + 8 * _COLUMN_WORDS * place
+        store(column, _SUMS, address if is_half else load(column, _OUT))
+        address += 4 * load(column, _KEYS) * load(column, _DIM)
+
+
+@jit
+def _widen_weights(frame: int, job: int, shared: int) -> None:
+    """Brings the entries' weights to the compute dtype."""
+    state = load(job, STATE)
+    store(job, WEIGHTS, load(shared, ENTRY_WEIGHTS))
+    if body(state, ITEM) != 2 or body(state, WEIGHTED_COUNT) == 0:
+        return
+    weights = scratch(frame, load(shared, ENTRY_COUNT), np.float32)
+    if failed(frame):
+        return
+    for k in range(weights.shape[0]):
+        weights[k] = weight_at(load(shared, ENTRY_WEIGHTS), k, body(state, KIND))
+    store(job, WEIGHTS, weights.ctypes.data)
+
+
+@jit
+def _compute(frame: int, job: int, shared: int, slot: int) -> None:
+    ctx, state = context(frame), load(job, STATE)
+    count, pool = body(state, COUNT), body(state, POOL)
+    batch = load(shared, SPLIT_COUNT) - 1
+    width = _take_top(frame, job, slot, batch)
+    columns = scratch(frame, _COLUMN_WORDS * count, np.int64)
+    if failed(frame):
+        return
+    store(job, COLUMNS, columns.ctypes.data)
+    total = _take_columns(frame, job, ctx, width)
+    _place_sums(frame, job, total)
+    _widen_weights(frame, job, shared)
+    if failed(frame):
+        return
+    entries = load(shared, ENTRY_COUNT)
+    cost = count * _COLUMN_NS + entries * (_ENTRY_NS + width // (2 * count))
+    helpers = pool if cost > _PARALLEL_NS else int64(0)
+    parts = int64(1)
+    if helpers != 0:
+        threads = load(pool, THREADS) + 1
+        parts = max((2 * threads) // count, int64(1))
+    store(job, PARTS, parts)
+    store(job, workers.KERNEL, load(state, 0))
+    store(job, workers.NEXT, 0)
+    store(job, workers.TASKS, count * parts)
+    slot_of_job = workers.open_job(helpers, job)
+    scatter_columns(job)
+    workers.close_job(helpers, slot_of_job)
+    for place in range(count):
+        wrong = load(load(job, COLUMNS), _COLUMN_WORDS * place + _WRONG)
+        if wrong != _NOTHING:
+            _explain(frame, job, int64(place), wrong)
+            return
+
+
+def scatter_grads(frame: int) -> None:
+    """The kernel body."""
+    state = kernel_state(frame)
+    count = body(state, COUNT)
+    shared, job, slot = stack_words(SHARED_WORDS), stack_words(_CALL_WORDS), stack_words(1)
+    store(slot, 0, 0)
+    store(job, STATE, state)
+    store(job, SHARED, shared)
+    weighted = body(state, WEIGHTED_COUNT) != 0
+    take_shared(frame, context(frame), count + 1, shared, body(state, LOOKUPS), weighted)
+    if not failed(frame):
+        _compute(frame, job, shared, slot)
+    release_shared(shared)
+    if load(slot, 0) != 0:
+        tf_delete_tensor(load(slot, 0))
