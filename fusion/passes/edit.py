@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tensorflow.core.framework import node_def_pb2
 
+from fusion.passes.dying import dying
 from fusion.passes.graph_view import ARG_OP, GraphView, Tensor, Use
 
 _INPUT_OPS = frozenset({ARG_OP, "Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
@@ -132,6 +133,8 @@ class GraphEdit:
     def _keep_what_is_read(self) -> None:
         view = self.view
         given = {name for node in self.added.values() for name in _source_names(node)}
+        for name in sorted(dying(view, self.removed) - given):
+            self.removed[name] = name  # nobody waits for it
         stack = [
             name
             for name in self.removed

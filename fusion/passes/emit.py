@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from fusion.passes.edit import GraphEdit
+from fusion.passes.emit_concat import ConcatEmitter
 from fusion.passes.emit_inference import InferenceEmitter
 from fusion.passes.emit_split import SplitEmitter
+from fusion.passes.emit_trained import TrainedEmitter
 from fusion.passes.graph_view import GraphView
 from fusion.passes.plan import Form, Plan
 
@@ -13,13 +15,17 @@ def emit(view: GraphView, plan: Plan) -> GraphEdit:
     """Returns the edit that replaces every lookup of the plan."""
     edit = GraphEdit(view)
     known: dict[tuple[object, ...], str] = {}
-    split, inference = SplitEmitter(edit, known), InferenceEmitter(edit, known)
+    concats = ConcatEmitter(edit, known)
+    inference = InferenceEmitter(edit, known, concats)
+    split, trained = SplitEmitter(edit, known), TrainedEmitter(edit, known, concats)
     for group in plan.groups:
         if group.form is Form.GROUPED:
             inference.group(group)
         elif group.form is Form.SINGLE:
             inference.lookup(group.lookups[0])
+        elif group.form is Form.TRAINED:
+            trained.group(group)
         else:
             split.lookup(group.lookups[0])
-    inference.finish()
+    concats.finish()
     return edit

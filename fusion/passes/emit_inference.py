@@ -2,75 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from tensorflow.core.framework import node_def_pb2, types_pb2
+from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import dtypes
 
 from fusion.ops.lookup import COLUMN_ATTRS, GROUPED, SINGLE
-from fusion.passes.bucketize import folded_bucketize
-from fusion.passes.edit import GraphEdit
-from fusion.passes.graph_view import Tensor
-from fusion.passes.node_builder import AttrValue, NodeBuilder, set_attrs, set_lists, set_types
-from fusion.passes.op_arguments import (
-    NONE,
-    combine_attrs,
-    dense_attrs,
-    dense_values,
-    fill_attrs,
-    prune_attrs,
-    unused,
-    weight_attrs,
-    weights,
+from fusion.passes.column_arguments import (
+    ColumnArguments,
+    column_arguments,
+    copy_arguments,
+    set_boundaries,
+    set_columns,
 )
+from fusion.passes.edit import GraphEdit
+from fusion.passes.emit_concat import ConcatEmitter
+from fusion.passes.graph_view import Tensor
+from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.plan import Group
 from fusion.passes.recognise import Recognition
-from fusion.passes.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds, TableSpec
-from fusion.passes.static_shapes import Shape
+from fusion.passes.spec import LookupSpec, TableSpec
 
-_COPIED: dict[str, AttrValue] = {
-    "form": "copy",
-    "combiner": "mean",
-    "max_norm": float(NONE),
-    "prune": False,
-    "fill_empty_row": False,
-    "default_id": NONE,
-    "use_sparse_weights": False,
-    "prune_sparse_weights": False,
-    "default_weight": 1.0,
-    "divide_no_nan": True,
-    "row_count": "dense_shape",
-    "use_ignored_id": False,
-    "ignored_id": NONE,
-    "column_stride": 0,
-    "num_buckets": 0,
-    "bucket_default": 0,
-    "dim": NONE,
-}
-"""What no lookup says otherwise; by itself, a tensor that is taken over."""
 _SMALL_BYTES = 1 << 16
 """A copy of so much takes some microseconds."""
-_FORMS = {SparseIds: "indices", RaggedIds: "row_splits", RowIds: "row_ids", DenseIds: "dense"}
-
-
-class _Column(NamedTuple):
-    """The inputs and attrs of one column.
-
-    Attributes:
-        dtypes: DataTypes of `ids` and `entry_rows`.
-        boundaries: of the buckets that values fall into, none if they are ids.
-    """
-
-    table: Tensor
-    ids: Tensor
-    entry_rows: Tensor
-    dense_shape: Tensor
-    weights: Tensor
-    dtypes: tuple[int, int]
-    attrs: dict[str, AttrValue]
-    boundaries: tuple[float, ...]
 
 
 @dataclass
@@ -82,15 +37,15 @@ class InferenceEmitter:
 
     edit: GraphEdit
     known: dict[tuple[object, ...], str]
-    _parts: dict[str, list[tuple[Group, str]]] = field(default_factory=dict)
+    concats: ConcatEmitter
 
     def lookup(self, lookup: Recognition) -> None:
         """Emits one lookup under the name of its output and takes its stock nodes out."""
         spec = _spec(lookup)
         build = NodeBuilder.of(self.edit, self.known, spec)
-        column = self._column(build, lookup)
+        column = column_arguments(build, spec)
         node = build.replacement(SINGLE.name)
-        build.inputs(node, *column[:5])
+        build.inputs(node, self._table(build, lookup, column), *column[:4])
         set_types(node, T=spec.table.dtype, Tids=column.dtypes[0], Trows=column.dtypes[1])
         set_attrs(node, **column.attrs)
         set_lists(node, boundaries=column.boundaries)
@@ -100,18 +55,14 @@ class InferenceEmitter:
 
     def group(self, group: Group) -> None:
         """Emits a group; one that is all of a concat under its name, in its place."""
-        view = self.edit.view
         lookups = group.lookups
         first = _spec(lookups[0])
-        columns = [self._group_column(column, first) for column in group.columns]
-        frame = first.ids.values.node
-        build = NodeBuilder(
-            self.edit, self.known, group.concat, view.nodes[group.concat].device, frame
-        )
-        node = (
-            build.replacement(GROUPED.name) if group.whole else build.node("grouped", GROUPED.name)
-        )
-        for inputs in zip(*(column[:5] for column in columns), strict=True):
+        pairs = [self._group_column(column, first) for column in group.columns]
+        columns = [column for _, column in pairs]
+        build = self.concats.builder(group, first.ids.values.node)
+        node = self.concats.node(group, build, GROUPED.name)
+        build.inputs(node, *(table for table, _ in pairs))
+        for inputs in zip(*(column[:4] for column in columns), strict=True):
             build.inputs(node, *inputs)
         set_types(
             node,
@@ -120,114 +71,31 @@ class InferenceEmitter:
             Trows=[column.dtypes[1] for column in columns],
         )
         set_attrs(node, num_columns=len(columns))
-        set_lists(
-            node,
-            **{
-                key: [column.attrs[attr.name] for column in columns]
-                for key, attr in COLUMN_ATTRS.items()
-            },
-            boundaries=[value for column in columns for value in column.boundaries],
-            boundary_counts=[len(column.boundaries) for column in columns],
-        )
+        set_columns(node, columns, COLUMN_ATTRS)
+        set_boundaries(node, columns)
         name = build.add(node)
         self._take_out(lookups, name)
-        between = view.inputs(group.concat)[group.place :][: len(columns)]
-        if group.whole:
-            between = tuple(self._inputs(group.concat, group.inner, name))
-        for column, tensor in zip(group.columns, between, strict=True):
-            if isinstance(column, Recognition):
-                self.edit.remove(view.aliases(tensor), name)
-        if group.whole:
-            self._replace_concat(group.concat)
-        else:
-            self._parts.setdefault(group.concat, []).append((group, name))
-
-    def finish(self) -> None:
-        """Lets the concats that stay read the groups that are parts of them."""
-        for concat, parts in self._parts.items():
-            view = self.edit.view
-            build = NodeBuilder(self.edit, self.known, concat, view.nodes[concat].device, "")
-            inputs = list(view.inputs(concat))
-            for group, name in sorted(parts, key=lambda part: part[0].place, reverse=True):
-                inputs[group.place : group.place + len(group.columns)] = [Tensor(name)]
-            node = build.copy("", concat)
-            node.name = concat
-            del node.input[:]
-            build.inputs(node, *inputs)
-            set_attrs(node, N=len(inputs) - 1)
-            build.add(node)
-            self._replace_concat(concat)
-
-    def _inputs(self, concat: str, inner: frozenset[str], successor: str) -> Iterator[Tensor]:
-        """Yields a concat's inputs, those of inner ones in their place, which it takes out."""
-        view = self.edit.view
-        for tensor in view.inputs(concat)[:-1]:
-            source = view.resolve(tensor).node
-            if source in inner:
-                self.edit.remove([*view.aliases(tensor), source], successor)
-                yield from self._inputs(source, inner, successor)
-            else:
-                yield tensor
-
-    def _replace_concat(self, concat: str) -> None:
-        self.edit.remove([concat], concat)
-        self.edit.replace(Tensor(concat), Tensor(concat))
+        self.concats.put(group, name)
 
     def _take_out(self, lookups: Iterable[Recognition], successor: str) -> None:
         for lookup in lookups:
             self.edit.remove(lookup.nodes(), successor)
             self.edit.wait(successor, sorted(lookup.waits(self.edit.view)))
 
-    def _group_column(self, column: Recognition | Tensor, first: LookupSpec) -> _Column:
+    def _group_column(
+        self, column: Recognition | Tensor, first: LookupSpec
+    ) -> tuple[Tensor, ColumnArguments]:
+        """Returns the table of a column and the rest."""
         if isinstance(column, Recognition):
-            return self._column(NodeBuilder.of(self.edit, self.known, _spec(column)), column)
+            build = NodeBuilder.of(self.edit, self.known, _spec(column))
+            arguments = column_arguments(build, _spec(column))
+            return self._table(build, column, arguments), arguments
         build = NodeBuilder.of(self.edit, self.known, first)
-        number, types = self._number(build), (types_pb2.DT_INT64, types_pb2.DT_INT64)
-        weightless = unused(build, "weights", first.table.dtype)
-        shape = self.edit.view.shape(column)
-        attrs = {
-            **_COPIED,
-            "dim": _dim(shape if shape is not None and len(shape) == 2 else (None,) * 2),
-        }
-        return _Column(column, number, number, number, weightless, types, attrs, ())
+        return column, copy_arguments(build, column, first.table.dtype)
 
-    def _column(self, build: NodeBuilder, lookup: Recognition) -> _Column:
-        spec = _spec(lookup)
-        ids, entry_rows, dense_shape, dtypes = self._entries(build, spec)
-        attrs = {**_COPIED, "form": _FORMS[type(spec.ids)], "dim": _dim(spec.table.shape)}
-        attrs |= {**fill_attrs(spec), **prune_attrs(spec), **weight_attrs(spec)}
-        attrs |= combine_attrs(spec)
-        boundaries: tuple[float, ...] = ()
-        if isinstance(spec.ids, DenseIds):
-            attrs |= dense_attrs(spec.ids)
-            folded = folded_bucketize(self.edit.view, spec.ids)
-            if folded is not None:
-                ids, boundaries = folded.values, folded.boundaries
-                dtypes = (folded.dtype, dtypes[1])
-        shard = spec.table.shards[0]
-        table = shard.tensor
-        if shard.kind == "resource":
-            table = self._read(build, lookup, (ids, entry_rows, dense_shape))
-        inputs = (table, ids, entry_rows, dense_shape, weights(build, spec))
-        return _Column(*inputs, dtypes, attrs, boundaries)
-
-    def _entries(
-        self, build: NodeBuilder, spec: LookupSpec
-    ) -> tuple[Tensor, Tensor, Tensor, tuple[int, int]]:
-        """Returns ids, entry_rows and dense_shape, with the DataTypes of the first two."""
-        ids, number = spec.ids, self._number(build)
-        if isinstance(ids, SparseIds):
-            shape = number if ids.dense_shape is None else ids.dense_shape
-            return ids.values, ids.indices, shape, (spec.dtype, types_pb2.DT_INT64)
-        if isinstance(ids, RaggedIds):
-            return ids.values, ids.row_splits, number, (spec.dtype, ids.splits_dtype)
-        if isinstance(ids, RowIds):
-            count = number if ids.count is None else ids.count
-            return ids.values, ids.rows, count, (spec.dtype, ids.rows_dtype)
-        return dense_values(build, ids), number, number, (ids.dtype, types_pb2.DT_INT64)
-
-    def _number(self, build: NodeBuilder) -> Tensor:
-        return unused(build, "number", types_pb2.DT_INT64)
+    def _table(self, build: NodeBuilder, lookup: Recognition, given: ColumnArguments) -> Tensor:
+        shard = _spec(lookup).table.shards[0]
+        return self._read(build, lookup, given[:3]) if shard.kind == "resource" else shard.tensor
 
     def _read(self, build: NodeBuilder, lookup: Recognition, entries: Iterable[Tensor]) -> Tensor:
         """Emits the read of a variable's value, one for all lookups for which it is the same.
@@ -284,9 +152,3 @@ def _record_shape(read: node_def_pb2.NodeDef, gather: node_def_pb2.NodeDef) -> N
         shape.CopyFrom(rows)
         if shape.dim:
             shape.dim[0].size = -1
-
-
-def _dim(shape: Shape | None) -> int:
-    """Returns the static width of a matrix."""
-    width = shape[1] if shape is not None and len(shape) == 2 else None
-    return NONE if width is None else width

@@ -19,6 +19,25 @@ class Form(Enum):
     """One op."""
     SPLIT = "split"
     """Several ops around the stock gather."""
+    TRAINED = "trained"
+    """Ops around the stock gathers of one or more lookups, with one for their gradients."""
+
+
+@dataclass(frozen=True)
+class Backward:
+    """A gradient of a group's result, and those of its lookups' rows that follow from it.
+
+    Attributes:
+        top: the gradient, [B, at least the result's columns].
+        offsets: for each lookup, where the gradient of its result starts in a row of `top`.
+        outputs: for each, the gradient of its distinct rows; None where nobody wants it.
+        nodes: the stock nodes whose values vanish.
+    """
+
+    top: Tensor
+    offsets: tuple[int, ...]
+    outputs: tuple[Tensor | None, ...]
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -27,11 +46,12 @@ class Group:
 
     Attributes:
         form: as what.
-        columns: the lookups; in a grouped one also tensors that are taken over as they are.
-        concat: the ConcatV2 whose inputs the columns of a grouped one are; "" for other forms.
+        columns: the lookups; in a concat also tensors that are taken over as they are.
+        concat: the ConcatV2 whose inputs the columns are; "" for a single lookup.
         place: of the first column among the inputs of `concat`.
         whole: whether the columns are all its inputs; the group's op stands for it then.
         inner: concats among those inputs whose own inputs the columns are instead.
+        backwards: the gradients that a trained one computes.
     """
 
     form: Form
@@ -40,6 +60,7 @@ class Group:
     place: int = 0
     whole: bool = False
     inner: frozenset[str] = frozenset()
+    backwards: tuple[Backward, ...] = ()
 
     @property
     def lookups(self) -> tuple[Recognition, ...]:

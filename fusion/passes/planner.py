@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tensorflow.core.framework import types_pb2
-
-from fusion.passes.bucketize import folded_bucketize
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit import emit
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.op_arguments import clips_in_op
 from fusion.passes.plan import Form, Group, Plan, plan_each
+from fusion.passes.plan_trained import plan_alone, plan_trained
 from fusion.passes.recognise import Recognition
+from fusion.passes.safety import loses_digits
 from fusion.passes.sparse_writers import SparseWriters
-from fusion.passes.spec import DenseIds, LookupSpec
+from fusion.passes.spec import LookupSpec
 from fusion.passes.static_shapes import ALIAS_OPS
 
 _FEWEST = 2
@@ -56,13 +55,37 @@ def _plans(
     view: GraphView, lookups: Sequence[Recognition], writers: SparseWriters
 ) -> Iterator[Plan]:
     """Yields plans, the best one first."""
+    trained = [one for one in lookups if one.gradients]
+    rest = [one for one in lookups if not one.gradients]
+    alone = plan_alone(trained)
+    shared = alone
+    if len(trained) >= _FEWEST:
+        matrices = _results(lookups)
+        shared = plan_trained(
+            view,
+            trained,
+            lambda one, unread: _place_in_concat(view, one, unread),
+            lambda concat, members: _groups_of(view, concat, members, matrices, Form.TRAINED),
+        )
+    taken = {group.concat for group in shared}
+    for plan in _plans_of_rest(view, rest, writers, taken):
+        yield Plan((*plan.groups, *shared))
+    if shared != alone:
+        for plan in _plans_of_rest(view, rest, writers, set()):
+            yield Plan((*plan.groups, *alone))
+
+
+def _plans_of_rest(
+    view: GraphView, lookups: Sequence[Recognition], writers: SparseWriters, taken: set[str]
+) -> Iterator[Plan]:
+    """Yields plans for lookups that are not trained; `taken` are concats of others."""
     vanishing = {node for one in lookups for node in one.nodes()}
     single = [one for one in lookups if _fits_one_op(view, one, vanishing, writers)]
     names = {one.anchor for one in single}
     split = _plan_split(one for one in lookups if one.anchor not in names).groups
     before: tuple[Group, ...] = ()
     for nested in (True, False):
-        groups = _groups(view, lookups, single, nested)
+        groups = _groups(view, lookups, single, nested, taken)
         if groups != before:
             grouped = {one.anchor for group in groups for one in group.lookups}
             rest = (one for one in single if one.anchor not in grouped)
@@ -71,6 +94,10 @@ def _plans(
     if single:
         yield Plan((*split, *plan_each(single, Form.SINGLE).groups))
     yield _plan_split(lookups)
+
+
+def _results(lookups: Iterable[Recognition]) -> set[Tensor]:
+    return {one.spec.output for one in lookups if one.spec is not None}
 
 
 def _plan_split(lookups: Iterable[Recognition]) -> Plan:
@@ -92,17 +119,9 @@ def reads_table_well(view: GraphView, one: Recognition, writers: SparseWriters) 
     table = spec.table
     if table.strategy or not (table.max_norm is None or clips_in_op(spec)):
         return False
-    if not _is_beside_its_table(view, spec) or _loses_digits(view, spec):
+    if not _is_beside_its_table(view, spec) or loses_digits(view, spec):
         return False
     return not writers.change(view, table.shards[0].tensor)
-
-
-def _loses_digits(view: GraphView, spec: LookupSpec) -> bool:
-    """Whether stock computes with ids in int32 that might not fit in, which the op never does."""
-    ids = spec.ids
-    if not isinstance(ids, DenseIds) or spec.dtype != types_pb2.DT_INT32:
-        return False
-    return ids.dtype != spec.dtype or (ids.stride != 0 and folded_bucketize(view, ids) is None)
 
 
 def _tells_empty_rows(view: GraphView, one: Recognition, vanishing: set[str]) -> bool:
@@ -132,7 +151,11 @@ def _place(device: str) -> str:
 
 
 def _groups(
-    view: GraphView, lookups: Iterable[Recognition], single: Iterable[Recognition], nested: bool
+    view: GraphView,
+    lookups: Iterable[Recognition],
+    single: Iterable[Recognition],
+    nested: bool,
+    taken: set[str],
 ) -> tuple[Group, ...]:
     """Returns groups of lookups that only a concat side by side reads.
 
@@ -141,15 +164,14 @@ def _groups(
         lookups: all of them.
         single: those that one op can do.
         nested: whether a concat that becomes an op may become a part of the one that reads it.
+        taken: concats that others have changed.
     """
     members: dict[str, dict[int, Recognition | Group]] = {}
     for one in single:
-        spec = one.spec
-        assert spec is not None, "only fully recognised lookups are planned"
-        found = _only_concat(view, spec.output, spec.table.dtype, view.nodes[spec.anchor].device)
-        if found is not None:
+        found = _place_in_concat(view, one)
+        if found is not None and found[0] not in taken:
             members.setdefault(found[0], {})[found[1]] = one
-    matrices = {one.spec.output for one in lookups if one.spec is not None}
+    matrices = _results(lookups)
     groups: dict[str, tuple[Group, ...]] = {}
     # In order and without repeats: a concat of many others is looked at once they all have been.
     changed = dict.fromkeys(members)
@@ -172,15 +194,29 @@ def _groups(
     )
 
 
+def _place_in_concat(
+    view: GraphView, one: Recognition, unread: frozenset[str] = frozenset()
+) -> tuple[str, int] | None:
+    """Returns the concat that alone reads a lookup's result, see `_only_concat`."""
+    spec = one.spec
+    assert spec is not None, "only fully recognised lookups are planned"
+    device = view.nodes[spec.anchor].device
+    return _only_concat(view, spec.output, spec.table.dtype, device, unread)
+
+
 def _only_concat(
-    view: GraphView, tensor: Tensor, dtype: int, device: str
+    view: GraphView,
+    tensor: Tensor,
+    dtype: int,
+    device: str,
+    unread: frozenset[str] = frozenset(),
 ) -> tuple[str, int] | None:
     """Returns the concat along axis 1 that alone reads a result, and the place among its inputs.
 
-    It has to be on the same device, and of the same dtype.
+    It has to be on the same device, and of the same dtype. Nodes that are `unread` do not count.
     """
     while tensor.node not in view.preserved:
-        uses = view.uses(tensor.node)
+        uses = [use for use in view.uses(tensor.node) if use.node not in unread]
         if len(uses) != 1 or uses[0].tensor != tensor or uses[0].position < 0:
             return None
         user, place, _ = uses[0]
@@ -202,6 +238,7 @@ def _groups_of(
     concat: str,
     members: Mapping[int, Recognition | Group],
     matrices: set[Tensor],
+    form: Form = Form.GROUPED,
 ) -> Iterator[Group]:
     """Yields one group for all of the concat if all other inputs are matrices, else its runs."""
     inputs = view.inputs(concat)[:-1]
@@ -220,7 +257,7 @@ def _groups_of(
             break
     else:
         if sum(isinstance(column, Recognition) for column in columns) >= _FEWEST:
-            yield Group(Form.GROUPED, tuple(columns), concat, whole=True, inner=frozenset(inner))
+            yield Group(form, tuple(columns), concat, whole=True, inner=frozenset(inner))
         return
     run: list[Recognition] = []
     for place in range(len(inputs) + 1):
@@ -229,7 +266,7 @@ def _groups_of(
             run.append(member)
         else:
             if len(run) >= _FEWEST:
-                yield Group(Form.GROUPED, tuple(run), concat, place - len(run))
+                yield Group(form, tuple(run), concat, place - len(run))
             run = []
 
 

@@ -10,6 +10,7 @@ from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.ordering import helper_waits
 from fusion.passes.recognise_fused import match_fused
+from fusion.passes.recognise_gradient import Gradient, match_gradients
 from fusion.passes.recognise_ids import Fill, match_entries, match_fill
 from fusion.passes.recognise_output import Mask, Tail, match_mask, match_tail
 from fusion.passes.recognise_prune import Prune, match_prune
@@ -49,6 +50,7 @@ class Recognition:
         failure: else the reason and the place.
         helper_waits: what each stage waits for by constants and the like, see `ordering`.
         name: for people: the table, where it was found.
+        gradients: of the gathered rows, where the graph has them; or why one is none.
         is_fused: whether the lookup has fused ops already, around a stock gather. The reduction is
             one of them then, and only an op in one piece is better.
     """
@@ -59,6 +61,7 @@ class Recognition:
     failure: NoMatch | None
     name: str
     helper_waits: Mapping[Stage, tuple[str, ...]] = field(default_factory=dict)
+    gradients: tuple[Gradient | NoMatch, ...] = ()
     is_fused: bool = False
 
     def nodes(self, stage: Stage | None = None) -> tuple[str, ...]:
@@ -89,6 +92,16 @@ class Recognition:
         if self.is_fused:
             return None
         return next((part.is_row_empty for part in self.parts if isinstance(part, Fill)), None)
+
+    @property
+    def unique(self) -> str:
+        """The node that finds the distinct ids; "" if there is none."""
+        return next((part.unique for part in self.parts if isinstance(part, Table)), "")
+
+    @property
+    def rows(self) -> Tensor:
+        """The matrix whose rows are reduced."""
+        return next(part.rows for part in self.parts if isinstance(part, Reduction))
 
     def front(self) -> tuple[str, ...]:
         """Returns the explained nodes that only compute the lookup's inputs."""
@@ -153,7 +166,8 @@ def recognise(view: GraphView, anchor: str) -> Recognition:
     parts += [mask, tail]
     spec = _Specifier(view, reduction, table, fill, prune, source, mask, tail).spec()
     waits = helper_waits(view, parts, spec)
-    return Recognition(anchor, tuple(parts), spec, None, table.name, waits)
+    gradients = match_gradients(view, reduction, mask, shape) if table.unique else ()
+    return Recognition(anchor, tuple(parts), spec, None, table.name, waits, gradients)
 
 
 def _recognise_fused(view: GraphView, anchor: str) -> Recognition:

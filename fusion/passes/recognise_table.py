@@ -38,6 +38,7 @@ class Table(Match):
 
     Attributes:
         ids: the id of each entry.
+        unique: the node that finds the distinct ids; "" where the ids are looked up as they are.
         shards: the table, in one or more matrices.
         strategy: how rows are split over several shards: div or mod; "" for one.
         split: the rows of each shard that div counts on; () otherwise.
@@ -46,6 +47,7 @@ class Table(Match):
     """
 
     ids: Tensor
+    unique: str
     shards: tuple[Shard, ...]
     strategy: str
     split: tuple[int, ...]
@@ -75,6 +77,7 @@ def _match_fast(view: GraphView, reduction: Reduction, ids: Tensor) -> Table:
         stage=Stage.ROWS,
         nodes=view.aliases(reduction.positions),
         ids=ids,
+        unique="",
         shards=(Shard(rows, False, "", view.shape(rows)),),
         strategy="",
         split=(),
@@ -113,6 +116,7 @@ def _match_classic(view: GraphView, reduction: Reduction, unique: str) -> Table 
         stage=Stage.ROWS,
         nodes=tuple(dict.fromkeys(nodes)),
         ids=view.resolve(ids),
+        unique=unique,
         shards=tuple(shards),
         strategy="" if partition is None else partition.strategy,
         split=() if partition is None else partition.split,

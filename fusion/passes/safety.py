@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fusion.passes.graph_view import GraphView
+from tensorflow.core.framework import types_pb2
+
+from fusion.passes.bucketize import folded_bucketize
+from fusion.passes.dying import dying
+from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.match import NoMatch, Stage
 from fusion.passes.recognise import Recognition
+from fusion.passes.recognise_gradient import Gradient
+from fusion.passes.spec import DenseIds, LookupSpec
 
 _NAMED_OUTSIDE = (
     "a value inside the lookup is named outside the graph: by a signature, a collection or a v1 "
     "control-flow context"
 )
+
+_TRAINED_DTYPES = (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
 
 
 def refuse_unsafe(
@@ -37,11 +45,14 @@ def refuse_unsafe(
         failure = _check_device(view, one, device_types, tasks)
         if failure is None:
             failure = _check_controls(view, one)
+        if failure is None and one.gradients:
+            failure = _check_trained(view, one)
         if failure is not None:
             refused[one.anchor] = failure
     while True:
         fused = [one for one in pending if one.anchor not in refused]
-        vanishing = {node for one in fused for node in one.nodes()}
+        vanishing = {node for one in fused for node in gone_with(one)}
+        vanishing |= dying(view, vanishing)
         count = len(refused)
         for one in fused:
             failure = _check_uses(view, one, vanishing, known)
@@ -49,6 +60,52 @@ def refuse_unsafe(
                 refused[one.anchor] = failure
         if len(refused) == count:
             return refused
+
+
+def gone_with(one: Recognition) -> tuple[str, ...]:
+    """Returns the nodes whose values vanish when the lookup is replaced.
+
+    Where there is a gradient, the stock gather stays, and all that stock makes of its rows.
+    """
+    if not one.gradients:
+        return one.nodes()
+    gradients = (found for found in one.gradients if isinstance(found, Gradient))
+    backward = (name for gradient in gradients for name in gradient.nodes)
+    return (*one.nodes(Stage.IDS), one.unique, *one.nodes(Stage.OUTPUT), *backward)
+
+
+def _told_by(one: Recognition) -> tuple[Tensor | None, ...]:
+    """Returns tensors that emitted ops have, too, whoever reads them."""
+    if not one.gradients:
+        return (one.is_row_empty,)
+    gradients = (found for found in one.gradients if isinstance(found, Gradient))
+    return (Tensor(one.unique), *(gradient.output for gradient in gradients))
+
+
+def _check_trained(view: GraphView, one: Recognition) -> NoMatch | None:
+    """Refuses what the training ops cannot do."""
+    spec = one.spec
+    assert spec is not None
+    unknown = next((found for found in one.gradients if isinstance(found, NoMatch)), None)
+    if unknown is not None:
+        return unknown
+    if view.has_loops:
+        return NoMatch("the gradient of a lookup in a v1 loop is not fused", one.anchor)
+    if not spec.fill:
+        return NoMatch("the gradient of a lookup that fills no rows is not fused", one.anchor)
+    if spec.table.dtype not in _TRAINED_DTYPES:
+        return NoMatch("gradients of half types are not fused", one.anchor)
+    if loses_digits(view, spec):
+        return NoMatch("ids are cast to int32, and it is not known whether they fit", one.anchor)
+    return None
+
+
+def loses_digits(view: GraphView, spec: LookupSpec) -> bool:
+    """Whether stock computes with ids in int32 that might not fit in, which ops never do."""
+    ids = spec.ids
+    if not isinstance(ids, DenseIds) or spec.dtype != types_pb2.DT_INT32:
+        return False
+    return ids.dtype != spec.dtype or (ids.stride != 0 and folded_bucketize(view, ids) is None)
 
 
 def _check_uses(
@@ -61,9 +118,9 @@ def _check_uses(
     would cost more than fusing gains.
     """
     assert one.spec is not None
-    output = one.spec.output
-    heavy = {*one.nodes()} - {*one.nodes(Stage.IDS)}
-    for name in one.nodes():
+    output, told = one.spec.output, _told_by(one)
+    heavy = {*gone_with(one)} - {*one.nodes(Stage.IDS)}
+    for name in gone_with(one):
         if name == output.node:
             if any(use.tensor != output for use in view.uses(name)):
                 return NoMatch("another output of the replaced node is used", name)
@@ -72,8 +129,8 @@ def _check_uses(
             return NoMatch(_NAMED_OUTSIDE, name)
         staying = vanishing if name in heavy else known
         for use in view.uses(name):
-            if use.tensor == one.is_row_empty:
-                continue  # the emitted op has the same flags
+            if use.tensor in told:
+                continue
             if use.position < 0:
                 return NoMatch("a value inside the lookup is returned by the function", name)
             if use.node not in staying and use.node not in vanishing and view.is_live(use.node):

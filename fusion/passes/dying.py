@@ -1,0 +1,48 @@
+"""Nodes that die with others: they read what goes away, and only for what goes away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fusion.passes.graph_view import GraphView
+from fusion.passes.static_shapes import ALIAS_OPS
+
+_SMALL = frozenset(
+    {"Shape", "ShapeN", "Size", "Rank", "ConcatOffset", "Pack", "Slice", "StridedSlice"}
+    | {"Squeeze", "ExpandDims", "ConcatV2", "GatherV2", "Prod", "Cast", "ZerosLike", "Reshape"}
+)
+"""Gradients measure what they are gradients of by such ops."""
+
+
+def dying(view: GraphView, gone: Iterable[str]) -> set[str]:
+    """Returns the nodes behind those that are gone which nobody else needs."""
+    gone = set(gone)
+    found: set[str] = set()
+    stack = [use.node for name in gone for use in view.uses(name)]
+    while stack:
+        name = stack.pop()
+        if name not in gone and name not in found and _may_die(view, name):
+            found.add(name)
+            stack += [use.node for use in view.uses(name)]
+    stack = list(found)
+    while stack:
+        name = stack.pop()
+        if name in found and _is_needed(view, name, gone | found):
+            found.remove(name)
+            stack += [tensor.node for tensor in view.inputs(name)]
+    return found
+
+
+def _may_die(view: GraphView, name: str) -> bool:
+    if view.op(name) not in _SMALL | ALIAS_OPS:
+        return False
+    if view.controls(name) or view.control_uses(name):
+        return False
+    return name not in view.preserved and name not in view.awaited
+
+
+def _is_needed(view: GraphView, name: str, dead: set[str]) -> bool:
+    return any(
+        use.position < 0 or (use.node not in dead and view.is_live(use.node))
+        for use in view.uses(name)
+    )

@@ -1,0 +1,154 @@
+"""The form of lookups that are trained: ops around stock gathers, and one for the gradients.
+
+    GroupedEmbeddingPreLookUp -> the stock gather of the distinct ids of each lookup
+        -> GroupedEmbeddingPostLookUp ... -> GroupedEmbeddingPostLookUpGrad
+
+The distinct ids are stock's own, in stock's order: whatever else reads them goes on doing so, and
+so does all that stock does with the gathered rows (max_norm, shards) and with their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorflow.core.framework import node_def_pb2
+
+from fusion.ops.training import GRAD, GRAD_ATTRS, POST, POST_ATTRS, PRE, PRE_ATTRS
+from fusion.passes.column_arguments import (
+    ColumnArguments,
+    column_arguments,
+    copy_arguments,
+    set_boundaries,
+    set_columns,
+)
+from fusion.passes.edit import GraphEdit
+from fusion.passes.emit_concat import ConcatEmitter
+from fusion.passes.graph_view import Tensor
+from fusion.passes.match import Stage
+from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
+from fusion.passes.plan import Backward, Group
+from fusion.passes.recognise import Recognition
+from fusion.passes.spec import LookupSpec
+
+
+@dataclass
+class TrainedEmitter:
+    """Emits groups of lookups."""
+
+    edit: GraphEdit
+    known: dict[tuple[object, ...], str]
+    concats: ConcatEmitter
+
+    def group(self, group: Group) -> None:
+        """Emits a group and takes its stock nodes out."""
+        lookups = group.lookups
+        first = _spec(lookups[0])
+        build = NodeBuilder.of(self.edit, self.known, first)
+        if group.concat:
+            build = self.concats.builder(group, first.ids.values.node)
+        columns = [self._column(column, first) for column in group.columns]
+        pairs = zip(columns, group.columns, strict=True)
+        told = [column for column, given in pairs if isinstance(given, Recognition)]
+        pre = self._pre(build, lookups, told)
+        node = build.replacement(POST.name)
+        if group.concat:
+            node = self.concats.node(group, build, POST.name)
+        post = self._post(build, node, group, pre, columns)
+        for place, lookup in enumerate(lookups):
+            self.edit.replace(Tensor(lookup.unique), Tensor(pre, place))
+            self._take_out(lookup, pre, post)
+        if group.concat:
+            self.concats.put(group, post)
+        else:
+            self.edit.replace(first.output, Tensor(post))
+        for backward in group.backwards:
+            self._grad(build, lookups, told, pre, backward)
+
+    def _column(self, column: Recognition | Tensor, first: LookupSpec) -> ColumnArguments:
+        if isinstance(column, Recognition):
+            spec = _spec(column)
+            return column_arguments(NodeBuilder.of(self.edit, self.known, spec), spec)
+        build = NodeBuilder.of(self.edit, self.known, first)
+        return copy_arguments(build, column, first.table.dtype)
+
+    def _pre(
+        self, build: NodeBuilder, lookups: Sequence[Recognition], told: Sequence[ColumnArguments]
+    ) -> str:
+        node = build.node("pre_look_up", PRE.name)
+        for inputs in zip(*(column[:4] for column in told), strict=True):
+            build.inputs(node, *inputs)
+        set_types(
+            node,
+            T=_spec(lookups[0]).table.dtype,
+            Tids=[column.dtypes[0] for column in told],
+            Trows=[column.dtypes[1] for column in told],
+            Tkeys=[_spec(lookup).dtype for lookup in lookups],
+        )
+        set_attrs(node, num_columns=len(told))
+        set_columns(node, told, PRE_ATTRS)
+        set_boundaries(node, told)
+        return build.add(node)
+
+    def _post(
+        self,
+        build: NodeBuilder,
+        node: node_def_pb2.NodeDef,
+        group: Group,
+        pre: str,
+        columns: Sequence[ColumnArguments],
+    ) -> str:
+        copied = [not isinstance(column, Recognition) for column in group.columns]
+        rows = [
+            column.rows if isinstance(column, Recognition) else column for column in group.columns
+        ]
+        build.inputs(node, *rows, *_shared(pre, len(group.lookups)))
+        set_types(node, T=_spec(group.lookups[0]).table.dtype)
+        set_attrs(node, num_columns=len(columns))
+        given = {name: attr for name, attr in POST_ATTRS.items() if name != "copied"}
+        set_columns(node, columns, given)
+        set_lists(node, copied=copied)
+        return build.add(node)
+
+    def _grad(
+        self,
+        build: NodeBuilder,
+        lookups: Sequence[Recognition],
+        told: Sequence[ColumnArguments],
+        pre: str,
+        backward: Backward,
+    ) -> None:
+        node = build.node("gradient", GRAD.name)
+        rows = (lookup.rows for lookup in lookups)
+        build.inputs(node, backward.top, *rows, *_shared(pre, len(lookups)))
+        set_types(node, T=_spec(lookups[0]).table.dtype)
+        set_attrs(node, num_columns=len(lookups))
+        given = {name: attr for name, attr in GRAD_ATTRS.items() if name != "offsets"}
+        set_columns(node, told, given)
+        set_lists(node, offsets=backward.offsets)
+        # Not before what it is computed of, in a file that is in order.
+        last = next(output.node for output in backward.outputs if output is not None)
+        self.edit.add(node, at=last)
+        self.edit.remove(backward.nodes, node.name)
+        for place, output in enumerate(backward.outputs):
+            if output is not None:
+                self.edit.replace(output, Tensor(node.name, place))
+
+    def _take_out(self, lookup: Recognition, pre: str, post: str) -> None:
+        view = self.edit.view
+        ids = lookup.nodes(Stage.IDS)
+        waits = (wait for name in (*lookup.front(), *ids) for wait in view.controls(name))
+        self.edit.wait(pre, (*waits, *lookup.helper_waits.get(Stage.IDS, ())))
+        self.edit.remove((*ids, lookup.unique), pre)
+        self.edit.remove(lookup.nodes(Stage.OUTPUT), post)
+        self.edit.wait(post, lookup.helper_waits.get(Stage.OUTPUT, ()))
+
+
+def _shared(pre: str, lookups: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the entries that the op before the gathers tells of."""
+    return Tensor(pre, lookups), Tensor(pre, lookups + 1), Tensor(pre, lookups + 2)
+
+
+def _spec(lookup: Recognition) -> LookupSpec:
+    assert lookup.spec is not None, "only fully recognised lookups are planned"
+    return lookup.spec

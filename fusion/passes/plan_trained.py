@@ -1,0 +1,176 @@
+"""Decides which trained lookups share their ops: those side by side in a concat.
+
+The gradient of a concat takes the gradient of each of its inputs out of its own. One op can read
+them where they are; then nothing is left that needs the inputs themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from fusion.passes.dying import dying
+from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.plan import Backward, Form, Group
+from fusion.passes.recognise import Recognition
+from fusion.passes.recognise_gradient import Gradient, Part, match_part
+from fusion.passes.safety import gone_with
+
+Place = tuple[str, int]
+"""A concat and the place of one of its inputs."""
+
+
+def plan_trained(
+    view: GraphView,
+    lookups: Sequence[Recognition],
+    place_of: Callable[[Recognition, frozenset[str]], Place | None],
+    groups_of: Callable[[str, Mapping[int, Recognition]], Iterable[Group]],
+) -> tuple[Group, ...]:
+    """Returns groups of all trained lookups, those that share no op in groups of their own.
+
+    Args:
+        view: the graph.
+        lookups: the trained ones.
+        place_of: (lookup, nodes that do not count) -> where the lookup's result is the input of a
+            concat and is read by nothing else.
+        groups_of: (concat, lookups by place) -> the groups of its inputs.
+    """
+    gone = {name for one in lookups for name in gone_with(one)}
+    found = _Parts(view, lookups)
+    members: dict[str, Place] = {}
+    for one in lookups:
+        place = found.place(one)
+        if place is not None:
+            members[one.anchor] = place
+    by_anchor = {one.anchor: one for one in lookups}
+    while True:
+        staying = [by_anchor[anchor] for anchor in members]
+        parts = {name for one in staying for part in found.parts(one) for name in part.nodes}
+        parts = _unread(view, parts, gone)
+        unread = frozenset(gone | parts | dying(view, gone | parts))
+        fitting = {
+            one.anchor: members[one.anchor]
+            for one in staying
+            if place_of(one, unread) == members[one.anchor]
+        }
+        groups = [
+            group
+            for concat in dict.fromkeys(concat for concat, _ in fitting.values())
+            for group in groups_of(concat, _at(concat, fitting, by_anchor))
+        ]
+        grouped = {one.anchor for group in groups for one in group.lookups}
+        if grouped == members.keys():
+            break
+        members = {anchor: place for anchor, place in members.items() if anchor in grouped}
+    shared = (found.group(group) for group in groups)
+    alone = (_alone(one) for one in lookups if one.anchor not in members)
+    return (*shared, *alone)
+
+
+def plan_alone(lookups: Iterable[Recognition]) -> tuple[Group, ...]:
+    """Returns groups of one trained lookup each."""
+    return tuple(_alone(one) for one in lookups)
+
+
+def gradients_of(one: Recognition) -> tuple[Gradient, ...]:
+    """Returns the gradients of a trained lookup, all of which were understood."""
+    return tuple(found for found in one.gradients if isinstance(found, Gradient))
+
+
+def _alone(one: Recognition) -> Group:
+    backwards = tuple(Backward(g.top, (0,), (g.output,), g.nodes) for g in gradients_of(one))
+    return Group(Form.TRAINED, (one,), backwards=backwards)
+
+
+def _at(
+    concat: str, members: Mapping[str, Place], by_anchor: Mapping[str, Recognition]
+) -> dict[int, Recognition]:
+    return {place: by_anchor[anchor] for anchor, (name, place) in members.items() if name == concat}
+
+
+def _unread(view: GraphView, names: set[str], gone: set[str]) -> set[str]:
+    """Returns those of the nodes that only each other and those that are gone read."""
+    left = set(names)
+    stack = list(names)
+    while stack:
+        name = stack.pop()
+        inside = left | gone
+        users = (use for use in view.uses(name) if use.position < 0 or view.is_live(use.node))
+        if name in left and any(use.position < 0 or use.node not in inside for use in users):
+            left.remove(name)
+            stack += [tensor.node for tensor in view.inputs(name)]
+    return left
+
+
+class _Parts:
+    """Where the gradients of lookups in concats come from."""
+
+    def __init__(self, view: GraphView, lookups: Iterable[Recognition]) -> None:
+        self._view = view
+        self._widths = {
+            one.spec.output: one.spec.table.shape[1] for one in lookups if one.spec is not None
+        }
+        self._places: dict[str, Place] = {}
+        self._parts: dict[str, tuple[Part, ...]] = {}
+        for one in lookups:
+            self._find(one)
+
+    def place(self, one: Recognition) -> Place | None:
+        """Returns the concat whose gradient has all of the lookup's in it, and the place there."""
+        return self._places.get(one.anchor)
+
+    def parts(self, one: Recognition) -> tuple[Part, ...]:
+        """Returns what the lookup's gradients are of those of the concat."""
+        return self._parts.get(one.anchor, ())
+
+    def group(self, group: Group) -> Group:
+        """Returns the group with the gradients that it computes."""
+        wholes = dict.fromkeys(part.whole for one in group.lookups for part in self.parts(one))
+        backwards = tuple(self._backward(group, whole) for whole in wholes)
+        return Group(
+            Form.TRAINED,
+            group.columns,
+            group.concat,
+            group.place,
+            group.whole,
+            backwards=backwards,
+        )
+
+    def _backward(self, group: Group, whole: Tensor) -> Backward:
+        offsets: list[int] = []
+        outputs: list[Tensor | None] = []
+        nodes: list[str] = []
+        for one in group.lookups:
+            pairs = zip(gradients_of(one), self.parts(one), strict=True)
+            own = [(gradient, part) for gradient, part in pairs if part.whole == whole]
+            # Of a lookup that has no part in this gradient it is computed as well, and not read.
+            offsets.append(self.parts(one)[0].offset)
+            outputs.append(own[0][0].output if own else None)
+            nodes += [name for gradient, part in own for name in (*gradient.nodes, *part.nodes)]
+        return Backward(whole, tuple(offsets), tuple(outputs), tuple(dict.fromkeys(nodes)))
+
+    def _find(self, one: Recognition) -> None:
+        view, spec = self._view, one.spec
+        assert spec is not None, "only fully recognised lookups are planned"
+        for use in view.tensor_uses(spec.output):
+            if use.position < 0 or view.op(use.node) != "ConcatV2":
+                continue
+            widths = [self._width(tensor) for tensor in view.inputs(use.node)[:-1]]
+            if use.position >= len(widths):
+                continue
+            found = [
+                match_part(view, gradient.top, use.node, use.position, widths)
+                for gradient in gradients_of(one)
+            ]
+            parts = tuple(part for part in found if part is not None)
+            wholes = {part.whole for part in parts}
+            if parts and len(parts) == len(found) == len(wholes):
+                self._places[one.anchor] = (use.node, use.position)
+                self._parts[one.anchor] = parts
+                return
+
+    def _width(self, tensor: Tensor) -> int | None:
+        known = self._widths.get(self._view.resolve(tensor))
+        if known is not None:
+            return known
+        shape = self._view.shape(tensor)
+        return shape[1] if shape is not None and len(shape) == 2 else None

@@ -1,0 +1,215 @@
+"""The gradient of a lookup: how stock TensorFlow brings it from the result to the gathered rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fusion.passes.graph_view import GraphView, Tensor, Use
+from fusion.passes.idioms import pass_casts
+from fusion.passes.match import Match, NoMatch, Stage
+from fusion.passes.recognise_output import Mask, match_tail
+from fusion.passes.recognise_reduction import COMBINERS, Reduction
+from fusion.passes.shapes import Dim, ShapeMath, Vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradient(Match):
+    """The gradient of the distinct rows of a lookup, from that of its result.
+
+    Attributes:
+        top: the gradient of the result, [B, D].
+        output: the gradient of the distinct rows, [u, D].
+    """
+
+    top: Tensor
+    output: Tensor
+
+
+def match_gradients(
+    view: GraphView, reduction: Reduction, mask: Mask, shape: Vector
+) -> tuple[Gradient | NoMatch, ...]:
+    """Explains all that reads the places of the entries as gradients of the reduction.
+
+    Args:
+        shape: the symbolic [B, D] of the result.
+    """
+    readers = (u for u in _readers(view, reduction.positions) if u.node not in reduction.nodes)
+    return tuple(_match(view, reduction, mask, shape, use) for use in readers)
+
+
+def _readers(view: GraphView, tensor: Tensor) -> Iterator[Use]:
+    """Yields the uses of what a tensor stands for, through aliases too."""
+    stack = [view.resolve(tensor)]
+    while stack:
+        for use in view.tensor_uses(stack.pop()):
+            alias = Tensor(use.node)
+            if use.position >= 0 and view.resolve(alias) == view.resolve(use.tensor) != alias:
+                stack.append(alias)
+            elif use.position < 0 or view.is_live(use.node):
+                yield use
+
+
+def _match(
+    view: GraphView, reduction: Reduction, mask: Mask, shape: Vector, use: Use
+) -> Gradient | NoMatch:
+    name, anchor = use.node, reduction.anchor
+    if use.position != 1 or view.op(name) != f"{view.op(anchor)}Grad":
+        return NoMatch("the places of the entries are used otherwise than by the gradient", name)
+    grad, _, segments, rows = view.inputs(name)
+    if view.op(anchor) not in COMBINERS or view.type_attr(name, "T") != reduction.dtype:
+        return NoMatch("the gradient is of another dtype", name)
+    segments, passed = pass_casts(view, segments)
+    if segments != reduction.segments:
+        return NoMatch("the gradient is that of other segment ids", name)
+    distinct = view.resolve(reduction.rows)
+    if ShapeMath(view, {distinct: (Dim(distinct, 0), shape[1])}).scalar(rows) != Dim(distinct, 0):
+        return NoMatch("the gradient has another number of rows", name)
+    masked = _match_mask(view, grad, mask)
+    if isinstance(masked, NoMatch):
+        return masked
+    top, mask_nodes = masked
+    unique = view.resolve(reduction.positions).node
+    tail = match_tail(view, Tensor(name), (Dim(Tensor(unique), 0), shape[1]))
+    nodes = (name, *passed, *view.aliases(grad), *mask_nodes, *tail.nodes)
+    return Gradient(
+        stage=Stage.OUTPUT,
+        nodes=tuple(dict.fromkeys(nodes)),
+        top=top,
+        output=tail.output,
+    )
+
+
+def _match_mask(
+    view: GraphView, grad: Tensor, mask: Mask
+) -> tuple[Tensor, tuple[str, ...]] | NoMatch:
+    """Explains a gradient that empty rows have no part in: that of the result, and the nodes."""
+    source = view.resolve(grad)
+    if not mask.present:
+        return source, ()
+    select, forward = source.node, mask.output.node
+    if view.op(select) != view.op(forward) or view.op(select) not in ("Select", "SelectV2"):
+        return NoMatch("the gradient of empty rows is not left out", select)
+    condition, zeros, top = view.inputs(select)
+    if view.resolve(condition) != view.resolve(view.inputs(forward)[0]):
+        return NoMatch("the gradient of other rows is left out", select)
+    if not _is_zero(view, zeros):
+        return NoMatch("the gradient of empty rows is not zeros", select)
+    return view.resolve(top), (select, *view.aliases(top))
+
+
+def _is_zero(view: GraphView, tensor: Tensor) -> bool:
+    """Whether all elements are zeros, and not negative ones."""
+    source = view.resolve(tensor)
+    if view.op(source.node) == "ZerosLike":
+        return True
+    value = view.constant(source)
+    return value is not None and not np.any(value) and not np.any(np.signbit(value))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some columns of the gradient of a concat's result.
+
+    Attributes:
+        whole: that gradient, [B, all columns].
+        offset: the first of the columns.
+        nodes: what takes them out of it.
+    """
+
+    whole: Tensor
+    offset: int
+    nodes: tuple[str, ...]
+
+
+def match_part(
+    view: GraphView, top: Tensor, concat: str, place: int, widths: Sequence[int | None]
+) -> Part | None:
+    """Explains the gradient of input `place` of a concat along axis 1 as a part of its gradient.
+
+    Args:
+        top: the gradient of that input.
+        widths: of the concat's inputs, None where unknown.
+    """
+    nodes: tuple[str, ...] = ()
+    inner = view.resolve(top)
+    if view.op(inner.node) == "Reshape":
+        # What is taken out has two dimensions, and these numbers of rows and columns.
+        nodes, inner = (inner.node,), view.resolve(view.inputs(inner.node)[0])
+    before = [number for number in widths[:place] if number is not None]
+    if len(before) < place:
+        return None
+    offset, op = sum(before), view.op(inner.node)
+    if op == "Slice" and _is_slice(view, inner.node, concat, place, offset, widths[place]):
+        return Part(view.resolve(view.inputs(inner.node)[0]), offset, (*nodes, inner.node))
+    if op == "SplitV" and inner.index == place and _is_split(view, inner.node, concat, widths):
+        return Part(view.resolve(view.inputs(inner.node)[0]), offset, (*nodes, inner.node))
+    return None
+
+
+def _is_slice(
+    view: GraphView, name: str, concat: str, place: int, offset: int, width: int | None
+) -> bool:
+    """Whether a Slice takes the columns of a concat's input out of a matrix."""
+    _, begin, size = view.inputs(name)
+    begin, size = view.resolve(begin), view.resolve(size)
+    first, count = view.constant(begin), view.constant(size)
+    if first is not None and count is not None:
+        return list(first) == [0, offset] and len(count) == 2 and int(count[1]) == width
+    if view.op(begin.node) != "ConcatOffset" or begin.index != place:
+        return False
+    axis, *shapes = view.inputs(begin.node)
+    if not _is_one(view, axis) or not _are_shapes(view, shapes, concat):
+        return False
+    return view.resolve(shapes[place]) == size
+
+
+def _is_split(view: GraphView, name: str, concat: str, widths: Sequence[int | None]) -> bool:
+    """Whether a SplitV takes all inputs of a concat out of a matrix."""
+    _, sizes, axis = view.inputs(name)
+    if not _is_one(view, axis) or view.int_attr(name, "num_split") != len(widths):
+        return False
+    known = view.constant(sizes)
+    if known is not None:
+        return list(known) == list(widths)
+    # squeeze(stack(shapes, axis=1)[1:2, :])
+    squeeze = view.resolve(sizes).node
+    if view.op(squeeze) not in ("Squeeze", "Reshape"):
+        return False
+    row = view.resolve(view.inputs(squeeze)[0]).node
+    if view.op(row) != "Slice":
+        return False
+    stacked, begin, size = view.inputs(row)
+    first, count = view.constant(begin), view.constant(size)
+    if first is None or list(first) != [1, 0]:
+        return False
+    if count is None or list(count) not in ([1, -1], [1, len(widths)]):
+        return False
+    pack = view.resolve(stacked).node
+    if view.op(pack) != "Pack" or view.int_attr(pack, "axis") != 1:
+        return False
+    return _are_shapes(view, list(view.inputs(pack)), concat)
+
+
+def _are_shapes(view: GraphView, shapes: list[Tensor], concat: str) -> bool:
+    """Whether these are the shapes of a concat's inputs."""
+    inputs = view.inputs(concat)[:-1]
+    if len(shapes) != len(inputs):
+        return False
+    return all(_is_shape_of(view, *pair) for pair in zip(shapes, inputs, strict=True))
+
+
+def _is_shape_of(view: GraphView, shape: Tensor, tensor: Tensor) -> bool:
+    source = view.resolve(shape)
+    if view.op(source.node) in ("Shape", "ShapeN"):
+        measured = view.inputs(source.node)[source.index]
+        return view.resolve(measured) == view.resolve(tensor)
+    value = view.constant(source)
+    return value is not None and tuple(value) == view.shape(tensor)
+
+
+def _is_one(view: GraphView, tensor: Tensor) -> bool:
+    value = view.constant(tensor)
+    return value is not None and value.size == 1 and int(value.reshape(())) == 1
