@@ -9,7 +9,17 @@ from fusion.passes.static_shapes import ALIAS_OPS
 
 _SMALL = frozenset(
     {"Shape", "ShapeN", "Size", "Rank", "ConcatOffset", "Pack", "Slice", "StridedSlice"}
-    | {"Squeeze", "ExpandDims", "ConcatV2", "GatherV2", "Prod", "Cast", "ZerosLike", "Reshape"}
+    | {
+        "BroadcastGradientArgs",
+        "Squeeze",
+        "ExpandDims",
+        "ConcatV2",
+        "GatherV2",
+        "Prod",
+        "Cast",
+        "ZerosLike",
+        "Reshape",
+    }
 )
 """Gradients measure what they are gradients of by such ops."""
 

@@ -119,6 +119,7 @@ def _reduction(
         segments=given.indices,
         segments_dtype=types_pb2.DT_INT64,
         weights=given.weights if _flag(view, anchor, "use_sparse_weights") else None,
+        weighting=None,
         divide_no_nan=view.op(anchor) == POST_V1 or _flag(view, anchor, "divide_no_nan"),
         output=Tensor(anchor),
         dtype=view.type_attr(anchor, "T"),

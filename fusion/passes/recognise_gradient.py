@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from fusion.passes.graph_view import GraphView, Tensor, Use
-from fusion.passes.idioms import pass_casts
+from fusion.passes.idioms import is_row_gather, pass_casts
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_output import Mask, match_tail
 from fusion.passes.recognise_reduction import COMBINERS, Reduction
 from fusion.passes.shapes import Dim, ShapeMath, Vector
+
+_GRADIENTS = frozenset({*(f"{op}Grad" for op in COMBINERS), "UnsortedSegmentSum"})
+"""What adds up the gradients of gathered rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +34,14 @@ class Gradient(Match):
 def match_gradients(
     view: GraphView, reduction: Reduction, mask: Mask, shape: Vector
 ) -> tuple[Gradient | NoMatch, ...]:
-    """Explains all that reads the places of the entries as gradients of the reduction.
+    """Explains gradients of the reduction, by what adds up rows for the places of its entries.
 
     Args:
         shape: the symbolic [B, D] of the result.
     """
-    readers = (u for u in _readers(view, reduction.positions) if u.node not in reduction.nodes)
-    return tuple(_match(view, reduction, mask, shape, use) for use in readers)
+    matcher = _Matcher(view, reduction, mask, shape)
+    readers = _readers(view, reduction.positions)
+    return tuple(matcher.match(use) for use in readers if view.op(use.node) in _GRADIENTS)
 
 
 def _readers(view: GraphView, tensor: Tensor) -> Iterator[Use]:
@@ -48,38 +52,141 @@ def _readers(view: GraphView, tensor: Tensor) -> Iterator[Use]:
             alias = Tensor(use.node)
             if use.position >= 0 and view.resolve(alias) == view.resolve(use.tensor) != alias:
                 stack.append(alias)
-            elif use.position < 0 or view.is_live(use.node):
+            elif use.position >= 0 and view.is_live(use.node):
                 yield use
 
 
-def _match(
-    view: GraphView, reduction: Reduction, mask: Mask, shape: Vector, use: Use
-) -> Gradient | NoMatch:
-    name, anchor = use.node, reduction.anchor
-    if use.position != 1 or view.op(name) != f"{view.op(anchor)}Grad":
-        return NoMatch("the places of the entries are used otherwise than by the gradient", name)
-    grad, _, segments, rows = view.inputs(name)
-    if view.op(anchor) not in COMBINERS or view.type_attr(name, "T") != reduction.dtype:
-        return NoMatch("the gradient is of another dtype", name)
-    segments, passed = pass_casts(view, segments)
-    if segments != reduction.segments:
-        return NoMatch("the gradient is that of other segment ids", name)
-    distinct = view.resolve(reduction.rows)
-    if ShapeMath(view, {distinct: (Dim(distinct, 0), shape[1])}).scalar(rows) != Dim(distinct, 0):
-        return NoMatch("the gradient has another number of rows", name)
-    masked = _match_mask(view, grad, mask)
-    if isinstance(masked, NoMatch):
-        return masked
-    top, mask_nodes = masked
-    unique = view.resolve(reduction.positions).node
-    tail = match_tail(view, Tensor(name), (Dim(Tensor(unique), 0), shape[1]))
-    nodes = (name, *passed, *view.aliases(grad), *mask_nodes, *tail.nodes)
-    return Gradient(
-        stage=Stage.OUTPUT,
-        nodes=tuple(dict.fromkeys(nodes)),
-        top=top,
-        output=tail.output,
-    )
+@dataclass(frozen=True)
+class _Matcher:
+    """Explains the gradients of one lookup."""
+
+    view: GraphView
+    reduction: Reduction
+    mask: Mask
+    shape: Vector
+
+    def match(self, use: Use) -> Gradient | NoMatch:
+        """Explains the node of a use as the sum of what each distinct row gets."""
+        view, name = self.view, use.node
+        if use.position != 1 or view.type_attr(name, "T") != self.reduction.dtype:
+            return NoMatch("the places of the entries are used otherwise than by a gradient", name)
+        is_weighted = self.reduction.weighting is not None
+        found = self._weighted(name) if is_weighted else self._plain(name)
+        if isinstance(found, NoMatch):
+            return found
+        grad, nodes = found
+        masked = _match_mask(view, grad, self.mask)
+        if isinstance(masked, NoMatch):
+            return masked
+        top, mask_nodes = masked
+        unique = view.resolve(self.reduction.positions).node
+        tail = match_tail(view, Tensor(name), (Dim(Tensor(unique), 0), self.shape[1]))
+        return Gradient(
+            stage=Stage.OUTPUT,
+            nodes=tuple(dict.fromkeys((*nodes, *view.aliases(grad), *mask_nodes, *tail.nodes))),
+            top=top,
+            output=tail.output,
+        )
+
+    def _plain(self, name: str) -> tuple[Tensor, tuple[str, ...]] | NoMatch:
+        """Explains the gradient of an op that does all: that of its result, and the nodes."""
+        view = self.view
+        if view.op(name) != f"{view.op(self.reduction.anchor)}Grad":
+            return NoMatch("the gradient is that of another reduction", name)
+        grad, _, segments, count = view.inputs(name)
+        segments, passed = pass_casts(view, segments)
+        if segments != self.reduction.segments:
+            return NoMatch("the gradient is that of other segment ids", name)
+        if not self._is_count(count):
+            return NoMatch("the gradient has another number of rows", name)
+        return grad, (name, *passed)
+
+    def _weighted(self, name: str) -> tuple[Tensor, tuple[str, ...]] | NoMatch:
+        """Explains `sum(weights * gather(grad / divisor, segments), places)`."""
+        view, reduction = self.view, self.reduction
+        weighting = reduction.weighting
+        assert weighting is not None
+        values, _, count = view.inputs(name)
+        refusal = NoMatch("the gradient of weighted rows is not understood", name)
+        if view.op(name) != "UnsortedSegmentSum" or not self._is_count(count):
+            return refusal
+        places = view.resolve(reduction.positions)
+        product, passed = self._spread(values, (Dim(places, 0), self.shape[1]), weighting.entries)
+        nodes = (name, *passed)
+        operands = [view.resolve(operand) for operand in view.inputs(product.node)]
+        if view.op(product.node) != "Mul" or weighting.column not in operands:
+            return refusal
+        operands.remove(weighting.column)
+        (gathered,) = operands
+        if not is_row_gather(view, gathered.node):
+            return refusal
+        bags, segments = view.inputs(gathered.node)[:2]
+        segments, passed = pass_casts(view, segments)
+        if segments != reduction.segments:
+            return NoMatch("the gradient is that of other segment ids", gathered.node)
+        summed = Tensor(reduction.anchor)
+        nodes += (product.node, gathered.node, *passed)
+        quotient, passed = self._spread(bags, (Dim(summed, 0), self.shape[1]), summed)
+        nodes += passed
+        if weighting.divisor is None:
+            return quotient, nodes
+        if view.op(quotient.node) != "DivNoNan":
+            return refusal
+        grad, divisor = view.inputs(quotient.node)
+        if view.resolve(divisor) != weighting.divisor:
+            return refusal
+        return grad, (*nodes, quotient.node)
+
+    def _spread(self, tensor: Tensor, shape: Vector, of: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+        """Passes what undoes the broadcasting of a column [n, 1] to a matrix: nothing is to undo.
+
+        Args:
+            of: the matrix, of this shape.
+        """
+        view, nodes = self.view, self.view.aliases(tensor)
+        tensor = view.resolve(tensor)
+        rows = view.resolve(self.reduction.rows)
+        places = view.resolve(self.reduction.positions)
+        known: dict[Tensor, Vector] = {
+            of: shape,
+            rows: (Dim(rows, 0), self.shape[1]),
+            places: (Dim(places, 0),),
+        }
+        while True:
+            op = view.op(tensor.node)
+            if op == "Reshape" and ShapeMath(view, known).vector(
+                view.inputs(tensor.node)[1]
+            ) not in (shape, (-1, shape[1])):
+                break
+            if op == "Sum" and not self._sums_nothing(tensor.node, of):
+                break
+            if op not in ("Reshape", "Sum"):
+                break
+            inner = view.inputs(tensor.node)[0]
+            nodes += (tensor.node, *view.aliases(inner))
+            tensor = view.resolve(inner)
+        return tensor, nodes
+
+    def _sums_nothing(self, name: str, of: Tensor) -> bool:
+        """Whether a Sum is over what broadcasting a column to a matrix added to the matrix."""
+        view = self.view
+        axes = view.resolve(view.inputs(name)[1])
+        if view.op(axes.node) != "BroadcastGradientArgs":
+            return False
+        weighting = self.reduction.weighting
+        assert weighting is not None
+        columns = {weighting.column, weighting.divisor}
+        measured = [view.resolve(shape) for shape in view.inputs(axes.node)]
+        if any(view.op(shape.node) not in ("Shape", "ShapeN") for shape in measured):
+            return False
+        sources = [view.resolve(view.inputs(one.node)[one.index]) for one in measured]
+        return sources[axes.index] == of and sources[1 - axes.index] in columns
+
+    def _is_count(self, count: Tensor) -> bool:
+        """Whether a number is that of the distinct rows."""
+        rows = self.view.resolve(self.reduction.rows)
+        known: dict[Tensor, Vector] = {rows: (Dim(rows, 0), self.shape[1])}
+        return ShapeMath(self.view, known).scalar(count) == Dim(rows, 0)
 
 
 def _match_mask(

@@ -38,6 +38,7 @@ class Reduction(Match):
         segments: for each entry, the row of the result.
         segments_dtype: DataType of `segments`.
         weights: for each entry, its weight; None without weights.
+        weighting: how they are applied; None without weights.
         divide_no_nan: whether a divisor of 0 gives 0, as in DivNoNan.
         output: the reduced rows, [B, D].
         dtype: DataType of the rows.
@@ -50,9 +51,25 @@ class Reduction(Match):
     segments: Tensor
     segments_dtype: int
     weights: Tensor | None
+    weighting: Weighting | None
     divide_no_nan: bool
     output: Tensor
     dtype: int
+
+
+@dataclass(frozen=True)
+class Weighting:
+    """The tensors between rows, weights and the result.
+
+    Attributes:
+        entries: the row of each entry, [m, D].
+        column: the weights as a column, [m, 1].
+        divisor: what the sums are divided by, [B, 1]; None for the combiner sum.
+    """
+
+    entries: Tensor
+    column: Tensor
+    divisor: Tensor | None
 
 
 def anchors(view: GraphView) -> tuple[str, ...]:
@@ -92,6 +109,7 @@ def match_reduction(view: GraphView, anchor: str) -> Reduction | NoMatch:
         segments=segments,
         segments_dtype=segments_dtype,
         weights=None,
+        weighting=None,
         divide_no_nan=True,
         output=Tensor(anchor),
         dtype=dtype,
@@ -109,13 +127,15 @@ class _Product:
     """`rows[positions] * weights[:, newaxis]`.
 
     Attributes:
-        column: the weights as a column [m, 1].
+        entries: the first factor, as it is multiplied.
+        column: the other one, the weights as a column [m, 1].
         dtype: DataType of the rows; half types are cast to float32 before they are multiplied.
     """
 
+    entries: Tensor
+    column: Tensor
     rows: Tensor
     positions: Tensor
-    column: Tensor
     weights: Tensor
     dtype: int
     nodes: tuple[str, ...]
@@ -129,10 +149,10 @@ def _match_weighted(view: GraphView, anchor: str, dtype: int) -> Reduction | NoM
     segments, passed = pass_casts(view, numbers)
     segments_dtype = _before_casts(view, passed, view.type_attr(anchor, "Tindices"))
     nodes = (anchor, *product.nodes, *passed)
-    combiner, no_nan, output = "sum", True, Tensor(anchor)
+    combiner, no_nan, output, divisor = "sum", True, Tensor(anchor), None
     quotient = _match_quotient(view, anchor, product.column, segments)
     if quotient is not None:
-        combiner, no_nan = quotient.combiner, quotient.no_nan
+        combiner, no_nan, divisor = quotient.combiner, quotient.no_nan, quotient.divisor
         output = Tensor(quotient.node)
         nodes += (quotient.node, *quotient.nodes)
     if product.dtype != dtype:
@@ -151,6 +171,7 @@ def _match_weighted(view: GraphView, anchor: str, dtype: int) -> Reduction | NoM
         segments=segments,
         segments_dtype=segments_dtype,
         weights=product.weights,
+        weighting=Weighting(product.entries, product.column, divisor),
         divide_no_nan=no_nan,
         output=output,
         dtype=product.dtype,
@@ -183,7 +204,8 @@ def _match_product(view: GraphView, data: Tensor, dtype: int) -> _Product | NoMa
             return NoMatch("the weights are of another dtype than the table", weights.node)
         table, positions = view.inputs(rows.node)[:2]
         nodes = (product.node, rows.node, *view.aliases(data), *casts, *found[1], *more)
-        return _Product(table, positions, view.resolve(column), weights, row_dtype, nodes)
+        factors = view.resolve(gathered), view.resolve(column)
+        return _Product(*factors, table, positions, weights, row_dtype, nodes)
     return NoMatch("the segment sum does not reduce looked-up rows", product.node)
 
 
@@ -235,11 +257,13 @@ class _Quotient:
 
     Attributes:
         node: the division.
+        divisor: the tensor by which it is, or its inverse by which it is multiplied.
         no_nan: whether a divisor of 0 gives 0.
         nodes: the nodes of the divisor.
     """
 
     node: str
+    divisor: Tensor
     combiner: str
     no_nan: bool
     nodes: tuple[str, ...]
@@ -263,7 +287,8 @@ def _match_quotient(
         found = _match_divisor(view, divisor, inverse, column, segments)
         if found is not None:
             combiner, nodes = found
-            return _Quotient(use.node, combiner, op == "DivNoNan", nodes)
+            is_safe = op == "DivNoNan"
+            return _Quotient(use.node, view.resolve(divisor), combiner, is_safe, nodes)
     return None
 
 
