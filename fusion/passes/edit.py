@@ -67,6 +67,12 @@ class GraphEdit:
             self.removed.setdefault(name, successor)
             self.wait(successor, self.view.controls(name))
 
+    def remove_pure(self, names: Iterable[str], successor: str) -> None:
+        """Removes nodes as `remove` does, whose order among others that have no effect is free."""
+        for name in names:
+            self.removed.setdefault(name, successor)
+            self.wait(successor, filter(self.view.has_effect, self.view.controls(name)))
+
     def wait(self, successor: str, names: Iterable[str]) -> None:
         """Lets the new node `successor` run after the nodes `names`."""
         self._waits.setdefault(successor, {}).update(dict.fromkeys(names))

@@ -129,7 +129,7 @@ class TrainedEmitter:
         # Not before what it is computed of, in a file that is in order.
         last = next(output.node for output in backward.outputs if output is not None)
         self.edit.add(node, at=last)
-        self.edit.remove(backward.nodes, node.name)
+        self.edit.remove_pure(backward.nodes, node.name)
         for place, output in enumerate(backward.outputs):
             if output is not None:
                 self.edit.replace(output, Tensor(node.name, place))

@@ -45,9 +45,11 @@ def settle(
 
 
 def _are_ordered(view: GraphView, lookups: Iterable[Recognition]) -> bool:
-    """Whether control edges lead into lookups or out of them."""
+    """Whether control edges lead into lookups or out of them, or may."""
     if not view.has_controls:
         return False
+    if any(one.gradients for one in lookups):
+        return True
     return any(one.waits(view) or any(map(view.control_uses, one.nodes())) for one in lookups)
 
 

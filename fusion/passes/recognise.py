@@ -20,6 +20,7 @@ from fusion.passes.recognise_reduction import (
     anchors,
     match_reduction,
 )
+from fusion.passes.recognise_simplified import as_built
 from fusion.passes.recognise_source import Source, match_source
 from fusion.passes.recognise_table import Shard, Table, match_table
 from fusion.passes.shapes import Dim, Vector
@@ -136,6 +137,7 @@ def recognise(view: GraphView, anchor: str) -> Recognition:
     reduction = match_reduction(view, anchor)
     if isinstance(reduction, NoMatch):
         return stop(reduction)
+    reduction = as_built(view, reduction)
     parts.append(reduction)
     table = match_table(view, reduction)
     if isinstance(table, NoMatch):

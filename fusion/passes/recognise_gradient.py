@@ -14,7 +14,7 @@ from fusion.passes.recognise_output import Mask, match_tail
 from fusion.passes.recognise_reduction import COMBINERS, Reduction
 from fusion.passes.shapes import Dim, ShapeMath, Vector
 
-_GRADIENTS = frozenset({*(f"{op}Grad" for op in COMBINERS), "UnsortedSegmentSum"})
+GRADIENTS = frozenset({*(f"{op}Grad" for op in COMBINERS), "UnsortedSegmentSum"})
 """What adds up the gradients of gathered rows."""
 
 
@@ -41,7 +41,7 @@ def match_gradients(
     """
     matcher = _Matcher(view, reduction, mask, shape)
     readers = _readers(view, reduction.positions)
-    return tuple(matcher.match(use) for use in readers if view.op(use.node) in _GRADIENTS)
+    return tuple(matcher.match(use) for use in readers if view.op(use.node) in GRADIENTS)
 
 
 def _readers(view: GraphView, tensor: Tensor) -> Iterator[Use]:
