@@ -91,7 +91,7 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
     dtype = np.float64 if stored == "float64" else np.float32
     item, sum_item = ITEM_BYTES[stored], ITEM_BYTES[summed]
     scale = _weighted_scale(sums, dtype) if weighted else _scale(sums, dtype)
-    finish = _narrowing(top, sums) if stored in HALVES else _nothing
+    finish = _finish(top, sums, is_half=stored in HALVES)
 
     @jit
     def kernel(args: int, element: int, last: int) -> None:
@@ -166,9 +166,16 @@ def _weighted_scale(ops: Any, dtype: type) -> Any:
     return scale
 
 
-def _narrowing(top: Any, sums: Any) -> Any:
+def _finish(top: Any, sums: Any, is_half: bool) -> Any:
     """A jitted function (arguments, element, last) that rounds sums to rows of a half type."""
     store_row, load_sum = top.store, sums.load
+    if not is_half:
+
+        @jit
+        def nothing(args: int, element: int, last: int) -> None:
+            pass
+
+        return nothing
 
     @jit
     def narrow(args: int, element: int, last: int) -> None:
@@ -178,8 +185,3 @@ def _narrowing(top: Any, sums: Any) -> Any:
             store_row(rows + place * (step // 2), last, load_sum(totals + place * step, last))
 
     return narrow
-
-
-@jit
-def _nothing(args: int, element: int, last: int) -> None:
-    pass

@@ -24,8 +24,12 @@ _SMALL = frozenset(
 """Gradients measure what they are gradients of by such ops."""
 
 
-def dying(view: GraphView, gone: Iterable[str]) -> set[str]:
-    """Returns the nodes behind those that are gone which nobody else needs."""
+def dying(view: GraphView, gone: Iterable[str], *, unseen: bool = True) -> set[str]:
+    """Returns the nodes behind those that are gone which nobody else needs.
+
+    Args:
+        unseen: whether nodes count that read them, but that nobody sees.
+    """
     gone = set(gone)
     found: set[str] = set()
     stack = [use.node for name in gone for use in view.uses(name)]
@@ -37,7 +41,7 @@ def dying(view: GraphView, gone: Iterable[str]) -> set[str]:
     stack = list(found)
     while stack:
         name = stack.pop()
-        if name in found and _is_needed(view, name, gone | found):
+        if name in found and _is_needed(view, name, gone | found, unseen):
             found.remove(name)
             stack += [tensor.node for tensor in view.inputs(name)]
     return found
@@ -51,8 +55,11 @@ def _may_die(view: GraphView, name: str) -> bool:
     return name not in view.preserved and name not in view.awaited
 
 
-def _is_needed(view: GraphView, name: str, dead: set[str]) -> bool:
+def _is_needed(view: GraphView, name: str, dead: set[str], unseen: bool) -> bool:
+    uses = view.uses(name)
+    if not uses:
+        return unseen or view.is_live(name)
     return any(
-        use.position < 0 or (use.node not in dead and view.is_live(use.node))
-        for use in view.uses(name)
+        use.position < 0 or (use.node not in dead and (unseen or view.is_live(use.node)))
+        for use in uses
     )

@@ -46,7 +46,7 @@ def plan_trained(
         staying = [by_anchor[anchor] for anchor in members]
         parts = {name for one in staying for part in found.parts(one) for name in part.nodes}
         parts = _unread(view, parts, gone)
-        unread = frozenset(gone | parts | dying(view, gone | parts))
+        unread = frozenset(gone | parts | dying(view, gone | parts, unseen=False))
         fitting = {
             one.anchor: members[one.anchor]
             for one in staying

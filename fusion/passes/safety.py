@@ -19,8 +19,6 @@ _NAMED_OUTSIDE = (
     "control-flow context"
 )
 
-_TRAINED_DTYPES = (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
-
 
 def refuse_unsafe(
     view: GraphView,
@@ -52,7 +50,7 @@ def refuse_unsafe(
     while True:
         fused = [one for one in pending if one.anchor not in refused]
         vanishing = {node for one in fused for node in gone_with(one)}
-        vanishing |= dying(view, vanishing)
+        vanishing |= dying(view, vanishing, unseen=False)
         count = len(refused)
         for one in fused:
             failure = _check_uses(view, one, vanishing, known)
@@ -93,8 +91,6 @@ def _check_trained(view: GraphView, one: Recognition) -> NoMatch | None:
         return NoMatch("the gradient of a lookup in a v1 loop is not fused", one.anchor)
     if not spec.fill:
         return NoMatch("the gradient of a lookup that fills no rows is not fused", one.anchor)
-    if spec.table.dtype not in _TRAINED_DTYPES:
-        return NoMatch("gradients of half types are not fused", one.anchor)
     if loses_digits(view, spec):
         return NoMatch("ids are cast to int32, and it is not known whether they fit", one.anchor)
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import tensorflow as tf
 from tests.bounds import Bounds
 from tests.differential import ours
 from tests.differential.case import Case
-from tests.differential.run import Lookup, Outcome, outcome
+from tests.differential.run import Outcome, outcome
 from tests.differential.stock import stock_outcome
+from tests.differential.trained import trained_outcome
 
 Array = Any
 
@@ -42,18 +44,23 @@ def check(case: Case) -> bool:
     """
     try:
         with np.errstate(all="ignore"):
-            return _check(case, ours.lookup)
+            return _check(case, _ours)
     except (AssertionError, *ERRORS) as error:
         raise Mismatch(case, error) from error
 
 
-def _check(case: Case, lookup: Lookup) -> bool:
+def _ours(case: Case) -> Outcome:
+    """What the lookup under test gives."""
+    return trained_outcome(case) if case.version == "trained" else outcome(case, ours.lookup)
+
+
+def _check(case: Case, run: Callable[[Case], Outcome]) -> bool:
     try:
         expected = stock_outcome(case)
     except ERRORS as error:
-        _check_raises(case, lookup, error)
+        _check_raises(case, run, error)
         return False
-    actual = outcome(case, lookup)
+    actual = run(case)
     assert actual.output.shape == expected.output.shape, (
         f"the shape is {actual.output.shape}, but stock's {expected.output.shape}"
     )
@@ -61,14 +68,14 @@ def _check(case: Case, lookup: Lookup) -> bool:
         assert len(np.unique(ids)) == len(ids), f"ids of the gradient repeat: {ids}"
     _check_numbers(case, actual, expected)
     if case.is_repeated:
-        again = outcome(case, lookup)
+        again = run(case)
         assert again.to_bytes() == actual.to_bytes(), "the second run gives other bits"
     return True
 
 
-def _check_raises(case: Case, lookup: Lookup, expected: Exception) -> None:
+def _check_raises(case: Case, run: Callable[[Case], Outcome], expected: Exception) -> None:
     try:
-        outcome(case, lookup)
+        run(case)
     except ERRORS:
         return
     raise AssertionError(f"stock raises {type(expected).__name__}: {expected}")

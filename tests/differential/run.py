@@ -67,16 +67,17 @@ def outcome(case: Case, lookup: Lookup, run: Callable[..., Any] = reference.run)
             table = [tensors.pop(f"shard{place}") for place in range(case.shards)]
         shards = reference.sources(table)
         with tf.GradientTape() as tape:
-            for source in (*shards, weights) if case.mode != "session" else ():
+            sources = [*shards, *([weights] if case.trains_weights else [])]
+            for source in sources if case.mode != "session" else ():
                 tape.watch(source)
             ids = _ids(case, **tensors)
             result = lookup(case, table, ids, weights if case.weights else None)
             top_grad = tf.reshape(top_grad, tf.shape(result))
         if case.mode == "session":  # tapes do not watch a v1 graph's ref variables
-            gradients = tf.compat.v1.gradients(result, [*shards, weights], top_grad)
+            gradients = tf.compat.v1.gradients(result, sources, top_grad)
         else:
-            gradients = tape.gradient(result, [*shards, weights], top_grad)
-        *of_shards, of_weights = gradients
+            gradients = tape.gradient(result, sources, top_grad)
+        of_shards, of_weights = gradients[: len(shards)], [*gradients[len(shards) :], None][0]
         slices = [_slices(*pair) for pair in zip(of_shards, shards, strict=True)]
         of_weights = tf.zeros_like(weights) if of_weights is None else of_weights
         return result, slices, tf.convert_to_tensor(of_weights)

@@ -191,6 +191,29 @@ AREAS = (
         ),
         _IN_GRAPHS,
     ),
+    Area(
+        "trained steps",
+        cases(
+            version=st.just("trained"),
+            mode=st.just("function"),
+            table=st.sampled_from(("variable", "variable", "variables", "sharded")),
+            shards=st.just(1),
+            dtype=st.sampled_from(("float32", "float32", "float64", "bfloat16")),
+        ),
+        80,
+        rounds=_IN_GRAPHS,
+    ),
+    Area(
+        "trained steps of sharded tables",
+        cases(
+            version=st.just("trained"),
+            mode=st.sampled_from(("function", "session")),
+            rows=st.integers(5, 30),
+            shards=st.integers(2, 5),
+        ),
+        40,
+        rounds=_IN_GRAPHS,
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""The inference ops read nothing behind their inputs, where memory is that must not be read."""
+"""The ops of whole columns read nothing behind their inputs, where memory must not be read."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fusion.cpu_ops.column_words import laid_out
 from fusion.cpu_ops import elements
 from fusion.runtime.jit import callable_from_python
 from tests.ops.embedding_columns import NO_IDS, attrs, by_v2, lookup
+from tests.ops.training_columns import grad, post, pre
 
 libc = ctypes.CDLL(None, use_errno=True)
 kept = []
@@ -77,6 +78,21 @@ for dtype, dims in (("float32", (1, 3, 6, 15, 16, 17, 33, 130)), ("float64", (5,
             inside = {k: guarded(v) if v.size else v for k, v in given.items()}
             found = lookup({"inputs": inside, "attrs": told}).numpy()
             assert np.array_equal(found, expected), (form, dim)
+            plain, entries = pre([column]), pre([{"inputs": inside, "attrs": told}])
+            for one, other in zip(tf.nest.flatten(plain), tf.nest.flatten(entries)):
+                assert one.numpy().tobytes() == other.numpy().tobytes(), (form, dim)
+            # Sizes such that all tensors end where their memory does.
+            listed = type("Entries", (), {
+                "unique_idxs": guarded(np.arange(64, dtype=np.int32) % 16),
+                "row_splits": guarded(np.minimum(np.arange(32, dtype=np.int32) * 3, 64)[None]),
+                "entry_weights": guarded(rng.random(64).astype(dtype)),
+            })
+            gathered = guarded(table)
+            top = np.vstack([post([column], [gathered], listed).numpy(), table])[:31]
+            top = np.ascontiguousarray(np.repeat(top, 16, 1))  # as many columns as fill lines
+            (found,) = grad([column], guarded(top), [gathered], listed, offsets=[15 * dim])
+            (other,) = grad([column], top, [table], listed, offsets=[15 * dim])
+            assert found.numpy().tobytes() == other.numpy().tobytes(), (form, dim)
 values = rng.random((16, 1)).astype(np.float32)
 told = attrs(form="dense", boundaries=[0.25, 0.5, 0.75], dim=4)
 table = rng.standard_normal((4, 4)).astype(np.float32)

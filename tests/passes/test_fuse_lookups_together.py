@@ -41,14 +41,28 @@ def test_nodes_that_were_dead_before_stay() -> None:
     assert "dangling" in nodes(fused(graph_def))
 
 
-def test_a_training_graph_is_refused() -> None:
-    def loss(table: Any, ids: Any, case: Case) -> Any:
-        result = stock.lookup(table, ids, case)
-        with tf.control_dependencies([tf.gradients(result, table.handle)[0].values]):
-            return tf.identity(result)
+def _with_gradient(table: Any, ids: Any, case: Case) -> Any:
+    result = stock.lookup(table, ids, case)
+    of_rows = tf.gradients(result, table.handle)[0].values
+    return result + tf.cast(tf.reduce_sum(of_rows), result.dtype)
 
-    column = refused(build_with(loss))
-    assert "is also used by gradients/" in str(column.reason)
+
+def test_a_gradient_is_fused_with_its_lookup() -> None:
+    graph_def = build_with(_with_gradient)
+    for variant in (graph_def, stock.optimized(graph_def)):
+        after = fused(variant)
+        kinds = Counter(node.op for node in after.node)
+        assert kinds["GroupedEmbeddingPreLookUp"] == kinds["GroupedEmbeddingPostLookUp"] == 1
+        assert kinds["GroupedEmbeddingPostLookUpGrad"] == 1
+        assert kinds["ResourceGather"] == 1
+        feed = stock.feeds(Case())
+        np.testing.assert_array_equal(stock.run(after, feed), stock.run(graph_def, feed))
+
+
+def test_a_gradient_that_is_not_understood_is_refused() -> None:
+    # Half types are cast to float32 and back, forward and backward.
+    column = refused(build_with(_with_gradient, Case(weighted=True, dtype=tf.bfloat16)))
+    assert "gradient" in str(column.reason)
 
 
 def test_columns_with_the_same_ids_share_prune_and_unique() -> None:
