@@ -23,6 +23,8 @@ def _torch(program: Program) -> Any:
         import torch
     except ImportError:
         raise Unsupported("torch is not installed (extra bench)") from None
+    if program.host == "gradients":
+        raise Unsupported("only lookups are compared")
     if program.host == "model":
         raise Unsupported("only the lookups are compared with torch")
     if any(column.combiner == "sqrtn" for column in program.columns):

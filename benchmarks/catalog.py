@@ -42,6 +42,15 @@ def _multihot26(name: str = "multihot26", about: str = "", **feature: Any) -> Wo
     return Workload(name, about, (Program("dim16", columns, (1, 64, 512, 4096), 512),))
 
 
+def _training26() -> Workload:
+    columns = (Column(100_000, 16, ids=(0, 5)),) * 26
+    return Workload(
+        "training26",
+        "multihot26 with the gradients of its tables, as optimizers get them.",
+        (Program("dim16", columns, (64, 512, 4096), 512, host="gradients"),),
+    )
+
+
 def _recom_micro() -> Workload:
     programs = tuple(
         Program(f"columns{count}", (Column(100, 8, "bucketized"),) * count, (256,), host="features")
@@ -151,6 +160,7 @@ WORKLOADS: dict[str, Workload] = {
     workload.name: workload
     for workload in (
         _multihot26(),
+        _training26(),
         _criteo26(),
         _wide1000(),
         _recom_micro(),

@@ -50,14 +50,14 @@ class Feed:
         """In a graph: float32 [batch, NUMERICS]."""
         return self._numerics.read_value()
 
-    def consume(self, columns: list[Parts]) -> tf.Tensor:
-        """In a graph: an op that needs all of these tensors and does nothing with them.
+    def consume(self, columns: list[Parts], result: tf.Tensor | None = None) -> tf.Tensor:
+        """In a graph: a result behind an op that needs all of these tensors and does nothing.
 
         An op that others wait for by control edges alone would be taken out of the graph.
         """
         flat = [part for parts in columns for part in parts]
         with tf.control_dependencies([tf.raw_ops.Assert(condition=self._true, data=flat)]):
-            return tf.constant(0.0)
+            return tf.constant(0.0) if result is None else tf.identity(result)
 
 
 class _Group:

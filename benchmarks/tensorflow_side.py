@@ -47,6 +47,14 @@ class TensorFlowSide:
         self._feed = Feed(program)
         self._feed.load(batch)
         look_up = _lookups(program, tables, way)
+        self._all: Callable[..., Any] | None = None
+        if program.host == "gradients":
+            everything = look_up
+            self._all, _, _ = self._first_run(
+                lambda: everything(self._feed.read(), self._feed.numerics()), []
+            )
+            look_up = self._consumed(everything)
+
         self.call, self.ops, self.columns_fused = self._first_run(
             lambda: look_up(self._feed.read(), self._feed.numerics()), []
         )
@@ -57,6 +65,17 @@ class TensorFlowSide:
         self._look_up = look_up
         self._fed: Callable[..., Any] | None = None
         self._arguments: list[tf.Tensor] = []
+
+    def _consumed(
+        self, look_up: Callable[[list[Parts], tf.Tensor], Any]
+    ) -> Callable[[list[Parts], tf.Tensor], tf.Tensor]:
+        """What gives only the first of a list of results, and has all the others made."""
+
+        def first(columns: list[Parts], numerics: tf.Tensor) -> tf.Tensor:
+            result, *others = look_up(columns, numerics)
+            return self._feed.consume([tuple(others)], result)
+
+        return first
 
     def _make_inputs(self, by_hand: bool) -> tf.Tensor:
         # Each captured tensor costs a call some microseconds, before any op runs.
@@ -78,8 +97,14 @@ class TensorFlowSide:
         self._arguments = []
 
     def output(self) -> Array:
-        """float32 [batch, width]: the embeddings, or [batch, 1] of a model."""
-        return self.call().numpy()
+        """float32 [batch, width]: the embeddings, or [batch, 1] of a model.
+
+        With gradients, all numbers in a row: the embeddings, and of each table ids and gradients.
+        """
+        if self._all is None:
+            return self.call().numpy()
+        found = [part.numpy().reshape(-1).astype(np.float32) for part in self._all()]
+        return np.concatenate(found)
 
     def table(self) -> Array:
         """float32 [rows, dim]: the memory of the first column's table, which must be a Variable.
@@ -155,6 +180,10 @@ def _lookups(
     program: Program, tables: Mapping[int, Array], way: Way
 ) -> Callable[[list[Parts], tf.Tensor], tf.Tensor]:
     """What makes the output of the tensors of the columns and of the dense features."""
+    if program.host == "gradients":
+        if way == "stock_best":
+            raise Unsupported("a gather has another gradient")
+        return _gradients(program, tables)
     if program.host == "model":
         if way == "stock_best":
             raise Unsupported("nobody writes a whole model by hand")
@@ -201,6 +230,26 @@ def _safe_lookups(
                 )
             )
         return _concat(found)
+
+    return look_up
+
+
+def _gradients(
+    program: Program, tables: Mapping[int, Array]
+) -> Callable[[list[Parts], tf.Tensor], Any]:
+    """Embeddings, and for each table the ids and the values of its gradient.
+
+    The gradient of the embeddings is the embeddings.
+    """
+    params = _params(program, tables)
+    forward = _safe_lookups(program, params, fast=False)
+    variables = [params(place) for place in range(len(program.columns))]
+
+    def look_up(columns: list[Parts], numerics: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            embeddings = forward(columns, numerics)
+        gradients = tape.gradient(embeddings, variables, tf.stop_gradient(embeddings))
+        return [embeddings, *(part for one in gradients for part in (one.indices, one.values))]
 
     return look_up
 

@@ -48,14 +48,17 @@ from fusion.runtime.native import (
 #: What the tasks of a call share, by word behind those of every job: the op's context, state and
 #: number of rows; where each column's entries start, int64 [columns + 1]; marks of columns, int64,
 #: and how many are set; room for the distinct ids of all columns, int64; how many each has, int64;
-#: the outputs of all columns.
-(CTX, STATE, BATCH, FIRSTS, MARKS, MARKED, KEYS, FOUND, PLACES, SPLITS, WEIGHTS) = range(
-    workers.JOB_WORDS, workers.JOB_WORDS + 11
+#: tensors for them, int64 [columns] addresses; the outputs of all columns; whether the tasks are to
+#: copy the distinct ids to their tensors.
+(CTX, STATE, BATCH, FIRSTS, MARKS, MARKED, KEYS, FOUND, OUTS, PLACES, SPLITS, WEIGHTS, COPIES) = (
+    range(workers.JOB_WORDS, workers.JOB_WORDS + 13)
 )
-_CALL_WORDS = workers.JOB_WORDS + 11
+_CALL_WORDS = workers.JOB_WORDS + 13
 
 #: Work that takes fewer nanoseconds is done before another thread has woken up.
 _PARALLEL_NS = 60_000
+#: So many distinct ids are copied sooner than that.
+_PARALLEL_KEYS = 30_000
 #: What a column and an element of it cost in nanoseconds.
 _COLUMN_NS, _ELEMENT_NS = 800, 8
 
@@ -128,8 +131,19 @@ def _do_column(job: int, place: int, source: int, room: int) -> bool:
 
 
 @jit
-def number_columns(job: int) -> None:
+def do_columns(job: int) -> None:
     """Does tasks until all have been begun."""
+    if load(job, COPIES) == 0:
+        _number_columns(job)
+        return
+    place = workers.next_task(job)
+    while place >= 0:
+        _copy_keys(job, place)
+        place = workers.next_task(job)
+
+
+@jit
+def _number_columns(job: int) -> None:
     source, room = stack_words(words.SOURCE_WORDS), stack_words(ROOM_WORDS)
     open_room(room)
     status = tf_new_status()
@@ -181,27 +195,48 @@ def _finish(frame: int, job: int, source: int) -> None:
 
 
 @jit
-def _put_keys(frame: int, job: int) -> None:
-    """Copies the distinct ids of each column to a tensor of their own."""
-    state = load(job, STATE)
-    for place in range(load(job, workers.TASKS)):
+def _copy_keys(job: int, place: int) -> None:
+    """Copies the distinct ids of a column to their tensor; marks the column if one does not fit."""
+    found, out = load(load(job, FOUND), place), load(load(job, OUTS), place)
+    keys = load(job, KEYS) + 8 * load(load(job, FIRSTS), place)
+    if load(column_at(load(job, STATE), place), words.KEYS_KIND) == words.INT64:
+        for k in range(found):
+            store(out, k, load(keys, k))
+        return
+    for k in range(found):
+        key = load(keys, k)
+        store_as(out, k, np.int32(key), np.int32)
+        if key != int64(np.int32(key)):
+            store(load(job, MARKS), place, key)
+
+
+@jit
+def _put_keys(frame: int, job: int, pool: int) -> None:
+    """Gives the distinct ids of each column a tensor of their own."""
+    state, total = load(job, STATE), int64(0)
+    count = load(job, workers.TASKS)
+    for place in range(count):
         found = load(load(job, FOUND), place)
-        keys = load(job, KEYS) + 8 * load(load(job, FIRSTS), place)
         is_wide = load(column_at(state, place), words.KEYS_KIND) == words.INT64
         item = int64(8) if is_wide else int64(4)
         out = new_output(frame, int64(place), int64(1), found, int64(1), item)
-        if failed(frame):
+        store(load(job, OUTS), place, out)
+        store(load(job, MARKS), place, 0)
+        total += found
+    if failed(frame):
+        return
+    store(job, workers.NEXT, 0)
+    store(job, COPIES, 1)
+    helpers = pool if total > int64(_PARALLEL_KEYS) else int64(0)
+    slot = workers.open_job(helpers, job)
+    do_columns(job)
+    workers.close_job(helpers, slot)
+    for place in range(count):
+        key = load(load(job, MARKS), place)
+        if key != 0:
+            text = "column %lld: the id %lld does not fit int32, the dtype of unique_keys"
+            fail(frame, INVALID_ARGUMENT, text, int64(place), key)
             return
-        for k in range(found):
-            if is_wide:
-                store(out, k, load(keys, k))
-                continue
-            key = load(keys, k)
-            if key != int64(np.int32(key)):
-                text = "column %lld: the id %lld does not fit int32, the dtype of unique_keys"
-                fail(frame, INVALID_ARGUMENT, text, int64(place), key)
-                return
-            store_as(out, k, np.int32(key), np.int32)
 
 
 def prepare(frame: int) -> None:
@@ -209,7 +244,7 @@ def prepare(frame: int) -> None:
     ctx, state = context(frame), kernel_state(frame)
     count, pool = body(state, COUNT), body(state, POOL)
     source, job = stack_words(words.SOURCE_WORDS), stack_words(_CALL_WORDS)
-    lists = scratch(frame, 3 * count + 1, np.int64)
+    lists = scratch(frame, 4 * count + 1, np.int64)
     if failed(frame):
         return
     firsts = lists.ctypes.data
@@ -240,14 +275,16 @@ def prepare(frame: int) -> None:
     store(job, MARKED, 0)
     store(job, KEYS, keys.ctypes.data)
     store(job, FOUND, firsts + 8 * (2 * count + 1))
+    store(job, OUTS, firsts + 8 * (3 * count + 1))
+    store(job, COPIES, 0)
     for place in range(count):
         store(load(job, MARKS), place, 0)
     cost = count * _COLUMN_NS + total * _ELEMENT_NS
     helpers = pool if cost > _PARALLEL_NS else int64(0)
     slot = workers.open_job(helpers, job)
-    number_columns(job)
+    do_columns(job)
     workers.close_job(helpers, slot)
     if load(job, MARKED) != 0:
         _finish(frame, job, source)
     if not failed(frame):
-        _put_keys(frame, job)
+        _put_keys(frame, job, pool)

@@ -36,7 +36,7 @@ from fusion.runtime.native import (
     fail,
     failed,
     kernel_state,
-    new_output,
+    reused_output,
     scratch,
     status_of,
 )
@@ -108,7 +108,8 @@ def _take_columns(frame: int, job: int, ctx: int, width: int) -> int:
             text = "column %lld has rows of %lld elements, but dim is %lld"
             fail(frame, INVALID_ARGUMENT, text, int64(place), dim, known)
         end = first + dim
-        out = new_output(frame, int64(place), int64(2), keys, dim, body(state, ITEM))
+        # The rows themselves are not read.
+        out = reused_output(frame, int64(place), int64(place + 1), keys, dim)
         if failed(frame):
             return total
         column = load(job, COLUMNS) + 8 * _COLUMN_WORDS * place

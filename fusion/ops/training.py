@@ -21,9 +21,9 @@ from fusion.runtime.spec import Arg, Attr, OpSpec
 
 def pre_kernel(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
     """What the op before the gathers does, and what threads that help with it do."""
-    from fusion.ops.pre_kernel import number_columns, prepare
+    from fusion.ops.pre_kernel import do_columns, prepare
 
-    return prepare, number_columns
+    return prepare, do_columns
 
 
 def scatter_kernel(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:

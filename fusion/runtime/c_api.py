@@ -30,6 +30,9 @@ tf_delete_status = c_function("TF_DeleteStatus", types.void, _i64)
 tf_get_code = c_function("TF_GetCode", _i32, _i64)
 tf_failure = c_function("TF_OpKernelContext_Failure", types.void, _i64, _i64)
 tf_allocate_output = c_function("TF_AllocateOutput", _i64, _i64, _i32, _i32, _i64, _i32, _i64, _i64)
+tf_forward_or_allocate = c_function(
+    "TF_ForwardInputOrAllocateOutput", _i64, _i64, _i64, _i32, _i32, _i64, _i32, _i64, _i64
+)
 tf_expected_output_datatype = c_function("TF_ExpectedOutputDataType", _i32, _i64, _i32)
 tf_set_output = c_function("TF_SetOutput", types.void, _i64, _i32, _i64, _i64)
 tf_allocate_temp = c_function("TF_AllocateTemp", _i64, _i64, _i32, _i64, _i32, _i64, _i64)

@@ -65,6 +65,7 @@ SYMBOLS = (
     "TF_SetOutput",
     "TF_ExpectedOutputDataType",
     "TF_AllocateOutput",
+    "TF_ForwardInputOrAllocateOutput",
     "TF_AllocateTemp",
 )
 

@@ -29,13 +29,22 @@ from fusion.runtime.c_api import (
     tf_delete_tensor,
     tf_dim,
     tf_expected_output_datatype,
+    tf_forward_or_allocate,
     tf_get_code,
     tf_num_inputs,
     tf_set_output,
     tf_tensor_data,
 )
 from fusion.runtime.jit import Array, int64, jit
-from fusion.runtime.memory import as_float, load, pointer, stack_words, store, word_pointer
+from fusion.runtime.memory import (
+    as_float,
+    load,
+    pointer,
+    stack_words,
+    store,
+    store_as,
+    word_pointer,
+)
 
 INVALID_ARGUMENT = 3
 RESOURCE_EXHAUSTED = 8
@@ -281,6 +290,38 @@ def new_output(frame: int, index: int, rank: int, rows: int, columns: int, item:
         return int64(0)
     address = tf_tensor_data(tensor)
     tf_delete_tensor(tensor)  # the context holds the output
+    return address
+
+
+@jit
+def reused_output(frame: int, index: int, candidate: int, rows: int, columns: int) -> int:
+    """The address of a matrix [rows, columns] for output `index` among all, as of `new_output`.
+
+    It has the memory of input `candidate` among all, of the same shape and dtype, if nobody else
+    has a use for that.
+    """
+    if failed(frame):
+        return int64(0)
+    dims, numbers = stack_words(2), stack_words(2)
+    store(dims, 0, rows)
+    store(dims, 1, columns)
+    store_as(numbers, 0, np.int32(candidate), np.int32)
+    status = load(frame, STATUS)
+    tensor = tf_forward_or_allocate(
+        load(frame, CTX),
+        numbers,
+        np.int32(1),
+        np.int32(index),
+        dims,
+        np.int32(2),
+        numbers + 8,
+        status,
+    )
+    check(frame)
+    if tensor == 0:
+        return int64(0)
+    address = tf_tensor_data(tensor)
+    tf_delete_tensor(tensor)
     return address
 
 
