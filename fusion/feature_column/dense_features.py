@@ -23,7 +23,7 @@ from fusion.feature_column.inputs import (
 from fusion.feature_column.layer_state import LayerState, scope_name, without_checkpoint
 from fusion.feature_column.shared import FusedSharedEmbeddingColumn
 from fusion.feature_column.single_ids import dense_ids, embed, ragged_ids, single_ids
-from fusion.lookup import VERSIONS, Lookup, grouped_lookup
+from fusion.lookup import VERSIONS, Lookup, grouped_lookup, trained_lookup
 
 try:
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
@@ -143,7 +143,8 @@ class DenseFeatures(keras.layers.Layer):
         """The columns' tensors, float32 [B, sum of sizes] or [B, columns, D].
 
         With `training` False one op looks up all columns with do_fusion and puts everything in its
-        place.
+        place; with True there is one before the gathers of their ids, one behind these and one for
+        their gradients. With None each column has ops of its own.
         """
         if in_symbolic_scope():
             # Keras wants to know the shape, and does not tell the dtypes of the features.
@@ -158,8 +159,10 @@ class DenseFeatures(keras.layers.Layer):
         parts: list[Lookup | tf.Tensor] = []
         for column, size in zip(self._columns.used, self._columns.sizes, strict=True):
             with tf.name_scope(scope_name(column.name)):
+                part = None if training is None else self._lookup(column, tensors, cache)
                 # A whole table is read for nothing but inference: training would copy it.
-                part = self._lookup(column, tensors, cache) if training is False else None
+                if part is not None and not training and not part.reads_table_well:
+                    part = None
                 if part is None:
                     output = self._evaluate(column, cache)
                     part = tf.reshape(output, [tf.shape(output)[0], size])
@@ -167,7 +170,7 @@ class DenseFeatures(keras.layers.Layer):
         rows = [part.ids if isinstance(part, Lookup) else part for part in parts]
         stock._verify_static_batch_size_equality(rows, self._columns.used)
         if any(isinstance(part, Lookup) for part in parts):
-            output = grouped_lookup(parts)
+            output = trained_lookup(parts) if training else grouped_lookup(parts)
             if self.aggregation == "concat":
                 return output
             return tf.reshape(output, [-1, len(parts), self._columns.sizes[0]])

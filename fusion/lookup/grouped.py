@@ -1,8 +1,8 @@
-"""Many lookups as one op, side by side in one matrix; for inference."""
+"""Many lookups side by side in one matrix: as one op for inference, or around their gathers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +13,8 @@ from fusion.lookup.ids import Ids, Weights, as_sparse, rank_of, weight_values
 from fusion.lookup.options import LookupOptions
 from fusion.lookup.tables import as_shards
 from fusion.ops.lookup import COLUMN_ATTRS
+from fusion.ops.training import POST_ATTRS, PRE_ATTRS
+from fusion.runtime.spec import Attr
 
 
 @dataclass(frozen=True)
@@ -33,18 +35,21 @@ class Lookup:
 
     @property
     def is_groupable(self) -> bool:
-        """Whether the op does what the lookup does, and no worse.
+        """Whether the lookup can share ops with others: of a matrix of ids, in one table."""
+        ids = self.ids
+        rank = rank_of(ids) if isinstance(ids, tf.SparseTensor) else ids.shape.rank
+        return len(as_shards(self.table, "table", None)) == 1 and rank == 2
 
-        It reads the whole table, which has to be in one piece, where the op is: on the CPU.
+    @property
+    def reads_table_well(self) -> bool:
+        """Whether an op that reads the whole table does what the lookup does, and no worse.
+
+        The table has to be where the op is: on the CPU.
         """
         shards = as_shards(self.table, "table", None)
         outside_limit, _ = self.options.split_max_norm(shards[0].dtype.base_dtype)
-        if len(shards) > 1 or outside_limit is not None:
-            return False
         kind = tf.DeviceSpec.from_string(shards[0].device or "").device_type
-        ids = self.ids
-        rank = rank_of(ids) if isinstance(ids, tf.SparseTensor) else ids.shape.rank
-        return kind in (None, "CPU") and rank == 2
+        return outside_limit is None and kind in (None, "CPU")
 
 
 def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
@@ -54,8 +59,8 @@ def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
     is read whole has to be copied before its rows are changed.
 
     Args:
-      columns: groupable lookups, and matrices [B, D] that are taken over as they are; all of one
-        float dtype and number of rows.
+      columns: groupable lookups that read their tables well, and matrices [B, D] that are taken
+        over as they are; all of one float dtype and number of rows.
 
     Returns:
       [B, sum of D], the columns side by side.
@@ -65,31 +70,92 @@ def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
       tf.errors.InvalidArgumentError: at run time, as `lookup`, and different numbers of rows.
     """
     tables = _Tables()
-    parts = [_part(column, tables) for column in columns]
-    attrs: dict[str, list[Any]] = {
-        key: [part.attrs.get(attr.name, attr.default) for part in parts]
-        for key, attr in COLUMN_ATTRS.items()
-    }
+    parts = [_part(column) for column in columns]
     result = ops.grouped_embedding_lookup(
-        tables=[part.table for part in parts],
-        ids=[part.ids for part in parts],
-        entry_rows=[part.entry_rows for part in parts],
-        dense_shapes=[part.dense_shape for part in parts],
-        weights=[part.weights for part in parts],
-        boundaries=[],
-        boundary_counts=[0] * len(parts),
-        **attrs,
+        tables=[
+            tables.read(column.table) if isinstance(column, Lookup) else column
+            for column in columns
+        ],
+        **_inputs(parts),
+        **_lists(parts, COLUMN_ATTRS),
     )
+    return _shaped(result, columns, parts)
+
+
+def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
+    """Looks up all columns with an op before and one behind the gathers of their distinct ids.
+
+    The numbers are those of `lookup`. Tables are gathered from where they are; gradients have
+    distinct ids, and one op computes those of all columns.
+
+    Args:
+      columns: groupable lookups, at least one, and matrices as in `grouped_lookup`.
+
+    Returns:
+      [B, sum of D], the columns side by side.
+
+    Raises:
+      TypeError, ValueError, tf.errors.InvalidArgumentError: as `grouped_lookup`.
+    """
+    parts = [_part(column) for column in columns]
+    told = [part for part, one in zip(parts, columns, strict=True) if isinstance(one, Lookup)]
+    entries = ops.grouped_embedding_pre_look_up(
+        **_inputs(told), Tkeys=[part.ids.dtype for part in told], **_lists(told, PRE_ATTRS)
+    )
+    keys = iter(entries.unique_keys)
+    rows = [
+        _rows(column, next(keys)) if isinstance(column, Lookup) else column for column in columns
+    ]
+    attrs = {name: attr for name, attr in POST_ATTRS.items() if name != "copied"}
+    result = ops.grouped_embedding_post_look_up(
+        emb_rows=rows,
+        unique_idxs=entries.unique_idxs,
+        row_splits=entries.row_splits,
+        entry_weights=entries.entry_weights,
+        copied=[not isinstance(column, Lookup) for column in columns],
+        **{name: values for name, values in _lists(parts, attrs).items() if name in attrs},
+    )
+    return _shaped(result, columns, parts)
+
+
+def _rows(column: Lookup, keys: tf.Tensor) -> tf.Tensor:
+    """The rows of distinct ids, gathered beside the table."""
+    (table,) = as_shards(column.table, "table", None)
+    return tf.nn.embedding_lookup(table, keys, max_norm=column.options.max_norm)
+
+
+def _inputs(parts: Sequence[_Part]) -> dict[str, list[tf.Tensor]]:
+    """The inputs of an op for these columns, besides their tables."""
+    return {
+        "ids": [part.ids for part in parts],
+        "entry_rows": [part.entry_rows for part in parts],
+        "dense_shapes": [part.dense_shape for part in parts],
+        "weights": [part.weights for part in parts],
+    }
+
+
+def _lists(parts: Sequence[_Part], attrs: Mapping[str, Attr]) -> dict[str, list[Any]]:
+    """The attrs of an op for these columns, of those by the name of their list."""
+    lists: dict[str, list[Any]] = {
+        key: [part.attrs.get(attr.name, attr.default) for part in parts]
+        for key, attr in attrs.items()
+    }
+    return lists | {"boundaries": [], "boundary_counts": [0] * len(parts)}
+
+
+def _shaped(
+    result: tf.Tensor, columns: Sequence[Lookup | tf.Tensor], parts: Sequence[_Part]
+) -> tf.Tensor:
+    """The result with its shape, as far as it is known."""
     batch = next((n for n in map(_static_rows, columns) if n is not None), None)
-    width = None if -1 in attrs["dims"] else sum(attrs["dims"])
-    result.set_shape([batch, width])
+    dims = [part.attrs["dim"] for part in parts]
+    result.set_shape([batch, None if -1 in dims else sum(dims)])
     return result
 
 
 class _Part(NamedTuple):
-    """The inputs of a column, and its attrs as far as they are not the defaults."""
+    """The inputs of a column but for its table, and its attrs as far as they are no defaults."""
 
-    table: tf.Tensor
     ids: tf.Tensor
     entry_rows: tf.Tensor
     dense_shape: tf.Tensor
@@ -112,26 +178,24 @@ class _Tables:
         return self._read[id(table)]
 
 
-def _part(column: Lookup | tf.Tensor, tables: _Tables) -> _Part:
+def _part(column: Lookup | tf.Tensor) -> _Part:
     number = tf.constant(0, tf.int64, [1])
     if not isinstance(column, Lookup):
-        unread = tf.zeros([1], column.dtype)
         attrs = {"form": "copy", "dim": _dim(column)}
-        return _Part(column, number, number, number, unread, attrs)
+        return _Part(number, number, number, tf.zeros([1], column.dtype), attrs)
     (table,) = as_shards(column.table, "table", None)
-    options, ids = column.options, column.ids
-    values = weight_values(column.weights, table.dtype)
-    matrix = tables.read(table)
-    attrs = _attrs(options, matrix.dtype, values is not None) | {"dim": _dim(table)}
-    weights = tf.ones([1], matrix.dtype) if values is None else values
+    options, ids, dtype = column.options, column.ids, table.dtype.base_dtype
+    values = weight_values(column.weights, dtype)
+    attrs = _attrs(options, dtype, values is not None) | {"dim": _dim(table)}
+    weights = tf.ones([1], dtype) if values is None else values
     if isinstance(ids, tf.Tensor):
-        return _Part(matrix, ids, number, number, weights, attrs | {"form": "dense"})
+        return _Part(ids, number, number, weights, attrs | {"form": "dense"})
     if isinstance(ids, tf.RaggedTensor):
         form = {"form": "row_splits"}
-        return _Part(matrix, ids.flat_values, ids.row_splits, number, weights, attrs | form)
+        return _Part(ids.flat_values, ids.row_splits, number, weights, attrs | form)
     ids = as_sparse(ids, options, "ids")
     form = {"form": "indices"}
-    return _Part(matrix, ids.values, ids.indices, ids.dense_shape, weights, attrs | form)
+    return _Part(ids.values, ids.indices, ids.dense_shape, weights, attrs | form)
 
 
 def _attrs(options: LookupOptions, dtype: tf.DType, weighted: bool) -> dict[str, Any]:

@@ -75,6 +75,14 @@ class TrainedEmitter:
     def _pre(
         self, build: NodeBuilder, lookups: Sequence[Recognition], told: Sequence[ColumnArguments]
     ) -> str:
+        """Emits the op before the gathers, one for all groups of the same ids."""
+        key = (
+            "pre",
+            build.device,
+            *(self._identity(*pair) for pair in zip(told, lookups, strict=True)),
+        )
+        if key in self.known:
+            return self.known[key]
         node = build.node("pre_look_up", PRE.name)
         for inputs in zip(*(column[:4] for column in told), strict=True):
             build.inputs(node, *inputs)
@@ -88,7 +96,15 @@ class TrainedEmitter:
         set_attrs(node, num_columns=len(told))
         set_columns(node, told, PRE_ATTRS)
         set_boundaries(node, told)
-        return build.add(node)
+        self.known[key] = build.add(node)
+        return self.known[key]
+
+    def _identity(self, told: ColumnArguments, lookup: Recognition) -> tuple[object, ...]:
+        """Returns all that the entries of a column depend on."""
+        attrs = (told.attrs[attr.name] for attr in PRE_ATTRS.values())
+        view, spec = self.edit.view, _spec(lookup)
+        waits = (wait for name in lookup.nodes(Stage.IDS) for wait in view.controls(name))
+        return (*told[:5], told.boundaries, *attrs, spec.dtype, spec.table.dtype, *waits)
 
     def _post(
         self,

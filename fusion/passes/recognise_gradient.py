@@ -36,12 +36,15 @@ def match_gradients(
 ) -> tuple[Gradient | NoMatch, ...]:
     """Explains gradients of the reduction, by what adds up rows for the places of its entries.
 
+    Other lookups of the same ids may share these places.
+
     Args:
         shape: the symbolic [B, D] of the result.
     """
     matcher = _Matcher(view, reduction, mask, shape)
     readers = _readers(view, reduction.positions)
-    return tuple(matcher.match(use) for use in readers if view.op(use.node) in GRADIENTS)
+    own = (use for use in readers if view.op(use.node) in GRADIENTS and matcher.is_own(use))
+    return tuple(map(matcher.match, own))
 
 
 def _readers(view: GraphView, tensor: Tensor) -> Iterator[Use]:
@@ -64,6 +67,13 @@ class _Matcher:
     reduction: Reduction
     mask: Mask
     shape: Vector
+
+    def is_own(self, use: Use) -> bool:
+        """Whether the node of a use counts the rows that are gathered for this reduction."""
+        rows = self.view.resolve(self.reduction.rows)
+        known: dict[Tensor, Vector] = {rows: (Dim(rows, 0), self.shape[1])}
+        count = self.view.inputs(use.node)[-1]
+        return ShapeMath(self.view, known).scalar(count) == Dim(rows, 0)
 
     def match(self, use: Use) -> Gradient | NoMatch:
         """Explains the node of a use as the sum of what each distinct row gets."""
@@ -93,12 +103,10 @@ class _Matcher:
         view = self.view
         if view.op(name) != f"{view.op(self.reduction.anchor)}Grad":
             return NoMatch("the gradient is that of another reduction", name)
-        grad, _, segments, count = view.inputs(name)
+        grad, _, segments, _ = view.inputs(name)
         segments, passed = pass_casts(view, segments)
         if segments != self.reduction.segments:
             return NoMatch("the gradient is that of other segment ids", name)
-        if not self._is_count(count):
-            return NoMatch("the gradient has another number of rows", name)
         return grad, (name, *passed)
 
     def _weighted(self, name: str) -> tuple[Tensor, tuple[str, ...]] | NoMatch:
@@ -106,9 +114,9 @@ class _Matcher:
         view, reduction = self.view, self.reduction
         weighting = reduction.weighting
         assert weighting is not None
-        values, _, count = view.inputs(name)
+        values = view.inputs(name)[0]
         refusal = NoMatch("the gradient of weighted rows is not understood", name)
-        if view.op(name) != "UnsortedSegmentSum" or not self._is_count(count):
+        if view.op(name) != "UnsortedSegmentSum":
             return refusal
         places = view.resolve(reduction.positions)
         product, passed = self._spread(values, (Dim(places, 0), self.shape[1]), weighting.entries)
@@ -181,12 +189,6 @@ class _Matcher:
             return False
         sources = [view.resolve(view.inputs(one.node)[one.index]) for one in measured]
         return sources[axes.index] == of and sources[1 - axes.index] in columns
-
-    def _is_count(self, count: Tensor) -> bool:
-        """Whether a number is that of the distinct rows."""
-        rows = self.view.resolve(self.reduction.rows)
-        known: dict[Tensor, Vector] = {rows: (Dim(rows, 0), self.shape[1])}
-        return ShapeMath(self.view, known).scalar(count) == Dim(rows, 0)
 
 
 def _match_mask(
