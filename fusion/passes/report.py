@@ -33,7 +33,8 @@ class ColumnReport:
             column without spec, how far the explanation got.
         tables: the matrices or handles that hold the table, where the explanation got that far.
         form: what a fused column becomes: a part of one op for several columns ("grouped"), an op
-            of its own ("single"), or ops around the stock gather ("split"); None for any other.
+            of its own ("single"), ops around the stock gather ("split"), or such ops for one or
+            several columns and their gradients ("trained"); None for any other.
         op: the node in whose place its result is then found: for a grouped one, the concat.
     """
 

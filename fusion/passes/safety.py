@@ -89,8 +89,6 @@ def _check_trained(view: GraphView, one: Recognition) -> NoMatch | None:
         return unknown
     if view.has_loops:
         return NoMatch("the gradient of a lookup in a v1 loop is not fused", one.anchor)
-    if not spec.fill:
-        return NoMatch("the gradient of a lookup that fills no rows is not fused", one.anchor)
     if loses_digits(view, spec):
         return NoMatch("ids are cast to int32, and it is not known whether they fit", one.anchor)
     return None

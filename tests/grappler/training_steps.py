@@ -36,12 +36,14 @@ class Column:
 
     Attributes:
       weighted: whether its ids have weights.
+      plain: whether no rows are filled, by embedding_lookup_sparse.
       options: arguments of the lookup.
       table: the number of its table; columns may share one.
     """
 
     combiner: str = "mean"
     weighted: bool = False
+    plain: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     table: int | None = None
 
@@ -117,13 +119,7 @@ def train(
     def step(ids: Any, weights: Any, dense: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             vectors = [
-                tf.nn.safe_embedding_lookup_sparse(
-                    tables[numbers[n]],
-                    ids[n],
-                    sparse_weights=weights[n] if column.weighted else None,
-                    combiner=column.combiner,
-                    **column.options,
-                )
+                _look_up(column, tables[numbers[n]], ids[n], weights[n])
                 for n, column in enumerate(columns)
             ]
             hidden = tf.nn.relu(join(dense, vectors) @ kernel)
@@ -139,11 +135,22 @@ def train(
     return Run(np.array(losses), [variable.numpy() for variable in variables], ran)
 
 
+def _look_up(column: Column, table: Any, ids: Any, weights: Any) -> tf.Tensor:
+    weights = weights if column.weighted else None
+    if column.plain:
+        ids = ids.with_values(tf.abs(ids.values))
+        return tf.nn.embedding_lookup_sparse(table, ids, weights, column.combiner, **column.options)
+    return tf.nn.safe_embedding_lookup_sparse(
+        table, ids, sparse_weights=weights, combiner=column.combiner, **column.options
+    )
+
+
 def _batch(rng: np.random.Generator, count: int) -> tuple[Any, ...]:
     ids, weights = [], []
     for _ in range(count):
         lengths = rng.integers(0, 5, BATCH)
         lengths[rng.integers(BATCH)] = rng.integers(0, 20)
+        lengths[-1] = 2  # plain lookups end at the last row that has an entry
         rows = np.repeat(np.arange(BATCH), lengths)
         indices = np.stack([rows, np.arange(len(rows))], 1).astype(np.int64)
         values = rng.integers(-2, ROWS, len(rows))
