@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import tensorflow as tf
 
@@ -58,7 +60,7 @@ def test_kinds_of_columns(column):
 def test_weights_that_are_trained_are_left_to_stock():
     table = tf.Variable(tf.random.stateless_normal([10, 4], [1, 2]))
     ids = tf.sparse.from_dense(tf.constant([[1, 2], [3, 0]], tf.int64))
-    results = []
+    results: list[Any] = []
     for _ in range(2):
         weights = tf.Variable([0.5, 2.0, 1.0])
 
@@ -69,7 +71,7 @@ def test_weights_that_are_trained_are_left_to_stock():
                 tape.watch(given.values)
                 result = tf.nn.safe_embedding_lookup_sparse(table, ids, given, combiner="mean")
             of_table, of_weights = tape.gradient(result, [table, given.values])
-            return tf.convert_to_tensor(of_table), of_weights
+            return result, tf.convert_to_tensor(of_table), of_weights
 
         if not results:
             results.append(gradients())
