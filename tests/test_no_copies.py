@@ -82,6 +82,31 @@ def test_a_training_step_allocates_next_to_nothing(version):
     assert bytes_allocated(build) < TABLE_BYTES // 100
 
 
+OPTIMIZERS = {
+    "sgd": lambda: v1.train.GradientDescentOptimizer(0.1),
+    "adagrad": lambda: v1.train.AdagradOptimizer(0.1),
+    "ftrl": lambda: v1.train.FtrlOptimizer(0.1),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_fused_step_of_stock_lookups_allocates_next_to_nothing(weighted, optimizer):
+    def build(table):
+        given = ids().with_values(tf.ones([2])) if weighted else None
+        result = v1.nn.safe_embedding_lookup_sparse(table, ids(), given)
+        loss = tf.reduce_sum(tf.square(result))
+        return OPTIMIZERS[optimizer]().minimize(loss)
+
+    with fusion.fused():
+        before = fusion.stats().columns_fused
+        assert bytes_allocated(build) < TABLE_BYTES // 100
+        assert fusion.stats().columns_fused > before
+    if not weighted:
+        # TensorFlow's own optimizer lets the lookup read the whole table.
+        assert bytes_allocated(build) > TABLE_BYTES
+
+
 @pytest.mark.parametrize("use_resource", [True, False])
 def test_a_step_of_lazy_adam_allocates_next_to_nothing(use_resource):
     def step_of(optimizer):
