@@ -1,4 +1,4 @@
-"""The row-sparse Adam for Keras 3."""
+"""Row-sparse optimizers for Keras 3."""
 
 from __future__ import annotations
 
@@ -9,6 +9,70 @@ import keras
 import tensorflow as tf
 
 from fusion.optimizers import rows
+
+
+def _refuse_dense(optimizer: Any) -> None:
+    """Raises for arguments that need gradients or changes of all rows.
+
+    Raises:
+      ValueError: naming the argument and its value.
+    """
+    rows.refuse(
+        optimizer, optimizer.use_ema, "use_ema", "the averages of all rows move at every step"
+    )
+    rows.refuse(
+        optimizer,
+        optimizer.gradient_accumulation_steps,
+        "gradient_accumulation_steps",
+        "accumulated gradients are dense and do not tell which rows had one",
+    )
+    rows.refuse(
+        optimizer,
+        optimizer.loss_scale_factor,
+        "loss_scale_factor",
+        "Keras cannot divide a sparse gradient by it, keras.optimizers.LossScaleOptimizer can",
+    )
+
+
+@keras.saving.register_keras_serializable("fusion")
+class Adagrad(keras.optimizers.Adagrad):
+    """`keras.optimizers.Adagrad` that reads and writes only the rows that have a gradient.
+
+    The numbers are the same, within rounding. Of an `IndexedSlices` gradient g, a step does this to its rows:
+
+        accumulator += g^2
+        row -= learning_rate g / sqrt(accumulator + epsilon)
+
+    Keras computes the root for the whole table. With a dense gradient it is Keras's. Arguments and
+    optimizer variables are Adagrad's: each can restore the other's checkpoints.
+
+    Raises:
+      ValueError: if weight_decay, use_ema, gradient_accumulation_steps or loss_scale_factor is
+        given; when gradients are applied, for a variable with a sparse gradient and a constraint.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        rows.refuse(self, self.weight_decay, "weight_decay", "all rows decay at every step")
+        _refuse_dense(self)
+
+    def update_step(self, gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
+        """Updates a variable, or of an `IndexedSlices` gradient its rows."""
+        if not isinstance(gradient, tf.IndexedSlices):
+            super().update_step(gradient, variable, learning_rate)
+            return
+        index = self._get_variable_index(variable)
+        rows.refuse_constraint(self._trainable_variables[index])
+        dtype, ids = variable.dtype, gradient.indices
+        g, rate = tf.cast(gradient.values, dtype), tf.cast(learning_rate, dtype)
+        accumulator = self._accumulators[index].value
+        # As Keras does, for ids that are there more than once too.
+        accumulator.scatter_add(tf.IndexedSlices(tf.square(g), ids))
+        root = tf.sqrt(rows.gather_rows(accumulator, ids) + self.epsilon)
+        rows.subtract_from_rows(variable, ids, rate * g / root)
+
+    def _clip_gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
+        return rows.clip(self, grads, super()._clip_gradients)
 
 
 @keras.saving.register_keras_serializable("fusion")
@@ -36,19 +100,7 @@ class LazyAdam(keras.optimizers.Adam):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        rows.refuse(self, self.use_ema, "use_ema", "the averages of all rows move at every step")
-        rows.refuse(
-            self,
-            self.gradient_accumulation_steps,
-            "gradient_accumulation_steps",
-            "accumulated gradients are dense and do not tell which rows had one",
-        )
-        rows.refuse(
-            self,
-            self.loss_scale_factor,
-            "loss_scale_factor",
-            "Keras cannot divide a sparse gradient by it, keras.optimizers.LossScaleOptimizer can",
-        )
+        _refuse_dense(self)
 
     def update_step(self, gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
         """Updates a variable, or of an `IndexedSlices` gradient its rows."""

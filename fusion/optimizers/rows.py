@@ -44,7 +44,7 @@ def update_rows(
 
 
 def subtract_from_rows(variable: tf.Variable, ids: tf.Tensor, change: tf.Tensor) -> None:
-    """Subtracts `change` [u, ...] from the rows of distinct `ids` [u]."""
+    """Subtracts `change` [n, ...] from the rows of `ids` [n]."""
     variable.scatter_sub(tf.IndexedSlices(change, ids))
 
 
