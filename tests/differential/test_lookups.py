@@ -82,7 +82,7 @@ _ROUNDED: dict[str, Any] = {
 _IN_GRAPHS = 10
 
 AREAS = (
-    Area("everything", cases(), 1350, claim(*features.ROWS)),
+    Area("everything", cases(), 1200, claim(*features.ROWS)),
     Area("unweighted", cases(**_CLEAN, **_UNWEIGHTED), 600),
     Area("weighted", cases(**_CLEAN, **_WEIGHTED, max_norm=st.just(None)), 400),
     Area("clipped", cases(**_CLEAN, **_CLIPPED), 300),
@@ -200,7 +200,7 @@ AREAS = (
             shards=st.just(1),
             dtype=st.sampled_from(("float32", "float32", "float64", "bfloat16")),
         ),
-        80,
+        50,
         rounds=_IN_GRAPHS,
     ),
     Area(
@@ -211,7 +211,7 @@ AREAS = (
             rows=st.integers(5, 30),
             shards=st.integers(2, 5),
         ),
-        40,
+        30,
         rounds=_IN_GRAPHS,
     ),
 )
