@@ -38,7 +38,8 @@ def _refuse_dense(optimizer: Any) -> None:
 class Adagrad(keras.optimizers.Adagrad):
     """`keras.optimizers.Adagrad` that reads and writes only the rows that have a gradient.
 
-    The numbers are the same, within rounding. Of an `IndexedSlices` gradient g, a step does this to its rows:
+    The numbers are the same, within rounding. Of an `IndexedSlices` gradient g, a step does this to
+    its rows:
 
         accumulator += g^2
         row -= learning_rate g / sqrt(accumulator + epsilon)

@@ -82,7 +82,7 @@ _ROUNDED: dict[str, Any] = {
 _IN_GRAPHS = 10
 
 AREAS = (
-    Area("everything", cases(), 1200, claim(*features.ROWS)),
+    Area("everything", cases(), 1270, claim(*features.ROWS)),
     Area("unweighted", cases(**_CLEAN, **_UNWEIGHTED), 600),
     Area("weighted", cases(**_CLEAN, **_WEIGHTED, max_norm=st.just(None)), 400),
     Area("clipped", cases(**_CLEAN, **_CLIPPED), 300),
