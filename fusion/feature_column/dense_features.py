@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.feature_column import feature_column_v2 as stock
 from tensorflow.python.ops import control_flow_util
@@ -156,12 +157,14 @@ class DenseFeatures(keras.layers.Layer):
             )
         tensors = as_tensors(features, self._columns.names)
         cache = stock.FeatureTransformationCache({n: as_stock(t) for n, t in tensors.items()})
+        # What only the graph tells is as good as not told.
+        mode = bool(training) if isinstance(training, bool | int | np.bool_) else None
         parts: list[Lookup | tf.Tensor] = []
         for column, size in zip(self._columns.used, self._columns.sizes, strict=True):
             with tf.name_scope(scope_name(column.name)):
-                part = None if training is None else self._lookup(column, tensors, cache)
+                part = None if mode is None else self._lookup(column, tensors, cache)
                 # A whole table is read for nothing but inference: training would copy it.
-                if part is not None and not training and not part.reads_table_well:
+                if part is not None and not mode and not part.reads_table_well:
                     part = None
                 if part is None:
                     output = self._evaluate(column, cache)
@@ -170,7 +173,7 @@ class DenseFeatures(keras.layers.Layer):
         rows = [part.ids if isinstance(part, Lookup) else part for part in parts]
         stock._verify_static_batch_size_equality(rows, self._columns.used)
         if any(isinstance(part, Lookup) for part in parts):
-            output = trained_lookup(parts) if training else grouped_lookup(parts)
+            output = trained_lookup(parts) if mode else grouped_lookup(parts)
             if self.aggregation == "concat":
                 return output
             return tf.reshape(output, [-1, len(parts), self._columns.sizes[0]])

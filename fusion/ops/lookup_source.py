@@ -61,7 +61,7 @@ from fusion.runtime.c_api import (
 )
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.memory import load, store
-from fusion.runtime.native import INVALID_ARGUMENT, check, fail, status_of
+from fusion.runtime.native import INVALID_ARGUMENT, check, fail, failed, status_of
 
 _TENSORS = 5
 #: No memory has room for so many rows.
@@ -139,10 +139,12 @@ def take_shared(
         store(shared, k, 0)
     slots = shared + 8 * SHARED_TENSORS
     places = input_tensor(ctx, first, slots, status)
+    check(frame)
     splits = input_tensor(ctx, first + 1, slots + 8, status)
+    check(frame)
     weights = input_tensor(ctx, first + 2, slots + 16, status)
-    if places == 0 or splits == 0 or weights == 0:
-        check(frame)
+    check(frame)
+    if failed(frame):
         return
     if tf_num_dims(places) != 1 or tf_num_dims(splits) != 2 or tf_num_dims(weights) != 1:
         text = "unique_idxs, row_splits, entry_weights have ranks %lld, %lld, %lld, not 1, 2, 1"

@@ -14,8 +14,8 @@ from fusion.cpu_ops import pieces
 from fusion.cpu_ops.columns import element_range, list_entries
 from fusion.cpu_ops.elements import Batch
 from fusion.cpu_ops.vectors import fence
-from fusion.ops.lookup_source import column_at, release, take_source
-from fusion.ops.lookup_state import BODY, ITEM, POOL
+from fusion.ops.lookup_source import body, column_at, release, take_source
+from fusion.ops.lookup_state import BODY, ITEM, POOL, POST, ROLE
 from fusion.runtime.atomic import atomic_add, atomic_store
 from fusion.runtime.c_api import c_function, tf_delete_status, tf_new_status
 from fusion.runtime.jit import int64, jit
@@ -203,7 +203,7 @@ def _do_column(job: int, place: int, first: int, source: int, room: int, argumen
         start, end = element_range(column, source, first, count)
     if end < start or not make_room(room, end - start + count, count):
         return False
-    if not is_copy:
+    if not is_copy and body(state, ROLE) != POST:
         pool, notes = load(state, BODY + POOL), column + 8 * words.NOTED
         if note_table(pool, notes, load(source, words.TABLE), table_bytes(source)):
             wake(pool)

@@ -71,9 +71,12 @@ def _survey(frame: int, ctx: int, state: int, source: int, firsts: int) -> int:
         store(firsts, place, total)
         sound = take_source(frame, ctx, state, place, source, status_of(frame), int64(0))
         if sound:
-            rows = load(source, words.BATCH)
+            rows, ids = load(source, words.BATCH), load(source, words.ID_COUNT)
+            if max(rows, ids) >= int64(MOST_ENTRIES):
+                text = "column %lld has %lld rows and %lld ids, more than can be numbered"
+                fail(frame, INVALID_ARGUMENT, text, int64(place), rows, ids)
             batch = rows if batch < 0 else batch
-            total += load(source, words.ID_COUNT)
+            total += ids
             if load(column_at(state, place), words.FILL) != 0:
                 total += rows
             if rows != batch:

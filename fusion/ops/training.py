@@ -140,7 +140,7 @@ GRAD = OpSpec(
     "What a distinct id gets is added up in the order of its entries; that of an id without\n"
     "entries is zeros. Half types are summed in float32, and each result is rounded once.",
     inputs=(
-        Arg("top_grad", "T", "[...]", doc="[B, at least sum(D_p)]"),
+        Arg("top_grad", "T", "[...]", doc="[at least B, at least sum(D_p)]"),
         Arg(
             "emb_rows",
             "T",

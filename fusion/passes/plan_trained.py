@@ -22,6 +22,7 @@ Place = tuple[str, int]
 def plan_trained(
     view: GraphView,
     lookups: Sequence[Recognition],
+    everyone: Sequence[Recognition],
     place_of: Callable[[Recognition, frozenset[str]], Place | None],
     groups_of: Callable[[str, Mapping[int, Recognition]], Iterable[Group]],
 ) -> tuple[Group, ...]:
@@ -30,12 +31,13 @@ def plan_trained(
     Args:
         view: the graph.
         lookups: the trained ones.
+        everyone: all lookups that are fused.
         place_of: (lookup, nodes that do not count) -> where the lookup's result is the input of a
             concat and is read by nothing else.
         groups_of: (concat, lookups by place) -> the groups of its inputs.
     """
     gone = {name for one in lookups for name in gone_with(one)}
-    found = _Parts(view, lookups)
+    found = _Parts(view, lookups, everyone)
     members: dict[str, Place] = {}
     for one in lookups:
         place = found.place(one)
@@ -104,10 +106,12 @@ def _unread(view: GraphView, names: set[str], gone: set[str]) -> set[str]:
 class _Parts:
     """Where the gradients of lookups in concats come from."""
 
-    def __init__(self, view: GraphView, lookups: Iterable[Recognition]) -> None:
+    def __init__(
+        self, view: GraphView, lookups: Iterable[Recognition], everyone: Iterable[Recognition]
+    ) -> None:
         self._view = view
         self._widths = {
-            one.spec.output: one.spec.table.shape[1] for one in lookups if one.spec is not None
+            one.spec.output: one.spec.table.shape[1] for one in everyone if one.spec is not None
         }
         self._places: dict[str, Place] = {}
         self._parts: dict[str, tuple[Part, ...]] = {}

@@ -46,10 +46,11 @@ def settle(
 
 def _are_ordered(view: GraphView, lookups: Iterable[Recognition]) -> bool:
     """Whether control edges lead into lookups or out of them, or may."""
+    if any(one.gradients for one in lookups):
+        # Groups may share an op that each of them would wait for.
+        return True
     if not view.has_controls:
         return False
-    if any(one.gradients for one in lookups):
-        return True
     return any(one.waits(view) or any(map(view.control_uses, one.nodes())) for one in lookups)
 
 
@@ -66,6 +67,7 @@ def _plans(
         shared = plan_trained(
             view,
             trained,
+            lookups,
             lambda one, unread: _place_in_concat(view, one, unread),
             lambda concat, members: _groups_of(view, concat, members, matrices, Form.TRAINED),
         )
@@ -186,7 +188,7 @@ def _groups(
         dtype, device = view.type_attr(concat, "T"), view.nodes[concat].device
         outer = _only_concat(view, Tensor(concat), dtype, device)
         for group in groups[concat]:
-            if group.whole and outer is not None:
+            if group.whole and outer is not None and outer[0] not in taken:
                 members.setdefault(outer[0], {})[outer[1]] = group
                 changed.pop(outer[0], None)
                 changed[outer[0]] = None

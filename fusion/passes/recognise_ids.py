@@ -15,6 +15,14 @@ from fusion.passes.recognise_reduction import Reduction
 from fusion.passes.recognise_table import Table
 
 _FILL_OPS = frozenset({"SparseFillEmptyRows", "RaggedFillEmptyRows"})
+_ID_READERS = {
+    "Unique": (0, "T"),
+    "Gather": (1, "Tindices"),
+    "GatherV2": (1, "Tindices"),
+    "ResourceGather": (1, "Tindices"),
+    **dict.fromkeys(("Sum", "Prod", "Max", "Min", "Mean", "Any", "All", "ArgMax"), (-1, "")),
+}
+"""Which input of an op is the ids, and the attr that has their dtype; others are reductions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +153,8 @@ def match_fill(view: GraphView, entries: Entries) -> Fill | NoMatch | None:
 def _id_dtype(view: GraphView, ids: Tensor) -> int:
     """Returns the DataType of the ids, as the op that reads them says."""
     for use in view.tensor_uses(ids):
-        key = {"Unique": "T", "GatherV2": "Tindices", "ResourceGather": "Tindices"}
-        known = key.get(view.op(use.node), "Tidx")
-        if (dtype := view.type_attr(use.node, known)) != 0:
+        place, key = _ID_READERS.get(view.op(use.node), (1, "Tidx"))
+        if use.position == place and (dtype := view.type_attr(use.node, key)) != 0:
             return dtype
     return 0
 

@@ -251,7 +251,8 @@ def _allocate(frame: int, index: int, rank: int, rows: int, columns: int, item: 
     store(dims, 0, rows)
     store(dims, 1, columns)
     count = rows * columns if rank == 2 else rows
-    if columns > 0 and rows > _MAX_BYTES // (columns * item):
+    is_small = 0 <= rows <= _MAX_BYTES and 0 <= columns <= _MAX_BYTES
+    if not is_small or (columns > 0 and rows > _MAX_BYTES // (columns * item)):
         fail(frame, RESOURCE_EXHAUSTED, "no memory for [%lld, %lld] elements", rows, columns)
         return int64(0)
     # The element type of compiled code may be only what it sees of the output's own (uint16 of

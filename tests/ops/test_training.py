@@ -346,6 +346,16 @@ class TestErrors:
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             pre([column])
 
+    @pytest.mark.parametrize("fills", [False, True])
+    @pytest.mark.parametrize(("rows", "columns"), [(2**63 - 1, 1), (2**62, 2), (2**62, 4)])
+    def test_of_more_rows_than_can_be(self, rows, columns, fills):
+        inputs = dense_column([[1]])["inputs"]
+        inputs |= {"ids": NO_IDS, "entry_rows": np.zeros((0, 2), np.int64)}
+        inputs["dense_shape"] = np.array([rows, 1])
+        column = {"inputs": inputs, "attrs": attrs(form="indices", fill_empty_row=fills)}
+        with pytest.raises(tf.errors.InvalidArgumentError, match="more than can be numbered"):
+            pre([column] * columns)
+
     def test_of_different_numbers_of_rows(self):
         columns = [dense_column([[1]]), dense_column([[1], [2]])]
         message = "column 1 has 2 rows, but others have 1"
@@ -390,7 +400,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("top", "offsets", "message"),
         [
-            (np.ones((2, 3), np.float32), [-1], "top_grad has 2 rows, but row_splits say 1"),
+            (np.ones((0, 3), np.float32), [-1], "top_grad has 0 rows, but row_splits say 1"),
             (np.ones(3, np.float32), [-1], "top_grad has rank 1"),
             (
                 np.ones((1, 3), np.float32),
