@@ -70,10 +70,18 @@ class _Matcher:
 
     def is_own(self, use: Use) -> bool:
         """Whether the node of a use counts the rows that are gathered for this reduction."""
-        rows = self.view.resolve(self.reduction.rows)
+        view, rows = self.view, self.view.resolve(self.reduction.rows)
+        count = view.resolve(view.inputs(use.node)[-1])
+        if view.op(count.node) == "StridedSlice":
+            # Many lookups of the same ids have as many gradients each: most are told apart here.
+            measure = view.resolve(view.inputs(count.node)[0])
+            if (
+                view.op(measure.node) == "Shape"
+                and view.resolve(view.inputs(measure.node)[0]) != rows
+            ):
+                return False
         known: dict[Tensor, Vector] = {rows: (Dim(rows, 0), self.shape[1])}
-        count = self.view.inputs(use.node)[-1]
-        return ShapeMath(self.view, known).scalar(count) == Dim(rows, 0)
+        return ShapeMath(view, known).scalar(count) == Dim(rows, 0)
 
     def match(self, use: Use) -> Gradient | NoMatch:
         """Explains the node of a use as the sum of what each distinct row gets."""
