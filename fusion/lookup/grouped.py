@@ -113,7 +113,7 @@ def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
         row_splits=entries.row_splits,
         entry_weights=entries.entry_weights,
         copied=[not isinstance(column, Lookup) for column in columns],
-        **{name: values for name, values in _lists(parts, attrs).items() if name in attrs},
+        **_lists(parts, attrs),
     )
     return _shaped(result, columns, parts)
 
@@ -124,23 +124,24 @@ def _rows(column: Lookup, keys: tf.Tensor) -> tf.Tensor:
     return tf.nn.embedding_lookup(table, keys, max_norm=column.options.max_norm)
 
 
-def _inputs(parts: Sequence[_Part]) -> dict[str, list[tf.Tensor]]:
-    """The inputs of an op for these columns, besides their tables."""
+def _inputs(parts: Sequence[_Part]) -> dict[str, list[Any]]:
+    """The inputs of an op for these columns, besides their tables; no ids are buckets of values."""
     return {
         "ids": [part.ids for part in parts],
         "entry_rows": [part.entry_rows for part in parts],
         "dense_shapes": [part.dense_shape for part in parts],
         "weights": [part.weights for part in parts],
+        "boundaries": [],
+        "boundary_counts": [0] * len(parts),
     }
 
 
 def _lists(parts: Sequence[_Part], attrs: Mapping[str, Attr]) -> dict[str, list[Any]]:
     """The attrs of an op for these columns, of those by the name of their list."""
-    lists: dict[str, list[Any]] = {
+    return {
         key: [part.attrs.get(attr.name, attr.default) for part in parts]
         for key, attr in attrs.items()
     }
-    return lists | {"boundaries": [], "boundary_counts": [0] * len(parts)}
 
 
 def _shaped(

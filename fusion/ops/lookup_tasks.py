@@ -131,6 +131,21 @@ def _has_one_each(batch: Any, count: int) -> bool:
 
 
 @jit
+def call_by_pieces(column: int, dim: int, arguments: int, first_word: int, end_word: int) -> None:
+    """Calls a column's kernels for its rows, piece by piece; the words tell them which."""
+    first, piece = int64(0), load(column, words.PIECE)
+    while piece > 0 and dim - first > piece:
+        store(arguments, first_word, first)
+        store(arguments, end_word, first + piece)
+        call_at(load(column, words.WHOLE), arguments)
+        first += piece
+    if first < dim:
+        store(arguments, first_word, first)
+        store(arguments, end_word, dim)
+        call_at(load(column, words.REST), arguments)
+
+
+@jit
 def combine(batch: Any, count: int, norms: int, out: int, job: int, arguments: int) -> None:
     """Combines listed entries into rows of the result, at an address of it."""
     column, source = batch.column, batch.source
@@ -153,17 +168,7 @@ def combine(batch: Any, count: int, norms: int, out: int, job: int, arguments: i
     store(arguments, pieces.STREAMED, int64(1) if streamed else int64(0))
     for k in range(pieces.AHEAD):
         store(batch.addresses, count + k, load(source, words.TABLE))
-    first = int64(0)
-    piece = load(column, words.PIECE)
-    while piece > 0 and dim - first > piece:
-        store(arguments, pieces.FIRST, first)
-        store(arguments, pieces.END, first + piece)
-        call_at(load(column, words.WHOLE), arguments)
-        first += piece
-    if first < dim:
-        store(arguments, pieces.FIRST, first)
-        store(arguments, pieces.END, dim)
-        call_at(load(column, words.REST), arguments)
+    call_by_pieces(column, dim, arguments, int64(pieces.FIRST), int64(pieces.END))
     if streamed:
         fence()
 

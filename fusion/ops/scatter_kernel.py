@@ -25,10 +25,11 @@ from fusion.ops.lookup_source import (
     take_shared,
 )
 from fusion.ops.lookup_state import COUNT, ITEM, KIND, LOOKUPS, POOL, WEIGHTED_COUNT
+from fusion.ops.lookup_tasks import call_by_pieces
 from fusion.runtime import workers
 from fusion.runtime.c_api import tf_delete_tensor, tf_dim, tf_num_dims, tf_tensor_data
 from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import call_at, load, load_as, stack_words, store
+from fusion.runtime.memory import load, load_as, stack_words, store
 from fusion.runtime.native import (
     INVALID_ARGUMENT,
     check,
@@ -192,23 +193,8 @@ def scatter_columns(job: int) -> None:
             store(args, scatter.COMBINER, load(column, words.COMBINER))
             store(args, scatter.WEIGHTS, load(job, WEIGHTS))
             store(args, scatter.ROWS, load(given, _OUT))
-            _scatter_row(column, dim, args)
+            call_by_pieces(column, dim, args, int64(scatter.FIRST), int64(scatter.END))
         task = workers.next_task(job)
-
-
-@jit
-def _scatter_row(column: int, dim: int, args: int) -> None:
-    """Adds rows up piece by piece."""
-    first, piece = int64(0), load(column, words.PIECE)
-    while piece > 0 and dim - first > piece:
-        store(args, scatter.FIRST, first)
-        store(args, scatter.END, first + piece)
-        call_at(load(column, words.WHOLE), args)
-        first += piece
-    if first < dim:
-        store(args, scatter.FIRST, first)
-        store(args, scatter.END, dim)
-        call_at(load(column, words.REST), args)
 
 
 @jit

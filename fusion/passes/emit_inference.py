@@ -41,7 +41,7 @@ class InferenceEmitter:
 
     def lookup(self, lookup: Recognition) -> None:
         """Emits one lookup under the name of its output and takes its stock nodes out."""
-        spec = _spec(lookup)
+        spec = lookup.full_spec
         build = NodeBuilder.of(self.edit, self.known, spec)
         column = column_arguments(build, spec)
         node = build.replacement(SINGLE.name)
@@ -56,7 +56,7 @@ class InferenceEmitter:
     def group(self, group: Group) -> None:
         """Emits a group; one that is all of a concat under its name, in its place."""
         lookups = group.lookups
-        first = _spec(lookups[0])
+        first = lookups[0].full_spec
         pairs = [self._group_column(column, first) for column in group.columns]
         columns = [column for _, column in pairs]
         build = self.concats.builder(group, first.ids.values.node)
@@ -87,14 +87,14 @@ class InferenceEmitter:
     ) -> tuple[Tensor, ColumnArguments]:
         """Returns the table of a column and the rest."""
         if isinstance(column, Recognition):
-            build = NodeBuilder.of(self.edit, self.known, _spec(column))
-            arguments = column_arguments(build, _spec(column))
+            build = NodeBuilder.of(self.edit, self.known, column.full_spec)
+            arguments = column_arguments(build, column.full_spec)
             return self._table(build, column, arguments), arguments
         build = NodeBuilder.of(self.edit, self.known, first)
         return column, copy_arguments(build, column, first.table.dtype)
 
     def _table(self, build: NodeBuilder, lookup: Recognition, given: ColumnArguments) -> Tensor:
-        shard = _spec(lookup).table.shards[0]
+        shard = lookup.full_spec.table.shards[0]
         return self._read(build, lookup, given[:3]) if shard.kind == "resource" else shard.tensor
 
     def _read(self, build: NodeBuilder, lookup: Recognition, entries: Iterable[Tensor]) -> Tensor:
@@ -105,7 +105,7 @@ class InferenceEmitter:
         that its ids needed, which the read no longer waits for by data: it still has to come after
         the effects among that.
         """
-        spec, view = _spec(lookup), self.edit.view
+        spec, view = lookup.full_spec, self.edit.view
         shard = spec.table.shards[0]
         waits = dict.fromkeys(sorted(lookup.waits(view)))
         given = [*entries, *([] if spec.weights is None else [spec.weights.values])]
@@ -130,11 +130,6 @@ class InferenceEmitter:
             _record_shape(read, view.nodes[shard.gather])
             name = self.known[key] = read.name
         return Tensor(name)
-
-
-def _spec(lookup: Recognition) -> LookupSpec:
-    assert lookup.spec is not None, "only fully recognised lookups are planned"
-    return lookup.spec
 
 
 def _is_small(table: TableSpec) -> bool:

@@ -63,8 +63,7 @@ class SplitEmitter:
 
     def lookup(self, lookup: Recognition) -> None:
         """Emits one lookup and takes its stock nodes out."""
-        spec = lookup.spec
-        assert spec is not None, "only fully recognised lookups are planned"
+        spec = lookup.full_spec
         build = NodeBuilder.of(self.edit, self.known, spec)
         waits = self._ids_waits(lookup)
         entries = self._entries(build, spec, waits)

@@ -43,7 +43,7 @@ class TrainedEmitter:
     def group(self, group: Group) -> None:
         """Emits a group and takes its stock nodes out."""
         lookups = group.lookups
-        first = _spec(lookups[0])
+        first = lookups[0].full_spec
         build = NodeBuilder.of(self.edit, self.known, first)
         if group.concat:
             build = self.concats.builder(group, first.ids.values.node)
@@ -67,7 +67,7 @@ class TrainedEmitter:
 
     def _column(self, column: Recognition | Tensor, first: LookupSpec) -> ColumnArguments:
         if isinstance(column, Recognition):
-            spec = _spec(column)
+            spec = column.full_spec
             return column_arguments(NodeBuilder.of(self.edit, self.known, spec), spec)
         build = NodeBuilder.of(self.edit, self.known, first)
         return copy_arguments(build, column, first.table.dtype)
@@ -88,10 +88,10 @@ class TrainedEmitter:
             build.inputs(node, *inputs)
         set_types(
             node,
-            T=_spec(lookups[0]).table.dtype,
+            T=lookups[0].full_spec.table.dtype,
             Tids=[column.dtypes[0] for column in told],
             Trows=[column.dtypes[1] for column in told],
-            Tkeys=[_spec(lookup).dtype for lookup in lookups],
+            Tkeys=[lookup.full_spec.dtype for lookup in lookups],
         )
         set_attrs(node, num_columns=len(told))
         set_columns(node, told, PRE_ATTRS)
@@ -102,7 +102,7 @@ class TrainedEmitter:
     def _identity(self, told: ColumnArguments, lookup: Recognition) -> tuple[object, ...]:
         """Returns all that the entries of a column depend on."""
         attrs = (told.attrs[attr.name] for attr in PRE_ATTRS.values())
-        view, spec = self.edit.view, _spec(lookup)
+        view, spec = self.edit.view, lookup.full_spec
         waits = (wait for name in lookup.nodes(Stage.IDS) for wait in view.controls(name))
         return (*told[:5], told.boundaries, *attrs, spec.dtype, spec.table.dtype, *waits)
 
@@ -119,7 +119,7 @@ class TrainedEmitter:
             column.rows if isinstance(column, Recognition) else column for column in group.columns
         ]
         build.inputs(node, *rows, *_shared(pre, len(group.lookups)))
-        set_types(node, T=_spec(group.lookups[0]).table.dtype)
+        set_types(node, T=group.lookups[0].full_spec.table.dtype)
         set_attrs(node, num_columns=len(columns))
         given = {name: attr for name, attr in POST_ATTRS.items() if name != "copied"}
         set_columns(node, columns, given)
@@ -137,7 +137,7 @@ class TrainedEmitter:
         node = build.node("gradient", GRAD.name)
         rows = (lookup.rows for lookup in lookups)
         build.inputs(node, backward.top, *rows, *_shared(pre, len(lookups)))
-        set_types(node, T=_spec(lookups[0]).table.dtype)
+        set_types(node, T=lookups[0].full_spec.table.dtype)
         set_attrs(node, num_columns=len(lookups))
         given = {name: attr for name, attr in GRAD_ATTRS.items() if name != "offsets"}
         set_columns(node, told, given)
@@ -163,8 +163,3 @@ class TrainedEmitter:
 def _shared(pre: str, lookups: int) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the entries that the op before the gathers tells of."""
     return Tensor(pre, lookups), Tensor(pre, lookups + 1), Tensor(pre, lookups + 2)
-
-
-def _spec(lookup: Recognition) -> LookupSpec:
-    assert lookup.spec is not None, "only fully recognised lookups are planned"
-    return lookup.spec

@@ -72,9 +72,7 @@ class Group:
         """The stock node in whose place the result is; for a part of a concat, the concat."""
         if self.concat:
             return self.concat
-        spec = self.lookups[0].spec
-        assert spec is not None, "only fully recognised lookups are planned"
-        return spec.output.node
+        return self.lookups[0].full_spec.output.node
 
     def __str__(self) -> str:
         columns = " ".join(

@@ -12,7 +12,7 @@ from fusion.passes.dying import dying
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.plan import Backward, Form, Group
 from fusion.passes.recognise import Recognition
-from fusion.passes.recognise_gradient import Gradient, Part, match_part
+from fusion.passes.recognise_gradient import Part, match_part
 from fusion.passes.safety import gone_with
 
 Place = tuple[str, int]
@@ -73,13 +73,8 @@ def plan_alone(lookups: Iterable[Recognition]) -> tuple[Group, ...]:
     return tuple(_alone(one) for one in lookups)
 
 
-def gradients_of(one: Recognition) -> tuple[Gradient, ...]:
-    """Returns the gradients of a trained lookup, all of which were understood."""
-    return tuple(found for found in one.gradients if isinstance(found, Gradient))
-
-
 def _alone(one: Recognition) -> Group:
-    backwards = tuple(Backward(g.top, (0,), (g.output,), g.nodes) for g in gradients_of(one))
+    backwards = tuple(Backward(g.top, (0,), (g.output,), g.nodes) for g in one.backward)
     return Group(Form.TRAINED, (one,), backwards=backwards)
 
 
@@ -144,7 +139,7 @@ class _Parts:
         outputs: list[Tensor | None] = []
         nodes: list[str] = []
         for one in group.lookups:
-            pairs = zip(gradients_of(one), self.parts(one), strict=True)
+            pairs = zip(one.backward, self.parts(one), strict=True)
             own = [(gradient, part) for gradient, part in pairs if part.whole == whole]
             # Of a lookup that has no part in this gradient it is computed as well, and not read.
             offsets.append(self.parts(one)[0].offset)
@@ -153,8 +148,7 @@ class _Parts:
         return Backward(whole, tuple(offsets), tuple(outputs), tuple(dict.fromkeys(nodes)))
 
     def _find(self, one: Recognition) -> None:
-        view, spec = self._view, one.spec
-        assert spec is not None, "only fully recognised lookups are planned"
+        view, spec = self._view, one.full_spec
         for use in view.tensor_uses(spec.output):
             if use.position < 0 or view.op(use.node) != "ConcatV2":
                 continue
@@ -163,7 +157,7 @@ class _Parts:
                 continue
             found = [
                 match_part(view, gradient.top, use.node, use.position, widths)
-                for gradient in gradients_of(one)
+                for gradient in one.backward
             ]
             parts = tuple(part for part in found if part is not None)
             wholes = {part.whole for part in parts}

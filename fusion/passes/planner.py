@@ -118,8 +118,7 @@ def _fits_one_op(
 
 def reads_table_well(view: GraphView, one: Recognition, writers: SparseWriters) -> bool:
     """Whether an op that reads the table itself does what the lookup does, and no worse."""
-    spec = one.spec
-    assert spec is not None, "only fully recognised lookups are planned"
+    spec = one.full_spec
     table = spec.table
     if table.strategy or not (table.max_norm is None or clips_in_op(spec)):
         return False
@@ -202,8 +201,7 @@ def _place_in_concat(
     view: GraphView, one: Recognition, unread: frozenset[str] = frozenset()
 ) -> tuple[str, int] | None:
     """Returns the concat that alone reads a lookup's result, see `_only_concat`."""
-    spec = one.spec
-    assert spec is not None, "only fully recognised lookups are planned"
+    spec = one.full_spec
     device = view.nodes[spec.anchor].device
     return _only_concat(view, spec.output, spec.table.dtype, device, unread)
 

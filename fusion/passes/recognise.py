@@ -95,6 +95,17 @@ class Recognition:
         return next((part.is_row_empty for part in self.parts if isinstance(part, Fill)), None)
 
     @property
+    def full_spec(self) -> LookupSpec:
+        """The spec of a lookup that was explained to the end; others are not planned."""
+        assert self.spec is not None, "only fully recognised lookups are planned"
+        return self.spec
+
+    @property
+    def backward(self) -> tuple[Gradient, ...]:
+        """The gradients that were understood."""
+        return tuple(found for found in self.gradients if isinstance(found, Gradient))
+
+    @property
     def unique(self) -> str:
         """The node that finds the distinct ids; "" if there is none."""
         return next((part.unique for part in self.parts if isinstance(part, Table)), "")

@@ -20,9 +20,8 @@ _ID_READERS = {
     "Gather": (1, "Tindices"),
     "GatherV2": (1, "Tindices"),
     "ResourceGather": (1, "Tindices"),
-    **dict.fromkeys(("Sum", "Prod", "Max", "Min", "Mean", "Any", "All", "ArgMax"), (-1, "")),
 }
-"""Which input of an op is the ids, and the attr that has their dtype; others are reductions."""
+"""Which input of an op is the ids, and the attr that has their dtype."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ from fusion.passes.dying import dying
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.match import NoMatch, Stage
 from fusion.passes.recognise import Recognition
-from fusion.passes.recognise_gradient import Gradient
 from fusion.passes.spec import DenseIds, LookupSpec
 
 _NAMED_OUTSIDE = (
@@ -67,8 +66,7 @@ def gone_with(one: Recognition) -> tuple[str, ...]:
     """
     if not one.gradients:
         return one.nodes()
-    gradients = (found for found in one.gradients if isinstance(found, Gradient))
-    backward = (name for gradient in gradients for name in gradient.nodes)
+    backward = (name for gradient in one.backward for name in gradient.nodes)
     return (*one.nodes(Stage.IDS), one.unique, *one.nodes(Stage.OUTPUT), *backward)
 
 
@@ -76,8 +74,7 @@ def _told_by(one: Recognition) -> tuple[Tensor | None, ...]:
     """Returns tensors that emitted ops have, too, whoever reads them."""
     if not one.gradients:
         return (one.is_row_empty,)
-    gradients = (found for found in one.gradients if isinstance(found, Gradient))
-    return (Tensor(one.unique), *(gradient.output for gradient in gradients))
+    return (Tensor(one.unique), *(gradient.output for gradient in one.backward))
 
 
 def _check_trained(view: GraphView, one: Recognition) -> NoMatch | None:
