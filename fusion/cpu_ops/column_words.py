@@ -34,6 +34,7 @@ from collections.abc import Sequence
     IDS_KIND,
     ROWS_KIND,
     KEYS_KIND,
+    SORT_KEYS,
     BOUNDARIES,
     BOUNDARY_COUNT,
     REST,
@@ -43,8 +44,8 @@ from collections.abc import Sequence
     TOP_OFFSET,
     NOTED,
     NOTES_LEFT,
-) = range(29)
-COLUMN_WORDS = 29
+) = range(30)
+COLUMN_WORDS = 30
 
 #: Forms of ids, by place. Listed ones are a part of a list, with splits for it.
 INDICES, ROW_IDS, ROW_SPLITS, DENSE, COPY, LISTED = range(6)

@@ -218,6 +218,7 @@ def _column_words(column: Mapping[str, Any], first_limit: int) -> list[int]:
     words[layout.IDS_KIND] = kinds.index(column["Tids"])
     words[layout.ROWS_KIND] = kinds.index(column["Trows"])
     words[layout.KEYS_KIND] = kinds.index(column.get("Tkeys", "int64"))
+    words[layout.SORT_KEYS] = int(column.get("sort_key", False))
     words[layout.BOUNDARIES] = first_limit
     words[layout.BOUNDARY_COUNT] = len(column["boundaries"])
     words[layout.NOTES_LEFT] = _NOTES if _wants_large_pages() else 0

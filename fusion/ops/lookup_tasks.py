@@ -114,6 +114,12 @@ def slots_in(room: int, bits: int) -> int:
 
 
 @jit
+def lists_in(room: int) -> tuple[int, int, int]:
+    """Three lists of a word per entry, where entries, their order and norms would be."""
+    return _part(room, 0), _part(room, 2), _part(room, 3)
+
+
+@jit
 def norms_in(room: int) -> int:
     """Room for the norms of rows."""
     return _part(room, 3)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from fusion.cpu_ops import column_words as words
+from fusion.cpu_ops.ascending import sort_keys
 from fusion.cpu_ops.columns import element_range, list_kept, list_kept_unsorted
 from fusion.cpu_ops.elements import Batch, put_weight
 from fusion.cpu_ops.numbering import Numbering, number_entries
@@ -23,6 +24,7 @@ from fusion.ops.lookup_tasks import (
     ROOM_WORDS,
     batch_in,
     free_room,
+    lists_in,
     make_room,
     open_room,
     order_in,
@@ -104,6 +106,8 @@ def _number(job: int, place: int, batch: Batch, room: int, entries: int) -> None
         bits,
     )
     found, end = number_entries(batch, numbering)
+    if load(batch.column, words.SORT_KEYS) != 0:
+        sort_keys(numbering, found, end, lists_in(room))
     store(load(job, FOUND), place, found)
     # What belongs to nobody is 0, so that results are always the same.
     behind, has_weights = (

@@ -34,9 +34,14 @@ def scatter_kernel(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
 
 
 _BEHIND = ("combiners", "max_norms", "divide_no_nans", "dims")
+#: Attrs that the ops for whole lookups do not have.
+_OWN = ("sort_key", "copied", "offset")
 
 #: The attrs of a column by the name of their list, for each of the ops.
-PRE_ATTRS = {name: attr for name, attr in COLUMN_ATTRS.items() if name not in _BEHIND}
+PRE_ATTRS: dict[str, Attr] = {
+    **{name: attr for name, attr in COLUMN_ATTRS.items() if name not in _BEHIND},
+    "sort_keys": Attr("sort_key", "bool", default=False, doc="whether unique_keys are ascending"),
+}
 _COMBINE_ATTRS = {name: COLUMN_ATTRS[name] for name in ("combiners", "use_sparse_weights", "dims")}
 POST_ATTRS: dict[str, Attr] = {
     "copied": Attr("copied", "bool", doc="whether a column is a matrix [B, D], copied as it is"),
@@ -60,7 +65,7 @@ def _lists(attrs: Mapping[str, Attr]) -> tuple[Attr, ...]:
             name,
             f"list({attr.kind})",
             allowed=attr.allowed,
-            doc=attr.doc if attr.name in ("copied", "offset") else f"{attr.name} of each column",
+            doc=attr.doc if attr.name in _OWN else f"{attr.name} of each column",
         )
         for name, attr in attrs.items()
     )
@@ -81,7 +86,7 @@ PRE = OpSpec(
     "`fill_empty_row` a row that keeps no entry has the id max(default_id, 0), and with\n"
     "default_id >= 0 an entry of it, of weight `default_weight`.\n\n"
     "Ids are distinct in order of first occurrence, rows ascending, as Unique has them behind\n"
-    "SparseFillEmptyRows. The entries of row r of column p are\n"
+    "SparseFillEmptyRows, or ascending, as SparseSegmentSumGradV2 has them. The entries of row r of column p are\n"
     "unique_idxs[row_splits[p, r] : row_splits[p, r + 1]], places among the column's\n"
     "unique_keys. Between columns there may be some that belong to none and are 0.",
     inputs=(

@@ -13,10 +13,10 @@ DTYPES = ["float16", "bfloat16", "float32", "float64"]
 
 
 def draw_plain(rng, form, rows, dtype="float32"):
-    """A column without max_norm, which the training ops leave to stock."""
+    """A column without max_norm, which the training ops leave to stock; some sort their ids."""
     column = draw(rng, form, rows, dtype)
     column["attrs"]["max_norm"] = -1.0
-    return column
+    return column | {"sorts": bool(rng.random() < 0.5)}
 
 
 def draw_group(seed, rows=None, dtype="float32"):
@@ -53,9 +53,19 @@ def assert_entries(entries, columns):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("seed", range(8))
-def test_entries_are_numbered_by_first_occurrence(seed, dtype):
+def test_entries_are_numbered(seed, dtype):
     columns = draw_group(seed, dtype=dtype)
     assert_entries(pre(columns), columns)
+
+
+@pytest.mark.parametrize("most", [1, 200, 2**16, 2**40, 2**63 - 1])
+@pytest.mark.parametrize("count", [1, 2, 3000])
+def test_ids_of_any_size_are_sorted(count, most):
+    ids = np.random.default_rng(count).integers(0, most, (count, 2), endpoint=True)
+    column = dense_column(ids) | {"sorts": True}
+    (keys,), places = (found := pre([column])).unique_keys, found.unique_idxs
+    assert_same_bits(keys.numpy(), np.unique(ids))
+    assert_same_bits(tf.gather(keys, places).numpy(), ids.reshape(-1))
 
 
 @pytest.mark.parametrize("rows", [0, 1])
@@ -302,7 +312,9 @@ def test_keys_have_the_dtype_that_is_asked_for():
     }
     from fusion.ops.training import PRE_ATTRS
 
-    lists = {name: [column["attrs"][attr.name]] for name, attr in PRE_ATTRS.items()}
+    lists = {
+        name: [column["attrs"].get(attr.name, attr.default)] for name, attr in PRE_ATTRS.items()
+    }
     found = ops.grouped_embedding_pre_look_up(**told, **lists, Tkeys=[tf.int32])
     assert found.unique_keys[0].dtype == tf.int32
     assert found.unique_keys[0].numpy().tolist() == [3, 1]

@@ -19,8 +19,10 @@ def pre(columns: list[dict[str, Any]], **given: Any) -> Any:
     }
     inputs["weights"] = [column["inputs"]["weights"] for column in columns]
     lists = {
-        name: [column["attrs"][attr.name] for column in columns] for name, attr in PRE_ATTRS.items()
+        name: [column["attrs"].get(attr.name) for column in columns]
+        for name, attr in PRE_ATTRS.items()
     }
+    lists["sort_keys"] = [column.get("sorts", False) for column in columns]
     boundaries = [column["attrs"]["boundaries"] for column in columns]
     return ops.grouped_embedding_pre_look_up(
         **inputs,
@@ -81,7 +83,11 @@ def expected(column: dict[str, Any]) -> tuple[list[int], list[list[tuple[int, fl
                 weight = attrs["default_weight"] if attrs["use_sparse_weights"] else 1.0
                 filled = [(attrs["default_id"], weight)]
         result.append([(keys.setdefault(number, len(keys)), weight) for number, weight in filled])
-    return list(keys), result
+    if not column.get("sorts", False):
+        return list(keys), result
+    ascending = sorted(keys)
+    ranks = [ascending.index(key) for key in keys]
+    return ascending, [[(ranks[place], weight) for place, weight in row] for row in result]
 
 
 def _kept(column: dict[str, Any]) -> list[list[tuple[int, float]]]:
