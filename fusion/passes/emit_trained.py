@@ -9,10 +9,11 @@ so does all that stock does with the gathered rows (max_norm, shards) and with t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorflow.core.framework import node_def_pb2
+import numpy as np
+from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from fusion.ops.training import GRAD, GRAD_ATTRS, POST, POST_ATTRS, PRE, PRE_ATTRS
 from fusion.passes.column_arguments import (
@@ -22,13 +23,16 @@ from fusion.passes.column_arguments import (
     set_boundaries,
     set_columns,
 )
+from fusion.passes.dying import dying
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit_concat import ConcatEmitter
 from fusion.passes.graph_view import Tensor
+from fusion.passes.late_reads import may_read_later
 from fusion.passes.match import Stage
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.plan import Backward, Group
 from fusion.passes.recognise import Recognition
+from fusion.passes.safety import gone_with
 from fusion.passes.spec import LookupSpec
 
 
@@ -54,21 +58,28 @@ class TrainedEmitter:
         node = build.replacement(POST.name)
         if group.concat:
             node = self.concats.node(group, build, POST.name)
-        post = self._post(build, node, group, pre, columns)
+        rows = {
+            one.anchor: self._rows(build, one, Tensor(pre, place))
+            for place, one in enumerate(lookups)
+        }
+        post = self._post(build, node, group, pre, columns, rows)
         for place, lookup in enumerate(lookups):
-            self.edit.replace(Tensor(lookup.unique), Tensor(pre, place))
+            for gradient in lookup.backward:
+                self.edit.replace(gradient.keys, Tensor(pre, place))
             self._take_out(lookup, pre, post)
         if group.concat:
             self.concats.put(group, post)
         else:
             self.edit.replace(first.output, Tensor(post))
         for backward in group.backwards:
-            self._grad(build, lookups, told, pre, backward)
+            self._grad(build, lookups, told, pre, rows, backward)
 
     def _column(self, column: Recognition | Tensor, first: LookupSpec) -> ColumnArguments:
         if isinstance(column, Recognition):
             spec = column.full_spec
-            return column_arguments(NodeBuilder.of(self.edit, self.known, spec), spec)
+            told = column_arguments(NodeBuilder.of(self.edit, self.known, spec), spec)
+            told.attrs["sort_key"] = not column.unique
+            return told
         build = NodeBuilder.of(self.edit, self.known, first)
         return copy_arguments(build, column, first.table.dtype)
 
@@ -106,6 +117,49 @@ class TrainedEmitter:
         waits = (wait for name in lookup.nodes(Stage.IDS) for wait in view.controls(name))
         return (*told[:5], told.boundaries, *attrs, spec.dtype, spec.table.dtype, *waits)
 
+    def _rows(self, build: NodeBuilder, lookup: Recognition, keys: Tensor) -> Tensor:
+        """Returns the rows of the distinct ids: those that stock gathers, or new ones."""
+        if lookup.unique:
+            return lookup.rows
+        view, spec = self.edit.view, lookup.full_spec
+        table = view.resolve(lookup.rows)
+        if self._is_read_for(lookup, table.node):
+            return self._gather(build, lookup, keys, table.node)
+        gather = build.node("rows", "GatherV2")
+        axis = build.constant("axis", np.array(0, np.int32))
+        build.inputs(gather, lookup.rows, keys, axis)
+        set_types(gather, Tparams=spec.table.dtype, Tindices=spec.dtype, Taxis=types_pb2.DT_INT32)
+        set_attrs(gather, batch_dims=0)
+        return Tensor(build.add(gather))
+
+    def _is_read_for(self, lookup: Recognition, read: str) -> bool:
+        """Whether a table is a variable read for this lookup alone, which can be gathered from."""
+        view = self.edit.view
+        if view.op(read) != "ReadVariableOp" or read in view.preserved:
+            return False
+        gone = {*gone_with(lookup)}
+        gone |= dying(view, gone | {read}, unseen=False)
+        if any(use.node not in gone for use in view.uses(read)):
+            return False
+        results = (lookup.anchor, *(gradient.output.node for gradient in lookup.backward))
+        return may_read_later(view, read, results)
+
+    def _gather(self, build: NodeBuilder, lookup: Recognition, keys: Tensor, read: str) -> Tensor:
+        """Reads the rows where all of the variable was read, which may be a copy of it."""
+        view, spec = self.edit.view, lookup.full_spec
+        gather = build.node("rows", "ResourceGather", view.nodes[read].device)
+        build.inputs(gather, view.inputs(read)[0], keys)
+        set_types(gather, dtype=spec.table.dtype, Tindices=spec.dtype)
+        set_attrs(gather, batch_dims=0, validate_indices=True)
+        name = build.add(gather)
+        gone = [read]
+        for before in view.controls(read):
+            # Stock goes without copies this way, which is of no use to a gather.
+            if view.op(before) == "DisableCopyOnRead" and view.control_uses(before) == gone:
+                gone.append(before)
+        self.edit.remove(gone, name)
+        return Tensor(name)
+
     def _post(
         self,
         build: NodeBuilder,
@@ -113,12 +167,14 @@ class TrainedEmitter:
         group: Group,
         pre: str,
         columns: Sequence[ColumnArguments],
+        rows: Mapping[str, Tensor],
     ) -> str:
         copied = [not isinstance(column, Recognition) for column in group.columns]
-        rows = [
-            column.rows if isinstance(column, Recognition) else column for column in group.columns
-        ]
-        build.inputs(node, *rows, *_shared(pre, len(group.lookups)))
+        matrices = (
+            rows[column.anchor] if isinstance(column, Recognition) else column
+            for column in group.columns
+        )
+        build.inputs(node, *matrices, *_shared(pre, len(group.lookups)))
         set_types(node, T=group.lookups[0].full_spec.table.dtype)
         set_attrs(node, num_columns=len(columns))
         given = {name: attr for name, attr in POST_ATTRS.items() if name != "copied"}
@@ -132,11 +188,11 @@ class TrainedEmitter:
         lookups: Sequence[Recognition],
         told: Sequence[ColumnArguments],
         pre: str,
+        rows: Mapping[str, Tensor],
         backward: Backward,
     ) -> None:
         node = build.node("gradient", GRAD.name)
-        rows = (lookup.rows for lookup in lookups)
-        build.inputs(node, backward.top, *rows, *_shared(pre, len(lookups)))
+        build.inputs(node, backward.top, *(rows[one.anchor] for one in lookups), *_shared(pre, len(lookups)))
         set_types(node, T=lookups[0].full_spec.table.dtype)
         set_attrs(node, num_columns=len(lookups))
         given = {name: attr for name, attr in GRAD_ATTRS.items() if name != "offsets"}
@@ -155,7 +211,8 @@ class TrainedEmitter:
         ids = lookup.nodes(Stage.IDS)
         waits = (wait for name in (*lookup.front(), *ids) for wait in view.controls(name))
         self.edit.wait(pre, (*waits, *lookup.helper_waits.get(Stage.IDS, ())))
-        self.edit.remove((*ids, lookup.unique), pre)
+        unique = [lookup.unique] if lookup.unique else lookup.nodes(Stage.ROWS)
+        self.edit.remove((*ids, *unique), pre)
         self.edit.remove(lookup.nodes(Stage.OUTPUT), post)
         self.edit.wait(post, lookup.helper_waits.get(Stage.OUTPUT, ()))
 

@@ -112,7 +112,7 @@ class Recognition:
 
     @property
     def rows(self) -> Tensor:
-        """The matrix whose rows are reduced."""
+        """The matrix whose rows are reduced: gathered ones of distinct ids, or the table."""
         return next(part.rows for part in self.parts if isinstance(part, Reduction))
 
     def front(self) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ def recognise(view: GraphView, anchor: str) -> Recognition:
     parts += [mask, tail]
     spec = _Specifier(view, reduction, table, fill, prune, source, mask, tail).spec()
     waits = helper_waits(view, parts, spec)
-    gradients = match_gradients(view, reduction, mask, shape) if table.unique else ()
+    gradients = match_gradients(view, reduction, table.unique, mask, tail.output, shape)
     return Recognition(anchor, tuple(parts), spec, None, table.name, waits, gradients)
 
 

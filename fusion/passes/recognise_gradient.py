@@ -16,6 +16,8 @@ from fusion.passes.shapes import Dim, ShapeMath, Vector
 
 GRADIENTS = frozenset({*(f"{op}Grad" for op in COMBINERS), "UnsortedSegmentSum"})
 """What adds up the gradients of gathered rows."""
+_OF_TABLES = frozenset(f"{op}GradV2" for op in COMBINERS)
+"""What finds the distinct ids as well: gradients of lookups without such a step of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,25 +27,34 @@ class Gradient(Match):
     Attributes:
         top: the gradient of the result, [B, D].
         output: the gradient of the distinct rows, [u, D].
+        keys: the distinct ids, [u].
     """
 
     top: Tensor
     output: Tensor
+    keys: Tensor
 
 
 def match_gradients(
-    view: GraphView, reduction: Reduction, mask: Mask, shape: Vector
+    view: GraphView,
+    reduction: Reduction,
+    unique: str,
+    mask: Mask,
+    result: Tensor,
+    shape: Vector,
 ) -> tuple[Gradient | NoMatch, ...]:
     """Explains gradients of the reduction, by what adds up rows for the places of its entries.
 
     Other lookups of the same ids may share these places.
 
     Args:
-        shape: the symbolic [B, D] of the result.
+        unique: the node that finds the distinct ids; "" if the gradient does.
+        result: the result of the lookup.
+        shape: the symbolic [B, D] of it.
     """
-    matcher = _Matcher(view, reduction, mask, shape)
-    readers = _readers(view, reduction.positions)
-    own = (use for use in readers if view.op(use.node) in GRADIENTS and matcher.is_own(use))
+    kind = _Matcher if unique else _TableMatcher
+    matcher = kind(view, reduction, mask, result, shape)
+    own = (use for use in _readers(view, reduction.positions) if matcher.is_own(use))
     return tuple(map(matcher.match, own))
 
 
@@ -66,11 +77,14 @@ class _Matcher:
     view: GraphView
     reduction: Reduction
     mask: Mask
+    result: Tensor
     shape: Vector
 
     def is_own(self, use: Use) -> bool:
         """Whether the node of a use counts the rows that are gathered for this reduction."""
         view, rows = self.view, self.view.resolve(self.reduction.rows)
+        if view.op(use.node) not in GRADIENTS:
+            return False
         count = view.resolve(view.inputs(use.node)[-1])
         if view.op(count.node) == "StridedSlice":
             # Many lookups of the same ids have as many gradients each: most are told apart here.
@@ -82,6 +96,15 @@ class _Matcher:
                 return False
         known: dict[Tensor, Vector] = {rows: (Dim(rows, 0), self.shape[1])}
         return ShapeMath(view, known).scalar(count) == Dim(rows, 0)
+
+    def keys(self, name: str) -> Tensor:
+        """The distinct ids of a gradient."""
+        return Tensor(self.view.resolve(self.reduction.positions).node)
+
+    @property
+    def kind(self) -> str:
+        """The op of a gradient without weights."""
+        return f"{self.view.op(self.reduction.anchor)}Grad"
 
     def match(self, use: Use) -> Gradient | NoMatch:
         """Explains the node of a use as the sum of what each distinct row gets."""
@@ -97,19 +120,20 @@ class _Matcher:
         if isinstance(masked, NoMatch):
             return masked
         top, mask_nodes = masked
-        unique = view.resolve(self.reduction.positions).node
-        tail = match_tail(view, Tensor(name), (Dim(Tensor(unique), 0), self.shape[1]))
+        keys = self.keys(name)
+        tail = match_tail(view, Tensor(name), (Dim(keys, 0), self.shape[1]))
         return Gradient(
             stage=Stage.OUTPUT,
             nodes=tuple(dict.fromkeys((*nodes, *view.aliases(grad), *mask_nodes, *tail.nodes))),
             top=top,
             output=tail.output,
+            keys=keys,
         )
 
     def _plain(self, name: str) -> tuple[Tensor, tuple[str, ...]] | NoMatch:
         """Explains the gradient of an op that does all: that of its result, and the nodes."""
         view = self.view
-        if view.op(name) != f"{view.op(self.reduction.anchor)}Grad":
+        if view.op(name) != self.kind:
             return NoMatch("the gradient is that of another reduction", name)
         grad, _, segments, _ = view.inputs(name)
         segments, passed = pass_casts(view, segments)
@@ -197,6 +221,80 @@ class _Matcher:
             return False
         sources = [view.resolve(view.inputs(one.node)[one.index]) for one in measured]
         return sources[axes.index] == of and sources[1 - axes.index] in columns
+
+
+@dataclass(frozen=True)
+class _TableMatcher(_Matcher):
+    """Explains the gradients of a lookup that reduces rows of the table itself."""
+
+    def is_own(self, use: Use) -> bool:
+        """Whether the node of a use is the gradient of this reduction.
+
+        It is made of the ids, and knows the table by its size alone: all lookups of the same ids
+        and size have such a node. That of this one measures its result, or has no other to be of.
+        """
+        view, reduction, name = self.view, self.reduction, use.node
+        if view.op(name) != self.kind:
+            return False
+        rows, (grad, _, segments, size) = view.resolve(reduction.rows), view.inputs(name)
+        known: dict[Tensor, Vector] = {rows: (Dim(rows, 0), self.shape[1])}
+        shape = view.shape(rows)
+        counts = (Dim(rows, 0), *(shape[:1] if shape is not None else ()))
+        if pass_casts(view, segments)[0] != reduction.segments:
+            return False
+        if ShapeMath(view, known).scalar(size) not in counts:
+            return False
+        return self._measures_result(grad) or self._is_only(grad)
+
+    def keys(self, name: str) -> Tensor:
+        """The distinct ids, which the gradient finds itself."""
+        return Tensor(name, 1)
+
+    @property
+    def kind(self) -> str:
+        """The op of a gradient."""
+        return f"{super().kind}V2"
+
+    def _measures_result(self, grad: Tensor) -> bool:
+        """Whether a gradient is masked or shaped by what only this lookup's result can tell."""
+        view, select = self.view, self.view.resolve(grad)
+        results = {self.reduction.output, self.mask.output, self.result}
+        if not self.mask.present or not view.op(select.node).startswith("Select"):
+            return self._has_shape_of(select, results)
+        _, zeros, top = view.inputs(select.node)
+        source = view.resolve(zeros)
+        while view.op(source.node) == "ZerosLike":
+            source = view.resolve(view.inputs(source.node)[0])
+            if source in results:
+                return True
+        return self._has_shape_of(view.resolve(top), results)
+
+    def _has_shape_of(self, tensor: Tensor, results: set[Tensor]) -> bool:
+        """Whether a tensor is given the shape of one of the results."""
+        view = self.view
+        while (op := view.op(tensor.node)) in ("Reshape", "Slice"):
+            measure = view.resolve(view.inputs(tensor.node)[1 if op == "Reshape" else 2])
+            if view.op(measure.node) in ("Shape", "ShapeN"):
+                measured = view.inputs(measure.node)[measure.index]
+                if view.resolve(measured) in results:
+                    return True
+            if op == "Slice":
+                return False
+            tensor = view.resolve(view.inputs(tensor.node)[0])
+        return False
+
+    def _is_only(self, grad: Tensor) -> bool:
+        """Whether no other lookup is like this one, and rows have the width of the gradient's."""
+        view = self.view
+        shape, width = view.shape(grad), self.shape[1]
+        if shape is None or len(shape) != 2 or shape[1] is None or shape[1] != width:
+            return False
+        alike = [
+            use
+            for use in _readers(view, self.reduction.positions)
+            if use.position == 1 and view.op(use.node) in COMBINERS
+        ]
+        return len(alike) == 1
 
 
 def _match_mask(

@@ -64,9 +64,9 @@ def gone_with(one: Recognition) -> tuple[str, ...]:
 
     Where there is a gradient, the stock gather stays, and all that stock makes of its rows.
     """
-    if not one.gradients:
-        return one.nodes()
     backward = (name for gradient in one.backward for name in gradient.nodes)
+    if not one.gradients or not one.unique:
+        return (*one.nodes(), *backward)
     return (*one.nodes(Stage.IDS), one.unique, *one.nodes(Stage.OUTPUT), *backward)
 
 
@@ -74,7 +74,7 @@ def _told_by(one: Recognition) -> tuple[Tensor | None, ...]:
     """Returns tensors that emitted ops have, too, whoever reads them."""
     if not one.gradients:
         return (one.is_row_empty,)
-    return (Tensor(one.unique), *(gradient.output for gradient in one.backward))
+    return tuple(t for gradient in one.backward for t in (gradient.keys, gradient.output))
 
 
 def _check_trained(view: GraphView, one: Recognition) -> NoMatch | None:

@@ -1,0 +1,71 @@
+"""Whether a variable may be read later than a graph reads it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.variables import VARIABLE_OPS
+
+_READERS = frozenset(
+    {"ReadVariableOp", "ResourceGather", "VariableShape", "DisableCopyOnRead", "VarIsInitializedOp"}
+)
+
+
+def may_read_later(view: GraphView, read: str, results: Iterable[str]) -> bool:
+    """Whether a read gives the same value as late as the first of the `results` is computed.
+
+    That is so if whatever may change the variable waits for one of them, or for the read: what does
+    can wait for a later one as well.
+
+    Args:
+        read: a ReadVariableOp.
+        results: nodes that are computed of it.
+    """
+    (handle,) = view.inputs(read)
+    if _has_other_handles(view, view.origin(handle)):
+        return False
+    after = {*results, *view.control_uses(read)}
+    return all(_waits(view, writer, after) for writer in _writers(view, view.origin(handle)))
+
+
+def _has_other_handles(view: GraphView, source: Tensor) -> bool:
+    """Whether there may be another handle of a variable that has one from `source`."""
+    op, names = view.op(source.node), set()
+    if op not in VARIABLE_OPS:
+        return False
+    for name in view.named(op):
+        shared = view.attr(name, "shared_name")
+        names.add((name, shared.s if shared is not None else b""))
+    (own,) = (given for name, given in names if name == source.node)
+    return any(name != source.node and given == own != b"" for name, given in names)
+
+
+def _writers(view: GraphView, source: Tensor) -> list[str]:
+    """Returns the nodes that are given the handle from `source` and may change the variable."""
+    found: list[str] = []
+    stack = [source]
+    while stack:
+        for use in view.tensor_uses(stack.pop()):
+            if use.position < 0:
+                continue
+            if view.origin(Tensor(use.node)) == source:
+                stack.append(Tensor(use.node))
+            elif view.op(use.node) not in _READERS:
+                found.append(use.node)
+    return found
+
+
+def _waits(view: GraphView, name: str, after: set[str]) -> bool:
+    """Whether a node waits for one of others, by data or by control."""
+    seen, queue = {name}, deque([name])
+    while queue:
+        node = queue.popleft()
+        for before in (*(tensor.node for tensor in view.inputs(node)), *view.controls(node)):
+            if before in after:
+                return True
+            if before not in seen:
+                seen.add(before)
+                queue.append(before)
+    return name in after
