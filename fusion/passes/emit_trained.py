@@ -192,7 +192,9 @@ class TrainedEmitter:
         backward: Backward,
     ) -> None:
         node = build.node("gradient", GRAD.name)
-        build.inputs(node, backward.top, *(rows[one.anchor] for one in lookups), *_shared(pre, len(lookups)))
+        build.inputs(
+            node, backward.top, *(rows[one.anchor] for one in lookups), *_shared(pre, len(lookups))
+        )
         set_types(node, T=lookups[0].full_spec.table.dtype)
         set_attrs(node, num_columns=len(lookups))
         given = {name: attr for name, attr in GRAD_ATTRS.items() if name != "offsets"}

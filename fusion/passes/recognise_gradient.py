@@ -270,17 +270,18 @@ class _TableMatcher(_Matcher):
         return self._has_shape_of(view.resolve(top), results)
 
     def _has_shape_of(self, tensor: Tensor, results: set[Tensor]) -> bool:
-        """Whether a tensor is given the shape of one of the results."""
+        """Whether a tensor is given the shape of one of the results, or its width."""
         view = self.view
-        while (op := view.op(tensor.node)) in ("Reshape", "Slice"):
-            measure = view.resolve(view.inputs(tensor.node)[1 if op == "Reshape" else 2])
-            if view.op(measure.node) in ("Shape", "ShapeN"):
-                measured = view.inputs(measure.node)[measure.index]
-                if view.resolve(measured) in results:
-                    return True
-            if op == "Slice":
-                return False
-            tensor = view.resolve(view.inputs(tensor.node)[0])
+        while view.op(tensor.node) == "Reshape":
+            inner, target = view.inputs(tensor.node)
+            if _measured(view, target) in results:
+                return True
+            tensor = view.resolve(inner)
+        if view.op(tensor.node) == "Slice":
+            return _measured(view, view.inputs(tensor.node)[2]) in results
+        if view.op(tensor.node) == "SplitV":
+            shapes = _packed_shapes(view, view.inputs(tensor.node)[1])
+            return len(shapes) > tensor.index and _measured(view, shapes[tensor.index]) in results
         return False
 
     def _is_only(self, grad: Tensor) -> bool:
@@ -389,23 +390,29 @@ def _is_split(view: GraphView, name: str, concat: str, widths: Sequence[int | No
     known = view.constant(sizes)
     if known is not None:
         return list(known) == list(widths)
-    # squeeze(stack(shapes, axis=1)[1:2, :])
-    squeeze = view.resolve(sizes).node
+    return _are_shapes(view, list(_packed_shapes(view, sizes)), concat)
+
+
+def _packed_shapes(view: GraphView, widths: Tensor) -> tuple[Tensor, ...]:
+    """Returns the shapes [rows, width] of which a tensor has the widths, or nothing.
+
+    That is `squeeze(stack(shapes, axis=1)[1:2, :])`.
+    """
+    squeeze = view.resolve(widths).node
     if view.op(squeeze) not in ("Squeeze", "Reshape"):
-        return False
+        return ()
     row = view.resolve(view.inputs(squeeze)[0]).node
     if view.op(row) != "Slice":
-        return False
+        return ()
     stacked, begin, size = view.inputs(row)
-    first, count = view.constant(begin), view.constant(size)
-    if first is None or list(first) != [1, 0]:
-        return False
-    if count is None or list(count) not in ([1, -1], [1, len(widths)]):
-        return False
     pack = view.resolve(stacked).node
     if view.op(pack) != "Pack" or view.int_attr(pack, "axis") != 1:
-        return False
-    return _are_shapes(view, list(view.inputs(pack)), concat)
+        return ()
+    shapes = view.inputs(pack)
+    first, count = view.constant(begin), view.constant(size)
+    if first is None or list(first) != [1, 0]:
+        return ()
+    return shapes if count is not None and list(count) in ([1, -1], [1, len(shapes)]) else ()
 
 
 def _are_shapes(view: GraphView, shapes: list[Tensor], concat: str) -> bool:
@@ -417,12 +424,19 @@ def _are_shapes(view: GraphView, shapes: list[Tensor], concat: str) -> bool:
 
 
 def _is_shape_of(view: GraphView, shape: Tensor, tensor: Tensor) -> bool:
-    source = view.resolve(shape)
-    if view.op(source.node) in ("Shape", "ShapeN"):
-        measured = view.inputs(source.node)[source.index]
-        return view.resolve(measured) == view.resolve(tensor)
-    value = view.constant(source)
+    measured = _measured(view, shape)
+    if measured is not None:
+        return measured == view.resolve(tensor)
+    value = view.constant(shape)
     return value is not None and tuple(value) == view.shape(tensor)
+
+
+def _measured(view: GraphView, shape: Tensor) -> Tensor | None:
+    """Returns the tensor that something is the shape of."""
+    source = view.resolve(shape)
+    if view.op(source.node) not in ("Shape", "ShapeN"):
+        return None
+    return view.resolve(view.inputs(source.node)[source.index])
 
 
 def _is_one(view: GraphView, tensor: Tensor) -> bool:

@@ -32,10 +32,6 @@ _OUTPUT_RANKS = {
     "SparseFillEmptyRows": (2, 1, 1, 1),
     "RaggedFillEmptyRows": (1, 1, 1, 1),
     "Unique": (1, 1),
-    "MatMul": (2,),
-    "_FusedMatMul": (2,),
-    "_MklNativeMatMul": (2,),
-    "_MklNativeFusedMatMul": (2,),
     "Range": (1,),
     "Rank": (0,),
     "Size": (0,),
@@ -204,6 +200,17 @@ def _broadcast(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: in
     return (None,) * max(len(shape) for shape in known)
 
 
+def _multiplied(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a product of matrices."""
+    sizes: list[int | None] = []
+    for place, factor in enumerate(inputs[:2]):
+        flipped = view.attr(name, f"transpose_{'ab'[place]}")
+        of = view.shape(factor)
+        fits = of is not None and len(of) == 2
+        sizes.append(of[place != (flipped is not None and flipped.b)] if of and fits else None)
+    return tuple(sizes)
+
+
 def _split(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a part of a Split's or SplitV's value."""
     value, axis = (inputs[0], inputs[2]) if len(inputs) == 3 else (inputs[1], inputs[0])
@@ -211,7 +218,9 @@ def _split(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -
     if of is None or place is None or place.size != 1 or not -len(of) <= int(place) < len(of):
         return None
     cut = int(place) % len(of)
-    return tuple(None if dim == cut else size for dim, size in enumerate(of))
+    sizes = view.constant(inputs[1]) if len(inputs) == 3 else None
+    part = int(sizes[index]) if sizes is not None and sizes[index] >= 0 else None
+    return tuple(part if dim == cut else size for dim, size in enumerate(of))
 
 
 def _unpacked(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
@@ -250,6 +259,10 @@ def _parsed(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) 
 
 _SHAPE_RULES: dict[str, Callable[[GraphView, str, tuple[Tensor, ...], int], Shape | None]] = {
     "ConcatV2": _joined,
+    "MatMul": _multiplied,
+    "_FusedMatMul": _multiplied,
+    "_MklNativeMatMul": _multiplied,
+    "_MklNativeFusedMatMul": _multiplied,
     "Split": _split,
     "SplitV": _split,
     "Unpack": _unpacked,

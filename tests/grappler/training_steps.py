@@ -88,12 +88,14 @@ def train(
     steps: int = 4,
     join: Join = side_by_side,
     frozen: frozenset[int] = frozenset(),
+    whole: bool = False,
 ) -> Run:
     """Trains a model of columns and dense features in a tf.function.
 
     Args:
       join: (dense features, columns) -> the matrix that the model reads.
       frozen: tables that are not trained.
+      whole: whether the lookups are given what is read of the tables.
     """
     rng = np.random.default_rng(1)
     numbers = [n if c.table is None else c.table for n, c in enumerate(columns)]
@@ -115,11 +117,14 @@ def train(
         tf.TensorSpec([None, 1]),
     ]
 
+    def table_of(number: int) -> Any:
+        return tables[number].read_value() if whole else tables[number]
+
     @tf.function(input_signature=signature)
     def step(ids: Any, weights: Any, dense: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             vectors = [
-                _look_up(column, tables[numbers[n]], ids[n], weights[n])
+                _look_up(column, table_of(numbers[n]), ids[n], weights[n])
                 for n, column in enumerate(columns)
             ]
             hidden = tf.nn.relu(join(dense, vectors) @ kernel)
