@@ -27,7 +27,7 @@ def sort_keys(numbering: Numbering, found: int, end: int, lists: tuple[int, int,
     """
     keys, numbers = numbering.keys, lists[0]
     other_keys, other_numbers = lists[1], lists[2]
-    largest, ascends = np.uint64(0), True
+    largest, ascends = np.uint64(0), np.bool_(True)
     for k in range(found):
         key = np.uint64(load(keys, k))
         ascends = ascends and key >= largest

@@ -86,7 +86,8 @@ PRE = OpSpec(
     "`fill_empty_row` a row that keeps no entry has the id max(default_id, 0), and with\n"
     "default_id >= 0 an entry of it, of weight `default_weight`.\n\n"
     "Ids are distinct in order of first occurrence, rows ascending, as Unique has them behind\n"
-    "SparseFillEmptyRows, or ascending, as SparseSegmentSumGradV2 has them. The entries of row r of column p are\n"
+    "SparseFillEmptyRows, or ascending, as SparseSegmentSumGradV2 has them. The entries of\n"
+    "row r of column p are\n"
     "unique_idxs[row_splits[p, r] : row_splits[p, r + 1]], places among the column's\n"
     "unique_keys. Between columns there may be some that belong to none and are 0.",
     inputs=(
