@@ -27,13 +27,13 @@ def sort_keys(numbering: Numbering, found: int, end: int, lists: tuple[int, int,
     """
     keys, numbers = numbering.keys, lists[0]
     other_keys, other_numbers = lists[1], lists[2]
-    largest, ascends = np.uint64(0), np.bool_(True)
+    largest, descents = np.uint64(0), int64(0)
     for k in range(found):
         key = np.uint64(load(keys, k))
-        ascends = ascends and key >= largest
+        descents += int64(key < largest)
         largest = max(largest, key)
         store(numbers, k, k)
-    if ascends:
+    if descents == 0:
         return
     shift = int64(0)
     while shift < 64 and (largest >> np.uint64(shift)) != 0:
