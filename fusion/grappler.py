@@ -19,12 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2
-from tensorflow.python.eager import context
-
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.recognise_reduction import ANCHORS
 from fusion.passes.report import FusionReport
 from fusion.runtime import optimizer_plugin, process
+from fusion.runtime.tasks import LocalTasks
 
 _logger = logging.getLogger("fusion")
 
@@ -94,6 +93,7 @@ class _State:
 
 
 _state = process.single("grappler", _State)
+_tasks = LocalTasks()
 
 
 def enable() -> None:
@@ -188,24 +188,18 @@ def _has_anchor(item: optimizer_plugin.Item) -> bool:
 
 
 def _fuse(item: optimizer_plugin.Item) -> tuple[bytes | None, FusionReport]:
-    graph_def = graph_pb2.GraphDef.FromString(item.graph_def())
+    serialized = item.graph_def()
+    graph_def = graph_pb2.GraphDef.FromString(serialized)
     preserve, awaited = item.nodes_to_preserve(), frozenset[str]()
     if any(node.op in _FUNCTION_OPS for node in graph_def.node):
         # A function is given its values by name of its arguments only. What else it does not
         # return is there to be waited for: its control outputs.
         arguments = {node.name for node in graph_def.node if node.op in _FUNCTION_OPS}
         awaited = preserve - item.fetches() - arguments
-    fuse = FuseLookups(preserve=preserve - awaited, awaited=awaited, tasks=_local_tasks())
+    tasks = _tasks.in_graph(serialized)
+    fuse = FuseLookups(preserve=preserve - awaited, awaited=awaited, tasks=tasks)
     result = fuse.apply(graph_def)
     return result.graph_def.SerializeToString() if result.modified else None, result.report
-
-
-def _local_tasks() -> frozenset[str]:
-    """What device names of this process begin with: other processes may not know the fused ops."""
-    server = context.get_server_def()
-    own = (server.job_name, server.task_index) if server is not None else ("localhost", 0)
-    tasks = (own, ("localhost", 0))
-    return frozenset(f"/job:{job}/replica:0/task:{index}" for job, index in tasks)
 
 
 @contextmanager

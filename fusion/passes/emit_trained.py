@@ -125,7 +125,7 @@ class TrainedEmitter:
         table = view.resolve(lookup.rows)
         if self._is_read_for(lookup, table.node):
             return self._gather(build, lookup, keys, table.node)
-        gather = build.node("rows", "GatherV2")
+        gather = NodeBuilder.of(self.edit, self.known, spec).node("rows", "GatherV2")
         axis = build.constant("axis", np.array(0, np.int32))
         build.inputs(gather, lookup.rows, keys, axis)
         set_types(gather, Tparams=spec.table.dtype, Tindices=spec.dtype, Taxis=types_pb2.DT_INT32)
@@ -147,7 +147,8 @@ class TrainedEmitter:
     def _gather(self, build: NodeBuilder, lookup: Recognition, keys: Tensor, read: str) -> Tensor:
         """Reads the rows where all of the variable was read, which may be a copy of it."""
         view, spec = self.edit.view, lookup.full_spec
-        gather = build.node("rows", "ResourceGather", view.nodes[read].device)
+        device = view.nodes[read].device
+        gather = NodeBuilder.of(self.edit, self.known, spec).node("rows", "ResourceGather", device)
         build.inputs(gather, view.inputs(read)[0], keys)
         set_types(gather, dtype=spec.table.dtype, Tindices=spec.dtype)
         set_attrs(gather, batch_dims=0, validate_indices=True)

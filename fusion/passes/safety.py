@@ -138,7 +138,9 @@ def _check_device(
     device_types: frozenset[str],
     tasks: frozenset[str] | None,
 ) -> NoMatch | None:
-    for name in one.nodes():
+    # Rows may be gathered elsewhere, beside their table.
+    unique = [one.unique] if one.unique else []
+    for name in (*one.nodes(Stage.IDS), *unique, *one.nodes(Stage.OUTPUT)):
         device = view.nodes[name].device
         task = device.partition("/device:")[0]
         if tasks is not None and task and task not in tasks:
