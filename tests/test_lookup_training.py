@@ -100,8 +100,10 @@ def keras_optimizers():
         found[f"{name} centered"] = functools.partial(
             module.RMSprop, 0.05, momentum=0.5, centered=True
         )
-    found["keras lazy"] = functools.partial(fusion.optimizers.keras3.LazyAdam, 0.05)
-    found["tf_keras lazy"] = functools.partial(fusion.optimizers.tf_keras.LazyAdam, 0.05)
+    for name, lazy in ("keras", fusion.optimizers.keras3), ("tf_keras", fusion.optimizers.tf_keras):
+        found[f"{name} lazy"] = functools.partial(lazy.LazyAdam, 0.05)
+        found[f"{name} lazy momentum"] = functools.partial(lazy.LazyMomentum, 0.05, 0.9)
+        found[f"{name} lazy ftrl"] = functools.partial(lazy.LazyFtrl, 0.05)
     return dict(sorted(found.items()))
 
 

@@ -1,9 +1,10 @@
 """Optimizers that move only the rows of a table that the batch looked up.
 
-`LazyAdam` is the one of the Keras that `tf.keras` is: Keras 3, or tf_keras under
-`TF_USE_LEGACY_KERAS=1`. Each is also importable from its own module, `fusion.optimizers.keras3` and
-`fusion.optimizers.tf_keras`. `Adagrad` is for Keras 3, whose own one works on whole tables;
-`LazyAdamOptimizer` is for `tf.compat.v1`. No Keras is imported before one of them is used.
+`LazyAdam`, `LazyMomentum` and `LazyFtrl` are those of the Keras that `tf.keras` is: Keras 3, or
+tf_keras under `TF_USE_LEGACY_KERAS=1`. Each is also importable from its own module,
+`fusion.optimizers.keras3` and `fusion.optimizers.tf_keras`. `Adagrad` is for Keras 3, whose own one
+works on whole tables; `LazyAdamOptimizer` is for `tf.compat.v1`. No Keras is imported before one of
+them is used.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 if TYPE_CHECKING:
-    from fusion.optimizers.keras3 import Adagrad, LazyAdam
+    from fusion.optimizers.keras3 import Adagrad, LazyAdam, LazyFtrl, LazyMomentum
     from fusion.optimizers.v1 import LazyAdamOptimizer
 
-__all__ = ["Adagrad", "LazyAdam", "LazyAdamOptimizer"]
+__all__ = ["Adagrad", "LazyAdam", "LazyAdamOptimizer", "LazyFtrl", "LazyMomentum"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "LazyAdam":
+    if name in ("LazyAdam", "LazyFtrl", "LazyMomentum"):
         package = tf.keras.optimizers.Adam.__module__.partition(".")[0]
         module = "tf_keras" if package == "tf_keras" else "keras3"
     elif name == "Adagrad":

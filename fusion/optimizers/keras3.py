@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -11,31 +10,44 @@ import tensorflow as tf
 from fusion.optimizers import rows
 
 
-def _refuse_dense(optimizer: Any) -> None:
-    """Raises for arguments that need gradients or changes of all rows.
+class _RowSparse(rows.RowSparse, keras.optimizers.Optimizer):
+    """What the optimizers below add to Keras's: a sparse gradient moves its rows alone."""
 
-    Raises:
-      ValueError: naming the argument and its value.
-    """
-    rows.refuse(
-        optimizer, optimizer.use_ema, "use_ema", "the averages of all rows move at every step"
-    )
-    rows.refuse(
-        optimizer,
-        optimizer.gradient_accumulation_steps,
-        "gradient_accumulation_steps",
-        "accumulated gradients are dense and do not tell which rows had one",
-    )
-    rows.refuse(
-        optimizer,
-        optimizer.loss_scale_factor,
-        "loss_scale_factor",
-        "Keras cannot divide a sparse gradient by it, keras.optimizers.LossScaleOptimizer can",
-    )
+    #: Whether the values of one id are summed before anything else is done to them.
+    _sums_values = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        rows.refuse(self, self.use_ema, "use_ema", "the averages of all rows move at every step")
+        rows.refuse(
+            self,
+            self.gradient_accumulation_steps,
+            "gradient_accumulation_steps",
+            "accumulated gradients are dense and do not tell which rows had one",
+        )
+        rows.refuse(
+            self,
+            self.loss_scale_factor,
+            "loss_scale_factor",
+            "Keras cannot divide a sparse gradient by it, keras.optimizers.LossScaleOptimizer can",
+        )
+
+    def update_step(self, gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
+        """Updates a variable, or of an `IndexedSlices` gradient its rows."""
+        rate = tf.cast(learning_rate, variable.dtype)
+        if not isinstance(gradient, tf.IndexedSlices):
+            rows.decay(self, variable, rate, None)
+            super().update_step(gradient, variable, learning_rate)
+            return
+        index = self._get_variable_index(variable)
+        rows.refuse_constraint(self._trainable_variables[index])
+        gradient = tf.cast(rows.distinct(gradient) if self._sums_values else gradient, rate.dtype)
+        rows.decay(self, variable, rate, gradient.indices)
+        self._update_rows(gradient, variable, rate, index)
 
 
 @keras.saving.register_keras_serializable("fusion")
-class Adagrad(keras.optimizers.Adagrad):
+class Adagrad(_RowSparse, keras.optimizers.Adagrad):
     """`keras.optimizers.Adagrad` that reads and writes only the rows that have a gradient.
 
     The numbers are the same, within rounding. Of an `IndexedSlices` gradient g, a step does this to
@@ -52,32 +64,25 @@ class Adagrad(keras.optimizers.Adagrad):
         given; when gradients are applied, for a variable with a sparse gradient and a constraint.
     """
 
+    _sums_values = False  # as in Keras's, where each value of an id is squared by itself
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         rows.refuse(self, self.weight_decay, "weight_decay", "all rows decay at every step")
-        _refuse_dense(self)
 
-    def update_step(self, gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
-        """Updates a variable, or of an `IndexedSlices` gradient its rows."""
-        if not isinstance(gradient, tf.IndexedSlices):
-            super().update_step(gradient, variable, learning_rate)
-            return
-        index = self._get_variable_index(variable)
-        rows.refuse_constraint(self._trainable_variables[index])
-        dtype, ids = variable.dtype, gradient.indices
-        g, rate = tf.cast(gradient.values, dtype), tf.cast(learning_rate, dtype)
+    def _update_rows(
+        self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor, index: int
+    ) -> None:
+        g, ids = gradient.values, gradient.indices
         accumulator = self._accumulators[index].value
-        # As Keras does, for ids that are there more than once too.
         accumulator.scatter_add(tf.IndexedSlices(tf.square(g), ids))
+        # TensorFlow's ResourceSparseApplyAdagradV2 adds epsilon to the root.
         root = tf.sqrt(rows.gather_rows(accumulator, ids) + self.epsilon)
         rows.subtract_from_rows(variable, ids, rate * g / root)
 
-    def _clip_gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
-        return rows.clip(self, grads, super()._clip_gradients)
-
 
 @keras.saving.register_keras_serializable("fusion")
-class LazyAdam(keras.optimizers.Adam):
+class LazyAdam(_RowSparse, keras.optimizers.Adam):
     """`keras.optimizers.Adam` that moves only the rows that have a gradient.
 
     Step t does this to the rows of an `IndexedSlices` gradient g (values of equal ids are summed
@@ -99,29 +104,11 @@ class LazyAdam(keras.optimizers.Adam):
         gradients are applied, for a variable with a sparse gradient and a constraint.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        _refuse_dense(self)
-
-    def update_step(self, gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
-        """Updates a variable, or of an `IndexedSlices` gradient its rows."""
-        rate = tf.cast(learning_rate, variable.dtype)
-        if isinstance(gradient, tf.IndexedSlices):
-            self._update_rows(rows.distinct(gradient), variable, rate)
-        else:
-            rows.decay(self, variable, rate, None)
-            super().update_step(gradient, variable, learning_rate)
-
     def _update_rows(
-        self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor
+        self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor, index: int
     ) -> None:
-        """Updates the rows of distinct ids, each operation as Adam does it to all rows."""
-        index = self._get_variable_index(variable)
-        rows.refuse_constraint(self._trainable_variables[index])
-        dtype = variable.dtype
-        g, ids = tf.cast(gradient.values, dtype), gradient.indices
-        rows.decay(self, variable, rate, ids)
-        beta_1_power, beta_2_power = rows.beta_powers(self, dtype)
+        g, ids = gradient.values, gradient.indices
+        beta_1_power, beta_2_power = rows.beta_powers(self, rate.dtype)
         alpha = rate * tf.sqrt(1 - beta_2_power) / (1 - beta_1_power)
         m = rows.update_rows(
             self._momentums[index].value, ids, lambda m: m + (g - m) * (1 - self.beta_1)
@@ -135,8 +122,71 @@ class LazyAdam(keras.optimizers.Adam):
             )
         rows.subtract_from_rows(variable, ids, m * alpha / (tf.sqrt(v) + self.epsilon))
 
-    def _clip_gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
-        return rows.clip(self, grads, super()._clip_gradients)
 
-    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-        """Nothing: which rows decay depends on the gradient, which `update_step` has."""
+@keras.saving.register_keras_serializable("fusion")
+class LazyMomentum(_RowSparse, keras.optimizers.SGD):
+    """`keras.optimizers.SGD` with momentum that moves only the rows that have a gradient.
+
+    A step does this to the rows of an `IndexedSlices` gradient g (values of equal ids are summed
+    first):
+
+        m = momentum m - learning_rate g
+        row += m
+
+    and with `nesterov` `row += momentum m - learning_rate g`. All other rows, and their m, stay as
+    they are; SGD decays m and moves each row that ever had a gradient. With a dense gradient it is
+    SGD. tf_keras' `optimizers.legacy.SGD` does the same as this class.
+
+    Arguments are SGD's, of which `learning_rate` and `momentum` must be given; `weight_decay` acts
+    on the rows of the gradient. Optimizer variables are SGD's too: each can restore the other's
+    checkpoints.
+
+    Raises:
+      ValueError: if momentum is 0, or if use_ema, gradient_accumulation_steps or loss_scale_factor
+        is given; when gradients are applied, for a variable with a sparse gradient and a
+        constraint.
+    """
+
+    def __init__(self, learning_rate: Any, momentum: float, *args: Any, **kwargs: Any) -> None:
+        super().__init__(learning_rate, momentum, *args, **kwargs)
+        rows.require_momentum(self)
+
+    def _update_rows(
+        self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor, index: int
+    ) -> None:
+        rows.move_by_momentum(self, gradient, variable, self.momentums[index].value, rate)
+
+
+@keras.saving.register_keras_serializable("fusion")
+class LazyFtrl(_RowSparse, keras.optimizers.Ftrl):
+    """`keras.optimizers.Ftrl` that moves only the rows that have a gradient.
+
+    A step does this to the rows of an `IndexedSlices` gradient g (values of equal ids are summed
+    first), with p = -learning_rate_power, l1 and l2 the regularization strengths and s the
+    shrinkage:
+
+        linear += g + 2 s row - ((accumulator + g^2)^p - accumulator^p) / learning_rate row
+        accumulator += g^2
+        quadratic = accumulator^p / learning_rate + 2 (l2 + beta / (2 learning_rate))
+        row = (clip(linear, -l1, l1) - linear) / quadratic
+
+    (H. B. McMahan et al., Ad Click Prediction, KDD 2013.) All other rows, with their accumulator
+    and linear, stay as they are. Ftrl does this to all rows at every step: its first one replaces
+    the initial values of rows without a gradient (by 0, if there is no shrinkage); later ones scale
+    them to the learning rate of the step, and shrink them. With a dense gradient it is Ftrl.
+    `tf.compat.v1`'s FtrlOptimizer and tf_keras' `optimizers.legacy.Ftrl` do the same as this class.
+
+    Arguments are Ftrl's; `weight_decay` acts on the rows of the gradient. Optimizer variables are
+    Ftrl's too: each can restore the other's checkpoints.
+
+    Raises:
+      ValueError: if use_ema, gradient_accumulation_steps or loss_scale_factor is given; when
+        gradients are applied, for a variable with a sparse gradient and a constraint.
+      tf.errors.InvalidArgumentError: in a step with a sparse gradient, if the learning rate is 0.
+    """
+
+    def _update_rows(
+        self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor, index: int
+    ) -> None:
+        accumulator, linear = self._accumulators[index].value, self._linears[index].value
+        rows.move_by_ftrl(self, gradient, variable, accumulator, linear, rate)

@@ -1,7 +1,8 @@
-"""Training of a table and a dense variable by Adams of every kind, with gradients given."""
+"""Training of a table and a dense variable by optimizers of every kind, with gradients given."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,11 +26,58 @@ _RNG = np.random.default_rng(0)
 TABLE = _RNG.standard_normal((ROWS, DIM)).astype(np.float32)
 KERNEL = _RNG.standard_normal((DIM,)).astype(np.float32)
 
-#: (the row-sparse one, the stock one) of each family.
-OPTIMIZERS: dict[str, tuple[Any, Any]] = {
-    "v1": (LazyAdamOptimizer, v1.train.AdamOptimizer),
-    "keras3": (keras3.LazyAdam, keras.optimizers.Adam),
-    "tf_keras": (fusion_tf_keras.LazyAdam, tf_keras.optimizers.Adam),
+
+@dataclass(frozen=True)
+class Pair:
+    """A row-sparse optimizer, the stock one that it stands for, and arguments for both.
+
+    `legacy` is a stock optimizer that moves the rows of the batch alone, by the same rule.
+    """
+
+    ours: Any
+    stock: Any
+    options: dict[str, Any]
+    legacy: Any = None
+
+    def make(self, which: str, rate: Any = RATE, **arguments: Any) -> Any:
+        """The "lazy", the "stock" or the "legacy" optimizer."""
+        kind = {"lazy": self.ours, "stock": self.stock, "legacy": self.legacy}[which]
+        return kind(rate, **{**self.options, **arguments})
+
+
+ADAM = {"epsilon": EPSILON}
+MOMENTUM = {"momentum": 0.9}
+NESTEROV = {**MOMENTUM, "nesterov": True}
+FTRL = {
+    "l1_regularization_strength": 0.001,
+    "l2_regularization_strength": 0.002,
+    "l2_shrinkage_regularization_strength": 0.003,
+    "beta": 0.004,
+}
+_k3, _k2, _legacy = keras.optimizers, tf_keras.optimizers, tf_keras.optimizers.legacy
+#: By "<family> <rule>".
+OPTIMIZERS: dict[str, Pair] = {
+    "v1 adam": Pair(LazyAdamOptimizer, v1.train.AdamOptimizer, ADAM),
+    "keras3 adam": Pair(keras3.LazyAdam, _k3.Adam, ADAM),
+    "keras3 momentum": Pair(keras3.LazyMomentum, _k3.SGD, MOMENTUM, _legacy.SGD),
+    "keras3 nesterov": Pair(keras3.LazyMomentum, _k3.SGD, NESTEROV, _legacy.SGD),
+    "keras3 ftrl": Pair(keras3.LazyFtrl, _k3.Ftrl, FTRL, _legacy.Ftrl),
+    "keras3 adagrad": Pair(keras3.Adagrad, _k3.Adagrad, {}),
+    "tf_keras adam": Pair(fusion_tf_keras.LazyAdam, _k2.Adam, ADAM),
+    "tf_keras momentum": Pair(fusion_tf_keras.LazyMomentum, _k2.SGD, MOMENTUM, _legacy.SGD),
+    "tf_keras nesterov": Pair(fusion_tf_keras.LazyMomentum, _k2.SGD, NESTEROV, _legacy.SGD),
+    "tf_keras ftrl": Pair(fusion_tf_keras.LazyFtrl, _k2.Ftrl, FTRL, _legacy.Ftrl),
+}
+#: Those of Keras, each with one set of arguments.
+KERAS = [name for name in OPTIMIZERS if name != "v1 adam" and not name.endswith("nesterov")]
+#: Optimizer variables: their name, and the attribute of a Keras optimizer that lists them.
+SLOTS = {
+    "m": "_momentums",
+    "v": "_velocities",
+    "vhat": "_velocity_hats",
+    "momentum": "momentums",
+    "accumulator": "_accumulators",
+    "linear": "_linears",
 }
 
 
@@ -63,14 +111,15 @@ FULL_BATCHES = [Batch.random(np.random.default_rng(k).permutation(ROWS), k) for 
 
 @dataclass(frozen=True)
 class State:
-    """What training left: the variables, and the moments of the table and of the kernel."""
+    """What training left: the variables, and the optimizer variables of both."""
 
     table: Array
     kernel: Array
     moments: dict[str, Array]
 
 
-def _slices(values: tf.Tensor, ids: tf.Tensor) -> tf.IndexedSlices:
+def slices(values: tf.Tensor, ids: tf.Tensor) -> tf.IndexedSlices:
+    """A gradient of the table."""
     return tf.IndexedSlices(values, ids, tf.constant([ROWS, DIM]))
 
 
@@ -84,7 +133,7 @@ def train_session(optimizer: Any, batches: Sequence[Batch], use_resource: bool) 
             v1.placeholder(tf.float32, [None, DIM]),
             v1.placeholder(tf.float32, [DIM]),
         ]
-        gradients = [(_slices(feeds[1], feeds[0]), table), (feeds[2], kernel)]
+        gradients = [(slices(feeds[1], feeds[0]), table), (feeds[2], kernel)]
         step = optimizer.apply_gradients(gradients)
         session.run(v1.global_variables_initializer())
         for batch in batches:
@@ -96,12 +145,12 @@ def train_session(optimizer: Any, batches: Sequence[Batch], use_resource: bool) 
 def moments(optimizer: Any, table: Any, kernel: Any) -> dict[str, Any]:
     """The optimizer variables of both variables, by "<name> of <variable>"."""
     both = {"table": table, "kernel": kernel}
-    if isinstance(optimizer, v1.train.Optimizer):
-        slots = {name: [optimizer.get_slot(v, name) for v in both.values()] for name in ("m", "v")}
+    if hasattr(optimizer, "get_slot_names"):  # v1 and legacy
+        names = optimizer.get_slot_names()
+        slots = {name: [optimizer.get_slot(v, name) for v in both.values()] for name in names}
     else:
-        slots = {"m": optimizer._momentums, "v": optimizer._velocities}
-        if optimizer.amsgrad:
-            slots["vhat"] = optimizer._velocity_hats
+        listed = {name: getattr(optimizer, attribute, None) for name, attribute in SLOTS.items()}
+        slots = {name: variables for name, variables in listed.items() if variables}
     return {
         f"{name} of {of}": variable.value if isinstance(variable, keras.Variable) else variable
         for name, variables in slots.items()
@@ -134,7 +183,7 @@ def step_function(optimizer: Any, table: Any, kernel: Any) -> Callable[..., None
         optimizer.build([table, kernel])
 
     def step(ids: tf.Tensor, of_rows: tf.Tensor, of_kernel: tf.Tensor) -> None:
-        optimizer.apply_gradients([(_slices(of_rows, ids), table), (of_kernel, kernel)])
+        optimizer.apply_gradients([(slices(of_rows, ids), table), (of_kernel, kernel)])
 
     return step
 
@@ -160,8 +209,34 @@ WAYS: dict[str, tuple[str, Callable[[Any, Sequence[Batch]], State]]] = {
 }
 
 
-def train(way: str, which: str, batches: Sequence[Batch], **arguments: Any) -> State:
-    """Trains one of `WAYS` with the "lazy" or the "stock" optimizer of its family."""
+def train(
+    way: str, which: str, batches: Sequence[Batch], rule: str = "adam", **arguments: Any
+) -> State:
+    """Trains one of `WAYS` with the "lazy", "stock" or "legacy" optimizer of its family."""
     family, run = WAYS[way]
-    optimizer = OPTIMIZERS[family][which == "stock"]
-    return run(optimizer(RATE, **{"epsilon": EPSILON, **arguments}), batches)
+    return run(OPTIMIZERS[f"{family} {rule}"].make(which, **arguments), batches)
+
+
+#: Each optimizer in each way of its family.
+CASES: list[tuple[str, str]] = [
+    (way, name.partition(" ")[2])
+    for way, (family, _) in WAYS.items()
+    for name in OPTIMIZERS
+    if name.startswith(f"{family} ")
+]
+
+
+def assert_same(states: Sequence[State]) -> None:
+    first, second = map(dataclasses.asdict, states)
+    tf.nest.map_structure(np.testing.assert_array_equal, first, second)
+
+
+def assert_close(states: Sequence[State]) -> None:
+    first, second = map(dataclasses.asdict, states)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    tf.nest.map_structure(close, first, second)
+
+
+def untouched(batches: Sequence[Batch]) -> Array:
+    """The rows of the table that no batch has."""
+    return np.setdiff1d(np.arange(ROWS), np.concatenate([batch.ids for batch in batches]))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.optimizers import runs
-from tests.optimizers.runs import BATCHES, EPSILON, FULL_BATCHES, KERNEL, RATE, ROWS, TABLE, WAYS
+from tests.optimizers.runs import BATCHES, EPSILON, FULL_BATCHES, RATE, TABLE, WAYS
 
 KERAS_WAYS = [way for way in WAYS if "keras" in way]
 BETA_1, BETA_2 = 0.9, 0.999
@@ -45,32 +43,9 @@ def assert_is_by_definition(state, *expected):
         np.testing.assert_allclose(actual, wanted, rtol=2e-5, atol=1e-6)
 
 
-def assert_same(states):
-    first, second = map(dataclasses.asdict, states)
-    tf.nest.map_structure(np.testing.assert_array_equal, first, second)
-
-
-def untouched(batches):
-    return np.setdiff1d(np.arange(ROWS), np.concatenate([batch.ids for batch in batches]))
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_the_rows_of_the_batch_move_as_defined(way):
     assert_is_by_definition(runs.train(way, "lazy", BATCHES), *by_definition(BATCHES))
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_other_rows_and_their_moments_keep_their_bits(way):
-    before = runs.train(way, "lazy", BATCHES[:5])
-    after = runs.train(way, "lazy", BATCHES)  # one batch more, with one row
-    others = np.delete(np.arange(ROWS), BATCHES[5].ids)
-    names = ["m of table", "v of table"]
-    for old, new in [(before.table, after.table)] + [
-        (before.moments[name], after.moments[name]) for name in names
-    ]:
-        np.testing.assert_array_equal(new[others], old[others])
-        assert not np.any(new[BATCHES[5].ids] == old[BATCHES[5].ids])
-    np.testing.assert_array_equal(after.table[untouched(BATCHES)], TABLE[untouched(BATCHES)])
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -80,29 +55,6 @@ def test_stock_moves_every_row_that_ever_had_a_gradient(way):
     had_one = np.unique(np.concatenate([batch.ids for batch in BATCHES]))
     assert np.all(after.table[had_one] != before.table[had_one])
     assert np.all(after.moments["m of table"][had_one] != before.moments["m of table"][had_one])
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_it_is_stock_adam_where_every_row_is_in_every_batch(way):
-    assert_same([runs.train(way, which, FULL_BATCHES) for which in ("lazy", "stock")])
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_dense_variables_move_as_with_stock_adam(way):
-    lazy, stock = (runs.train(way, which, BATCHES) for which in ("lazy", "stock"))
-    np.testing.assert_array_equal(lazy.kernel, stock.kernel)
-    for name in ("m of kernel", "v of kernel"):
-        np.testing.assert_array_equal(lazy.moments[name], stock.moments[name])
-    assert np.all(lazy.kernel != KERNEL)
-    assert np.any(lazy.table != stock.table)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_values_of_one_id_are_summed(way):
-    batch = runs.Batch.random([4, 7, 4], 1)
-    sums = np.stack([batch.values[0] + batch.values[2], batch.values[1]])
-    summed = runs.Batch(np.array([4, 7]), sums, batch.kernel)
-    assert_same([runs.train(way, "lazy", [b, *BATCHES[:2]]) for b in (batch, summed)])
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -140,8 +92,12 @@ def test_arguments_act_on_the_rows_of_the_batch(way, name):
     assert_is_by_definition(state, *by_definition(BATCHES, **meaning))
     plain = runs.train(way, "lazy", BATCHES)
     assert np.any(plain.table != state.table)
-    np.testing.assert_array_equal(state.table[untouched(BATCHES)], TABLE[untouched(BATCHES)])
-    assert_same([runs.train(way, which, FULL_BATCHES, **arguments) for which in ("lazy", "stock")])
+    np.testing.assert_array_equal(
+        state.table[runs.untouched(BATCHES)], TABLE[runs.untouched(BATCHES)]
+    )
+    runs.assert_same(
+        [runs.train(way, which, FULL_BATCHES, **arguments) for which in ("lazy", "stock")]
+    )
 
 
 @pytest.mark.parametrize("way", KERAS_WAYS)
@@ -168,43 +124,9 @@ def test_an_adaptive_epsilon(way):
         runs.train(way, which, FULL_BATCHES, adaptive_epsilon=True, epsilon=0.1)
         for which in ("lazy", "stock")
     ]
-    assert_same(states)
+    runs.assert_same(states)
     plain = runs.train(way, "lazy", FULL_BATCHES, epsilon=0.1)
     assert np.all(states[0].table != plain.table)
-
-
-def whole_reads(variable, concrete):
-    """The operations of a function that read all of a variable."""
-    (handle,) = (inner for outer, inner in concrete.graph.captures if outer is variable.handle)
-    assert handle.consumers()
-    return [op for op in handle.consumers() if op.type == "ReadVariableOp"]
-
-
-@pytest.mark.parametrize("which", ["lazy", "stock"])
-@pytest.mark.parametrize(
-    ("family", "arguments"),
-    [
-        ("v1", {}),
-        ("keras3", {}),
-        ("keras3", {"amsgrad": True, "weight_decay": 0.1, "clipnorm": 1.0}),
-        ("tf_keras", {}),
-        ("tf_keras", {"amsgrad": True, "weight_decay": 0.1, "clipnorm": 1.0}),
-    ],
-)
-def test_no_step_reads_a_whole_table(family, arguments, which):
-    table, kernel = tf.Variable(TABLE), tf.Variable(KERNEL)
-    optimizer = runs.OPTIMIZERS[family][which == "stock"](RATE, **arguments)
-    step = runs.step_function(optimizer, table, kernel)
-    if family == "v1":  # makes its slots in the first step
-        runs.train_variables(optimizer, table, kernel, BATCHES[:1])
-    moments = runs.moments(optimizer, table, kernel)
-    concrete = runs.compile_step(step).get_concrete_function()
-    of_table = [table, *(m for name, m in moments.items() if name.endswith("of table"))]
-    assert len(of_table) == 3 + ("amsgrad" in arguments)
-    reads = [whole_reads(variable, concrete) for variable in of_table]
-    shapes = [out.shape for op in concrete.graph.get_operations() for out in op.outputs]
-    assert any(reads) == (which == "stock")
-    assert (tf.TensorShape(TABLE.shape) in shapes) == (which == "stock")
 
 
 @pytest.mark.parametrize(("legacy", "package"), [("0", "keras"), ("1", "tf_keras")])
@@ -218,9 +140,10 @@ def test_the_active_keras_chooses_the_class_when_it_is_used(legacy, package, mon
         fusion.optimizers.LazyAdamOptimizer
         new = {{name.partition(".")[0] for name in set(sys.modules) - before}}
         assert "fusion" in new and not new & {{"keras", "tf_keras"}}, new
-        assert issubclass(fusion.optimizers.LazyAdam, tf.keras.optimizers.Adam)
         import {package}
-        assert issubclass(fusion.optimizers.LazyAdam, {package}.optimizers.Adam)
+        for lazy, stock in ("LazyAdam", "Adam"), ("LazyMomentum", "SGD"), ("LazyFtrl", "Ftrl"):
+            lazy, stock = getattr(fusion.optimizers, lazy), getattr({package}.optimizers, stock)
+            assert issubclass(lazy, stock)
     """
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -228,6 +151,6 @@ def test_the_active_keras_chooses_the_class_when_it_is_used(legacy, package, mon
 def test_unknown_names_are_errors():
     import fusion
 
-    assert {"LazyAdam", "LazyAdamOptimizer"} <= set(dir(fusion.optimizers))
+    assert set(fusion.optimizers.__all__) <= set(dir(fusion.optimizers))
     with pytest.raises(AttributeError, match=r"'fusion\.optimizers' has no attribute 'Adam'"):
         _ = fusion.optimizers.Adam

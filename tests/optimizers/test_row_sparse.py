@@ -1,0 +1,148 @@
+"""What all row-sparse optimizers have in common, and what they share with the stock ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.optimizers import runs
+from tests.optimizers.runs import BATCHES, CASES, FULL_BATCHES, KERNEL, OPTIMIZERS, ROWS, TABLE
+
+#: Those of Keras, once each.
+EAGER = [(way, rule) for way, rule in CASES if way in ("keras3 eager", "tf_keras eager")]
+
+
+@pytest.mark.parametrize(
+    ("way", "rule"), [(w, r) for w, r in CASES if r in ("momentum", "nesterov", "ftrl")]
+)
+def test_they_do_what_legacy_optimizers_do(way, rule):
+    lazy, legacy, stock = (
+        runs.train(way, which, BATCHES, rule) for which in ("lazy", "legacy", "stock")
+    )
+    runs.assert_close([lazy, legacy])
+    assert np.any(lazy.table != stock.table)
+
+
+@pytest.mark.parametrize(("way", "rule"), CASES)
+def test_other_rows_keep_their_bits(way, rule):
+    before = runs.train(way, "lazy", BATCHES[:5], rule)
+    after = runs.train(way, "lazy", BATCHES, rule)  # one batch more, with one row
+    others = np.delete(np.arange(ROWS), BATCHES[5].ids)
+    names = [name for name in after.moments if name.endswith("of table")]
+    assert names
+    for old, new in [(before.table, after.table)] + [
+        (before.moments[name], after.moments[name]) for name in names
+    ]:
+        np.testing.assert_array_equal(new[others], old[others])
+        assert not np.any(new[BATCHES[5].ids] == old[BATCHES[5].ids])
+    untouched = runs.untouched(BATCHES)
+    np.testing.assert_array_equal(after.table[untouched], TABLE[untouched])
+
+
+@pytest.mark.parametrize(("way", "rule"), CASES)
+def test_they_are_stock_where_every_row_is_in_every_batch(way, rule):
+    states = [runs.train(way, which, FULL_BATCHES, rule) for which in ("lazy", "stock")]
+    exact = rule in ("adam", "momentum")
+    (runs.assert_same if exact else runs.assert_close)(states)
+    assert np.all(states[0].table != TABLE)
+
+
+@pytest.mark.parametrize(("way", "rule"), CASES)
+def test_dense_variables_move_as_with_stock(way, rule):
+    lazy, stock = (runs.train(way, which, BATCHES, rule) for which in ("lazy", "stock"))
+    np.testing.assert_array_equal(lazy.kernel, stock.kernel)
+    for name in lazy.moments:
+        if name.endswith("of kernel"):
+            np.testing.assert_array_equal(lazy.moments[name], stock.moments[name])
+    assert np.all(lazy.kernel != KERNEL)
+
+
+@pytest.mark.parametrize(("way", "rule"), CASES)
+def test_values_of_one_id_are_summed_but_for_adagrad(way, rule):
+    batch = runs.Batch.random([4, 7, 4], 1)
+    sums = np.stack([batch.values[0] + batch.values[2], batch.values[1]])
+    summed = runs.Batch(np.array([4, 7]), sums, batch.kernel)
+    states = [runs.train(way, "lazy", [b, *BATCHES[:2]], rule) for b in (batch, summed)]
+    if rule == "adagrad":  # as Keras's does, it squares them one by one
+        assert np.all(states[0].table[4] != states[1].table[4])
+    else:
+        runs.assert_same(states)
+
+
+@pytest.mark.parametrize(
+    ("way", "rule", "name"),
+    [
+        (way, rule, name)
+        for way, rule in EAGER
+        for name in ("clipnorm", "clipvalue", "global_clipnorm", "weight_decay")
+        if (rule, name) != ("adagrad", "weight_decay")  # refused
+    ],
+)
+def test_arguments_act_on_rows_as_stock_on_all(way, rule, name):
+    given = {name: 0.2}
+    # Stock adds up the squares of a norm in the order of the table, not of the batch.
+    lazy, stock = (
+        runs.train(way, which, FULL_BATCHES, rule, **given) for which in ("lazy", "stock")
+    )
+    runs.assert_close([lazy, stock])
+    assert np.any(lazy.table != runs.train(way, "lazy", FULL_BATCHES, rule).table)
+    some = runs.train(way, "lazy", BATCHES, rule, **given)
+    untouched = runs.untouched(BATCHES)
+    np.testing.assert_array_equal(some.table[untouched], TABLE[untouched])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "id_type", "error"),
+    [(tf.float16, tf.int32, 2e-3), (tf.bfloat16, tf.int64, 2e-2), (tf.float64, tf.int32, 1e-12)],
+    ids=["float16", "bfloat16", "float64"],
+)
+@pytest.mark.parametrize(("way", "rule"), EAGER)
+def test_tables_of_other_types(way, rule, dtype, id_type, error):
+    given = {"beta_2": 0.9} if rule == "adam" else {}  # the default is 1 in bfloat16
+
+    def train(which):
+        table = tf.Variable(tf.cast(TABLE, dtype))
+        optimizer = OPTIMIZERS[f"{runs.WAYS[way][0]} {rule}"].make(which, **given)
+        for batch in FULL_BATCHES:
+            values, ids = tf.cast(batch.values, dtype), tf.cast(batch.ids, id_type)
+            optimizer.apply_gradients([(runs.slices(values, ids), table)])
+        return tf.cast(table, tf.float64).numpy()
+
+    lazy = train("lazy")
+    np.testing.assert_allclose(lazy, train("stock"), rtol=error, atol=error)
+    assert np.max(np.abs(lazy - TABLE)) > 10 * error
+
+
+def whole_reads(variable, concrete):
+    """The operations of a function that read all of a variable."""
+    (handle,) = (inner for outer, inner in concrete.graph.captures if outer is variable.handle)
+    assert handle.consumers()
+    return [op for op in handle.consumers() if op.type == "ReadVariableOp"]
+
+
+CLIPPED = {"weight_decay": 0.1, "clipnorm": 1.0}
+READERS: list[tuple[str, dict]] = [(name, {}) for name in OPTIMIZERS] + [
+    (name, {**CLIPPED, **({"amsgrad": True} if name.endswith("adam") else {})})
+    for name in OPTIMIZERS
+    if name not in ("v1 adam", "keras3 adagrad")
+]
+
+
+@pytest.mark.parametrize("which", ["lazy", "stock"])
+@pytest.mark.parametrize(("name", "arguments"), READERS)
+def test_no_step_reads_a_whole_table(name, arguments, which):
+    table, kernel = tf.Variable(TABLE), tf.Variable(KERNEL)
+    optimizer = OPTIMIZERS[name].make(which, **arguments)
+    step = runs.step_function(optimizer, table, kernel)
+    if name == "v1 adam":  # makes its slots in the first step
+        runs.train_variables(optimizer, table, kernel, BATCHES[:1])
+    moments = runs.moments(optimizer, table, kernel)
+    concrete = runs.compile_step(step).get_concrete_function()
+    of_table = [table, *(m for name, m in moments.items() if name.endswith("of table"))]
+    count = {"adam": 3, "ftrl": 3}.get(name.partition(" ")[2], 2)
+    assert len(of_table) == count + ("amsgrad" in arguments)
+    reads = [whole_reads(variable, concrete) for variable in of_table]
+    shapes = [out.shape for op in concrete.graph.get_operations() for out in op.outputs]
+    assert any(reads) == (which == "stock")
+    assert (tf.TensorShape(TABLE.shape) in shapes) == (which == "stock")
