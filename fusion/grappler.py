@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2
+
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.recognise_reduction import ANCHORS
 from fusion.passes.report import FusionReport

@@ -22,6 +22,7 @@ from fusion.ops import (
     training,
     unique,
 )
+from fusion.ops.workers import Workers
 from fusion.runtime.registration import register
 from fusion.runtime.spec import OpSpec
 from fusion.runtime.wrapper import make_wrappers
@@ -47,7 +48,7 @@ SPECS: tuple[OpSpec, ...] = (
 OP_NAMES: tuple[str, ...] = tuple(spec.name for spec in SPECS)
 
 register(SPECS)
-_functions: dict[str, Callable[..., Any]] = make_wrappers(SPECS)
+_functions: dict[str, Callable[..., Any]] = make_wrappers(SPECS, Workers().check)
 
 fused_embedding_sparse_pre_look_up = _functions["fused_embedding_sparse_pre_look_up"]
 fused_embedding_sparse_post_look_up = _functions["fused_embedding_sparse_post_look_up"]

@@ -16,16 +16,20 @@ from fusion.runtime.spec import Arg, Attr, OpSpec, as_dtype, is_per_place
 _INT64 = (-(2**63), 2**63 - 1)
 
 
-def make_wrappers(specs: Sequence[OpSpec]) -> dict[str, Callable[..., Any]]:
-    """The Python function of each op, by its name in snake case."""
+def make_wrappers(
+    specs: Sequence[OpSpec], before: Callable[[], None]
+) -> dict[str, Callable[..., Any]]:
+    """The Python function of each op, by its name in snake case; each calls `before` first."""
     op_list = op_def_pb2.OpList(op=[spec.op_def for spec in specs])
     source = _pywrap_python_op_gen.GetPythonWrappers(op_list.SerializeToString())
     generated: dict[str, Any] = {}
     exec(source, generated)
-    return {spec.python_name: _checked(spec, generated[spec.python_name]) for spec in specs}
+    return {spec.python_name: _checked(spec, generated[spec.python_name], before) for spec in specs}
 
 
-def _checked(spec: OpSpec, generated: Callable[..., Any]) -> Callable[..., Any]:
+def _checked(
+    spec: OpSpec, generated: Callable[..., Any], before: Callable[[], None]
+) -> Callable[..., Any]:
     """A function of the op's inputs and attrs that checks them before it calls `generated`."""
     inputs = [arg.name for arg in spec.inputs]
     attrs = [attr for attr in spec.attrs if attr.name not in spec.inferred_attrs]
@@ -41,11 +45,13 @@ def _checked(spec: OpSpec, generated: Callable[..., Any]) -> Callable[..., Any]:
     names = [*inputs, *required, *(attr.name for attr in defaulted)]
     source = (
         f"def {spec.python_name}({', '.join(parameters)}):\n"
+        "    before()\n"
         f"    {', '.join(inputs)}, = check(spec, ({', '.join(inputs)},),\n"
         f"        {{{', '.join(f'{attr.name!r}: {attr.name}' for attr in spec.attrs)}}})\n"
         f"    return generated({', '.join(f'{n}={n}' for n in names)}, name=name)\n"
     )
     namespace: dict[str, Any] = {"check": check_static, "spec": spec, "generated": generated}
+    namespace["before"] = before
     exec(source, namespace)
     wrapper: Callable[..., Any] = namespace[spec.python_name]
     wrapper.__doc__ = docstring(spec)

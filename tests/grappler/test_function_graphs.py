@@ -12,6 +12,7 @@ from tensorflow.python.eager import context
 import fusion
 from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.runtime.tasks import LocalTasks
 from tests.grappler.lookups import expected, ids, look_up, new_function
 
 GATHER = "ResourceGather"
@@ -100,12 +101,28 @@ def test_what_another_process_runs_is_left_alone(handed):
     assert elsewhere in str(left.report)
 
 
-def test_which_processes_are_this_one(monkeypatch):
+@pytest.mark.parametrize("attribute", ["_server_def", "_collective_ops_server_def"])
+def test_which_tasks_are_this_process(monkeypatch, attribute):
     localhost = "/job:localhost/replica:0/task:0"
-    assert grappler._local_tasks() == {localhost}
+    assert LocalTasks().in_graph(b"") == {localhost}
     server = ServerDef(job_name="chief", task_index=2)
-    monkeypatch.setattr(context, "get_server_def", lambda: server)
-    assert grappler._local_tasks() == {localhost, "/job:chief/replica:0/task:2"}
+    monkeypatch.setattr(context.context(), attribute, server)
+    assert LocalTasks().in_graph(b"") == {localhost, "/job:chief/replica:0/task:2"}
+
+
+def test_servers_of_this_process_are_its_tasks():
+    worker, other = (f"/job:worker/replica:0/task:{index}" for index in (0, 1))
+    graph = graph_pb2.GraphDef()
+    graph.node.add(device=f"{worker}/device:CPU:0")
+    graph.node.add(device=f"{other}/device:CPU:0")
+    tasks = LocalTasks()
+    assert worker not in tasks.in_graph(graph.SerializeToString())
+    cluster = {"worker": ["127.0.0.1:0", "127.0.0.1:1"]}
+    server = tf.distribute.Server(cluster, job_name="worker", task_index=0)
+    found = LocalTasks().in_graph(graph.SerializeToString())
+    assert worker in found
+    assert other not in found
+    del server
 
 
 def test_a_second_call_finds_nothing_to_do(handed):

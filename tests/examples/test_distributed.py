@@ -1,0 +1,80 @@
+"""Training by TensorFlow's strategies, all processes on this machine: the same bits, fused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from examples.distributed.__main__ import run
+from examples.distributed.model import COLUMNS
+
+#: What the processes that compute lookups have fused, by strategy.
+FUSED = {
+    "mirrored": ("worker", [2 * COLUMNS]),
+    "multi_worker": ("worker", [COLUMNS] * 2),
+    "parameter_server": ("worker", [COLUMNS] * 2),
+}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "optimizer"),
+    [("mirrored", "sgd"), ("multi_worker", "adagrad"), ("parameter_server", "adagrad")],
+)
+def test_the_same_model_is_trained(strategy: str, optimizer: str) -> None:
+    stock, fused = (run(strategy, optimizer, 20, stock) for stock in (True, False))
+    task, counts = FUSED[strategy]
+    assert fused.fused(task) == counts
+    assert stock.fused(task) == [0] * len(counts)
+    assert stock.losses == fused.losses
+    assert len({*stock.losses}) == 20
+    for mine, theirs in zip(fused.weights, stock.weights, strict=True):
+        for one, other in zip(mine, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+_WORKER = """
+import sys
+{imports}
+import tensorflow as tf
+server = tf.distribute.Server({{"worker": ["127.0.0.1:0"]}}, job_name="worker", task_index=0)
+print(server.target, flush=True)
+sys.stdin.read()
+"""
+_CHIEF = """
+import sys
+import tensorflow as tf
+import fusion
+tf.config.experimental_connect_to_host(sys.argv[1])
+ids = tf.sparse.from_dense([[1, 2]])
+with tf.device("/job:worker/replica:0/task:0"):
+    table = tf.Variable(tf.ones([5, 2]))
+    look_up = tf.function(lambda: fusion.fused_safe_embedding_lookup_sparse(table, ids))
+    try:
+        print(look_up().numpy())
+    except tf.errors.NotFoundError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("knows_ops", [False, True])
+def test_a_worker_without_fusion(knows_ops: bool) -> None:
+    text = _WORKER.format(imports="import fusion" if knows_ops else "")
+    worker = [sys.executable, "-c", text]
+    with subprocess.Popen(
+        worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            target = process.stdout.readline().strip().removeprefix("grpc://")
+            chief = [sys.executable, "-c", _CHIEF, target]
+            told = subprocess.check_output(chief, text=True, timeout=300)
+        finally:
+            process.kill()
+    if knows_ops:
+        assert told == "[[1. 1.]]\n"
+    else:
+        assert "/job:worker/replica:0/task:0 does not know fusion's ops" in told
+        assert "import fusion" in told
