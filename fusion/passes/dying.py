@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fusion.passes.graph_view import GraphView
 from fusion.passes.static_shapes import ALIAS_OPS
 
-_SMALL = frozenset(
+_SMALL = ALIAS_OPS | frozenset(
     {"Shape", "ShapeN", "Size", "Rank", "ConcatOffset", "Pack", "Slice", "StridedSlice"}
     | {
         "BroadcastGradientArgs",
@@ -38,17 +38,19 @@ def dying(view: GraphView, gone: Iterable[str], *, unseen: bool = True) -> set[s
         if name not in gone and name not in found and _may_die(view, name):
             found.add(name)
             stack += [use.node for use in view.uses(name)]
+    dead = gone | found
     stack = list(found)
     while stack:
         name = stack.pop()
-        if name in found and _is_needed(view, name, gone | found, unseen):
+        if name in found and _is_needed(view, name, dead, unseen):
             found.remove(name)
+            dead.remove(name)
             stack += [tensor.node for tensor in view.inputs(name)]
     return found
 
 
 def _may_die(view: GraphView, name: str) -> bool:
-    if view.op(name) not in _SMALL | ALIAS_OPS:
+    if view.op(name) not in _SMALL:
         return False
     if view.controls(name) or view.control_uses(name):
         return False

@@ -181,19 +181,18 @@ class GraphEdit:
     def _dead(self) -> set[str]:
         """Returns the nodes that lose their last user by this rewrite and that nobody can miss."""
         view = self.view
-        needed: set[str] = set()
-        for node in self.added.values():
-            needed.update(_source_names(node))
-        dead: set[str] = set()
+        needed = {name for node in self.added.values() for name in _source_names(node)}
         needed.update(self.removed)
+        dead: set[str] = set()
+        # One entry per edge from a node to a user of it that is gone, to count those that are left.
         stack = [before for name in self.removed for before in _before(view, name)]
+        left: dict[str, int] = {}
         while stack:
             name = stack.pop()
-            if name in dead or name in needed:
-                continue
-            users = [*(use.node for use in view.uses(name)), *view.control_uses(name)]
-            is_used = any(user not in dead and user not in self.removed for user in users)
-            if not is_used and self._removable(name):
+            if name not in left:
+                left[name] = len(view.uses(name)) + len(view.control_uses(name))
+            left[name] -= 1
+            if not left[name] and name not in needed and self._removable(name):
                 dead.add(name)
                 stack.extend(_before(view, name))
         return dead

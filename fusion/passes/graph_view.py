@@ -106,6 +106,7 @@ class GraphView:
         self._inputs: dict[str, tuple[Tensor, ...]] = {}
         self._controls: dict[str, tuple[str, ...]] = {}
         self._uses: dict[str, list[Use]] = {}
+        self._tensor_uses: dict[str, dict[Tensor, list[Use]]] = {}
         self._control_uses: dict[str, list[str]] = {}
         self._ops = {name: node.op for name, node in self.nodes.items()}
         self._index_edges()
@@ -231,9 +232,14 @@ class GraphView:
         """Returns all data uses of any output of node `name`, function returns included."""
         return self._uses.get(name, [])
 
-    def tensor_uses(self, tensor: Tensor) -> Iterator[Use]:
-        """Yields the data uses of one tensor."""
-        return (use for use in self.uses(tensor.node) if use.tensor == tensor)
+    def tensor_uses(self, tensor: Tensor) -> list[Use]:
+        """Returns the data uses of one tensor."""
+        if tensor.node not in self._tensor_uses:
+            # A node may have thousands of outputs, each of them asked for.
+            found = self._tensor_uses[tensor.node] = {}
+            for use in self.uses(tensor.node):
+                found.setdefault(use.tensor, []).append(use)
+        return self._tensor_uses[tensor.node].get(tensor, [])
 
     def control_uses(self, name: str) -> list[str]:
         """Returns the names of the nodes that have a control input from `name`."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fusion.passes.dying import dying
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView, Tensor, Use
 from fusion.passes.plan import Backward, Form, Group
 from fusion.passes.recognise import Recognition
-from fusion.passes.recognise_gradient import Part, match_part
+from fusion.passes.recognise_part import ConcatGradient, Part
 from fusion.passes.safety import gone_with
 
 Place = tuple[str, int]
@@ -40,25 +40,21 @@ def plan_trained(
     found = _Parts(view, lookups, everyone)
     members: dict[str, Place] = {}
     for one in lookups:
-        place = found.place(one)
-        if place is not None:
-            members[one.anchor] = place
+        where = found.place(one)
+        if where is not None:
+            members[one.anchor] = where
     by_anchor = {one.anchor: one for one in lookups}
     while True:
         staying = [by_anchor[anchor] for anchor in members]
         parts = {name for one in staying for part in found.parts(one) for name in part.nodes}
         parts = _unread(view, parts, gone)
         unread = frozenset(gone | parts | dying(view, gone | parts, unseen=False))
-        fitting = {
-            one.anchor: members[one.anchor]
-            for one in staying
-            if place_of(one, unread) == members[one.anchor]
-        }
-        groups = [
-            group
-            for concat in dict.fromkeys(concat for concat, _ in fitting.values())
-            for group in groups_of(concat, _at(concat, fitting, by_anchor))
-        ]
+        fitting: dict[str, dict[int, Recognition]] = {}
+        for one in staying:
+            concat, place = members[one.anchor]
+            if place_of(one, unread) == (concat, place):
+                fitting.setdefault(concat, {})[place] = one
+        groups = [group for concat, at in fitting.items() for group in groups_of(concat, at)]
         grouped = {one.anchor for group in groups for one in group.lookups}
         if grouped == members.keys():
             break
@@ -78,21 +74,17 @@ def _alone(one: Recognition) -> Group:
     return Group(Form.TRAINED, (one,), backwards=backwards)
 
 
-def _at(
-    concat: str, members: Mapping[str, Place], by_anchor: Mapping[str, Recognition]
-) -> dict[int, Recognition]:
-    return {place: by_anchor[anchor] for anchor, (name, place) in members.items() if name == concat}
-
-
 def _unread(view: GraphView, names: set[str], gone: set[str]) -> set[str]:
     """Returns those of the nodes that only each other and those that are gone read."""
     left = set(names)
+
+    def stays(use: Use) -> bool:
+        return use.node not in left and use.node not in gone and view.is_live(use.node)
+
     stack = list(names)
     while stack:
         name = stack.pop()
-        inside = left | gone
-        users = (use for use in view.uses(name) if use.position < 0 or view.is_live(use.node))
-        if name in left and any(use.position < 0 or use.node not in inside for use in users):
+        if name in left and any(use.position < 0 or stays(use) for use in view.uses(name)):
             left.remove(name)
             stack += [tensor.node for tensor in view.inputs(name)]
     return left
@@ -108,6 +100,7 @@ class _Parts:
         self._widths = {
             one.spec.output: one.spec.table.shape[1] for one in everyone if one.spec is not None
         }
+        self._concats: dict[str, ConcatGradient] = {}
         self._places: dict[str, Place] = {}
         self._parts: dict[str, tuple[Part, ...]] = {}
         for one in lookups:
@@ -152,19 +145,22 @@ class _Parts:
         for use in view.tensor_uses(spec.output):
             if use.position < 0 or view.op(use.node) != "ConcatV2":
                 continue
-            widths = [self._width(tensor) for tensor in view.inputs(use.node)[:-1]]
-            if use.position >= len(widths):
-                continue
-            found = [
-                match_part(view, gradient.top, use.node, use.position, widths)
-                for gradient in one.backward
-            ]
+            if use.position == len(view.inputs(use.node)) - 1:
+                continue  # the axis
+            concat = self._concat(use.node)
+            found = [concat.part(gradient.top, use.position) for gradient in one.backward]
             parts = tuple(part for part in found if part is not None)
             wholes = {part.whole for part in parts}
             if parts and len(parts) == len(found) == len(wholes):
                 self._places[one.anchor] = (use.node, use.position)
                 self._parts[one.anchor] = parts
                 return
+
+    def _concat(self, name: str) -> ConcatGradient:
+        if name not in self._concats:
+            widths = map(self._width, self._view.inputs(name)[:-1])
+            self._concats[name] = ConcatGradient(self._view, name, tuple(widths))
+        return self._concats[name]
 
     def _width(self, tensor: Tensor) -> int | None:
         known = self._widths.get(self._view.resolve(tensor))

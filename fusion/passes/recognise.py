@@ -10,7 +10,7 @@ from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.ordering import helper_waits
 from fusion.passes.recognise_fused import match_fused
-from fusion.passes.recognise_gradient import Gradient, match_gradients
+from fusion.passes.recognise_gradient import Gradient, GradientSums, match_gradients
 from fusion.passes.recognise_ids import Fill, match_entries, match_fill
 from fusion.passes.recognise_output import Mask, Tail, match_mask, match_tail
 from fusion.passes.recognise_prune import Prune, match_prune
@@ -20,7 +20,7 @@ from fusion.passes.recognise_reduction import (
     anchors,
     match_reduction,
 )
-from fusion.passes.recognise_simplified import as_built
+from fusion.passes.recognise_simplified import DistinctGathers, as_built
 from fusion.passes.recognise_source import Source, match_source
 from fusion.passes.recognise_table import Shard, Table, match_table
 from fusion.passes.shapes import Dim, Vector
@@ -122,13 +122,22 @@ class Recognition:
 
 def recognise_all(view: GraphView) -> tuple[Recognition, ...]:
     """Returns one recognition per segment reduction, in file order."""
-    return tuple(_recognised(view, anchor) for anchor in anchors(view))
+    shared = _Shared(DistinctGathers(view), GradientSums(view))
+    return tuple(_recognised(view, anchor, shared) for anchor in anchors(view))
 
 
-def _recognised(view: GraphView, anchor: str) -> Recognition:
+@dataclass(frozen=True)
+class _Shared:
+    """What many lookups of a graph have in common."""
+
+    distinct: DistinctGathers
+    sums: GradientSums
+
+
+def _recognised(view: GraphView, anchor: str, shared: _Shared) -> Recognition:
     """Gives a verdict also on damaged graphs, of which there are endless kinds."""
     try:
-        return recognise(view, anchor)
+        return _recognise(view, anchor, shared)
     except Exception as error:
         what = f"{type(error).__name__}: {error}".partition("\n")[0]
         failure = NoMatch(f"the graph around it makes no sense to fusion ({what})", anchor)
@@ -137,6 +146,10 @@ def _recognised(view: GraphView, anchor: str) -> Recognition:
 
 def recognise(view: GraphView, anchor: str) -> Recognition:
     """Explains the lookup around the segment reduction `anchor`, as far as it goes."""
+    return _recognise(view, anchor, _Shared(DistinctGathers(view), GradientSums(view)))
+
+
+def _recognise(view: GraphView, anchor: str, shared: _Shared) -> Recognition:
     if view.op(anchor) in FUSED_ANCHORS:
         return _recognise_fused(view, anchor)
     parts: list[Match] = []
@@ -148,7 +161,7 @@ def recognise(view: GraphView, anchor: str) -> Recognition:
     reduction = match_reduction(view, anchor)
     if isinstance(reduction, NoMatch):
         return stop(reduction)
-    reduction = as_built(view, reduction)
+    reduction = as_built(shared.distinct, reduction)
     parts.append(reduction)
     table = match_table(view, reduction)
     if isinstance(table, NoMatch):
@@ -179,7 +192,7 @@ def recognise(view: GraphView, anchor: str) -> Recognition:
     parts += [mask, tail]
     spec = _Specifier(view, reduction, table, fill, prune, source, mask, tail).spec()
     waits = helper_waits(view, parts, spec)
-    gradients = match_gradients(view, reduction, table.unique, mask, tail.output, shape)
+    gradients = match_gradients(shared.sums, reduction, table.unique, mask, tail.output, shape)
     return Recognition(anchor, tuple(parts), spec, None, table.name, waits, gradients)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from fusion.passes.graph_view import GraphView, Tensor, Use
 from fusion.passes.idioms import is_row_gather, pass_casts
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_output import Mask, match_tail
+from fusion.passes.recognise_part import measured, packed_shapes
 from fusion.passes.recognise_reduction import COMBINERS, Reduction
 from fusion.passes.shapes import Dim, ShapeMath, Vector
 
@@ -36,7 +37,7 @@ class Gradient(Match):
 
 
 def match_gradients(
-    view: GraphView,
+    sums: GradientSums,
     reduction: Reduction,
     unique: str,
     mask: Mask,
@@ -45,17 +46,54 @@ def match_gradients(
 ) -> tuple[Gradient | NoMatch, ...]:
     """Explains gradients of the reduction, by what adds up rows for the places of its entries.
 
-    Other lookups of the same ids may share these places.
-
     Args:
+        sums: those of the graph.
+        reduction: what they are gradients of.
         unique: the node that finds the distinct ids; "" if the gradient does.
+        mask: of the reduced rows.
         result: the result of the lookup.
         shape: the symbolic [B, D] of it.
     """
     kind = _Matcher if unique else _TableMatcher
-    matcher = kind(view, reduction, mask, result, shape)
-    own = (use for use in _readers(view, reduction.positions) if matcher.is_own(use))
-    return tuple(map(matcher.match, own))
+    matcher = kind(sums.view, reduction, mask, result, shape)
+    maybe = sums.of(reduction.positions, reduction.rows)
+    return tuple(matcher.match(use) for use in maybe if matcher.is_own(use))
+
+
+@dataclass(frozen=True)
+class GradientSums:
+    """What adds up rows for the places of entries, somewhere in a graph.
+
+    Lookups of the same ids share these places, and have as many gradients: these are told apart
+    once, by the rows that they count, as far as one sees at once what they count.
+    """
+
+    view: GraphView
+    _known: dict[Tensor, dict[Tensor | None, list[tuple[int, Use]]]] = field(default_factory=dict)
+
+    def of(self, places: Tensor, rows: Tensor) -> list[Use]:
+        """Returns sums for these places, in order, without those that surely count other rows."""
+        places, rows = self.view.resolve(places), self.view.resolve(rows)
+        if places not in self._known:
+            self._known[places] = self._by_rows(places)
+        found = self._known[places]
+        return [use for _, use in sorted((*found.get(rows, ()), *found.get(None, ())))]
+
+    def _by_rows(self, places: Tensor) -> dict[Tensor | None, list[tuple[int, Use]]]:
+        """Returns numbered sums by the rows that they count, None where this is to be computed."""
+        view = self.view
+        found: dict[Tensor | None, list[tuple[int, Use]]] = {}
+        for number, use in enumerate(_readers(view, places)):
+            op, rows = view.op(use.node), None
+            if op not in GRADIENTS | _OF_TABLES:
+                continue
+            measure = view.resolve(view.inputs(use.node)[-1])
+            if view.op(measure.node) == "StridedSlice":
+                measure = view.resolve(view.inputs(measure.node)[0])
+            if op in GRADIENTS and view.op(measure.node) == "Shape":
+                rows = view.resolve(view.inputs(measure.node)[0])
+            found.setdefault(rows, []).append((number, use))
+        return found
 
 
 def _readers(view: GraphView, tensor: Tensor) -> Iterator[Use]:
@@ -85,15 +123,7 @@ class _Matcher:
         view, rows = self.view, self.view.resolve(self.reduction.rows)
         if view.op(use.node) not in GRADIENTS:
             return False
-        count = view.resolve(view.inputs(use.node)[-1])
-        if view.op(count.node) == "StridedSlice":
-            # Many lookups of the same ids have as many gradients each: most are told apart here.
-            measure = view.resolve(view.inputs(count.node)[0])
-            if (
-                view.op(measure.node) == "Shape"
-                and view.resolve(view.inputs(measure.node)[0]) != rows
-            ):
-                return False
+        count = view.inputs(use.node)[-1]
         known: dict[Tensor, Vector] = {rows: (Dim(rows, 0), self.shape[1])}
         return ShapeMath(view, known).scalar(count) == Dim(rows, 0)
 
@@ -274,14 +304,14 @@ class _TableMatcher(_Matcher):
         view = self.view
         while view.op(tensor.node) == "Reshape":
             inner, target = view.inputs(tensor.node)
-            if _measured(view, target) in results:
+            if measured(view, target) in results:
                 return True
             tensor = view.resolve(inner)
         if view.op(tensor.node) == "Slice":
-            return _measured(view, view.inputs(tensor.node)[2]) in results
+            return measured(view, view.inputs(tensor.node)[2]) in results
         if view.op(tensor.node) == "SplitV":
-            shapes = _packed_shapes(view, view.inputs(tensor.node)[1])
-            return len(shapes) > tensor.index and _measured(view, shapes[tensor.index]) in results
+            shapes = packed_shapes(view, view.inputs(tensor.node)[1])
+            return len(shapes) > tensor.index and measured(view, shapes[tensor.index]) in results
         return False
 
     def _is_only(self, grad: Tensor) -> bool:
@@ -323,122 +353,3 @@ def _is_zero(view: GraphView, tensor: Tensor) -> bool:
         return True
     value = view.constant(source)
     return value is not None and not np.any(value) and not np.any(np.signbit(value))
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some columns of the gradient of a concat's result.
-
-    Attributes:
-        whole: that gradient, [B, all columns].
-        offset: the first of the columns.
-        nodes: what takes them out of it.
-    """
-
-    whole: Tensor
-    offset: int
-    nodes: tuple[str, ...]
-
-
-def match_part(
-    view: GraphView, top: Tensor, concat: str, place: int, widths: Sequence[int | None]
-) -> Part | None:
-    """Explains the gradient of input `place` of a concat along axis 1 as a part of its gradient.
-
-    Args:
-        top: the gradient of that input.
-        widths: of the concat's inputs, None where unknown.
-    """
-    nodes: tuple[str, ...] = ()
-    inner = view.resolve(top)
-    if view.op(inner.node) == "Reshape":
-        # What is taken out has two dimensions, and these numbers of rows and columns.
-        nodes, inner = (inner.node,), view.resolve(view.inputs(inner.node)[0])
-    before = [number for number in widths[:place] if number is not None]
-    if len(before) < place:
-        return None
-    offset, op = sum(before), view.op(inner.node)
-    if op == "Slice" and _is_slice(view, inner.node, concat, place, offset, widths[place]):
-        return Part(view.resolve(view.inputs(inner.node)[0]), offset, (*nodes, inner.node))
-    if op == "SplitV" and inner.index == place and _is_split(view, inner.node, concat, widths):
-        return Part(view.resolve(view.inputs(inner.node)[0]), offset, (*nodes, inner.node))
-    return None
-
-
-def _is_slice(
-    view: GraphView, name: str, concat: str, place: int, offset: int, width: int | None
-) -> bool:
-    """Whether a Slice takes the columns of a concat's input out of a matrix."""
-    _, begin, size = view.inputs(name)
-    begin, size = view.resolve(begin), view.resolve(size)
-    first, count = view.constant(begin), view.constant(size)
-    if first is not None and count is not None:
-        return list(first) == [0, offset] and len(count) == 2 and int(count[1]) == width
-    if view.op(begin.node) != "ConcatOffset" or begin.index != place:
-        return False
-    axis, *shapes = view.inputs(begin.node)
-    if not _is_one(view, axis) or not _are_shapes(view, shapes, concat):
-        return False
-    return view.resolve(shapes[place]) == size
-
-
-def _is_split(view: GraphView, name: str, concat: str, widths: Sequence[int | None]) -> bool:
-    """Whether a SplitV takes all inputs of a concat out of a matrix."""
-    _, sizes, axis = view.inputs(name)
-    if not _is_one(view, axis) or view.int_attr(name, "num_split") != len(widths):
-        return False
-    known = view.constant(sizes)
-    if known is not None:
-        return list(known) == list(widths)
-    return _are_shapes(view, list(_packed_shapes(view, sizes)), concat)
-
-
-def _packed_shapes(view: GraphView, widths: Tensor) -> tuple[Tensor, ...]:
-    """Returns the shapes [rows, width] of which a tensor has the widths, or nothing.
-
-    That is `squeeze(stack(shapes, axis=1)[1:2, :])`.
-    """
-    squeeze = view.resolve(widths).node
-    if view.op(squeeze) not in ("Squeeze", "Reshape"):
-        return ()
-    row = view.resolve(view.inputs(squeeze)[0]).node
-    if view.op(row) != "Slice":
-        return ()
-    stacked, begin, size = view.inputs(row)
-    pack = view.resolve(stacked).node
-    if view.op(pack) != "Pack" or view.int_attr(pack, "axis") != 1:
-        return ()
-    shapes = view.inputs(pack)
-    first, count = view.constant(begin), view.constant(size)
-    if first is None or list(first) != [1, 0]:
-        return ()
-    return shapes if count is not None and list(count) in ([1, -1], [1, len(shapes)]) else ()
-
-
-def _are_shapes(view: GraphView, shapes: list[Tensor], concat: str) -> bool:
-    """Whether these are the shapes of a concat's inputs."""
-    inputs = view.inputs(concat)[:-1]
-    if len(shapes) != len(inputs):
-        return False
-    return all(_is_shape_of(view, *pair) for pair in zip(shapes, inputs, strict=True))
-
-
-def _is_shape_of(view: GraphView, shape: Tensor, tensor: Tensor) -> bool:
-    measured = _measured(view, shape)
-    if measured is not None:
-        return measured == view.resolve(tensor)
-    value = view.constant(shape)
-    return value is not None and tuple(value) == view.shape(tensor)
-
-
-def _measured(view: GraphView, shape: Tensor) -> Tensor | None:
-    """Returns the tensor that something is the shape of."""
-    source = view.resolve(shape)
-    if view.op(source.node) not in ("Shape", "ShapeN"):
-        return None
-    return view.resolve(view.inputs(source.node)[source.index])
-
-
-def _is_one(view: GraphView, tensor: Tensor) -> bool:
-    value = view.constant(tensor)
-    return value is not None and value.size == 1 and int(value.reshape(())) == 1

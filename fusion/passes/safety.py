@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from tensorflow.core.framework import types_pb2
 
@@ -50,13 +51,12 @@ def refuse_unsafe(
         fused = [one for one in pending if one.anchor not in refused]
         vanishing = {node for one in fused for node in gone_with(one)}
         vanishing |= dying(view, vanishing, unseen=False)
-        count = len(refused)
-        for one in fused:
-            failure = _check_uses(view, one, vanishing, known)
-            if failure is not None:
-                refused[one.anchor] = failure
-        if len(refused) == count:
+        outsiders = _Outsiders(view, vanishing, known)
+        failures = {one.anchor: _check_uses(view, one, outsiders) for one in fused}
+        news = {anchor: failure for anchor, failure in failures.items() if failure is not None}
+        if not news:
             return refused
+        refused |= news
 
 
 def gone_with(one: Recognition) -> tuple[str, ...]:
@@ -99,18 +99,13 @@ def loses_digits(view: GraphView, spec: LookupSpec) -> bool:
     return ids.dtype != spec.dtype or (ids.stride != 0 and folded_bucketize(view, ids) is None)
 
 
-def _check_uses(
-    view: GraphView, one: Recognition, vanishing: set[str], known: set[str]
-) -> NoMatch | None:
-    """Refuses when a value that would vanish is used by somebody who stays.
-
-    The id side may be shared with lookups that stay (`known` holds every lookup's nodes): it
-    costs little and is still computed for them. Looked-up rows are not: computing them twice
-    would cost more than fusing gains.
-    """
+def _check_uses(view: GraphView, one: Recognition, outsiders: _Outsiders) -> NoMatch | None:
+    """Refuses when a value that would vanish is used by somebody who stays."""
     assert one.spec is not None
-    output, told = one.spec.output, _told_by(one)
-    heavy = {*gone_with(one)} - {*one.nodes(Stage.IDS)}
+    output, light = one.spec.output, {*one.nodes(Stage.IDS)}
+    told: dict[str, tuple[Tensor, ...]] = {}
+    for tensor in filter(None, _told_by(one)):
+        told[tensor.node] = (*told.get(tensor.node, ()), tensor)
     for name in gone_with(one):
         if name == output.node:
             if any(use.tensor != output for use in view.uses(name)):
@@ -118,18 +113,56 @@ def _check_uses(
             continue
         if name in view.preserved:
             return NoMatch(_NAMED_OUTSIDE, name)
-        staying = vanishing if name in heavy else known
+        failure = outsiders.refusal(name, told.get(name, ()), name not in light)
+        if failure is not None:
+            return failure
+    return None
+
+
+@dataclass(frozen=True)
+class _Outsiders:
+    """Finds out who uses values that vanish: once, of nodes that many lookups share.
+
+    Attributes:
+        view: the graph.
+        vanishing: the nodes of lookups that are replaced.
+        known: the nodes of all lookups.
+    """
+
+    view: GraphView
+    vanishing: set[str]
+    known: set[str]
+    _refusals: dict[tuple[object, ...], NoMatch | None] = field(default_factory=dict)
+
+    def refusal(self, name: str, told: tuple[Tensor, ...], is_heavy: bool) -> NoMatch | None:
+        """Returns why a node of a lookup cannot vanish; None if it can.
+
+        The id side may be shared with lookups that stay: it costs little and is still computed
+        for them. Looked-up rows are not: computing them twice would cost more than fusing gains.
+
+        Args:
+            name: the node.
+            told: outputs that emitted ops have, too.
+            is_heavy: whether it is not of the id side.
+        """
+        key = (name, told, is_heavy)
+        if key not in self._refusals:
+            self._refusals[key] = self._refusal(name, told, is_heavy)
+        return self._refusals[key]
+
+    def _refusal(self, name: str, told: tuple[Tensor, ...], is_heavy: bool) -> NoMatch | None:
+        view = self.view
         for use in view.uses(name):
+            user = use.node
             if use.tensor in told:
                 continue
             if use.position < 0:
                 return NoMatch("a value inside the lookup is returned by the function", name)
-            if use.node not in staying and use.node not in vanishing and view.is_live(use.node):
-                return NoMatch(
-                    f"a value inside the lookup is also used by {use.node} ({view.op(use.node)})",
-                    name,
-                )
-    return None
+            stays = user not in self.vanishing and (is_heavy or user not in self.known)
+            if stays and view.is_live(user):
+                why = f"a value inside the lookup is also used by {user} ({view.op(user)})"
+                return NoMatch(why, name)
+        return None
 
 
 def _check_device(
