@@ -42,7 +42,6 @@ COPIED: dict[str, AttrValue] = {
     "column_stride": 0,
     "num_buckets": 0,
     "bucket_default": 0,
-    "sort_key": False,
     "dim": NONE,
 }
 """The attrs of a tensor that is taken over; of a lookup, what it does not say otherwise."""
