@@ -23,7 +23,7 @@ def _torch(program: Program) -> Any:
         import torch
     except ImportError:
         raise Unsupported("torch is not installed (extra bench)") from None
-    if program.host == "gradients":
+    if program.host in ("gradients", "deepfm"):
         raise Unsupported("only lookups are compared")
     if program.host == "model":
         raise Unsupported("only the lookups are compared with torch")

@@ -51,6 +51,16 @@ def _training26() -> Workload:
     )
 
 
+def _deepfm() -> Workload:
+    columns = (Column(100_000, 16, ids=(0, 5)),) * 26
+    return Workload(
+        "deepfm",
+        "A training step of DeepFM with SGD: multihot26's columns with embeddings and linear "
+        "weights, 13 dense features, three layers of 256.",
+        (Program("dim16", columns, (64, 512, 4096), host="deepfm"),),
+    )
+
+
 def _recom_micro() -> Workload:
     programs = tuple(
         Program(f"columns{count}", (Column(100, 8, "bucketized"),) * count, (256,), host="features")
@@ -161,6 +171,7 @@ WORKLOADS: dict[str, Workload] = {
     for workload in (
         _multihot26(),
         _training26(),
+        _deepfm(),
         _criteo26(),
         _wide1000(),
         _recom_micro(),

@@ -52,6 +52,7 @@ TARGETS = (
     Target("criteo26", "dim16", 65536, "stock_best", 1.0),
     Target("training26", "dim16", 512, "stock", 3.0),
     Target("training26", "dim16", 4096, "stock", 2.0),
+    Target("deepfm", "dim16", 512, "stock", 1.3),
     Target("recom-e", "model", 256, "stock", 3.0),
     Target("bag", "ids50-dim32", 4096, "row_sums", 0.85),
     Target("bag", "ids50-dim128", 4096, "row_sums", 0.85),

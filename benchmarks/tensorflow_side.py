@@ -15,12 +15,14 @@ from tensorflow.python.eager import context
 
 import fusion
 from benchmarks.batch import NUMERICS, Batch, boundaries, table_numbers
+from benchmarks.deepfm import DeepFM
 from benchmarks.errors import Unsupported
 from benchmarks.feed import Feed, Parts, arguments, columns_of, signature
 from benchmarks.workloads import Program
 
 Array = npt.NDArray[Any]
 Way = Literal["stock", "stock_best", "fusion"]
+LookUp = Callable[[list[Parts], tf.Tensor], Any]
 
 _MLPS = ((32,), (1024, 1024, 128))
 """Widths of the layers over the dense features, and over everything."""
@@ -46,14 +48,14 @@ class TensorFlowSide:
         self._way = way
         self._feed = Feed(program)
         self._feed.load(batch)
-        look_up = _lookups(program, tables, way)
+        everything, look_up = self._trained(program, tables, way)
+        look_up = look_up or _lookups(program, tables, way)
         self._all: Callable[..., Any] | None = None
-        if program.host == "gradients":
-            everything = look_up
+        if everything is not None:
+            made = everything
             self._all, _, _ = self._first_run(
-                lambda: everything(self._feed.read(), self._feed.numerics()), []
+                lambda: made(self._feed.read(), self._feed.numerics()), []
             )
-            look_up = self._consumed(everything)
 
         self.call, self.ops, self.columns_fused = self._first_run(
             lambda: look_up(self._feed.read(), self._feed.numerics()), []
@@ -65,6 +67,20 @@ class TensorFlowSide:
         self._look_up = look_up
         self._fed: Callable[..., Any] | None = None
         self._arguments: list[tf.Tensor] = []
+
+    def _trained(
+        self, program: Program, tables: Mapping[int, Array], way: Way
+    ) -> tuple[LookUp | None, LookUp | None]:
+        """What gives all numbers of a step, and what is measured; None if nothing is trained."""
+        if program.host not in ("gradients", "deepfm"):
+            return None, None
+        if way == "stock_best":
+            raise Unsupported("a gather has another gradient")
+        if program.host == "deepfm":
+            model = DeepFM(program, tables)
+            return model.everything, model.step
+        everything = _gradients(program, tables)
+        return everything, self._consumed(everything)
 
     def _consumed(
         self, look_up: Callable[[list[Parts], tf.Tensor], Any]
@@ -99,7 +115,7 @@ class TensorFlowSide:
     def output(self) -> Array:
         """float32 [batch, width]: the embeddings, or [batch, 1] of a model.
 
-        With gradients, all numbers in a row: the embeddings, and of each table ids and gradients.
+        In training, all numbers in a row: the embeddings or the loss, and gradients.
         """
         if self._all is None:
             return self.call().numpy()
@@ -180,10 +196,6 @@ def _lookups(
     program: Program, tables: Mapping[int, Array], way: Way
 ) -> Callable[[list[Parts], tf.Tensor], tf.Tensor]:
     """What makes the output of the tensors of the columns and of the dense features."""
-    if program.host == "gradients":
-        if way == "stock_best":
-            raise Unsupported("a gather has another gradient")
-        return _gradients(program, tables)
     if program.host == "model":
         if way == "stock_best":
             raise Unsupported("nobody writes a whole model by hand")

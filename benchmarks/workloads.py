@@ -12,9 +12,10 @@ Kind = Literal["sparse", "dense", "bucketized", "hashed", "word", "words"]
 """What a column gets: a SparseTensor of ids; one id per row as a dense tensor; a float to put into
 buckets; an integer to hash; a string to hash; a SparseTensor of strings to hash."""
 
-Host = Literal["lookups", "gradients", "features", "model"]
+Host = Literal["lookups", "gradients", "deepfm", "features", "model"]
 """Who looks up: tf.nn.safe_embedding_lookup_sparse and tf.concat; the same with the gradients of
-the tables; tf_keras DenseFeatures; a model of DenseFeatures and dense layers."""
+the tables; a training step of DeepFM; tf_keras DenseFeatures; a model of DenseFeatures and dense
+layers."""
 
 
 @dataclasses.dataclass(frozen=True)
