@@ -1,0 +1,36 @@
+"""26 columns, trained for 200 steps: the losses of each step have stock's bits."""
+
+from __future__ import annotations
+
+import pytest
+
+import fusion
+from tests.grappler.training_steps import GRADIENT, Column, train
+
+COLUMNS = [Column(combiner) for combiner in ("mean", "sum", "sqrtn")] * 8
+PLAIN = [*COLUMNS, Column(options={"default_id": 3}), Column(plain=True)]
+WEIGHTED = [*COLUMNS, Column(weighted=True), Column("sqrtn", weighted=True)]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "columns"),
+    [
+        ("sgd", PLAIN),
+        ("adagrad", PLAIN),
+        ("adam", PLAIN),
+        ("ftrl", PLAIN),
+        ("sgd", WEIGHTED),
+    ],
+    ids=["sgd", "adagrad", "adam", "ftrl", "weighted"],
+)
+def test_two_hundred_steps(optimizer: str, columns: list[Column]) -> None:
+    assert len(columns) == 26
+    stock = train(columns, optimizer, steps=200)
+    with fusion.fused():
+        fused = train(columns, optimizer, steps=200)
+        if optimizer == "sgd":
+            train(columns, optimizer, steps=200).assert_same(fused)
+    fused.assert_same(stock)
+    assert len(fused.losses) == 200
+    assert fused.count(GRADIENT) == 1
+    assert stock.count(GRADIENT) == 0
