@@ -268,8 +268,7 @@ class _TableMatcher(_Matcher):
             return False
         rows, (grad, _, segments, size) = view.resolve(reduction.rows), view.inputs(name)
         known: dict[Tensor, Vector] = {rows: (Dim(rows, 0), self.shape[1])}
-        shape = view.shape(rows)
-        counts = (Dim(rows, 0), *(shape[:1] if shape is not None else ()))
+        counts = {Dim(rows, 0), *(view.shape(rows) or (None,))[:1]} - {None}
         if pass_casts(view, segments)[0] != reduction.segments:
             return False
         if ShapeMath(view, known).scalar(size) not in counts:
