@@ -56,3 +56,69 @@ def test_shards_on_two_devices_give_stocks_numbers():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-2:] == [VERSIONS[-1], "same"]
+
+
+REPLICAS = """
+import numpy as np
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+import fusion
+from fusion.feature_column import DenseFeatures, embedding_column
+from fusion.lookup import VERSIONS
+
+rows = np.random.default_rng(0).standard_normal((20, 4)).astype(np.float32)
+ids = tf.sparse.from_dense(tf.constant([[3, 17], [0, 0], [3, 11]], tf.int64))
+category = tf.feature_column.categorical_column_with_identity("ids", 20)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    table = tf.Variable(rows)
+    column = embedding_column(category, 4, initializer=lambda *_, **__: rows, do_fusion="v2")
+    layer = DenseFeatures([column])
+    layer.build({"ids": (None, 2)})
+
+
+def step(lookup):
+    with tf.GradientTape() as tape:
+        result = lookup()
+    return [result, tf.convert_to_tensor(tape.gradient(result, table_of[lookup]))]
+
+
+def stock():
+    return tf.nn.safe_embedding_lookup_sparse(table, ids)
+
+
+def features():
+    return layer({"ids": ids}, training=True)
+
+
+def fused(version):
+    return lambda: fusion.fused_safe_embedding_lookup_sparse(table, ids, fusion_version=version)
+
+
+table_of = {stock: table, features: layer.trainable_variables[0].value}
+table_of |= {fused(version): table for version in VERSIONS}
+results = {}
+for lookup in table_of:
+    function = tf.function(lambda: strategy.run(step, (lookup,)))
+    ops = {op.type for op in function.get_concrete_function().graph.get_operations()}
+    assert ("ReadVariableOp" in ops) == (lookup is stock), ops
+    results[lookup] = [strategy.experimental_local_results(part) for part in function()]
+for result in results.values():
+    for ours, theirs in zip(result, results[stock], strict=True):
+        assert len(ours) == 2
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)
+print(len(results), "same")
+"""
+
+
+@pytest.mark.parity("variables with replicas", *VERSIONS)
+def test_replicas_gather_from_their_own_variables():
+    done = subprocess.run(
+        [sys.executable, "-c", REPLICAS], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"{2 + len(VERSIONS)} same"

@@ -38,7 +38,12 @@ class Lookup:
         """Whether the lookup can share ops with others: of a matrix of ids, in one table."""
         ids = self.ids
         rank = rank_of(ids) if isinstance(ids, tf.SparseTensor) else ids.shape.rank
-        return len(as_shards(self.table, "table", None)) == 1 and rank == 2
+        return len(self.shards) == 1 and rank == 2
+
+    @property
+    def shards(self) -> list[Any]:
+        """The table as Variables or Tensors of this replica; a groupable lookup has one."""
+        return as_shards(self.table, "table", None)
 
     @property
     def reads_table_well(self) -> bool:
@@ -46,7 +51,7 @@ class Lookup:
 
         The table has to be where the op is: on the CPU.
         """
-        shards = as_shards(self.table, "table", None)
+        shards = self.shards
         outside_limit, _ = self.options.split_max_norm(shards[0].dtype.base_dtype)
         kind = tf.DeviceSpec.from_string(shards[0].device or "").device_type
         return outside_limit is None and kind in (None, "CPU")
@@ -73,7 +78,7 @@ def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
     parts = [_part(column) for column in columns]
     result = ops.grouped_embedding_lookup(
         tables=[
-            tables.read(column.table) if isinstance(column, Lookup) else column
+            tables.read(column.shards[0]) if isinstance(column, Lookup) else column
             for column in columns
         ],
         **_inputs(parts),
@@ -120,7 +125,7 @@ def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
 
 def _rows(column: Lookup, keys: tf.Tensor) -> tf.Tensor:
     """The rows of distinct ids, gathered beside the table."""
-    (table,) = as_shards(column.table, "table", None)
+    (table,) = column.shards
     return tf.nn.embedding_lookup(table, keys, max_norm=column.options.max_norm)
 
 
@@ -184,7 +189,7 @@ def _part(column: Lookup | tf.Tensor) -> _Part:
     if not isinstance(column, Lookup):
         attrs = {"form": "copy", "dim": _dim(column)}
         return _Part(number, number, number, tf.zeros([1], column.dtype), attrs)
-    (table,) = as_shards(column.table, "table", None)
+    (table,) = column.shards
     options, ids, dtype = column.options, column.ids, table.dtype.base_dtype
     values = weight_values(column.weights, dtype)
     attrs = _attrs(options, dtype, values is not None) | {"dim": _dim(table)}

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
+from tensorflow.python.distribute.values import MirroredVariable
 from tensorflow.python.ops.variables import PartitionedVariable
 
 from fusion.ops.common import FLOATS
@@ -44,11 +45,15 @@ def as_shards(params: Any, name: str, weights_dtype: tf.DType | None) -> list[An
 
 def _as_table(table: Any, name: str, dtype: tf.DType | None) -> Any:
     """`table` as something to gather from: variables stay variables."""
+    if isinstance(table, MirroredVariable):
+        # TensorFlow gathers from its variables, but reads the whole of this one.
+        own = table._get()
+        return own if isinstance(own, tf.Variable) else table
     if isinstance(table, tf.Variable):
         return table
     inner = getattr(table, "value", None)
     if isinstance(inner, tf.Variable):
-        return inner  # a Keras 3 variable holds a tf.Variable
+        return _as_table(inner, name, dtype)  # a Keras 3 variable holds a tf.Variable
     if isinstance(table, ShardedVariable):  # one of a list, which stock TensorFlow reads whole
         return tf.concat(list(table.variables), 0)
     try:
