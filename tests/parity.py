@@ -94,6 +94,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tf.function",
         "v1 sessions",
         "shards on devices of their own",
+        "variables with replicas",
         "made one op by the pass",
     ),
     "Training": (
