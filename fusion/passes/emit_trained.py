@@ -141,8 +141,9 @@ class TrainedEmitter:
         gone |= dying(view, gone | {read}, unseen=False)
         if any(use.node not in gone for use in view.uses(read)):
             return False
-        results = (lookup.anchor, *(gradient.output.node for gradient in lookup.backward))
-        return may_read_later(view, read, results)
+        results = {Tensor(lookup.anchor), *(gradient.output for gradient in lookup.backward)}
+        keys = {gradient.keys for gradient in lookup.backward}
+        return may_read_later(view, read, results, keys)
 
     def _gather(self, build: NodeBuilder, lookup: Recognition, keys: Tensor, read: str) -> Tensor:
         """Reads the rows where all of the variable was read, which may be a copy of it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.variables import VARIABLE_OPS
@@ -13,7 +13,9 @@ _READERS = frozenset(
 )
 
 
-def may_read_later(view: GraphView, read: str, results: Iterable[str]) -> bool:
+def may_read_later(
+    view: GraphView, read: str, results: Collection[Tensor], early: Collection[Tensor]
+) -> bool:
     """Whether a read gives the same value as late as the first of the `results` is computed.
 
     That is so if whatever may change the variable waits for one of them, or for the read: what does
@@ -21,13 +23,30 @@ def may_read_later(view: GraphView, read: str, results: Iterable[str]) -> bool:
 
     Args:
         read: a ReadVariableOp.
-        results: nodes that are computed of it.
+        results: what is computed of it.
+        early: other results of the same nodes, which will not wait for the read any more.
     """
     (handle,) = view.inputs(read)
-    if _has_other_handles(view, view.origin(handle)):
+    source = view.origin(handle)
+    if _has_other_handles(view, source):
         return False
-    after = {*results, *view.control_uses(read)}
-    return all(_waits(view, writer, after) for writer in _writers(view, view.origin(handle)))
+    after = {read, *(tensor.node for tensor in results)}
+
+    def waits(writer: str) -> bool:
+        """Whether a node waits for a result by data, or for its node or the read by control."""
+        seen, queue = {writer}, deque([writer])
+        while queue:
+            node = queue.popleft()
+            given, controls = view.inputs(node), view.controls(node)
+            if any(tensor in results for tensor in given) or not after.isdisjoint(controls):
+                return True
+            for before in (*(one.node for one in given if one not in early), *controls):
+                if before not in seen:
+                    seen.add(before)
+                    queue.append(before)
+        return False
+
+    return all(map(waits, _writers(view, source)))
 
 
 def _has_other_handles(view: GraphView, source: Tensor) -> bool:
@@ -55,17 +74,3 @@ def _writers(view: GraphView, source: Tensor) -> list[str]:
             elif view.op(use.node) not in _READERS:
                 found.append(use.node)
     return found
-
-
-def _waits(view: GraphView, name: str, after: set[str]) -> bool:
-    """Whether a node waits for one of others, by data or by control."""
-    seen, queue = {name}, deque([name])
-    while queue:
-        node = queue.popleft()
-        for before in (*(tensor.node for tensor in view.inputs(node)), *view.controls(node)):
-            if before in after:
-                return True
-            if before not in seen:
-                seen.add(before)
-                queue.append(before)
-    return name in after

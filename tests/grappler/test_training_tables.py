@@ -123,22 +123,24 @@ def test_gradients_that_cannot_be_told_apart_are_left_to_stock():
     assert all(ran[op] == stock[op] for op in STOCK)
 
 
-@pytest.mark.parametrize("writes_late", [True, False])
-def test_reads_are_put_off_where_no_write_can_come_before(writes_late):
+@pytest.mark.parametrize(
+    ("waits_for", "is_late"), [("values", True), ("indices", False), (None, False)]
+)
+def test_reads_are_put_off_where_no_write_can_come_before(waits_for, is_late):
     with tf.Graph().as_default() as graph:
         handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[50, 4], shared_name="table")
         ids = v1.sparse_placeholder(tf.int64, [None, None], name="ids")
         read = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
         found = tf.nn.safe_embedding_lookup_sparse(read, ids)
         (gradient,) = tf.gradients(tf.reduce_mean(tf.square(found)), read)
-        with tf.control_dependencies([gradient.values if writes_late else tf.no_op()]):
-            written = tf.raw_ops.ResourceScatterSub(
-                resource=handle, indices=[3], updates=tf.ones([1, 4])
-            )
+        zero = tf.cast(tf.size(getattr(gradient, waits_for)) * 0, tf.float32) if waits_for else 0.0
+        written = tf.raw_ops.ResourceScatterSub(
+            resource=handle, indices=[3], updates=tf.ones([1, 4]) + zero
+        )
         of_table = tf.identity(gradient.values, name="of_table")
     names = [written.name, of_table.op.name]
     result = fusion.fuse_graph(graph.as_graph_def(), names)
     assert result.report.fused_count == 1
     ran = {node.op for node in result.graph_def.node}
     assert GRADIENT in ran
-    assert ("ResourceGather" in ran) == writes_late
+    assert ("ResourceGather" in ran) == is_late
