@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 from tensorflow.core.framework import types_pb2
+from tensorflow.python.framework import dtypes
 
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit_post import Bags, one_shard, post_lookup, unfilled
@@ -47,6 +49,10 @@ class ForwardEmitter:
         self.edit.replace(spec.output, Tensor(build.base))
         for tensor, dtype in found.measured:
             self.edit.replace(tensor, self._of_dtype(build, spec.table.dtype, dtype))
+        for name in found.shapes:
+            shape = self._shape(build, spec, found, self.edit.view.type_attr(name, "out_type"))
+            self.edit.remove([name], shape.node)
+            self.edit.replace(Tensor(name), shape)
 
     def _weights(self, build: NodeBuilder, spec: LookupSpec, found: Forward) -> Tensor:
         if found.weights is None:
@@ -59,3 +65,12 @@ class ForwardEmitter:
         if given == wanted:
             return result
         return build.shared("measured", "Cast", (result,), {"SrcT": given, "DstT": wanted})
+
+    def _shape(self, build: NodeBuilder, spec: LookupSpec, found: Forward, dtype: int) -> Tensor:
+        """Returns the shape of the rows of the entries, [m, D], without the rows."""
+        types = {"T": types_pb2.DT_INT32, "out_type": dtype}
+        length = build.shared("length", "Shape", (found.positions,), types)
+        width = np.array([spec.table.shape[1]], dtypes.as_dtype(dtype).as_numpy_dtype)
+        parts = (length, build.constant("width", width), build.constant("axis", np.array(0, np.int32)))
+        types = {"T": dtype, "Tidx": types_pb2.DT_INT32}
+        return build.shared("entries_shape", "ConcatV2", parts, types, {"N": 2})

@@ -35,6 +35,7 @@ class Forward:
         is_row_empty: [B], which rows were filled; None where none are.
         gone: the nodes that nobody needs any more.
         measured: tensors that are gone and of which others need the shape, with their DataTypes.
+        shapes: nodes that measure the rows of the entries, [m, D], which are gone.
     """
 
     rows: Tensor
@@ -45,6 +46,7 @@ class Forward:
     is_row_empty: Tensor | None
     gone: tuple[str, ...]
     measured: tuple[tuple[Tensor, int], ...]
+    shapes: tuple[str, ...]
 
 
 def match_forward(view: GraphView, one: Recognition) -> Forward | None:
@@ -72,6 +74,7 @@ def match_forward(view: GraphView, one: Recognition) -> Forward | None:
         is_row_empty=None if fill is None else fill.is_row_empty,
         gone=tuple(name for name in one.nodes(Stage.OUTPUT) if name not in kept),
         measured=tuple(behind.measured(kept)),
+        shapes=tuple(behind.shapes(kept)),
     )
 
 
@@ -83,12 +86,14 @@ class _Behind:
         nodes: the stock nodes there.
         output: the result.
         results: what has its shape, before it, by DataType.
+        entries: the row of each entry, where these are made on the way and their width is known.
     """
 
     view: GraphView
     nodes: frozenset[str]
     output: Tensor
     results: dict[Tensor, int]
+    entries: Tensor | None
 
     @staticmethod
     def of(view: GraphView, one: Recognition, reduction: Reduction) -> _Behind:
@@ -100,7 +105,9 @@ class _Behind:
             mask.output: reduction.dtype,
         }
         results.pop(output, None)
-        return _Behind(view, frozenset(one.nodes(Stage.OUTPUT)), output, results)
+        weighting, width = reduction.weighting, one.full_spec.table.shape[1]
+        entries = None if weighting is None or width is None else weighting.entries
+        return _Behind(view, frozenset(one.nodes(Stage.OUTPUT)), output, results, entries)
 
     def kept(self) -> set[str]:
         """Returns the nodes whose values others need."""
@@ -125,6 +132,13 @@ class _Behind:
             if any(use.node in kept or self._stays(use) for use in self.view.tensor_uses(tensor))
         ]
 
+    def shapes(self, kept: set[str]) -> list[str]:
+        """Returns the nodes by which those who stay measure the rows of the entries."""
+        if self.entries is None or self.entries.node in kept:
+            return []
+        uses = self.view.tensor_uses(self.entries)
+        return [use.node for use in uses if use.node in kept or self._stays(use)]
+
     def has_other_outputs(self) -> bool:
         """Whether others need another output of the node of the result."""
         return any(use.tensor != self.output for use in self.view.uses(self.output.node))
@@ -141,6 +155,10 @@ class _Behind:
 
     def _measures(self, use: Use) -> bool:
         """Whether a use asks for no more than the shape of the result."""
-        if use.position < 0 or use.tensor not in self.results:
+        view, name = self.view, use.node
+        if use.position < 0:
             return False
-        return self.view.op(use.node) in _MEASURES
+        if use.tensor == self.entries:
+            is_free = not view.controls(name) and name not in view.preserved
+            return view.op(name) == "Shape" and is_free
+        return use.tensor in self.results and view.op(name) in _MEASURES
