@@ -71,6 +71,10 @@ class ForwardEmitter:
         types = {"T": types_pb2.DT_INT32, "out_type": dtype}
         length = build.shared("length", "Shape", (found.positions,), types)
         width = np.array([spec.table.shape[1]], dtypes.as_dtype(dtype).as_numpy_dtype)
-        parts = (length, build.constant("width", width), build.constant("axis", np.array(0, np.int32)))
+        parts = (
+            length,
+            build.constant("width", width),
+            build.constant("axis", np.array(0, np.int32)),
+        )
         types = {"T": dtype, "Tidx": types_pb2.DT_INT32}
         return build.shared("entries_shape", "ConcatV2", parts, types, {"N": 2})

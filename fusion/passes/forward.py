@@ -1,8 +1,8 @@
 """Lookups of which only the forward is understood, and how much of it one op can take over.
 
-Where a gradient, or somebody else, reads what is inside a lookup, its id side and its gathers stay,
-exactly as they are read. One op can still reduce the gathered rows: it reads the tensors that stock's
-reduction reads, and what the others need of those in between is kept.
+Where a gradient, or somebody else, reads what is inside a lookup, its id side and its gathers stay
+as they are. One op can still reduce the gathered rows: it reads the tensors that stock's reduction
+reads. What the others need of those in between is kept.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Forward:
 
 
 def match_forward(view: GraphView, one: Recognition) -> Forward | None:
-    """Returns what an op that reduces the gathered rows reads; None where none can, or none gains."""
+    """Returns what an op behind the gathers reads; None where none can be, or none gains."""
     if one.spec is None or one.is_fused or not one.unique:
         return None
     reduction = next(part for part in one.parts if isinstance(part, Reduction))

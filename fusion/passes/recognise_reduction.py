@@ -243,7 +243,7 @@ def _match_column(view: GraphView, column: Tensor) -> tuple[Tensor, tuple[str, .
         # Grappler measures the weights where they are widened, wherever the column is.
         readers = (use.node for use in view.tensor_uses(resolved))
         casts = [Tensor(name) for name in readers if view.op(name) == "Cast"]
-        math = ShapeMath(view, {cast: (length,) for cast in casts})
+        math = ShapeMath(view, dict.fromkeys(casts, (length,)))
         wanted = math.vector(target)
         if wanted is None or len(wanted) != 2 or wanted[0] not in (-1, length) or wanted[1] != 1:
             return NoMatch("the weights are not a column of the entries' weights", source.node)
