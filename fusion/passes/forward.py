@@ -63,7 +63,9 @@ def match_forward(view: GraphView, one: Recognition) -> Forward | None:
         return None
     behind = _Behind.of(view, one, reduction)
     kept = behind.kept()
-    if reduction.anchor in kept or behind.has_other_outputs():
+    # Of a product that others read, the sum alone costs less than the op.
+    summed = view.resolve(view.inputs(reduction.anchor)[0])
+    if not {reduction.anchor, summed.node}.isdisjoint(kept) or behind.has_other_outputs():
         return None
     return Forward(
         rows=reduction.rows,

@@ -76,6 +76,7 @@ def spied(case: Case, source: str, dtype: int) -> graph_pb2.GraphDef:
         Case(weighted=True, combiner="sum", dtype=tf.float16),
         Case(weighted=True, dtype=tf.bfloat16),
         Case(dtype=tf.float64),
+        Case(dtype=tf.float16, combiner="sum"),
     ],
     ids=str,
 )
@@ -248,6 +249,13 @@ def test_two_lookups_of_the_same_ids() -> None:
         forms = [column.form for column in result.report.columns]
         assert forms == ["forward", form], str(result.report)
         assert_same(result.graph_def, graph_def, stock.feeds(case), ("out:0", "spy:0"), 1e-6)
+
+
+def test_a_product_that_others_read_keeps_the_lookup_as_it_is() -> None:
+    graph_def = stock.build(Case(weighted=True))
+    product = only(graph_def, "Mul")
+    add(graph_def, "Identity", "spy", product.name, T=1)
+    assert refused(graph_def, SPIED).node == product.name
 
 
 def test_another_device_keeps_the_lookup_as_it_is() -> None:
