@@ -34,6 +34,11 @@ class Column:
         """The first copy that is not fused, if there is one."""
         return next((copy for copy in self.copies if not copy.fused), None)
 
+    @property
+    def limit(self) -> ColumnReport | None:
+        """The first copy that is not fused, or else whose forward alone is."""
+        return self.refusal or next((copy for copy in self.copies if copy.reason), None)
+
 
 def distinct_columns(report: FusionReport) -> tuple[Column, ...]:
     """Groups the traces of one column: same table, same place among that table's lookups."""
@@ -67,11 +72,11 @@ def totals(report: FusionReport, verb: str) -> str:
 
 
 def column_table(report: FusionReport) -> Table:
-    """Returns a table with a row for every column: what it is, and why it is not fused."""
+    """Returns a table with a row for every column: what it is, and why it is not all fused."""
     table = _table("column", "table", "combiner", "fused", "why not", "node")
     for column in distinct_columns(report):
         spec = next((copy.spec for copy in column.copies if copy.spec is not None), None)
-        refusal = column.refusal
+        limit = column.limit
         table.add_row(
             *map(
                 Text,
@@ -79,9 +84,9 @@ def column_table(report: FusionReport) -> Table:
                     column.name,
                     "" if spec is None else spec.matrix,
                     "" if spec is None else spec.combiner,
-                    "yes" if refusal is None else "no",
-                    "" if refusal is None else refusal.reason or "",
-                    "" if refusal is None else _place(refusal),
+                    "yes" if limit is None else "forward" if limit.fused else "no",
+                    "" if limit is None else limit.reason or "",
+                    "" if limit is None else _place(limit),
                 ),
             )
         )
@@ -89,11 +94,12 @@ def column_table(report: FusionReport) -> Table:
 
 
 def refusal_table(report: FusionReport) -> Table:
-    """Returns a table of the columns not fused: a row for each reason."""
+    """Returns a table of the columns not fused, or not all of them: a row for each reason."""
     groups: dict[str, list[tuple[str, ColumnReport]]] = defaultdict(list)
     for column in distinct_columns(report):
-        if (refusal := column.refusal) is not None:
-            groups[refusal.reason or ""].append((column.name, refusal))
+        if (limit := column.limit) is not None:
+            reason = f"{'forward alone: ' if limit.fused else ''}{limit.reason or ''}"
+            groups[reason].append((column.name, limit))
     table = _table("not fused", "because", "at node")
     for reason, columns in groups.items():
         names = ", ".join(name for name, _ in columns[:_NAMES_SHOWN])

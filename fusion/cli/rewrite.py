@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fusion.cli.output_file import check_output_file
-from fusion.cli.report import console, refusal_table, totals
+from fusion.cli.report import console, distinct_columns, refusal_table, totals
 
 if TYPE_CHECKING:
     from fusion.saved_model import Rewrite
@@ -64,7 +64,7 @@ def _show(done: Rewrite, dst: str) -> None:
     out = console()
     report = done.report
     out.print(totals(report, "fused"), markup=False)
-    if report.fused_count < len(report.columns):
+    if any(column.limit for column in distinct_columns(report)):
         out.print(refusal_table(report))
     if not report.fused_count:
         out.print(f"nothing was rewritten: {dst} is a copy", markup=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit_concat import ConcatEmitter
+from fusion.passes.emit_forward import ForwardEmitter
 from fusion.passes.emit_inference import InferenceEmitter
 from fusion.passes.emit_split import SplitEmitter
 from fusion.passes.emit_trained import TrainedEmitter
@@ -18,6 +19,7 @@ def emit(view: GraphView, plan: Plan) -> GraphEdit:
     concats = ConcatEmitter(edit, known)
     inference = InferenceEmitter(edit, known, concats)
     split, trained = SplitEmitter(edit, known), TrainedEmitter(edit, known, concats)
+    forward = ForwardEmitter(edit, known)
     for group in plan.groups:
         if group.form is Form.GROUPED:
             inference.group(group)
@@ -25,6 +27,8 @@ def emit(view: GraphView, plan: Plan) -> GraphEdit:
             inference.lookup(group.lookups[0])
         elif group.form is Form.TRAINED:
             trained.group(group)
+        elif group.form is Form.FORWARD:
+            forward.lookup(group.lookups[0])
         else:
             split.lookup(group.lookups[0])
     concats.finish()

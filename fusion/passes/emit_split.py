@@ -11,18 +11,18 @@ filled need no op there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.edit import GraphEdit
+from fusion.passes.emit_post import Bags, one_shard, post_lookup, unfilled
 from fusion.passes.graph_view import Tensor
 from fusion.passes.match import Stage
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.op_arguments import (
     clips_in_op,
-    combine_attrs,
     dense_attrs,
     dense_values,
     fill_attrs,
@@ -70,7 +70,9 @@ class SplitEmitter:
         unique = self._unique(build, spec, entries)
         gathered, permutation = self._gathers(build, spec, unique)
         rows = self._clipped(build, lookup, spec, gathered)
-        self._post_lookup(build, spec, entries, unique, rows, permutation)
+        places = Tensor(unique, 1)
+        told = (entries.dense_shape, entries.indices, entries.is_row_empty, places, entries.weights)
+        post_lookup(build, spec, rows, permutation, Bags(*told), clips=True)
         first = entries.first or unique
         self.edit.wait(first, waits)
         self.edit.remove(lookup.nodes(Stage.IDS), first)
@@ -117,8 +119,7 @@ class SplitEmitter:
 
     def _given_entries(self, build: NodeBuilder, spec: LookupSpec) -> _Entries:
         """Entries that are looked up as they are; the last of them ends the result."""
-        no_flags = build.constant("no_flags", np.zeros(0, np.bool_))
-        no_shape = build.constant("no_shape", np.zeros(2, np.int64))
+        no_flags, no_shape = unfilled(build)
         indices = self._indices(build, spec)
         return _Entries(spec.ids.values, indices, weights(build, spec), no_flags, no_shape, "")
 
@@ -178,7 +179,7 @@ class SplitEmitter:
     ) -> tuple[list[Tensor], Tensor]:
         """Emits the gathers: the rows of each shard, and which of them is whose."""
         table, keys = spec.table, [Tensor(unique, 0)]
-        permutation = build.constant("permutation", np.zeros((1, 2), np.int32))
+        permutation = one_shard(build)
         if table.strategy:
             split = self._partition(build, spec, unique)
             count = len(table.shards)
@@ -244,36 +245,6 @@ class SplitEmitter:
             return done.get(source, tensor)
 
         return moved(clip.output)
-
-    def _post_lookup(
-        self,
-        build: NodeBuilder,
-        spec: LookupSpec,
-        entries: _Entries,
-        unique: str,
-        rows: list[Tensor],
-        permutation: Tensor,
-    ) -> None:
-        device = self.edit.view.nodes[build.base].device
-        node = build.replacement("FusedEmbeddingSparsePostLookUpV2", device)
-        if "_output_shapes" in node.attr:
-            _add_shape_of_counts(node.attr["_output_shapes"].list.shape)
-        bags = (entries.dense_shape, entries.indices, entries.is_row_empty, Tensor(unique, 1))
-        build.inputs(node, *rows, permutation, *bags, entries.weights)
-        set_types(node, T=spec.table.dtype, Tw=spec.table.dtype)
-        set_attrs(node, num_partitions=len(rows), partition_axis=0)
-        set_attrs(node, use_sparse_weights=spec.weights is not None)
-        set_attrs(node, **fill_attrs(spec), **combine_attrs(spec))
-        build.add(node)
-
-
-def _add_shape_of_counts(shapes: Any) -> None:
-    """Appends the shape of the second output, which has one element for each row of the first."""
-    result = shapes[0]
-    if result.unknown_rank or not result.dim:
-        shapes.add().unknown_rank = True
-    else:
-        shapes.add().dim.add().size = result.dim[0].size
 
 
 def _sizes(table: TableSpec) -> tuple[int, ...]:

@@ -10,9 +10,10 @@ from tensorflow.core.framework import function_pb2, graph_pb2
 
 from fusion.passes.calls import called
 from fusion.passes.edit import GraphEdit
+from fusion.passes.forward import match_forward
 from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch
-from fusion.passes.plan import Group, Plan
+from fusion.passes.plan import Form, Group, Plan
 from fusion.passes.planner import reads_table_well, settle
 from fusion.passes.recognise import Recognition, recognise_all
 from fusion.passes.recognise_table import Table
@@ -92,16 +93,24 @@ class FuseLookups:
 
     def _verdict(self, view: GraphView, refusal: str, writers: SparseWriters) -> _Verdict:
         found = [one for one in recognise_all(view) if _can_gain(view, one, writers)]
-        refused = refuse_unsafe(view, found, self.device_types, self.tasks)
+        refusals = refuse_unsafe(view, found, self.device_types, self.tasks)
+        refused, forward = refusals.all, list[Recognition]()
         if refusal:
             refused = {one.anchor: NoMatch(refusal, one.anchor) for one in found} | refused
+        else:
+            inside = (one for one in found if one.anchor in refusals.inside)
+            forward = [one for one in inside if match_forward(view, one) is not None]
         plan, edit = Plan(()), None
-        while lookups := [one for one in found if one.spec and one.anchor not in refused]:
-            settled = settle(view, lookups, writers)
+        while True:
+            lookups = [one for one in found if one.spec and one.anchor not in refused]
+            if not lookups and not forward:
+                break
+            settled = settle(view, lookups, writers, forward)
             if settled is not None:
                 plan, edit = settled
                 break
-            refused |= _refuse_circular(view, lookups)
+            refused |= {} if forward else _refuse_circular(view, lookups)
+            forward = []
         groups = {one.anchor: group for group in plan.groups for one in group.lookups}
         # Of lookups that have fused ops already there is nothing to say if they stay as they are.
         told = [one for one in found if one.anchor in groups or not one.is_fused]
@@ -139,11 +148,12 @@ def _column(
     view: GraphView, one: Recognition, refused: Mapping[str, NoMatch], group: Group | None
 ) -> ColumnReport:
     failure = one.failure if one.failure is not None else refused.get(one.anchor)
+    is_forward = group is not None and group.form is Form.FORWARD
     return ColumnReport(
         name=one.name,
         function=view.function,
         anchor=one.anchor,
-        fused=failure is None,
+        fused=failure is None or is_forward,
         reason=failure.reason if failure is not None else None,
         node=failure.node if failure is not None else None,
         form=None if group is None else group.form.value,

@@ -102,12 +102,18 @@ def weights(build: NodeBuilder, spec: LookupSpec) -> Tensor:
     """Returns the weights, one for each id; without weights, a tensor that nobody reads."""
     if spec.weights is None:
         return unused(build, "weights", spec.table.dtype)
-    values = spec.weights.values
+    return each_weight(build, spec, spec.weights.values, spec.ids.values, spec.dtype)
+
+
+def each_weight(
+    build: NodeBuilder, spec: LookupSpec, values: Tensor, entries: Tensor, dtype: int
+) -> Tensor:
+    """Returns weights, one for each of the entries, a vector of this DataType."""
     if spec.fill or spec.combiner != "sum":
         return values
     # The product of rows and weights takes a single weight for all of them.
-    types = {"T": spec.dtype, "out_type": types_pb2.DT_INT64}
-    length = build.shared("length", "Shape", (spec.ids.values,), types)
+    types = {"T": dtype, "out_type": types_pb2.DT_INT64}
+    length = build.shared("length", "Shape", (entries,), types)
     types = {"T": spec.table.dtype, "Tidx": types_pb2.DT_INT64}
     return build.shared("weights", "BroadcastTo", (values, length), types)
 

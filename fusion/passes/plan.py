@@ -21,6 +21,8 @@ class Form(Enum):
     """Several ops around the stock gather."""
     TRAINED = "trained"
     """Ops around the stock gathers of one or more lookups, with one for their gradients."""
+    FORWARD = "forward"
+    """One op behind the stock gather; the gradient stays, and all that it reads."""
 
 
 @dataclass(frozen=True)

@@ -21,19 +21,26 @@ _FEWEST = 2
 
 
 def settle(
-    view: GraphView, lookups: Sequence[Recognition], writers: SparseWriters
+    view: GraphView,
+    lookups: Sequence[Recognition],
+    writers: SparseWriters,
+    forward: Sequence[Recognition] = (),
 ) -> tuple[Plan, GraphEdit] | None:
     """Returns the first of the plans in which nothing would wait for itself, and its edit.
 
     The fewer ops, the more each of them waits for. None if not even one set of ops per lookup does.
+
+    Args:
+        forward: lookups whose gradients stay as they are.
     """
-    plans = _plans(view, lookups, writers)
-    if not _are_ordered(view, lookups):
+    behind = plan_each(forward, Form.FORWARD).groups
+    plans = (Plan((*plan.groups, *behind)) for plan in _plans(view, lookups, writers))
+    if not behind and not _are_ordered(view, lookups):
         plan = next(plans)
         return plan, emit(view, plan)
     if view.has_loops:
         # Their back edges are circles too.
-        plan = _plan_split(lookups)
+        plan = Plan((*_plan_split(lookups).groups, *behind))
         return (plan, emit(view, plan)) if plan.groups else None
     for plan in plans:
         if not plan.groups:

@@ -196,14 +196,17 @@ def _match_product(view: GraphView, data: Tensor, dtype: int) -> _Product | NoMa
         rows, row_dtype, casts = _pass_widening(view, gathered, dtype)
         if not is_row_gather(view, rows.node):
             continue
-        found = _match_column(view, column)
+        # Grappler widens the column instead of the weights that it is made of.
+        narrow, narrow_dtype, widened = _pass_widening(view, column, dtype)
+        found = _match_column(view, narrow)
         if isinstance(found, NoMatch):
             return found
-        weights, weight_dtype, more = _pass_widening(view, found[0], dtype)
+        weights, weight_dtype, more = _pass_widening(view, found[0], narrow_dtype)
         if weight_dtype != row_dtype:
             return NoMatch("the weights are of another dtype than the table", weights.node)
         table, positions = view.inputs(rows.node)[:2]
-        nodes = (product.node, rows.node, *view.aliases(data), *casts, *found[1], *more)
+        passed = (*view.aliases(data), *casts, *widened, *found[1], *more)
+        nodes = (product.node, rows.node, *passed)
         factors = view.resolve(gathered), view.resolve(column)
         return _Product(*factors, table, positions, weights, row_dtype, nodes)
     return NoMatch("the segment sum does not reduce looked-up rows", product.node)
@@ -235,13 +238,16 @@ def _match_column(view: GraphView, column: Tensor) -> tuple[Tensor, tuple[str, .
     if shape is None or len(shape) != 1:
         return NoMatch("the weights are not known to be a vector", vector.node)
     if op == "Reshape":
-        math = ShapeMath(view)
-        wanted = math.vector(target)
         resolved = view.resolve(vector)
         length = Dim(resolved, 0) if shape[0] is None else shape[0]
+        # Grappler measures the weights where they are widened, wherever the column is.
+        readers = (use.node for use in view.tensor_uses(resolved))
+        casts = [Tensor(name) for name in readers if view.op(name) == "Cast"]
+        math = ShapeMath(view, dict.fromkeys(casts, (length,)))
+        wanted = math.vector(target)
         if wanted is None or len(wanted) != 2 or wanted[0] not in (-1, length) or wanted[1] != 1:
             return NoMatch("the weights are not a column of the entries' weights", source.node)
-        derived = math.derived(target, {resolved})
+        derived = math.derived(target, {resolved, *casts})
     else:
         axis = view.constant(target)
         if axis is None or axis.size != 1 or int(axis.reshape(())) not in (1, -1):
@@ -334,9 +340,11 @@ def _is_square(view: GraphView, tensor: Tensor, of: Tensor) -> bool:
 
 
 def _is_divisor(view: GraphView, name: str) -> bool:
-    """Whether a SegmentSum only feeds the divisor of another one over the same segment ids."""
+    """Whether a SegmentSum only feeds the divisor of another one, of weights or the same rows."""
     if view.op(name) != _WEIGHTED:
         return False
+    if _sums_weights(view, name):
+        return True
     divisor, uses = name, view.uses(name)
     if len(uses) == 1 and view.op(uses[0].node) in ("Sqrt", "Rsqrt"):
         divisor = uses[0].node
@@ -352,3 +360,13 @@ def _is_divisor(view: GraphView, name: str) -> bool:
                     mine, theirs = (pass_casts(view, view.inputs(n)[1])[0] for n in (name, other))
                     return mine == theirs
     return False
+
+
+def _sums_weights(view: GraphView, name: str) -> bool:
+    """Whether a SegmentSum is of weights, or their squares: a gradient may be all that reads it."""
+    terms = view.resolve(view.inputs(name)[0])
+    if view.op(terms.node) in ("Square", "Mul", "Pow"):
+        root = view.resolve(view.inputs(terms.node)[0])
+        terms = root if _is_square(view, terms, root) else terms
+    narrow, _, _ = _pass_widening(view, terms, view.type_attr(name, "T"))
+    return not isinstance(_match_column(view, narrow), NoMatch)

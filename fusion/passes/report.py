@@ -26,15 +26,17 @@ class ColumnReport:
         function: the library function the node is in; "" is the main graph.
         anchor: the segment reduction's node name.
         fused: whether the column was (for explain: would be) rewritten.
-        reason: why not; None for a fused column.
-        node: the node at which recognition stopped; None for a fused column.
+        reason: why not; of a column whose forward alone is fused ("forward"), why its gradient, or
+            whatever else reads what is inside it, stays stock. None for any other fused column.
+        node: the node at which that shows; None where there is no reason.
         spec: what the column computes, if all of it was understood.
         explained: the parts that were understood, in words, in the order in which they were: for a
             column without spec, how far the explanation got.
         tables: the matrices or handles that hold the table, where the explanation got that far.
         form: what a fused column becomes: a part of one op for several columns ("grouped"), an op
-            of its own ("single"), ops around the stock gather ("split"), or such ops for one or
-            several columns and their gradients ("trained"); None for any other.
+            of its own ("single"), ops around the stock gather ("split"), such ops for one or
+            several columns and their gradients ("trained"), or an op behind the stock gather alone,
+            where the gradient stays stock ("forward"); None for any other.
         op: the node in whose place its result is then found: for a grouped one, the concat.
     """
 
@@ -66,6 +68,8 @@ class ColumnReport:
         lines += [f"    {i}. {part}" for i, part in enumerate(self.explained, 1)]
         if not self.fused:
             lines += [f"  why not  {self.reason}", f"  at node  {self.node}"]
+        elif self.reason is not None:
+            lines += [f"  forward alone  {self.reason}", f"  at node  {self.node}"]
         if self.form is not None:
             lines += [f"  form     {self.form} in {self.op}"]
         if self.spec is not None:
@@ -131,15 +135,15 @@ class FusionResult:
 
 
 def _lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
-    """Yields `verdict  name`, and for a column that is not fused the reason and the node.
+    """Yields `verdict  name`, and for a column that is not all fused the reason and the node.
 
     Names of nodes can fill lines of their own, so nothing stands behind them.
     """
     for column in columns:
         place = f"{column.function}: " if column.function else ""
         yield f"  {_verdict(column)}  {place}{column.name}"
-        if not column.fused:
-            yield f"         {column.reason}"
+        if column.reason is not None:
+            yield f"         {'forward alone: ' if column.fused else ''}{column.reason}"
             yield f"         at {column.node}"
 
 

@@ -20,13 +20,31 @@ _NAMED_OUTSIDE = (
 )
 
 
+@dataclass(frozen=True)
+class Refusals:
+    """Why recognised lookups cannot be replaced without changing the rest, by anchor.
+
+    Attributes:
+        whole: because of where they are, or of what they wait for: no part of them can be.
+        inside: because others, gradients above all, need what is inside them.
+    """
+
+    whole: dict[str, NoMatch] = field(default_factory=dict)
+    inside: dict[str, NoMatch] = field(default_factory=dict)
+
+    @property
+    def all(self) -> dict[str, NoMatch]:
+        """Both."""
+        return {**self.whole, **self.inside}
+
+
 def refuse_unsafe(
     view: GraphView,
     recognitions: Iterable[Recognition],
     device_types: frozenset[str],
     tasks: frozenset[str] | None = None,
-) -> dict[str, NoMatch]:
-    """Returns, by anchor, why a recognised lookup cannot be replaced without changing the rest.
+) -> Refusals:
+    """Returns why recognised lookups cannot be replaced without changing the rest.
 
     Lookups may share nodes (Grappler merges equal ones). So whether the users of a node all go
     away depends on which lookups are replaced, and the answer is a fixed point.
@@ -37,18 +55,19 @@ def refuse_unsafe(
     """
     everyone = list(recognitions)
     known = {node for one in everyone for node in one.nodes()}
-    refused: dict[str, NoMatch] = {}
+    refused = Refusals()
     pending = [one for one in everyone if one.spec is not None]
     for one in pending:
         failure = _check_device(view, one, device_types, tasks)
         if failure is None:
             failure = _check_controls(view, one)
-        if failure is None and one.gradients:
-            failure = _check_trained(view, one)
         if failure is not None:
-            refused[one.anchor] = failure
+            refused.whole[one.anchor] = failure
+        elif one.gradients and (unfit := _check_trained(view, one)) is not None:
+            refused.inside[one.anchor] = unfit
     while True:
-        fused = [one for one in pending if one.anchor not in refused]
+        stock = refused.all
+        fused = [one for one in pending if one.anchor not in stock]
         vanishing = {node for one in fused for node in gone_with(one)}
         vanishing |= dying(view, vanishing, unseen=False)
         outsiders = _Outsiders(view, vanishing, known)
@@ -56,7 +75,7 @@ def refuse_unsafe(
         news = {anchor: failure for anchor, failure in failures.items() if failure is not None}
         if not news:
             return refused
-        refused |= news
+        refused.inside.update(news)
 
 
 def gone_with(one: Recognition) -> tuple[str, ...]:

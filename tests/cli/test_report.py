@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fusion.cli.report import column_table, console, distinct_columns, refusal_table, totals
 from fusion.passes.report import ColumnReport, FusionReport
 from tests.specs import SPEC
@@ -40,6 +42,17 @@ def test_a_column_is_fused_when_all_its_traces_are():
     heading, row = _text(column_table(report))
     assert heading == ["column", "table", "combiner", "fused", "why", "not", "node"]
     assert row == ["a", "float[40,", "8]", "mean", "no", "odd", "g:", "a/node"]
+
+
+def test_a_column_whose_forward_alone_is_fused():
+    forward = replace(_column("a", reason="odd"), fused=True, form="forward")
+    report = FusionReport((_column("b"), forward), 9, 9)
+    assert totals(report, "fused") == "2 of 2 columns fused, 9 nodes"
+    _, first, second = _text(column_table(report))
+    assert first == ["b", "float[40,", "8]", "mean", "yes"]
+    assert second == ["a", "float[40,", "8]", "mean", "forward", "odd", "a/node"]
+    _, row = _text(refusal_table(report))
+    assert row == ["a", "forward", "alone:", "odd", "a/node"]
 
 
 def test_equal_reasons_share_a_row():

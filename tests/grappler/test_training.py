@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import tensorflow as tf
 
@@ -55,35 +53,6 @@ def test_kinds_of_columns(column):
     stock, fused = train_both([column, Column(), column])
     fused.assert_same(stock)
     assert_trained(fused)
-
-
-def test_weights_that_are_trained_are_left_to_stock():
-    table = tf.Variable(tf.random.stateless_normal([10, 4], [1, 2]))
-    ids = tf.sparse.from_dense(tf.constant([[1, 2], [3, 0]], tf.int64))
-    results: list[Any] = []
-    for _ in range(2):
-        weights = tf.Variable([0.5, 2.0, 1.0])
-
-        @tf.function
-        def gradients(weights=weights):
-            given = ids.with_values(weights.read_value())
-            with tf.GradientTape() as tape:
-                tape.watch(given.values)
-                result = tf.nn.safe_embedding_lookup_sparse(table, ids, given, combiner="mean")
-            of_table, of_weights = tape.gradient(result, [table, given.values])
-            return result, tf.convert_to_tensor(of_table), of_weights
-
-        if not results:
-            results.append(gradients())
-        else:
-            with fusion.fused():
-                results.append(gradients())
-    report = fusion.stats().last_report
-    assert report is not None
-    assert report.fused_count == 0
-    assert "gradient" in str(report)
-    for stock, fused in zip(*results, strict=True):
-        tf.debugging.assert_equal(stock, fused)
 
 
 def test_many_columns():

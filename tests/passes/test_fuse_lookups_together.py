@@ -59,12 +59,6 @@ def test_a_gradient_is_fused_with_its_lookup() -> None:
         np.testing.assert_array_equal(stock.run(after, feed), stock.run(graph_def, feed))
 
 
-def test_a_gradient_that_is_not_understood_is_refused() -> None:
-    # Half types are cast to float32 and back, forward and backward.
-    column = refused(build_with(_with_gradient, Case(weighted=True, dtype=tf.bfloat16)))
-    assert "gradient" in str(column.reason)
-
-
 def test_columns_with_the_same_ids_share_prune_and_unique() -> None:
     def two(table: Any, ids: Any, case: Case) -> Any:
         other = stock.make_table(case, "other")

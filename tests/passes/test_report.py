@@ -28,6 +28,21 @@ def test_counts_and_text() -> None:
     assert str(FusionReport((), 7, 7)) == "0 of 0 columns fused, 7 nodes"
 
 
+def test_a_column_whose_forward_alone_is_fused_says_why() -> None:
+    column = replace(FUSED, reason="others read sums", node="sums", form="forward", op="out")
+    assert str(FusionReport((column,), 9, 7)).splitlines() == [
+        "1 of 1 columns fused, 9 -> 7 nodes",
+        "  fused  table",
+        "         forward alone: others read sums",
+        "         at sums",
+    ]
+    assert str(column).splitlines()[4:7] == [
+        "  forward alone  others read sums",
+        "  at node  sums",
+        "  form     forward in out",
+    ]
+
+
 def test_long_names_do_not_move_what_is_said_about_other_columns() -> None:
     far = replace(STOCK, name="scope/" * 40 + "weights", node="scope/" * 40 + "mul")
     lines = str(FusionReport((STOCK, far, FUSED), 1, 1)).splitlines()
