@@ -258,6 +258,21 @@ def test_a_product_that_others_read_keeps_the_lookup_as_it_is() -> None:
     assert refused(graph_def, SPIED).node == product.name
 
 
+def test_a_wait_for_what_is_read_inside_keeps_the_lookup_as_it_is() -> None:
+    graph_def = spied(Case(), f"{ANCHOR}/Unique:1", 3)
+    nodes(graph_def)["embedding_lookup"].input.append("^spy")
+    assert "control dependency" in str(refused(graph_def, SPIED).reason)
+
+
+def test_waits_of_what_is_replaced_stay() -> None:
+    graph_def = spied(Case(), f"{ANCHOR}/Unique:1", 3)
+    add(graph_def, "NoOp", "before")
+    nodes(graph_def)[ANCHOR].input.append("^before")
+    result = forward(graph_def, SPIED)
+    assert "^before" in only(result.graph_def, POST).input
+    assert_same(result.graph_def, graph_def, stock.feeds(Case()), ("out:0", "spy:0"))
+
+
 def test_another_device_keeps_the_lookup_as_it_is() -> None:
     graph_def = spied(Case(), f"{ANCHOR}/Unique:1", 3)
     nodes(graph_def)[ANCHOR].device = "/device:GPU:0"
