@@ -55,9 +55,13 @@ def _deepfm() -> Workload:
     columns = (Column(100_000, 16, ids=(0, 5)),) * 26
     return Workload(
         "deepfm",
-        "A training step of DeepFM with SGD: multihot26's columns with embeddings and linear "
-        "weights, 13 dense features, three layers of 256.",
-        (Program("dim16", columns, (64, 512, 4096), host="deepfm"),),
+        "A training step of DeepFM: multihot26's columns with embeddings and linear weights, 13 "
+        "dense features, three layers of 256. Keras 3's SGD on both sides; its Adagrad on stock's, "
+        "fusion.optimizers.Adagrad on fusion's.",
+        (
+            Program("sgd", columns, (64, 512, 4096), host="deepfm"),
+            Program("adagrad", columns, (64, 512, 4096), host="deepfm", optimizer="adagrad"),
+        ),
     )
 
 

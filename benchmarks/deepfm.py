@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+import fusion
 from benchmarks.batch import table_numbers
 from benchmarks.errors import Unsupported
 from benchmarks.feed import Parts
@@ -26,13 +27,15 @@ _LAYERS = (256, 256, 256, 1)
 
 
 class DeepFM:
-    """The model with its optimizer.
+    """The model with its optimizer, which is fusion's own if `fused` and there is one.
 
     The learning rate is 0: the optimizer does all of its work, and the numbers do not depend on how
     many steps were taken before.
     """
 
-    def __init__(self, program: Program, tables: Mapping[int, npt.NDArray[Any]]) -> None:
+    def __init__(
+        self, program: Program, tables: Mapping[int, npt.NDArray[Any]], fused: bool
+    ) -> None:
         dims = {column.dim for column in program.columns}
         if len(dims) > 1:
             raise Unsupported("a factorization machine has embeddings of one size")
@@ -58,7 +61,11 @@ class DeepFM:
             *layers,
             self._linear,
         ]
-        self._optimizer = keras.optimizers.SGD(0.0)
+        package = (
+            fusion.optimizers if fused and program.optimizer == "adagrad" else keras.optimizers
+        )
+        kind = {"sgd": "SGD", "adagrad": "Adagrad"}[program.optimizer]
+        self._optimizer = getattr(package, kind)(0.0)
         self._optimizer.build(self._variables)
 
     def step(self, columns: list[Parts], numerics: tf.Tensor) -> tf.Tensor:

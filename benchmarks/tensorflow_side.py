@@ -77,7 +77,7 @@ class TensorFlowSide:
         if way == "stock_best":
             raise Unsupported("a gather has another gradient")
         if program.host == "deepfm":
-            model = DeepFM(program, tables)
+            model = DeepFM(program, tables, way == "fusion")
             return model.everything, model.step
         everything = _gradients(program, tables)
         return everything, self._consumed(everything)

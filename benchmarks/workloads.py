@@ -68,6 +68,7 @@ class Program:
         distribution: of the ids that the headline numbers are about.
         host: who looks up.
         frozen: whether tables are constants rather than Variables.
+        optimizer: of a model that is trained; on fusion's side its own one, if it has such a one.
         roofline: whether the best random-row sum is measured beside it (one column of sums).
     """
 
@@ -78,6 +79,7 @@ class Program:
     distribution: Distribution = "power law"
     host: Host = "lookups"
     frozen: bool = False
+    optimizer: Literal["sgd", "adagrad"] = "sgd"
     roofline: bool = False
 
     @property
