@@ -24,7 +24,7 @@ from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.recognise_reduction import ANCHORS
 from fusion.passes.report import FusionReport
 from fusion.runtime import optimizer_plugin, process
-from fusion.runtime.tasks import LocalTasks
+from fusion.runtime.tasks import local_tasks
 
 _logger = logging.getLogger("fusion")
 
@@ -94,7 +94,6 @@ class _State:
 
 
 _state = process.single("grappler", _State)
-_tasks = LocalTasks()
 
 
 def enable() -> None:
@@ -197,7 +196,7 @@ def _fuse(item: optimizer_plugin.Item) -> tuple[bytes | None, FusionReport]:
         # return is there to be waited for: its control outputs.
         arguments = {node.name for node in graph_def.node if node.op in _FUNCTION_OPS}
         awaited = preserve - item.fetches() - arguments
-    tasks = _tasks.in_graph(serialized)
+    tasks = local_tasks(serialized)
     fuse = FuseLookups(preserve=preserve - awaited, awaited=awaited, tasks=tasks)
     result = fuse.apply(graph_def)
     return result.graph_def.SerializeToString() if result.modified else None, result.report

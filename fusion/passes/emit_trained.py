@@ -64,8 +64,9 @@ class TrainedEmitter:
         }
         post = self._post(build, node, group, pre, columns, rows)
         for place, lookup in enumerate(lookups):
+            keys = self._keys(lookup, Tensor(pre, place), rows[lookup.anchor])
             for gradient in lookup.backward:
-                self.edit.replace(gradient.keys, Tensor(pre, place))
+                self.edit.replace(gradient.keys, keys)
             self._take_out(lookup, pre, post)
         if group.concat:
             self.concats.put(group, post)
@@ -132,6 +133,21 @@ class TrainedEmitter:
         set_attrs(gather, batch_dims=0)
         return Tensor(build.add(gather))
 
+    def _keys(self, lookup: Recognition, keys: Tensor, rows: Tensor) -> Tensor:
+        """Returns the distinct ids for those who read them as well.
+
+        Those that a gradient finds are behind the lookup: whoever writes to the table because of
+        them comes after the gather.
+        """
+        if lookup.unique:
+            return keys
+        build = NodeBuilder.of(self.edit, self.known, lookup.full_spec)
+        behind = build.node("keys", "Identity")
+        build.inputs(behind, keys)
+        set_types(behind, T=lookup.full_spec.dtype)
+        self.edit.wait(build.add(behind), [rows.node])
+        return Tensor(behind.name)
+
     def _is_read_for(self, lookup: Recognition, read: str) -> bool:
         """Whether a table is a variable read for this lookup alone, which can be gathered from."""
         view = self.edit.view
@@ -141,9 +157,8 @@ class TrainedEmitter:
         gone |= dying(view, gone | {read}, unseen=False)
         if any(use.node not in gone for use in view.uses(read)):
             return False
-        results = {Tensor(lookup.anchor), *(gradient.output for gradient in lookup.backward)}
-        keys = {gradient.keys for gradient in lookup.backward}
-        return may_read_later(view, read, results, keys)
+        outputs = (one for each in lookup.backward for one in (each.output, each.keys))
+        return may_read_later(view, read, {Tensor(lookup.anchor), *outputs})
 
     def _gather(self, build: NodeBuilder, lookup: Recognition, keys: Tensor, read: str) -> Tensor:
         """Reads the rows where all of the variable was read, which may be a copy of it."""
@@ -157,7 +172,7 @@ class TrainedEmitter:
         gone = [read]
         for before in view.controls(read):
             # Stock goes without copies this way, which is of no use to a gather.
-            if view.op(before) == "DisableCopyOnRead" and view.control_uses(before) == gone:
+            if view.op(before) == "DisableCopyOnRead" and view.control_uses(before) == [read]:
                 gone.append(before)
         self.edit.remove(gone, name)
         return Tensor(name)

@@ -13,9 +13,7 @@ _READERS = frozenset(
 )
 
 
-def may_read_later(
-    view: GraphView, read: str, results: Collection[Tensor], early: Collection[Tensor]
-) -> bool:
+def may_read_later(view: GraphView, read: str, results: Collection[Tensor]) -> bool:
     """Whether a read gives the same value as late as the first of the `results` is computed.
 
     That is so if whatever may change the variable waits for one of them, or for the read: what does
@@ -24,7 +22,6 @@ def may_read_later(
     Args:
         read: a ReadVariableOp.
         results: what is computed of it.
-        early: other results of the same nodes, which will not wait for the read any more.
     """
     (handle,) = view.inputs(read)
     source = view.origin(handle)
@@ -40,7 +37,7 @@ def may_read_later(
             given, controls = view.inputs(node), view.controls(node)
             if any(tensor in results for tensor in given) or not after.isdisjoint(controls):
                 return True
-            for before in (*(one.node for one in given if one not in early), *controls):
+            for before in (*(tensor.node for tensor in given), *controls):
                 if before not in seen:
                     seen.add(before)
                     queue.append(before)
@@ -51,26 +48,31 @@ def may_read_later(
 
 def _has_other_handles(view: GraphView, source: Tensor) -> bool:
     """Whether there may be another handle of a variable that has one from `source`."""
-    op, names = view.op(source.node), set()
+    op = view.op(source.node)
     if op not in VARIABLE_OPS:
         return False
-    for name in view.named(op):
-        shared = view.attr(name, "shared_name")
-        names.add((name, shared.s if shared is not None else b""))
-    (own,) = (given for name, given in names if name == source.node)
-    return any(name != source.node and given == own != b"" for name, given in names)
+    own = _shared_name(view, source.node)
+    others = (name for name in view.named(op) if name != source.node)
+    return any(_shared_name(view, name) == own for name in others)
+
+
+def _shared_name(view: GraphView, name: str) -> str:
+    """Returns the name by which the handles of one variable know it."""
+    shared = view.attr(name, "shared_name")
+    return shared.s.decode() if shared is not None and shared.s else name
 
 
 def _writers(view: GraphView, source: Tensor) -> list[str]:
     """Returns the nodes that are given the handle from `source` and may change the variable."""
     found: list[str] = []
-    stack = [source]
+    stack = [source.node]
     while stack:
-        for use in view.tensor_uses(stack.pop()):
+        # Of all outputs: those of a switch are the same variable.
+        for use in view.uses(stack.pop()):
             if use.position < 0:
                 continue
             if view.origin(Tensor(use.node)) == source:
-                stack.append(Tensor(use.node))
+                stack.append(use.node)
             elif view.op(use.node) not in _READERS:
                 found.append(use.node)
     return found

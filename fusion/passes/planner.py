@@ -35,7 +35,7 @@ def settle(
     """
     behind = plan_each(forward, Form.FORWARD).groups
     plans = (Plan((*plan.groups, *behind)) for plan in _plans(view, lookups, writers))
-    if not behind and not _are_ordered(view, lookups):
+    if not _are_ordered(view, lookups) and not _are_awaited(view, forward):
         plan = next(plans)
         return plan, emit(view, plan)
     if view.has_loops:
@@ -56,6 +56,11 @@ def _are_ordered(view: GraphView, lookups: Iterable[Recognition]) -> bool:
     if any(one.gradients for one in lookups):
         # Groups may share an op that each of them would wait for.
         return True
+    return _are_awaited(view, lookups)
+
+
+def _are_awaited(view: GraphView, lookups: Iterable[Recognition]) -> bool:
+    """Whether control edges lead into lookups or out of them."""
     if not view.has_controls:
         return False
     return any(one.waits(view) or any(map(view.control_uses, one.nodes())) for one in lookups)

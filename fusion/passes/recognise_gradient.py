@@ -301,11 +301,8 @@ class _TableMatcher(_Matcher):
     def _has_shape_of(self, tensor: Tensor, results: set[Tensor]) -> bool:
         """Whether a tensor is given the shape of one of the results, or its width."""
         view = self.view
-        while view.op(tensor.node) == "Reshape":
-            inner, target = view.inputs(tensor.node)
-            if measured(view, target) in results:
-                return True
-            tensor = view.resolve(inner)
+        if view.op(tensor.node) == "Reshape":
+            return measured(view, view.inputs(tensor.node)[1]) in results
         if view.op(tensor.node) == "Slice":
             return measured(view, view.inputs(tensor.node)[2]) in results
         if view.op(tensor.node) == "SplitV":

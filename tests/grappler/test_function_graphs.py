@@ -1,6 +1,8 @@
 """Graphs of functions as TensorFlow hands them over, with arguments and control outputs."""
 
+import weakref
 from dataclasses import replace
+from threading import Event
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from tensorflow.python.eager import context
 import fusion
 from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.runtime.tasks import LocalTasks
+from fusion.runtime.tasks import local_tasks
 from tests.grappler.lookups import expected, ids, look_up, new_function
 
 GATHER = "ResourceGather"
@@ -106,10 +108,10 @@ def test_what_another_process_runs_is_left_alone(handed):
 @pytest.mark.parametrize("attribute", ["_server_def", "_collective_ops_server_def"])
 def test_which_tasks_are_this_process(monkeypatch, attribute):
     localhost = "/job:localhost/replica:0/task:0"
-    assert LocalTasks().in_graph(b"") == {localhost}
+    assert local_tasks(b"") == {localhost}
     server = ServerDef(job_name="chief", task_index=2)
     monkeypatch.setattr(context.context(), attribute, server)
-    assert LocalTasks().in_graph(b"") == {localhost, "/job:chief/replica:0/task:2"}
+    assert local_tasks(b"") == {localhost, "/job:chief/replica:0/task:2"}
 
 
 def test_servers_of_this_process_are_its_tasks():
@@ -117,14 +119,15 @@ def test_servers_of_this_process_are_its_tasks():
     graph = graph_pb2.GraphDef()
     graph.node.add(device=f"{worker}/device:CPU:0")
     graph.node.add(device=f"{other}/device:CPU:0")
-    tasks = LocalTasks()
-    assert worker not in tasks.in_graph(graph.SerializeToString())
+    serialized = graph.SerializeToString()
+    dead = weakref.proxy(Event())  # which nobody may ask for anything
+    assert worker not in local_tasks(serialized)
     cluster = {"worker": ["127.0.0.1:0", "127.0.0.1:1"]}
     server = tf.distribute.Server(cluster, job_name="worker", task_index=0)
-    found = LocalTasks().in_graph(graph.SerializeToString())
+    found = local_tasks(serialized)
     assert worker in found
     assert other not in found
-    del server
+    del server, dead
 
 
 def test_a_second_call_finds_nothing_to_do(handed):

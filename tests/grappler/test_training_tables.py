@@ -123,24 +123,74 @@ def test_gradients_that_cannot_be_told_apart_are_left_to_stock():
     assert all(ran[op] == stock[op] for op in STOCK)
 
 
+def writes(kind, handle, read, gradient):
+    """A write to the variable, in the graph somewhere."""
+    waits_for = {"values": gradient.values, "ids": gradient.indices}.get(kind, tf.zeros([1]))
+    waited = tf.cast(tf.size(waits_for) * 0, tf.float32)
+
+    def write():
+        updates = tf.ones([1, 4]) + waited
+        return tf.raw_ops.ResourceScatterSub(resource=handle, indices=[3], updates=updates)
+
+    if kind == "another handle":
+        handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[50, 4], shared_name="table")
+    if kind == "alias":
+        handle = tf.identity(handle)
+    if kind in ("true", "false"):
+        flag = v1.placeholder(tf.bool)
+        true, false = (write, tf.no_op) if kind == "true" else (tf.no_op, write)
+        return v1.cond(flag, lambda: group(true()), lambda: group(false()))
+    with tf.control_dependencies([read] if kind == "control" else []):
+        return write()
+
+
+def group(op):
+    with tf.control_dependencies([op]):
+        return tf.constant(0)
+
+
 @pytest.mark.parametrize(
-    ("waits_for", "is_late"), [("values", True), ("indices", False), (None, False)]
+    ("kind", "is_late"),
+    [
+        ("values", True),
+        ("ids", True),
+        ("control", True),
+        ("nothing", False),
+        ("alias", False),
+        ("another handle", False),
+        ("true", False),
+        ("false", False),
+    ],
 )
-def test_reads_are_put_off_where_no_write_can_come_before(waits_for, is_late):
+def test_reads_are_put_off_where_no_write_can_come_before(kind, is_late):
     with tf.Graph().as_default() as graph:
+        v1.disable_control_flow_v2()
         handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[50, 4], shared_name="table")
         ids = v1.sparse_placeholder(tf.int64, [None, None], name="ids")
         read = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
         found = tf.nn.safe_embedding_lookup_sparse(read, ids)
         (gradient,) = tf.gradients(tf.reduce_mean(tf.square(found)), read)
-        zero = tf.cast(tf.size(getattr(gradient, waits_for)) * 0, tf.float32) if waits_for else 0.0
-        written = tf.raw_ops.ResourceScatterSub(
-            resource=handle, indices=[3], updates=tf.ones([1, 4]) + zero
-        )
+        written = writes(kind, handle, read, gradient)
         of_table = tf.identity(gradient.values, name="of_table")
-    names = [written.name, of_table.op.name]
+        v1.enable_control_flow_v2()
+    names = [written.name.partition(":")[0], of_table.op.name]
     result = fusion.fuse_graph(graph.as_graph_def(), names)
-    assert result.report.fused_count == 1
+    assert result.report.fused_count == 1, str(result.report)
     ran = {node.op for node in result.graph_def.node}
     assert GRADIENT in ran
     assert ("ResourceGather" in ran) == is_late
+
+
+def test_whoever_reads_the_ids_of_a_gradient_comes_after_the_gather():
+    with tf.Graph().as_default() as graph:
+        table, ids = reference_table(), v1.sparse_placeholder(tf.int64, [None, None])
+        found = tf.nn.safe_embedding_lookup_sparse(table, ids)
+        (gradient,) = tf.gradients(tf.reduce_mean(tf.square(found)), table)
+        tf.identity(gradient.values, name="of_table")
+        tf.identity(gradient.indices, name="of_ids")
+    result = fusion.fuse_graph(graph.as_graph_def(), ["of_table", "of_ids"])
+    nodes = {node.name: node for node in result.graph_def.node}
+    keys = nodes[nodes["of_ids"].input[0].partition(":")[0]]
+    (gather,) = (node.name for node in nodes.values() if node.name.endswith("/rows"))
+    assert nodes[gather].op == "GatherV2"
+    assert f"^{gather}" in keys.input
