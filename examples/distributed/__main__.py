@@ -30,48 +30,57 @@ _SECONDS = 300
 
 
 @dataclass(frozen=True)
-class Job:
-    """What the processes of a job told.
+class Trained:
+    """A model that was trained without fusion ("stock") and with it ("fused").
 
     Attributes:
-        told: by each of them, its task, the losses if it trained, how many columns were fused.
-        weights: of the model, by each process that trained it.
+        losses: of each step, by run.
+        weights: after training, by run, of each process that has them.
+        columns_fused: by task, for those that had fusion.
     """
 
-    told: list[dict[str, Any]]
-    weights: list[list[np.ndarray]]
-
-    @property
-    def losses(self) -> list[float]:
-        """The loss of each step."""
-        return next(one["losses"] for one in self.told if "losses" in one)
-
-    def fused(self, task: str) -> list[int]:
-        """How many columns the processes of a kind have fused."""
-        return [one.get("columns_fused", 0) for one in self.told if one["task"].startswith(task)]
+    losses: dict[str, list[float]]
+    weights: dict[str, list[list[np.ndarray]]]
+    columns_fused: dict[str, int]
 
 
-def run(strategy: str, optimizer: str = "sgd", steps: int = 20, stock: bool = False) -> Job:
-    """Runs a job from beginning to end.
+def train(strategy: str, optimizer: str = "sgd", steps: int = 20) -> Trained:
+    """Trains a model in processes of their own, all on this machine.
 
     Raises:
         RuntimeError: with the logs, if a process failed.
     """
-    options = [strategy, f"--optimizer={optimizer}", f"--steps={steps}"]
-    options += ["--stock"] if stock else []
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+    # Workers serve one chief, which has all of its steps done with fusion or without it.
+    jobs = [["stock"], ["fused"]] if strategy == "parameter_server" else [["stock", "fused"]]
+    options = [f"--optimizer={optimizer}", f"--steps={steps}"]
+    with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
+        told = [one for runs in jobs for one in _run(strategy, [*runs, *options], directory)]
+        return Trained(
+            losses={run: one[run] for one in told for run in ("stock", "fused") if run in one},
+            weights={
+                run: [_read(path) for path in sorted(directory.glob(f"*_{run}.npz"))]
+                for run in ("stock", "fused")
+            },
+            columns_fused={
+                one["task"]: one["columns_fused"] for one in told if "columns_fused" in one
+            },
+        )
+
+
+def _run(strategy: str, options: Sequence[str], directory: Path) -> list[dict[str, Any]]:
+    """Runs a job from beginning to end; returns what each of its processes tells."""
+    with ExitStack() as stack:
         running = [
-            stack.enter_context(_started(options, config, directory / task))
+            stack.enter_context(_started([strategy, *options], config, directory / task))
             for task, config in _tasks(CLUSTERS[strategy])
         ]
         try:
             # The first ones train; servers go on until their input is closed, as it is here.
-            told = [json.loads(process.communicate(timeout=_SECONDS)[0]) for process in running]
+            return [json.loads(process.communicate(timeout=_SECONDS)[0]) for process in running]
         except (json.JSONDecodeError, subprocess.TimeoutExpired) as error:
             logs = "\n".join(log.read_text()[-3000:] for log in sorted(directory.glob("*.log")))
             raise RuntimeError(f"a process of {strategy} failed:\n{logs}") from error
-        return Job(told, [_read(file) for file in sorted(directory.glob("*.npz"))])
 
 
 def _tasks(cluster: dict[str, int]) -> Iterator[tuple[str, dict[str, str]]]:
@@ -101,7 +110,7 @@ def _started(
     with (
         path.with_suffix(".log").open("w") as log,
         subprocess.Popen(
-            [sys.executable, "-m", "examples.distributed.train", *options, f"--weights={path}.npz"],
+            [sys.executable, "-m", "examples.distributed.train", *options, f"--weights={path}"],
             env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, **config},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -128,19 +137,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     arguments = parser.parse_args()
     for strategy in [arguments.strategy] if arguments.strategy else CLUSTERS:
-        stock, fused = (
-            run(strategy, arguments.optimizer, arguments.steps, stock) for stock in (True, False)
-        )
-        equal = stock.losses == fused.losses and all(
+        trained = train(strategy, arguments.optimizer, arguments.steps)
+        stock, fused = trained.losses["stock"], trained.losses["fused"]
+        equal = stock == fused and all(
             np.array_equal(one, other)
-            for several, others in zip(stock.weights, fused.weights, strict=True)
+            for several, others in zip(*trained.weights.values(), strict=True)
             for one, other in zip(several, others, strict=True)
         )
-        print(f"{strategy}: the loss went from {fused.losses[0]:.4f} to {fused.losses[-1]:.4f}")
+        print(f"{strategy}: the loss went from {fused[0]:.4f} to {fused[-1]:.4f}")
         print(f"  losses and weights have the same bits without fusion: {equal}")
-        for one in fused.told:
-            if "columns_fused" in one:
-                print(f"  {one['task']}: {one['columns_fused']} columns fused")
+        for task, count in trained.columns_fused.items():
+            print(f"  {task}: {count} columns fused")
 
 
 if __name__ == "__main__":

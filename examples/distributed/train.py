@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,22 +20,23 @@ import tensorflow as tf
 from examples.distributed.model import Model, batches
 
 MakeModel = Callable[[], Model]
-Trained = tuple[Model, list[float]]
+#: (what makes a model, steps) -> the model after so many, and the loss of each.
+Train = Callable[[MakeModel, int], tuple[Model, list[float]]]
 
 
-def mirrored(make_model: MakeModel, steps: int) -> Trained:
+def mirrored() -> Train:
     """Trains on two devices of this process."""
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    return _train_together(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), make_model, steps)
+    return partial(_train_together, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
 
 
-def multi_worker(make_model: MakeModel, steps: int) -> Trained:
+def multi_worker() -> Train:
     """Trains one replica in each of several processes."""
-    return _train_together(tf.distribute.MultiWorkerMirroredStrategy(), make_model, steps)
+    return partial(_train_together, tf.distribute.MultiWorkerMirroredStrategy())
 
 
-def _train_together(strategy: Any, make_model: MakeModel, steps: int) -> Trained:
+def _train_together(strategy: Any, make_model: MakeModel, steps: int) -> tuple[Model, list[float]]:
     with strategy.scope():
         model = make_model()
 
@@ -46,12 +48,18 @@ def _train_together(strategy: Any, make_model: MakeModel, steps: int) -> Trained
     return model, [float(step(batch)) for batch in data]
 
 
-def parameter_server(make_model: MakeModel, steps: int) -> Trained:
+def parameter_server() -> Train:
     """Lets workers train tables that parameter servers share, row by row."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     servers = len(resolver.cluster_spec().job_tasks("ps"))
     shared = tf.distribute.experimental.partitioners.MinSizePartitioner(32_000, servers)
     strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=shared)
+    return partial(_train_by_workers, strategy)
+
+
+def _train_by_workers(
+    strategy: Any, make_model: MakeModel, steps: int
+) -> tuple[Model, list[float]]:
     with strategy.scope():
         model = make_model()
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -69,7 +77,7 @@ def parameter_server(make_model: MakeModel, steps: int) -> Trained:
     return model, losses
 
 
-STRATEGIES: dict[str, Callable[[MakeModel, int], Trained]] = {
+STRATEGIES: dict[str, Callable[[], Train]] = {
     "mirrored": mirrored,
     "multi_worker": multi_worker,
     "parameter_server": parameter_server,
@@ -90,25 +98,26 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m examples.distributed.train")
     parser.add_argument("strategy", choices=STRATEGIES)
+    parser.add_argument("runs", nargs="+", choices=("stock", "fused"), help="one after the other")
     parser.add_argument("--optimizer", default="sgd")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--stock", action="store_true", help="without fusion")
-    parser.add_argument("--weights", help="a file for the weights")
+    parser.add_argument("--weights", help="the beginning of the names of files for weights")
     arguments = parser.parse_args()
     task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {"type": "worker", "index": 0})
     told: dict[str, Any] = {"task": f"{task['type']} {task['index']}"}
-    if not arguments.stock and task["type"] != "ps":
-        import fusion
-
-        fusion.enable()
     serves = arguments.strategy == "parameter_server" and task["type"] != "chief"
-    if serves:
-        serve()
-    else:
-        train = STRATEGIES[arguments.strategy]
-        model, told["losses"] = train(lambda: Model(arguments.optimizer), arguments.steps)
+    train = None if serves else STRATEGIES[arguments.strategy]()
+    for run in arguments.runs:
+        if run == "fused" and task["type"] != "ps":
+            import fusion
+
+            fusion.enable()
+        if train is None:
+            serve()
+            continue
+        model, told[run] = train(lambda: Model(arguments.optimizer), arguments.steps)
         if arguments.weights:
-            np.savez(arguments.weights, *model.values())
+            np.savez(f"{arguments.weights}_{run}.npz", *model.values())
     if "fusion" in sys.modules:
         told["columns_fused"] = fusion.stats().columns_fused
     print(json.dumps(told), flush=True)

@@ -124,7 +124,7 @@ AREAS = (
     Area(
         "fused by the pass",
         cases(**{**_FUSED, **_EXACT}),
-        50,
+        35,
         claim(
             "a Variable",
             "a Tensor",

@@ -8,14 +8,14 @@ import sys
 import numpy as np
 import pytest
 
-from examples.distributed.__main__ import run
+from examples.distributed.__main__ import train
 from examples.distributed.model import COLUMNS
 
-#: What the processes that compute lookups have fused, by strategy.
+#: How many columns each process that computes lookups has fused, by strategy.
 FUSED = {
-    "mirrored": ("worker", [2 * COLUMNS]),
-    "multi_worker": ("worker", [COLUMNS] * 2),
-    "parameter_server": ("worker", [COLUMNS] * 2),
+    "mirrored": {"worker 0": 2 * COLUMNS},
+    "multi_worker": {"worker 0": COLUMNS, "worker 1": COLUMNS},
+    "parameter_server": {"chief 0": 0, "worker 0": COLUMNS, "worker 1": COLUMNS},
 }
 
 
@@ -24,12 +24,14 @@ FUSED = {
     [("mirrored", "sgd"), ("multi_worker", "adagrad"), ("parameter_server", "adagrad")],
 )
 def test_the_same_model_is_trained(strategy: str, optimizer: str) -> None:
-    stock, fused = (run(strategy, optimizer, 20, stock) for stock in (True, False))
-    task, counts = FUSED[strategy]
-    assert fused.fused(task) == counts
-    assert stock.losses == fused.losses
-    assert len({*stock.losses}) == 20
-    for mine, theirs in zip(fused.weights, stock.weights, strict=True):
+    trained = train(strategy, optimizer, 20)
+    assert trained.columns_fused == FUSED[strategy]
+    stock, fused = trained.losses["stock"], trained.losses["fused"]
+    assert stock == fused
+    assert len({*stock}) == 20
+    stocks, ours = trained.weights["stock"], trained.weights["fused"]
+    assert len(stocks) == len(ours) == (2 if strategy == "multi_worker" else 1)
+    for mine, theirs in zip(ours, stocks, strict=True):
         for one, other in zip(mine, theirs, strict=True):
             np.testing.assert_array_equal(one, other)
 
