@@ -73,7 +73,7 @@ def _run(strategy: str, options: Sequence[str], directory: Path) -> list[dict[st
     with ExitStack() as stack:
         running = [
             stack.enter_context(_started([strategy, *options], config, directory / task))
-            for task, config in _tasks(CLUSTERS[strategy])
+            for task, config in tasks(CLUSTERS[strategy])
         ]
         try:
             # The first ones train; servers go on until their input is closed, as it is here.
@@ -83,7 +83,7 @@ def _run(strategy: str, options: Sequence[str], directory: Path) -> list[dict[st
             raise RuntimeError(f"a process of {strategy} failed:\n{logs}") from error
 
 
-def _tasks(cluster: dict[str, int]) -> Iterator[tuple[str, dict[str, str]]]:
+def tasks(cluster: dict[str, int]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yields a name for each process and the variables that tell it what it is."""
     if not cluster:
         yield "only", {}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
-from examples.distributed.__main__ import train
+from examples.distributed.__main__ import tasks, train
 from examples.distributed.model import COLUMNS
 
 #: How many columns each process that computes lookups has fused, by strategy.
@@ -87,3 +89,46 @@ def test_a_worker_without_fusion(knows_ops: bool) -> None:
         assert results[0] == results[1]
         assert "/job:worker/replica:0/task:0 does not know fusion's ops" in results[0]
         assert "import fusion" in results[0]
+
+
+_SERVER = """
+import sys
+import tensorflow as tf
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+server = tf.distribute.Server(
+    resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id
+)
+sys.stdin.read()
+"""
+_COORDINATOR = """
+import tensorflow as tf
+import fusion
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+with strategy.scope():
+    table = tf.Variable(tf.ones([5, 2]))
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+ids = tf.sparse.from_dense([[1, 2]])
+look_up = tf.function(lambda: fusion.fused_safe_embedding_lookup_sparse(table, ids))
+try:
+    coordinator.schedule(look_up).fetch()
+except tf.errors.NotFoundError as error:
+    print(error)
+"""
+
+
+def test_a_worker_of_parameter_servers_without_fusion() -> None:
+    with ExitStack() as stack:
+        processes = {}
+        for task, config in tasks({"chief": 1, "worker": 1, "ps": 1}):
+            process = subprocess.Popen(
+                [sys.executable, "-c", _COORDINATOR if task == "chief_0" else _SERVER],
+                env={**os.environ, **config},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            processes[task] = stack.enter_context(process)
+            stack.callback(process.kill)
+        told, _ = processes["chief_0"].communicate(timeout=300)
+    assert "/job:worker/replica:0/task:0 does not know fusion's ops" in told
