@@ -13,25 +13,36 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2
 
+from fusion.ops.training import GRAD
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.recognise_reduction import ANCHORS
 from fusion.passes.report import FusionReport
+from fusion.passes.row_updates import SCATTERS, update_rows
 from fusion.runtime import optimizer_plugin, process
 from fusion.runtime.tasks import local_tasks
 
 _logger = logging.getLogger("fusion")
 
-#: The field NodeDef.op with each of the anchors, as it is serialized. All have one of the first.
-_COMMON = (b"Segment", b"SparsePostLookUp")
 _OP_FIELD = 0x12
-_ANCHORS = tuple(bytes([_OP_FIELD, len(op)]) + op.encode() for op in sorted(ANCHORS))
+
+
+def _serialized(ops: Iterable[str]) -> tuple[bytes, ...]:
+    """Returns the field NodeDef.op with each of the ops, as it is serialized."""
+    return tuple(bytes([_OP_FIELD, len(op)]) + op.encode() for op in sorted(ops))
+
+
+#: All anchors have one of the first.
+_COMMON = (b"Segment", b"SparsePostLookUp")
+_ANCHORS = _serialized(ANCHORS)
+_GRADIENT = _serialized([GRAD.name])
+_SCATTERS = _serialized(SCATTERS)
 _FUNCTION_OPS = frozenset({"_Arg", "_Retval"})
 
 
@@ -158,7 +169,7 @@ def _optimize(item: optimizer_plugin.Item) -> bytes | None:
     start = time.perf_counter()
     graph, report, failure = None, None, None
     try:
-        if _has_anchor(item):
+        if _may_gain(item):
             with _no_garbage_collection():
                 graph, report = _fuse(item)
     except Exception as error:
@@ -182,9 +193,13 @@ def _optimize(item: optimizer_plugin.Item) -> bytes | None:
     return graph
 
 
-def _has_anchor(item: optimizer_plugin.Item) -> bool:
-    """Whether the graph may have lookups in it, without parsing it."""
-    return any(map(item.contains, _COMMON)) and any(map(item.contains, _ANCHORS))
+def _may_gain(item: optimizer_plugin.Item) -> bool:
+    """Whether the graph may have lookups in it, or updates by their gradients; parses nothing."""
+
+    def has_any(texts: Iterable[bytes]) -> bool:
+        return any(map(item.contains, texts))
+
+    return (has_any(_COMMON) and has_any(_ANCHORS)) or (has_any(_GRADIENT) and has_any(_SCATTERS))
 
 
 def _fuse(item: optimizer_plugin.Item) -> tuple[bytes | None, FusionReport]:
@@ -198,7 +213,7 @@ def _fuse(item: optimizer_plugin.Item) -> tuple[bytes | None, FusionReport]:
         awaited = preserve - item.fetches() - arguments
     tasks = local_tasks(serialized)
     fuse = FuseLookups(preserve=preserve - awaited, awaited=awaited, tasks=tasks)
-    result = fuse.apply(graph_def)
+    result = update_rows(fuse, fuse.apply(graph_def))
     return result.graph_def.SerializeToString() if result.modified else None, result.report
 
 
@@ -216,7 +231,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def _looks_again(report: FusionReport, last: FusionReport | None) -> bool:
     """Whether the report is on a graph after the `last` one was on the same: on what it left."""
-    if last is None or report.fused_count:
+    if last is None or report.modified:
         return False
     left = {(column.anchor, column.reason) for column in last.columns if not column.fused}
     return all((column.anchor, column.reason) in left for column in report.columns)

@@ -112,7 +112,7 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool, clipped: bool) 
     size = lanes * count * ITEM_BYTES[stored]
     put, bags_ahead = _put(ops, size), max(_CLAIMED_BYTES // size, 1)
     row = _row(ops, dtype, clipped)
-    bag = _weighted_bag(ops, row, dtype) if weighted else _bag(ops, row, dtype)
+    bag = _weighted_bag(ops, row, dtype) if weighted else _bag(row, dtype)
     alone = not weighted and not clipped
 
     @jit
@@ -166,7 +166,7 @@ def _put(ops: PieceOps, size: int) -> Any:
 
 def _row(ops: PieceOps, dtype: type, clipped: bool) -> Any:
     """A jitted function (arguments, addresses, entry, offset, last) -> the entry's piece."""
-    load_piece, prefetch, times, over = ops.load, ops.prefetch, ops.times, ops.over
+    load_piece, prefetch = ops.load, ops.prefetch
 
     if clipped:
 
@@ -174,7 +174,7 @@ def _row(ops: PieceOps, dtype: type, clipped: bool) -> Any:
         def clip(args: int, entry: int, piece: Any) -> Any:
             # The multiplication comes first and a zero row with limit 0 gives NaN, as in stock.
             bound = load_as(load(args, NORMS), entry, dtype)
-            return over(times(piece, dtype(as_float(load(args, LIMIT)))), bound)
+            return piece * dtype(as_float(load(args, LIMIT))) / bound
     else:
 
         @jit
@@ -189,9 +189,8 @@ def _row(ops: PieceOps, dtype: type, clipped: bool) -> Any:
     return row
 
 
-def _bag(ops: PieceOps, row: Any, dtype: type) -> Any:
+def _bag(row: Any, dtype: type) -> Any:
     """A jitted function (arguments, first entry, n > 0, offset, last) -> the bag's piece."""
-    add, times, over = ops.add, ops.times, ops.over
 
     @jit
     def bag(args: int, first: int, n: int, offset: int, last: int) -> Any:
@@ -201,26 +200,26 @@ def _bag(ops: PieceOps, row: Any, dtype: type) -> Any:
         addresses = load(args, ADDRESSES)
         total = row(args, addresses, first, offset, last)
         for k in range(first + 1, first + min(head, n)):
-            total = add(total, row(args, addresses, k, offset, last))
+            total += row(args, addresses, k, offset, last)
         for start in range(first + head, first + n, 8):
             block = row(args, addresses, start, offset, last)
             for k in range(start + 1, start + 8):
-                block = add(block, row(args, addresses, k, offset, last))
-            total = add(total, block)
+                block += row(args, addresses, k, offset, last)
+            total += block
         combiner = load(args, COMBINER)
         if n == 1 or combiner == SUM:
             return total
         divisor = dtype(n) if combiner == MEAN else dtype(np.sqrt(np.float64(n)))
         if n <= _MULTIPLIED:
-            return times(total, dtype(1) / divisor)
-        return over(total, divisor)
+            return total * (dtype(1) / divisor)
+        return total / divisor
 
     return bag
 
 
 def _weighted_bag(ops: PieceOps, row: Any, dtype: type) -> Any:
     """A jitted function as that of `_bag`, for entries with weights."""
-    zero, add, times, over = ops.zero, ops.add, ops.times, ops.over
+    zero = ops.zero
 
     @jit
     def divisor(args: int, first: int, n: int) -> Any:
@@ -237,14 +236,14 @@ def _weighted_bag(ops: PieceOps, row: Any, dtype: type) -> Any:
         total = zero()
         for k in range(first, first + n):
             piece = row(args, addresses, k, offset, last)
-            weighted = times(piece, load_as(weights, k, dtype))
-            total = add(total, weighted)
+            weighted = piece * load_as(weights, k, dtype)
+            total += weighted
         if load(args, COMBINER) == SUM:
             return total
         norm = divisor(args, first, n)
         if norm != 0:
-            return over(total, norm)
-        return zero() if load(args, NO_NAN) != 0 else times(total, dtype(np.inf))
+            return total / norm
+        return zero() if load(args, NO_NAN) != 0 else total * dtype(np.inf)
 
     return bag
 

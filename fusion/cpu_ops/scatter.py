@@ -87,10 +87,10 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
     summed = "float32" if stored in HALVES else stored
     top, sums = piece_ops(stored, lanes, count), piece_ops(summed, lanes, count)
     load_top, load_sum, store_sum = top.load, sums.load, sums.store
-    zero, add, times = sums.zero, sums.add, sums.times
+    zero = sums.zero
     dtype = np.float64 if stored == "float64" else np.float32
     item, sum_item = ITEM_BYTES[stored], ITEM_BYTES[summed]
-    scale = _weighted_scale(sums, dtype) if weighted else _scale(sums, dtype)
+    scale = _weighted_scale(sums, dtype) if weighted else _scale(dtype)
     finish = _finish(top, sums, is_half=stored in HALVES)
 
     @jit
@@ -112,7 +112,7 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
                 place = int64(load_as(places, k, np.int32))
                 if place < low or place >= high:
                     continue
-                term = times(piece, load_as(weights, k, dtype)) if weighted else piece
+                term = piece * load_as(weights, k, dtype) if weighted else piece
                 row = rows + place * row_bytes
                 if place >= fresh:
                     while fresh < place:
@@ -121,7 +121,7 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
                     fresh += 1
                     store_sum(row, last, term)
                 else:
-                    store_sum(row, last, add(load_sum(row, last), term))
+                    store_sum(row, last, load_sum(row, last) + term)
         while fresh < high:
             store_sum(rows + fresh * row_bytes, last, zero())
             fresh += 1
@@ -130,26 +130,25 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
     return kernel
 
 
-def _scale(ops: Any, dtype: type) -> Any:
+def _scale(dtype: type) -> Any:
     """A jitted function (arguments, piece, first, end) that divides a bag's gradient.
 
     It rounds as stock TensorFlow does: the inverse is computed in double precision.
     """
-    times = ops.times
 
     @jit
     def scale(args: int, piece: Any, first: int, end: int) -> Any:
         combiner, n = load(args, COMBINER), np.float64(end - first)
         if combiner == SUM or end - first == 1:
             return piece
-        return times(piece, dtype(1.0 / n) if combiner == MEAN else dtype(1.0 / np.sqrt(n)))
+        return piece * (dtype(1.0 / n) if combiner == MEAN else dtype(1.0 / np.sqrt(n)))
 
     return scale
 
 
 def _weighted_scale(ops: Any, dtype: type) -> Any:
     """A jitted function as that of `_scale`, for entries with weights."""
-    over, zero = ops.over, ops.zero
+    zero = ops.zero
 
     @jit
     def scale(args: int, piece: Any, first: int, end: int) -> Any:
@@ -161,7 +160,7 @@ def _weighted_scale(ops: Any, dtype: type) -> Any:
             total += weight if combiner == MEAN else weight * weight
         divisor = total if combiner == MEAN else np.sqrt(total)
         # As in stock's DivNoNan.
-        return over(piece, divisor) if divisor != 0 else zero()
+        return piece / divisor if divisor != 0 else zero()
 
     return scale
 

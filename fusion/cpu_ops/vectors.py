@@ -11,6 +11,7 @@ float64. Addresses are 64-bit integers.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.datamodel import PrimitiveModel, register_default
+from numba.core.imputils import lower_builtin
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic
 
 from fusion.cpu_ops.column_words import LIMIT_BLOCK
@@ -50,6 +53,86 @@ class _PieceModel(PrimitiveModel):
         super().__init__(dmm, fe_type, be_type)
 
 
+class _Arithmetic(AbstractTemplate):
+    """An operator between pieces, or between one and a number."""
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        kinds = {kind for kind in args if isinstance(kind, PieceType)}
+        if len(kinds) != 1 or len(args) != 2:
+            return None
+        (kind,) = kinds
+        fits = all(arg in (kind, kind.element) for arg in args)
+        return signature(kind, *args) if fits else None
+
+
+def _define(operation: Any, instruction: str) -> None:
+    """Makes an operator do what an LLVM instruction does to each vector."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = sig.return_type
+        array = context.get_value_type(kind)
+
+        def side(place: int, index: int) -> Any:
+            if isinstance(sig.args[place], PieceType):
+                return builder.extract_value(args[place], index)
+            return _splat(builder, args[place], array.element)
+
+        result = ir.Constant(array, ir.Undefined)
+        for index in range(kind.count):
+            value = getattr(builder, instruction)(side(0, index), side(1, index))
+            result = builder.insert_value(result, value, index)
+        return result
+
+    infer_global(operation)(type(operation.__name__, (_Arithmetic,), {"key": operation}))
+    for kinds in ((PieceType, PieceType), (PieceType, types.Float), (types.Float, PieceType)):
+        lower_builtin(operation, *kinds)(codegen)
+
+
+_define(operator.add, "fadd")
+_define(operator.iadd, "fadd")
+_define(operator.sub, "fsub")
+_define(operator.mul, "fmul")
+_define(operator.truediv, "fdiv")
+
+
+@intrinsic
+def root(typingctx: Any, piece: Any) -> Any:
+    """The square roots of a piece."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        array = context.get_value_type(sig.return_type)
+        vector = array.element
+        bits = 32 if vector.element == ir.FloatType() else 64
+        square_root = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(vector, [vector]), f"llvm.sqrt.v{vector.count}f{bits}"
+        )
+        result = ir.Constant(array, ir.Undefined)
+        for index in range(array.count):
+            value = builder.call(square_root, [builder.extract_value(args[0], index)])
+            result = builder.insert_value(result, value, index)
+        return result
+
+    return piece(piece), codegen
+
+
+@intrinsic
+def between(typingctx: Any, piece: Any, low: Any, high: Any) -> Any:
+    """A piece whose elements are not below a number, and not above another."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        array = context.get_value_type(sig.return_type)
+        least, most = (_splat(builder, number, array.element) for number in args[1:])
+        result = ir.Constant(array, ir.Undefined)
+        for index in range(array.count):
+            value = builder.extract_value(args[0], index)
+            value = builder.select(builder.fcmp_ordered("<", value, most), value, most)
+            value = builder.select(builder.fcmp_ordered(">", value, least), value, least)
+            result = builder.insert_value(result, value, index)
+        return result
+
+    return piece(piece, piece.element, piece.element), codegen
+
+
 class PieceOps(NamedTuple):
     """Intrinsics on pieces; `last` is the offset of the last vector in elements.
 
@@ -59,9 +142,6 @@ class PieceOps(NamedTuple):
       stream: as `store`, past the caches, for an address and a size in whole lines; a `fence` must
         follow before another thread reads it.
       zero: () -> zeros.
-      add: (a, b) -> a + b.
-      times: (a, number) -> a * number.
-      over: (a, number) -> a / number.
       prefetch: (address) -> None; asks for the lines of a piece to be brought near.
       claim: (address) -> None; asks for the lines of a piece that will be written.
     """
@@ -70,9 +150,6 @@ class PieceOps(NamedTuple):
     store: Any
     stream: Any
     zero: Any
-    add: Any
-    times: Any
-    over: Any
     prefetch: Any
     claim: Any
 
@@ -86,9 +163,6 @@ def piece_ops(stored: str, lanes: int, count: int) -> PieceOps:
         store=make.store(is_streamed=False),
         stream=make.store(is_streamed=True),
         zero=make.zero(),
-        add=make.add(),
-        times=make.by_number("fmul"),
-        over=make.by_number("fdiv"),
         prefetch=make.prefetch(for_writing=False),
         claim=make.prefetch(for_writing=True),
     )
@@ -157,36 +231,6 @@ class _Maker:
             return self.kind(), codegen
 
         return zero
-
-    def add(self) -> Any:
-        @intrinsic
-        def add(typingctx: Any, a: Any, b: Any) -> Any:
-            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-                def one(index: int) -> Any:
-                    left, right = (builder.extract_value(arg, index) for arg in args)
-                    return builder.fadd(left, right)
-
-                return self.each(builder, one)
-
-            return self.kind(self.kind, self.kind), codegen
-
-        return add
-
-    def by_number(self, operation: str) -> Any:
-        @intrinsic
-        def apply(typingctx: Any, a: Any, number: Any) -> Any:
-            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-                everywhere = _splat(builder, args[1], self.vector)
-
-                def one(index: int) -> Any:
-                    value = builder.extract_value(args[0], index)
-                    return getattr(builder, operation)(value, everywhere)
-
-                return self.each(builder, one)
-
-            return self.kind(self.kind, self.element), codegen
-
-        return apply
 
     def prefetch(self, *, for_writing: bool) -> Any:
         size = self.lanes * self.count * self.size

@@ -19,6 +19,7 @@ from fusion.ops import (
     pre_lookup,
     prune,
     prune_dense,
+    row_update,
     training,
     unique,
 )
@@ -43,6 +44,7 @@ SPECS: tuple[OpSpec, ...] = (
     training.PRE,
     training.POST,
     training.GRAD,
+    row_update.SPEC,
 )
 
 OP_NAMES: tuple[str, ...] = tuple(spec.name for spec in SPECS)
@@ -66,3 +68,4 @@ grouped_embedding_lookup = _functions["grouped_embedding_lookup"]
 grouped_embedding_pre_look_up = _functions["grouped_embedding_pre_look_up"]
 grouped_embedding_post_look_up = _functions["grouped_embedding_post_look_up"]
 grouped_embedding_post_look_up_grad = _functions["grouped_embedding_post_look_up_grad"]
+fused_embedding_row_update = _functions["fused_embedding_row_update"]

@@ -110,6 +110,11 @@ class LazyAdam(_RowSparse, keras.optimizers.Adam):
         g, ids = gradient.values, gradient.indices
         beta_1_power, beta_2_power = rows.beta_powers(self, rate.dtype)
         alpha = rate * tf.sqrt(1 - beta_2_power) / (1 - beta_1_power)
+        if rows.has_fused_update(variable) and not self.amsgrad:
+            numbers = (alpha, 1 - self.beta_1, 1 - self.beta_2, self.epsilon)
+            slots = (variable, self._momentums[index].value, self._velocities[index].value)
+            rows.update_by_rule("adam", gradient, slots, numbers)
+            return
         m = rows.update_rows(
             self._momentums[index].value, ids, lambda m: m + (g - m) * (1 - self.beta_1)
         )

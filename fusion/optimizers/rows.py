@@ -7,6 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from fusion.ops import fused_embedding_row_update
+from fusion.ops.row_update import DTYPES
+
 
 def distinct(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     """The gradient with each id once, in order of first occurrence; values of one id are summed."""
@@ -108,6 +111,38 @@ def beta_powers(optimizer: Any, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
     )
 
 
+def has_fused_update(variable: tf.Variable) -> bool:
+    """Whether one op computes what becomes of a table's rows, in the process that trains.
+
+    Tables on parameter servers have stock ops, of which those that add to rows run there: nothing
+    that another worker adds meanwhile is lost.
+    """
+    device = tf.DeviceSpec.from_string(variable.device)
+    is_near = device.job != "ps" and device.device_type in (None, "CPU")
+    return is_near and variable.shape.rank == 2 and variable.dtype.base_dtype.name in DTYPES
+
+
+def update_by_rule(
+    rule: str,
+    gradient: tf.IndexedSlices,
+    variables: Sequence[tf.Variable],
+    numbers: Sequence[Any],
+) -> None:
+    """Updates the rows of distinct ids of a table and of optimizer variables beside it, by one op.
+
+    Args:
+      rule: of `fused_embedding_row_update`.
+      gradient: of distinct ids, in the dtype of the variables.
+      variables: those that the rule has, which `has_fused_update`.
+      numbers: those of the rule, tensors of that dtype or Python numbers.
+    """
+    rows = [gather_rows(variable, gradient.indices) for variable in variables]
+    given = [tf.convert_to_tensor(number, gradient.dtype) for number in numbers]
+    updated = fused_embedding_row_update(gradient.values, tf.stack(given), rows, rule=rule)
+    for variable, new in zip(variables, updated, strict=True):
+        variable.scatter_update(tf.IndexedSlices(new, gradient.indices))
+
+
 def move_by_momentum(
     optimizer: Any,
     gradient: tf.IndexedSlices,
@@ -115,12 +150,13 @@ def move_by_momentum(
     m: tf.Variable,
     rate: tf.Tensor,
 ) -> None:
-    """Updates the rows of distinct ids of `variable` and its momentum as a Keras SGD does.
-
-    Row by row in stock ops, which overlap cache misses; TensorFlow's one op for it,
-    ResourceSparseApplyKerasMomentum, was no faster for 50 ids and slower for more.
-    """
-    momentum, change = tf.cast(optimizer.momentum, rate.dtype), gradient.values * rate
+    """Updates the rows of distinct ids of `variable` and its momentum as a Keras SGD does."""
+    momentum = tf.cast(optimizer.momentum, rate.dtype)
+    if has_fused_update(variable):
+        rule = "nesterov" if optimizer.nesterov else "momentum"
+        update_by_rule(rule, gradient, (variable, m), (rate, momentum))
+        return
+    change = gradient.values * rate
     moved = update_rows(m, gradient.indices, lambda m: m * momentum - change)
     step = moved * momentum - change if optimizer.nesterov else moved
     variable.scatter_add(tf.IndexedSlices(step, gradient.indices))
@@ -135,6 +171,13 @@ def move_by_ftrl(
     rate: tf.Tensor,
 ) -> None:
     """Updates the rows of distinct ids of three variables as a Keras Ftrl does, in one op."""
+    l1 = optimizer.l1_regularization_strength
+    l2 = optimizer.l2_regularization_strength + optimizer.beta / (2 * rate)
+    shrinkage = optimizer.l2_shrinkage_regularization_strength
+    if has_fused_update(variable) and optimizer.learning_rate_power == -0.5:
+        numbers = (rate, l1, 2 * l2, 2 * shrinkage)
+        update_by_rule("ftrl", gradient, (variable, accumulator, linear), numbers)
+        return
     tf.raw_ops.ResourceSparseApplyFtrlV2(
         var=variable.handle,
         accum=accumulator.handle,
@@ -142,9 +185,9 @@ def move_by_ftrl(
         grad=gradient.values,
         indices=gradient.indices,
         lr=rate,
-        l1=optimizer.l1_regularization_strength,
-        l2=optimizer.l2_regularization_strength + optimizer.beta / (2 * rate),
-        l2_shrinkage=optimizer.l2_shrinkage_regularization_strength,
+        l1=l1,
+        l2=l2,
+        l2_shrinkage=shrinkage,
         lr_power=optimizer.learning_rate_power,
         use_locking=True,
     )

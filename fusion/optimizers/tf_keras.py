@@ -53,6 +53,11 @@ class LazyAdam(_RowSparse, tf_keras.optimizers.Adam):
         beta_1_power, beta_2_power = rows.beta_powers(self, rate.dtype)
         alpha = rate * tf.sqrt(1 - beta_2_power) / (1 - beta_1_power)
         epsilon = self.epsilon * (tf.sqrt(1 - beta_2_power) if self.adaptive_epsilon else 1)
+        if rows.has_fused_update(variable) and not self.amsgrad:
+            numbers = (alpha, 1 - self.beta_1, 1 - self.beta_2, epsilon)
+            slots = (variable, self._momentums[index], self._velocities[index])
+            rows.update_by_rule("adam_in_parts", gradient, slots, numbers)
+            return
         m = rows.update_rows(
             self._momentums[index],
             ids,

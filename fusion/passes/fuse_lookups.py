@@ -63,9 +63,9 @@ class FuseLookups:
         verdicts = list(self._verdicts(graph_def))
         columns = tuple(column for verdict in verdicts for column in verdict.columns)
         edits = {one.function: one.edit for one in verdicts if one.edit is not None}
-        rewritten = _rewritten(graph_def, edits) if edits else graph_def
-        counts = _count_nodes(graph_def), _count_nodes(rewritten)
-        return FusionResult(rewritten, FusionReport(columns, *counts))
+        result = rewritten(graph_def, edits) if edits else graph_def
+        counts = _count_nodes(graph_def), _count_nodes(result)
+        return FusionResult(result, FusionReport(columns, *counts))
 
     def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
         """Returns what `apply` would fuse and why it would leave the rest, changing nothing."""
@@ -164,28 +164,28 @@ def _column(
     )
 
 
-def _rewritten(graph_def: graph_pb2.GraphDef, edits: dict[str, GraphEdit]) -> graph_pb2.GraphDef:
+def rewritten(graph_def: graph_pb2.GraphDef, edits: dict[str, GraphEdit]) -> graph_pb2.GraphDef:
     """Returns the graph with the edits by function name ("" is the main graph) applied."""
-    rewritten = graph_pb2.GraphDef()
+    result = graph_pb2.GraphDef()
     for described, value in graph_def.ListFields():
         if described.name in ("node", "library"):
             continue
         if described.message_type is not None:
-            getattr(rewritten, described.name).CopyFrom(value)
+            getattr(result, described.name).CopyFrom(value)
         else:
-            setattr(rewritten, described.name, value)
-    rewritten.node.extend(edits[""].build() if "" in edits else graph_def.node)
+            setattr(result, described.name, value)
+    result.node.extend(edits[""].build() if "" in edits else graph_def.node)
     library = graph_def.library
     if graph_def.HasField("library"):
-        rewritten.library.function.extend(
+        result.library.function.extend(
             _rewritten_function(function, edits[function.signature.name])
             if function.signature.name in edits
             else function
             for function in library.function
         )
-        rewritten.library.gradient.extend(library.gradient)
-        rewritten.library.registered_gradients.extend(library.registered_gradients)
-    return rewritten
+        result.library.gradient.extend(library.gradient)
+        result.library.registered_gradients.extend(library.registered_gradients)
+    return result
 
 
 def _rewritten_function(

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2
@@ -80,17 +81,53 @@ class ColumnReport:
 
 
 @dataclass(frozen=True)
+class UpdateReport:
+    """What became of an op that adds to the rows of a table, or subtracts from them.
+
+    Attributes:
+        name: the stock op's.
+        reason: why it stays as it is; None if it was replaced.
+        node: where that was found out.
+    """
+
+    name: str
+    reason: str | None = None
+    node: str | None = None
+
+    @property
+    def fused(self) -> bool:
+        """Whether it was replaced."""
+        return self.reason is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns strings and a truth value, ready for JSON."""
+        return {"name": self.name, "fused": self.fused, "reason": self.reason, "node": self.node}
+
+
+@dataclass(frozen=True)
 class FusionReport:
-    """All columns of a graph and its library, and the node counts of both sides."""
+    """All columns of a graph and its library, and the node counts of both sides.
+
+    Attributes:
+        columns: all columns.
+        nodes_before, nodes_after: the node counts.
+        updates: the updates of rows, where they were looked for: in graphs that are about to run.
+    """
 
     columns: tuple[ColumnReport, ...] = ()
     nodes_before: int = 0
     nodes_after: int = 0
+    updates: tuple[UpdateReport, ...] = ()
 
     @property
     def fused_count(self) -> int:
         """How many columns are fused."""
         return sum(column.fused for column in self.columns)
+
+    @property
+    def modified(self) -> bool:
+        """Whether anything was replaced."""
+        return self.fused_count > 0 or any(update.fused for update in self.updates)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain dicts, lists, strings and numbers, ready for JSON."""
@@ -100,6 +137,7 @@ class FusionReport:
             "nodes_before": self.nodes_before,
             "nodes_after": self.nodes_after,
             "columns": [column.to_dict() for column in self.columns],
+            "updates": [update.to_dict() for update in self.updates],
         }
 
     def __str__(self) -> str:
@@ -108,7 +146,8 @@ class FusionReport:
             f"{self.fused_count} of {len(self.columns)} columns fused, "
             f"{self.nodes_before}{after} nodes"
         )
-        return "\n".join([head, *_lines(self.columns), *_group_lines(self.columns)])
+        told = (_lines(self.columns), _group_lines(self.columns), _update_lines(self.updates))
+        return "\n".join([head, *chain.from_iterable(told)])
 
     @staticmethod
     def merge(reports: Iterable[FusionReport]) -> FusionReport:
@@ -118,6 +157,7 @@ class FusionReport:
             columns=tuple(column for part in parts for column in part.columns),
             nodes_before=sum(part.nodes_before for part in parts),
             nodes_after=sum(part.nodes_after for part in parts),
+            updates=tuple(update for part in parts for update in part.updates),
         )
 
 
@@ -130,8 +170,8 @@ class FusionResult:
 
     @property
     def modified(self) -> bool:
-        """Whether any column was rewritten."""
-        return self.report.fused_count > 0
+        """Whether anything was replaced."""
+        return self.report.modified
 
 
 def _lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
@@ -153,6 +193,17 @@ def _group_lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
     for (function, op), count in counts.items():
         place = f"{function}: " if function else ""
         yield f"  {count} columns in one op  {place}{op}"
+
+
+def _update_lines(updates: tuple[UpdateReport, ...]) -> Iterator[str]:
+    """Yields how many updates of rows are fused, and why the others are not."""
+    if updates:
+        yield f"  {sum(update.fused for update in updates)} of {len(updates)} row updates fused"
+    for update in updates:
+        if not update.fused:
+            yield f"  stock  {update.name}"
+            yield f"         {update.reason}"
+            yield f"         at {update.node}"
 
 
 def _verdict(column: ColumnReport) -> str:

@@ -192,14 +192,22 @@ def _check_device(
 ) -> NoMatch | None:
     # Rows may be gathered elsewhere, beside their table.
     unique = [one.unique] if one.unique else []
-    for name in (*one.nodes(Stage.IDS), *unique, *one.nodes(Stage.OUTPUT)):
-        device = view.nodes[name].device
-        task = device.partition("/device:")[0]
-        if tasks is not None and task and task not in tasks:
-            return NoMatch(f"placed on {device}, which may not know the fused ops", name)
-        kind = device_type(device)
-        if kind and kind not in device_types:
-            return NoMatch(f"placed on {device}; the fused ops run on {_list(device_types)}", name)
+    names = (*one.nodes(Stage.IDS), *unique, *one.nodes(Stage.OUTPUT))
+    refusals = (refuse_device(view, name, device_types, tasks) for name in names)
+    return next(filter(None, refusals), None)
+
+
+def refuse_device(
+    view: GraphView, name: str, device_types: frozenset[str], tasks: frozenset[str] | None
+) -> NoMatch | None:
+    """Returns why a fused op cannot be where a stock one is placed; see `refuse_unsafe`."""
+    device = view.nodes[name].device
+    task = device.partition("/device:")[0]
+    if tasks is not None and task and task not in tasks:
+        return NoMatch(f"placed on {device}, which may not know the fused ops", name)
+    kind = device_type(device)
+    if kind and kind not in device_types:
+        return NoMatch(f"placed on {device}; the fused ops run on {_list(device_types)}", name)
     return None
 
 

@@ -12,6 +12,7 @@ import fusion
 from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.recognise_reduction import ANCHORS
+from fusion.passes.row_updates import SCATTERS
 from fusion.runtime import optimizer_plugin, process
 from tests.grappler.lookups import expected, ids, is_fused, new_function
 
@@ -116,4 +117,15 @@ def test_every_segment_reduction_is_found(op):
     for data, found in ((node, True), (node.replace(op.encode(), op.encode()[:-1]), False)):
         graph = optimizer_plugin._Buffer()
         assert optimizer_plugin._fill(graph, data)
-        assert grappler._has_anchor(optimizer_plugin.Item(graph, None)) == found
+        assert grappler._may_gain(optimizer_plugin.Item(graph, None)) == found
+
+
+@pytest.mark.parametrize("op", sorted(SCATTERS))
+@pytest.mark.parametrize("gradient", [True, False])
+def test_updates_are_found_where_fusions_own_gradients_are(op, gradient):
+    """Elsewhere they are found in graphs with lookups, or cannot be of lookups."""
+    ops = [op, "GroupedEmbeddingPostLookUpGrad" if gradient else "MatMul"]
+    nodes = [tf.compat.v1.NodeDef(name=f"n{k}", op=op) for k, op in enumerate(ops)]
+    graph = optimizer_plugin._Buffer()
+    assert optimizer_plugin._fill(graph, tf.compat.v1.GraphDef(node=nodes).SerializeToString())
+    assert grappler._may_gain(optimizer_plugin.Item(graph, None)) == gradient

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from fusion.optimizers import rows
 from tests.optimizers import runs
 from tests.optimizers.runs import BATCHES, CASES, FULL_BATCHES, KERNEL, OPTIMIZERS, ROWS, TABLE
 
@@ -112,6 +115,54 @@ def test_tables_of_other_types(way, rule, dtype, id_type, error):
     lazy = train("lazy")
     np.testing.assert_allclose(lazy, train("stock"), rtol=error, atol=error)
     assert np.max(np.abs(lazy - TABLE)) > 10 * error
+
+
+FUSED = [(way, rule) for way, rule in CASES if way[:2] != "v1" and rule != "adagrad"]
+
+
+@pytest.mark.parametrize(("way", "rule"), FUSED)
+def test_one_op_gives_the_bits_of_stock_ops(way, rule, monkeypatch):
+    fused = runs.train(way, "lazy", BATCHES, rule)
+    monkeypatch.setattr(rows, "has_fused_update", lambda variable: False)
+    runs.assert_same([fused, runs.train(way, "lazy", BATCHES, rule)])
+
+
+def fused_updates(name, **arguments):
+    """How many fused updates there are in the graph of a step for a table and a kernel."""
+    table, kernel = tf.Variable(TABLE), tf.Variable(KERNEL)
+    step = runs.step_function(OPTIMIZERS[name].make("lazy", **arguments), table, kernel)
+    operations = runs.compile_step(step).get_concrete_function().graph.get_operations()
+    return sum(op.type == "FusedEmbeddingRowUpdate" for op in operations)
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name[:2] != "v1"])
+def test_one_op_per_table(name):
+    assert fused_updates(name) == (0 if name.endswith("adagrad") else 1)
+
+
+@pytest.mark.parametrize("family", ["keras3", "tf_keras"])
+def test_what_has_no_fused_update(family):
+    assert fused_updates(f"{family} adam", amsgrad=True) == 0
+    assert fused_updates(f"{family} ftrl", learning_rate_power=-0.4) == 0
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "shape", "expected"),
+    [
+        ("", tf.float32, [5, 3], True),
+        ("/job:localhost/replica:0/task:0/device:CPU:0", tf.float64, [5, 3], True),
+        ("/job:worker/replica:0/task:1/device:CPU:0", tf.float32, [5, 3], True),
+        ("/job:ps/replica:0/task:1/device:CPU:0", tf.float32, [5, 3], False),
+        ("/job:localhost/replica:0/task:0/device:GPU:0", tf.float32, [5, 3], False),
+        ("", tf.float16, [5, 3], False),
+        ("", tf.bfloat16, [5, 3], False),
+        ("", tf.float32, [5], False),
+        ("", tf.float32, [5, 3, 2], False),
+    ],
+)
+def test_which_tables_have_a_fused_update(device, dtype, shape, expected):
+    variable = SimpleNamespace(device=device, dtype=dtype, shape=tf.TensorShape(shape))
+    assert rows.has_fused_update(variable) == expected
 
 
 def whole_reads(variable, concrete):

@@ -1,0 +1,197 @@
+"""What optimizers do to the rows of a table, and to those of their own variables beside it.
+
+Each rule is a formula in pieces (see `vectors`). Its operations are rounded one after the other, as
+those of stock TensorFlow are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fusion.cpu_ops.pieces import ITEM_BYTES, pieces
+from fusion.cpu_ops.rules import RULES
+from fusion.cpu_ops.vectors import between, piece_ops, root
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.memory import load, load_as
+
+#: The words of a call: where the updates are, then each of the old rows, then each of the new ones.
+_UPDATES, _OLD = range(2)
+
+#: (take, put, number) -> a jitted function (words, numbers, offset); see `_by`.
+Rule = Callable[[Any, Any, Any], Any]
+
+
+def _add(take: Any, put: Any, number: Any) -> Any:
+    @jit
+    def update(words: int, numbers: int, offset: int) -> None:
+        change = take(words, _UPDATES, offset) * number(numbers, 0)
+        put(words, _OLD + 1, offset, take(words, _OLD, offset) + change)
+
+    return update
+
+
+def _subtract(take: Any, put: Any, number: Any) -> Any:
+    @jit
+    def update(words: int, numbers: int, offset: int) -> None:
+        change = take(words, _UPDATES, offset) * number(numbers, 0)
+        put(words, _OLD + 1, offset, take(words, _OLD, offset) - change)
+
+    return update
+
+
+def _momentum(take: Any, put: Any, number: Any) -> Any:
+    @jit
+    def update(words: int, numbers: int, offset: int) -> None:
+        change = take(words, _UPDATES, offset) * number(numbers, 0)
+        m = take(words, _OLD + 1, offset) * number(numbers, 1) - change
+        put(words, _OLD + 2, offset, take(words, _OLD, offset) + m)
+        put(words, _OLD + 3, offset, m)
+
+    return update
+
+
+def _nesterov(take: Any, put: Any, number: Any) -> Any:
+    @jit
+    def update(words: int, numbers: int, offset: int) -> None:
+        change = take(words, _UPDATES, offset) * number(numbers, 0)
+        m = take(words, _OLD + 1, offset) * number(numbers, 1) - change
+        step = m * number(numbers, 1) - change
+        put(words, _OLD + 2, offset, take(words, _OLD, offset) + step)
+        put(words, _OLD + 3, offset, m)
+
+    return update
+
+
+def _adam(take: Any, put: Any, number: Any) -> Any:
+    @jit
+    def update(words: int, numbers: int, offset: int) -> None:
+        g, m, v = (
+            take(words, _UPDATES, offset),
+            take(words, _OLD + 1, offset),
+            take(words, _OLD + 2, offset),
+        )
+        m = m + (g - m) * number(numbers, 1)
+        v = v + (g * g - v) * number(numbers, 2)
+        step = m * number(numbers, 0) / (root(v) + number(numbers, 3))
+        put(words, _OLD + 3, offset, take(words, _OLD, offset) - step)
+        put(words, _OLD + 4, offset, m)
+        put(words, _OLD + 5, offset, v)
+
+    return update
+
+
+def _adam_in_parts(take: Any, put: Any, number: Any) -> Any:
+    @jit
+    def update(words: int, numbers: int, offset: int) -> None:
+        g, m, v = (
+            take(words, _UPDATES, offset),
+            take(words, _OLD + 1, offset),
+            take(words, _OLD + 2, offset),
+        )
+        m = m - m * number(numbers, 1) + g * number(numbers, 1)
+        v = v - v * number(numbers, 2) + g * g * number(numbers, 2)
+        step = m * number(numbers, 0) / (root(v) + number(numbers, 3))
+        put(words, _OLD + 3, offset, take(words, _OLD, offset) - step)
+        put(words, _OLD + 4, offset, m)
+        put(words, _OLD + 5, offset, v)
+
+    return update
+
+
+def _ftrl(take: Any, put: Any, number: Any) -> Any:
+    @jit
+    def update(words: int, numbers: int, offset: int) -> None:
+        rate, l1, two_l2 = number(numbers, 0), number(numbers, 1), number(numbers, 2)
+        g, row = take(words, _UPDATES, offset), take(words, _OLD, offset)
+        accumulator, linear = take(words, _OLD + 1, offset), take(words, _OLD + 2, offset)
+        more = accumulator + g * g
+        shrunk = g + row * number(numbers, 3)
+        linear = linear + (shrunk - (root(more) - root(accumulator)) / rate * row)
+        row = (between(linear, -l1, l1) - linear) / (root(more) / rate + two_l2)
+        put(words, _OLD + 3, offset, row)
+        put(words, _OLD + 4, offset, more)
+        put(words, _OLD + 5, offset, linear)
+
+    return update
+
+
+_FORMULAS: dict[str, Rule] = {
+    "add": _add,
+    "subtract": _subtract,
+    "momentum": _momentum,
+    "nesterov": _nesterov,
+    "adam": _adam,
+    "adam_in_parts": _adam_in_parts,
+    "ftrl": _ftrl,
+}
+assert tuple(_FORMULAS) == tuple(RULES)
+
+
+def updater(stored: str) -> Any:
+    """A jitted function (rule, words, numbers, elements) that updates rows of dtype `stored`.
+
+    The rule is its number in `RULES`, and one of them.
+    """
+    *others, last = (_all_by(stored, rule) for rule in RULES)
+
+    @jit
+    def update(rule: int, words: int, numbers: int, elements: int) -> None:
+        last(words, numbers, elements)
+
+    for place, one in reversed([*enumerate(others)]):
+        update = _either(place, one, update)
+    return update
+
+
+def _either(number: int, one: Any, other: Any) -> Any:
+    """A jitted function as that of `updater` that does `one` if the rule is that number."""
+
+    @jit
+    def update(rule: int, words: int, numbers: int, elements: int) -> None:
+        if rule == number:
+            one(words, numbers, elements)
+        else:
+            other(rule, words, numbers, elements)
+
+    return update
+
+
+def _all_by(stored: str, rule: str) -> Any:
+    """A jitted function (words, numbers, elements) that does a rule to rows of dtype `stored`."""
+    lanes, item = pieces(stored)[-1][0], ITEM_BYTES[stored]
+    by_vector, by_element = _by(stored, rule, lanes), _by(stored, rule, 1)
+
+    @jit
+    def update(words: int, numbers: int, elements: int) -> None:
+        place = int64(0)
+        while place + lanes <= elements:
+            by_vector(words, numbers, place * item)
+            place += lanes
+        while place < elements:
+            by_element(words, numbers, place * item)
+            place += 1
+
+    return update
+
+
+def _by(stored: str, rule: str, lanes: int) -> Any:
+    """A jitted function (words, numbers, offset in bytes) for so many elements."""
+    ops, dtype = piece_ops(stored, lanes, 1), getattr(np, stored)
+    load_piece, store_piece = ops.load, ops.store
+
+    @jit
+    def take(words: int, which: int, offset: int) -> Any:
+        return load_piece(load(words, which) + offset, int64(0))
+
+    @jit
+    def put(words: int, which: int, offset: int, piece: Any) -> None:
+        store_piece(load(words, which) + offset, int64(0), piece)
+
+    @jit
+    def number(numbers: int, which: int) -> Any:
+        return load_as(numbers, int64(which), dtype)
+
+    return _FORMULAS[rule](take, put, number)

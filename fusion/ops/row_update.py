@@ -1,0 +1,116 @@
+"""FusedEmbeddingRowUpdate: what an optimizer makes of the rows of a table that have a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from fusion.cpu_ops.rules import MOST_SLOTS, RULES
+from fusion.ops.common import numba_dtype
+from fusion.runtime.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
+
+#: The dtypes of tables whose rows it updates.
+DTYPES = ("float32", "float64")
+
+
+def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+    from fusion.cpu_ops.pieces import ITEM_BYTES
+    from fusion.cpu_ops.row_rules import updater
+    from fusion.runtime.jit import int64, jit
+    from fusion.runtime.memory import load_as, stack_words, store
+    from fusion.runtime.native import (
+        INVALID_ARGUMENT,
+        attr,
+        data,
+        fail,
+        failed,
+        list_length,
+        new_output,
+        size,
+    )
+
+    dtype, slot, arg = numba_dtype(types["T"]), spec.slots, spec.places
+    slots = _packed(len(rule.slots) for rule in RULES.values())
+    numbers = _packed(len(rule.numbers) for rule in RULES.values())
+    words_of_call, item = 1 + 2 * MOST_SLOTS, ITEM_BYTES[types["T"]]
+    ftrl, update = list(RULES).index("ftrl"), updater(types["T"])
+
+    @jit
+    def check(frame: int, rule: int) -> None:
+        needed, given = (slots >> 4 * rule) & 15, list_length(frame)
+        if needed != given:
+            fail(
+                frame,
+                INVALID_ARGUMENT,
+                "slots has %lld items, but the rule takes %lld",
+                given,
+                needed,
+            )
+            return
+        needed, given = (numbers >> 4 * rule) & 15, size(frame, arg.numbers, 0, 0)
+        if needed != given:
+            fail(
+                frame,
+                INVALID_ARGUMENT,
+                "numbers has %lld items, but the rule takes %lld",
+                given,
+                needed,
+            )
+            return
+        given_numbers = data(frame, arg.numbers, 0)
+        if rule == ftrl and not load_as(given_numbers, int64(0), dtype) > 0:
+            fail(frame, INVALID_ARGUMENT, "rule ftrl: lr is not a positive scalar (numbers[0])")
+
+    def body(frame: int) -> None:
+        rule = attr(frame, slot.rule)
+        check(frame, rule)
+        if failed(frame):
+            return
+        count, rows = list_length(frame), size(frame, arg.updates, 0, 0)
+        dim = size(frame, arg.updates, 0, 1)
+        words = stack_words(words_of_call)
+        store(words, 0, data(frame, arg.updates, 0))
+        for place in range(count):
+            store(words, 1 + place, data(frame, arg.slots, place))
+            made = new_output(frame, place, int64(2), rows, dim, int64(item))
+            store(words, 1 + count + place, made)
+        if not failed(frame):
+            update(rule, words, data(frame, arg.numbers, 0), rows * dim)
+
+    return body
+
+
+def _packed(counts: Iterable[int]) -> int:
+    """Small numbers in one, which compiled code can tell apart by place."""
+    return sum(count << 4 * place for place, count in enumerate(counts))
+
+
+def _described() -> str:
+    return "\n".join(
+        f"- {name}: slots {', '.join(rule.slots)}; numbers {', '.join(rule.numbers)};"
+        for name, rule in RULES.items()
+    )
+
+
+SPEC = OpSpec(
+    name="FusedEmbeddingRowUpdate",
+    doc="Computes the rows of a table, and those of an optimizer's variables beside it, after an\n"
+    "update by a gradient with distinct ids.\n\n"
+    "`rule` says how, from which slots and by which numbers:\n" + _described() + "\n"
+    "The formulas are those of fusion.optimizers; each operation is rounded as stock's are. add\n"
+    "and subtract are ResourceScatterAdd and ResourceScatterSub of updates times factor;\n"
+    "adam_in_parts is adam with its terms added one by one, as tf_keras does.",
+    inputs=(
+        Arg("updates", "T", "[u, D]", doc="gradients of distinct ids, or what is added for them"),
+        Arg("numbers", "T", "[k]", doc="see above"),
+        Arg("slots", "T", "[u, D]", length="num_slots", doc="rows of each variable, see above"),
+    ),
+    outputs=(Arg("new_slots", "T", "[u, D]", length="num_slots", doc="what they become"),),
+    attrs=(
+        Attr("num_slots", "int", minimum=1, doc="number of variables"),
+        Attr("T", "type", allowed=DTYPES, doc="dtype of the variables"),
+        Attr("rule", "string", allowed=tuple(RULES), doc="see above"),
+    ),
+    kernels={"CPU": _cpu},
+    kernel_types={"T": DTYPES},
+    gradient=NOT_DIFFERENTIABLE,
+)
