@@ -194,7 +194,7 @@ def _check_device(
     unique = [one.unique] if one.unique else []
     names = (*one.nodes(Stage.IDS), *unique, *one.nodes(Stage.OUTPUT))
     refusals = (refuse_device(view, name, device_types, tasks) for name in names)
-    return next(filter(None, refusals), None)
+    return next((one for one in refusals if one is not None), None)
 
 
 def refuse_device(

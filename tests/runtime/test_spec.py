@@ -88,6 +88,7 @@ def test_names_follow_tensorflows_generator():
         "GroupedEmbeddingPreLookUp": "grouped_embedding_pre_look_up",
         "GroupedEmbeddingPostLookUp": "grouped_embedding_post_look_up",
         "GroupedEmbeddingPostLookUpGrad": "grouped_embedding_post_look_up_grad",
+        "FusedEmbeddingRowUpdate": "fused_embedding_row_update",
     }
     assert {spec.name: spec.python_name for spec in SPECS} == expected
 

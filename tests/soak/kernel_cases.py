@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from fusion.cpu_ops import unique as unique_kernels
+from fusion.cpu_ops.rules import RULES
 
 Array = Any
 Types = Mapping[str, str]
@@ -309,6 +310,19 @@ def _gradient(calls: Calls) -> Calls:
     return gradient
 
 
+def _row_update(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
+    for (name, rule), count, dim in itertools.product(RULES.items(), COUNTS, DIMS):
+        yield OpCall(
+            f"{name} of {count} rows, dimension {dim}",
+            {"rule": name},
+            {
+                "updates": floats(rng, (count, dim), types["T"], True),
+                "numbers": np.abs(floats(rng, (len(rule.numbers),), types["T"], False)),
+                "slots": [floats(rng, (count, dim), types["T"], True) for _ in rule.slots],
+            },
+        )
+
+
 #: Calls of each op, by its name.
 CALLS: dict[str, Calls] = {
     "FusedEmbeddingSparsePreLookUp": _pre_lookup,
@@ -320,6 +334,7 @@ CALLS: dict[str, Calls] = {
     "PartitionWithPermutation": _partition,
     "FusedEmbeddingSparsePostLookUpV2": _post_lookup_v2,
     "FusedEmbeddingSparsePostLookUpV2Grad": _gradient(_post_lookup_v2),
+    "FusedEmbeddingRowUpdate": _row_update,
 }
 
 
