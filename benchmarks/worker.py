@@ -92,7 +92,7 @@ def _cases(program: Program, effort: Effort) -> Iterator[dict[str, Any]]:
                 "batch": size,
                 "variant": variant,
                 "draw": str(draw),
-                "columns": len(program.columns),
+                "columns": program.lookups,
                 "width": program.width,
                 "tables": "constants" if program.frozen else "variables",
                 "inputs": program.inputs,

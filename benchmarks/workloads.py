@@ -88,6 +88,11 @@ class Program:
         return sum(column.dim for column in self.columns)
 
     @property
+    def lookups(self) -> int:
+        """How many lookups there are; DeepFM looks up a column twice."""
+        return len(self.columns) * (2 if self.host == "deepfm" else 1)
+
+    @property
     def inputs(self) -> str:
         """How the inputs are made and where the tables are, in words."""
         return (
