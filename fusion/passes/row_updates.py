@@ -52,6 +52,8 @@ _DISTINCT = {
     "SparseSegmentSumGradV2": 1,
 }
 
+_SWITCHES = frozenset({"Switch", "RefSwitch", "_SwitchN"})
+
 _MUTEX = "fusion/row_updates"
 
 #: Nobody waits for these.
@@ -163,12 +165,15 @@ class RowUpdates:
         """Yields the ops in groups of which none waits for another of the group.
 
         All of a group are done under one lock, which is taken when everything is there that they
-        wait for: nobody who has the lock waits for anything.
+        wait for: nobody who has the lock waits for anything. Where there are branches each op is
+        alone: if it is in one that is not taken, so is the lock.
         """
         depth = self._depths(frozenset(names))
-        groups: dict[tuple[int, str], list[str]] = defaultdict(list)
+        has_branches = not _SWITCHES.isdisjoint(self.view.ops)
+        groups: dict[tuple[int, str, str], list[str]] = defaultdict(list)
         for name in names:
-            groups[depth[name], self.view.nodes[name].device].append(name)
+            alone = name if has_branches else ""
+            groups[depth[name], self.view.nodes[name].device, alone].append(name)
         yield from groups.values()
 
     def _depths(self, names: frozenset[str]) -> Mapping[str, int]:

@@ -216,6 +216,33 @@ def test_updates_that_wait_for_each_other_have_locks_of_their_own():
     check(build(body, count=3), updates=3, groups=3)
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_an_update_in_a_branch_that_is_not_taken(taken):
+    """It must not take with it those that are in none, or in the other branch."""
+
+    def body(handles, ids):
+        predicate = v1.placeholder_with_default(taken, [])
+
+        def update(handle):
+            with tf.control_dependencies(subtract([handle], tf.identity(ids))):
+                return tf.constant(1)
+
+        done = tf.cond(predicate, lambda: update(handles[0]), lambda: update(handles[1]))
+        return [done, *subtract(handles[2:], ids)]
+
+    v1.disable_control_flow_v2()
+    try:
+        graph_def = build(body, count=3)
+    finally:
+        v1.enable_control_flow_v2()
+    assert any(node.op == "Switch" for node in graph_def.node)
+    result = check(graph_def, updates=3, groups=3)
+    feed = {"ids": np.array([1, 2, 1])}
+    start, after = (run(one, feed) for one in (build(lambda *_: [], count=3), result.graph_def))
+    moved = [bool(np.any(old != new)) for old, new in zip(start, after, strict=True)]
+    assert moved == [taken, not taken, True]
+
+
 def test_the_lock_waits_for_what_the_updates_wait_for():
     def body(handles, ids):
         read = raw.ReadVariableOp(resource=handles[0], dtype=tf.float32)
