@@ -32,6 +32,9 @@ help: ## Show this help
 demo: $(VENV)/.installed ## Train, export, rewrite and compare a 26-column wide-and-deep model
 	$(BIN)/python -m modelzoo.wide_deep.demo
 
+# Compiled kernels are kept for other clones of the same sources, which need not compile them again.
+test test-oldest: export FUSION_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fusion/kernels
+
 test: lint ## Run the linters and the tests
 	$(BIN)/python -m pytest $(PARALLEL)
 
