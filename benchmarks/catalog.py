@@ -57,7 +57,7 @@ def _deepfm() -> Workload:
         "deepfm",
         "A training step of DeepFM: multihot26's columns with embeddings and linear weights, 13 "
         "dense features, three layers of 256. Keras 3's SGD on both sides; its Adagrad on stock's, "
-        "fusion.optimizers.Adagrad on fusion's.",
+        "fusion.optimizers.Adagrad on fusion's, which has row updates fused, too.",
         (
             Program("sgd", columns, (64, 512, 4096), host="deepfm"),
             Program("adagrad", columns, (64, 512, 4096), host="deepfm", optimizer="adagrad"),

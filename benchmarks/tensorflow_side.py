@@ -152,7 +152,8 @@ class TensorFlowSide:
         specs = signature(self._program) if flat else []
         fused = self._way == "fusion"
         before = fusion.stats().columns_fused
-        with fusion.fused() if fused else contextlib.nullcontext():
+        scope = fusion.fused(row_updates=self._program.is_model_trained)
+        with scope if fused else contextlib.nullcontext():
             function = tf.function(body, input_signature=specs, autograph=False)
             concrete = function.get_concrete_function()
             ops = first_run(concrete, flat)

@@ -90,7 +90,12 @@ class Program:
     @property
     def lookups(self) -> int:
         """How many lookups there are; DeepFM looks up a column twice."""
-        return len(self.columns) * (2 if self.host == "deepfm" else 1)
+        return len(self.columns) * (2 if self.is_model_trained else 1)
+
+    @property
+    def is_model_trained(self) -> bool:
+        """Whether an optimizer updates the tables, with fusion's row updates on its side."""
+        return self.host == "deepfm"
 
     @property
     def inputs(self) -> str:

@@ -85,7 +85,9 @@ class _State:
 
     def __init__(self) -> None:
         self.enabled = False
+        self.updates_enabled = False
         self.scopes = 0
+        self.update_scopes = 0
         self.graphs_seen = 0
         self.columns_fused = 0
         self.seconds = 0.0
@@ -103,15 +105,25 @@ class _State:
         """Whether graphs are fused now."""
         return self.enabled or self.scopes > 0
 
+    @property
+    def updates_on(self) -> bool:
+        """Whether row updates are fused now, too."""
+        return (self.enabled and self.updates_enabled) or self.update_scopes > 0
+
 
 _state = process.single("grappler", _State)
 
 
-def enable() -> None:
+def enable(*, row_updates: bool = False) -> None:
     """Fuses the embedding columns of every graph that TensorFlow optimizes from now on.
 
-    That is in the whole process. What ran before is not optimized again. Calling it twice is
-    calling it once.
+    That is in the whole process. What ran before is not optimized again. Of several calls the last
+    one counts.
+
+    Args:
+        row_updates: whether to fuse, too, what optimizers add to rows of tables. Only for programs
+            in which no two threads change a table at the same time: one could then overwrite what
+            the other has added to a row.
 
     Raises:
         tf.errors.UnimplementedError: this TensorFlow does not let graphs be rewritten from outside.
@@ -119,7 +131,7 @@ def enable() -> None:
     """
     optimizer_plugin.install(_optimize)
     with _state.lock:
-        _state.enabled = True
+        _state.enabled, _state.updates_enabled = True, row_updates
 
 
 def disable() -> None:
@@ -132,8 +144,11 @@ def disable() -> None:
 
 
 @contextmanager
-def fused() -> Iterator[None]:
+def fused(*, row_updates: bool = False) -> Iterator[None]:
     """Does what `enable` does while the scope lasts, in the whole process; scopes may overlap.
+
+    Args:
+        row_updates: as of `enable`; what one scope, or `enable`, asks for is done.
 
     Raises:
         tf.errors.UnimplementedError: as `enable`.
@@ -142,11 +157,13 @@ def fused() -> Iterator[None]:
     optimizer_plugin.install(_optimize)
     with _state.lock:
         _state.scopes += 1
+        _state.update_scopes += row_updates
     try:
         yield
     finally:
         with _state.lock:
             _state.scopes -= 1
+            _state.update_scopes -= row_updates
 
 
 def stats() -> FusionStats:
@@ -199,7 +216,9 @@ def _may_gain(item: optimizer_plugin.Item) -> bool:
     def has_any(texts: Iterable[bytes]) -> bool:
         return any(map(item.contains, texts))
 
-    return (has_any(_COMMON) and has_any(_ANCHORS)) or (has_any(_GRADIENT) and has_any(_SCATTERS))
+    if has_any(_COMMON) and has_any(_ANCHORS):
+        return True
+    return _state.updates_on and has_any(_GRADIENT) and has_any(_SCATTERS)
 
 
 def _fuse(item: optimizer_plugin.Item) -> tuple[bytes | None, FusionReport]:
@@ -213,7 +232,9 @@ def _fuse(item: optimizer_plugin.Item) -> tuple[bytes | None, FusionReport]:
         awaited = preserve - item.fetches() - arguments
     tasks = local_tasks(serialized)
     fuse = FuseLookups(preserve=preserve - awaited, awaited=awaited, tasks=tasks)
-    result = update_rows(fuse, fuse.apply(graph_def))
+    result = fuse.apply(graph_def)
+    if _state.updates_on:
+        result = update_rows(fuse, result)
     return result.graph_def.SerializeToString() if result.modified else None, result.report
 
 
@@ -233,5 +254,10 @@ def _looks_again(report: FusionReport, last: FusionReport | None) -> bool:
     """Whether the report is on a graph after the `last` one was on the same: on what it left."""
     if last is None or report.modified:
         return False
-    left = {(column.anchor, column.reason) for column in last.columns if not column.fused}
-    return all((column.anchor, column.reason) in left for column in report.columns)
+    return _left(report) <= _left(last)
+
+
+def _left(report: FusionReport) -> set[tuple[str, str | None]]:
+    """What stays as it is, and why."""
+    columns = {(column.anchor, column.reason) for column in report.columns if not column.fused}
+    return columns | {(one.name, one.reason) for one in report.updates if not one.fused}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from fusion.ops import fused_embedding_row_update
 from fusion.ops.row_update import DTYPES
@@ -115,8 +116,10 @@ def has_fused_update(variable: tf.Variable) -> bool:
     """Whether one op computes what becomes of a table's rows, in the process that trains.
 
     Tables on parameter servers have stock ops, of which those that add to rows run there: nothing
-    that another worker adds meanwhile is lost.
+    that another worker adds meanwhile is lost. XLA compiles stock ops alone.
     """
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        return False
     device = tf.DeviceSpec.from_string(variable.device)
     is_near = device.job != "ps" and device.device_type in (None, "CPU")
     return is_near and variable.shape.rank == 2 and variable.dtype.base_dtype.name in DTYPES

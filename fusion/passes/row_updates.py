@@ -3,30 +3,31 @@
 TensorFlow's ResourceScatterAdd and ResourceScatterSub compute row by row, each in an expression of
 its own; to read rows, to compute with all of them and to write them back takes half the time:
 
-    MutexLock -> ResourceGather -> FusedEmbeddingRowUpdate -> ResourceScatterUpdate
-        -> ConsumeMutexLock
+    ResourceGather -> FusedEmbeddingRowUpdate -> ResourceScatterUpdate
 
-That needs distinct ids. And nobody else may write between the two: within the graph nobody does,
-and steps that run at the same time, in other threads, wait for the mutex, which is one for all.
+That needs distinct ids, and nobody else may write between the two. In the graph nobody does; other
+threads could, so this is done only for those who say that there are none.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
 from fusion.ops.partition import SPEC as PARTITION
+from fusion.ops.post_lookup_grad import SPEC as GRADIENT_V2
+from fusion.ops.post_lookup_v1_grad import SPEC as GRADIENT_V1
 from fusion.ops.row_update import DTYPES
 from fusion.ops.row_update import SPEC as UPDATE
+from fusion.ops.training import GRAD as GRADIENT
 from fusion.ops.training import PRE
 from fusion.ops.unique import SPEC as UNIQUE
 from fusion.passes.edit import GraphEdit
 from fusion.passes.fuse_lookups import FuseLookups, rewritten
-from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
+from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.handles import has_other_handles, writers
 from fusion.passes.match import NoMatch
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_types
@@ -52,12 +53,19 @@ _DISTINCT = {
     "SparseSegmentSumGradV2": 1,
 }
 
-_SWITCHES = frozenset({"Switch", "RefSwitch", "_SwitchN"})
-
-_MUTEX = "fusion/row_updates"
-
-#: Nobody waits for these.
-_AT_ONCE = frozenset({ARG_OP, "Placeholder", "Const", "VarHandleOp"})
+#: Ops that give gradients of rows, one row for each id.
+_GRADIENTS = frozenset(
+    {GRADIENT.name, GRADIENT_V2.name, GRADIENT_V1.name, "UnsortedSegmentSum", "SegmentSum"}
+    | {
+        f"SparseSegment{kind}Grad{version}"
+        for kind in ("Sum", "Mean", "SqrtN")
+        for version in ("", "V2")
+    }
+)
+_ELEMENTWISE = frozenset(
+    {"AddN", "AddV2", "Cast", "DivNoNan", "Maximum", "Minimum", "Mul", "Neg", "RealDiv", "Select"}
+    | {"SelectV2", "Square", "Sub"}
+)
 
 
 def update_rows(fuse: FuseLookups, done: FusionResult) -> FusionResult:
@@ -113,16 +121,18 @@ class RowUpdates:
 
     def _refusal(self, name: str) -> NoMatch | None:
         view = self.view
-        handle, ids, _ = view.inputs(name)
+        handle, ids, updates = view.inputs(name)
         failure = refuse_device(view, name, self.device_types, self.tasks)
         if failure is not None:
             return failure
         if view.has_loops:
-            return NoMatch("rows updated in a v1 loop stay as they are", name)
+            return NoMatch("rows updated in a graph with loops stay as they are", name)
         if name in view.preserved:
             return NoMatch("the op that updates the rows is named outside the graph", name)
         if not self._are_distinct(ids):
             return NoMatch("ids of updated rows may be repeated", view.resolve(ids).node)
+        if not self._is_matrix(updates):
+            return NoMatch("updates may be one number for all rows", view.resolve(updates).node)
         source = view.origin(handle)
         if has_other_handles(view, source):
             return NoMatch("the variable may have another handle", source.node)
@@ -132,15 +142,42 @@ class RowUpdates:
             return NoMatch(f"the variable is also changed by {other} ({view.op(other)})", name)
         return None
 
-    def _are_distinct(self, ids: Tensor) -> bool:
-        """Whether ids are a vector in which none can be twice."""
+    def _is_matrix(self, updates: Tensor) -> bool:
+        """Whether it is sure that updates are no single number; their sizes are checked later."""
         view = self.view
-        source = view.resolve(ids)
+        seen, stack = set[Tensor](), [updates]
+        while stack:
+            tensor = view.resolve(stack.pop())
+            if tensor in seen:
+                continue
+            seen.add(tensor)
+            shape, op, given = view.shape(tensor), view.op(tensor.node), view.inputs(tensor.node)
+            is_made = op == "Reshape" and view.shape(given[1]) == (2,)
+            if (shape is not None and len(shape) == 2) or op in _GRADIENTS or is_made:
+                return True
+            if shape is None and op in _ELEMENTWISE:
+                # Its rank is that of its largest input.
+                stack += given
+        return False
+
+    def _are_distinct(self, ids: Tensor) -> bool:
+        """Whether ids are a vector in which none can be twice, and that nobody feeds."""
+        view = self.view
+        source = self._source(ids)
         while self._is_vector_of(source) or self._is_item(source, PARTITION, "num_partitions"):
-            source = view.resolve(view.inputs(source.node)[0])
+            if source.node in view.preserved:
+                return False
+            source = self._source(view.inputs(source.node)[0])
+        if source.node in view.preserved:
+            return False
         if self._is_item(source, PRE, "num_columns"):
             return True
         return _DISTINCT.get(view.op(source.node)) == source.index
+
+    def _source(self, tensor: Tensor) -> Tensor:
+        """Where a tensor comes from; one that may be fed comes from nowhere."""
+        fed = (name for name in self.view.aliases(tensor) if name in self.view.preserved)
+        return Tensor(name) if (name := next(fed, "")) else self.view.resolve(tensor)
 
     def _is_vector_of(self, tensor: Tensor) -> bool:
         """Whether a tensor has the elements of another one side by side."""
@@ -157,101 +194,32 @@ class RowUpdates:
     def edit(self, names: Sequence[str]) -> GraphEdit:
         """Returns the rewrite of these scatter ops."""
         edit = GraphEdit(self.view)
-        for group in self._independent(names):
-            _Group(edit, group).emit()
+        known: dict[tuple[object, ...], str] = {}
+        written = {name: edit.unique_name(f"{name}/write") for name in names}
+        for name in names:
+            self._emit(edit, known, name, written)
         return edit
 
-    def _independent(self, names: Sequence[str]) -> Iterator[list[str]]:
-        """Yields the ops in groups of which none waits for another of the group.
-
-        All of a group are done under one lock, which is taken when everything is there that they
-        wait for: nobody who has the lock waits for anything. Where there are branches each op is
-        alone: if it is in one that is not taken, so is the lock.
-        """
-        depth = self._depths(frozenset(names))
-        has_branches = not _SWITCHES.isdisjoint(self.view.ops)
-        groups: dict[tuple[int, str, str], list[str]] = defaultdict(list)
-        for name in names:
-            alone = name if has_branches else ""
-            groups[depth[name], self.view.nodes[name].device, alone].append(name)
-        yield from groups.values()
-
-    def _depths(self, names: frozenset[str]) -> Mapping[str, int]:
-        """Returns how many of the ops come one after another up to each of them, itself included.
-
-        The graph has no loops.
-        """
+    def _emit(
+        self,
+        edit: GraphEdit,
+        known: dict[tuple[object, ...], str],
+        name: str,
+        written: Mapping[str, str],
+    ) -> None:
+        """Emits the update of one table and takes the stock op out."""
         view = self.view
-        depth: dict[str, int] = {}
-        stack = list(names)
-        while stack:
-            name = stack[-1]
-            before = [*(tensor.node for tensor in view.inputs(name)), *view.controls(name)]
-            missing = [one for one in before if one not in depth]
-            if missing and name not in depth:
-                stack += missing
-                continue
-            stack.pop()
-            if name not in depth:
-                deepest = max((depth[one] for one in before), default=0)
-                depth[name] = deepest + (name in names)
-        return depth
-
-
-class _Group:
-    """Emits the updates that are done under one lock."""
-
-    def __init__(self, edit: GraphEdit, names: Sequence[str]) -> None:
-        self._edit, self._names, self._view = edit, names, edit.view
-        device = self._view.nodes[names[0]].device
-        # Behind the last of them, in a file that is in order.
-        self._build = NodeBuilder(edit, {}, names[-1], device, "")
-
-    def emit(self) -> None:
-        """Emits them and takes the stock ops out."""
-        build, view = self._build, self._view
-        mutex = build.node("mutex", "MutexV2")
-        set_attrs(mutex, container="", shared_name=_MUTEX)
-        lock = build.node("lock", "MutexLock")
-        build.inputs(lock, Tensor(build.add(mutex)))
-        build.add(lock)
-        changes = {name: self._change(view.inputs(name)[2]) for name in self._names}
-        for name, change in changes.items():
-            given = (view.inputs(name)[1], *change)
-            waits = (*(tensor.node for tensor in given), *view.controls(name))
-            self._edit.wait(lock.name, (one for one in waits if view.op(one) not in _AT_ONCE))
-        written = [self._update(name, lock.name, *change) for name, change in changes.items()]
-        release = build.node("unlock", "ConsumeMutexLock")
-        build.inputs(release, Tensor(lock.name))
-        self._edit.wait(build.add(release), written)
-        self._edit.remove(self._names, release.name)
-
-    def _change(self, updates: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns two factors of updates: as many numbers, and one as a vector."""
-        view, build = self._view, self._build
-        product = view.resolve(updates)
-        if view.op(product.node) == "Mul":
-            for one, other in (view.inputs(product.node), view.inputs(product.node)[::-1]):
-                if view.shape(other) == ():
-                    return one, self._as_vector(other, view.type_attr(product.node, "T"))
-        dtype = _DTYPES[view.type_attr(self._names[0], "dtype")]
-        return updates, build.constant("one", np.ones(1, dtype))
-
-    def _as_vector(self, number: Tensor, dtype: int) -> Tensor:
-        shape = self._build.constant("one", np.ones(1, np.int32))
-        types = {"T": dtype, "Tshape": types_pb2.DT_INT32}
-        return self._build.shared("factor", "Reshape", (number, shape), types)
-
-    def _update(self, name: str, lock: str, updates: Tensor, factor: Tensor) -> str:
-        """Emits the ops for one table; returns the one that writes."""
-        build, view = self._build, self._view
+        build = NodeBuilder(edit, known, name, view.nodes[name].device, "")
         handle, ids, _ = view.inputs(name)
+        updates, factor = self._factors(build, name)
         dtype, indices = view.type_attr(name, "dtype"), view.type_attr(name, "Tindices")
         gather = build.node("rows", "ResourceGather")
         build.inputs(gather, handle, ids)
         set_types(gather, dtype=dtype, Tindices=indices)
         set_attrs(gather, batch_dims=0, validate_indices=True)
-        self._edit.wait(build.add(gather), [lock])
+        # As late as can be, so that the rows are still in the caches when they are written.
+        before = (updates.node, *view.controls(name))
+        edit.wait(build.add(gather), (written.get(one, one) for one in before))
         update = build.node("update", UPDATE.name)
         build.inputs(update, updates, factor, Tensor(gather.name))
         set_types(update, T=dtype)
@@ -259,4 +227,20 @@ class _Group:
         write = build.node("write", "ResourceScatterUpdate")
         build.inputs(write, handle, ids, Tensor(build.add(update)))
         set_types(write, dtype=dtype, Tindices=indices)
-        return build.add(write)
+        build.add(write)
+        edit.remove([name], write.name)
+
+    def _factors(self, build: NodeBuilder, name: str) -> tuple[Tensor, Tensor]:
+        """Returns two factors of what is added: a matrix, and a number as a vector."""
+        view = self.view
+        updates = view.inputs(name)[2]
+        product = self._source(updates)
+        is_free = product.node not in view.preserved and not view.controls(product.node)
+        if view.op(product.node) == "Mul" and is_free:
+            for one, other in (view.inputs(product.node), view.inputs(product.node)[::-1]):
+                if view.shape(other) == ():
+                    shape = build.constant("one", np.ones(1, np.int32))
+                    types = {"T": view.type_attr(name, "dtype"), "Tshape": types_pb2.DT_INT32}
+                    return one, build.shared("factor", "Reshape", (other, shape), types)
+        dtype = _DTYPES[view.type_attr(name, "dtype")]
+        return updates, build.constant("one", np.ones(1, dtype))

@@ -128,4 +128,7 @@ def test_updates_are_found_where_fusions_own_gradients_are(op, gradient):
     nodes = [tf.compat.v1.NodeDef(name=f"n{k}", op=op) for k, op in enumerate(ops)]
     graph = optimizer_plugin._Buffer()
     assert optimizer_plugin._fill(graph, tf.compat.v1.GraphDef(node=nodes).SerializeToString())
-    assert grappler._may_gain(optimizer_plugin.Item(graph, None)) == gradient
+    item = optimizer_plugin.Item(graph, None)
+    assert not grappler._may_gain(item)
+    with fusion.fused(row_updates=True):
+        assert grappler._may_gain(item) == gradient

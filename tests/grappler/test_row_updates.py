@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -19,7 +17,7 @@ COLUMNS = [Column("mean"), Column("sum"), Column("sqrtn", weighted=True)]
 
 
 def test_a_training_step():
-    stock, fused = train_both(COLUMNS, "sgd")
+    stock, fused = train_both(COLUMNS, "sgd", row_updates=True)
     fused.assert_close(stock)
     assert (stock.count(UPDATE), stock.count(*SCATTERS)) == (0, 3)
     assert (fused.count(UPDATE), fused.count(*SCATTERS)) == (3, 0)
@@ -29,7 +27,7 @@ def test_a_training_step():
 
 
 def test_the_bits_of_unweighted_columns():
-    stock, fused = train_both(COLUMNS[:2], "sgd", steps=10)
+    stock, fused = train_both(COLUMNS[:2], "sgd", steps=10, row_updates=True)
     fused.assert_same(stock)
     assert fused.count(UPDATE) == 2
 
@@ -37,7 +35,7 @@ def test_the_bits_of_unweighted_columns():
 def test_columns_that_share_a_table_stay():
     """Their gradients are one behind the other, with ids that both have."""
     columns = [Column(table=0), Column("sum", table=0)]
-    stock, fused = train_both(columns, "sgd")
+    stock, fused = train_both(columns, "sgd", row_updates=True)
     fused.assert_same(stock)
     assert fused.count(*SCATTERS) == stock.count(*SCATTERS) == 1
     report = fusion.stats().last_report
@@ -47,7 +45,7 @@ def test_columns_that_share_a_table_stay():
 
 
 def test_lookups_that_stay_stock_are_updated_so_too():
-    with fusion.fused():
+    with fusion.fused(row_updates=True):
         run = train([Column(weighted=True, options={"max_norm": 1.0})] * 2, "sgd")
     assert run.count(UPDATE) == 2
 
@@ -71,7 +69,7 @@ def test_columns_of_fusion_itself():
     for fuses in (False, True):
         table.assign(start)
         made = tf.function(step)
-        with fusion.fused() if fuses else executed():
+        with fusion.fused(row_updates=True) if fuses else executed():
             made()
         with executed() as ran:
             made()
@@ -102,40 +100,88 @@ def test_a_v1_session(resource):
             return session.run(table), ran
 
     stock, _ = train_in_session()
-    with fusion.fused():
+    with fusion.fused(row_updates=True):
         fused, ran = train_in_session()
     np.testing.assert_array_equal(fused, stock)
     assert ran[UPDATE] == int(resource)
 
 
-def test_threads_lose_no_update():
-    """Each step adds one to rows that all steps have; without the lock some are lost."""
-    threads, steps = 4, 150
-    table = tf.Variable(tf.zeros([2000, 16]))
-    ids = tf.sparse.from_dense(tf.reshape(tf.range(1, 2000, dtype=tf.int64), [-1, 1]))
-
-    @tf.function
-    def step():
-        with tf.GradientTape() as tape:
-            vectors = tf.nn.safe_embedding_lookup_sparse(table, ids, combiner="sum")
-            loss = tf.reduce_sum(vectors)
-        gradient = tape.gradient(loss, table)
-        table.scatter_add(tf.IndexedSlices(gradient.values, gradient.indices))
-
-    def work():
-        for _ in range(steps):
-            step()
-
+def test_nobody_is_updated_so_unasked():
     with fusion.fused():
+        run = train(COLUMNS, "sgd")
+        report = fusion.stats().last_report
+    assert (run.count(UPDATE), run.count(*SCATTERS)) == (0, 3)
+    assert report is not None
+    assert report.updates == ()
+
+
+def test_the_switch():
+    ids = tf.sparse.from_dense([[1], [2]])
+
+    def updates():
+        table = tf.Variable(tf.ones([5, 3]))
+
+        @tf.function
+        def step():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.nn.safe_embedding_lookup_sparse(table, ids))
+            gradient = tape.gradient(loss, table)
+            table.scatter_sub(tf.IndexedSlices(gradient.values, gradient.indices))
+
         step()
         with executed() as ran:
             step()
-    assert ran[UPDATE] == 1
-    workers = [threading.Thread(target=work) for _ in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    values = table.numpy()
-    np.testing.assert_array_equal(values[1:], threads * steps + 2)
-    np.testing.assert_array_equal(values[0], 0)
+        assert ran[UPDATE] + ran["ResourceScatterSub"] == 1
+        return ran[UPDATE]
+
+    try:
+        fusion.enable(row_updates=True)
+        assert updates() == 1
+        fusion.enable()
+        assert updates() == 0
+        with fusion.fused(row_updates=True):
+            assert updates() == 1
+            with fusion.fused():
+                assert updates() == 1
+        assert updates() == 0
+        fusion.enable(row_updates=True)
+    finally:
+        fusion.disable()
+    assert updates() == 0
+    with fusion.fused():
+        assert updates() == 0
+
+
+def test_only_the_branch_that_is_taken_updates():
+    def train_by(first):
+        tables = [tf.Variable(tf.ones([5, 3]) * (n + 1)) for n in range(3)]
+        ids = tf.sparse.from_dense([[1], [2]])
+
+        def update(table):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.nn.safe_embedding_lookup_sparse(table, ids) ** 2)
+            gradient = tape.gradient(loss, table)
+            table.scatter_sub(tf.IndexedSlices(gradient.values * 0.1, gradient.indices))
+
+        @tf.function
+        def step(first):
+            update(tables[2])
+            if first:
+                update(tables[0])
+            else:
+                update(tables[1])
+
+        for _ in range(2):
+            step(tf.constant(first))
+        with executed() as ran:
+            step(tf.constant(first))
+        return [table.numpy() for table in tables], ran[UPDATE]
+
+    for first in (True, False):
+        stock, _ = train_by(first)
+        with fusion.fused(row_updates=True):
+            fused, count = train_by(first)
+        assert count > 0
+        np.testing.assert_array_equal(fused, stock)
+        moved = [bool(np.any(table != n + 1)) for n, table in enumerate(fused)]
+        assert moved == [first, not first, True]

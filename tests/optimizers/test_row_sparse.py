@@ -146,6 +146,25 @@ def test_what_has_no_fused_update(family):
     assert fused_updates(f"{family} ftrl", learning_rate_power=-0.4) == 0
 
 
+@pytest.mark.parametrize("name", ["keras3 adam", "keras3 momentum", "keras3 nesterov"])
+def test_xla_compiles_them(name):
+    batch = FULL_BATCHES[0]
+
+    def train(**options):
+        table = tf.Variable(TABLE)
+        optimizer = OPTIMIZERS[name].make("lazy")
+        optimizer.build([table])
+
+        @tf.function(**options)
+        def step(ids, values):
+            optimizer.apply_gradients([(runs.slices(values, ids), table)])
+
+        step(tf.constant(batch.ids), tf.constant(batch.values))
+        return table.numpy()
+
+    np.testing.assert_allclose(train(jit_compile=True), train(), rtol=1e-6, atol=1e-7)
+
+
 @pytest.mark.parametrize(
     ("device", "dtype", "shape", "expected"),
     [

@@ -21,13 +21,7 @@ v1 = tf.compat.v1
 raw = tf.raw_ops
 ROWS, DIM = 9, 3
 PASS = FuseLookups(preserve=frozenset({"out"}))
-EMITTED = {
-    "MutexV2": 1,
-    "MutexLock": 1,
-    "FusedEmbeddingRowUpdate": 1,
-    "ResourceScatterUpdate": 1,
-    "ConsumeMutexLock": 1,
-}
+EMITTED = ("ResourceGather", "FusedEmbeddingRowUpdate", "ResourceScatterUpdate")
 Handles = list[tf.Tensor]
 
 
@@ -76,14 +70,12 @@ def count(graph_def: graph_pb2.GraphDef) -> dict[str, int]:
     return {kind: found[kind] for kind in kinds if found[kind]}
 
 
-def check(graph_def: graph_pb2.GraphDef, updates: int = 1, groups: int = 1) -> FusionResult:
+def check(graph_def: graph_pb2.GraphDef, updates: int = 1) -> FusionResult:
     """Applies the pass, which replaces all updates, and compares the tables."""
     result = apply(graph_def)
     assert [update.fused for update in result.report.updates] == [True] * updates
     assert result.modified
-    numbers = {"FusedEmbeddingRowUpdate": updates, "ResourceScatterUpdate": updates}
-    locks = {"MutexV2": groups, "MutexLock": groups, "ConsumeMutexLock": groups}
-    assert count(result.graph_def) == EMITTED | numbers | locks
+    assert count(result.graph_def) == dict.fromkeys(EMITTED, updates)
     assert not apply(result.graph_def).modified
     for ids in ([4, 1, 4, 8], [0], []):
         feed = {"ids": np.array(ids, np.int64)}
@@ -105,7 +97,7 @@ def refused(graph_def: graph_pb2.GraphDef, reason: str, rewrite: FuseLookups = P
 def numbers_of(ids: tf.Tensor, dtype: Any = tf.float32, dim: int = DIM) -> tf.Tensor:
     """Some number for each element of a row of each id."""
     places = tf.cast(ids, tf.float64)[:, None] + tf.range(dim, dtype=tf.float64) / 7
-    return tf.cast(places, dtype)
+    return tf.reshape(tf.cast(places, dtype), [-1, dim])
 
 
 def subtract(handles: Handles, ids: tf.Tensor, dtype: Any = tf.float32) -> list[tf.Operation]:
@@ -182,38 +174,35 @@ def test_ids_that_are_reshaped(shape):
     check(build(body))
 
 
-def test_many_tables_under_one_lock():
+def test_many_tables():
     result = check(build(subtract, count=3), updates=3)
     assert "  3 of 3 row updates fused" in str(result.report)
-    nodes = {node.name: node for node in result.graph_def.node}
-    (lock,) = (node for node in nodes.values() if node.op == "MutexLock")
-    (release,) = (node for node in nodes.values() if node.op == "ConsumeMutexLock")
-    gathers = [node for node in nodes.values() if node.op == "ResourceGather"]
-    assert all(f"^{lock.name}" in node.input for node in gathers)
-    writers = {f"^{node.name}" for node in nodes.values() if node.op == "ResourceScatterUpdate"}
-    assert writers == {text for text in release.input if text.startswith("^")}
-    # Nobody who holds the lock waits for anything: what is written is there before.
-    given = {
-        text
-        for node in nodes.values()
-        if node.op == "FusedEmbeddingRowUpdate"
-        for text in node.input[:2]
-        if nodes[text].op != "Const"
-    }
-    assert given
-    assert {f"^{name}" for name in (*given, "Unique")} == {*lock.input[1:]}
-    assert all(f"^{release.name}" in node.input for node in nodes.values() if "Read" in node.name)
 
 
-def test_updates_that_wait_for_each_other_have_locks_of_their_own():
+def test_an_update_waits_for_another_one():
     def body(handles, ids):
         made: list[tf.Operation] = []
-        for handle in handles:
+        given = [(tf.unique(ids + step)[0], handle) for step, handle in enumerate(handles)]
+        for found, handle in given:
+            updates = numbers_of(found)
             with tf.control_dependencies(made):
-                made = subtract([handle], tf.identity(ids))
+                made = [raw.ResourceScatterSub(resource=handle, indices=found, updates=updates)]
         return made
 
-    check(build(body, count=3), updates=3, groups=3)
+    graph_def = build(body, count=3)
+    result = apply(graph_def)
+    assert all(update.fused for update in result.report.updates)
+    # The second one, whose ids are out of range, keeps the third one from being done.
+    for either in (graph_def, result.graph_def):
+        with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
+            tf.import_graph_def(either, name="")
+            handles = [graph.get_tensor_by_name(f"table{n}:0") for n in range(3)]
+            zeros = tf.zeros([ROWS, DIM])
+            session.run([raw.AssignVariableOp(resource=one, value=zeros) for one in handles])
+            with pytest.raises(tf.errors.InvalidArgumentError, match="is not in"):
+                session.run("out:0", {"ids:0": [ROWS - 1]})
+            last = session.run(raw.ReadVariableOp(resource=handles[2], dtype=tf.float32))
+            np.testing.assert_array_equal(last, 0)
 
 
 @pytest.mark.parametrize("taken", [False, True])
@@ -236,14 +225,14 @@ def test_an_update_in_a_branch_that_is_not_taken(taken):
     finally:
         v1.enable_control_flow_v2()
     assert any(node.op == "Switch" for node in graph_def.node)
-    result = check(graph_def, updates=3, groups=3)
+    result = check(graph_def, updates=3)
     feed = {"ids": np.array([1, 2, 1])}
     start, after = (run(one, feed) for one in (build(lambda *_: [], count=3), result.graph_def))
     moved = [bool(np.any(old != new)) for old, new in zip(start, after, strict=True)]
     assert moved == [taken, not taken, True]
 
 
-def test_the_lock_waits_for_what_the_updates_wait_for():
+def test_rows_are_read_after_what_the_update_waits_for():
     def body(handles, ids):
         read = raw.ReadVariableOp(resource=handles[0], dtype=tf.float32)
         found = tf.unique(ids)[0]
@@ -251,13 +240,80 @@ def test_the_lock_waits_for_what_the_updates_wait_for():
         with tf.control_dependencies([read]):
             update = raw.ResourceScatterSub(**given)
         with tf.control_dependencies([update]):
-            # What was read before the update.
             return [raw.AssignVariableOp(resource=handles[1], value=read)]
 
-    graph_def = build(body, count=2)
-    result = check(graph_def)
-    (lock,) = (node for node in result.graph_def.node if node.op == "MutexLock")
-    assert any("ReadVariableOp" in text for text in lock.input)
+    result = check(build(body, count=2))
+    (gather,) = (node for node in result.graph_def.node if node.op == "ResourceGather")
+    assert "^ReadVariableOp" in gather.input
+
+
+def test_a_product_that_waits_stays():
+    """What it waits for may be an assertion."""
+
+    def body(handles, ids):
+        found, holds = tf.unique(ids)[0], tf.reduce_all(ids < 8)
+        with tf.control_dependencies([tf.debugging.Assert(holds, [ids])]):
+            updates = numbers_of(found) * tf.constant(0.5)
+        return [raw.ResourceScatterSub(resource=handles[0], indices=found, updates=updates)]
+
+    def body_outside(handles, ids):
+        found, holds = tf.unique(ids)[0], tf.reduce_all(ids < 8)
+        values, half = numbers_of(found), tf.constant(0.5)
+        with tf.control_dependencies([tf.debugging.Assert(holds, [ids])]):
+            updates = values * half
+        return [raw.ResourceScatterSub(resource=handles[0], indices=found, updates=updates)]
+
+    for one in (body, body_outside):
+        graph_def = build(one)
+        (update,) = apply(graph_def).report.updates
+        assert update.fused
+        for either in (graph_def, apply(graph_def).graph_def):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="assertion failed"):
+                run(either, {"ids": np.array([8])})
+    products = [node for node in apply(graph_def).graph_def.node if node.op == "Mul"]
+    assert len(products) == 1
+
+
+@pytest.mark.parametrize("factor", [False, True])
+def test_one_number_for_all_rows(factor):
+    """Stock takes it; the fused op does not."""
+
+    def body(handles, ids):
+        number = v1.placeholder_with_default(2.0, [])
+        updates = number * tf.constant(3.0) if factor else number
+        found = tf.unique(ids)[0]
+        return [raw.ResourceScatterSub(resource=handles[0], indices=found, updates=updates)]
+
+    refused(build(body), "updates may be one number for all rows")
+
+
+def test_updates_of_no_known_rank():
+    def body(handles, ids):
+        updates = v1.placeholder_with_default(2.0, None)
+        found = tf.unique(ids)[0]
+        return [raw.ResourceScatterSub(resource=handles[0], indices=found, updates=updates)]
+
+    refused(build(body), "updates may be one number for all rows")
+
+
+@pytest.mark.parametrize("op", ["Unique", "Reshape"])
+def test_ids_that_may_be_fed(op):
+    def body(handles, ids):
+        found = tf.reshape(tf.unique(ids)[0], [-1])
+        updates = numbers_of(found)
+        return [raw.ResourceScatterSub(resource=handles[0], indices=found, updates=updates)]
+
+    graph_def = build(body)
+    name = next(node.name for node in graph_def.node if node.op == op)
+    refused(graph_def, "ids of updated rows may be repeated", FuseLookups(PASS.preserve | {name}))
+
+
+def test_a_product_that_may_be_fed_stays():
+    graph_def = build(subtract)
+    (name,) = (node.name for node in graph_def.node if node.op == "Mul")
+    result = apply(graph_def, FuseLookups(PASS.preserve | {name}))
+    (update,) = (node for node in result.graph_def.node if node.op == "FusedEmbeddingRowUpdate")
+    assert update.input[0] == name
 
 
 def test_repeated_ids():
@@ -332,7 +388,7 @@ def test_an_update_that_is_awaited_stays_to_be_awaited():
     nodes = {node.name: node for node in apply(graph_def, rewrite).graph_def.node}
     assert nodes[name].op == "NoOp"
     (waits,) = nodes[name].input
-    assert nodes[waits.removeprefix("^")].op == "ConsumeMutexLock"
+    assert nodes[waits.removeprefix("^")].op == "ResourceScatterUpdate"
 
 
 @pytest.mark.parametrize(
@@ -363,7 +419,7 @@ def test_updates_in_a_v1_loop():
         graph_def = build(body)
     finally:
         v1.enable_control_flow_v2()
-    refused(graph_def, "rows updated in a v1 loop stay as they are")
+    refused(graph_def, "rows updated in a graph with loops stay as they are")
 
 
 @pytest.mark.parametrize(
