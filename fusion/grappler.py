@@ -24,7 +24,7 @@ from fusion.ops.training import GRAD
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.recognise_reduction import ANCHORS
 from fusion.passes.report import FusionReport
-from fusion.passes.row_updates import SCATTERS, update_rows
+from fusion.passes.row_updates import SCATTERS, fuse_updates
 from fusion.runtime import optimizer_plugin, process
 from fusion.runtime.tasks import local_tasks
 
@@ -234,7 +234,7 @@ def _fuse(item: optimizer_plugin.Item) -> tuple[bytes | None, FusionReport]:
     fuse = FuseLookups(preserve=preserve - awaited, awaited=awaited, tasks=tasks)
     result = fuse.apply(graph_def)
     if _state.updates_on:
-        result = update_rows(fuse, result)
+        result = fuse_updates(fuse, result)
     return result.graph_def.SerializeToString() if result.modified else None, result.report
 
 

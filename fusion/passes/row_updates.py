@@ -68,7 +68,7 @@ _ELEMENTWISE = frozenset(
 )
 
 
-def update_rows(fuse: FuseLookups, done: FusionResult) -> FusionResult:
+def fuse_updates(fuse: FuseLookups, done: FusionResult) -> FusionResult:
     """Returns a fused graph, about to run, with the updates of its rows replaced, and the report.
 
     Args:

@@ -20,27 +20,23 @@ NUMBERS = (0.37, 0.1, 0.02, 0.003)
 SPECIAL = [0.0, -0.0, 1e-40, -1e-310, 1e38, -1e308, np.inf, -np.inf, np.nan]
 
 
-def some(shape, dtype, seed, special=True):
+def some(shape, dtype, seed):
     rng = np.random.default_rng(seed)
     values = rng.normal(size=shape).astype(dtype)
-    if special:
-        places = rng.random(shape) < 0.2
-        with np.errstate(over="ignore"):
-            values[places] = rng.choice(SPECIAL, places.sum()).astype(dtype)
+    places = rng.random(shape) < 0.2
+    with np.errstate(over="ignore"):
+        values[places] = rng.choice(SPECIAL, places.sum()).astype(dtype)
     return values
 
 
 def inputs(shape, dtype, rule):
     """Rows with numbers of all kinds; of what is never negative no such ones."""
     slots, numbers = RULES[rule]
-    given = {
-        f"slot_{k}": np.abs(some(shape, dtype, k, False))
-        if name in POSITIVE
-        # Roots of numbers that are not in the range of normal ones differ between versions.
-        else some(shape, dtype, k, special=len(slots) == 1)
-        for k, name in enumerate(slots)
-    }
-    updates = some(shape, dtype, 9, special=len(slots) == 1)
+    given = {f"slot_{k}": some(shape, dtype, k) for k in range(len(slots))}
+    for k, name in enumerate(slots):
+        if name in POSITIVE:
+            given[f"slot_{k}"] = np.abs(given[f"slot_{k}"])
+    updates = some(shape, dtype, 9)
     return given | {"updates": updates, "numbers": np.array(NUMBERS[: len(numbers)], dtype)}
 
 
@@ -136,11 +132,11 @@ def test_every_rule_is_compared():
 
 #: rule, argument, bad value, what the message says.
 BAD = [
-    ("subtract", "slot_0", np.ones((1, 7)), r"slots.*(5|1)"),
-    ("subtract", "updates", np.ones((5, 1)), r"(updates|slots).*(7|1)"),
+    ("subtract", "slot_0", np.ones((1, 7)), r"slots.*(must be|says that it is) 5"),
+    ("subtract", "updates", np.ones((5, 1)), r"slots.*(must be|says that it is) 1"),
     ("subtract", "updates", np.ones(5), r"updates must have (shape|rank)"),
     ("adam", "slot_2", np.ones((5, 7, 1)), r"slots must have (shape|rank)"),
-    ("adam", "slot_2", np.ones((4, 7)), r"slots.*(5|4)"),
+    ("adam", "slot_2", np.ones((4, 7)), r"slots.*(must be|says that it is) 5"),
     ("add", "numbers", np.float32(3), r"numbers must have (shape|rank)"),
     ("add", "numbers", np.ones(2), "numbers has 2 items, but the rule takes 1"),
     ("ftrl", "numbers", np.ones(3), "numbers has 3 items, but the rule takes 4"),

@@ -15,7 +15,7 @@ from fusion import ops
 from fusion.ops.training import PRE_ATTRS
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report import FusionReport, FusionResult
-from fusion.passes.row_updates import update_rows
+from fusion.passes.row_updates import fuse_updates
 
 v1 = tf.compat.v1
 raw = tf.raw_ops
@@ -60,7 +60,7 @@ def run(graph_def: graph_pb2.GraphDef, feed: Mapping[str, Any]) -> Any:
 
 
 def apply(graph_def: graph_pb2.GraphDef, rewrite: FuseLookups = PASS) -> FusionResult:
-    return update_rows(rewrite, FusionResult(graph_def, FusionReport()))
+    return fuse_updates(rewrite, FusionResult(graph_def, FusionReport()))
 
 
 def count(graph_def: graph_pb2.GraphDef) -> dict[str, int]:
