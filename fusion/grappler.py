@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2
@@ -196,8 +196,7 @@ def _optimize(item: optimizer_plugin.Item) -> bytes | None:
         _state.seconds += time.perf_counter() - start
         if report is not None:
             _state.columns_fused += report.fused_count
-            if not _looks_again(report, _state.last_report):
-                _state.last_report = report
+            _state.last_report = _last_report(report, _state.last_report)
         if failure is not None:
             _state.failures += 1
             first = _state.failures == 1
@@ -250,11 +249,16 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _looks_again(report: FusionReport, last: FusionReport | None) -> bool:
-    """Whether the report is on a graph after the `last` one was on the same: on what it left."""
-    if last is None or report.modified:
-        return False
-    return _left(report) <= _left(last)
+def _last_report(report: FusionReport, last: FusionReport | None) -> FusionReport:
+    """Returns the report to show, which is on both if this one is on what the last one left."""
+    if last is None:
+        return report
+    updates = {update.name for update in report.updates}
+    if updates and not report.columns and updates <= {update.name for update in last.updates}:
+        # TensorFlow's optimizers, which ran between, told more of what is updated.
+        return replace(last, updates=report.updates, nodes_after=report.nodes_after)
+    looks_again = not report.modified and _left(report) <= _left(last)
+    return last if looks_again else report
 
 
 def _left(report: FusionReport) -> set[tuple[str, str | None]]:

@@ -13,7 +13,7 @@ _READERS = frozenset(
 def has_other_handles(view: GraphView, source: Tensor) -> bool:
     """Whether there may be another handle of a variable that has one from `source`.
 
-    Arguments of a function are different variables, unless somebody gives it the handle of one twice:
+    Arguments of a function are different variables, unless somebody gives it one handle twice:
     tf.function makes one argument of a variable, however often it is given or captured.
     """
     op = view.op(source.node)

@@ -44,10 +44,17 @@ def test_columns_that_share_a_table_stay():
     assert update.reason == "ids of updated rows may be repeated"
 
 
-def test_lookups_that_stay_stock_are_updated_so_too():
+def test_updates_that_are_understood_later_than_the_lookups():
+    """TensorFlow's optimizers tell the rank of these updates after they have run once more."""
     with fusion.fused(row_updates=True):
         run = train([Column(weighted=True, options={"max_norm": 1.0})] * 2, "sgd")
     assert run.count(UPDATE) == 2
+    report = fusion.stats().last_report
+    assert report is not None
+    assert report.fused_count == len(report.columns) == 2
+    assert [update.fused for update in report.updates] == [True] * 2
+    assert "2 of 2 columns fused" in str(report)
+    assert "  2 of 2 row updates fused" in str(report)
 
 
 def test_columns_of_fusion_itself():
