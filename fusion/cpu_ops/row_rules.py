@@ -65,40 +65,33 @@ def _nesterov(take: Any, put: Any, number: Any) -> Any:
     return update
 
 
-def _adam(take: Any, put: Any, number: Any) -> Any:
-    @jit
-    def update(words: int, numbers: int, offset: int) -> None:
-        g, m, v = (
-            take(words, _UPDATES, offset),
-            take(words, _OLD + 1, offset),
-            take(words, _OLD + 2, offset),
-        )
-        m = m + (g - m) * number(numbers, 1)
-        v = v + (g * g - v) * number(numbers, 2)
-        step = m * number(numbers, 0) / (root(v) + number(numbers, 3))
-        put(words, _OLD + 3, offset, take(words, _OLD, offset) - step)
-        put(words, _OLD + 4, offset, m)
-        put(words, _OLD + 5, offset, v)
-
-    return update
+@jit
+def _towards(mean: Any, value: Any, share: Any) -> Any:
+    """A mean that takes up a share of a value, as Keras 3 rounds it."""
+    return mean + (value - mean) * share
 
 
-def _adam_in_parts(take: Any, put: Any, number: Any) -> Any:
-    @jit
-    def update(words: int, numbers: int, offset: int) -> None:
-        g, m, v = (
-            take(words, _UPDATES, offset),
-            take(words, _OLD + 1, offset),
-            take(words, _OLD + 2, offset),
-        )
-        m = m - m * number(numbers, 1) + g * number(numbers, 1)
-        v = v - v * number(numbers, 2) + g * g * number(numbers, 2)
-        step = m * number(numbers, 0) / (root(v) + number(numbers, 3))
-        put(words, _OLD + 3, offset, take(words, _OLD, offset) - step)
-        put(words, _OLD + 4, offset, m)
-        put(words, _OLD + 5, offset, v)
+@jit
+def _in_parts(mean: Any, value: Any, share: Any) -> Any:
+    """The same as tf_keras rounds it."""
+    return mean - mean * share + value * share
 
-    return update
+
+def _adam_by(moved: Any) -> Rule:
+    def adam(take: Any, put: Any, number: Any) -> Any:
+        @jit
+        def update(words: int, numbers: int, offset: int) -> None:
+            g = take(words, _UPDATES, offset)
+            m = moved(take(words, _OLD + 1, offset), g, number(numbers, 1))
+            v = moved(take(words, _OLD + 2, offset), g * g, number(numbers, 2))
+            step = m * number(numbers, 0) / (root(v) + number(numbers, 3))
+            put(words, _OLD + 3, offset, take(words, _OLD, offset) - step)
+            put(words, _OLD + 4, offset, m)
+            put(words, _OLD + 5, offset, v)
+
+        return update
+
+    return adam
 
 
 def _ftrl(take: Any, put: Any, number: Any) -> Any:
@@ -123,8 +116,8 @@ _FORMULAS: dict[str, Rule] = {
     "subtract": _subtract,
     "momentum": _momentum,
     "nesterov": _nesterov,
-    "adam": _adam,
-    "adam_in_parts": _adam_in_parts,
+    "adam": _adam_by(_towards),
+    "adam_in_parts": _adam_by(_in_parts),
     "ftrl": _ftrl,
 }
 assert tuple(_FORMULAS) == tuple(RULES)
