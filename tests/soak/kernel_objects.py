@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import pickle
@@ -34,7 +35,7 @@ KERNELS: list[tuple[OpSpec, dict[str, str]]] = [
     if "CPU" in spec.kernels and spec.custom is None
     for combination in itertools.product(*spec.kernel_types.values())
     for types in [dict(zip(spec.kernel_types, combination, strict=True))]
-    if types.get("T", types.get("Tw")) == types.get("Tw")
+    if types.get("T", types.get("Tw")) == types.get("Tw", types.get("T"))
 ]
 
 
@@ -86,8 +87,8 @@ def array_kernels() -> dict[str, set[str]]:
     users: dict[str, set[str]] = {}
     package = Path(objects.__file__).parent.parent / "cpu_ops"
     for source in package.glob("[a-z]*.py"):
-        module = sys.modules.get(f"fusion.cpu_ops.{source.stem}")
-        for function in vars(module).values() if module else ():
+        module = importlib.import_module(f"fusion.cpu_ops.{source.stem}")
+        for function in vars(module).values():
             if isinstance(function, Dispatcher) and _is_array_kernel(function):
                 users.setdefault(_name(function), set())
     inference = [(spec, dict[str, str]()) for spec in SPECS if spec.custom is not None]
