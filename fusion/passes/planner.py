@@ -8,7 +8,7 @@ from fusion.passes.edit import GraphEdit
 from fusion.passes.emit import emit
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.op_arguments import clips_in_op
-from fusion.passes.plan import Form, Group, Plan, plan_each
+from fusion.passes.plan import Form, Group, Plan, Target, plan_each
 from fusion.passes.plan_trained import plan_alone, plan_trained
 from fusion.passes.recognise import Recognition
 from fusion.passes.safety import loses_digits
@@ -25,6 +25,7 @@ def settle(
     lookups: Sequence[Recognition],
     writers: SparseWriters,
     forward: Sequence[Recognition] = (),
+    target: Target = Target.FUSED,
 ) -> tuple[Plan, GraphEdit] | None:
     """Returns the first of the plans in which nothing would wait for itself, and its edit.
 
@@ -32,7 +33,13 @@ def settle(
 
     Args:
         forward: lookups whose gradients stay as they are.
+        target: what to rewrite to.
     """
+    if target is Target.STOCK:
+        plan = plan_stock(view, lookups, writers)
+        edit = emit(view, plan)
+        ordered = _are_awaited(view, lookups)
+        return (plan, edit) if not ordered or view.has_loops or not edit.is_circular() else None
     behind = plan_each(forward, Form.FORWARD).groups
     plans = (Plan((*plan.groups, *behind)) for plan in _plans(view, lookups, writers))
     if not _are_ordered(view, lookups) and not _are_awaited(view, forward):
@@ -49,6 +56,15 @@ def settle(
         if not edit.is_circular():
             return plan, edit
     return None
+
+
+def plan_stock(view: GraphView, lookups: Iterable[Recognition], writers: SparseWriters) -> Plan:
+    """Returns the plan with stock ops for each lookup."""
+    groups = (
+        Group(Form.STOCK, (one,), reads_whole=reads_table_well(view, one, writers))
+        for one in lookups
+    )
+    return Plan(tuple(groups))
 
 
 def _are_ordered(view: GraphView, lookups: Iterable[Recognition]) -> bool:

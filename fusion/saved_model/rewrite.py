@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from fusion.ops import OP_NAMES
 from fusion.passes.calls import reached_functions
+from fusion.passes.plan import Target
 from fusion.passes.report import FusionReport
 from fusion.passes.variables import named_columns
 from fusion.saved_model.errors import ModelError, VerificationError, reason_of
@@ -30,7 +32,7 @@ from fusion.saved_model.staging import check_destination, copy_file, staged_dire
 from fusion.saved_model.variables import variable_search
 from fusion.saved_model.verify import DEFAULT_TIMEOUT, Verification, compare_models
 
-TARGETS = ("fused",)
+TARGETS = tuple(target.value for target in Target)
 
 ROUNDING = 1e-5
 """What the elements of an output may differ by, as a share of its largest, where lookups round."""
@@ -60,20 +62,22 @@ def fuse_saved_model(
     verify: bool = True,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> FusionReport:
-    """Writes to `dst` the SavedModel `src` with its embedding lookups fused.
+    """Writes to `dst` the SavedModel `src` with its embedding lookups fused, or made of stock ops.
 
     Every signature, variable and asset stays: `saved_model.pb` and `fingerprint.pb` are new,
     `fusion.json` is added, all other files are copied byte for byte. Variables are never loaded
     for the rewrite itself. `dst` appears complete and verified, or not at all; `src` is only read;
-    a second run writes the same bytes. Load the result after `import fusion`.
+    a second run writes the same bytes. Load a fused result after `import fusion`; any TensorFlow
+    loads one of target "stock".
 
     Args:
         src: the directory of a SavedModel, made by compat.v1 or by TensorFlow 2.
         dst: the directory to create; it must not exist.
-        target: what to lower the lookups to; "fused" is the ops of this package.
+        target: what the lookups become: "fused" is the ops of this package, "stock" fewer ops of
+            TensorFlow's own. What is fused in `src` becomes stock ops again with "stock".
         verify: whether to run both models on generated inputs, in child processes, and compare
             every output before `dst` appears: bit for bit, or, if lookups with weights or max_norm
-            were fused, within `ROUNDING`. Functions that no signature runs are rewritten too, but
+            were fused or are not any more, within `ROUNDING`. Functions that no signature runs are rewritten too, but
             not compared.
         timeout: seconds that loading and running one model may take for that.
 
@@ -82,8 +86,9 @@ def fuse_saved_model(
         columns of all of them.
 
     Raises:
-        ModelError: `src` cannot be read, `dst` cannot be written, or the result differs from the
-            source (`VerificationError`). Nothing is left behind.
+        ModelError: `src` cannot be read, `dst` cannot be written, the result differs from the
+            source (`VerificationError`), or fused ops of `src` cannot become stock ones. Nothing is
+            left behind.
         ValueError: an unknown target.
     """
     return rewrite_saved_model(src, dst, target, verify, timeout).report
@@ -101,14 +106,14 @@ def rewrite_saved_model(
         raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
     source = read_saved_model(src)
     destination = check_destination(source.path, dst)
-    proto, report = _rewritten(source)
+    proto, report = _rewritten(source, Target(target))
     with staged_directory(destination) as staging:
         content = source.content if report.fused_count == 0 else _serialized(proto, source)
         _build(source, staging, content)
         # A byte-identical copy needs no comparison; and its record is the one it came with.
         compare = verify and content != source.content
         unchecked = _not_reached(proto, report) if compare else ()
-        tolerance = 0.0 if _is_exact(report) else ROUNDING
+        tolerance = 0.0 if _is_exact(source, proto, report) else ROUNDING
         verification = _verified(source, staging, timeout, tolerance) if compare else None
         if content == source.content and (source.path / MANIFEST_FILE).is_file():
             copy_file(source.path / MANIFEST_FILE, staging / MANIFEST_FILE)
@@ -150,13 +155,49 @@ def _graph_errors(source: SourceModel) -> Iterator[None]:
         ) from error
 
 
-def _rewritten(source: SourceModel) -> tuple[saved_model_pb2.SavedModel, FusionReport]:
+def _rewritten(
+    source: SourceModel, target: Target
+) -> tuple[saved_model_pb2.SavedModel, FusionReport]:
     """Applies the pass to each meta graph of a copy."""
     proto = saved_model_pb2.SavedModel()
     proto.CopyFrom(source.proto)
     with _graph_errors(source):
-        reports = [apply_pass(meta, lookup_pass(meta)) for meta in proto.meta_graphs]
-    return proto, FusionReport.merge(reports)
+        reports = [apply_pass(meta, lookup_pass(meta, target)) for meta in proto.meta_graphs]
+    report = FusionReport.merge(reports)
+    if target is Target.STOCK:
+        _check_stock(source, proto, report)
+    return proto, report
+
+
+def _check_stock(
+    source: SourceModel, proto: saved_model_pb2.SavedModel, report: FusionReport
+) -> None:
+    """Raises what is in the way if the model still needs ops of this package."""
+    ops = _custom_ops(proto)
+    if not ops:
+        return
+    reasons = {(c.function, c.anchor): c.reason for c in report.columns if not c.fused}
+    found = (
+        (node, reasons.get((function, node.name)))
+        for meta in proto.meta_graphs
+        for function, nodes in _node_lists(meta.graph_def)
+        for node in nodes
+        if node.op in ops
+    )
+    # One that is known not to fit says more than what is around it.
+    node, reason = min(found, key=lambda pair: pair[1] is None)
+    why = "" if reason is None else f": {reason}"
+    raise ModelError(
+        f"{source.path}: {node.name} ({node.op}) cannot become stock ops{why}; rewrite the model "
+        "that was fused instead"
+    )
+
+
+def _node_lists(
+    graph_def: graph_pb2.GraphDef,
+) -> Iterator[tuple[str, Iterable[node_def_pb2.NodeDef]]]:
+    yield "", graph_def.node
+    yield from ((f.signature.name, f.node_def) for f in graph_def.library.function)
 
 
 def _serialized(proto: saved_model_pb2.SavedModel, source: SourceModel) -> bytes:
@@ -200,8 +241,10 @@ def _build(source: SourceModel, staging: Path, content: bytes) -> None:
         write_file(staging / FINGERPRINT_FILE, compute_fingerprint(staging, content))
 
 
-def _is_exact(report: FusionReport) -> bool:
-    """Whether everything that is fused has the bits of stock TensorFlow."""
+def _is_exact(source: SourceModel, proto: saved_model_pb2.SavedModel, report: FusionReport) -> bool:
+    """Whether both models give the same bits."""
+    if not _custom_ops(source.proto) and not _custom_ops(proto):
+        return True
     return all(c.spec is None or c.spec.is_exact for c in report.columns if c.fused)
 
 
