@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import dtypes
 
-from fusion.passes.graph_view import Tensor
+from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.id_ranges import is_in_row_order, lookup_range
 from fusion.passes.node_builder import NodeBuilder
 from fusion.passes.op_arguments import hashed_values
@@ -54,11 +54,11 @@ class OnePerRow:
     present: Tensor | None
 
 
-def has_one_per_row(build: NodeBuilder, spec: LookupSpec) -> bool:
+def has_one_per_row(view: GraphView, spec: LookupSpec) -> bool:
     """Whether the ids are a matrix of one column."""
     if not isinstance(spec.ids, DenseIds) or not spec.fill:
         return False
-    shape = build.edit.view.shape(spec.ids.values)
+    shape = view.shape(spec.ids.values)
     return shape is not None and len(shape) == 2 and shape[1] == 1
 
 
@@ -79,74 +79,119 @@ def one_per_row(build: NodeBuilder, spec: LookupSpec) -> OnePerRow:
 
 def entries(build: NodeBuilder, spec: LookupSpec) -> Entries:
     """Emits what prunes the entries, and gives empty rows one, as far as either is needed."""
-    found = _given(build, spec)
-    if not spec.fill:
-        return found
-    ids = spec.ids
-    ordered = not isinstance(ids, SparseIds) or is_in_row_order(build.edit.view, ids.indices)
-    if isinstance(ids, RowIds):
-        ordered = False
-    if ordered and spec.default_id is None and spec.weights is None:
-        return found
-    return _filled(build, spec, found)
+    fills = _fills(build.edit.view, spec)
+    ids, weights, rows = _kept(build, spec, fills)
+    if fills:
+        return _filled(build, spec, ids, weights, rows)
+    return Entries(ids, rows.places, rows.dtype, weights, rows.shape, None)
 
 
-def _given(build: NodeBuilder, spec: LookupSpec) -> Entries:
-    """Returns the entries that are kept."""
-    ids = spec.ids
-    if isinstance(ids, DenseIds):
-        return _of_matrix(build, spec)
-    rows, dtype, count = _rows(build, spec)
-    values = _in_buckets(build, spec, ids.values)
+def _fills(view: GraphView, spec: LookupSpec) -> bool:
+    """Whether the stock op is needed that gives empty rows an entry, and sorts entries by row."""
+    if not spec.fill or spec.default_id is not None or spec.weights is not None:
+        return spec.fill
+    if isinstance(spec.ids, SparseIds):
+        return not is_in_row_order(view, spec.ids.indices)
+    return isinstance(spec.ids, RowIds)
+
+
+class _Rows(NamedTuple):
+    """Which row each entry is of.
+
+    Attributes:
+        places: int32 or int64 [n]; if `is_matrix`, int64 [n, 2] with the row in column 0.
+        dtype: DataType of `places`.
+        shape: int64 [], the number of rows; if `is_matrix`, int64 [2] with that number first; None
+            where the last row with an entry is the last one.
+        is_matrix: see above.
+    """
+
+    places: Tensor
+    dtype: int
+    shape: Tensor | None
+    is_matrix: bool
+
+    def as_vector(self, build: NodeBuilder) -> _Rows:
+        """Returns the same without columns."""
+        if not self.is_matrix:
+            return self
+        count = None if self.shape is None else _first(build, self.shape)
+        return _Rows(_column(build, self.places), _INT64, count, is_matrix=False)
+
+    def as_matrix(self, build: NodeBuilder) -> _Rows:
+        """Returns the same with columns, of which there is one if there were none."""
+        if self.is_matrix:
+            return self
+        assert self.shape is not None, "rows are counted where empty ones are filled"
+        rows = as_dtype(build, self.places, self.dtype, _INT64)
+        shape = _expanded(build, self.shape, 0)
+        return _Rows(_expanded(build, rows, 1), _INT64, shape, is_matrix=True)
+
+
+def _kept(build: NodeBuilder, spec: LookupSpec, fills: bool) -> tuple[Tensor, Tensor | None, _Rows]:
+    """Returns the ids that are kept, their weights, and their rows, as a matrix if `fills`."""
+    if isinstance(spec.ids, DenseIds):
+        ids, rows = _of_matrix(build, spec)
+        return ids, None, rows if fills else rows.as_vector(build)
+    rows = _given(build, spec)
+    rows = rows.as_matrix(build) if fills else rows.as_vector(build)
+    ids = in_buckets(build, spec, spec.ids.values)
     weights = None if spec.weights is None else spec.weights.values
     tests = []
-    if spec.prune and not _is_never_negative(build, spec):
-        tests.append(_compare(build, "GreaterEqual", values, spec.dtype, 0))
+    if needs_prune(build.edit.view, spec):
+        tests.append(_compare(build, "GreaterEqual", ids, spec.dtype, 0))
     if weights is not None and spec.weights is not None and spec.weights.prune:
         tests.append(_compare(build, "Greater", weights, spec.table.dtype, 0))
-    if tests:
-        keep = build.shared("keep", "Where", (_all(build, tests),), {"T": _BOOL})
-        keep = flattened(build, keep, _INT64)
-        values = _picked(build, values, spec.dtype, keep)
-        rows = _picked(build, rows, dtype, keep)
-        if weights is not None:
-            weights = _picked(build, weights, spec.table.dtype, keep)
-    return Entries(values, rows, dtype, weights, count, None)
+    if not tests:
+        return ids, weights, rows
+    keep = build.shared("keep", "Where", (_all(build, tests),), {"T": _BOOL})
+    keep = flattened(build, keep, _INT64)
+    if weights is not None:
+        weights = _picked(build, weights, spec.table.dtype, keep)
+    rows = rows._replace(places=_picked(build, rows.places, rows.dtype, keep))
+    return _picked(build, ids, spec.dtype, keep), weights, rows
 
 
-def _rows(build: NodeBuilder, spec: LookupSpec) -> tuple[Tensor, int, Tensor | None]:
-    """Returns the row of each given entry, the DataType of that, and the number of rows."""
+def _given(build: NodeBuilder, spec: LookupSpec) -> _Rows:
+    """Returns the rows of the given entries."""
     ids = spec.ids
     if isinstance(ids, SparseIds):
-        count = None if ids.dense_shape is None else _first(build, ids.dense_shape)
-        return _column(build, ids.indices), _INT64, count
+        return _Rows(ids.indices, _INT64, ids.dense_shape, is_matrix=True)
     if isinstance(ids, RaggedIds):
-        inputs, types = (ids.row_splits, ids.values), {"T": spec.dtype, "Tsplits": ids.splits_dtype}
-        node = build.shared(
-            "sparse", "RaggedTensorToSparse", inputs, types, {"RAGGED_RANK": 1}
-        ).node
-        return _column(build, Tensor(node)), _INT64, _first(build, Tensor(node, 2))
+        types, rank = {"T": spec.dtype, "Tsplits": ids.splits_dtype}, {"RAGGED_RANK": 1}
+        inputs = (ids.row_splits, ids.values)
+        sparse = build.shared("sparse", "RaggedTensorToSparse", inputs, types, rank).node
+        return _Rows(Tensor(sparse), _INT64, Tensor(sparse, 2), is_matrix=True)
     assert isinstance(ids, RowIds)
-    return ids.rows, ids.rows_dtype, ids.count
+    count = ids.count
+    if count is not None and build.edit.view.shape(count) != ():
+        # A fused op also takes the shape that the number of rows is the first element of.
+        count = _first(build, flattened(build, count, _INT64))
+    return _Rows(ids.rows, ids.rows_dtype, count, is_matrix=False)
 
 
-def _filled(build: NodeBuilder, spec: LookupSpec, given: Entries) -> Entries:
+def _filled(
+    build: NodeBuilder, spec: LookupSpec, ids: Tensor, weights: Tensor | None, rows: _Rows
+) -> Entries:
     """Emits the stock op that gives empty rows an entry, and puts entries in the order of rows."""
-    assert given.count is not None, "rows are counted where empty ones are filled"
-    shape = _expanded(build, given.count, 0)
-    places = _expanded(build, _cast(build, given.rows, given.rows_dtype, _INT64), 1)
+    assert rows.shape is not None, "rows are counted where empty ones are filled"
     default = number(build, spec.default_id or 0, spec.dtype)
-    inputs = (places, given.ids, shape, default)
+    inputs = (rows.places, ids, rows.shape, default)
     node = build.shared("fill", "SparseFillEmptyRows", inputs, {"T": spec.dtype}).node
-    found = replace(given, ids=Tensor(node, 1), rows_dtype=_INT64)
-    found = replace(found, rows=flattened(build, Tensor(node), _INT64))
-    if given.weights is not None and spec.weights is not None:
+    if weights is not None and spec.weights is not None:
         dtype = spec.table.dtype
         weight = number(build, spec.weights.default, dtype)
-        inputs = (places, given.weights, shape, weight)
+        inputs = (rows.places, weights, rows.shape, weight)
         filled = build.shared("fill_weights", "SparseFillEmptyRows", inputs, {"T": dtype}).node
-        found = replace(found, weights=Tensor(filled, 1))
-    return replace(found, is_row_empty=Tensor(node, 2) if spec.default_id is None else None)
+        weights = Tensor(filled, 1)
+    return Entries(
+        ids=Tensor(node, 1),
+        rows=_column(build, Tensor(node)),
+        rows_dtype=_INT64,
+        weights=weights,
+        count=None,  # each row has an entry now, the last one too
+        is_row_empty=Tensor(node, 2) if spec.default_id is None else None,
+    )
 
 
 class _Matrix(NamedTuple):
@@ -176,20 +221,20 @@ def _matrix(build: NodeBuilder, spec: LookupSpec, flat: bool = False) -> _Matrix
         values, dtype = hashed_values(build, ids.values, ids.hashed), _INT64
         tests.append(shaped(ids.hashed.kept, _BOOL))
     values = shaped(values, dtype)
-    prunes = spec.prune and not _is_never_negative(build, spec)
+    prunes = needs_prune(build.edit.view, spec)
     if ids.ignored is not None and not (prunes and ids.ignored < 0 and spec.buckets is None):
         tests.append(_compare(build, "NotEqual", values, dtype, ids.ignored))
-    values = _cast(build, values, dtype, spec.dtype)
+    values = as_dtype(build, values, dtype, spec.dtype)
     if ids.stride and not flat:
         numbers = _column_numbers(build, ids.values, ids.dtype, spec.dtype, ids.stride)
         values = build.shared("ids", "AddV2", (values, numbers), {"T": spec.dtype})
-    values = _in_buckets(build, spec, values)
+    values = in_buckets(build, spec, values)
     if prunes:
         tests.append(_compare(build, "GreaterEqual", values, spec.dtype, 0))
     return _Matrix(values, tests, prunes and len(tests) == 1)
 
 
-def _of_matrix(build: NodeBuilder, spec: LookupSpec) -> Entries:
+def _of_matrix(build: NodeBuilder, spec: LookupSpec) -> tuple[Tensor, _Rows]:
     """Returns the elements of a matrix that are entries, row after row."""
     ids, tests, _ = _matrix(build, spec)
     if not tests:
@@ -197,11 +242,11 @@ def _of_matrix(build: NodeBuilder, spec: LookupSpec) -> Entries:
     places = build.shared("keep", "Where", (_all(build, tests),), {"T": _BOOL})
     types = {"Tparams": spec.dtype, "Tindices": _INT64}
     picked = build.shared("ids", "GatherNd", (ids, places), types)
-    count = None
+    shape = None
     if spec.fill:
         types = {"T": spec.dtype, "out_type": _INT64}
-        count = _first(build, build.shared("shape", "Shape", (ids,), types))
-    return Entries(picked, _column(build, places), _INT64, None, count, None)
+        shape = build.shared("shape", "Shape", (ids,), types)
+    return picked, _Rows(places, _INT64, shape, is_matrix=True)
 
 
 def _column_numbers(
@@ -221,13 +266,14 @@ def _column_numbers(
     )
 
 
-def _is_never_negative(build: NodeBuilder, spec: LookupSpec) -> bool:
-    low = lookup_range(build.edit.view, spec).low
-    return low is not None and low >= 0
+def needs_prune(view: GraphView, spec: LookupSpec) -> bool:
+    """Whether ids < 0 are dropped, and there may be such ids."""
+    low = lookup_range(view, spec).low
+    return spec.prune and (low is None or low < 0)
 
 
-def _in_buckets(build: NodeBuilder, spec: LookupSpec, ids: Tensor) -> Tensor:
-    """Replaces ids outside the buckets."""
+def in_buckets(build: NodeBuilder, spec: LookupSpec, ids: Tensor) -> Tensor:
+    """Replaces ids outside the buckets, if there are any."""
     buckets = spec.buckets
     if buckets is None:
         return ids
@@ -265,7 +311,8 @@ def _numpy(dtype: int) -> npt.DTypeLike:
     return numpy_type
 
 
-def _cast(build: NodeBuilder, tensor: Tensor, given: int, wanted: int) -> Tensor:
+def as_dtype(build: NodeBuilder, tensor: Tensor, given: int, wanted: int) -> Tensor:
+    """Returns a tensor of the DataType `given` as one of `wanted`."""
     if given == wanted:
         return tensor
     return build.shared("cast", "Cast", (tensor,), {"SrcT": given, "DstT": wanted})

@@ -51,7 +51,7 @@ class StockEmitter:
         spec = lookup.full_spec
         build = NodeBuilder.of(self.edit, self.known, spec)
         emitted = _Lookup(build, lookup)
-        if has_one_per_row(build, spec):
+        if has_one_per_row(self.edit.view, spec):
             last = emitted.one_per_row()
         elif spec.weights is not None:
             last = emitted.weighted()

@@ -115,7 +115,7 @@ class NodeBuilder:
     def constant(self, role: str, value: npt.NDArray[Any], device: str | None = None) -> Tensor:
         """Returns a constant, one for all lookups that need it on the device."""
         device = self.device if device is None else device
-        wait = self._frame_anchor()
+        wait = self.frame_anchor()
         key = ("Const", value.shape, value.tobytes(), value.dtype.name, device, wait)
         if key not in self.known:
             node = self.node(role, "Const", device)
@@ -126,7 +126,7 @@ class NodeBuilder:
             self.edit.wait(node.name, wait)
         return Tensor(self.known[key])
 
-    def _frame_anchor(self) -> tuple[str, ...]:
+    def frame_anchor(self) -> tuple[str, ...]:
         """Returns what a constant waits for so that it lives in the lookup's while loop.
 
         In a v1 loop a node without inputs belongs to no iteration. Elsewhere nothing is needed.

@@ -25,6 +25,8 @@ class Form(Enum):
     """One op behind the stock gather; the gradient stays, and all that it reads."""
     STOCK = "stock"
     """Stock ops, but fewer."""
+    STACKED = "stacked"
+    """A stock gather for many lookups, side by side in its result."""
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,8 @@ def fuse_saved_model(
             TensorFlow's own. What is fused in `src` becomes stock ops again with "stock".
         verify: whether to run both models on generated inputs, in child processes, and compare
             every output before `dst` appears: bit for bit, or, if lookups with weights or max_norm
-            were fused or are not any more, within `ROUNDING`. Functions that no signature runs are rewritten too, but
-            not compared.
+            were fused or are not any more, within `ROUNDING`. Functions that no signature runs are
+            rewritten too, but not compared.
         timeout: seconds that loading and running one model may take for that.
 
     Returns:
