@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fusion.cli.output_file import check_output_file
+from fusion.cli.output_file import check_output_file, drawing, write_output_file
 from fusion.cli.report import Column, column_table, console, distinct_columns, totals
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def inspect(model: str, as_json: bool, column: str | None, svg: str | None) -> N
 
     report = explain_saved_model(model)
     chosen = _chosen(report, column)
-    drawn = None if svg is None else _draw(model, chosen, Path(svg))
+    drawn = None if svg is None else _draw(model, chosen, svg)
     if as_json:
         click.echo(json.dumps(report.to_dict(), indent=2))
         return
@@ -71,24 +70,15 @@ def _in_full(column: Column) -> str:
     return f"{shown}\n  one of {count} functions with this column" if count > 1 else str(shown)
 
 
-def _draw(model: str, chosen: list[Column], file: Path) -> Column:
+def _draw(model: str, chosen: list[Column], file: str) -> Column:
     """Draws the first column, rather one that can be fused, and returns it."""
     if not chosen:
         raise click.ClickException(f"{model} has no embedding column to draw")
-    try:
+    with drawing("--svg"):
         from fusion.passes.draw import draw_column
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        message = "--svg needs matplotlib: pip install 'tf-embedding-fusion[plot]'"
-        raise click.ClickException(message) from error
     from fusion.saved_model.column_views import column_views
 
     column = next((one for one in chosen if one.refusal is None), chosen[0])
     shown = column.refusal or column.copies[0]
-    svg = draw_column(*column_views(model, shown), shown)
-    try:
-        file.write_bytes(svg)
-    except OSError as error:
-        raise click.ClickException(f"{file} cannot be written: {error.strerror}") from error
+    write_output_file(file, draw_column(*column_views(model, shown), shown))
     return column

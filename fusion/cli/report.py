@@ -73,7 +73,7 @@ def totals(report: FusionReport, verb: str) -> str:
 
 def column_table(report: FusionReport) -> Table:
     """Returns a table with a row for every column: what it is, and why it is not all fused."""
-    table = _table("column", "table", "combiner", "fused", "why not", "node")
+    table = plain_table("column", "table", "combiner", "fused", "why not", "node")
     for column in distinct_columns(report):
         spec = next((copy.spec for copy in column.copies if copy.spec is not None), None)
         limit = column.limit
@@ -100,7 +100,7 @@ def refusal_table(report: FusionReport) -> Table:
         if (limit := column.limit) is not None:
             reason = f"{'forward alone: ' if limit.fused else ''}{limit.reason or ''}"
             groups[reason].append((column.name, limit))
-    table = _table("not fused", "because", "at node")
+    table = plain_table("not fused", "because", "at node")
     for reason, columns in groups.items():
         names = ", ".join(name for name, _ in columns[:_NAMES_SHOWN])
         more = len(columns) - _NAMES_SHOWN
@@ -114,7 +114,8 @@ def _place(column: ColumnReport) -> str:
     return f"{column.function}: {node}" if column.function else node
 
 
-def _table(*headings: str) -> Table:
+def plain_table(*headings: str) -> Table:
+    """Returns a table without lines, whose long cells go on in the next line."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
         table.add_column(heading, overflow="fold")
