@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Iterable, Mapping
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
+from tensorflow.core.framework import graph_pb2
 
 from fusion.saved_model.errors import ModelError, reason_of
 from fusion.saved_model.source import SourceModel
-from fusion.saved_model.verify.dataflow import input_meaning
+from fusion.saved_model.verify.dataflow import Meaning, input_meaning
 from fusion.saved_model.verify.inputs import Case, InputGenerator, Unsupported, vocabulary
 from fusion.saved_model.verify.signature import Signature, TensorSpec
 
@@ -28,10 +29,9 @@ def generated_feeds(
     Raises:
         ModelError: an input has a dtype of which no value can be made.
     """
-    meta = next(m for m in model.meta_graphs if tuple(m.meta_info_def.tags) == signature.tags)
-    names = {spec.key: spec.tensor for spec in signature.inputs}
-    words = vocabulary(model.path, meta.graph_def)
-    generate = InputGenerator(signature, input_meaning(meta.graph_def, names), words)
+    graph = _graph(model, signature)
+    words = vocabulary(model.path, graph)
+    generate = InputGenerator(signature, _meaning(graph, signature), words)
     try:
         return {size: generate(Case(f"batch {size}", size, True)) for size in batches}
     except Unsupported as error:
@@ -41,7 +41,9 @@ def generated_feeds(
         ) from error
 
 
-def read_feeds(path: str | os.PathLike[str], signature: Signature) -> dict[int, Feeds]:
+def read_feeds(
+    path: str | os.PathLike[str], model: SourceModel, signature: Signature
+) -> dict[int, Feeds]:
     """Returns the inputs in an npz file, with an array for each key, by their batch size.
 
     Strings may be arrays of str or bytes; those that end in zero bytes are not kept by NumPy.
@@ -52,7 +54,7 @@ def read_feeds(path: str | os.PathLike[str], signature: Signature) -> dict[int, 
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
-    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, AttributeError, TypeError, BadZipFile) as error:
         raise ModelError(
             f"{path}: no npz file that can be read ({reason_of(error)}); write it with numpy.savez"
         ) from error
@@ -63,7 +65,18 @@ def read_feeds(path: str | os.PathLike[str], signature: Signature) -> dict[int, 
             f"{', '.join(sorted(arrays)) or 'nothing'}"
         )
     feeds = {spec.key: _fitting(path, spec, arrays[spec.key]) for spec in signature.inputs}
-    return {_batch_size(signature, feeds): feeds}
+    meaning = _meaning(_graph(model, signature), signature)
+    return {_batch_size(signature, meaning, feeds): feeds}
+
+
+def _graph(model: SourceModel, signature: Signature) -> graph_pb2.GraphDef:
+    """Returns the main graph that the signature is of."""
+    meta = next(m for m in model.meta_graphs if tuple(m.meta_info_def.tags) == signature.tags)
+    return meta.graph_def
+
+
+def _meaning(graph: graph_pb2.GraphDef, signature: Signature) -> Meaning:
+    return input_meaning(graph, {spec.key: spec.tensor for spec in signature.inputs})
 
 
 def _fitting(path: str | os.PathLike[str], spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
@@ -72,8 +85,9 @@ def _fitting(path: str | os.PathLike[str], spec: TensorSpec, array: NDArray[Any]
     shape = tf.TensorShape(
         None if spec.shape is None else [None if d < 0 else d for d in spec.shape]
     )
-    strings = dtype == tf.string and array.dtype.kind in "SU"
-    if not strings and not np.can_cast(array.dtype, dtype.as_numpy_dtype, "same_kind"):
+    strings = dtype == tf.string
+    fits = np.can_cast(array.dtype, dtype.as_numpy_dtype, "same_kind")
+    if not (array.dtype.kind in "SU" if strings else fits):
         raise ModelError(f"{path}: {spec.key!r} is {array.dtype}, and should be {dtype.name}")
     if not shape.is_compatible_with(array.shape):
         raise ModelError(f"{path}: {spec.key!r} has shape {list(array.shape)}, not {shape}")
@@ -83,12 +97,14 @@ def _fitting(path: str | os.PathLike[str], spec: TensorSpec, array: NDArray[Any]
     return array.astype(dtype.as_numpy_dtype)
 
 
-def _batch_size(signature: Signature, feeds: Feeds) -> int:
+def _batch_size(signature: Signature, meaning: Meaning, feeds: Feeds) -> int:
     """Returns the number of examples: the rows of a sparse input, or of one of unknown length."""
-    for _, _, dense_shape in signature.sparse:
-        return int(feeds[dense_shape][0])
-    parts = {key for triple in signature.sparse for key in triple}
-    for spec in signature.inputs:
-        if spec.key not in parts and feeds[spec.key].ndim and (spec.shape or (-1,))[0] < 0:
-            return len(feeds[spec.key])
-    return 1
+    triples = [one for one in (*signature.sparse, *meaning.sparse) if feeds.keys() >= set(one)]
+    parts = {key for triple in triples for key in triple}
+    rows = [int(feeds[dense_shape][0]) for _, _, dense_shape in triples]
+    rows += [
+        len(feeds[spec.key])
+        for spec in signature.inputs
+        if spec.key not in parts and feeds[spec.key].ndim and (spec.shape or (-1,))[0] < 0
+    ]
+    return next(iter(rows), 1)

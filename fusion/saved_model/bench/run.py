@@ -18,7 +18,7 @@ from fusion.saved_model.bench.report import BenchReport
 from fusion.saved_model.bench.request import BenchRequest
 from fusion.saved_model.bench.selection import check_same_interface, choose_signature
 from fusion.saved_model.child import child_environment, last_line
-from fusion.saved_model.errors import ModelError
+from fusion.saved_model.errors import ModelError, VerificationError
 from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.verify import DEFAULT_TIMEOUT
 
@@ -81,7 +81,7 @@ def bench_models(
     for source in sources[1:]:
         check_same_interface(chosen, choose_signature(source, chosen.tags, chosen.name), source)
     if inputs is not None:
-        batches = tuple(read_feeds(inputs, chosen))
+        batches = tuple(read_feeds(inputs, sources[0], chosen))
     request = BenchRequest(
         models=tuple(str(source.path) for source in sources),
         tags=chosen.tags,
@@ -136,7 +136,7 @@ def _in_a_child(
             raise ModelError(f"measuring {what} failed: {last_line(messages)}") from said
         found = json.loads(given.read_text())
     if "error" in found:
-        raise ModelError(found["error"])
+        raise (VerificationError if found["differ"] else ModelError)(found["error"])
     return BenchReport.from_dict(found)
 
 

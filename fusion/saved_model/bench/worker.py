@@ -42,14 +42,15 @@ def main(arguments: Sequence[str]) -> int:
     """Measures what a file asks for; says on a line of the output what it is at.
 
     Args:
-        arguments: the file with the request, and where the report goes, or {"error": ...}.
+        arguments: the file with the request, and where the report goes, or else {"error": why not,
+            "differ": whether because the outputs of two models do}.
     """
     be_a_safe_child()
     request = BenchRequest.from_dict(json.loads(Path(arguments[0]).read_text()))
     try:
         found = measure(request, lambda line: print(line, flush=True)).to_dict()
     except ModelError as error:
-        found = {"error": str(error)}
+        found = {"error": str(error), "differ": isinstance(error, VerificationError)}
     Path(arguments[1]).write_text(json.dumps(found))
     return 0
 
@@ -66,7 +67,7 @@ def measure(request: BenchRequest, progress: Progress) -> BenchReport:
     if request.inputs is None:
         feeds = generated_feeds(models[0], signatures[0], request.batches)
     else:
-        feeds = read_feeds(request.inputs, signatures[0])
+        feeds = read_feeds(request.inputs, models[0], signatures[0])
     measurements: list[Measurement] = []
     ratios: list[Ratio] = []
     verified: dict[str, None] = {}
