@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fusion.cli.output_file import check_output_file, drawing, write_output_file
-from fusion.cli.report import Column, column_table, console, distinct_columns, totals
+from fusion.cli.report import column_table, console, totals
+from fusion.passes.columns import Column, distinct_columns
 
 if TYPE_CHECKING:
     from fusion.passes.report import FusionReport
@@ -32,13 +33,15 @@ def inspect(model: str, as_json: bool, column: str | None, svg: str | None) -> N
     if as_json and column is not None:
         raise click.UsageError("--json prints all columns; leave --column out")
     check_output_file(svg, "--svg")
-    from fusion.saved_model import explain_saved_model
+    from fusion.saved_model import expected_gain, explain_saved_model
 
     report = explain_saved_model(model)
     chosen = _chosen(report, column)
     drawn = None if svg is None else _draw(model, chosen, svg)
+    gain = expected_gain(report)
     if as_json:
-        click.echo(json.dumps(report.to_dict(), indent=2))
+        told = {**report.to_dict(), "expected_gain": None if gain is None else gain.to_dict()}
+        click.echo(json.dumps(told, indent=2))
         return
     out = console()
     if column is not None:
@@ -47,6 +50,8 @@ def inspect(model: str, as_json: bool, column: str | None, svg: str | None) -> N
         if report.columns:
             out.print(column_table(report))
         out.print(totals(report, "can be fused"), markup=False)
+        if gain is not None:
+            click.echo(gain)
     if drawn is not None:
         click.echo(f"wrote {svg}: {drawn.name}")
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ EMPTY = _empty_model()
 DENSE = _signature(("price", tf.float32, (-1, 2)), ("word", tf.string, (-1,)))
 
 
-def _refused(path: Path, signature: Signature, **arrays: np.ndarray) -> str:
+def _refused(path: Path, signature: Signature, **arrays: Any) -> str:
     np.savez(path / "inputs.npz", **arrays)
     with pytest.raises(ModelError) as caught:
         read_feeds(path / "inputs.npz", EMPTY, signature)
@@ -73,7 +74,7 @@ def test_the_batch_of_a_sparse_input_is_its_number_of_rows(models: Path, tmp_pat
     model = read_saved_model(models / "tf2")
     signature = choose_signature(model)
     feeds = generated_feeds(model, signature, (64,))[64]
-    np.savez(tmp_path / "inputs.npz", **feeds)
+    np.savez(tmp_path / "inputs.npz", **dict[str, Any](feeds))
     ((size, read),) = read_feeds(tmp_path / "inputs.npz", model, signature).items()
     assert size == 64
     assert all(np.array_equal(read[key], feeds[key]) for key in feeds)

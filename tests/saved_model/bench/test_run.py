@@ -163,4 +163,4 @@ def test_threads_are_set_before_tensorflow_starts_its_own(models: Path) -> None:
 )
 def test_arguments_out_of_range(models: Path, argument: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"{argument} must .*got"):
-        bench_models(models / "plain", **{**SHORT, argument: value})  # type: ignore[arg-type]
+        bench_models(models / "plain", **{**SHORT, argument: value})
