@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from fusion.passes.report import FusionReport
 
 
+UNMEASURED = "expected gain: not known, no columns like these were measured; see `fusion bench`"
+
+
 @click.command()
 @click.argument("model")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
@@ -50,8 +53,8 @@ def inspect(model: str, as_json: bool, column: str | None, svg: str | None) -> N
         if report.columns:
             out.print(column_table(report))
         out.print(totals(report, "can be fused"), markup=False)
-        if gain is not None:
-            click.echo(gain)
+        if report.fused_count:
+            click.echo(gain or UNMEASURED)
     if drawn is not None:
         click.echo(f"wrote {svg}: {drawn.name}")
 

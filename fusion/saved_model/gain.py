@@ -17,8 +17,8 @@ criteo26 (26 columns of 0 to 5 ids, dimensions 16 and 128), at batch 256 of wide
 (10 to 1000 columns of one id, dimension 8).
 """
 
-FORMS = frozenset(["grouped", "single"])
-"""What the columns became there; the other forms keep stock's gather and save less."""
+FORM = "grouped"
+"""What all of those columns became. An op of one column alone saves less at small batches."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Gain:
     the model, which stays as it is.
 
     Attributes:
-        columns: how many columns it is about: those that become ops without stock's gather.
+        columns: how many columns it is about: those that become one op with others.
         savings: one for each batch size that was measured.
     """
 
@@ -61,8 +61,8 @@ class Gain:
         )
         columns = f"{self.columns} column{'s' * (self.columns > 1)}"
         return (
-            f"expected gain: about {told} ({columns} in the graph, as in other models on two cores; "
-            "more with more ids or larger dimensions)"
+            f"expected gain: about {told} ({columns} in the graph, as in other models on two "
+            "cores; more with more ids or larger dimensions)"
         )
 
 
@@ -73,7 +73,7 @@ def expected_gain(report: FusionReport) -> Gain | None:
         report: of a model that is not rewritten yet.
     """
     columns = sum(
-        all(copy.form in FORMS for copy in column.copies) for column in distinct_columns(report)
+        all(copy.form == FORM for copy in column.copies) for column in distinct_columns(report)
     )
     if not columns:
         return None

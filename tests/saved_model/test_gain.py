@@ -40,11 +40,12 @@ def _column(name: str, form: str | None, function: str = "") -> ColumnReport:
     return ColumnReport(name, function, f"{name}/sums", form is not None, form=form)
 
 
-def test_columns_of_the_measured_forms_are_counted_once() -> None:
+def test_columns_of_the_measured_form_are_counted_once() -> None:
     columns = (
         _column("a", "grouped", "f"),
         _column("a", "grouped", "g"),
-        _column("b", "single"),
+        _column("b", "grouped"),
+        _column("s", "single"),
         _column("c", "split"),
         _column("d", "forward"),
         _column("e", None),
@@ -60,7 +61,7 @@ def test_columns_of_the_measured_forms_are_counted_once() -> None:
     assert json.loads(json.dumps(gain.to_dict()))["savings"][0]["batch"] == 1
 
 
-@pytest.mark.parametrize("form", ["split", "trained", "forward", None])
+@pytest.mark.parametrize("form", ["single", "split", "trained", "forward", None])
 def test_nothing_is_claimed_of_what_was_not_measured(form: str | None) -> None:
     assert expected_gain(FusionReport((_column("a", form),), 9, 9)) is None
     assert expected_gain(FusionReport()) is None
