@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fusion.cli.output_file import check_output_file
-from fusion.cli.report import console, distinct_columns, refusal_table, totals
+from fusion.cli.report import console, refusal_table, totals
+from fusion.passes.columns import distinct_columns
 
 if TYPE_CHECKING:
     from fusion.saved_model import Rewrite
