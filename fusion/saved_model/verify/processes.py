@@ -1,0 +1,96 @@
+"""Running models in processes of their own, which may crash or never end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import fusion
+from fusion.saved_model.errors import ModelError
+from fusion.saved_model.verify.job import Job
+from fusion.saved_model.verify.outcome import LOAD_FAILED, MESSAGES
+
+_JOB_FILE = "job.json"
+_WORKER = "fusion.saved_model.verify.worker"
+_STDERR_LINES = 1 << 14
+
+
+def run_models(job: Job, timeout: float) -> None:
+    """Runs the models of a job; its directories must not exist.
+
+    Args:
+        job: the models.
+        timeout: seconds for each of them.
+
+    Raises:
+        ModelError: a model cannot be loaded, or its process crashed or took too long.
+    """
+    for run in job.runs:
+        run.directory.mkdir()
+        (run.directory / MESSAGES).touch()
+    first = job.runs[0].directory
+    job.write(first / _JOB_FILE)
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb", buffering=0) as statuses:
+        with open(write_end, "wb"), open(first / MESSAGES, "ab") as messages:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", _WORKER, str(write_end), str(first / _JOB_FILE)],
+                stdin=subprocess.DEVNULL,
+                stdout=messages,
+                stderr=messages,
+                cwd=first,
+                env=_environment(),
+                pass_fds=[write_end],
+                start_new_session=True,
+            )
+        with worker:
+            try:
+                for run in job.runs:
+                    if not select.select([statuses], [], [], timeout)[0]:
+                        raise ModelError(
+                            f"cannot verify: {run.model} took more than {timeout:.0f} s; "
+                            "--timeout (timeout=) allows for more"
+                        )
+                    line = statuses.readline()
+                    # The end of the file: the worker itself has ended, and said why in its own.
+                    status = int(line) if line else worker.wait() or 1
+                    said = run.directory if line else first
+                    _raise_unless_run(run.model, status, said / MESSAGES)
+            finally:
+                # The processes of models may outlive the worker; no other is in its session.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(worker.pid, signal.SIGKILL)
+
+
+def _raise_unless_run(model: Path, status: int, messages: Path) -> None:
+    if status < 0:
+        name = signal.Signals(-status).name
+        raise ModelError(f"cannot verify: TensorFlow crashed ({name}) while running {model}")
+    if status == LOAD_FAILED:
+        raise ModelError(f"cannot verify: {model} cannot be loaded: {_last_line(messages)}")
+    if status:
+        raise ModelError(f"cannot verify: running {model} failed: {_last_line(messages)}")
+
+
+def _environment() -> dict[str, str]:
+    """Returns the child's environment: this very package, no GPU, few log lines.
+
+    Bit equality is promised on the CPU, and a GPU would silently accept ids outside a table.
+    """
+    here = str(Path(fusion.__file__).parents[1])
+    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    return {**os.environ, "PYTHONPATH": path, **quiet}
+
+
+def _last_line(log: Path) -> str:
+    with open(log, "rb") as file:
+        with contextlib.suppress(OSError):
+            file.seek(-_STDERR_LINES, os.SEEK_END)
+        lines = file.read().decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no message")
