@@ -27,7 +27,7 @@ DIFFERENT = 1
 )
 @click.option(
     "--inputs",
-    help="An npz file of arrays, or a TFRecord file of Examples, to run instead of generated inputs.",
+    help="Run on an npz file of arrays or a TFRecord file of Examples, not on generated inputs.",
 )
 @click.option(
     "--batch-size",
@@ -64,7 +64,5 @@ def verify(
         click.echo(f"varies from run to run, not compared: signature {output}")
     for title in result.not_run:
         click.echo(f"no recorded inputs, not compared: signature {title!r}")
-    if result.columns is not None:
-        click.echo(f"columns: {result.columns}")
     click.echo(("different: " if result.differences else "same: ") + result.summary())
     return DIFFERENT if result.differences else 0

@@ -21,6 +21,8 @@ from fusion.saved_model.verify.signature import Signature, TensorSpec
 
 DEFAULT_BATCH_SIZE = 32
 
+_RECORD_OVERHEAD = 16
+"""The bytes of a record's length and checksums. TensorFlow takes a part of a length for the end."""
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 
 
@@ -195,18 +197,21 @@ def _takes_examples(signature: Signature) -> bool:
 
 
 def _records(path: Path) -> Iterator[bytes]:
-    compression = "GZIP" if path.name.endswith(".gz") else ""
-    count = 0
+    compressed = path.name.endswith(".gz")
+    count = size = 0
     try:
-        dataset = tf.data.TFRecordDataset(str(path), compression_type=compression)
+        dataset = tf.data.TFRecordDataset(str(path), compression_type="GZIP" if compressed else "")
         for record in dataset.as_numpy_iterator():
             yield record
             count += 1
+            size += len(record) + _RECORD_OVERHEAD
+        why = "" if compressed or size == path.stat().st_size else "the file ends within it"
     except tf.errors.OpError as error:
+        why = str(error.message)
+    if why:
         raise ModelError(
-            f"{path}: not a TFRecord file, nor an npz file, or damaged at record {count}: "
-            f"{error.message}"
-        ) from error
+            f"{path}: not a TFRecord file, nor an npz file, or damaged at record {count}: {why}"
+        )
 
 
 def _batched(records: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
