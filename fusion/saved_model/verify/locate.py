@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from fusion.saved_model.verify.outcome import read_outcomes
 from fusion.saved_model.verify.processes import run_models
 from fusion.saved_model.verify.result import ColumnDifference, Columns, Difference
 from fusion.saved_model.verify.signature import signatures
-from fusion.saved_model.verify.values import difference_of
+from fusion.saved_model.verify.values import difference_of, unmatched
 
 Array = NDArray[Any]
 
@@ -132,27 +132,12 @@ def _compare(pairing: Pairing, a: _Seen, b: _Seen, tolerance: float) -> Columns:
         if len(mine) != len(theirs):
             unknown += 1
             continue
-        found = _first_difference(mine, theirs, tolerance)
+        found = unmatched(mine, theirs, tolerance)
         same += found is None
         if found is not None:
             different += 1
             first = first or _difference(pair, *found, tolerance)
     return Columns(first=first, same=same, different=different, unknown=unknown)
-
-
-def _first_difference(
-    a: Sequence[Array], b: Sequence[Array], tolerance: float
-) -> tuple[Array, Array] | None:
-    """Returns the first values that differ. Those of several calls come in any order."""
-    left = list(b)
-    remaining: list[Array] = []
-    for value in a:
-        equal = (i for i, one in enumerate(left) if difference_of(value, one, tolerance) is None)
-        if (found := next(equal, None)) is None:
-            remaining.append(value)
-        else:
-            del left[found]
-    return (remaining[0], left[0]) if remaining else None
 
 
 def _difference(pair: ColumnPair, a: Array, b: Array, tolerance: float) -> ColumnDifference:

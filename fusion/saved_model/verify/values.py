@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +49,24 @@ def difference_of(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> ValueDi
         largest = float(finite.max()) if finite.size else None
         detail += "" if largest is None else f", by at most {largest:.3g}"
     return ValueDifference(detail, ~same, largest)
+
+
+def unmatched(
+    a: Sequence[NDArray[Any]], b: Sequence[NDArray[Any]], tolerance: float
+) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Returns the first arrays of two equally long sequences that have no equal in the other.
+
+    The order means nothing: calls of a function may run in any.
+    """
+    left = list(b)
+    remaining: list[NDArray[Any]] = []
+    for value in a:
+        equal = (i for i, one in enumerate(left) if difference_of(value, one, tolerance) is None)
+        if (found := next(equal, None)) is None:
+            remaining.append(value)
+        else:
+            del left[found]
+    return (remaining[0], left[0]) if remaining else None
 
 
 def same_bits(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:

@@ -27,11 +27,10 @@ def with_table(model: Path, target: Path, name: str) -> Path:
     return target
 
 
-def with_op(model: Path, target: Path, old: str, new: str, place: int = 0) -> Path:
-    """Copies a model to `target` with another op in the `place`th node of op `old`."""
+def with_op(model: Path, target: Path, old: str, new: str) -> Path:
+    """Copies a model to `target` with another op in the first node of op `old`."""
     proto = read_saved_model(model).proto
-    nodes = [node for node in _nodes(proto) if node.op == old]
-    nodes[place].op = new
+    next(node for node in _nodes(proto) if node.op == old).op = new
     shutil.copytree(model, target)
     (target / MODEL_FILE).write_bytes(proto.SerializeToString())
     return target

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fusion.saved_model.verify.values import difference_of, same_bits
+from fusion.saved_model.verify.values import difference_of, same_bits, unmatched
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, ml_dtypes.bfloat16, np.complex64])
@@ -48,3 +48,11 @@ def test_other_shapes_and_dtypes_have_no_elements_to_compare():
     assert found is not None
     assert found.detail == "float32 [2] against float64 [2, 1]"
     assert found.differing.size == 0
+
+
+def test_calls_are_compared_in_any_order():
+    one, two, three = (np.array([n]) for n in (1.0, 2.0, 3.0))
+    assert unmatched([one, two, two], [two, one, two], 0.0) is None
+    assert unmatched([one, two, two], [two, one, three], 0.0) == (two, three)
+    assert unmatched([one, one], [one, three], 0.0) == (one, three)
+    assert unmatched([two], [two + 1e-9], 1e-6) is None
