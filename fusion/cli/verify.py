@@ -25,15 +25,35 @@ DIFFERENT = 1
     show_default=True,
     help="What an element may differ by, as a share of its output's largest; 0 compares bits.",
 )
-def verify(a: str, b: str, timeout: float, tolerance: float) -> int:
+@click.option(
+    "--inputs",
+    help="Run on an npz file of arrays or a TFRecord file of Examples, not on generated inputs.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="How many Examples of a TFRecord file are a batch.",
+)
+def verify(
+    a: str, b: str, timeout: float, tolerance: float, inputs: str | None, batch_size: int
+) -> int:
     """Compare the outputs of the SavedModels A and B.
 
-    Every signature runs on generated inputs, each model in its own process. The exit status is 0
-    if all outputs are equal, 1 if they differ, 2 if that cannot be found out.
+    Every signature runs on generated inputs, each model in its own process: with ids inside their
+    tables, negative, out of range and missing. Where outputs differ, the first embedding column
+    that does is named. The exit status is 0 if all outputs are equal, 1 if they differ, 2 if that
+    cannot be found out.
+
+    Arrays of an npz file are called as the inputs of a signature, or SIGNATURE/INPUT; the parts of
+    a sparse input are INPUT/indices, INPUT/values and INPUT/dense_shape if it is declared sparse.
     """
     from fusion.saved_model import VerificationError, compare_models
 
-    result = compare_models(a, b, timeout, tolerance=tolerance)
+    result = compare_models(
+        a, b, timeout, tolerance=tolerance, inputs=inputs, batch_size=batch_size
+    )
     if result.unverified and not result.differences:
         raise VerificationError(result.summary())
     for difference in result.differences:
@@ -42,5 +62,7 @@ def verify(a: str, b: str, timeout: float, tolerance: float) -> int:
         click.echo(f"both fail alike: {error}")
     for output in result.varying:
         click.echo(f"varies from run to run, not compared: signature {output}")
+    for title in result.not_run:
+        click.echo(f"no recorded inputs, not compared: signature {title!r}")
     click.echo(("different: " if result.differences else "same: ") + result.summary())
     return DIFFERENT if result.differences else 0

@@ -42,7 +42,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]):
     [
         ([], "Missing command; see `fusion --help`"),
         (["rewrite"], "Missing argument 'SRC'; see `fusion rewrite --help`"),
-        (["rewrite", "a", "b", "--target", "stock"], "'stock' is not 'fused'"),
+        (["rewrite", "a", "b", "--target", "xla"], "'xla' is not one of 'fused', 'stock'"),
         (["verify", "a", "b", "--timeout", "0"], "--timeout"),
         (["frobnicate"], "No such command 'frobnicate'"),
         (["inspect", "--frobnicate", "m"], "No such option"),

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from fusion.cli import main
 from fusion.saved_model import meta_graph
@@ -43,14 +46,21 @@ def test_rewrite_verify_and_report(models: Path, tmp_path: Path):
     assert done.stderr == ""
     first, second, third = done.stdout.splitlines()
     assert first.startswith("2 of 2 columns fused, ")
-    assert second == "verified: 1 signatures, 8 runs, outputs equal to the bit"
+    agreed = "1 signatures, 12 runs, outputs equal to the bit; 2 runs fail alike in both"
+    assert second == f"verified: {agreed}"
     assert third == f"wrote {dst}; run `import fusion` before loading it"
     assert json.loads(report.read_text())["fused"] == 2
     assert (dst / "fusion.json").is_file()
 
     same = command("verify", src, dst)
     assert same.returncode == 0
-    assert same.stdout == "same: 1 signatures, 8 runs, outputs equal to the bit\n"
+    assert same.stdout.splitlines() == [
+        "both fail alike: serving_default, batch 32 with ids out of range (session): "
+        "InvalidArgumentError",
+        "both fail alike: serving_default, batch 32 with ids out of range (function): "
+        "InvalidArgumentError",
+        f"same: {agreed}",
+    ]
 
 
 def test_verify_names_what_differs(
@@ -73,6 +83,41 @@ def test_verify_names_what_differs(
     assert "elements differ, by at most" in first
     assert last.startswith("different: signature 'embedding'")
     assert "the largest: " in last
+    assert re.search(r"; \d of 2 columns differ, first '(items|shops)' at node .*: row \d+, ", last)
+
+
+def test_verify_runs_recorded_inputs(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file, model = tmp_path / "inputs.npz", str(models / "plain")
+    np.savez(file, x=np.ones((2, 3), np.float32))
+    assert main(["verify", "--inputs", str(file), model, model]) == 0
+    assert capsys.readouterr().out == "same: 1 signatures, 2 runs, outputs equal to the bit\n"
+
+    np.savez(file, x=np.ones((2, 4), np.float32))
+    assert main(["verify", "--inputs", str(file), model, model]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"fusion: error: {file}: input 'x' of signature 'serving_default' takes the shape [?, 3], "
+        "and its array is [2, 4]"
+    )
+
+
+def test_verify_takes_batches_of_examples(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file, model = tmp_path / "examples", str(models / "example")
+    example = tf.train.Example()
+    example.features.feature["price"].float_list.value.extend([1.0, 2.0])
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for _ in range(5):
+            writer.write(example.SerializeToString())
+    assert main(["verify", "--inputs", str(file), "--batch-size", "2", model, model]) == 0
+    assert capsys.readouterr().out == "same: 1 signatures, 6 runs, outputs equal to the bit\n"
+    assert main(["verify", "--inputs", str(tmp_path / "none"), model, model]) == 2
+    assert capsys.readouterr().err == (
+        f"fusion: error: {tmp_path / 'none'}: cannot be read: no such file or directory\n"
+    )
 
 
 def test_rewrite_of_a_model_without_embeddings(

@@ -40,6 +40,7 @@ def without_trailing_spaces(text):
         ("docs/inference.md", 1),
         ("docs/keras.md", 2),
         ("docs/training.md", 1),
+        ("docs/verify.md", 5),
     ],
 )
 def test_the_examples_work_and_print_what_is_shown(path, at_least, tmp_path):

@@ -1,7 +1,8 @@
 """Recognised specs, plans and rewritten graphs as text, beside the graphs they come from.
 
 `tests/golden/NAME.graph.txt` is a graph that TensorFlow built (large constants without values);
-`NAME.fused.txt` and `NAME.stock.txt` are what the pass makes of it with either target. After a wanted change,
+`NAME.fused.txt` and `NAME.stock.txt` are what the pass makes of it with either target. After a
+wanted change,
 
     FUSION_UPDATE_GOLDEN=1 python -m pytest tests/passes/test_golden.py
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from fusion.cli.app import main
 from fusion.saved_model import compare_models, rewrite_saved_model
 from fusion.saved_model.rewrite import ROUNDING
-from fusion.saved_model.verify.outcome import nearly_same
+from fusion.saved_model.verify.values import nearly_same
 
 
 class Weighted(tf.Module):

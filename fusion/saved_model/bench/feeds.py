@@ -33,7 +33,7 @@ def generated_feeds(
     words = vocabulary(model.path, graph)
     generate = InputGenerator(signature, _meaning(graph, signature), words)
     try:
-        return {size: generate(Case(f"batch {size}", size, True)) for size in batches}
+        return {size: generate(Case(f"batch {size}", size)) for size in batches}
     except Unsupported as error:
         raise ModelError(
             f"signature {signature.title!r}: no inputs can be made up: {error}; give them with "

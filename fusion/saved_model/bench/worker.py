@@ -28,9 +28,11 @@ from fusion.saved_model.bench.timing import Load, interleaved, run_clients, spre
 from fusion.saved_model.child import be_a_safe_child
 from fusion.saved_model.errors import ModelError, VerificationError, reason_of
 from fusion.saved_model.source import SourceModel, read_saved_model
-from fusion.saved_model.verify.compare import Verification, compare_outcomes
-from fusion.saved_model.verify.outcome import Outcome, OutcomeWriter, varying_outputs
+from fusion.saved_model.verify.compare import compare_outcomes
+from fusion.saved_model.verify.outcome import Outcome, OutcomeWriter
+from fusion.saved_model.verify.result import Verification
 from fusion.saved_model.verify.signature import Signature
+from fusion.saved_model.verify.values import varying_outputs
 
 _ROUNDS = 5
 """The turns in which two models are called under one load; each has this part of the time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,25 @@ Array = NDArray[Any]
 _BAGS = (0, 1, 1, 2, 3, 11)
 _UNKNOWN_ROWS = 10
 _OTHER_DIM = 3
+_UNUSUAL = 0.25
 _WORDS = ("a", "bb", "unseen", "", "7", "sparse table", "\u00e9\u00e8")
 _MAX_WORDS = 1000
 _SAVERS = frozenset(["SaveV2", "RestoreV2", "Save", "Restore"])
+
+
+class Ids(Enum):
+    """What the ids of a batch, and the rows that they are in, are like."""
+
+    IN_RANGE = "in range"
+    """Inside their tables, and in all sparse inputs the same number of them in a row."""
+    UNEQUAL = "unequal rows"
+    """Inside their tables; each sparse input has rows of its own lengths."""
+    NEGATIVE = "negative"
+    """Some are negative."""
+    BEYOND = "out of range"
+    """Some are too large for their table, as far as it is known."""
+    MISSING = "missing"
+    """There are none: sparse rows are empty, and dense ones hold -1 and ""."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +53,23 @@ class Case:
     Attributes:
         name: for messages.
         batch: the length of each unknown leading dimension.
-        clean: ids are all inside their tables and all sparse inputs have equal row lengths, so
-            that also models run which reject anything else.
+        ids: what is unusual about it. One thing at a time, because a model that raises an error
+            over one thing shows nothing of another.
     """
 
     name: str
     batch: int
-    clean: bool
+    ids: Ids = Ids.IN_RANGE
 
 
 CASES = (
-    Case("batch 1", 1, True),
-    Case("batch 32", 32, True),
-    Case("batch 32 with negative ids", 32, False),
-    Case("empty batch", 0, True),
+    Case("batch 1", 1),
+    Case("batch 32", 32),
+    Case("batch 32 of unequal rows", 32, Ids.UNEQUAL),
+    Case("batch 32 with negative ids", 32, Ids.NEGATIVE),
+    Case("batch 32 with ids out of range", 32, Ids.BEYOND),
+    Case("batch 32 of empty rows", 32, Ids.MISSING),
+    Case("empty batch", 0),
 )
 
 
@@ -69,6 +89,17 @@ class InputGenerator:
         found = sorted(t for t in meaning.sparse if keys.issuperset(t))
         self._triples = tuple(dict.fromkeys((*signature.sparse, *found)))
 
+    def cases(self) -> tuple[Case, ...]:
+        """Returns the batches that are unlike each other for this signature."""
+        one_by_one = bool(self._meaning.examples)
+        sparse = len(self._triples)
+        useful = {
+            Ids.UNEQUAL: one_by_one or sparse > 1,
+            Ids.BEYOND: bool(self._meaning.rows),
+            Ids.MISSING: one_by_one or sparse > 0 or bool(self._meaning.rows),
+        }
+        return tuple(case for case in CASES if useful.get(case.ids, True))
+
     def __call__(self, case: Case) -> dict[str, Array]:
         """Returns an array for each input of the signature, by key.
 
@@ -78,6 +109,8 @@ class InputGenerator:
         specs = {spec.key: spec for spec in self._signature.inputs}
         feeds: dict[str, Array] = {}
         bags = self._rng(case, "").choice(_BAGS, size=case.batch)
+        if case.ids is Ids.MISSING:
+            bags = np.zeros_like(bags)
         for triple in self._triples:
             if feeds.keys().isdisjoint(triple):
                 feeds.update(self._sparse(case, [specs[key] for key in triple], bags))
@@ -97,7 +130,7 @@ class InputGenerator:
         indices, values, shape = specs
         rng = self._rng(case, values.key)
         rank = _sparse_rank(indices, shape)
-        if not case.clean:
+        if case.ids is Ids.UNEQUAL:
             bags = rng.permutation(bags)
         if rank == 1:
             bags = np.minimum(bags, 1)
@@ -132,16 +165,17 @@ class InputGenerator:
         source: Source,
     ) -> Array:
         kind = tf.dtypes.as_dtype(dtype) if dtype else tf.float32
+        missing = case.ids is Ids.MISSING
         if kind == tf.string:
-            words = np.array(self._words, dtype=object)
+            words = np.array([b""] if missing else self._words, dtype=object)
             return words[rng.integers(len(words), size=shape)]
         if kind == tf.bool:
             return rng.random(shape) < 0.5
         if kind.is_integer and not kind.is_quantized:
-            rows = self._meaning.rows.get(source, _UNKNOWN_ROWS)
-            low = 0 if case.clean or kind.is_unsigned else -1
-            rows = min(rows, int(kind.max))
-            return rng.integers(low, max(rows, low + 1), size=shape).astype(kind.as_numpy_dtype)
+            rows = self._meaning.rows.get(source)
+            if missing and rows is not None and not kind.is_unsigned:
+                return np.full(shape, -1, kind.as_numpy_dtype)
+            return _integers(rng, case.ids, kind, shape, rows)
         if kind.is_floating or kind.is_complex:
             return rng.standard_normal(shape).astype(kind.as_numpy_dtype)
         raise Unsupported(f"input {source.input!r} has dtype {kind.name}")
@@ -155,6 +189,7 @@ class InputGenerator:
         texts = np.empty(count, dtype=object)
         for place in range(count):
             bag = int(rng.choice(_BAGS))
+            bag = 0 if case.ids is Ids.MISSING else bag
             texts[place] = self._example(rng, case, spec.key, features, bag)
         return texts.reshape(dims)
 
@@ -169,7 +204,7 @@ class InputGenerator:
         example = tf.train.Example()
         for feature in features:
             if feature.shape is None:
-                length = bag if case.clean else int(rng.choice(_BAGS))
+                length = int(rng.choice(_BAGS)) if case.ids is Ids.UNEQUAL else bag
             else:
                 length = int(np.prod([dim if dim >= 0 else 2 for dim in feature.shape]))
             source = Source(key, feature.key)
@@ -183,6 +218,34 @@ class InputGenerator:
                 target.bytes_list.value.extend(values)
         serialized: bytes = example.SerializeToString(deterministic=True)
         return serialized
+
+
+def _integers(
+    rng: np.random.Generator, ids: Ids, kind: tf.DType, shape: tuple[int, ...], rows: int | None
+) -> Array:
+    """Returns integers in [0, rows), and about a quarter of those that a batch is to show.
+
+    Args:
+        rng: what to draw them with.
+        ids: what the batch is to show.
+        kind: their dtype.
+        shape: their shape.
+        rows: those of the table that they index; None if they index none that is known.
+    """
+    largest = int(kind.max)
+    count = min(_UNKNOWN_ROWS if rows is None else rows, largest)
+    values: Array = rng.integers(0, max(count, 1), size=shape).astype(kind.as_numpy_dtype)
+    others: list[int] = []
+    if ids is Ids.NEGATIVE and not kind.is_unsigned:
+        others = [n for n in (-1, -2, -count) if n >= int(kind.min)]
+    elif ids is Ids.BEYOND and rows is not None:
+        others = [n for n in (rows, rows + 1, 2 * rows) if n <= largest]
+    if others and values.size:
+        chosen = np.asarray(rng.random(shape) < _UNUSUAL)
+        chosen.reshape(-1)[rng.integers(chosen.size)] = True
+        drawn = np.array(others, kind.as_numpy_dtype)[rng.integers(len(others), size=shape)]
+        values = np.where(chosen, drawn, values)
+    return values
 
 
 def _inner_dims(rank: int, cells: int) -> list[int]:

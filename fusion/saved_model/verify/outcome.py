@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.framework import tensor_pb2
@@ -85,58 +84,3 @@ def _tensor(records: BinaryIO) -> NDArray[Any]:
     proto = tensor_pb2.TensorProto.FromString(records.read(length))
     array: NDArray[Any] = tf.make_ndarray(proto)
     return array
-
-
-def same_bits(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
-    """Returns elementwise whether two arrays of one shape and dtype are equal to the bit.
-
-    Any NaN equals any NaN; 0.0 and -0.0 differ.
-    """
-    if a.dtype == object:
-        return np.asarray(a == b, dtype=bool)
-    size = a.dtype.itemsize
-    raw_a = np.ascontiguousarray(a).reshape(-1).view(np.uint8).reshape(-1, size)
-    raw_b = np.ascontiguousarray(b).reshape(-1).view(np.uint8).reshape(-1, size)
-    same = (raw_a == raw_b).all(axis=1).reshape(a.shape)
-    if is_float(a):
-        same |= np.isnan(a) & np.isnan(b)
-    return np.asarray(same, dtype=bool)
-
-
-def varying_outputs(
-    first: Mapping[str, NDArray[Any]], second: Mapping[str, NDArray[Any]]
-) -> tuple[str, ...]:
-    """Returns the outputs that differ between two runs of one model on the same inputs."""
-    return tuple(
-        key
-        for key, value in first.items()
-        if value.shape != second[key].shape or not same_bits(value, second[key]).all()
-    )
-
-
-def is_float(a: NDArray[Any]) -> bool:
-    """Whether the elements are floating-point numbers, complex ones included."""
-    # Kind V: bfloat16 and its relatives.
-    return a.dtype.kind in "fcV"
-
-
-def nearly_same(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> NDArray[np.bool_]:
-    """Returns elementwise whether numbers agree but for rounding.
-
-    They may differ by `tolerance` times the largest finite magnitude in `a`, or by four units in
-    the last place of that if their dtype is coarser. What is not finite has to be equal.
-    """
-    with np.errstate(all="ignore"):
-        wide_a, wide_b = (one.astype(np.complex128) for one in (a, b))
-        magnitudes = np.abs(wide_a)
-        finite = magnitudes[np.isfinite(magnitudes)]
-        largest = float(finite.max()) if finite.size else 0.0
-        limit = max(tolerance, 4 * _unit(a.dtype)) * largest
-        return np.asarray(np.abs(wide_a - wide_b) <= limit, dtype=bool)
-
-
-def _unit(dtype: np.dtype[Any]) -> float:
-    """The distance of 1 from the next number."""
-    import ml_dtypes
-
-    return float(ml_dtypes.finfo(dtype).eps)

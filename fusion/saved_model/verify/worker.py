@@ -12,62 +12,56 @@ import gc
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import tensorflow as tf
-from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow.core.protobuf import saved_model_pb2
 
 import fusion  # noqa: F401  (registers the ops that a rewritten model uses)
 from fusion.saved_model.child import be_a_safe_child
 from fusion.saved_model.errors import reason_of
-from fusion.saved_model.source import SourceModel, read_saved_model
-from fusion.saved_model.verify.dataflow import input_meaning
-from fusion.saved_model.verify.inputs import CASES, Array, InputGenerator, Unsupported, vocabulary
-from fusion.saved_model.verify.outcome import (
-    LOAD_FAILED,
-    MESSAGES,
-    Outcome,
-    OutcomeWriter,
-    varying_outputs,
-)
+from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.verify.batches import Batches
+from fusion.saved_model.verify.inputs import Array
+from fusion.saved_model.verify.job import Job, Run
+from fusion.saved_model.verify.observe import observe
+from fusion.saved_model.verify.outcome import LOAD_FAILED, MESSAGES, Outcome, OutcomeWriter
 from fusion.saved_model.verify.runner import Runner, loaders
 from fusion.saved_model.verify.signature import Signature, signatures
-
-Feeds = list[tuple[str, dict[str, Array] | str]]
+from fusion.saved_model.verify.values import varying_outputs
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs models, one after the other.
+    """Runs the models of a job, one after the other.
 
     Args:
-        arguments: a file descriptor, to write the exit status of each model's process to; the model
-            whose graph says what the inputs mean; then, for each model to run, its path and the
-            directory for its outcomes and messages.
+        arguments: a file descriptor, to write the exit status of each model's process to; the file
+            of the job.
     """
-    reference, *rest = (Path(argument) for argument in arguments[1:])
+    job = Job.read(Path(arguments[2]))
     be_a_safe_child()
-    with open(int(arguments[0]), "w") as statuses:
-        for model, directory in zip(rest[::2], rest[1::2], strict=True):
+    with open(int(arguments[1]), "w") as statuses:
+        for run in job.runs:
             child = os.fork()
             if child == 0:
-                _run_as_child(reference, model, directory)
+                _run_as_child(job, run)
             _, status = os.waitpid(child, 0)
             print(os.waitstatus_to_exitcode(status), file=statuses, flush=True)
     return 0
 
 
-def _run_as_child(reference: Path, model: Path, directory: Path) -> NoReturn:
+def _run_as_child(job: Job, run: Run) -> NoReturn:
     """Runs a model in a forked process and ends it, with all that is printed in a file."""
     status = 1
     try:
         # What ends with the parent is not inherited.
         be_a_safe_child()
-        with open(directory / MESSAGES, "ab") as messages:
+        with open(run.directory / MESSAGES, "ab") as messages:
             os.dup2(messages.fileno(), 1)
             os.dup2(messages.fileno(), 2)
-        status = _run(reference, model, directory)
+        status = _run(job, run)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -76,23 +70,26 @@ def _run_as_child(reference: Path, model: Path, directory: Path) -> NoReturn:
         os._exit(status)
 
 
-def _run(reference: Path, model: Path, directory: Path) -> int:
-    """Runs every signature of a model on the generated cases; returns the exit status."""
-    source = read_saved_model(reference)
-    proto = read_saved_model(model).proto
-    writer = OutcomeWriter(directory)
+def _run(job: Job, run: Run) -> int:
+    """Runs the signatures of a model on the batches; returns the exit status."""
+    batches = Batches(job)
+    proto = read_saved_model(run.model).proto
+    writer = OutcomeWriter(run.directory)
     try:
-        for meta in source.meta_graphs:
-            feeds = _feeds(source, meta)
-            mine = next(m for m in proto.meta_graphs if _tags(m) == _tags(meta))
+        for tags in batches.tags:
+            mine = next(m for m in proto.meta_graphs if tuple(m.meta_info_def.tags) == tags)
+            if job.only is not None:
+                _look_inside(job.only, run, proto, signatures(mine), batches, writer)
+                continue
             for name, load in loaders(proto).items():
                 try:
-                    runner = load(model, _tags(meta))
+                    runner = load(run.model, tags)
                 except Exception as error:  # whatever TensorFlow raises, it is the answer
                     print(reason_of(error), file=sys.stderr)
                     return LOAD_FAILED
                 with contextlib.closing(runner):
-                    _run_all(name, runner, signatures(mine), feeds, writer)
+                    for signature in signatures(mine):
+                        _run_all(name, runner, signature, batches, writer)
                 del runner
                 gc.collect()
     finally:
@@ -100,45 +97,15 @@ def _run(reference: Path, model: Path, directory: Path) -> int:
     return 0
 
 
-def _tags(meta: meta_graph_pb2.MetaGraphDef) -> list[str]:
-    return list(meta.meta_info_def.tags)
-
-
-def _feeds(source: SourceModel, meta: meta_graph_pb2.MetaGraphDef) -> dict[str, Feeds]:
-    """Returns for each signature its cases: the name, and the inputs or why there are none."""
-    words = vocabulary(source.path, meta.graph_def)
-    feeds: dict[str, Feeds] = {}
-    for signature in signatures(meta):
-        names = {spec.key: spec.tensor for spec in signature.inputs}
-        generate = InputGenerator(signature, input_meaning(meta.graph_def, names), words)
-        feeds[signature.name] = list(_cases(generate))
-    return feeds
-
-
-def _cases(
-    generate: Callable[..., dict[str, Array]],
-) -> Iterator[tuple[str, dict[str, Array] | str]]:
-    for case in CASES:
-        try:
-            yield case.name, generate(case)
-        except Unsupported as error:
-            yield case.name, str(error)
-
-
 def _run_all(
-    loader: str,
-    runner: Runner,
-    all_signatures: Sequence[Signature],
-    feeds: dict[str, Feeds],
-    writer: OutcomeWriter,
+    loader: str, runner: Runner, signature: Signature, batches: Batches, writer: OutcomeWriter
 ) -> None:
-    for signature in all_signatures:
-        for case, inputs in feeds[signature.name]:
-            if isinstance(inputs, str):
-                outcome = Outcome(loader, signature.title, case, error="Unsupported")
-                writer.write(outcome, {})
-            else:
-                _run_once(loader, runner, signature, case, inputs, writer)
+    for case, inputs in batches.of(signature):
+        if isinstance(inputs, str):
+            outcome = Outcome(loader, signature.title, case, error="Unsupported", message=inputs)
+            writer.write(outcome, {})
+        else:
+            _run_once(loader, runner, signature, case, inputs, writer)
 
 
 def _run_once(
@@ -159,17 +126,40 @@ def _run_once(
         )
         writer.write(failed, {})
         return
-    done = Outcome(
-        loader,
-        signature.title,
-        case,
-        outputs=tuple(first),
-        varying=varying_outputs(first, second),
-    )
+    varying = varying_outputs(first, second)
+    done = Outcome(loader, signature.title, case, outputs=tuple(first), varying=varying)
     writer.write(done, first)
+
+
+def _look_inside(
+    only: tuple[str, str],
+    run: Run,
+    proto: saved_model_pb2.SavedModel,
+    all_signatures: Sequence[Signature],
+    batches: Batches,
+    writer: OutcomeWriter,
+) -> None:
+    """Writes what the observed tensors were, as `place/time/value` and `place/time/widths`."""
+    title, wanted = only
+    for signature in all_signatures:
+        for case, inputs in batches.of(signature) if signature.title == title else ():
+            if case != wanted or isinstance(inputs, str):
+                continue
+            try:
+                sights = observe(run.model, proto, signature, inputs, run.observed, run.directory)
+            except Exception as error:  # whatever TensorFlow raises over a graph with PyFuncs
+                why = type(error).__name__
+                failed = Outcome("session", title, case, error=why, message=reason_of(error))
+                writer.write(failed, {})
+                return
+            values: dict[str, Array] = {}
+            for time, sight in enumerate(sights):
+                values[f"{sight.place}/{time}/value"] = sight.value
+                values[f"{sight.place}/{time}/widths"] = sight.widths
+            writer.write(Outcome("session", title, case, outputs=tuple(values)), values)
 
 
 if __name__ == "__main__":
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     tf.get_logger().setLevel("ERROR")
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv))

@@ -9,12 +9,22 @@ import tensorflow as tf
 from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.verify.dataflow import Meaning, Source
 from fusion.saved_model.verify.examples import ExampleSpec, Feature
-from fusion.saved_model.verify.inputs import CASES, Case, InputGenerator, Unsupported, vocabulary
+from fusion.saved_model.verify.inputs import (
+    CASES,
+    Case,
+    Ids,
+    InputGenerator,
+    Unsupported,
+    vocabulary,
+)
 from fusion.saved_model.verify.signature import Signature, TensorSpec
 
 INT64 = tf.int64.as_datatype_enum
-CLEAN = Case("clean", 50, True)
-MIXED = Case("mixed", 50, False)
+CLEAN = Case("clean", 50)
+UNEQUAL = Case("unequal", 50, Ids.UNEQUAL)
+NEGATIVE = Case("negative", 50, Ids.NEGATIVE)
+BEYOND = Case("beyond", 50, Ids.BEYOND)
+MISSING = Case("missing", 50, Ids.MISSING)
 
 
 def _generator(
@@ -27,9 +37,9 @@ def _generator(
     return InputGenerator(signature, meaning or Meaning(), [b"known"])
 
 
-def _sparse(rank: int) -> InputGenerator:
+def _sparse(rank: int, rows: int = 20) -> InputGenerator:
     keys = ("i", "v", "s")
-    meaning = Meaning(rows={Source("v"): 20}, sparse={keys})
+    meaning = Meaning(rows={Source("v"): rows}, sparse={keys})
     shapes = ((-1, rank), (-1,), (rank,))
     return _generator(
         *((k, tf.int64, shape) for k, shape in zip(keys, shapes, strict=True)), meaning=meaning
@@ -56,21 +66,75 @@ def test_sparse_inputs_have_empty_long_and_short_rows():
     assert {0, 1, 11} <= set(lengths.tolist())
 
 
-def test_ids_stay_inside_their_table_and_are_negative_only_when_asked():
-    clean, mixed = _sparse(2)(CLEAN)["v"], _sparse(2)(MIXED)["v"]
-    assert clean.min() >= 0
-    assert clean.max() == 19
-    assert mixed.min() == -1
-    assert mixed.max() <= 19
+@pytest.mark.parametrize("rows", [20, 10**9])
+def test_ids_are_inside_their_table_unless_they_are_to_be_unusual(rows: int):
+    generate = _sparse(2, rows)
+    for case in (CLEAN, UNEQUAL):
+        values = generate(case)["v"]
+        assert values.min() >= 0
+        assert values.max() < rows
+        assert values.max() > 0.9 * (rows - 1)
+    negative, beyond = generate(NEGATIVE)["v"], generate(BEYOND)["v"]
+    assert {-1, -rows} <= set(negative[negative < 0].tolist())
+    assert negative.max() < rows
+    assert {rows, 2 * rows} <= set(beyond[beyond >= rows].tolist())
+    assert beyond.min() >= 0
+    for values in (negative, beyond):
+        # The others go on showing what the lookup does.
+        usual = np.mean((values >= 0) & (values < rows))
+        assert 0.5 < usual < 0.95
 
 
-def test_clean_sparse_inputs_share_their_row_lengths_and_mixed_ones_do_not():
+def test_one_id_is_enough_to_be_unusual():
+    meaning = Meaning(rows={Source("x"): 7})
+    generate = _generator(("x", tf.int32, ()), meaning=meaning)
+    assert generate(NEGATIVE)["x"] < 0
+    assert generate(BEYOND)["x"] >= 7
+    assert generate(BEYOND)["x"].dtype == np.int32
+
+
+def test_ids_beyond_a_table_fit_their_dtype():
+    meaning = Meaning(rows={Source("x"): 126, Source("y"): 128})
+    generate = _generator(("x", tf.int8, (-1,)), ("y", tf.int8, (-1,)), meaning=meaning)
+    feeds = generate(BEYOND)
+    assert {126, 127} <= set(feeds["x"].tolist())
+    assert feeds["y"].min() >= 0
+
+
+def test_missing_ids_leave_rows_empty():
+    assert _sparse(2)(MISSING)["v"].shape == (0,)
+    assert _sparse(2)(MISSING)["s"].tolist() == [50, 11]
+    meaning = Meaning(rows={Source("x"): 7})
+    generate = _generator(
+        ("x", tf.int64, (-1, 2)), ("age", tf.int64, (-1,)), ("t", tf.string, (-1,)), meaning=meaning
+    )
+    feeds = generate(MISSING)
+    assert set(feeds["x"].ravel().tolist()) == {-1}
+    assert set(feeds["t"].tolist()) == {b""}
+    # No id, as far as anyone knows: an age of -1 would be something else.
+    assert feeds["age"].min() >= 0
+
+
+def test_batches_that_would_repeat_others_are_left_out():
+    def kinds(generate: InputGenerator) -> set[Ids]:
+        return {case.ids for case in generate.cases()}
+
+    assert kinds(_generator(("x", tf.float32, (-1,)))) == {Ids.IN_RANGE, Ids.NEGATIVE}
+    assert kinds(_sparse(2)) == set(Ids) - {Ids.UNEQUAL}
+    two = [(p + n, tf.int64, s) for n in "ab" for p, s in _PARTS]
+    pair = _generator(*two, sparse=(("ia", "va", "sa"), ("ib", "vb", "sb")))
+    assert kinds(pair) == set(Ids) - {Ids.BEYOND}
+
+
+def test_sparse_inputs_share_their_row_lengths_unless_they_are_to_be_unequal():
     inputs = [(p + n, tf.int64, s) for n in "ab" for p, s in _PARTS]
     triples = (("ia", "va", "sa"), ("ib", "vb", "sb"))
     generate = _generator(*inputs, sparse=triples)
-    clean, mixed = generate(CLEAN), generate(MIXED)
-    assert (clean["ia"] == clean["ib"]).all()
-    assert not np.array_equal(mixed["ia"], mixed["ib"])
+    # Weights have to be as many as their ids, also of ids that are negative.
+    for case in (CLEAN, NEGATIVE, BEYOND):
+        assert (generate(case)["ia"] == generate(case)["ib"]).all()
+    unequal = generate(UNEQUAL)
+    assert not np.array_equal(unequal["ia"], unequal["ib"])
 
 
 _PARTS = (("i", (-1, 2)), ("v", (-1,)), ("s", (2,)))
@@ -122,6 +186,24 @@ def test_examples_parse_with_their_features():
     assert set(parsed["ids"].values.numpy().tolist()) == set(range(7))
     # Equal lengths in one Example, so that one may be the weights of the other.
     assert (parsed["ids"].indices.numpy() == parsed["words"].indices.numpy()).all()
+
+
+def test_examples_without_entries_and_of_unequal_lengths():
+    features = (Feature("ids", INT64, None), Feature("more", INT64, None))
+    meaning = Meaning(rows={Source("x", "ids"): 7}, examples={"x": ExampleSpec(features)})
+    generate = _generator(("x", tf.string, (-1,)), meaning=meaning)
+    spec = {"ids": tf.io.VarLenFeature(tf.int64), "more": tf.io.VarLenFeature(tf.int64)}
+
+    def parsed(case: Case) -> dict[str, tf.SparseTensor]:
+        return tf.io.parse_example(tf.constant(generate(case)["x"]), spec)
+
+    assert parsed(MISSING)["ids"].values.shape == [0]
+    assert parsed(MISSING)["ids"].dense_shape[0] == 50
+    unequal = parsed(UNEQUAL)
+    first, second = (np.bincount(unequal[key].indices.numpy()[:, 0]) for key in spec)
+    assert not np.array_equal(first, second)
+    assert parsed(NEGATIVE)["ids"].values.numpy().min() < 0
+    assert parsed(BEYOND)["ids"].values.numpy().max() >= 7
 
 
 def test_words_come_from_assets_and_constants_but_not_from_the_saver(models: Path):

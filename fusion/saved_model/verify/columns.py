@@ -1,0 +1,256 @@
+"""Which tensors of two models are the result of the same embedding column.
+
+Rewriting a model keeps names: an op that takes the place of a lookup, or of the concat that joins
+many, is called as the node whose result it gives. So a column of one model is the tensor of the
+same name in the other, or else the matrix at the same place in the same concat, where nested
+concats count as one and an op for many columns as a concat of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from fusion.ops.lookup import GROUPED, SINGLE
+from fusion.ops.training import POST
+from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
+from fusion.passes.recognise import recognise_all
+from fusion.passes.recognise_reduction import POST_V1
+from fusion.passes.recognise_table import Table
+from fusion.passes.signatures import OpSignatures
+from fusion.passes.variables import VariableSearch
+from fusion.saved_model.variables import variable_search
+
+_GROUPS = frozenset([GROUPED.name, POST.name])
+_MOST_PARTS = 1 << 16
+_DEEPEST = 64
+
+
+class Place(NamedTuple):
+    """Where the result of a column is.
+
+    Attributes:
+        function: the library function; "" is the main graph.
+        tensor: the tensor that holds it.
+        part: which of the matrices side by side in `tensor` it is; None: all of it.
+    """
+
+    function: str
+    tensor: Tensor
+    part: int | None = None
+
+    def __str__(self) -> str:
+        part = "" if self.part is None else f" (column {self.part} of its op)"
+        function = f" of function {self.function}" if self.function else ""
+        return f"node {self.tensor}{part}{function}"
+
+
+class ColumnPair(NamedTuple):
+    """A column of two models.
+
+    Attributes:
+        name: the table's, or else that of a node.
+        a: its place in the first model.
+        b: its place in the second.
+    """
+
+    name: str
+    a: Place
+    b: Place
+
+
+class Pairing(NamedTuple):
+    """The columns of two models.
+
+    Attributes:
+        pairs: those that both have, in the file order of the first.
+        alone_a: those of the first for which nothing was found in the second.
+        alone_b: the reverse.
+    """
+
+    pairs: tuple[ColumnPair, ...]
+    alone_a: tuple[Place, ...]
+    alone_b: tuple[Place, ...]
+
+
+def paired_columns(a: meta_graph_pb2.MetaGraphDef, b: meta_graph_pb2.MetaGraphDef) -> Pairing:
+    """Returns the columns of two meta graphs, of whatever form: of stock ops or of fused ones."""
+    bodies_a, bodies_b = _bodies(a), _bodies(b)
+    same = _same_functions(bodies_a, bodies_b)
+    pairs: list[ColumnPair] = []
+    for name, body in bodies_a.items():
+        if name in same:
+            pairs += _pairs(body, bodies_b[same[name]])
+    known_a, known_b = {pair.a for pair in pairs}, {pair.b for pair in pairs}
+    return Pairing(
+        tuple(pairs),
+        tuple(p for body in bodies_a.values() for p in body.columns if p not in known_a),
+        tuple(p for body in bodies_b.values() for p in body.columns if p not in known_b),
+    )
+
+
+def widths_of(view: GraphView, tensor: Tensor) -> tuple[Tensor, ...]:
+    """Returns the matrices as wide as the columns in `tensor`, () if it is no op for many."""
+    if view.op(tensor.node) not in _GROUPS:
+        return ()
+    return view.inputs(tensor.node)[: view.int_attr(tensor.node, "num_columns")]
+
+
+@dataclass
+class _Body:
+    """A main graph or a function.
+
+    Attributes:
+        view: its graph.
+        columns: the name of the column at each place, in file order.
+        concats: what is side by side in each concat, or op for many columns, by node.
+    """
+
+    view: GraphView
+    columns: dict[Place, str] = field(default_factory=dict)
+    concats: dict[str, tuple[Place, ...]] = field(default_factory=dict)
+
+
+def _bodies(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, _Body]:
+    library = meta.graph_def.library.function
+    signatures = OpSignatures(library)
+    search = variable_search(meta)
+    views = [GraphView.of_graph(meta.graph_def)]
+    views += [GraphView.of_function(function, signatures) for function in library]
+    return {view.function: _body(view, search) for view in views}
+
+
+def _body(view: GraphView, search: VariableSearch) -> _Body:
+    order = {name: place for place, name in enumerate(view.nodes)}
+    found = [*_lookups(view, search), *_ops(view, search)]
+    found.sort(key=lambda one: (order.get(one[1].tensor.node, 0), one[1].part or 0))
+    body = _Body(view)
+    for name, place in found:
+        body.columns.setdefault(place, name)
+    flat: dict[str, tuple[Place, ...]] = {}
+    for name, node in view.nodes.items():
+        if node.op == "ConcatV2" or node.op in _GROUPS:
+            body.concats[name] = _flat(view, Tensor(name), flat)
+    return body
+
+
+def _lookups(view: GraphView, search: VariableSearch) -> Iterator[tuple[str, Place]]:
+    """Yields the lookups that end with a segment reduction, or a fused op in its place."""
+    for one in recognise_all(view):
+        if one.spec is None and any(view.op(use.node) == POST_V1 for use in view.uses(one.anchor)):
+            # The first of the two ops that lookups of the v1 family end with.
+            continue
+        tables = [s.tensor for part in one.parts if isinstance(part, Table) for s in part.shards]
+        name = _table_name(view, tables[0], search) if tables else ""
+        name = name.removesuffix("/part_0") if len(tables) > 1 else name
+        tensor = one.spec.output if one.spec is not None else Tensor(one.anchor)
+        yield name or one.name, Place(view.function, tensor)
+
+
+def _ops(view: GraphView, search: VariableSearch) -> Iterator[tuple[str, Place]]:
+    """Yields the columns of ops that read the table themselves, and of ops for many columns."""
+    for node, described in view.nodes.items():
+        if described.op == SINGLE.name:
+            name = _table_name(view, view.inputs(node)[0], search)
+            yield name or node, Place(view.function, Tensor(node))
+        elif described.op in _GROUPS:
+            for part, matrix in enumerate(widths_of(view, Tensor(node))):
+                if not _is_copied(view, node, part):
+                    name = _table_name(view, matrix, search)
+                    yield name or node, Place(view.function, Tensor(node), part)
+
+
+def _table_name(view: GraphView, table: Tensor, search: VariableSearch) -> str:
+    """Returns the name of the variable that a matrix or a handle comes from, "" if unknown."""
+    if (variable := search.behind(view.function, table)) is not None:
+        return variable.name
+    source = view.resolve(table).node
+    if view.op(source) in ("ReadVariableOp", "ResourceGather", "Gather", "GatherV2"):
+        source = view.resolve(view.inputs(source)[0]).node
+    if view.op(source) == "VarHandleOp":
+        shared = view.attr(source, "shared_name")
+        return shared.s.decode() if shared is not None and shared.s else source
+    return source if view.op(source) in ("VariableV2", "Variable", "Const") else ""
+
+
+def _is_copied(view: GraphView, node: str, part: int) -> bool:
+    """Whether a column of an op for many is no lookup, but a matrix that is copied."""
+    forms, copied = view.attr(node, "forms"), view.attr(node, "copied")
+    if forms is not None:
+        return bool(forms.list.s[part : part + 1] == [b"copy"])
+    return copied is not None and list(copied.list.b[part : part + 1]) == [True]
+
+
+def _flat(
+    view: GraphView, tensor: Tensor, known: dict[str, tuple[Place, ...]], depth: int = 0
+) -> tuple[Place, ...]:
+    """Returns the matrices side by side in a tensor, those of nested concats in their place."""
+    tensor = view.resolve(tensor)
+    name, op = tensor.node, view.op(tensor.node)
+    if name in known:
+        return known[name]
+    whole = (Place(view.function, tensor),)
+    if depth > _DEEPEST or (op != "ConcatV2" and op not in _GROUPS):
+        return whole
+    places: list[Place] = []
+    matrices = view.inputs(name)[:-1] if op == "ConcatV2" else widths_of(view, tensor)
+    for part, matrix in enumerate(matrices):
+        if op == "ConcatV2" or _is_copied(view, name, part):
+            places += _flat(view, matrix, known, depth + 1)
+        else:
+            places.append(Place(view.function, tensor, part))
+        if len(places) > _MOST_PARTS:
+            return whole
+    known[name] = tuple(places)
+    return known[name]
+
+
+def _same_functions(a: Mapping[str, object], b: Mapping[str, object]) -> dict[str, str]:
+    """Returns for functions of `a` those of `b`: of the same name, but for a number behind it."""
+    stems = [_unique_stems(names) for names in (a, b)]
+    same = {stems[0][stem]: stems[1][stem] for stem in stems[0].keys() & stems[1].keys()}
+    return same | {name: name for name in a.keys() & b.keys()}
+
+
+def _unique_stems(names: Mapping[str, object]) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(re.sub(r"_\d+$", "", name), []).append(name)
+    return {stem: alike[0] for stem, alike in found.items() if len(alike) == 1}
+
+
+def _pairs(a: _Body, b: _Body) -> Iterator[ColumnPair]:
+    """Yields the columns that both bodies have, those of `a` first."""
+    there = _counterparts(a, b)
+    done: set[Place] = set()
+    for place, name in a.columns.items():
+        other = there.get(place) or _same_name(place, b)
+        if other is not None and other not in done:
+            done.add(other)
+            yield ColumnPair(name, place, other)
+    back = {other: place for place, other in there.items()}
+    for place, name in b.columns.items():
+        if place not in done and (other := back.get(place) or _same_name(place, a)) is not None:
+            yield ColumnPair(name, other, place)
+
+
+def _counterparts(a: _Body, b: _Body) -> dict[Place, Place]:
+    """Returns what is at the same place of concats that both bodies have."""
+    found: dict[Place, Place] = {}
+    for name in a.concats.keys() & b.concats.keys():
+        mine, theirs = a.concats[name], b.concats[name]
+        if len(mine) == len(theirs):
+            for place, other in zip(mine, theirs, strict=True):
+                found.setdefault(place, other)
+    return found
+
+
+def _same_name(place: Place, body: _Body) -> Place | None:
+    node = body.view.nodes.get(place.tensor.node)
+    if place.part is not None or node is None or node.op == ARG_OP or node.op in _GROUPS:
+        return None
+    return Place(body.view.function, place.tensor)

@@ -1,0 +1,76 @@
+"""Running models in processes of their own, which may crash or never end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from fusion.saved_model.child import child_environment, last_line
+from fusion.saved_model.errors import ModelError
+from fusion.saved_model.verify.job import Job
+from fusion.saved_model.verify.outcome import LOAD_FAILED, MESSAGES
+
+_JOB_FILE = "job.json"
+_WORKER = "fusion.saved_model.verify.worker"
+
+
+def run_models(job: Job, timeout: float) -> None:
+    """Runs the models of a job; its directories must not exist.
+
+    Args:
+        job: the models.
+        timeout: seconds for each of them.
+
+    Raises:
+        ModelError: a model cannot be loaded, or its process crashed or took too long.
+    """
+    for run in job.runs:
+        run.directory.mkdir()
+        (run.directory / MESSAGES).touch()
+    first = job.runs[0].directory
+    job.write(first / _JOB_FILE)
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb", buffering=0) as statuses:
+        with open(write_end, "wb"), open(first / MESSAGES, "ab") as messages:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", _WORKER, str(write_end), str(first / _JOB_FILE)],
+                stdin=subprocess.DEVNULL,
+                stdout=messages,
+                stderr=messages,
+                cwd=first,
+                env=child_environment(),
+                pass_fds=[write_end],
+                start_new_session=True,
+            )
+        with worker:
+            try:
+                for run in job.runs:
+                    if not select.select([statuses], [], [], timeout)[0]:
+                        raise ModelError(
+                            f"cannot verify: {run.model} took more than {timeout:.0f} s; "
+                            "--timeout (timeout=) allows for more"
+                        )
+                    line = statuses.readline()
+                    # The end of the file: the worker itself has ended, and said why in its own.
+                    status = int(line) if line else worker.wait() or 1
+                    said = run.directory if line else first
+                    _raise_unless_run(run.model, status, said / MESSAGES)
+            finally:
+                # The processes of models may outlive the worker; no other is in its session.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(worker.pid, signal.SIGKILL)
+
+
+def _raise_unless_run(model: Path, status: int, messages: Path) -> None:
+    if status < 0:
+        name = signal.Signals(-status).name
+        raise ModelError(f"cannot verify: TensorFlow crashed ({name}) while running {model}")
+    if status == LOAD_FAILED:
+        raise ModelError(f"cannot verify: {model} cannot be loaded: {last_line(messages)}")
+    if status:
+        raise ModelError(f"cannot verify: running {model} failed: {last_line(messages)}")

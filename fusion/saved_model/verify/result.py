@@ -1,0 +1,156 @@
+"""What a comparison of two models found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something in which two models differ.
+
+    Attributes:
+        signature: the signature's title.
+        output: the output's key; "" when it is not one output that differs.
+        case: the batch, or "".
+        detail: what differs, for people.
+        loader: how the models were loaded, or "".
+        max_abs: the largest absolute difference of numbers that are finite in both, else None.
+        differing: how many elements differ.
+        elements: how many elements the output has.
+    """
+
+    signature: str
+    output: str
+    case: str
+    detail: str
+    loader: str = ""
+    max_abs: float | None = None
+    differing: int = 0
+    elements: int = 0
+
+    def __str__(self) -> str:
+        place = [f"signature {self.signature!r}"]
+        place += [f"output {self.output!r}"] if self.output else []
+        place += [f"{self.case} ({self.loader})"] if self.case else []
+        return f"{', '.join(place)}: {self.detail}"
+
+
+@dataclass(frozen=True)
+class ColumnDifference:
+    """An embedding column that two models compute differently.
+
+    Attributes:
+        name: the table's, as far as it is known, else that of a node.
+        places: where its result is, in the first model and, if elsewhere, in the second.
+        row: the first row that differs, or None if the shapes or dtypes do.
+        detail: what differs, with the first element of either model, for people.
+    """
+
+    name: str
+    places: tuple[str, ...]
+    row: int | None
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.name!r} at {', in the second model at '.join(self.places)}: {self.detail}"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The embedding columns of two models, compared on the batch of the first difference.
+
+    Attributes:
+        first: the first column that differs, in the first model's file order.
+        same: how many columns are equal.
+        different: how many differ.
+        unknown: how many the batch needs that were found in one of the models alone.
+        note: why no column was compared, or "".
+    """
+
+    first: ColumnDifference | None = None
+    same: int = 0
+    different: int = 0
+    unknown: int = 0
+    note: str = ""
+
+    def __str__(self) -> str:
+        if self.note:
+            return f"columns not compared: {self.note}"
+        told = f"; {self.unknown} more were found in one model alone" if self.unknown else ""
+        if self.first is not None:
+            total = self.same + self.different
+            return f"{self.different} of {total} columns differ, first {self.first}{told}"
+        if not self.same:
+            return f"columns not compared: the batch needs none that was found in both models{told}"
+        behind = "there or behind the lookups" if self.unknown else "behind the lookups"
+        return f"0 of {self.same} columns differ{told}: the difference arises {behind}"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of comparing two models.
+
+    Attributes:
+        signatures: the titles of the signatures compared.
+        runs: how many batches ran in both without an error and were compared.
+        differences: in what the models differ.
+        unverified: signatures of which nothing could be compared, and why.
+        errors_alike: batches on which both models raised the same error.
+        varying: outputs that differ from run to run in the first model and so prove nothing.
+        tolerance: what elements of an output may differ by, as a share of its largest one; 0 for
+            equal bits.
+        columns: where the first difference arises; None if no values differ.
+        not_run: signatures that the recorded inputs are not for.
+    """
+
+    signatures: tuple[str, ...]
+    runs: int
+    differences: tuple[Difference, ...]
+    unverified: tuple[str, ...]
+    errors_alike: tuple[str, ...]
+    varying: tuple[str, ...]
+    tolerance: float = 0.0
+    columns: Columns | None = None
+    not_run: tuple[str, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether every signature was compared and nothing differs."""
+        return not self.differences and not self.unverified
+
+    def summary(self) -> str:
+        """Returns one line: what agreed, or the first and the largest difference."""
+        if self.differences:
+            text = str(self.differences[0])
+            more = len(self.differences) - 1
+            worst = max(self.differences, key=lambda d: d.max_abs or 0.0)
+            if more and worst is not self.differences[0]:
+                text += f"; the largest: {worst}"
+            text += f"; and {more} more" if more else ""
+            return text if self.columns is None else f"{text}; {self.columns}"
+        if self.unverified:
+            return "could not verify: " + "; ".join(self.unverified)
+        equal = f"within {self.tolerance:g} of the largest" if self.tolerance else "to the bit"
+        text = f"{len(self.signatures)} signatures, {self.runs} runs, outputs equal {equal}"
+        if self.varying:
+            text += f", but for {len(self.varying)} that vary from run to run"
+        if self.errors_alike:
+            text += f"; {len(self.errors_alike)} runs fail alike in both"
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain data for JSON."""
+        return {
+            "same": self.same,
+            "signatures": list(self.signatures),
+            "runs": self.runs,
+            "differences": [str(difference) for difference in self.differences],
+            "unverified": list(self.unverified),
+            "errors_alike": list(self.errors_alike),
+            "varying": list(self.varying),
+            "tolerance": self.tolerance,
+            "columns": None if self.columns is None else str(self.columns),
+            "not_run": list(self.not_run),
+        }

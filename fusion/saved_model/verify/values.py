@@ -1,0 +1,124 @@
+"""Comparing the values of two tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class ValueDifference(NamedTuple):
+    """In what two arrays differ.
+
+    Attributes:
+        detail: for people.
+        differing: bool, for each element whether it differs; empty if the arrays have not the same
+            dtype and shape.
+        max_abs: the largest absolute difference of numbers that are finite in both, else None.
+    """
+
+    detail: str
+    differing: NDArray[np.bool_]
+    max_abs: float | None = None
+
+
+def difference_of(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> ValueDifference | None:
+    """Returns in what two arrays differ, or None.
+
+    Args:
+        a: the expected array.
+        b: the other one.
+        tolerance: see `nearly_same`; 0 compares bits.
+    """
+    if a.dtype != b.dtype or a.shape != b.shape:
+        detail = f"{a.dtype} {list(a.shape)} against {b.dtype} {list(b.shape)}"
+        return ValueDifference(detail, np.zeros(0, bool))
+    same = same_bits(a, b)
+    if tolerance and is_float(a):
+        same |= nearly_same(a, b, tolerance)
+    if same.all():
+        return None
+    largest = None
+    detail = f"{int(np.count_nonzero(~same))} of {a.size} elements differ"
+    if a.dtype != object:
+        with np.errstate(all="ignore"):
+            gaps = np.abs(a.astype(np.complex128) - b.astype(np.complex128))
+        finite = gaps[np.isfinite(gaps)]
+        largest = float(finite.max()) if finite.size else None
+        detail += "" if largest is None else f", by at most {largest:.3g}"
+    return ValueDifference(detail, ~same, largest)
+
+
+def unmatched(
+    a: Sequence[NDArray[Any]], b: Sequence[NDArray[Any]], tolerance: float
+) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Returns the first arrays of two equally long sequences that have no equal in the other.
+
+    The order means nothing: calls of a function may run in any.
+    """
+    left = list(b)
+    remaining: list[NDArray[Any]] = []
+    for value in a:
+        equal = (i for i, one in enumerate(left) if difference_of(value, one, tolerance) is None)
+        if (found := next(equal, None)) is None:
+            remaining.append(value)
+        else:
+            del left[found]
+    return (remaining[0], left[0]) if remaining else None
+
+
+def same_bits(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
+    """Returns elementwise whether two arrays of one shape and dtype are equal to the bit.
+
+    Any NaN equals any NaN; 0.0 and -0.0 differ.
+    """
+    if a.dtype == object:
+        return np.asarray(a == b, dtype=bool)
+    size = a.dtype.itemsize
+    raw_a = np.ascontiguousarray(a).reshape(-1).view(np.uint8).reshape(-1, size)
+    raw_b = np.ascontiguousarray(b).reshape(-1).view(np.uint8).reshape(-1, size)
+    same = (raw_a == raw_b).all(axis=1).reshape(a.shape)
+    if is_float(a):
+        same |= np.isnan(a) & np.isnan(b)
+    return np.asarray(same, dtype=bool)
+
+
+def varying_outputs(
+    first: Mapping[str, NDArray[Any]], second: Mapping[str, NDArray[Any]]
+) -> tuple[str, ...]:
+    """Returns the outputs that differ between two runs of one model on the same inputs."""
+    return tuple(
+        key
+        for key, value in first.items()
+        if value.shape != second[key].shape or not same_bits(value, second[key]).all()
+    )
+
+
+def is_float(a: NDArray[Any]) -> bool:
+    """Whether the elements are floating-point numbers, complex ones included."""
+    # Kind V: bfloat16 and its relatives.
+    return a.dtype.kind in "fcV"
+
+
+def nearly_same(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> NDArray[np.bool_]:
+    """Returns elementwise whether numbers agree but for rounding.
+
+    They may differ by `tolerance` times the largest finite magnitude in `a`, or by four units in
+    the last place of that if their dtype is coarser. What is not finite has to be equal.
+    """
+    with np.errstate(all="ignore"):
+        wide_a, wide_b = (one.astype(np.complex128) for one in (a, b))
+        magnitudes = np.abs(wide_a)
+        finite = magnitudes[np.isfinite(magnitudes)]
+        largest = float(finite.max()) if finite.size else 0.0
+        limit = max(tolerance, 4 * _unit(a.dtype)) * largest
+        return np.asarray(np.abs(wide_a - wide_b) <= limit, dtype=bool)
+
+
+def _unit(dtype: np.dtype[Any]) -> float:
+    """The distance of 1 from the next number."""
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(dtype).eps)

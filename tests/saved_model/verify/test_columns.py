@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fusion.saved_model import fuse_saved_model
+from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.verify.columns import Pairing, paired_columns
+from tests.saved_model.models import COLUMNS
+from tests.saved_model.verify.lookups import save
+
+
+def _paired(a: Path, b: Path) -> Pairing:
+    metas = (read_saved_model(path).meta_graphs[0] for path in (a, b))
+    return paired_columns(*metas)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, count in COLUMNS.items() if count])
+def test_each_stock_column_has_its_place_in_the_fused_model_and_back(
+    models: Path, tmp_path: Path, kind: str
+):
+    fused = tmp_path / "fused"
+    report = fuse_saved_model(models / kind, fused, verify=False)
+    forth, back = _paired(models / kind, fused), _paired(fused, models / kind)
+    assert len(forth.pairs) == len(report.columns)
+    assert [pair.name for pair in forth.pairs] == [column.name for column in report.columns]
+    assert not forth.alone_a + forth.alone_b + back.alone_a + back.alone_b
+    assert {(b, a) for _, a, b in back.pairs} == {(a, b) for _, a, b in forth.pairs}
+    # Columns of one op differ in their part alone.
+    assert len({pair.b for pair in forth.pairs}) == len(forth.pairs)
+    assert any(pair.b.part is not None for pair in forth.pairs)
+    both = _paired(fused, fused)
+    assert all(a == b for _, a, b in both.pairs)
+    assert {a for _, a, _ in both.pairs} == {pair.b for pair in forth.pairs}
+    assert {pair.name for pair in both.pairs} == {pair.name for pair in forth.pairs}
+
+
+def test_a_column_of_a_shared_table_keeps_its_combiner(tmp_path: Path):
+    stock = save(tmp_path / "stock")
+    fuse_saved_model(stock, tmp_path / "fused", verify=False)
+    pairs = _paired(stock, tmp_path / "fused").pairs
+    assert sorted(pair.name for pair in pairs) == [
+        "branch", "half", "loop", "shards", "shared", "shared",
+    ]  # fmt: skip
+    shared = [pair for pair in pairs if pair.name == "shared"]
+    assert [pair.b.part for pair in shared] == [0, 1]
+    assert shared[0].b.tensor == shared[1].b.tensor
+    assert len({pair.a.function for pair in pairs}) == 3
+
+
+def test_functions_that_were_traced_again_have_other_numbers_in_their_names(tmp_path: Path):
+    once, again = save(tmp_path / "once"), save(tmp_path / "again")
+    pairing = _paired(once, again)
+    assert len(pairing.pairs) == 6
+    assert not pairing.alone_a
+    assert all(a.function != b.function for _, a, b in pairing.pairs)
+    assert all(a.tensor == b.tensor for _, a, b in pairing.pairs)
+
+
+def test_columns_without_counterpart_are_told(models: Path, tmp_path: Path):
+    pairing = _paired(models / "tf2", models / "plain")
+    assert (len(pairing.pairs), len(pairing.alone_a), len(pairing.alone_b)) == (0, 2, 0)
+    pairing = _paired(models / "plain", models / "tf2")
+    assert (len(pairing.pairs), len(pairing.alone_a), len(pairing.alone_b)) == (0, 0, 2)
