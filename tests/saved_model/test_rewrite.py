@@ -306,8 +306,8 @@ def test_an_interrupted_rewrite_leaves_nothing(
 
 
 def test_bad_arguments_write_nothing(models: Path, tmp_path: Path):
-    with pytest.raises(ValueError, match="target must be one of fused, got 'stock'"):
-        fuse_saved_model(models / "tf2", tmp_path / "dst", target="stock")
+    with pytest.raises(ValueError, match="target must be one of fused, stock, got 'xla'"):
+        fuse_saved_model(models / "tf2", tmp_path / "dst", target="xla")
     with pytest.raises(ModelError, match="no such file"):
         fuse_saved_model(models / "absent", tmp_path / "dst")
     with pytest.raises(ModelError, match="already exists"):
