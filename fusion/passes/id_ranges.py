@@ -29,8 +29,10 @@ _SAME_ELEMENTS = frozenset(
 )
 """Ops whose result has elements of their first input, and no others."""
 _HASHES = frozenset({"StringToHashBucket", "StringToHashBucketFast", "StringToHashBucketStrong"})
-_IN_ORDER = {"Where": 0, "RaggedTensorToSparse": 0, "SparseReorder": 0, "StringSplitV2": 0}
-"""Ops that make indices in row-major order, with the place of those among their outputs."""
+_IN_ORDER = frozenset(
+    {"Where", "RaggedTensorToSparse", "SparseReorder", "StringSplit", "StringSplitV2"}
+)
+"""Ops whose first output is indices in row-major order."""
 _PARSERS = {"ParseExample": "Nsparse", "ParseExampleV2": "num_sparse"}
 
 
@@ -128,4 +130,4 @@ def is_in_row_order(view: GraphView, indices: Tensor) -> bool:
         return is_in_row_order(view, view.inputs(tensor.node)[0])
     if op in _PARSERS:
         return tensor.index < view.int_attr(tensor.node, _PARSERS[op])
-    return _IN_ORDER.get(op) == tensor.index
+    return op in _IN_ORDER and tensor.index == 0
