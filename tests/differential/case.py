@@ -24,8 +24,9 @@ class Case:
 
     Attributes:
       function: "safe" (`fused_safe_embedding_lookup_sparse`) or "plain" (of the version).
-      version: the family of fused ops; "pass" for a forward graph that the pass rewrites, "trained"
-        for a training step that Grappler optimizes with the pass.
+      version: the family of fused ops; "pass" for a forward graph that the pass rewrites, "lowered"
+        for one that it rewrites to stock ops, "trained" for a training step that Grappler optimizes
+        with the pass.
       mode: "eager", "function", "session" or "pass".
       table: how the table is given, see `tests.differential.run`.
       shards, strategy: how many shards, and how rows are split over them.
@@ -100,9 +101,14 @@ class Case:
         return self.seed % 4 == 0
 
     @property
+    def is_rewritten(self) -> bool:
+        """Whether a forward graph is rewritten by the pass."""
+        return self.version in ("pass", "lowered")
+
+    @property
     def is_exact(self) -> bool:
         """Whether the lookup has the bits of stock TensorFlow."""
-        return self.weights is None and self.max_norm is None
+        return self.version == "lowered" or (self.weights is None and self.max_norm is None)
 
     @property
     def trains_weights(self) -> bool:
@@ -113,7 +119,8 @@ class Case:
     def has_exact_gradient(self) -> bool:
         """Whether the table's gradient has, too; v1 rounds half types once per entry."""
         is_half = self.dtype in ("float16", "bfloat16")
-        return self.is_exact and not (is_half and self.version == "v1")
+        is_plain = self.weights is None and self.max_norm is None
+        return is_plain and not (is_half and self.version in ("v1", "lowered"))
 
 
 @dataclass(frozen=True)

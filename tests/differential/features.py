@@ -16,7 +16,7 @@ _NOT_POSITIVE = {"0", "-0", "-", "-inf"}
 
 def _weights(case: Case) -> str | None:
     """The kind of the weights; stock TensorFlow takes those of the ids' kind alone."""
-    return case.ids if case.version == "pass" and case.weights else case.weights
+    return case.ids if case.is_rewritten and case.weights else case.weights
 
 
 #: Rows that the eager cases exercise.

@@ -20,7 +20,7 @@ _PLAIN = {
 
 def lookup(case: Case, table: Any, ids: Any, weights: Any) -> tf.Tensor:
     """The lookup that a case describes."""
-    if case.version == "pass":
+    if case.is_rewritten:
         return rewritten.lookup(case, table, ids, weights)
     if weights is not None:
         weights = _weights(case, ids, weights)

@@ -25,7 +25,7 @@ def as_stock_takes_it(case: Case) -> Case:
     cannot choose between its functions for ragged ids and for a ShardedVariable. The pass leaves
     the first to stock TensorFlow.
     """
-    if case.version != "pass" and case.strategy == "div" and case.shards > case.rows:
+    if not case.is_rewritten and case.strategy == "div" and case.shards > case.rows:
         case = replace(case, table="variable", shards=1)
     if case.ids == "ragged" and case.table == "sharded":
         case = replace(case, table="variables")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -80,6 +81,15 @@ _ROUNDED: dict[str, Any] = {
 
 #: Rounds of areas whose examples build graphs.
 _IN_GRAPHS = 10
+
+
+def _has_entries(case: Case) -> bool:
+    """Whether rows of the table are looked up."""
+    valid = case.arrays.values >= 0
+    if case.weights is not None:
+        valid &= np.asarray(case.arrays.weights > 0)
+    return bool(valid.any()) or (case.fill and case.bags > 0)
+
 
 AREAS = (
     Area("everything", cases(), 1270, claim(*features.ROWS)),
@@ -190,6 +200,13 @@ AREAS = (
             columns=("pass",),
         ),
         _IN_GRAPHS,
+    ),
+    Area(
+        "made of fewer stock ops",
+        # Without any entry the gradients of stock ops are whatever is in memory.
+        cases(**{**_FUSED, **_ROUNDED, "version": st.just("lowered")}).filter(_has_entries),
+        40,
+        rounds=_IN_GRAPHS,
     ),
     Area(
         "trained steps",

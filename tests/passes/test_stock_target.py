@@ -93,6 +93,20 @@ def test_fewer_stock_ops_have_the_bits_of_the_many(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+def test_no_ids_and_no_rows(case: Case) -> None:
+    before = stock.build(case)
+    after, feed = lowered(before), stock.feeds(case)
+    empty = {name: array[:0] for name, array in feed.items() if "shape" not in name}
+    if case.ragged:
+        rows = [empty | {"ids/row_splits:0": np.zeros(n + 1, np.int64)} for n in (4, 1)]
+    else:
+        shape = feed["ids/shape:0"]
+        rows = [empty | {"ids/shape:0": np.array([n, *shape[1:]])} for n in (4, 0)]
+    for some in rows:
+        assert_same(before, after, some)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_fused_lookups_become_stock_ones_again(case: Case) -> None:
     before = stock.build(case)
     after = lowered(PASS.apply(before).graph_def)
