@@ -20,8 +20,8 @@ Body = MutableSequence[Node]
 
 HUGE = (2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1)
 STRANGE = (
-    "", "^", ":", "^^", "a:b:c", "x:99999999999999999999", "x:-1", "../../etc/passwd", "/etc/passwd",
-    "a\nb", "a\0b", "\u202e\u00e9", "[bold]x[/bold]", "x" * 70_000,
+    "", "^", ":", "^^", "a:b:c", "x:99999999999999999999", "x:-1", "../../etc/passwd",
+    "/etc/passwd", "a\nb", "a\0b", "\u202e\u00e9", "[bold]x[/bold]", "x" * 70_000,
 )  # fmt: skip
 
 
@@ -160,7 +160,9 @@ def circle_of_nodes(meta: meta_graph_pb2.MetaGraphDef, rng: random.Random) -> No
     by_name = {node.name: node for node in body}
     start = node = rng.choice([n for n in body if n.input] or list(body))
     for _ in range(rng.randrange(12)):
-        before = [by_name[t.partition(":")[0]] for t in node.input if t.partition(":")[0] in by_name]
+        before = [
+            by_name[t.partition(":")[0]] for t in node.input if t.partition(":")[0] in by_name
+        ]
         node = rng.choice(before) if before else node
     node.input.insert(0, rng.choice([start.name, f"^{start.name}", node.name]))
 
