@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from fusion.saved_model.errors import ModelError, reason_of
@@ -13,6 +14,7 @@ Progress = Callable[[int, int], None]
 """Is called with the number of bytes that are copied and of all that will be."""
 
 _CHUNK = 1 << 26
+_READ = 1 << 22
 
 
 def copy_files(
@@ -51,7 +53,7 @@ def copy_files(
 
 
 def copy_file(src: Path, dst: Path, copied: Callable[[int], None] = lambda _: None) -> None:
-    """Copies the bytes and the mode of `src`; shares the blocks where the file system can.
+    """Copies the bytes, the holes and the mode of `src`; shares blocks where that is possible.
 
     Args:
         src: the file.
@@ -67,31 +69,44 @@ def copy_file(src: Path, dst: Path, copied: Callable[[int], None] = lambda _: No
     except OSError as error:
         raise ModelError(f"{src}: cannot be read: {reason_of(error)}") from error
     with source, open(dst, "xb") as target:
-        if not _copy_in_kernel(source.fileno(), target.fileno(), copied):
-            source.seek(0)
-            target.seek(0)
-            target.truncate()
-            count = 0
-            while piece := source.read(_CHUNK):
-                target.write(piece)
-                count += len(piece)
-                copied(count)
-        target.flush()
+        size = os.fstat(source.fileno()).st_size
+        for place, end in _data(source.fileno(), size):
+            done = place
+            while done < end:
+                count = _copy_piece(source.fileno(), target.fileno(), done, end - done)
+                if not count:
+                    raise ModelError(f"{src}: became shorter while it was copied; try again")
+                done += count
+                copied(done)
+        target.truncate(size)
+        copied(size)
         os.fsync(target.fileno())
     shutil.copymode(src, dst)
 
 
-def _copy_in_kernel(source: int, target: int, copied: Callable[[int], None]) -> bool:
-    """Copies with copy_file_range; returns whether every byte arrived."""
-    count = 0
+def _data(file: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yields where the data lies; between are holes, which read as zeros and take no space."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(file, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # Nothing but a hole is left.
+                return
+            yield end, size  # A file system that cannot tell.
+            return
+        end = min(os.lseek(file, start, os.SEEK_HOLE), size)
+        yield start, end
+
+
+def _copy_piece(source: int, target: int, start: int, count: int) -> int:
+    """Copies up to `count` bytes at the place `start`; returns how many, 0 at the file's end."""
     try:
-        while chunk := os.copy_file_range(source, target, _CHUNK):
-            count += chunk
-            copied(count)
+        return os.copy_file_range(source, target, min(count, _CHUNK), start, start)
     except OSError:
-        # Another file system, or one without the call; a full disk shows again in the plain copy.
-        return False
-    return count == os.fstat(source).st_size
+        # Another file system, or one without the call; a full disk shows again here.
+        piece = os.pread(source, min(count, _READ), start)
+        return os.pwrite(target, piece, start) if piece else 0
 
 
 def _link(src: Path, dst: Path) -> bool:

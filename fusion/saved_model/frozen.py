@@ -1,8 +1,8 @@
 """Frozen graphs: a file with a GraphDef, seen as a SavedModel with one signature.
 
 So whatever reads, rewrites and runs SavedModels does so with frozen graphs. The signature's inputs
-are the placeholders; its outputs are those asked for, or else those of the nodes that no other node
-reads, as in `fuse_graph`.
+are the placeholders without default; its outputs are those asked for, or else those of the nodes
+that no other node reads, as in `fuse_graph`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from fusion.graphs import final_nodes
@@ -26,7 +26,10 @@ KEPT = "fusion_kept_nodes"
 _SIGNATURE = "serving_default"
 _MAIN_OP = "saved_model_main_op"
 _PLACEHOLDERS = frozenset(["Placeholder", "PlaceholderV2"])
-_NOT_COMPUTED = _PLACEHOLDERS | {"Const", "NoOp", "VarHandleOp", "VariableV2", "Variable"}
+_DEFAULTED = "PlaceholderWithDefault"
+_NOT_COMPUTED = (
+    _PLACEHOLDERS | {_DEFAULTED} | {"Const", "NoOp", "VarHandleOp", "VariableV2", "Variable"}
+)
 _INITIALIZERS = frozenset(
     [f"{op}{version}" for op in ("InitializeTable", "LookupTableImport") for version in ("", "V2")]
     + ["InitializeTableFromTextFile", "InitializeTableFromTextFileV2"]
@@ -73,7 +76,7 @@ def as_saved_model(
     signature = meta.signature_def[_SIGNATURE]
     old = graph_def.versions.producer < _EMPTY_IS_SCALAR
     for node in graph_def.node:
-        if node.op in _PLACEHOLDERS:
+        if node.op in _PLACEHOLDERS or _is_dense_shape(node):
             signature.inputs[node.name].CopyFrom(_input(node, old))
     named = None if outputs is None else tuple(outputs)
     for tensor in _outputs(file, graph_def, named):
@@ -81,6 +84,18 @@ def as_saved_model(
     kept = {n for n in final_nodes(graph_def) if named is None} | _named_nodes(graph_def)
     meta.collection_def[KEPT].node_list.value.extend(sorted(kept))
     return proto
+
+
+def _is_dense_shape(node: node_def_pb2.NodeDef) -> bool:
+    """Whether a placeholder with a default is the dense shape of a sparse placeholder.
+
+    Its default is no shape. Others, such as a rate of dropout, are made to be left at theirs.
+    """
+    return (
+        node.op == _DEFAULTED
+        and node.attr["dtype"].type == types_pb2.DT_INT64
+        and len(node.attr["shape"].shape.dim) == 1
+    )
 
 
 def _input(node: node_def_pb2.NodeDef, empty_is_unknown: bool) -> meta_graph_pb2.TensorInfo:

@@ -57,7 +57,7 @@ def staged_directory(dst: Path) -> Iterator[Path]:
         yield staging
         _sync_directories(staging)
         os.rename(staging, dst)
-        _sync_directory(dst.parent)
+        _sync_published(dst.parent)
 
 
 @contextmanager
@@ -73,9 +73,12 @@ def staged_files(*destinations: Path) -> Iterator[tuple[Path, ...]]:
     with _private_folder(destinations[-1]) as private:
         staged = tuple(private / f"file-{place}" for place in range(len(destinations)))
         yield staged
-        for file, dst in zip(staged, destinations, strict=True):
-            _publish(file, dst)
-        _sync_directory(destinations[-1].parent)
+        with contextlib.ExitStack() as published:
+            for file, dst in zip(staged, destinations, strict=True):
+                _publish(file, dst)
+                published.callback(dst.unlink)
+            published.pop_all()
+        _sync_published(destinations[-1].parent)
 
 
 def _publish(file: Path, dst: Path) -> None:
@@ -173,6 +176,12 @@ def write_file(path: Path, content: bytes) -> None:
 def _sync_directories(root: Path) -> None:
     for directory, _, _ in os.walk(root):
         _sync_directory(Path(directory))
+
+
+def _sync_published(parent: Path) -> None:
+    """Makes a new name in `parent` last; should that fail, it is there and complete even so."""
+    with contextlib.suppress(OSError):
+        _sync_directory(parent)
 
 
 def _sync_directory(directory: Path) -> None:

@@ -1,194 +1,65 @@
 """Damaged and hostile models never harm the tool: `python -m tests.soak.hostile`.
 
-`fusion rewrite` runs on each of a thousand mutants of a few good models, in a process forked from
-one that has imported TensorFlow. It must end with status 0 and a complete model that its
-verification accepted, or with status 2, one line, and nothing written; within a minute, and
-without much memory.
+`fusion rewrite` runs on each of a thousand mutants of a few good models. It must end with status 0
+and a complete model that its verification accepted, or with status 2, one line, and nothing
+written; within a minute, and without much memory. Then it is killed at random points.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import resource
-import runpy
+import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
 
-SECONDS = 60
+from tests.saved_model.forked import Run, Tool
+
+KINDS = ("tf2", "v1_ref", "example", "v1_resource", "keras")
+GOOD = frozenset({"rewritten", "copied", "refused"})
 MEMORY = 256 << 20
 """What the tool may need beyond four times the file, in bytes."""
 
-_TIMEOUT = 20  # of a model in the verification, of which there are two
-_DATA = 8 << 30  # so that a defect cannot take the machine down
-KINDS = ("tf2", "v1_ref", "example", "v1_resource", "keras")
+_TIMEOUT = 20  # seconds of a model in the verification, of which there are two
+_COUNT = 1000
+_KILLS = 50
 
 
-@dataclass(frozen=True)
-class Run:
-    """One run of the tool.
-
-    Attributes:
-        outcome: "rewritten", "copied", "refused" or what went wrong.
-        said: the first line on standard error.
-        seconds: how long it took.
-        grown: by how many bytes memory grew.
-    """
-
-    outcome: str
-    said: str = ""
-    seconds: float = 0.0
-    grown: int = 0
-
-    @property
-    def good(self) -> bool:
-        """Whether the tool did what it should."""
-        return self.outcome in ("rewritten", "copied", "refused")
-
-
-class _Forked:
-    """Stands in for a `subprocess.Popen` of `python -m MODULE ...`, without starting Python."""
-
-    def __init__(
-        self, command: list[str], cwd: str, env: dict[str, str], stdout: Any, **_: Any
-    ) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.pid = os.fork()
-        if self.pid:
-            return
-        status = 1
-        try:
-            os.setsid()
-            os.chdir(cwd)
-            os.environ.update(env)
-            os.dup2(stdout.fileno(), 1)
-            os.dup2(stdout.fileno(), 2)
-            module, *sys.argv[1:] = command[2:]
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-        except SystemExit as end:
-            status = int(end.code or 0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
-
-    def __enter__(self) -> _Forked:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.wait()
-
-    def wait(self) -> int:
-        _, status = os.waitpid(self.pid, 0)
-        return os.waitstatus_to_exitcode(status)
-
-
-def rewrite(src: Path, dst: Path, *options: str) -> Run:
-    """Runs `fusion rewrite SRC DST` in a forked process and judges what it did.
-
-    TensorFlow must be imported, and nothing of it be used yet: its threads do not survive a fork.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        said = Path(folder, "stderr")
-        start = time.monotonic()
-        child = os.fork()
-        if child == 0:
-            _in_child(["rewrite", *options, str(src), str(dst)], said)
-        status = _wait(child, start + SECONDS)
-        seconds = time.monotonic() - start
-        lines = said.read_text(errors="replace").splitlines() if said.exists() else []
-    if status is None:
-        return Run("took too long", seconds=seconds)
-    if status < 0:
-        return Run(f"crashed: {signal.Signals(-status).name}", seconds=seconds)
-    grown = int(lines.pop().rpartition(" ")[2]) if lines else 0
-    outcome = _judged(src, dst, status, lines, grown)
-    return Run(outcome, lines[0] if lines else "", seconds, grown)
-
-
-def _judged(src: Path, dst: Path, status: int, lines: list[str], grown: int) -> str:
-    if grown > 4 * (src / "saved_model.pb").stat().st_size + MEMORY:
+def judged(run: Run, src: Path, dst: Path) -> str:
+    """Returns what a rewrite did: one of `GOOD`, or what is wrong with it."""
+    if run.status is None:
+        return "took too long"
+    if run.grown > 4 * (src / "saved_model.pb").stat().st_size + MEMORY:
         return "took too much memory"
     if left := list(dst.parent.glob(".fusion-*")):
         return f"left {left[0].name}"
-    if status == 2:
-        if dst.exists() or len(lines) != 1 or not lines[0].startswith("fusion: error: "):
-            return f"{len(lines)} lines, " + ("a destination" if dst.exists() else "")
-        return "refused"
-    if status:
-        return f"status {status}"
+    if run.status == 2:
+        one_line = len(run.lines) == 1 and run.lines[0].startswith("fusion: error: ")
+        return "refused" if one_line and not dst.exists() else "more than one line"
+    if run.status:
+        return f"status {run.status}"
     if not (dst / "fusion.json").is_file():
         return "no complete destination"
     new, old = ((path / "saved_model.pb").read_bytes() for path in (dst, src))
     return "copied" if new == old else "rewritten"
 
 
-def _in_child(arguments: list[str], said: Path) -> NoReturn:
-    """Runs the command line with standard error in a file, whose last line tells the memory."""
-    from fusion.cli import main
-    from fusion.saved_model.verify import compare
-
-    status = 1
-    try:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_DATA, (_DATA, _DATA))
-        os.setsid()
-        with open(said, "wb") as file:
-            os.dup2(file.fileno(), 2)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.stderr = os.fdopen(2, "w", buffering=1)
-        compare.subprocess.Popen = _Forked  # type: ignore[attr-defined, assignment, misc]
-        before = _status_bytes("VmRSS")
-        status = main(arguments)
-        print(f"grown {_status_bytes('VmHWM') - before}", file=sys.stderr)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def _status_bytes(key: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{key}:"))
-
-
-def _wait(child: int, deadline: float) -> int | None:
-    """Returns the exit code, or None after ending what still runs at the deadline."""
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
-
-
-def run_mutants(
-    model: Path, seeds: range, verified: float = 1.0, keep: Path | None = None
+def rewrite_mutants(
+    tool: Tool, model: Path, seeds: range, keep: Path | None = None, log: bool = False
 ) -> tuple[Counter[str], list[str]]:
     """Rewrites a mutant of `model` for each seed.
 
     Args:
+        tool: runs the command.
         model: a good SavedModel.
         seeds: what the mutants are made from.
-        verified: the share of them that are verified.
-        keep: where those are kept that were handled wrongly.
+        keep: a folder for those that were handled wrongly.
+        log: whether to print every run.
 
     Returns:
         How often each outcome was, and a line for each wrong one.
@@ -207,59 +78,96 @@ def run_mutants(
             made = mutant(content, fingerprint, seed)
             (src / "saved_model.pb").write_bytes(made.content)
             if fingerprint is not None:
-                file = src / "fingerprint.pb"
-                file.write_bytes(fingerprint if made.fingerprint is None else made.fingerprint)
-            options = ["--timeout", str(_TIMEOUT)]
-            options += [] if seed % 100 < 100 * verified else ["--no-verify"]
-            done = rewrite(src, Path(name, "dst"), *options)
-            counts[done.outcome] += 1
-            if not done.good:
-                what = f"{model.name} {seed} {made.name}: {done.outcome}: {done.said}"
-                wrong.append(f"{what} ({done.seconds:.0f} s, {done.grown >> 20} MiB)")
+                damaged = fingerprint if made.fingerprint is None else made.fingerprint
+                (src / "fingerprint.pb").write_bytes(damaged)
+            dst = Path(name, "dst")
+            run = tool("rewrite", "--timeout", _TIMEOUT, src, dst)
+            outcome = judged(run, src, dst)
+            counts[outcome] += 1
+            cost = f"{run.seconds:.1f} s, {run.grown >> 20} MiB"
+            line = f"{model.name} {seed} {made.name}: {outcome} ({cost}): {' | '.join(run.lines)}"
+            if log:
+                print(line, flush=True)
+            if outcome not in GOOD:
+                wrong.append(line)
                 if keep is not None:
                     shutil.copytree(src, keep / f"{model.name}-{seed}", dirs_exist_ok=True)
-            if os.environ.get("HOSTILE_LOG"):
-                print(model.name, seed, made.name, done, flush=True)
             for left in Path(name).iterdir():
                 if left != src:
                     shutil.rmtree(left)
     return counts, wrong
 
 
+def kill_rewrites(tool: Tool, model: Path, folder: Path, count: int, *options: str) -> list[str]:
+    """Kills rewrites of `model` at random points, and then lets one end.
+
+    Returns:
+        A line for each that left something else than nothing or a complete model.
+    """
+    rng = random.Random(count)
+    whole = folder / "whole"
+    dst = folder / "dst"
+    longest = tool("rewrite", *options, model, whole).seconds
+    expected = _content(whole)
+    wrong = []
+    for _ in range(count):
+        after = rng.uniform(0, 1.1 * longest)
+        run = tool("rewrite", *options, model, dst, killed_after=after)
+        if dst.exists() and _content(dst) != expected:
+            wrong.append(f"killed after {after:.3f} s: an incomplete destination")
+        if run.status == 0 and not dst.exists():
+            wrong.append(f"ended after {run.seconds:.3f} s without a destination")
+        shutil.rmtree(dst, ignore_errors=True)
+    run = tool("rewrite", *options, model, dst)
+    if run.status or _content(dst) != expected:
+        wrong.append(f"no rewrite after all: {run.lines}")
+    if left := {*os.listdir(folder)} - {"whole", "dst"}:
+        wrong.append(f"left by killed runs: {', '.join(sorted(left))}")
+    return wrong
+
+
+def _content(model: Path) -> dict[str, bytes]:
+    files = (path for path in model.rglob("*") if path.is_file())
+    return {str(file.relative_to(model)): file.read_bytes() for file in files}
+
+
 def main() -> int:
     """Runs the check; the result is the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000, help="mutants in all")
+    parser.add_argument("--count", type=int, default=_COUNT, help="mutants in all")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
-    parser.add_argument("--verified", type=float, default=1.0, help="the share that is verified")
     parser.add_argument("--models", type=Path, help="built models; else they are built")
     parser.add_argument("--keep", type=Path, help="a folder for models handled wrongly")
+    parser.add_argument("--log", action="store_true", help="print every run")
     given = parser.parse_args()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     start = time.monotonic()
     counts: Counter[str] = Counter()
     wrong: list[str] = []
+    tool = Tool()
     with tempfile.TemporaryDirectory() as name:
         models = given.models
         if models is None:
-            command = [sys.executable, "-m", "tests.saved_model.models", name]
+            models = Path(name, "models")
+            models.mkdir()
+            command = [sys.executable, "-m", "tests.saved_model.models", str(models)]
             env = {**os.environ, "TF_USE_LEGACY_KERAS": "1"}
             subprocess.run(command, check=True, env=env, capture_output=True)
-            models = Path(name)
-        import fusion.cli
-        import fusion.saved_model.verify.worker  # noqa: F401  (imports TensorFlow)
-
         share = -(-given.count // len(KINDS))
         for place, kind in enumerate(KINDS):
             first = given.start + place * share
             seeds = range(first, min(first + share, given.start + given.count))
-            found, bad = run_mutants(models / kind, seeds, given.verified, given.keep)
+            found, bad = rewrite_mutants(tool, models / kind, seeds, given.keep, given.log)
             counts += found
             wrong += bad
+        for folder, options in (("killed", ()), ("killed-plain", ("--no-verify",))):
+            path = Path(name, folder)
+            path.mkdir()
+            wrong += kill_rewrites(tool, models / "tf2", path, _KILLS, *options)
+    tool.close()
     for line in wrong:
         print(line)
     told = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
-    print(f"hostile: {told}; {time.monotonic() - start:.0f} s")
+    print(f"hostile: {told}; {2 * _KILLS} killed; {time.monotonic() - start:.0f} s")
     return bool(wrong)
 
 
