@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, MutableSequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from tensorflow.core.framework import function_pb2, node_def_pb2
+from tensorflow.core.framework import function_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from tests.saved_model import wire
 
-Node = node_def_pb2.NodeDef
-Body = MutableSequence[Node]
+Node: TypeAlias = Any  # a NodeDef
+Body: TypeAlias = MutableSequence[Node]
 
 HUGE = (2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1)
 STRANGE = (

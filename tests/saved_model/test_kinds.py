@@ -27,7 +27,7 @@ LOOKUPS = {
     "words": (3, ["serving_default"]),
     "keras3_export": (1, ["serve", "serving_default"]),
     "keras3_save": (2, ["serving_default"]),
-    "meta_graphs": (2, ["rows", "rows [fast,serve]", "serving_default"]),
+    "meta_graphs": (2, ["rows", "rows [serve,fast]", "serving_default"]),
 }
 
 
@@ -102,9 +102,14 @@ def _check_functions(
     pairs = zip(ours.graph_def.library.function, theirs.graph_def.library.function, strict=True)
     changed = 0
     for new, old in pairs:
+        # A fused lookup may run for several, and nobody waits for those that are gone.
+        assert {*new.signature.control_output} <= {*old.signature.control_output}
+        for function in (new, old):
+            del function.signature.control_output[:]
+            function.control_ret.clear()
         assert _bytes(new.signature) == _bytes(old.signature)
         assert dict(new.attr) == dict(old.attr)
-        assert [*new.ret] == [*old.ret] or sorted(new.ret) == sorted(old.ret)
+        assert sorted(new.ret) == sorted(old.ret)
         is_fused = not {n.op for n in new.node_def}.isdisjoint(OP_NAMES)
         assert is_fused == (_bytes(new) != _bytes(old))
         changed += is_fused
@@ -131,14 +136,10 @@ def test_tables_and_branches_answer_after_loading(built: Path, done: dict[str, R
         example.features.feature[name].bytes_list.value.extend([b"green", b"Oslo"])
     texts = tf.constant([example.SerializeToString()])
     ids = tf.SparseTensor([[0, 0], [0, 1], [2, 0]], tf.constant([3, 7, 39], tf.int64), [3, 2])
-    for suffix in ("", ".fused"):
-        assert tf.saved_model.load(str(built / f"words{suffix}")) is not None
-    stock, fused = (
-        tf.saved_model.load(str(built / f"words{suffix}")).serve(texts)["row"]
-        for suffix in ("", ".fused")
-    )
-    assert fused.shape == (1, 24)
-    assert tf.reduce_all(stock == fused)
+    stock, fused = (tf.saved_model.load(str(built / f"words{s}")) for s in ("", ".fused"))
+    row = fused.serve(texts)["row"]
+    assert row.shape == (1, 24)
+    assert tf.reduce_all(row == stock.serve(texts)["row"])
     stock, fused = (tf.saved_model.load(str(built / f"branching{s}")) for s in ("", ".fused"))
     for which in (0, 1, 2, 5):
         for key, value in stock.branch(ids, tf.constant(which)).items():
