@@ -12,7 +12,7 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from benchmarks.machine import machine
+from fusion.runtime.machine import machine
 
 
 def main() -> int:

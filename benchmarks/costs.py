@@ -7,11 +7,11 @@ import os
 import statistics
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from fusion.saved_model.bench.timing import run_clients
 
 _ROOT = Path(__file__).resolve().parent.parent
 _CLIENTS = 8
@@ -173,29 +173,7 @@ def clients(quick: bool, progress: Progress) -> list[Cost]:
 
 def _calls_per_second(call: Callable[[], Any], count: int, seconds: float) -> float:
     """The best of three: calls per second of so many threads together."""
-    return max(_calls_once(call, count, seconds / 3) for _ in range(3))
-
-
-def _calls_once(call: Callable[[], Any], count: int, seconds: float) -> float:
-    done = [0] * count
-    barrier = threading.Barrier(count + 1)
-
-    def client(number: int) -> None:
-        call()
-        barrier.wait()
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            call()
-            done[number] += 1
-
-    threads = [threading.Thread(target=client, args=[number]) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    barrier.wait()
-    start = time.perf_counter()
-    for thread in threads:
-        thread.join()
-    return sum(done) / (time.perf_counter() - start)
+    return max(run_clients(call, count, seconds / 3).calls_per_s for _ in range(3))
 
 
 COSTS: dict[str, Callable[[bool, Progress], list[Cost]]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks.measure import spread
+from fusion.saved_model.bench.timing import spread
 
 #: A time and the side it is of, in a result of one process.
 _TIMES = ("graph_ms", "inputs_ms", "end_to_end_ms")

@@ -16,8 +16,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.machine import baselines, machine
+from benchmarks.baselines import baselines
 from benchmarks.results import combine
+from fusion.runtime.machine import machine
 
 _ROOT = Path(__file__).resolve().parent.parent
 

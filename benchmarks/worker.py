@@ -15,10 +15,11 @@ from benchmarks.bags_side import FbgemmSide, TorchSide
 from benchmarks.batch import Batch, draw_batch, draw_tables, traffic
 from benchmarks.errors import Unsupported
 from benchmarks.inputs import Bags
-from benchmarks.machine import busy_elsewhere
-from benchmarks.measure import Timer, block, interleaved, summary
+from benchmarks.measure import Timer, block, summary
 from benchmarks.tensorflow_side import TensorFlowSide
 from benchmarks.workloads import Program, Workload
+from fusion.runtime.machine import busy_elsewhere
+from fusion.saved_model.bench.timing import interleaved
 
 Array = npt.NDArray[Any]
 Side = TensorFlowSide | TorchSide | FbgemmSide

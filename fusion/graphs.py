@@ -10,12 +10,15 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.arguments import wrong_type
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.plan import Target
 from fusion.passes.report import FusionReport, FusionResult
 from fusion.passes.signatures import OpSignatures
 from fusion.passes.variables import VariableSearch, named_columns
 
 
-def fuse_graph(graph_def: graph_pb2.GraphDef, outputs: Iterable[str] | None = None) -> FusionResult:
+def fuse_graph(
+    graph_def: graph_pb2.GraphDef, outputs: Iterable[str] | None = None, target: str = "fused"
+) -> FusionResult:
     """Fuses the embedding lookups of a graph and of its library functions.
 
     The new graph computes what the old one did; run `import fusion` before importing it. A fused
@@ -29,19 +32,26 @@ def fuse_graph(graph_def: graph_pb2.GraphDef, outputs: Iterable[str] | None = No
             whatever they are. By default these are all nodes that no other node reads or waits
             for; give names for a graph in which values inside a lookup are fetched as well.
 
+        target: what lookups become: "fused" is the ops of this package, "stock" fewer ops of
+            TensorFlow's own, which any TensorFlow runs; fused lookups become such ones again.
+
     Returns:
-        The graph (`graph_def` itself if nothing was fused) and the report.
+        The graph (`graph_def` itself if nothing was rewritten) and the report.
 
     Raises:
         TypeError: not a GraphDef, or `outputs` is no iterable of strings.
-        ValueError: an output does not exist, or the graph is malformed.
+        ValueError: an output does not exist, the target is unknown, or the graph is malformed.
     """
+    targets = [one.value for one in Target]
+    if target not in targets:
+        raise ValueError(f"fuse_graph: target must be one of {', '.join(targets)}, got {target!r}")
     if not isinstance(graph_def, graph_pb2.GraphDef):
         raise wrong_type("fuse_graph", "graph_def", "a GraphDef", graph_def)
     preserve = final_nodes(graph_def) if outputs is None else _named(graph_def, outputs)
     with _graph_errors("fuse_graph: graph_def"):
         search = _search(graph_def)
-        result = FuseLookups(preserve=preserve, variables=search.known).apply(graph_def)
+        lookups = FuseLookups(preserve=preserve, variables=search.known, target=Target(target))
+        result = lookups.apply(graph_def)
         return replace(result, report=named_columns(result.report, search))
 
 

@@ -13,6 +13,7 @@ from types import FrameType
 
 import click
 
+from fusion.cli.bench import bench
 from fusion.cli.doctor import doctor
 from fusion.cli.inspect import inspect
 from fusion.cli.rewrite import rewrite
@@ -36,7 +37,7 @@ def cli(verbose: bool) -> None:
     """Make the embedding lookups of TensorFlow models fast, and see what was done."""
 
 
-for _command in (inspect, rewrite, verify, doctor):
+for _command in (inspect, rewrite, verify, bench, doctor):
     cli.add_command(_command)
 
 

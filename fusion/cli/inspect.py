@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fusion.cli.output_file import check_output_file
-from fusion.cli.report import Column, column_table, console, distinct_columns, totals
+from fusion.cli.output_file import check_output_file, drawing, write_output_file
+from fusion.cli.report import column_table, console, totals
+from fusion.passes.columns import Column, distinct_columns
 
 if TYPE_CHECKING:
     from fusion.passes.report import FusionReport
+
+
+UNMEASURED = "expected gain: not known, no columns like these were measured; see `fusion bench`"
 
 
 @click.command()
@@ -33,13 +36,15 @@ def inspect(model: str, as_json: bool, column: str | None, svg: str | None) -> N
     if as_json and column is not None:
         raise click.UsageError("--json prints all columns; leave --column out")
     check_output_file(svg, "--svg")
-    from fusion.saved_model import explain_saved_model
+    from fusion.saved_model import expected_gain, explain_saved_model
 
     report = explain_saved_model(model)
     chosen = _chosen(report, column)
-    drawn = None if svg is None else _draw(model, chosen, Path(svg))
+    drawn = None if svg is None else _draw(model, chosen, svg)
+    gain = expected_gain(report)
     if as_json:
-        click.echo(json.dumps(report.to_dict(), indent=2))
+        told = {**report.to_dict(), "expected_gain": None if gain is None else gain.to_dict()}
+        click.echo(json.dumps(told, indent=2))
         return
     out = console()
     if column is not None:
@@ -48,6 +53,8 @@ def inspect(model: str, as_json: bool, column: str | None, svg: str | None) -> N
         if report.columns:
             out.print(column_table(report))
         out.print(totals(report, "can be fused"), markup=False)
+        if report.fused_count:
+            click.echo(gain or UNMEASURED)
     if drawn is not None:
         click.echo(f"wrote {svg}: {drawn.name}")
 
@@ -71,24 +78,15 @@ def _in_full(column: Column) -> str:
     return f"{shown}\n  one of {count} functions with this column" if count > 1 else str(shown)
 
 
-def _draw(model: str, chosen: list[Column], file: Path) -> Column:
+def _draw(model: str, chosen: list[Column], file: str) -> Column:
     """Draws the first column, rather one that can be fused, and returns it."""
     if not chosen:
         raise click.ClickException(f"{model} has no embedding column to draw")
-    try:
+    with drawing("--svg"):
         from fusion.passes.draw import draw_column
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        message = "--svg needs matplotlib: pip install 'tf-embedding-fusion[plot]'"
-        raise click.ClickException(message) from error
     from fusion.saved_model.column_views import column_views
 
     column = next((one for one in chosen if one.refusal is None), chosen[0])
     shown = column.refusal or column.copies[0]
-    svg = draw_column(*column_views(model, shown), shown)
-    try:
-        file.write_bytes(svg)
-    except OSError as error:
-        raise click.ClickException(f"{file} cannot be written: {error.strerror}") from error
+    write_output_file(file, draw_column(*column_views(model, shown), shown))
     return column

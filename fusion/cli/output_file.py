@@ -1,8 +1,10 @@
-"""Files that commands write beside their main result."""
+"""Files that commands write beside their main result, and what drawing them needs."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -25,3 +27,31 @@ def check_output_file(file: str | None, option: str) -> None:
         )
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
         raise click.BadParameter(f"{file} cannot be written", param_hint=option)
+
+
+def write_output_file(file: str, content: bytes) -> None:
+    """Writes the result.
+
+    Raises:
+        click.ClickException: the disk is full, or the like.
+    """
+    try:
+        Path(file).write_bytes(content)
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def drawing(option: str) -> Iterator[None]:
+    """A block that imports what needs matplotlib.
+
+    Raises:
+        click.ClickException: there is no matplotlib; the message says how to install it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        message = f"{option} needs matplotlib: pip install 'tf-embedding-fusion[plot]'"
+        raise click.ClickException(message) from error

@@ -2,52 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fusion.passes.columns import distinct_columns
+
 if TYPE_CHECKING:
     from fusion.passes.report import ColumnReport, FusionReport
 
 _PLAIN_WIDTH = 200
 _NAMES_SHOWN = 3
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column as a user counts it: one, though a model may hold several traces of its function.
-
-    Attributes:
-        name: the table's name.
-        copies: its lookups, one in each trace.
-    """
-
-    name: str
-    copies: tuple[ColumnReport, ...]
-
-    @property
-    def refusal(self) -> ColumnReport | None:
-        """The first copy that is not fused, if there is one."""
-        return next((copy for copy in self.copies if not copy.fused), None)
-
-    @property
-    def limit(self) -> ColumnReport | None:
-        """The first copy that is not fused, or else whose forward alone is."""
-        return self.refusal or next((copy for copy in self.copies if copy.reason), None)
-
-
-def distinct_columns(report: FusionReport) -> tuple[Column, ...]:
-    """Groups the traces of one column: same table, same place among that table's lookups."""
-    groups: dict[tuple[str, int], list[ColumnReport]] = defaultdict(list)
-    seen: Counter[tuple[str, str]] = Counter()
-    for column in report.columns:
-        groups[column.name, seen[column.function, column.name]].append(column)
-        seen[column.function, column.name] += 1
-    return tuple(Column(name, tuple(copies)) for (name, _), copies in groups.items())
 
 
 def console() -> Console:
@@ -73,10 +41,11 @@ def totals(report: FusionReport, verb: str) -> str:
 
 def column_table(report: FusionReport) -> Table:
     """Returns a table with a row for every column: what it is, and why it is not all fused."""
-    table = _table("column", "table", "combiner", "fused", "why not", "node")
+    table = plain_table(
+        "column", "table", "combiner", "ids", "weighted", "fused", "why not", "node"
+    )
     for column in distinct_columns(report):
-        spec = next((copy.spec for copy in column.copies if copy.spec is not None), None)
-        limit = column.limit
+        spec, limit = column.spec, column.limit
         table.add_row(
             *map(
                 Text,
@@ -84,6 +53,8 @@ def column_table(report: FusionReport) -> Table:
                     column.name,
                     "" if spec is None else spec.matrix,
                     "" if spec is None else spec.combiner,
+                    "" if spec is None else spec.source,
+                    "" if spec is None or spec.weights is None else "yes",
                     "yes" if limit is None else "forward" if limit.fused else "no",
                     "" if limit is None else limit.reason or "",
                     "" if limit is None else _place(limit),
@@ -100,7 +71,7 @@ def refusal_table(report: FusionReport) -> Table:
         if (limit := column.limit) is not None:
             reason = f"{'forward alone: ' if limit.fused else ''}{limit.reason or ''}"
             groups[reason].append((column.name, limit))
-    table = _table("not fused", "because", "at node")
+    table = plain_table("not fused", "because", "at node")
     for reason, columns in groups.items():
         names = ", ".join(name for name, _ in columns[:_NAMES_SHOWN])
         more = len(columns) - _NAMES_SHOWN
@@ -114,7 +85,8 @@ def _place(column: ColumnReport) -> str:
     return f"{column.function}: {node}" if column.function else node
 
 
-def _table(*headings: str) -> Table:
+def plain_table(*headings: str) -> Table:
+    """Returns a table without lines, whose long cells go on in the next line."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
         table.add_column(heading, overflow="fold")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fusion.cli.output_file import check_output_file
-from fusion.cli.report import console, distinct_columns, refusal_table, totals
+from fusion.cli.report import console, refusal_table, totals
+from fusion.passes.columns import distinct_columns
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 @click.argument("dst")
 @click.option(
     "--target",
-    type=click.Choice(["fused"]),
+    type=click.Choice(["fused", "stock"]),
     default="fused",
     show_default=True,
-    help="What the lookups become: ops of this package.",
+    help="What lookups become: ops of this package, or fewer ops that any TensorFlow has.",
 )
 @click.option("--no-verify", is_flag=True, help="Skip the comparison of the two models.")
 @click.option(
@@ -61,7 +62,8 @@ def rewrite(
     """Write to DST the SavedModel or frozen graph SRC with its embedding columns fused.
 
     DST's signatures are compared with SRC's on generated inputs, to the bit, before it appears.
-    SRC is never changed. Run `import fusion` before loading DST.
+    SRC is never changed. Run `import fusion` before loading DST; with --target stock any TensorFlow
+    loads it, and what is fused in SRC becomes stock ops again.
     """
     check_output_file(report_file, "--report")
     from fusion.saved_model import rewrite_saved_model
@@ -79,7 +81,7 @@ def rewrite(
         )
     if report_file is not None:
         _write_report(report_file, done)
-    _show(done, dst)
+    _show(done, dst, is_stock=target == "stock")
 
 
 @contextmanager
@@ -112,10 +114,10 @@ def _write_report(file: str, done: Rewrite) -> None:
         ) from error
 
 
-def _show(done: Rewrite, dst: str) -> None:
+def _show(done: Rewrite, dst: str, *, is_stock: bool) -> None:
     out = console()
     report = done.report
-    out.print(totals(report, "fused"), markup=False)
+    out.print(totals(report, "made of fewer stock ops" if is_stock else "fused"), markup=False)
     if any(column.limit for column in distinct_columns(report)):
         out.print(refusal_table(report))
     if not report.fused_count:
@@ -130,4 +132,5 @@ def _show(done: Rewrite, dst: str) -> None:
             "fusion.json",
             markup=False,
         )
-    out.print(f"wrote {dst}; run `import fusion` before loading it", markup=False)
+    load = "it needs TensorFlow alone" if is_stock else "run `import fusion` before loading it"
+    out.print(f"wrote {dst}; {load}", markup=False)

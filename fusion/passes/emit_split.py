@@ -18,6 +18,7 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit_post import Bags, one_shard, post_lookup, unfilled
+from fusion.passes.emit_table import copied_clip, gather
 from fusion.passes.graph_view import Tensor
 from fusion.passes.match import Stage
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_types
@@ -37,7 +38,6 @@ from fusion.passes.spec import (
     LookupSpec,
     RaggedIds,
     RowIds,
-    ShardSpec,
     SparseIds,
     TableSpec,
 )
@@ -186,7 +186,7 @@ class SplitEmitter:
             keys = [Tensor(split, i) for i in range(count)]
             permutation = Tensor(split, count)
         pairs = zip(table.shards, keys, strict=True)
-        return [self._gather(build, spec, shard, key) for shard, key in pairs], permutation
+        return [gather(build, spec, shard, key) for shard, key in pairs], permutation
 
     def _clipped(
         self, build: NodeBuilder, lookup: Recognition, spec: LookupSpec, rows: list[Tensor]
@@ -195,7 +195,7 @@ class SplitEmitter:
         if spec.table.max_norm is None or clips_in_op(spec):
             return rows
         clip = next(part for part in lookup.parts if isinstance(part, Clip))
-        return [self._clip(build, clip, one) for one in rows]
+        return [copied_clip(build, clip, one) for one in rows]
 
     def _partition(self, build: NodeBuilder, spec: LookupSpec, unique: str) -> str:
         table = spec.table
@@ -212,39 +212,6 @@ class SplitEmitter:
             {"Tid": spec.dtype},
             {"num_partitions": count, "partition_axis": 0, "partition_strategy": table.strategy},
         ).node
-
-    def _gather(
-        self, build: NodeBuilder, spec: LookupSpec, shard: ShardSpec, keys: Tensor
-    ) -> Tensor:
-        if shard.gather:
-            node = build.copy("gather", shard.gather)
-            build.replace_input(node, 1, keys)
-            return Tensor(build.add(node))
-        node = build.node("gather", "GatherV2", shard.device)
-        axis = build.constant("axis", np.array(0, np.int32), shard.device)
-        build.inputs(node, shard.tensor, keys, axis)
-        set_types(node, Tparams=spec.table.dtype, Tindices=spec.dtype, Taxis=types_pb2.DT_INT32)
-        set_attrs(node, batch_dims=0)
-        if shard.colocation:
-            node.attr["_class"].list.s.extend(group.encode() for group in shard.colocation)
-        return Tensor(build.add(node))
-
-    def _clip(self, build: NodeBuilder, clip: Clip, rows: Tensor) -> Tensor:
-        """Copies stock's clipping to other rows."""
-        view, done = self.edit.view, {clip.rows: rows}
-
-        def moved(tensor: Tensor) -> Tensor:
-            source = view.resolve(tensor)
-            if source not in done and source.node in clip.nodes:
-                operands = [moved(operand) for operand in view.inputs(source.node)]
-                node = build.copy("clip", source.node)
-                for place, operand in enumerate(operands):
-                    build.replace_input(node, place, operand)
-                done[source] = Tensor(build.add(node))
-                self.edit.wait(node.name, view.controls(source.node))
-            return done.get(source, tensor)
-
-        return moved(clip.output)
 
 
 def _sizes(table: TableSpec) -> tuple[int, ...]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tensorflow.core.framework import function_pb2, graph_pb2
+from tensorflow.core.framework import graph_pb2
 
 from fusion.passes.calls import called
 from fusion.passes.edit import GraphEdit
+from fusion.passes.edited import rewritten
 from fusion.passes.forward import match_forward
 from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch
-from fusion.passes.plan import Form, Group, Plan
+from fusion.passes.plan import Form, Group, Plan, Target
 from fusion.passes.planner import reads_table_well, settle
 from fusion.passes.recognise import Recognition, recognise_all
 from fusion.passes.recognise_table import Table
@@ -22,6 +23,7 @@ from fusion.passes.safety import refuse_unsafe
 from fusion.passes.signatures import OpSignatures
 from fusion.passes.sparse_writers import SparseWriters
 from fusion.passes.static_shapes import Shape
+from fusion.passes.ungroup import ungrouped
 from fusion.passes.variables import Variable
 from fusion.passes.words import describe
 
@@ -47,6 +49,7 @@ class FuseLookups:
             lookup that the graph places elsewhere is left alone.
         device_types: the device types that the fused ops have kernels for. A lookup that the graph
             places on another one is left alone.
+        target: what lookups become. Stock ops are for inference: a lookup with a gradient stays.
     """
 
     preserve: frozenset[str] = frozenset()
@@ -54,24 +57,35 @@ class FuseLookups:
     variables: Mapping[tuple[str, str], Variable] = field(default_factory=dict)
     tasks: frozenset[str] | None = None
     device_types: frozenset[str] = frozenset({"CPU"})
+    target: Target = Target.FUSED
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         """Returns the rewritten graph and the report; the argument is not changed.
 
         When nothing is fused, the result holds the argument itself.
         """
-        verdicts = list(self._verdicts(graph_def))
+        given = self._given(graph_def)
+        verdicts = list(self._verdicts(given))
         columns = tuple(column for verdict in verdicts for column in verdict.columns)
         edits = {one.function: one.edit for one in verdicts if one.edit is not None}
-        result = rewritten(graph_def, edits) if edits else graph_def
+        result = rewritten(given, edits) if edits else graph_def
         counts = _count_nodes(graph_def), _count_nodes(result)
         return FusionResult(result, FusionReport(columns, *counts))
 
     def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
         """Returns what `apply` would fuse and why it would leave the rest, changing nothing."""
-        columns = tuple(c for verdict in self._verdicts(graph_def) for c in verdict.columns)
+        verdicts = self._verdicts(self._given(graph_def))
+        columns = tuple(column for verdict in verdicts for column in verdict.columns)
         count = _count_nodes(graph_def)
         return FusionReport(columns, count, count)
+
+    def _given(self, graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+        """Returns the graph with lookups apart from each other, if they are to become stock ops."""
+        return ungrouped(graph_def, self.preserve) if self._lowers else graph_def
+
+    @property
+    def _lowers(self) -> bool:
+        return self.target is Target.STOCK
 
     def _bodies(self, graph_def: graph_pb2.GraphDef) -> Iterator[tuple[GraphView, str]]:
         """Yields the main graph and each function, with the reason to leave all of it alone."""
@@ -92,20 +106,24 @@ class FuseLookups:
         return (self._verdict(view, refusal, writers) for view, refusal in bodies)
 
     def _verdict(self, view: GraphView, refusal: str, writers: SparseWriters) -> _Verdict:
-        found = [one for one in recognise_all(view) if _can_gain(view, one, writers)]
+        found = recognise_all(view, whole=self._lowers)
+        if self._lowers:
+            found = tuple(map(_to_lower, found))
+        else:
+            found = tuple(one for one in found if _can_gain(view, one, writers))
         refusals = refuse_unsafe(view, found, self.device_types, self.tasks)
         refused, forward = refusals.all, list[Recognition]()
         if refusal:
             refused = {one.anchor: NoMatch(refusal, one.anchor) for one in found} | refused
-        else:
-            inside = (one for one in found if one.anchor in refusals.inside)
-            forward = [one for one in inside if match_forward(view, one) is not None]
+        elif not self._lowers:
+            parts = (one for one in found if one.anchor in refusals.inside)
+            forward = [one for one in parts if match_forward(view, one) is not None]
         plan, edit = Plan(()), None
         while True:
             lookups = [one for one in found if one.spec and one.anchor not in refused]
             if not lookups and not forward:
                 break
-            settled = settle(view, lookups, writers, forward)
+            settled = settle(view, lookups, writers, forward, self.target)
             if settled is not None:
                 plan, edit = settled
                 break
@@ -113,7 +131,14 @@ class FuseLookups:
             forward = []
         groups = {one.anchor: group for group in plan.groups for one in group.lookups}
         # Of lookups that have fused ops already there is nothing to say if they stay as they are.
-        told = [one for one in found if one.anchor in groups or not one.is_fused]
+        inside = {node for one in found if one.anchor in groups for node in one.nodes()}
+        told = [
+            one
+            for one in found
+            if one.anchor in groups
+            or not one.is_fused
+            or (self._lowers and one.anchor not in inside)
+        ]
         columns = (_column(view, one, refused, groups.get(one.anchor)) for one in told)
         return _Verdict(view.function, tuple(columns), edit)
 
@@ -132,6 +157,18 @@ def _can_gain(view: GraphView, one: Recognition, writers: SparseWriters) -> bool
     if not one.is_fused:
         return True
     return one.spec is not None and reads_table_well(view, one, writers)
+
+
+def _to_lower(one: Recognition) -> Recognition:
+    """Returns the lookup, or why it does not become other stock ops."""
+    reason = ""
+    if one.gradients:
+        reason = "its gradient is in the graph, which reads what is inside it"
+    elif one.spec is not None and not (one.is_fused or one.spec.fill or one.unique):
+        reason = "it has as few stock ops as it can have"
+    if not reason:
+        return one
+    return replace(one, spec=None, failure=NoMatch(reason, one.anchor))
 
 
 def _refuse_circular(view: GraphView, lookups: Sequence[Recognition]) -> dict[str, NoMatch]:
@@ -162,54 +199,6 @@ def _column(
         explained=tuple(describe(part) for part in one.parts),
         tables=tuple(s.tensor for p in one.parts if isinstance(p, Table) for s in p.shards),
     )
-
-
-def rewritten(graph_def: graph_pb2.GraphDef, edits: dict[str, GraphEdit]) -> graph_pb2.GraphDef:
-    """Returns the graph with the edits by function name ("" is the main graph) applied."""
-    result = graph_pb2.GraphDef()
-    for described, value in graph_def.ListFields():
-        if described.name in ("node", "library"):
-            continue
-        if described.message_type is not None:
-            getattr(result, described.name).CopyFrom(value)
-        else:
-            setattr(result, described.name, value)
-    result.node.extend(edits[""].build() if "" in edits else graph_def.node)
-    library = graph_def.library
-    if graph_def.HasField("library"):
-        result.library.function.extend(
-            _rewritten_function(function, edits[function.signature.name])
-            if function.signature.name in edits
-            else function
-            for function in library.function
-        )
-        result.library.gradient.extend(library.gradient)
-        result.library.registered_gradients.extend(library.registered_gradients)
-    return result
-
-
-def _rewritten_function(
-    definition: function_pb2.FunctionDef, edit: GraphEdit
-) -> function_pb2.FunctionDef:
-    nodes = edit.build()
-    rewritten = function_pb2.FunctionDef()
-    rewritten.CopyFrom(definition)
-    del rewritten.node_def[:]
-    rewritten.node_def.extend(nodes)
-    for key, text in definition.ret.items():
-        rewritten.ret[key] = edit.returned(text)
-    _rename_control_outputs(rewritten, edit)
-    return rewritten
-
-
-def _rename_control_outputs(definition: function_pb2.FunctionDef, edit: GraphEdit) -> None:
-    """Lets control outputs stand for what nodes became; TensorFlow takes each node only once."""
-    kept: dict[str, str] = {}
-    for output in definition.signature.control_output:
-        kept.setdefault(edit.successor(definition.control_ret[output]), output)
-    definition.signature.control_output[:] = kept.values()
-    definition.control_ret.clear()
-    definition.control_ret.update({output: node for node, output in kept.items()})
 
 
 def _count_nodes(graph_def: graph_pb2.GraphDef) -> int:

@@ -49,14 +49,8 @@ class NodeBuilder:
 
     def replacement(self, op: str, device: str | None = None) -> node_def_pb2.NodeDef:
         """Returns a new node of the name of `base`, with its recorded shape, not added yet."""
-        stock = self.edit.view.nodes[self.base]
         node = self.node("", op, device)
-        node.name = stock.name
-        if "_output_shapes" in stock.attr:
-            shapes = node.attr["_output_shapes"].list.shape
-            shapes.add().CopyFrom(stock.attr["_output_shapes"].list.shape[0])
-        if stock.HasField("experimental_debug_info"):
-            node.experimental_debug_info.CopyFrom(stock.experimental_debug_info)
+        self.take_place(node)
         return node
 
     def copy(self, role: str, stock: str) -> node_def_pb2.NodeDef:
@@ -81,6 +75,24 @@ class NodeBuilder:
         self.edit.add(node, at=self.base)
         return node.name
 
+    def take_place(self, node: node_def_pb2.NodeDef) -> None:
+        """Gives a node that is not added yet the name of `base`, with its recorded shape."""
+        stock = self.edit.view.nodes[self.base]
+        node.name = stock.name
+        node.attr.pop("_output_shapes", None)
+        if "_output_shapes" in stock.attr:
+            shapes = node.attr["_output_shapes"].list.shape
+            shapes.add().CopyFrom(stock.attr["_output_shapes"].list.shape[0])
+        if stock.HasField("experimental_debug_info"):
+            node.experimental_debug_info.CopyFrom(stock.experimental_debug_info)
+
+    def result(self, op: str, inputs: tuple[Tensor, ...], types: Mapping[str, int]) -> None:
+        """Adds a node in the place of `base`."""
+        node = self.replacement(op)
+        self.inputs(node, *inputs)
+        set_types(node, **types)
+        self.add(node)
+
     def shared(
         self,
         role: str,
@@ -103,7 +115,7 @@ class NodeBuilder:
     def constant(self, role: str, value: npt.NDArray[Any], device: str | None = None) -> Tensor:
         """Returns a constant, one for all lookups that need it on the device."""
         device = self.device if device is None else device
-        wait = self._frame_anchor()
+        wait = self.frame_anchor()
         key = ("Const", value.shape, value.tobytes(), value.dtype.name, device, wait)
         if key not in self.known:
             node = self.node(role, "Const", device)
@@ -114,7 +126,7 @@ class NodeBuilder:
             self.edit.wait(node.name, wait)
         return Tensor(self.known[key])
 
-    def _frame_anchor(self) -> tuple[str, ...]:
+    def frame_anchor(self) -> tuple[str, ...]:
         """Returns what a constant waits for so that it lives in the lookup's while loop.
 
         In a v1 loop a node without inputs belongs to no iteration. Elsewhere nothing is needed.

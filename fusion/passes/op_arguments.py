@@ -7,8 +7,8 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import dtypes
 
 from fusion.passes.graph_view import Tensor
-from fusion.passes.node_builder import AttrValue, NodeBuilder, set_types
-from fusion.passes.spec import DenseIds, LookupSpec
+from fusion.passes.node_builder import AttrValue, NodeBuilder
+from fusion.passes.spec import DenseIds, Hashing, LookupSpec
 
 NONE = -1
 """Value of default_id, ignored_id and max_norm that means "none"."""
@@ -61,19 +61,23 @@ def dense_values(build: NodeBuilder, ids: DenseIds) -> Tensor:
     """
     if ids.hashed is None:
         return ids.values
-    key = ("hashed", ids)
+    hashes = hashed_values(build, ids.values, ids.hashed)
+    none = build.constant("none", np.array(NONE, np.int64), build.device)
+    inputs = (ids.hashed.kept, hashes, none)
+    return build.shared("ids", "SelectV2", inputs, {"T": types_pb2.DT_INT64})
+
+
+def hashed_values(build: NodeBuilder, values: Tensor, hashed: Hashing) -> Tensor:
+    """Copies the stock nodes that hash single elements: int64, of all the values."""
+    key = ("hashed", values, hashed)
     if key not in build.known:
-        hashes = ids.values
-        for stock in ids.hashed.by:
+        hashes = values
+        for stock in hashed.by:
             node = build.copy("hash", stock)
             node.attr.pop("_output_shapes", None)
             build.replace_input(node, 0, hashes)
             hashes = Tensor(build.add(node))
-        none = build.constant("none", np.array(NONE, np.int64), node.device)
-        select = build.node("ids", "SelectV2", node.device)
-        build.inputs(select, ids.hashed.kept, hashes, none)
-        set_types(select, T=types_pb2.DT_INT64)
-        build.known[key] = build.add(select)
+        build.known[key] = hashes.node
     return Tensor(build.known[key])
 
 

@@ -23,6 +23,10 @@ class Form(Enum):
     """Ops around the stock gathers of one or more lookups, with one for their gradients."""
     FORWARD = "forward"
     """One op behind the stock gather; the gradient stays, and all that it reads."""
+    STOCK = "stock"
+    """Stock ops, but fewer."""
+    STACKED = "stacked"
+    """A stock gather for many lookups, side by side in its result."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class Group:
         whole: whether the columns are all its inputs; the group's op stands for it then.
         inner: concats among those inputs whose own inputs the columns are instead.
         backwards: the gradients that a trained one computes.
+        reads_whole: whether the ops of a stock one may read its table whole.
     """
 
     form: Form
@@ -63,6 +68,7 @@ class Group:
     whole: bool = False
     inner: frozenset[str] = frozenset()
     backwards: tuple[Backward, ...] = ()
+    reads_whole: bool = False
 
     @property
     def lookups(self) -> tuple[Recognition, ...]:
@@ -92,6 +98,15 @@ class Plan:
 
     def __str__(self) -> str:
         return "\n".join(str(group) for group in self.groups)
+
+
+class Target(Enum):
+    """What lookups are rewritten to."""
+
+    FUSED = "fused"
+    """Ops of this package."""
+    STOCK = "stock"
+    """Stock ops alone: any TensorFlow runs them."""
 
 
 def plan_each(lookups: Iterable[Recognition], form: Form) -> Plan:

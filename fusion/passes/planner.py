@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit import emit
+from fusion.passes.emit_stacked import can_stack
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.op_arguments import clips_in_op
-from fusion.passes.plan import Form, Group, Plan, plan_each
+from fusion.passes.plan import Form, Group, Plan, Target, plan_each
 from fusion.passes.plan_trained import plan_alone, plan_trained
 from fusion.passes.recognise import Recognition
 from fusion.passes.safety import loses_digits
@@ -25,6 +26,7 @@ def settle(
     lookups: Sequence[Recognition],
     writers: SparseWriters,
     forward: Sequence[Recognition] = (),
+    target: Target = Target.FUSED,
 ) -> tuple[Plan, GraphEdit] | None:
     """Returns the first of the plans in which nothing would wait for itself, and its edit.
 
@@ -32,7 +34,19 @@ def settle(
 
     Args:
         forward: lookups whose gradients stay as they are.
+        target: what to rewrite to.
     """
+    if target is Target.STOCK:
+        is_free = not _are_awaited(view, lookups)
+        choices = list(_stock_plans(view, lookups, writers))
+        if view.has_loops:
+            # Their back edges are circles too; what is emitted alone waits for what it did.
+            is_free, choices = True, choices[-1:]
+        for plan in choices:
+            edit = emit(view, plan)
+            if is_free or not edit.is_circular():
+                return plan, edit
+        return None
     behind = plan_each(forward, Form.FORWARD).groups
     plans = (Plan((*plan.groups, *behind)) for plan in _plans(view, lookups, writers))
     if not _are_ordered(view, lookups) and not _are_awaited(view, forward):
@@ -49,6 +63,58 @@ def settle(
         if not edit.is_circular():
             return plan, edit
     return None
+
+
+def _stock_plans(
+    view: GraphView, lookups: Sequence[Recognition], writers: SparseWriters
+) -> Iterator[Plan]:
+    """Yields plans with stock ops, the best one first."""
+    alone = {
+        one.anchor: Group(Form.STOCK, (one,), reads_whole=reads_table_well(view, one, writers))
+        for one in lookups
+    }
+    stacked = tuple(_stacks(view, lookups))
+    if stacked:
+        taken = {one.anchor for group in stacked for one in group.lookups}
+        rest = (group for anchor, group in alone.items() if anchor not in taken)
+        yield Plan((*rest, *stacked))
+    yield Plan(tuple(alone.values()))
+
+
+def _stacks(view: GraphView, lookups: Sequence[Recognition]) -> Iterator[Group]:
+    """Yields groups of lookups that stand side by side in a concat, of the same dim."""
+    vanishing = {node for one in lookups for node in one.nodes()}
+    members: dict[str, dict[int, Recognition]] = {}
+    for one in lookups:
+        if can_stack(view, one.full_spec) and _only_read_by(view, one, vanishing):
+            found = _place_in_concat(view, one)
+            if found is not None:
+                members.setdefault(found[0], {})[found[1]] = one
+    for concat, columns in members.items():
+        count = len(view.inputs(concat)) - 1
+        run: list[Recognition] = []
+        for place in range(count + 1):
+            one_more = columns.get(place)
+            if run and (one_more is None or _dim(one_more) != _dim(run[0])):
+                if len(run) >= _FEWEST:
+                    start, is_whole = place - len(run), len(run) == count
+                    yield Group(Form.STACKED, tuple(run), concat, start, is_whole)
+                run = []
+            if one_more is not None:
+                run.append(one_more)
+
+
+def _dim(one: Recognition) -> int | None:
+    return one.full_spec.table.shape[1]
+
+
+def _only_read_by(view: GraphView, one: Recognition, vanishing: set[str]) -> bool:
+    """Whether nobody but lookups reads the table, so that the graph need not hold it twice."""
+    tensor = one.full_spec.table.shards[0].tensor
+    names = (view.resolve(tensor).node, *view.aliases(tensor))
+    if any(name in view.preserved for name in names):
+        return False
+    return all(use.node in {*vanishing, *names} for name in names for use in view.uses(name))
 
 
 def _are_ordered(view: GraphView, lookups: Iterable[Recognition]) -> bool:

@@ -23,6 +23,7 @@ from fusion.passes.recognise_reduction import (
 from fusion.passes.recognise_simplified import DistinctGathers, as_built
 from fusion.passes.recognise_source import Source, match_source
 from fusion.passes.recognise_table import Shard, Table, match_table
+from fusion.passes.recognise_whole import WHOLE, match_whole
 from fusion.passes.shapes import Dim, Vector
 from fusion.passes.spec import (
     BucketsSpec,
@@ -52,8 +53,8 @@ class Recognition:
         helper_waits: what each stage waits for by constants and the like, see `ordering`.
         name: for people: the table, where it was found.
         gradients: of the gathered rows, where the graph has them; or why one is none.
-        is_fused: whether the lookup has fused ops already, around a stock gather. The reduction is
-            one of them then, and only an op in one piece is better.
+        is_fused: whether the lookup has fused ops already: it is one, or has some around a stock
+            gather. The anchor is one of them then, and only an op in one piece is better.
     """
 
     anchor: str
@@ -120,10 +121,16 @@ class Recognition:
         return tuple(n for p in self.parts for n in p.front)
 
 
-def recognise_all(view: GraphView) -> tuple[Recognition, ...]:
-    """Returns one recognition per segment reduction, in file order."""
+def recognise_all(view: GraphView, whole: bool = False) -> tuple[Recognition, ...]:
+    """Returns one recognition per segment reduction, in file order.
+
+    Args:
+        view: the graph.
+        whole: whether to add those of lookups that are one fused op.
+    """
     shared = _Shared(DistinctGathers(view), GradientSums(view))
-    return tuple(_recognised(view, anchor, shared) for anchor in anchors(view))
+    names = (*anchors(view), *(view.named(WHOLE) if whole else ()))
+    return tuple(_recognised(view, anchor, shared) for anchor in names)
 
 
 @dataclass(frozen=True)
@@ -150,6 +157,8 @@ def recognise(view: GraphView, anchor: str) -> Recognition:
 
 
 def _recognise(view: GraphView, anchor: str, shared: _Shared) -> Recognition:
+    if view.op(anchor) == WHOLE:
+        return _recognise_whole(view, anchor)
     if view.op(anchor) in FUSED_ANCHORS:
         return _recognise_fused(view, anchor)
     parts: list[Match] = []
@@ -194,6 +203,15 @@ def _recognise(view: GraphView, anchor: str, shared: _Shared) -> Recognition:
     waits = helper_waits(view, parts, spec)
     gradients = match_gradients(shared.sums, reduction, table.unique, mask, tail.output, shape)
     return Recognition(anchor, tuple(parts), spec, None, table.name, waits, gradients)
+
+
+def _recognise_whole(view: GraphView, anchor: str) -> Recognition:
+    found = match_whole(view, anchor)
+    if isinstance(found, NoMatch):
+        return Recognition(anchor, (), None, found, anchor, is_fused=True)
+    waits = helper_waits(view, [found], found.spec)
+    name = found.spec.table.name
+    return Recognition(anchor, (found,), found.spec, None, name, waits, is_fused=True)
 
 
 def _recognise_fused(view: GraphView, anchor: str) -> Recognition:

@@ -24,6 +24,7 @@ from fusion.passes.recognise_ids import Entries, Fill
 from fusion.passes.recognise_prune import Prune
 from fusion.passes.recognise_ragged import RowSplits
 from fusion.passes.recognise_reduction import POST_V1, POST_V2, Reduction
+from fusion.passes.recognise_shards import match_shards, match_split
 from fusion.passes.recognise_source import Buckets, Dense, Source
 from fusion.passes.recognise_table import Table, match_table
 from fusion.passes.shapes import Element, Item, ShapeMath
@@ -43,6 +44,14 @@ class _Places(NamedTuple):
 
 
 _OUTPUTS = {_PRUNE: _Places(1, 2, 3), _PRUNE_DENSE: _Places(1, -1, 2), _PRE_V1: _Places(1, 3, 2)}
+
+
+def _outputs(view: GraphView, front: str) -> _Places:
+    """Returns the places of what an op tells; of lists with an item for each shard, the first."""
+    places, count = _OUTPUTS[view.op(front)], 1
+    if view.op(front) == _PRE_V1:
+        count = view.int_attr(front, "num_partitions")
+    return places if count == 1 else _Places(count, 2 * count + 1, 2 * count)
 
 
 @dataclass(frozen=True)
@@ -72,38 +81,100 @@ class _Given(NamedTuple):
 
 def match_fused(view: GraphView, anchor: str) -> FusedLookup | NoMatch:
     """Explains the lookup that ends with the fused op `anchor`."""
-    if view.int_attr(anchor, "num_partitions") != 1:
-        return NoMatch("the table is in several shards", anchor)
     inputs = [view.resolve(tensor) for tensor in view.inputs(anchor)]
-    if view.op(anchor) == POST_V1:
-        rows, indices, shape, flags, _, weights = inputs
-        copied = _match_copied(view, rows)
-        if copied is None:
-            return NoMatch("the rows are not those of the entries", rows.node)
-        rows, positions, passed = copied
+    count = view.int_attr(anchor, "num_partitions")
+    if count < 1 or len(inputs) < count + 5:
+        return NoMatch("the inputs are not those of the op", anchor)
+    if view.op(anchor) == POST_V1 and count > 1:
+        found = _match_v1_shards(view, anchor, inputs, count)
+    elif view.op(anchor) == POST_V1:
+        found = _match_v1(view, anchor, inputs)
     else:
-        rows, _, shape, indices, flags, positions, weights = inputs
-        passed = ()
+        found = _match_v2(view, anchor, inputs, count)
+    if isinstance(found, NoMatch):
+        return found
+    reduction, table, given, passed = found
+    limit = _float(view, anchor, "max_norm")
+    if limit >= 0:
+        if table.clip is not None:
+            return NoMatch("the rows are clipped twice", anchor)
+        clip = Clip(
+            stage=Stage.ROWS, nodes=(), rows=reduction.rows, limit=limit, output=reduction.rows
+        )
+        table = replace(table, clip=clip)
+    made = _match_entries(view, reduction, table.ids, given)
+    if isinstance(made, NoMatch):
+        return made
+    fill, prune, source = made
+    source = replace(source, nodes=(*source.nodes, *passed))
+    zeros = view.int_attr(anchor, "default_id") < 0
+    return FusedLookup(reduction, table, fill, prune, source, zeros)
+
+
+_Found = tuple[Reduction, Table, "_Given", tuple[str, ...]]
+"""The reduction, the table, what the last op is given of the entries, and nodes that only copy."""
+
+
+def _match_v2(view: GraphView, anchor: str, inputs: list[Tensor], count: int) -> _Found | NoMatch:
+    rows, (permutation, shape, indices, flags, positions, weights) = inputs[:count], inputs[count:]
+    if view.op(positions.node) != _UNIQUE or positions.index != 1:
+        return NoMatch("the rows are not those of unique ids", positions.node)
+    given = _Given(shape, indices, flags, weights)
+    reduction = _reduction(view, anchor, rows[0], positions, given)
+    if count == 1:
+        table = match_table(view, reduction)
+    else:
+        table = match_split(view, rows, permutation, positions.node)
+    return table if isinstance(table, NoMatch) else (reduction, table, given, ())
+
+
+def _match_v1(view: GraphView, anchor: str, inputs: list[Tensor]) -> _Found | NoMatch:
+    rows, indices, shape, flags, _, weights = inputs
+    copied = _match_copied(view, rows)
+    if copied is None:
+        return NoMatch("the rows are not those of the entries", rows.node)
+    rows, positions, passed = copied
     if view.op(positions.node) != _UNIQUE or positions.index != 1:
         return NoMatch("the rows are not those of unique ids", positions.node)
     given = _Given(shape, indices, flags, weights)
     reduction = _reduction(view, anchor, rows, positions, given)
     table = match_table(view, reduction)
-    if isinstance(table, NoMatch):
-        return table
-    limit = _float(view, anchor, "max_norm")
-    if limit >= 0:
-        if table.clip is not None:
-            return NoMatch("the rows are clipped twice", anchor)
-        clip = Clip(stage=Stage.ROWS, nodes=(), rows=rows, limit=limit, output=rows)
-        table = replace(table, clip=clip)
-    found = _match_entries(view, reduction, table.ids, given)
-    if isinstance(found, NoMatch):
-        return found
-    fill, prune, source = found
-    source = replace(source, nodes=(*source.nodes, *passed))
-    zeros = view.int_attr(anchor, "default_id") < 0
-    return FusedLookup(reduction, table, fill, prune, source, zeros)
+    return table if isinstance(table, NoMatch) else (reduction, table, given, passed)
+
+
+def _match_v1_shards(
+    view: GraphView, anchor: str, inputs: list[Tensor], count: int
+) -> _Found | NoMatch:
+    """Explains a row for each entry of each shard; the first op split the entries."""
+    rows, keys, passed = list[Tensor](), list[Tensor](), tuple[str, ...]()
+    front = inputs[-count].node
+    for place, one in enumerate(inputs[:count]):
+        copied = _match_copied(view, one)
+        if copied is None:
+            return NoMatch("the rows are not those of the entries", one.node)
+        unique_rows, positions, nodes = copied
+        unique = positions.node
+        if view.op(unique) != _UNIQUE or positions.index != 1:
+            return NoMatch("the rows are not those of unique ids", unique)
+        if view.resolve(view.inputs(unique)[0]) != Tensor(front, place):
+            return NoMatch("the rows are not those of the entries", unique)
+        rows.append(unique_rows)
+        keys.append(Tensor(unique))
+        passed += (*nodes, unique, *view.aliases(view.inputs(unique)[0]))
+    if view.op(front) != _PRE_V1 or view.int_attr(front, "num_partitions") != count:
+        return NoMatch("the entries are not those that were split", front)
+    # Of each list the first is asked about below, as if there were one shard; here are the others.
+    lists = {0: inputs[2 * count + 2 : 3 * count + 2], 1: inputs[count : 2 * count]}
+    lists[2] = inputs[3 * count + 2 :]
+    for number, tensors in lists.items():
+        start = number * count + (number == 2)
+        if tensors != [Tensor(front, start + place) for place in range(count)]:
+            return NoMatch("the entries are not those that were split", anchor)
+    given = _Given(inputs[2 * count], inputs[count], inputs[2 * count + 1], inputs[3 * count + 2])
+    reduction = _reduction(view, anchor, rows[0], keys[0], given)
+    shapes = view.inputs(front)[:count]
+    table = match_shards(view, front, rows, keys, Tensor(front), (), shapes)
+    return table if isinstance(table, NoMatch) else (reduction, table, given, passed)
 
 
 def _reduction(
@@ -218,7 +289,7 @@ def _match_entries(
         entries=entries,
         default=max(view.int_attr(front, "default_id"), 0),
         default_weight=_float(view, front, "default_weight") if weighted else 1.0,
-        is_row_empty=Tensor(front, _OUTPUTS[view.op(front)].flags),
+        is_row_empty=Tensor(front, _outputs(view, front).flags),
     )
     return fill, prune, source
 
@@ -226,7 +297,7 @@ def _match_entries(
 def _belong_together(view: GraphView, reduction: Reduction, ids: Tensor, given: _Given) -> bool:
     """Whether the last op is given what the first one, `ids.node`, made, with equal attrs."""
     front, anchor = ids.node, reduction.anchor
-    places = _OUTPUTS[view.op(front)]
+    places = _outputs(view, front)
     inputs = view.inputs(front)
     dense = view.op(front) == _PRUNE_DENSE
     shape = Tensor(front, 3) if dense else view.resolve(inputs[-2])

@@ -64,7 +64,7 @@ def match_partition(view: GraphView, rows: Tensor, ids: Tensor) -> Partition | N
     everything = (stitch.node, places, keys, *passed, *counter, *nodes, *inner)
     return Partition(
         strategy=strategy,
-        split=_shard_rows(total, count),
+        split=shard_rows(total, count),
         width=width,
         gathered=gathered,
         keys=tuple(Tensor(keys, i) for i in range(count)),
@@ -137,7 +137,8 @@ def _match_split(
     return NoMatch("ids are assigned to shards in an unknown way", shards.node)
 
 
-def _shard_rows(rows: int | None, count: int) -> tuple[int, ...]:
+def shard_rows(rows: int | None, count: int) -> tuple[int, ...]:
+    """Returns the rows of each shard as stock TensorFlow splits them; () if unknown."""
     if rows is None:
         return ()
     return tuple(rows // count + (i < rows % count) for i in range(count))

@@ -82,7 +82,7 @@ def _match_fast(view: GraphView, reduction: Reduction, ids: Tensor) -> Table:
         strategy="",
         split=(),
         clip=None,
-        name=_table_name(view, rows, reduction),
+        name=table_name(view, rows, reduction.output.node),
     )
 
 
@@ -105,7 +105,7 @@ def _match_classic(view: GraphView, reduction: Reduction, unique: str) -> Table 
         nodes += partition.nodes
     shards = []
     for tensor, read in gathered.items():
-        shard = _match_shard(view, tensor, read)
+        shard = match_shard(view, tensor, read)
         if isinstance(shard, NoMatch):
             return shard
         if partition is not None and not _has_width(shard, partition.width):
@@ -121,7 +121,7 @@ def _match_classic(view: GraphView, reduction: Reduction, unique: str) -> Table 
         strategy="" if partition is None else partition.strategy,
         split=() if partition is None else partition.split,
         clip=clip if clip is None else replace(clip, rows=view.resolve(rows)),
-        name=_table_name(view, shards[0].tensor, reduction, is_part=len(shards) > 1),
+        name=table_name(view, shards[0].tensor, reduction.output.node, is_part=len(shards) > 1),
     )
 
 
@@ -131,7 +131,7 @@ def _has_width(shard: Shard, width: int | None) -> bool:
     return width is None or all(size in (None, width) for size in sizes)
 
 
-def _match_shard(view: GraphView, rows: Tensor, keys: Tensor) -> Shard | NoMatch:
+def match_shard(view: GraphView, rows: Tensor, keys: Tensor) -> Shard | NoMatch:
     """Explains `rows` as a gather of the rows `keys` of a matrix."""
     is_resource = view.op(rows.node) == "ResourceGather"
     if not is_resource and not is_row_gather(view, rows.node):
@@ -151,8 +151,8 @@ def _table_shape(view: GraphView, table: Tensor, rows: Tensor, is_resource: bool
     return known
 
 
-def _table_name(view: GraphView, table: Tensor, reduction: Reduction, is_part: bool = False) -> str:
-    """Returns the variable's name where it can be seen, else the scope of the lookup.
+def table_name(view: GraphView, table: Tensor, output: str, is_part: bool = False) -> str:
+    """Returns the variable's name where it can be seen, else the scope of the node `output`.
 
     A function does not know what its caller passes in; there the scope tells people more than the
     argument does.
@@ -161,7 +161,7 @@ def _table_name(view: GraphView, table: Tensor, reduction: Reduction, is_part: b
     if view.op(source) == "ReadVariableOp":
         source = view.resolve(view.inputs(source)[0]).node
     if view.op(source) in (ARG_OP, "Placeholder"):
-        return reduction.output.node.removesuffix("/embedding_lookup_sparse")
+        return output.removesuffix("/embedding_lookup_sparse")
     if view.op(source) == "VarHandleOp":
         shared = view.attr(source, "shared_name")
         source = shared.s.decode() if shared is not None and shared.s else source

@@ -54,11 +54,20 @@ class ColumnReport:
     op: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns strings, a truth value and lists, ready for JSON; the spec as it prints."""
+        """Returns strings, truth values and lists, ready for JSON; the spec as it prints.
+
+        Beside the attributes: the table's dtype and shape, the combiner, where the ids come from
+        and whether they are weighted, each None where that was not understood.
+        """
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        spec = self.spec
         return {
             **plain,
-            "spec": None if self.spec is None else str(self.spec),
+            "table": None if spec is None else spec.matrix,
+            "combiner": None if spec is None else spec.combiner,
+            "ids": None if spec is None else spec.source,
+            "weighted": None if spec is None else spec.weights is not None,
+            "spec": None if spec is None else str(spec),
             "explained": list(self.explained),
             "tables": [str(table) for table in self.tables],
         }

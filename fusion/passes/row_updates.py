@@ -26,7 +26,8 @@ from fusion.ops.training import GRAD as GRADIENT
 from fusion.ops.training import PRE
 from fusion.ops.unique import SPEC as UNIQUE
 from fusion.passes.edit import GraphEdit
-from fusion.passes.fuse_lookups import FuseLookups, rewritten
+from fusion.passes.edited import rewritten
+from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.handles import has_other_handles, writers
 from fusion.passes.match import NoMatch

@@ -115,6 +115,9 @@ class Hashing:
 
 IdsSpec = SparseIds | RaggedIds | RowIds | DenseIds
 
+#: How ids lie. Those with row numbers come from sparse tensors too.
+_KINDS = {SparseIds: "sparse", RaggedIds: "ragged", RowIds: "sparse", DenseIds: "dense"}
+
 
 @dataclass(frozen=True)
 class BucketsSpec:
@@ -226,6 +229,11 @@ class LookupSpec:
     def matrix(self) -> str:
         """The table's dtype and static shape, as people write them."""
         return dtype_name(self.table.dtype) + _size(self.table.shape)
+
+    @property
+    def source(self) -> str:
+        """Where the ids come from, in a few words: how they lie, their dtype, their tensor."""
+        return f"{_KINDS[type(self.ids)]} {dtype_name(self.dtype)} {self.ids.values}"
 
     @property
     def is_exact(self) -> bool:

@@ -1,6 +1,8 @@
-"""SavedModels in, SavedModels with fused lookups out; and the comparison of two models."""
+"""SavedModels in, SavedModels with fused lookups out; two models compared, and measured."""
 
+from fusion.saved_model.bench import BenchReport, Measurement, Ratio, bench_models
 from fusion.saved_model.errors import ModelError, VerificationError
+from fusion.saved_model.gain import Gain, Saving, expected_gain
 from fusion.saved_model.rewrite import (
     TARGETS,
     Rewrite,
@@ -12,11 +14,18 @@ from fusion.saved_model.verify import Verification, compare_models
 
 __all__ = [
     "TARGETS",
+    "BenchReport",
+    "Gain",
+    "Measurement",
     "ModelError",
+    "Ratio",
     "Rewrite",
+    "Saving",
     "Verification",
     "VerificationError",
+    "bench_models",
     "compare_models",
+    "expected_gain",
     "explain_saved_model",
     "fuse_saved_model",
     "rewrite_saved_model",

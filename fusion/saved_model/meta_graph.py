@@ -12,6 +12,7 @@ from tensorflow.python.framework import meta_graph as tf_meta_graph
 from tensorflow.python.framework import op_def_registry, ops
 
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.plan import Target
 from fusion.passes.report import FusionReport, FusionResult
 from fusion.passes.variables import named_columns
 from fusion.saved_model.variables import variable_search
@@ -25,9 +26,10 @@ class GraphPass(Protocol):
         ...
 
 
-def lookup_pass(meta: meta_graph_pb2.MetaGraphDef) -> FuseLookups:
-    """Returns the pass that fuses the lookups of `meta`."""
-    return FuseLookups(preserve=preserved_names(meta), variables=variable_search(meta).known)
+def lookup_pass(meta: meta_graph_pb2.MetaGraphDef, target: Target = Target.FUSED) -> FuseLookups:
+    """Returns the pass that rewrites the lookups of `meta`."""
+    variables = variable_search(meta).known
+    return FuseLookups(preserve=preserved_names(meta), variables=variables, target=target)
 
 
 def apply_pass(meta: meta_graph_pb2.MetaGraphDef, graph_pass: GraphPass) -> FusionReport:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from google.protobuf.message import Message
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from fusion.ops import OP_NAMES
 from fusion.passes.calls import reached_functions
+from fusion.passes.plan import Target
 from fusion.passes.report import FusionReport
 from fusion.passes.variables import named_columns
 from fusion.saved_model.copies import Progress, copy_file, copy_files
@@ -38,7 +40,7 @@ from fusion.saved_model.staging import (
 from fusion.saved_model.variables import variable_search
 from fusion.saved_model.verify import DEFAULT_TIMEOUT, Verification, compare_models
 
-TARGETS = ("fused",)
+TARGETS = tuple(target.value for target in Target)
 
 ROUNDING = 1e-5
 """What the elements of an output may differ by, as a share of its largest, where lookups round."""
@@ -72,12 +74,13 @@ def fuse_saved_model(
     link: bool = False,
     progress: Progress | None = None,
 ) -> FusionReport:
-    """Writes to `dst` the SavedModel or frozen graph `src` with its embedding lookups fused.
+    """Writes to `dst` the model `src` with its embedding lookups fused, or made of stock ops.
 
     Every signature, variable and asset stays: `saved_model.pb` and `fingerprint.pb` are new,
     `fusion.json` is added, all other files are copied byte for byte. Variables are never loaded
     for the rewrite itself. `dst` appears complete and verified, or not at all; `src` is only read;
-    a second run writes the same bytes. Load the result after `import fusion`.
+    a second run writes the same bytes. Load a fused result after `import fusion`; any TensorFlow
+    loads one of target "stock".
 
     Of a frozen graph, a file with a binary GraphDef, a file is made; its record is called like it,
     with `.fusion.json` behind the name.
@@ -85,11 +88,12 @@ def fuse_saved_model(
     Args:
         src: the directory of a SavedModel, made by compat.v1 or by TensorFlow 2; or a frozen graph.
         dst: the directory or file to create; it must not exist.
-        target: what to lower the lookups to; "fused" is the ops of this package.
+        target: what the lookups become: "fused" is the ops of this package, "stock" fewer ops of
+            TensorFlow's own. What is fused in `src` becomes stock ops again with "stock".
         verify: whether to run both models on generated inputs, in child processes, and compare
             every output before `dst` appears: bit for bit, or, if lookups with weights or max_norm
-            were fused, within `ROUNDING`. Functions that no signature runs are rewritten too, but
-            not compared.
+            were fused or are not any more, within `ROUNDING`. Functions that no signature runs are
+            rewritten too, but not compared.
         timeout: seconds that loading and running one model may take for that.
         outputs: names of the nodes or tensors of a frozen graph that are fetched; by default all
             nodes that no other node reads. They keep name and value.
@@ -102,8 +106,9 @@ def fuse_saved_model(
         columns of all of them.
 
     Raises:
-        ModelError: `src` cannot be read, `dst` cannot be written, or the result differs from the
-            source (`VerificationError`). Nothing is left behind.
+        ModelError: `src` cannot be read, `dst` cannot be written, the result differs from the
+            source (`VerificationError`), or fused ops of `src` cannot become stock ones. Nothing is
+            left behind.
         ValueError: an unknown target.
     """
     return rewrite_saved_model(
@@ -126,13 +131,13 @@ def rewrite_saved_model(
     if target not in TARGETS:
         raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
     source = read_saved_model(src, outputs)
-    options = {"target": target, "verify": verify}
+    options: dict[str, object] = {"target": target, "verify": verify}
     if source.is_frozen:
         options |= {} if outputs is None else {"outputs": list(outputs)}
         return _rewrite_frozen(source, dst, options, timeout)
     options |= {"link": True} if link else {}
     destination = check_destination(source.path, dst)
-    proto, report = _rewritten(source)
+    proto, report = _rewritten(source, Target(target))
     with staged_directory(destination) as staging:
         content = source.content if report.fused_count == 0 else _serialized(proto, source)
         _build(source, staging, content, link, progress)
@@ -141,7 +146,9 @@ def rewrite_saved_model(
         unchecked = _not_reached(proto, report) if compare else ()
         done = Rewrite(report, None, unchecked)
         if compare:
-            done = replace(done, verification=_verified(source.path, staging, report, timeout))
+            tolerance = 0.0 if _is_exact(source, proto, report) else ROUNDING
+            verification = _verified(source.path, staging, timeout, tolerance)
+            done = replace(done, verification=verification)
         if content == source.content and (source.path / MANIFEST_FILE).is_file():
             copy_file(source.path / MANIFEST_FILE, staging / MANIFEST_FILE)
         else:
@@ -158,7 +165,7 @@ def _rewrite_frozen(
     """Rewrites a file with a GraphDef, which is verified as the SavedModel that it is seen as."""
     record = f"{os.path.basename(dst)}.{MANIFEST_FILE}"
     destination = check_destination(source.path, dst, record)
-    proto, report = _rewritten(source)
+    proto, report = _rewritten(source, Target(options["target"]))
     done = Rewrite(report, None)
     with staged_files(destination.with_name(record), destination) as (record_file, file):
         content = source.content
@@ -170,7 +177,8 @@ def _rewrite_frozen(
             for model, seen_as in zip(models, (source.proto, proto), strict=True):
                 model.mkdir()
                 write_loadable(seen_as, model)
-            done = replace(done, verification=_verified(*models, report, timeout))
+            tolerance = 0.0 if _is_exact(source, proto, report) else ROUNDING
+            done = replace(done, verification=_verified(*models, timeout, tolerance))
         write_file(record_file, _record(source, proto, options, done))
     return done
 
@@ -216,13 +224,49 @@ def _graph_errors(source: SourceModel) -> Iterator[None]:
         ) from error
 
 
-def _rewritten(source: SourceModel) -> tuple[saved_model_pb2.SavedModel, FusionReport]:
+def _rewritten(
+    source: SourceModel, target: Target
+) -> tuple[saved_model_pb2.SavedModel, FusionReport]:
     """Applies the pass to each meta graph of a copy."""
     proto = saved_model_pb2.SavedModel()
     proto.CopyFrom(source.proto)
     with _graph_errors(source):
-        reports = [apply_pass(meta, lookup_pass(meta)) for meta in proto.meta_graphs]
-    return proto, FusionReport.merge(reports)
+        reports = [apply_pass(meta, lookup_pass(meta, target)) for meta in proto.meta_graphs]
+    report = FusionReport.merge(reports)
+    if target is Target.STOCK:
+        _check_stock(source, proto, report)
+    return proto, report
+
+
+def _check_stock(
+    source: SourceModel, proto: saved_model_pb2.SavedModel, report: FusionReport
+) -> None:
+    """Raises what is in the way if the model still needs ops of this package."""
+    ops = _custom_ops(proto)
+    if not ops:
+        return
+    reasons = {(c.function, c.anchor): c.reason for c in report.columns if not c.fused}
+    found = (
+        (node, reasons.get((function, node.name)))
+        for meta in proto.meta_graphs
+        for function, nodes in _node_lists(meta.graph_def)
+        for node in nodes
+        if node.op in ops
+    )
+    # One that is known not to fit says more than what is around it.
+    node, reason = min(found, key=lambda pair: pair[1] is None)
+    why = "" if reason is None else f": {reason}"
+    raise ModelError(
+        f"{source.path}: {node.name} ({node.op}) cannot become stock ops{why}; rewrite the model "
+        "that was fused instead"
+    )
+
+
+def _node_lists(
+    graph_def: graph_pb2.GraphDef,
+) -> Iterator[tuple[str, Iterable[node_def_pb2.NodeDef]]]:
+    yield "", graph_def.node
+    yield from ((f.signature.name, f.node_def) for f in graph_def.library.function)
 
 
 def _serialized(proto: Message, source: SourceModel) -> bytes:
@@ -267,13 +311,14 @@ def _build(
         write_file(staging / FINGERPRINT_FILE, compute_fingerprint(staging, content))
 
 
-def _is_exact(report: FusionReport) -> bool:
-    """Whether everything that is fused has the bits of stock TensorFlow."""
+def _is_exact(source: SourceModel, proto: saved_model_pb2.SavedModel, report: FusionReport) -> bool:
+    """Whether both models give the same bits."""
+    if not _custom_ops(source.proto) and not _custom_ops(proto):
+        return True
     return all(c.spec is None or c.spec.is_exact for c in report.columns if c.fused)
 
 
-def _verified(source: Path, staging: Path, report: FusionReport, timeout: float) -> Verification:
-    tolerance = 0.0 if _is_exact(report) else ROUNDING
+def _verified(source: Path, staging: Path, timeout: float, tolerance: float) -> Verification:
     try:
         verification = compare_models(
             source, staging, timeout=timeout, scratch=staging.parent, tolerance=tolerance

@@ -31,7 +31,7 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_help_and_version(capsys: pytest.CaptureFixture[str]):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for name in ("inspect", "rewrite", "verify", "doctor"):
+    for name in ("inspect", "rewrite", "verify", "bench", "doctor"):
         assert name in text
     assert main(["--version"]) == 0
     assert re.search(r"fusion, version \d", capsys.readouterr().out)
@@ -60,7 +60,7 @@ def test_usage_errors_are_one_line(
 
 
 @pytest.mark.parametrize("damage", ["absent", "empty folder", "file", "truncated", "a folder"])
-@pytest.mark.parametrize("name", ["inspect", "rewrite", "verify"])
+@pytest.mark.parametrize("name", ["inspect", "rewrite", "verify", "bench"])
 def test_bad_models_are_one_line_and_nothing_is_written(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str, name: str
 ):
@@ -77,7 +77,7 @@ def test_bad_models_are_one_line_and_nothing_is_written(
     if damage == "a folder":
         (bad / "saved_model.pb").mkdir()
     before = sorted(os.listdir(folder))
-    others = {"inspect": [], "rewrite": [folder / "dst"], "verify": [models / "tf2"]}
+    others = {"inspect": [], "rewrite": [folder / "dst"], "verify": [models / "tf2"], "bench": []}
     assert main([name, str(bad), *map(str, others[name])]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"fusion: error: {bad}")

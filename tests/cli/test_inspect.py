@@ -57,6 +57,9 @@ def test_json_is_complete(models: Path, tmp_path: Path, capsys: Capture) -> None
     model, svg = models / "tf2", tmp_path / "column.svg"
     assert main(["inspect", str(model), "--json", "--svg", str(svg)]) == 0
     found = json.loads(capsys.readouterr().out)
+    gain = found.pop("expected_gain")
+    assert gain["columns"] == 2
+    assert [one["batch"] for one in gain["savings"]] == [1, 256]
     assert found == fusion.explain(model).to_dict()
     assert all(column["explained"] for column in found["columns"])
     assert svg.is_file()

@@ -2,9 +2,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fusion.cli.report import column_table, console, distinct_columns, refusal_table, totals
+from fusion.cli.report import column_table, console, refusal_table, totals
+from fusion.passes.columns import distinct_columns
+from fusion.passes.graph_view import Tensor
 from fusion.passes.report import ColumnReport, FusionReport
+from fusion.passes.spec import WeightsSpec
 from tests.specs import SPEC
+
+UNDERSTOOD = ["float[40,", "8]", "mean", "sparse", "int64", "v"]
 
 
 def _column(name: str, function: str = "", reason: str | None = None) -> ColumnReport:
@@ -40,8 +45,18 @@ def test_a_column_is_fused_when_all_its_traces_are():
         "0 of 1 columns fused (1 of 2 lookups in 2 functions), 9 nodes"
     )
     heading, row = _text(column_table(report))
-    assert heading == ["column", "table", "combiner", "fused", "why", "not", "node"]
-    assert row == ["a", "float[40,", "8]", "mean", "no", "odd", "g:", "a/node"]
+    titles = ["column", "table", "combiner", "ids", "weighted", "fused", "why", "not", "node"]
+    assert heading == titles
+    assert row == ["a", *UNDERSTOOD, "no", "odd", "g:", "a/node"]
+
+
+def test_a_weighted_column_and_one_that_is_not_understood():
+    weights = WeightsSpec(Tensor("w"), prune=True, default=1.0)
+    weighted = replace(_column("a"), spec=replace(SPEC, weights=weights))
+    unknown = replace(_column("b", reason="odd"), spec=None)
+    _, first, second = _text(column_table(FusionReport((weighted, unknown), 9, 9)))
+    assert first == ["a", *UNDERSTOOD, "yes", "yes"]
+    assert second == ["b", "no", "odd", "b/node"]
 
 
 def test_a_column_whose_forward_alone_is_fused():
@@ -49,8 +64,8 @@ def test_a_column_whose_forward_alone_is_fused():
     report = FusionReport((_column("b"), forward), 9, 9)
     assert totals(report, "fused") == "2 of 2 columns fused, 9 nodes"
     _, first, second = _text(column_table(report))
-    assert first == ["b", "float[40,", "8]", "mean", "yes"]
-    assert second == ["a", "float[40,", "8]", "mean", "forward", "odd", "a/node"]
+    assert first == ["b", *UNDERSTOOD, "yes"]
+    assert second == ["a", *UNDERSTOOD, "forward", "odd", "a/node"]
     _, row = _text(refusal_table(report))
     assert row == ["a", "forward", "alone:", "odd", "a/node"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,13 +12,16 @@ import tensorflow as tf
 from numpy.testing import assert_allclose
 
 from fusion.feature_column import shared_embedding_columns
+from fusion.ops import OP_NAMES
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.plan import Target
 from tests.feature_column.hosts import placeholders
 from tests.feature_column.kinds import KINDS, Batch, Column, build, of_each_combiner
 from tests.passes import stock_graphs as stock
 
 v1 = tf.compat.v1
 PASS = FuseLookups(preserve=frozenset({"out", "initialize"}))
+TO_STOCK = replace(PASS, target=Target.STOCK)
 PARITY = pytest.mark.parity
 
 
@@ -45,7 +49,15 @@ def assert_same(columns: Any, fused: int, exact: bool = True) -> None:
         graph_def, feed = graph_of(columns, Batch((2, 1, 0, 3, 13), seed))
         result = PASS.apply(graph_def)
         assert result.report.fused_count == fused, str(result.report)
-        compare(stock.run(result.graph_def, feed), stock.run(graph_def, feed))
+        expected = stock.run(graph_def, feed)
+        compare(stock.run(result.graph_def, feed), expected)
+        lowered = TO_STOCK.apply(graph_def)
+        assert lowered.report.fused_count == fused, str(lowered.report)
+        np.testing.assert_array_equal(stock.run(lowered.graph_def, feed), expected)
+        lowered = TO_STOCK.apply(result.graph_def)
+        assert lowered.report.fused_count == fused, str(lowered.report)
+        assert not {node.op for node in lowered.graph_def.node} & {*OP_NAMES}
+        np.testing.assert_array_equal(stock.run(lowered.graph_def, feed), expected)
 
 
 @PARITY("column: {kind}", "pass")

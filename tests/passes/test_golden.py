@@ -1,11 +1,11 @@
 """Recognised specs, plans and rewritten graphs as text, beside the graphs they come from.
 
 `tests/golden/NAME.graph.txt` is a graph that TensorFlow built (large constants without values);
-`NAME.fused.txt` is what the pass makes of it. After a wanted change,
+`NAME.fused.txt` and `NAME.stock.txt` are what the pass makes of it with either target. After a wanted change,
 
     FUSION_UPDATE_GOLDEN=1 python -m pytest tests/passes/test_golden.py
 
-writes the latter anew; read the difference before committing it.
+writes those anew; read the difference before committing it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph_view import GraphView
+from fusion.passes.plan import Target
 from fusion.passes.planner import settle
 from fusion.passes.recognise import recognise_all
 from fusion.passes.sparse_writers import SparseWriters
@@ -26,33 +27,36 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 NAMES = sorted(path.name.removesuffix(".graph.txt") for path in GOLDEN.glob("*.graph.txt"))
 
 
-def rewritten(name: str) -> str:
+def rewritten(name: str, target: Target) -> str:
     graph_def = parse_graph((GOLDEN / f"{name}.graph.txt").read_text())
-    result = FuseLookups(preserve=frozenset({"out"})).apply(graph_def)
+    result = FuseLookups(preserve=frozenset({"out"}), target=target).apply(graph_def)
     view = GraphView.of_graph(graph_def, frozenset({"out"}))
     found = recognise_all(view)
     parts = [str(result.report)]
     parts += [str(one.spec) for one in found if one.spec is not None]
-    settled = settle(view, [one for one in found if one.spec], SparseWriters([view], {}))
+    writers = SparseWriters([view], {})
+    settled = settle(view, [one for one in found if one.spec], writers, target=target)
     parts.append(str(settled[0]) if settled is not None else "")
     if result.modified:
         parts.append(print_graph(result.graph_def))
     return "\n\n".join(part for part in parts if part).rstrip() + "\n"
 
 
+@pytest.mark.parametrize("target", Target)
 @pytest.mark.parametrize("name", NAMES)
-def test_the_rewrite_is_the_golden_one(name: str) -> None:
-    path = GOLDEN / f"{name}.fused.txt"
-    text = rewritten(name)
+def test_the_rewrite_is_the_golden_one(name: str, target: Target) -> None:
+    path = GOLDEN / f"{name}.{target.value}.txt"
+    text = rewritten(name, target)
     if os.environ.get("FUSION_UPDATE_GOLDEN"):
         path.write_text(text)
     assert text == path.read_text()
 
 
+@pytest.mark.parametrize("target", Target)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_column_is_fused(name: str) -> None:
+def test_every_column_is_fused(name: str, target: Target) -> None:
     graph_def = parse_graph((GOLDEN / f"{name}.graph.txt").read_text())
-    report = FuseLookups(preserve=frozenset({"out"})).explain(graph_def)
+    report = FuseLookups(preserve=frozenset({"out"}), target=target).explain(graph_def)
     assert report.columns
     assert report.fused_count == len(report.columns)
 

@@ -86,6 +86,10 @@ def test_the_dict_is_ready_for_json() -> None:
         "fused": False,
         "reason": "weighted",
         "node": "mul",
+        "table": None,
+        "combiner": None,
+        "ids": None,
+        "weighted": None,
         "spec": None,
         "explained": [],
         "tables": ["t:1"],
@@ -95,6 +99,8 @@ def test_the_dict_is_ready_for_json() -> None:
     assert fused["reason"] is None
     assert fused["spec"].startswith("lookup anchor\n")
     assert fused["explained"] == ["mean", "table"]
+    described = [fused[key] for key in ("table", "combiner", "ids", "weighted")]
+    assert described == ["float[40, 8]", "mean", "sparse int64 v", False]
 
 
 def test_merging_adds_up() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import fusion
+from fusion.saved_model.child import child_environment, last_line
 from fusion.saved_model.errors import ModelError
 from fusion.saved_model.source import SourceModel, read_saved_model
 from fusion.saved_model.verify.outcome import (
@@ -34,7 +34,6 @@ from fusion.saved_model.verify.signature import Signature, TensorSpec, signature
 
 DEFAULT_TIMEOUT = 1800.0
 _WORKER = "fusion.saved_model.verify.worker"
-_STDERR_LINES = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ def _run_models(reference: Path, runs: Sequence[tuple[Path, Path]], timeout: flo
                 stdout=messages,
                 stderr=messages,
                 cwd=runs[0][1],
-                env=_environment(),
+                env=child_environment(),
                 pass_fds=[write_end],
                 start_new_session=True,
             )
@@ -227,28 +226,9 @@ def _raise_unless_run(model: Path, status: int, messages: Path) -> None:
         name = signal.Signals(-status).name
         raise ModelError(f"cannot verify: TensorFlow crashed ({name}) while running {model}")
     if status == LOAD_FAILED:
-        raise ModelError(f"cannot verify: {model} cannot be loaded: {_last_line(messages)}")
+        raise ModelError(f"cannot verify: {model} cannot be loaded: {last_line(messages)}")
     if status:
-        raise ModelError(f"cannot verify: running {model} failed: {_last_line(messages)}")
-
-
-def _environment() -> dict[str, str]:
-    """Returns the child's environment: this very package, no GPU, few log lines.
-
-    Bit equality is promised on the CPU, and a GPU would silently accept ids outside a table.
-    """
-    here = str(Path(fusion.__file__).parents[1])
-    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    return {**os.environ, "PYTHONPATH": path, **quiet}
-
-
-def _last_line(log: Path) -> str:
-    with open(log, "rb") as file:
-        with contextlib.suppress(OSError):
-            file.seek(-_STDERR_LINES, os.SEEK_END)
-        lines = file.read().decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "no message")
+        raise ModelError(f"cannot verify: running {model} failed: {last_line(messages)}")
 
 
 def compare_outcomes(

@@ -103,6 +103,17 @@ def same_bits(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(same, dtype=bool)
 
 
+def varying_outputs(
+    first: Mapping[str, NDArray[Any]], second: Mapping[str, NDArray[Any]]
+) -> tuple[str, ...]:
+    """Returns the outputs that differ between two runs of one model on the same inputs."""
+    return tuple(
+        key
+        for key, value in first.items()
+        if value.shape != second[key].shape or not same_bits(value, second[key]).all()
+    )
+
+
 def is_float(a: NDArray[Any]) -> bool:
     """Whether the elements are floating-point numbers, complex ones included."""
     # Kind V: bfloat16 and its relatives.

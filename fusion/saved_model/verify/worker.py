@@ -8,11 +8,8 @@ one that has imported TensorFlow and used nothing of it, which takes most of the
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
-import resource
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +20,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
 import fusion  # noqa: F401  (registers the ops that a rewritten model uses)
+from fusion.saved_model.child import be_a_safe_child
 from fusion.saved_model.errors import reason_of
 from fusion.saved_model.source import SourceModel, read_saved_model
 from fusion.saved_model.verify.dataflow import input_meaning
@@ -32,12 +30,11 @@ from fusion.saved_model.verify.outcome import (
     MESSAGES,
     Outcome,
     OutcomeWriter,
-    same_bits,
+    varying_outputs,
 )
 from fusion.saved_model.verify.runner import Runner, loaders
 from fusion.saved_model.verify.signature import Signature, signatures
 
-_PR_SET_PDEATHSIG = 1
 Feeds = list[tuple[str, dict[str, Array] | str]]
 
 
@@ -50,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
             directory for its outcomes and messages.
     """
     reference, *rest = (Path(argument) for argument in arguments[1:])
-    _be_a_safe_child()
+    be_a_safe_child()
     with open(int(arguments[0]), "w") as statuses:
         for model, directory in zip(rest[::2], rest[1::2], strict=True):
             child = os.fork()
@@ -66,7 +63,7 @@ def _run_as_child(reference: Path, model: Path, directory: Path) -> NoReturn:
     status = 1
     try:
         # What ends with the parent is not inherited.
-        _be_a_safe_child()
+        be_a_safe_child()
         with open(directory / MESSAGES, "ab") as messages:
             os.dup2(messages.fileno(), 1)
             os.dup2(messages.fileno(), 2)
@@ -101,14 +98,6 @@ def _run(reference: Path, model: Path, directory: Path) -> int:
     finally:
         writer.close()
     return 0
-
-
-def _be_a_safe_child() -> None:
-    """Dies with the parent, leaves no core dump, and is the first to go when memory runs out."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _tags(meta: meta_graph_pb2.MetaGraphDef) -> list[str]:
@@ -170,12 +159,13 @@ def _run_once(
         )
         writer.write(failed, {})
         return
-    varying = tuple(
-        key
-        for key, value in first.items()
-        if value.shape != second[key].shape or not same_bits(value, second[key]).all()
+    done = Outcome(
+        loader,
+        signature.title,
+        case,
+        outputs=tuple(first),
+        varying=varying_outputs(first, second),
     )
-    done = Outcome(loader, signature.title, case, outputs=tuple(first), varying=varying)
     writer.write(done, first)
 
 

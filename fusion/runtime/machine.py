@@ -6,11 +6,10 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 PACKAGES = ("tensorflow", "keras", "numba", "numpy", "protobuf")
-BASELINES = ("tf_keras", "torch", "fbgemm-gpu-cpu")
 
 
 def machine() -> dict[str, str | int]:
@@ -22,11 +21,6 @@ def machine() -> dict[str, str | int]:
         "python": platform.python_version(),
         **{package: version(package) for package in PACKAGES},
     }
-
-
-def baselines() -> dict[str, str]:
-    """The versions of what is compared with, "absent" for what is not installed."""
-    return {package: _version(package) for package in BASELINES}
 
 
 def busy_elsewhere() -> Callable[[], float]:
@@ -52,13 +46,6 @@ def _busy_seconds() -> float:
 def _own_seconds() -> float:
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "absent"
 
 
 def _processor() -> str:

@@ -1,0 +1,172 @@
+"""`fusion bench`: latency and throughput of a model, or of two side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fusion.cli.output_file import check_output_file, drawing, write_output_file
+from fusion.cli.report import console, plain_table
+
+if TYPE_CHECKING:
+    from fusion.saved_model import BenchReport, Measurement
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Returns different whole numbers from 1 on, which have commas between them."""
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        message = f"{text!r} is not a list of whole numbers such as 1,64"
+        raise click.BadParameter(message) from None
+    if min(numbers) < 1 or len(set(numbers)) < len(numbers):
+        raise click.BadParameter(f"{text!r} must have different numbers, each at least 1")
+    return numbers
+
+
+@click.command()
+@click.argument("model")
+@click.argument("model2", required=False)
+@click.option(
+    "--batch", type=_numbers, metavar="N,...", help="Examples per call.  [default: 1,64,512,4096]"
+)
+@click.option(
+    "--clients",
+    type=_numbers,
+    metavar="N,...",
+    default="1",
+    show_default=True,
+    help="Threads that call at the same time, each as soon as its last call is done.",
+)
+@click.option("--signature", metavar="NAME", help="The signature, if not the default or only one.")
+@click.option("--tags", metavar="TAG,...", help="Its meta graph's tags, if not `serve`.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=2.0,
+    show_default=True,
+    help="How long each model is called with each batch and number of clients, in each way.",
+)
+@click.option(
+    "--inputs",
+    metavar="NPZ",
+    help="Inputs instead of generated ones: a file of numpy.savez with an array for each input.",
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="What an element of two models' outputs may differ by, as in `fusion verify`.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="Size of TensorFlow's thread pools and of fusion's; as many as processors by default.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=1800.0,
+    show_default=True,
+    help="Seconds that loading and checking may take, beside the measuring.",
+)
+@click.option("--json", "json_file", metavar="FILE", help="Also write all numbers to this file.")
+@click.option("--png", metavar="FILE", help="Also draw latency and throughput by batch.")
+def bench(
+    model: str,
+    model2: str | None,
+    batch: tuple[int, ...] | None,
+    inputs: str | None,
+    tags: str | None,
+    json_file: str | None,
+    png: str | None,
+    **options: Any,
+) -> None:
+    """Measure latency and throughput of a signature of the SavedModel MODEL.
+
+    In the graph, that is in a Session that gets and gives nothing, and end to end, from Python with
+    NumPy arrays. With MODEL2 both take turns in one process after their outputs were compared, and
+    the last column is MODEL2's throughput over MODEL's, with its range. Each model runs as its file
+    has it: to measure what fusion brings, `fusion rewrite` it first.
+    """
+    if inputs is not None and batch is not None:
+        raise click.UsageError("--inputs has a batch size of its own; leave --batch out")
+    check_output_file(json_file, "--json")
+    draw = _drawer(png)
+    from fusion.saved_model import bench_models
+    from fusion.saved_model.bench import DEFAULT_BATCHES
+
+    with Console(stderr=True).status("starting") as status:
+        report = bench_models(
+            model,
+            model2,
+            batches=batch or DEFAULT_BATCHES,
+            inputs=inputs,
+            tags=None if tags is None else tags.split(","),
+            progress=lambda line: status.update(Text(line)),
+            **options,
+        )
+    console().print(_table(report))
+    click.echo("\n".join(_notes(report)))
+    if json_file is not None:
+        write_output_file(json_file, (json.dumps(report.to_dict(), indent=2) + "\n").encode())
+    if png is not None and draw is not None:
+        write_output_file(png, draw(report))
+        click.echo(f"wrote {png}")
+
+
+def _drawer(png: str | None) -> Callable[[BenchReport], bytes] | None:
+    """Returns what draws, found before the work whose result it is to draw."""
+    if png is None:
+        return None
+    check_output_file(png, "--png")
+    with drawing("--png"):
+        from fusion.saved_model.bench.draw import draw_report
+    return draw_report
+
+
+def _table(report: BenchReport) -> Table:
+    """Returns a table with a row for each measurement."""
+    two = len(report.models) > 1
+    names = ("MODEL", "MODEL2")
+    table = plain_table(
+        *("", "batch", "clients"),
+        *(("model",) if two else ()),
+        *("p50 ms", "p90 ms", "p99 ms", "examples/s", "calls"),
+        *(("MODEL2 / MODEL",) if two else ()),
+    )
+    for column in table.columns[1:]:
+        column.justify = "left" if column.header == "model" else "right"
+    for one in report.measurements:
+        table.add_row(
+            *(one.way, f"{one.batch}", f"{one.clients}"),
+            *((names[one.model],) if two else ()),
+            *(f"{ms:.3g}" for ms in (one.p50_ms, one.p90_ms, one.p99_ms)),
+            *(f"{one.examples_per_s:,.0f}", f"{one.calls:,}"),
+            *((_times(report, one),) if two else ()),
+        )
+    return table
+
+
+def _times(report: BenchReport, one: Measurement) -> str:
+    ratio = report.ratio(one)
+    return "" if ratio is None else f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
+
+
+def _notes(report: BenchReport) -> list[str]:
+    """Returns the lines below the table: what was measured, and on what."""
+    machine = report.machine
+    notes = [f"signature {report.signature}, {report.inputs} inputs"]
+    notes += [] if report.outputs is None else [f"outputs compared: {report.outputs}"]
+    return [
+        *notes,
+        f"{machine['processor']}, {machine['cores']} cores, TensorFlow {machine['tensorflow']}; "
+        f"other programs kept {report.busy_elsewhere:.1f} cores busy",
+    ]

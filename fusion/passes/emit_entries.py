@@ -1,0 +1,363 @@
+"""The entries of a lookup by stock ops: which ids are looked up, and for which row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from tensorflow.core.framework import types_pb2
+from tensorflow.python.framework import dtypes
+
+from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.id_ranges import is_in_row_order, lookup_range
+from fusion.passes.node_builder import NodeBuilder
+from fusion.passes.op_arguments import hashed_values
+from fusion.passes.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds
+
+_BOOL, _INT32, _INT64 = types_pb2.DT_BOOL, types_pb2.DT_INT32, types_pb2.DT_INT64
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What is looked up.
+
+    Attributes:
+        ids: [n], none of them pruned any more.
+        rows: int32 or int64 [n], ascending: the row of each.
+        rows_dtype: DataType of `rows`.
+        weights: [n]; None without weights.
+        count: int64 [], the number of rows; None where the last row with an entry is the last one.
+        is_row_empty: bool [B], which rows have one entry that nobody gave; None where none has.
+    """
+
+    ids: Tensor
+    rows: Tensor
+    rows_dtype: int
+    weights: Tensor | None
+    count: Tensor | None
+    is_row_empty: Tensor | None
+
+
+@dataclass(frozen=True)
+class OnePerRow:
+    """Ids of which each row has one, or none.
+
+    Attributes:
+        ids: [B], all of them valid.
+        present: bool [B], which rows have an id at all; None if all have.
+    """
+
+    ids: Tensor
+    present: Tensor | None
+
+
+def has_one_per_row(view: GraphView, spec: LookupSpec) -> bool:
+    """Whether the ids are a matrix of one column."""
+    if not isinstance(spec.ids, DenseIds) or not spec.fill:
+        return False
+    shape = view.shape(spec.ids.values)
+    return shape is not None and len(shape) == 2 and shape[1] == 1
+
+
+def one_per_row(build: NodeBuilder, spec: LookupSpec) -> OnePerRow:
+    """Emits what makes the ids of a matrix of one column valid, element by element."""
+    ids, tests, is_only_pruned = _matrix(build, spec, flat=True)
+    if not tests:
+        return OnePerRow(ids, None)
+    present = _all(build, tests)
+    if spec.default_id is not None:
+        return OnePerRow(_choose(build, spec, present, ids, spec.default_id), None)
+    if is_only_pruned:
+        ids = build.shared("ids", "Maximum", (ids, number(build, 0, spec.dtype)), {"T": spec.dtype})
+    else:
+        ids = _choose(build, spec, present, ids, 0)
+    return OnePerRow(ids, present)
+
+
+def entries(build: NodeBuilder, spec: LookupSpec) -> Entries:
+    """Emits what prunes the entries, and gives empty rows one, as far as either is needed."""
+    fills = _fills(build.edit.view, spec)
+    ids, weights, rows = _kept(build, spec, fills)
+    if fills:
+        return _filled(build, spec, ids, weights, rows)
+    return Entries(ids, rows.places, rows.dtype, weights, rows.shape, None)
+
+
+def _fills(view: GraphView, spec: LookupSpec) -> bool:
+    """Whether the stock op is needed that gives empty rows an entry, and sorts entries by row."""
+    if not spec.fill or spec.default_id is not None or spec.weights is not None:
+        return spec.fill
+    if isinstance(spec.ids, SparseIds):
+        return not is_in_row_order(view, spec.ids.indices)
+    return isinstance(spec.ids, RowIds)
+
+
+class _Rows(NamedTuple):
+    """Which row each entry is of.
+
+    Attributes:
+        places: int32 or int64 [n]; if `is_matrix`, int64 [n, 2] with the row in column 0.
+        dtype: DataType of `places`.
+        shape: int64 [], the number of rows; if `is_matrix`, int64 [2] with that number first; None
+            where the last row with an entry is the last one.
+        is_matrix: see above.
+    """
+
+    places: Tensor
+    dtype: int
+    shape: Tensor | None
+    is_matrix: bool
+
+    def as_vector(self, build: NodeBuilder) -> _Rows:
+        """Returns the same without columns."""
+        if not self.is_matrix:
+            return self
+        count = None if self.shape is None else _first(build, self.shape)
+        return _Rows(_column(build, self.places), _INT64, count, is_matrix=False)
+
+    def as_matrix(self, build: NodeBuilder) -> _Rows:
+        """Returns the same with columns, of which there is one if there were none."""
+        if self.is_matrix:
+            return self
+        assert self.shape is not None, "rows are counted where empty ones are filled"
+        rows = as_dtype(build, self.places, self.dtype, _INT64)
+        shape = _expanded(build, self.shape, 0)
+        return _Rows(_expanded(build, rows, 1), _INT64, shape, is_matrix=True)
+
+
+def _kept(build: NodeBuilder, spec: LookupSpec, fills: bool) -> tuple[Tensor, Tensor | None, _Rows]:
+    """Returns the ids that are kept, their weights, and their rows, as a matrix if `fills`."""
+    if isinstance(spec.ids, DenseIds):
+        ids, rows = _of_matrix(build, spec)
+        return ids, None, rows if fills else rows.as_vector(build)
+    rows = _given(build, spec)
+    rows = rows.as_matrix(build) if fills else rows.as_vector(build)
+    ids = in_buckets(build, spec, spec.ids.values)
+    weights = None if spec.weights is None else spec.weights.values
+    tests = []
+    if needs_prune(build.edit.view, spec):
+        tests.append(_compare(build, "GreaterEqual", ids, spec.dtype, 0))
+    if weights is not None and spec.weights is not None and spec.weights.prune:
+        tests.append(_compare(build, "Greater", weights, spec.table.dtype, 0))
+    if not tests:
+        return ids, weights, rows
+    keep = build.shared("keep", "Where", (_all(build, tests),), {"T": _BOOL})
+    keep = flattened(build, keep, _INT64)
+    if weights is not None:
+        weights = _picked(build, weights, spec.table.dtype, keep)
+    rows = rows._replace(places=_picked(build, rows.places, rows.dtype, keep))
+    return _picked(build, ids, spec.dtype, keep), weights, rows
+
+
+def _given(build: NodeBuilder, spec: LookupSpec) -> _Rows:
+    """Returns the rows of the given entries."""
+    ids = spec.ids
+    if isinstance(ids, SparseIds):
+        return _Rows(ids.indices, _INT64, ids.dense_shape, is_matrix=True)
+    if isinstance(ids, RaggedIds):
+        types, rank = {"T": spec.dtype, "Tsplits": ids.splits_dtype}, {"RAGGED_RANK": 1}
+        inputs = (ids.row_splits, ids.values)
+        sparse = build.shared("sparse", "RaggedTensorToSparse", inputs, types, rank).node
+        return _Rows(Tensor(sparse), _INT64, Tensor(sparse, 2), is_matrix=True)
+    assert isinstance(ids, RowIds)
+    count = ids.count
+    if count is not None and build.edit.view.shape(count) != ():
+        # A fused op also takes the shape that the number of rows is the first element of.
+        count = _first(build, flattened(build, count, _INT64))
+    return _Rows(ids.rows, ids.rows_dtype, count, is_matrix=False)
+
+
+def _filled(
+    build: NodeBuilder, spec: LookupSpec, ids: Tensor, weights: Tensor | None, rows: _Rows
+) -> Entries:
+    """Emits the stock op that gives empty rows an entry, and puts entries in the order of rows."""
+    assert rows.shape is not None, "rows are counted where empty ones are filled"
+    default = number(build, spec.default_id or 0, spec.dtype)
+    inputs = (rows.places, ids, rows.shape, default)
+    node = build.shared("fill", "SparseFillEmptyRows", inputs, {"T": spec.dtype}).node
+    if weights is not None and spec.weights is not None:
+        dtype = spec.table.dtype
+        weight = number(build, spec.weights.default, dtype)
+        inputs = (rows.places, weights, rows.shape, weight)
+        filled = build.shared("fill_weights", "SparseFillEmptyRows", inputs, {"T": dtype}).node
+        weights = Tensor(filled, 1)
+    return Entries(
+        ids=Tensor(node, 1),
+        rows=_column(build, Tensor(node)),
+        rows_dtype=_INT64,
+        weights=weights,
+        count=None,  # each row has an entry now, the last one too
+        is_row_empty=Tensor(node, 2) if spec.default_id is None else None,
+    )
+
+
+class _Matrix(NamedTuple):
+    """The elements of a matrix as ids.
+
+    Attributes:
+        ids: of the matrix's shape.
+        tests: bool, what has to hold for an element to be an entry.
+        is_only_pruned: whether an element is an entry if its id is not negative.
+    """
+
+    ids: Tensor
+    tests: list[Tensor]
+    is_only_pruned: bool
+
+
+def _matrix(build: NodeBuilder, spec: LookupSpec, flat: bool = False) -> _Matrix:
+    """Emits the ids of all elements, as a vector if `flat`."""
+    ids = spec.ids
+    assert isinstance(ids, DenseIds)
+
+    def shaped(tensor: Tensor, dtype: int) -> Tensor:
+        return flattened(build, tensor, dtype) if flat else tensor
+
+    values, dtype, tests = ids.values, ids.dtype, list[Tensor]()
+    if ids.hashed is not None:
+        values, dtype = hashed_values(build, ids.values, ids.hashed), _INT64
+        tests.append(shaped(ids.hashed.kept, _BOOL))
+    values = shaped(values, dtype)
+    prunes = needs_prune(build.edit.view, spec)
+    if ids.ignored is not None and not (prunes and ids.ignored < 0 and spec.buckets is None):
+        tests.append(_compare(build, "NotEqual", values, dtype, ids.ignored))
+    values = as_dtype(build, values, dtype, spec.dtype)
+    if ids.stride and not flat:
+        numbers = _column_numbers(build, ids.values, ids.dtype, spec.dtype, ids.stride)
+        values = build.shared("ids", "AddV2", (values, numbers), {"T": spec.dtype})
+    values = in_buckets(build, spec, values)
+    if prunes:
+        tests.append(_compare(build, "GreaterEqual", values, spec.dtype, 0))
+    return _Matrix(values, tests, prunes and len(tests) == 1)
+
+
+def _of_matrix(build: NodeBuilder, spec: LookupSpec) -> tuple[Tensor, _Rows]:
+    """Returns the elements of a matrix that are entries, row after row."""
+    ids, tests, _ = _matrix(build, spec)
+    if not tests:
+        tests = [build.shared("all", "Equal", (ids, ids), {"T": spec.dtype})]
+    places = build.shared("keep", "Where", (_all(build, tests),), {"T": _BOOL})
+    types = {"Tparams": spec.dtype, "Tindices": _INT64}
+    picked = build.shared("ids", "GatherNd", (ids, places), types)
+    shape = None
+    if spec.fill:
+        types = {"T": spec.dtype, "out_type": _INT64}
+        shape = build.shared("shape", "Shape", (ids,), types)
+    return picked, _Rows(places, _INT64, shape, is_matrix=True)
+
+
+def _column_numbers(
+    build: NodeBuilder, values: Tensor, given: int, dtype: int, stride: int
+) -> Tensor:
+    """Returns [L], what each column of [B, L] values of DataType `given` adds to an id."""
+    shape = build.edit.view.shape(values)
+    if shape is not None and shape[1] is not None:
+        numbers = np.arange(shape[1], dtype=_numpy(dtype)) * stride
+        return build.constant("column_numbers", numbers)
+    measured = build.shared("shape", "Shape", (values,), {"T": given, "out_type": dtype})
+    width = _sliced(build, measured, dtype, [1], [2], {"shrink_axis_mask": 1})
+    limits = number(build, 0, dtype), width, number(build, 1, dtype)
+    counted = build.shared("columns", "Range", limits, {"Tidx": dtype})
+    return build.shared(
+        "column_numbers", "Mul", (counted, number(build, stride, dtype)), {"T": dtype}
+    )
+
+
+def needs_prune(view: GraphView, spec: LookupSpec) -> bool:
+    """Whether ids < 0 are dropped, and there may be such ids."""
+    low = lookup_range(view, spec).low
+    return spec.prune and (low is None or low < 0)
+
+
+def in_buckets(build: NodeBuilder, spec: LookupSpec, ids: Tensor) -> Tensor:
+    """Replaces ids outside the buckets, if there are any."""
+    buckets = spec.buckets
+    if buckets is None:
+        return ids
+    tests = [
+        _compare(build, "GreaterEqual", ids, spec.dtype, 0),
+        _compare(build, "Less", ids, spec.dtype, buckets.count),
+    ]
+    return _choose(build, spec, _all(build, tests), ids, buckets.default)
+
+
+def _choose(build: NodeBuilder, spec: LookupSpec, valid: Tensor, ids: Tensor, other: int) -> Tensor:
+    """Returns the ids, and another one where they are not valid."""
+    inputs = (valid, ids, number(build, other, spec.dtype))
+    return build.shared("ids", "SelectV2", inputs, {"T": spec.dtype})
+
+
+def _all(build: NodeBuilder, tests: list[Tensor]) -> Tensor:
+    found = tests[0]
+    for test in tests[1:]:
+        found = build.shared("and", "LogicalAnd", (found, test), {})
+    return found
+
+
+def _compare(build: NodeBuilder, op: str, values: Tensor, dtype: int, than: float) -> Tensor:
+    return build.shared("test", op, (values, number(build, than, dtype)), {"T": dtype})
+
+
+def number(build: NodeBuilder, value: float, dtype: int) -> Tensor:
+    """Returns a scalar constant."""
+    return build.constant("number", np.array(value, _numpy(dtype)))
+
+
+def _numpy(dtype: int) -> npt.DTypeLike:
+    numpy_type: npt.DTypeLike = dtypes.as_dtype(dtype).as_numpy_dtype
+    return numpy_type
+
+
+def as_dtype(build: NodeBuilder, tensor: Tensor, given: int, wanted: int) -> Tensor:
+    """Returns a tensor of the DataType `given` as one of `wanted`."""
+    if given == wanted:
+        return tensor
+    return build.shared("cast", "Cast", (tensor,), {"SrcT": given, "DstT": wanted})
+
+
+def flattened(build: NodeBuilder, tensor: Tensor, dtype: int) -> Tensor:
+    """Returns all elements of a tensor of this DataType as a vector."""
+    shape = build.constant("flat", np.array([-1], np.int32))
+    types = {"T": dtype, "Tshape": _INT32}
+    return build.shared("flattened", "Reshape", (tensor, shape), types)
+
+
+def _expanded(build: NodeBuilder, tensor: Tensor, axis: int) -> Tensor:
+    """Returns an int64 tensor with one more axis of size 1."""
+    place = build.constant("axis", np.array(axis, np.int32))
+    types = {"T": _INT64, "Tdim": _INT32}
+    return build.shared("expanded", "ExpandDims", (tensor, place), types)
+
+
+def _picked(build: NodeBuilder, values: Tensor, dtype: int, keep: Tensor) -> Tensor:
+    axis = build.constant("axis", np.array(0, np.int32))
+    types = {"Tparams": dtype, "Tindices": _INT64, "Taxis": _INT32}
+    return build.shared("kept", "GatherV2", (values, keep, axis), types, {"batch_dims": 0})
+
+
+def _column(build: NodeBuilder, places: Tensor) -> Tensor:
+    """Returns column 0 of an int64 matrix."""
+    masks = {"begin_mask": 1, "end_mask": 1, "shrink_axis_mask": 2}
+    return _sliced(build, places, _INT64, [0, 0], [0, 1], masks)
+
+
+def _first(build: NodeBuilder, shape: Tensor) -> Tensor:
+    """Returns the first element of an int64 vector."""
+    return _sliced(build, shape, _INT64, [0], [1], {"shrink_axis_mask": 1})
+
+
+def _sliced(
+    build: NodeBuilder,
+    tensor: Tensor,
+    dtype: int,
+    begin: list[int],
+    end: list[int],
+    masks: Mapping[str, int],
+) -> Tensor:
+    places = (begin, end, [1] * len(begin))
+    limits = (build.constant("slice", np.array(place, np.int32)) for place in places)
+    types = {"T": dtype, "Index": _INT32}
+    return build.shared("sliced", "StridedSlice", (tensor, *limits), types, masks)

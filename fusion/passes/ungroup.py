@@ -1,0 +1,155 @@
+"""Takes fused inference ops apart, so that each lookup is one op that reads ids.
+
+GroupedEmbeddingLookup -> a FusedEmbeddingLookup for each column, and the concat of them
+boundaries of a FusedEmbeddingLookup -> a Bucketize in front of it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from tensorflow.core.framework import attr_value_pb2, graph_pb2, types_pb2
+
+from fusion.ops.lookup import COLUMN_ATTRS, GROUPED, SINGLE
+from fusion.passes.edit import GraphEdit
+from fusion.passes.edited import bodies, rewritten
+from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
+
+
+def ungrouped(
+    graph_def: graph_pb2.GraphDef, preserved: frozenset[str] = frozenset()
+) -> graph_pb2.GraphDef:
+    """Returns the graph without grouped lookups and without boundaries; itself if it has none.
+
+    Args:
+        graph_def: the graph, which is not changed.
+        preserved: names of main-graph nodes that outsiders refer to.
+    """
+    edits = {}
+    for view in bodies(graph_def, preserved):
+        edit = _Ungroup(GraphEdit(view)).edit_all()
+        if edit.added:
+            edits[view.function] = edit
+    return rewritten(graph_def, edits) if edits else graph_def
+
+
+@dataclass(frozen=True)
+class _Column:
+    """What a column is given, and its attrs by the names that FusedEmbeddingLookup has."""
+
+    inputs: tuple[Tensor, ...]
+    dtypes: tuple[int, int]
+    attrs: dict[str, Any]
+    boundaries: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class _Ungroup:
+    edit: GraphEdit
+    known: dict[tuple[object, ...], str] = field(default_factory=dict)
+
+    def edit_all(self) -> GraphEdit:
+        """Returns the edit of a graph or a function."""
+        view = self.edit.view
+        for name in [*view.named(GROUPED.name)]:
+            self._split(name)
+        for name in [*view.named(SINGLE.name)]:
+            if _list(view, name, "boundaries").f:
+                build = self._builder(name)
+                self._replace(name, self._single(build, _only_column(view, name), last=True))
+        return self.edit
+
+    def _builder(self, name: str) -> NodeBuilder:
+        view = self.edit.view
+        frame = view.inputs(name)[0].node
+        return NodeBuilder(self.edit, self.known, name, view.nodes[name].device, frame)
+
+    def _split(self, name: str) -> None:
+        build, view = self._builder(name), self.edit.view
+        columns = [*_columns(view, name)]
+        parts = [
+            column.inputs[0] if column.attrs["form"] == "copy" else self._single(build, column)
+            for column in columns
+        ]
+        types = {"T": view.type_attr(name, "T"), "Tidx": types_pb2.DT_INT32}
+        node = build.replacement("ConcatV2")
+        build.inputs(node, *parts, build.constant("axis", np.array(1, np.int32)))
+        set_types(node, **types)
+        set_attrs(node, N=len(parts))
+        self._replace(name, Tensor(build.add(node)))
+
+    def _replace(self, name: str, new: Tensor) -> None:
+        self.edit.remove([name], new.node)
+        self.edit.replace(Tensor(name), new)
+
+    def _single(self, build: NodeBuilder, column: _Column, *, last: bool = False) -> Tensor:
+        inputs, tids = column.inputs, column.dtypes[0]
+        if column.boundaries:
+            inputs = (inputs[0], self._bucketized(build, column), *inputs[2:])
+            tids = types_pb2.DT_INT32
+        node = build.replacement(SINGLE.name) if last else build.node("column", SINGLE.name)
+        build.inputs(node, *inputs)
+        table = build.edit.view.type_attr(build.base, "T")
+        set_types(node, T=table, Tids=tids, Trows=column.dtypes[1])
+        set_attrs(node, **column.attrs)
+        return Tensor(build.add(node))
+
+    def _bucketized(self, build: NodeBuilder, column: _Column) -> Tensor:
+        values, dtype = column.inputs[1], column.dtypes[0]
+        key = ("Bucketize", values, dtype, column.boundaries, build.device)
+        if key not in self.known:
+            node = build.node("bucketize", "Bucketize")
+            build.inputs(node, values)
+            set_types(node, T=dtype)
+            set_lists(node, boundaries=column.boundaries)
+            self.known[key] = build.add(node)
+        return Tensor(self.known[key])
+
+
+def _columns(view: GraphView, name: str) -> Iterator[_Column]:
+    """Yields the columns of a grouped lookup."""
+    count, inputs = view.int_attr(name, "num_columns"), view.inputs(name)
+    lists = {attr.name: [*_items(view, name, key, attr.kind)] for key, attr in COLUMN_ATTRS.items()}
+    tids, trows = _list(view, name, "Tids").type, _list(view, name, "Trows").type
+    boundaries = [*_list(view, name, "boundaries").f]
+    counts = [*_list(view, name, "boundary_counts").i]
+    for place in range(count):
+        start = sum(counts[:place])
+        yield _Column(
+            inputs=inputs[place::count],
+            dtypes=(tids[place], trows[place]),
+            attrs={key: values[place] for key, values in lists.items()},
+            boundaries=tuple(boundaries[start : start + counts[place]]),
+        )
+
+
+def _only_column(view: GraphView, name: str) -> _Column:
+    """Returns the column of a lookup that is not grouped."""
+    attrs = {}
+    for attr in COLUMN_ATTRS.values():
+        value = view.attr(name, attr.name)
+        assert value is not None, "attrs have a default or are there"
+        attrs[attr.name] = _plain(value)
+    dtypes = view.type_attr(name, "Tids"), view.type_attr(name, "Trows")
+    return _Column(view.inputs(name), dtypes, attrs, tuple(_list(view, name, "boundaries").f))
+
+
+def _list(view: GraphView, name: str, key: str) -> attr_value_pb2.AttrValue.ListValue:
+    attr = view.attr(name, key)
+    return attr_value_pb2.AttrValue.ListValue() if attr is None else attr.list
+
+
+def _items(view: GraphView, name: str, key: str, kind: str) -> Iterator[Any]:
+    values = _list(view, name, key)
+    if kind == "string":
+        return (text.decode() for text in values.s)
+    return iter({"bool": values.b, "int": values.i, "float": values.f}[kind])
+
+
+def _plain(value: attr_value_pb2.AttrValue) -> Any:
+    kind = value.WhichOneof("value")
+    return value.s.decode() if kind == "s" else getattr(value, kind or "i")

@@ -1,0 +1,88 @@
+"""Drawing measurements by batch size as PNG. Needs matplotlib."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from os.path import commonpath, relpath
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
+
+from fusion.saved_model.bench.report import END_TO_END, IN_GRAPH, BenchReport, Measurement
+
+_STYLES = ("o-", "s--")
+"""Of the first model, and of the second."""
+
+
+def draw_report(report: BenchReport) -> bytes:
+    """Returns a PNG: latency and throughput by batch size, in the graph and end to end.
+
+    There is a line for each model and number of clients: of latencies the median, with all up to
+    the 99th percentile shaded.
+    """
+    figure = Figure(figsize=(10.0, 7.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(2, 2, sharex=True)
+    for row, way in enumerate((IN_GRAPH, END_TO_END)):
+        for axes, draw in zip(grid[row], (_latency, _throughput), strict=True):
+            for label, style, color, points in _lines(report, way):
+                draw(axes, points, label=label, style=style, color=color)
+            _finish(axes, way, report)
+    for axes in grid[-1]:
+        axes.set_xlabel("batch")
+    figure.suptitle(f"signature {report.signature}", fontsize="medium")
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small")
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=120)
+    return file.getvalue()
+
+
+def _lines(report: BenchReport, way: str) -> Iterator[tuple[str, str, str, list[Measurement]]]:
+    """Yields label, style, color and points of each line."""
+    clients = dict.fromkeys(one.clients for one in report.measurements)
+    for place, count in enumerate(clients):
+        for model, name in enumerate(short_names(report.models)):
+            wanted = (way, count, model)
+            points = [m for m in report.measurements if (m.way, m.clients, m.model) == wanted]
+            label = f"{name}, {count} client{'s' * (count > 1)}"
+            color = f"C{place * len(report.models) + model}"
+            yield label, _STYLES[model], color, sorted(points, key=lambda one: one.batch)
+
+
+def short_names(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns paths without the folder they share, if they are different ones."""
+    if len(set(paths)) < 2:
+        return tuple(path.rstrip("/").rpartition("/")[2] for path in paths)
+    return tuple(relpath(path, commonpath(paths)) for path in paths)
+
+
+def _latency(axes: Axes, points: list[Measurement], *, label: str, style: str, color: str) -> None:
+    batches = [one.batch for one in points]
+    middle, high = [one.p50_ms for one in points], [one.p99_ms for one in points]
+    axes.plot(batches, middle, style, label=label, color=color)
+    axes.fill_between(batches, middle, high, color=color, alpha=0.15)
+    axes.set_ylabel("latency in ms, p50 to p99")
+
+
+def _throughput(
+    axes: Axes, points: list[Measurement], *, label: str, style: str, color: str
+) -> None:
+    batches, rates = [one.batch for one in points], [one.examples_per_s for one in points]
+    axes.plot(batches, rates, style, label=label, color=color)
+    axes.set_ylabel("examples per second")
+
+
+def _finish(axes: Axes, way: str, report: BenchReport) -> None:
+    batches = sorted({one.batch for one in report.measurements})
+    axes.set_title(way, fontsize="medium")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(batches, [str(batch) for batch in batches])
+    axes.minorticks_off()
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+    axes.grid(visible=True, alpha=0.3)

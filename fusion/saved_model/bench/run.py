@@ -1,0 +1,182 @@
+"""`bench_models`: how long the calls of a model take, or those of two side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fusion.saved_model.bench.feeds import read_feeds
+from fusion.saved_model.bench.report import BenchReport
+from fusion.saved_model.bench.request import BenchRequest
+from fusion.saved_model.bench.selection import check_same_interface, choose_signature
+from fusion.saved_model.child import child_environment, last_line
+from fusion.saved_model.errors import ModelError, VerificationError
+from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.verify import DEFAULT_TIMEOUT
+
+DEFAULT_BATCHES = (1, 64, 512, 4096)
+DEFAULT_SECONDS = 2.0
+
+_WORKER = "fusion.saved_model.bench.worker"
+_WAYS = 2
+
+
+def bench_models(
+    model: str | os.PathLike[str],
+    other: str | os.PathLike[str] | None = None,
+    *,
+    batches: Sequence[int] = DEFAULT_BATCHES,
+    clients: Sequence[int] = (1,),
+    signature: str | None = None,
+    tags: Sequence[str] | None = None,
+    seconds: float = DEFAULT_SECONDS,
+    inputs: str | os.PathLike[str] | None = None,
+    tolerance: float = 0.0,
+    threads: int | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+    progress: Callable[[str], None] | None = None,
+) -> BenchReport:
+    """Measures latency and throughput of a signature, in the graph and end to end.
+
+    Everything runs in one child process, on the CPU. Two models take turns there under each load,
+    after their outputs were compared. fusion's rewriting inside TensorFlow is off in it: each model
+    runs as its file has it.
+
+    Args:
+        model: a SavedModel; its graph says what inputs make sense.
+        other: a second one with the same inputs and outputs.
+        batches: examples per call, each at least 1.
+        clients: numbers of threads that call at the same time, each at least 1.
+        signature: its name; "serving_default" by default, or the only one.
+        tags: of its meta graph; "serve" by default, or those of the only one.
+        seconds: for how long each model is called under each load (way, batch, clients).
+        inputs: an npz file with an array for each input key, instead of generated inputs of the
+            sizes in `batches`.
+        tolerance: by how much the outputs of two models may differ, see `compare_models`.
+        threads: of each of TensorFlow's pools and of fusion's; by default as many as there are
+            processors.
+        timeout: seconds that all the rest may take, beside the measuring.
+        progress: is told what is being done.
+
+    Returns:
+        The measurements, and of two models the second one's throughput over the first's.
+
+    Raises:
+        ModelError: a model, a signature or the inputs cannot be used; two models have other
+            inputs or outputs, or give other values (`VerificationError`); the process crashed or
+            took too long.
+        ValueError: an argument is out of its range.
+    """
+    _check(batches, clients, seconds, tolerance, threads)
+    sources = [read_saved_model(path) for path in (model, other) if path is not None]
+    chosen = choose_signature(sources[0], tags, signature)
+    for source in sources[1:]:
+        check_same_interface(chosen, choose_signature(source, chosen.tags, chosen.name), source)
+    if inputs is not None:
+        batches = tuple(read_feeds(inputs, sources[0], chosen))
+    request = BenchRequest(
+        models=tuple(str(source.path) for source in sources),
+        tags=chosen.tags,
+        signature=chosen.name,
+        batches=tuple(batches),
+        clients=tuple(clients),
+        seconds=seconds,
+        inputs=None if inputs is None else os.path.abspath(inputs),
+        tolerance=tolerance,
+        threads=threads,
+    )
+    loads = _WAYS * len(request.batches) * len(request.clients)
+    limit = timeout + 2 * seconds * loads * len(sources)
+    return _in_a_child(request, limit, progress or (lambda line: None))
+
+
+def _check(
+    batches: Sequence[int],
+    clients: Sequence[int],
+    seconds: float,
+    tolerance: float,
+    threads: int | None,
+) -> None:
+    for name, numbers in (("batches", batches), ("clients", clients)):
+        if not numbers or any(number < 1 for number in numbers):
+            raise ValueError(f"{name} must be one or more numbers from 1 on, got {list(numbers)}")
+    if not seconds > 0:
+        raise ValueError(f"seconds must be greater than 0, got {seconds}")
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance must not be less than 0, got {tolerance}")
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
+
+
+def _in_a_child(
+    request: BenchRequest, limit: float, progress: Callable[[str], None]
+) -> BenchReport:
+    """Lets a process of its own measure; raises ModelError unless it gives a report."""
+    with tempfile.TemporaryDirectory(prefix="fusion-bench-") as name:
+        folder = Path(name)
+        asked, given, messages = folder / "request.json", folder / "report.json", folder / "stderr"
+        asked.write_text(json.dumps(request.to_dict()))
+        status, late = _run(asked, given, messages, limit, progress)
+        what = " and ".join(request.models)
+        if late:
+            raise ModelError(f"{what}: measuring took more than {limit:.0f} s")
+        if status < 0:
+            crash = signal.Signals(-status).name
+            raise ModelError(f"TensorFlow crashed ({crash}) while running {what}")
+        if status:
+            said = RuntimeError(messages.read_text(errors="replace").strip())
+            raise ModelError(f"measuring {what} failed: {last_line(messages)}") from said
+        found = json.loads(given.read_text())
+    if "error" in found:
+        raise (VerificationError if found["differ"] else ModelError)(found["error"])
+    return BenchReport.from_dict(found)
+
+
+def _run(
+    asked: Path, given: Path, messages: Path, limit: float, progress: Callable[[str], None]
+) -> tuple[int, bool]:
+    """Runs the worker; returns its exit status, and whether it was stopped for taking too long."""
+    with (
+        open(messages, "wb") as errors,
+        subprocess.Popen(
+            [sys.executable, "-m", _WORKER, str(asked), str(given)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=asked.parent,
+            env=child_environment(),
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as worker,
+    ):
+        late = threading.Event()
+
+        def stop() -> None:
+            late.set()
+            _kill(worker.pid)
+
+        timer = threading.Timer(limit, stop)
+        timer.start()
+        try:
+            assert worker.stdout is not None
+            for line in worker.stdout:
+                progress(line.strip())
+            return worker.wait(), late.is_set()
+        finally:
+            timer.cancel()
+            if worker.poll() is None:
+                _kill(worker.pid)
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)

@@ -1,0 +1,74 @@
+"""Which signature of a model is measured, and whether another model has the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
+
+from fusion.saved_model.errors import ModelError
+from fusion.saved_model.source import SourceModel
+from fusion.saved_model.verify.signature import Signature, TensorSpec, signatures
+
+_TAGS = ("serve",)
+_NAME = "serving_default"
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+def choose_signature(
+    model: SourceModel, tags: Sequence[str] | None = None, name: str | None = None
+) -> Signature:
+    """Returns the signature of that name in the meta graph with these tags.
+
+    Args:
+        model: the model.
+        tags: in any order; by default "serve", or those of the only meta graph.
+        name: by default "serving_default", or the name of the only signature.
+
+    Raises:
+        ModelError: there is none, or no default; the message lists those there are.
+    """
+    by_tags = {frozenset(m.meta_info_def.tags): signatures(m) for m in model.meta_graphs}
+    found = _only(by_tags, None if tags is None else frozenset(tags), frozenset(_TAGS))
+    if found is None:
+        have = "; ".join(sorted(",".join(sorted(one)) for one in by_tags))
+        wanted = "--tags chooses one" if tags is None else f"none has {','.join(tags)}"
+        raise ModelError(f"{model.path}: of its meta graphs with the tags {have}, {wanted}")
+    by_name = {one.name: one for one in by_tags[found]}
+    if not by_name:
+        raise ModelError(f"{model.path}: it has no callable signature; save it with signatures=")
+    chosen = _only(by_name, name, _NAME)
+    if chosen is None:
+        have = ", ".join(sorted(by_name))
+        wanted = "--signature chooses one" if name is None else f"none is {name!r}"
+        raise ModelError(f"{model.path}: of its signatures {have}, {wanted}")
+    return by_name[chosen]
+
+
+def _only(found: Mapping[Name, object], wanted: Name | None, usual: Name) -> Name | None:
+    """Returns the name that is wanted; if none is, the usual or else the only one."""
+    if wanted is None and usual not in found and len(found) == 1:
+        return next(iter(found))
+    name = usual if wanted is None else wanted
+    return name if name in found else None
+
+
+def check_same_interface(first: Signature, second: Signature, second_model: SourceModel) -> None:
+    """Finds out whether both signatures take the same inputs and give the same outputs.
+
+    Raises:
+        ModelError: they do not; the message names those in which they differ.
+    """
+    for what in ("inputs", "outputs"):
+        mine, theirs = (_interface(getattr(one, what)) for one in (first, second))
+        if mine != theirs:
+            keys = mine.keys() | theirs.keys()
+            names = sorted(key for key in keys if mine.get(key) != theirs.get(key))
+            raise ModelError(
+                f"{second_model.path}: its signature {second.title!r} has other {what} than the "
+                f"first model's: {', '.join(names)}; only models with the same ones are compared"
+            )
+
+
+def _interface(specs: Sequence[TensorSpec]) -> dict[str, tuple[object, ...]]:
+    return {spec.key: (spec.dtype, spec.shape) for spec in specs}

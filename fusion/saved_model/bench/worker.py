@@ -1,0 +1,211 @@
+"""The process that loads and measures models: `python -m fusion.saved_model.bench.worker`.
+
+TensorFlow may crash on a damaged model, and a measurement should not share a process with anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+import fusion  # noqa: F401  (registers the ops that a rewritten model uses)
+from fusion.runtime.machine import busy_elsewhere, machine
+from fusion.saved_model.bench.feeds import Feeds, generated_feeds, read_feeds
+from fusion.saved_model.bench.report import BenchReport, Measurement, Ratio
+from fusion.saved_model.bench.request import BenchRequest
+from fusion.saved_model.bench.selection import choose_signature
+from fusion.saved_model.bench.sides import WAYS, Side
+from fusion.saved_model.bench.timing import Load, interleaved, run_clients, spread
+from fusion.saved_model.child import be_a_safe_child
+from fusion.saved_model.errors import ModelError, VerificationError, reason_of
+from fusion.saved_model.source import SourceModel, read_saved_model
+from fusion.saved_model.verify.compare import Verification, compare_outcomes
+from fusion.saved_model.verify.outcome import Outcome, OutcomeWriter, varying_outputs
+from fusion.saved_model.verify.signature import Signature
+
+_ROUNDS = 5
+"""The turns in which two models are called under one load; each has this part of the time."""
+
+Progress = Callable[[str], None]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measures what a file asks for; says on a line of the output what it is at.
+
+    Args:
+        arguments: the file with the request, and where the report goes, or else {"error": why not,
+            "differ": whether because the outputs of two models do}.
+    """
+    be_a_safe_child()
+    request = BenchRequest.from_dict(json.loads(Path(arguments[0]).read_text()))
+    try:
+        found = measure(request, lambda line: print(line, flush=True)).to_dict()
+    except ModelError as error:
+        found = {"error": str(error), "differ": isinstance(error, VerificationError)}
+    Path(arguments[1]).write_text(json.dumps(found))
+    return 0
+
+
+def measure(request: BenchRequest, progress: Progress) -> BenchReport:
+    """Measures models in this process.
+
+    Raises:
+        ModelError: a model cannot be loaded or does not run, or the outputs of two differ.
+    """
+    _limit_threads(request.threads)
+    models = [read_saved_model(path) for path in request.models]
+    signatures = [choose_signature(one, request.tags, request.signature) for one in models]
+    if request.inputs is None:
+        feeds = generated_feeds(models[0], signatures[0], request.batches)
+    else:
+        feeds = read_feeds(request.inputs, models[0], signatures[0])
+    measurements: list[Measurement] = []
+    ratios: list[Ratio] = []
+    verified: dict[str, None] = {}
+    others = busy_elsewhere()
+    for way in WAYS:
+        with _loaded(way, models, signatures, progress) as sides:
+            progress(f"{way}: running once")
+            agreement = _verified(way, sides, models, signatures[0], feeds, request.tolerance)
+            verified[agreement.summary()] = None
+            for loads, found in _measured(way, sides, feeds, request, progress):
+                measurements += loads
+                ratios += found
+    return BenchReport(
+        models=request.models,
+        signature=signatures[0].title,
+        inputs="generated" if request.inputs is None else request.inputs,
+        outputs="; ".join(verified) if len(models) > 1 else None,
+        seconds=request.seconds,
+        machine=machine(),
+        busy_elsewhere=others(),
+        measurements=tuple(measurements),
+        ratios=tuple(ratios),
+    )
+
+
+def _limit_threads(count: int | None) -> None:
+    """Gives TensorFlow's pools so many threads, fusion's too, which follows them."""
+    if count is None:
+        return
+    tf.config.threading.set_intra_op_parallelism_threads(count)
+    tf.config.threading.set_inter_op_parallelism_threads(count)
+    options = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=count, inter_op_parallelism_threads=count
+    )
+    # The first session of a process makes the pools of all.
+    tf.compat.v1.Session(graph=tf.Graph(), config=options).close()
+
+
+@contextlib.contextmanager
+def _loaded(
+    way: str, models: Sequence[SourceModel], signatures: Sequence[Signature], progress: Progress
+) -> Iterator[list[Side]]:
+    """Yields the models loaded for one way of calling them, and frees them."""
+    with contextlib.ExitStack() as stack:
+        sides: list[Side] = []
+        for model, signature in zip(models, signatures, strict=True):
+            progress(f"{way}: loading {model.path}")
+            try:
+                side = WAYS[way](model, signature)
+            except Exception as error:  # whatever TensorFlow raises, it is the answer
+                raise ModelError(f"{model.path} cannot be loaded: {reason_of(error)}") from error
+            stack.callback(side.close)
+            sides.append(side)
+        yield sides
+
+
+def _verified(
+    way: str,
+    sides: Sequence[Side],
+    models: Sequence[SourceModel],
+    signature: Signature,
+    feeds: Mapping[int, Feeds],
+    tolerance: float,
+) -> Verification:
+    """Runs each model on all inputs and compares its outputs with the first model's.
+
+    Raises:
+        ModelError: a model does not run.
+        VerificationError: the outputs differ.
+    """
+    with tempfile.TemporaryDirectory(prefix="fusion-bench-") as name:
+        directories = [Path(name, str(place)) for place in range(len(sides))]
+        for side, model, directory in zip(sides, models, directories, strict=True):
+            directory.mkdir()
+            with contextlib.closing(OutcomeWriter(directory)) as writer:
+                for batch, arrays in feeds.items():
+                    _run_once(
+                        Outcome(way, signature.title, f"batch {batch}"), side, model, arrays, writer
+                    )
+        found = compare_outcomes([signature.title], directories[0], directories[-1], tolerance)
+    if found.differences:
+        raise VerificationError(
+            f"the outputs of {models[-1].path} differ, nothing measured: {found.summary()}; "
+            "--tolerance allows for rounding"
+        )
+    return found
+
+
+def _run_once(
+    outcome: Outcome, side: Side, model: SourceModel, arrays: Feeds, writer: OutcomeWriter
+) -> None:
+    """Runs one batch, and once more to see which outputs vary by themselves."""
+    try:
+        first, second = side.outputs(arrays), side.outputs(arrays)
+    except Exception as error:  # whatever TensorFlow raises, it is the answer
+        raise ModelError(
+            f"{model.path}: signature {outcome.signature!r} does not run on {outcome.case} "
+            f"({outcome.loader}): {reason_of(error)}; give inputs that it takes with --inputs"
+        ) from error
+    varying = varying_outputs(first, second)
+    writer.write(replace(outcome, outputs=tuple(first), varying=varying), first)
+
+
+def _measured(
+    way: str,
+    sides: Sequence[Side],
+    feeds: Mapping[int, Feeds],
+    request: BenchRequest,
+    progress: Progress,
+) -> Iterator[tuple[list[Measurement], list[Ratio]]]:
+    """Yields for each load the models' measurements, and of two models their ratio."""
+    for batch, arrays in feeds.items():
+        calls = [side.call(arrays) for side in sides]
+        for clients in request.clients:
+            progress(f"{way}: batch {batch}, {clients} client{'s' * (clients > 1)}")
+            runs = {
+                model: partial(run_clients, call, clients, request.seconds / _ROUNDS)
+                for model, call in enumerate(calls)
+            }
+            found = interleaved(runs, _ROUNDS)
+            loads = [
+                _measurement(way, batch, clients, model, found[model])
+                for model in range(len(calls))
+            ]
+            pairs = zip(found[0], found[1], strict=True) if len(calls) > 1 else ()
+            ratios = [b.calls_per_s / a.calls_per_s for a, b in pairs]
+            yield loads, [Ratio(way, batch, clients, **spread(ratios))] if ratios else []
+
+
+def _measurement(
+    way: str, batch: int, clients: int, model: int, rounds: Sequence[Load]
+) -> Measurement:
+    latencies = np.concatenate([one.latencies for one in rounds]) * 1e3
+    p50, p90, p99 = (float(one) for one in np.percentile(latencies, (50, 90, 99)))
+    rate = batch * float(np.mean([one.calls_per_s for one in rounds]))
+    return Measurement(way, batch, clients, model, len(latencies), p50, p90, p99, rate)
+
+
+if __name__ == "__main__":
+    tf.get_logger().setLevel("ERROR")
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,43 @@
+"""What the child processes have in common that load models, lest one takes the tool with it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+from pathlib import Path
+
+import fusion
+
+_PR_SET_PDEATHSIG = 1
+_TAIL_BYTES = 1 << 14
+
+
+def child_environment() -> dict[str, str]:
+    """Returns the child's environment: this very package, no GPU, few log lines.
+
+    Bit equality is promised on the CPU, and a GPU would silently accept ids outside a table.
+    """
+    here = str(Path(fusion.__file__).parents[1])
+    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    return {**os.environ, "PYTHONPATH": path, **quiet}
+
+
+def be_a_safe_child() -> None:
+    """Dies with the parent, leaves no core dump, and is the first to go when memory runs out."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def last_line(log: Path) -> str:
+    """Returns the last line of a child's messages that is not empty."""
+    with open(log, "rb") as file:
+        with contextlib.suppress(OSError):
+            file.seek(-_TAIL_BYTES, os.SEEK_END)
+        lines = file.read().decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no message")
