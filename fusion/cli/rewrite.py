@@ -98,9 +98,8 @@ def _copying() -> Iterator[Callable[[int, int], None]]:
         def show(done: int, total: int) -> None:
             if not task:
                 task.append(bars.add_task("", total=total))
-            bars.update(task[0], completed=done)
-            # What follows takes its time too, and is no copy.
-            bars.update(task[0], visible=done < total)
+            # What follows a copy takes its time too, and is none.
+            bars.update(task[0], completed=done, visible=done < total, refresh=True)
 
         yield show
 

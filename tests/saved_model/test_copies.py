@@ -70,6 +70,18 @@ def test_progress_is_told(
         assert copy.read() == b"end"
 
 
+def test_a_terminal_shows_the_progress(
+    large: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    for forced in ("", "1"):
+        monkeypatch.setenv("FORCE_COLOR", forced)  # rich's sign for a terminal
+        assert main(["rewrite", "--no-verify", str(large), str(tmp_path / f"dst{forced}")]) == 0
+        assert ("copying" in capsys.readouterr().err) == bool(forced)
+
+
 @pytest.mark.parametrize("kernel", [True, False])
 def test_holes_stay_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: bool):
     if not kernel:
