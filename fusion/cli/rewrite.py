@@ -1,8 +1,10 @@
-"""`fusion rewrite`: a SavedModel with fused lookups from one without."""
+"""`fusion rewrite`: a model with fused lookups from one without."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,8 @@ from fusion.cli.report import console, refusal_table, totals
 from fusion.passes.columns import distinct_columns
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from fusion.saved_model import Rewrite
 
 
@@ -34,11 +38,28 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds that loading and running one model may take.",
 )
+@click.option(
+    "--outputs",
+    metavar="A,B",
+    help="The nodes of a frozen graph that are fetched.  [default: those that no node reads]",
+)
+@click.option(
+    "--link",
+    is_flag=True,
+    help="Hard-link the variables and assets instead of copying them, where that is possible.",
+)
 @click.option("--report", "report_file", help="Also write the report to this file, as JSON.")
 def rewrite(
-    src: str, dst: str, target: str, no_verify: bool, timeout: float, report_file: str | None
+    src: str,
+    dst: str,
+    target: str,
+    no_verify: bool,
+    timeout: float,
+    outputs: str | None,
+    link: bool,
+    report_file: str | None,
 ) -> None:
-    """Write to DST the SavedModel SRC with its embedding columns fused.
+    """Write to DST the SavedModel or frozen graph SRC with its embedding columns fused.
 
     DST's signatures are compared with SRC's on generated inputs, to the bit, before it appears.
     SRC is never changed. Run `import fusion` before loading DST; with --target stock any TensorFlow
@@ -47,10 +68,40 @@ def rewrite(
     check_output_file(report_file, "--report")
     from fusion.saved_model import rewrite_saved_model
 
-    done = rewrite_saved_model(src, dst, target, verify=not no_verify, timeout=timeout)
+    with _copying() as progress:
+        done = rewrite_saved_model(
+            src,
+            dst,
+            target,
+            verify=not no_verify,
+            timeout=timeout,
+            outputs=None if outputs is None else [name for name in outputs.split(",") if name],
+            link=link,
+            progress=progress,
+        )
     if report_file is not None:
         _write_report(report_file, done)
     _show(done, dst, is_stock=target == "stock")
+
+
+@contextmanager
+def _copying() -> Iterator[Callable[[int, int], None]]:
+    """Yields what shows the progress of a copy, on a terminal, and removes it in the end."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("copying"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    out = Console(stderr=True)
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bars:
+        task: list[TaskID] = []
+
+        def show(done: int, total: int) -> None:
+            if not task:
+                task.append(bars.add_task("", total=total))
+            # What follows a copy takes its time too, and is none.
+            bars.update(task[0], completed=done, visible=done < total, refresh=True)
+
+        yield show
 
 
 def _write_report(file: str, done: Rewrite) -> None:

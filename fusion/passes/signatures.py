@@ -8,6 +8,9 @@ from functools import cache
 from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2, op_def_pb2
 from tensorflow.python.framework import op_def_registry
 
+_MOST_OUTPUTS = 1 << 20
+"""A node that says that it has more is damaged, and its outputs are better not counted."""
+
 
 class OpSignatures:
     """Looks up op definitions: library functions first, then TensorFlow's registry."""
@@ -31,10 +34,16 @@ class OpSignatures:
         """Returns the function-syntax suffix of each output, e.g. ("output:0", "idx:0").
 
         Returns None when the op is unknown, whose outputs then have no known order.
+
+        Raises:
+            ValueError: the node says that it has more outputs than any node can have.
         """
         definition = self.op_def(node.op)
         if definition is None:
             return None
+        count = sum(max(arg_length(arg, node.attr), 0) for arg in definition.output_arg)
+        if count > _MOST_OUTPUTS:
+            raise ValueError(f"node {node.name!r} has {count} outputs")
         return tuple(
             f"{arg.name}:{i}"
             for arg in definition.output_arg

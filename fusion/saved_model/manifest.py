@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
 
 from fusion.passes.report import FusionReport
-from fusion.saved_model.source import SourceModel
+from fusion.saved_model.source import SourceModel, model_files
 from fusion.saved_model.verify import Verification
 from fusion.version import __version__
 
@@ -14,6 +15,7 @@ LOAD_HINT = (
     "Run `import fusion` (distribution tf-embedding-fusion) before loading this model: it uses "
     "ops which that package registers with TensorFlow."
 )
+_MOST_HASHED = 64 << 20
 LOAD_PLAIN = "This model uses no op of fusion: it loads like any SavedModel."
 
 
@@ -42,9 +44,27 @@ def manifest(
         "load": LOAD_HINT if names else LOAD_PLAIN,
         "ops": names,
         "options": dict(options),
-        "source": {"saved_model_sha256": source.sha256},
+        "source": _origin(source),
         "verification": None if verification is None else verification.to_dict(),
         "unchecked_functions": list(unchecked),
         "report": report.to_dict(),
     }
-    return (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode(errors="replace")
+
+
+def _origin(source: SourceModel) -> dict[str, object]:
+    """Returns the hashes of the source's files.
+
+    Of files that take long to read, those of big variables, there is the size alone; the index of
+    the variables, which is hashed, has a checksum of each of them.
+    """
+    if source.is_frozen:
+        return {"graph_sha256": source.sha256}
+    files: dict[str, object] = {}
+    for file in model_files(source.path).files:
+        path = source.path / file
+        size = path.stat().st_size
+        files[str(file)] = {"bytes": size}
+        if size <= _MOST_HASHED:
+            files[str(file)] = {"bytes": size, "sha256": sha256(path.read_bytes()).hexdigest()}
+    return {"saved_model_sha256": source.sha256, "files": files}

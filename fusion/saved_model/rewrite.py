@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from google.protobuf.message import Message
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -16,8 +17,10 @@ from fusion.passes.calls import reached_functions
 from fusion.passes.plan import Target
 from fusion.passes.report import FusionReport
 from fusion.passes.variables import named_columns
+from fusion.saved_model.copies import Progress, copy_file, copy_files
 from fusion.saved_model.errors import ModelError, VerificationError, reason_of
 from fusion.saved_model.fingerprint import compute_fingerprint
+from fusion.saved_model.frozen import write_loadable
 from fusion.saved_model.manifest import manifest
 from fusion.saved_model.meta_graph import apply_pass, lookup_pass, used_ops
 from fusion.saved_model.source import (
@@ -28,7 +31,12 @@ from fusion.saved_model.source import (
     model_files,
     read_saved_model,
 )
-from fusion.saved_model.staging import check_destination, copy_file, staged_directory, write_file
+from fusion.saved_model.staging import (
+    check_destination,
+    staged_directory,
+    staged_files,
+    write_file,
+)
 from fusion.saved_model.variables import variable_search
 from fusion.saved_model.verify import DEFAULT_TIMEOUT, Verification, compare_models
 
@@ -61,8 +69,12 @@ def fuse_saved_model(
     target: str = "fused",
     verify: bool = True,
     timeout: float = DEFAULT_TIMEOUT,
+    *,
+    outputs: Sequence[str] | None = None,
+    link: bool = False,
+    progress: Progress | None = None,
 ) -> FusionReport:
-    """Writes to `dst` the SavedModel `src` with its embedding lookups fused, or made of stock ops.
+    """Writes to `dst` the model `src` with its embedding lookups fused, or made of stock ops.
 
     Every signature, variable and asset stays: `saved_model.pb` and `fingerprint.pb` are new,
     `fusion.json` is added, all other files are copied byte for byte. Variables are never loaded
@@ -70,9 +82,12 @@ def fuse_saved_model(
     a second run writes the same bytes. Load a fused result after `import fusion`; any TensorFlow
     loads one of target "stock".
 
+    Of a frozen graph, a file with a binary GraphDef, a file is made; its record is called like it,
+    with `.fusion.json` behind the name.
+
     Args:
-        src: the directory of a SavedModel, made by compat.v1 or by TensorFlow 2.
-        dst: the directory to create; it must not exist.
+        src: the directory of a SavedModel, made by compat.v1 or by TensorFlow 2; or a frozen graph.
+        dst: the directory or file to create; it must not exist.
         target: what the lookups become: "fused" is the ops of this package, "stock" fewer ops of
             TensorFlow's own. What is fused in `src` becomes stock ops again with "stock".
         verify: whether to run both models on generated inputs, in child processes, and compare
@@ -80,6 +95,11 @@ def fuse_saved_model(
             were fused or are not any more, within `ROUNDING`. Functions that no signature runs are
             rewritten too, but not compared.
         timeout: seconds that loading and running one model may take for that.
+        outputs: names of the nodes or tensors of a frozen graph that are fetched; by default all
+            nodes that no other node reads. They keep name and value.
+        link: whether to make the unchanged files hard links of the source's, where the file system
+            can. Whoever then changes such a file in place changes both models.
+        progress: is called with the number of bytes copied so far and of all that are copied.
 
     Returns:
         What was fused, and for each column that was not, why. With several meta graphs the
@@ -91,7 +111,9 @@ def fuse_saved_model(
             left behind.
         ValueError: an unknown target.
     """
-    return rewrite_saved_model(src, dst, target, verify, timeout).report
+    return rewrite_saved_model(
+        src, dst, target, verify, timeout, outputs=outputs, link=link, progress=progress
+    ).report
 
 
 def rewrite_saved_model(
@@ -100,28 +122,75 @@ def rewrite_saved_model(
     target: str = "fused",
     verify: bool = True,
     timeout: float = DEFAULT_TIMEOUT,
+    *,
+    outputs: Sequence[str] | None = None,
+    link: bool = False,
+    progress: Progress | None = None,
 ) -> Rewrite:
     """Does what `fuse_saved_model` says and also returns the verification."""
     if target not in TARGETS:
         raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
-    source = read_saved_model(src)
+    source = read_saved_model(src, outputs)
+    options: dict[str, object] = {"target": target, "verify": verify}
+    if source.is_frozen:
+        options |= {} if outputs is None else {"outputs": list(outputs)}
+        return _rewrite_frozen(source, dst, options, timeout)
+    options |= {"link": True} if link else {}
     destination = check_destination(source.path, dst)
     proto, report = _rewritten(source, Target(target))
     with staged_directory(destination) as staging:
         content = source.content if report.fused_count == 0 else _serialized(proto, source)
-        _build(source, staging, content)
+        _build(source, staging, content, link, progress)
         # A byte-identical copy needs no comparison; and its record is the one it came with.
         compare = verify and content != source.content
         unchecked = _not_reached(proto, report) if compare else ()
-        tolerance = 0.0 if _is_exact(source, proto, report) else ROUNDING
-        verification = _verified(source, staging, timeout, tolerance) if compare else None
+        done = Rewrite(report, None, unchecked)
+        if compare:
+            tolerance = 0.0 if _is_exact(source, proto, report) else ROUNDING
+            verification = _verified(source.path, staging, timeout, tolerance)
+            done = replace(done, verification=verification)
         if content == source.content and (source.path / MANIFEST_FILE).is_file():
             copy_file(source.path / MANIFEST_FILE, staging / MANIFEST_FILE)
         else:
-            options = {"target": target, "verify": verify}
-            record = manifest(source, report, _custom_ops(proto), options, verification, unchecked)
-            write_file(staging / MANIFEST_FILE, record)
-    return Rewrite(report, verification, unchecked)
+            write_file(staging / MANIFEST_FILE, _record(source, proto, options, done))
+    return done
+
+
+def _rewrite_frozen(
+    source: SourceModel,
+    dst: str | os.PathLike[str],
+    options: dict[str, object],
+    timeout: float,
+) -> Rewrite:
+    """Rewrites a file with a GraphDef, which is verified as the SavedModel that it is seen as."""
+    record = f"{os.path.basename(dst)}.{MANIFEST_FILE}"
+    destination = check_destination(source.path, dst, record)
+    proto, report = _rewritten(source, Target(options["target"]))
+    done = Rewrite(report, None)
+    with staged_files(destination.with_name(record), destination) as (record_file, file):
+        content = source.content
+        if report.fused_count:
+            content = _serialized(proto.meta_graphs[0].graph_def, source)
+        write_file(file, content)
+        if options["verify"] and content != source.content:
+            models = file.parent / "source", file.parent / "model"
+            for model, seen_as in zip(models, (source.proto, proto), strict=True):
+                model.mkdir()
+                write_loadable(seen_as, model)
+            tolerance = 0.0 if _is_exact(source, proto, report) else ROUNDING
+            done = replace(done, verification=_verified(*models, timeout, tolerance))
+        write_file(record_file, _record(source, proto, options, done))
+    return done
+
+
+def _record(
+    source: SourceModel,
+    proto: saved_model_pb2.SavedModel,
+    options: dict[str, object],
+    done: Rewrite,
+) -> bytes:
+    ops = _custom_ops(proto)
+    return manifest(source, done.report, ops, options, done.verification, done.unchecked)
 
 
 def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
@@ -200,7 +269,7 @@ def _node_lists(
     yield from ((f.signature.name, f.node_def) for f in graph_def.library.function)
 
 
-def _serialized(proto: saved_model_pb2.SavedModel, source: SourceModel) -> bytes:
+def _serialized(proto: Message, source: SourceModel) -> bytes:
     try:
         serialized: bytes = proto.SerializeToString(deterministic=True)
     except ValueError as error:
@@ -223,15 +292,16 @@ def _not_reached(proto: saved_model_pb2.SavedModel, report: FusionReport) -> tup
     return tuple(name for name in fused if name not in reached)
 
 
-def _build(source: SourceModel, staging: Path, content: bytes) -> None:
+def _build(
+    source: SourceModel, staging: Path, content: bytes, link: bool, progress: Progress | None
+) -> None:
     """Fills `staging`: `content` as `saved_model.pb`, its fingerprint, copies of the rest."""
     ours = {Path(MODEL_FILE), Path(FINGERPRINT_FILE), Path(MANIFEST_FILE)}
     folders, files = model_files(source.path)
     for folder in folders:
         (staging / folder).mkdir()
-    for file in files:
-        if file not in ours:
-            copy_file(source.path / file, staging / file)
+    kept = [file for file in files if file not in ours]
+    copy_files(source.path, staging, kept, link, progress)
     write_file(staging / MODEL_FILE, content)
     if Path(FINGERPRINT_FILE) not in files:
         return
@@ -248,14 +318,15 @@ def _is_exact(source: SourceModel, proto: saved_model_pb2.SavedModel, report: Fu
     return all(c.spec is None or c.spec.is_exact for c in report.columns if c.fused)
 
 
-def _verified(source: SourceModel, staging: Path, timeout: float, tolerance: float) -> Verification:
+def _verified(source: Path, staging: Path, timeout: float, tolerance: float) -> Verification:
     try:
         verification = compare_models(
-            source.path, staging, timeout=timeout, scratch=staging.parent, tolerance=tolerance
+            source, staging, timeout=timeout, scratch=staging.parent, tolerance=tolerance
         )
     except ModelError as error:
         # The staged folder's path means nothing to the user, and is gone when this is read.
         told = str(error).replace(str(staging), "the rewritten model")
+        told = told.replace(str(staging.parent / "source"), "the source")
         raise VerificationError(f"nothing written: {told}") from error
     if verification.differences:
         raise VerificationError(f"verification failed, nothing written: {verification.summary()}")

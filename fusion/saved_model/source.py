@@ -1,9 +1,10 @@
-"""Reading a SavedModel directory: its protocol buffer and the list of its other files."""
+"""Reading a SavedModel or a frozen graph: its protocol buffer and the list of its other files."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from fusion.saved_model.errors import ModelError, reason_of
+from fusion.saved_model.frozen import as_saved_model, parse_graph
 
 MODEL_FILE = "saved_model.pb"
 FINGERPRINT_FILE = "fingerprint.pb"
@@ -23,18 +25,20 @@ class SourceModel:
     """A SavedModel as read from disk; the variables stay there.
 
     Attributes:
-        path: the model's directory, absolute.
-        proto: the parsed `saved_model.pb`.
+        path: the model's directory, or the file of a frozen graph; absolute.
+        proto: the parsed `saved_model.pb`; what a frozen graph is seen as.
         content: the bytes it was parsed from.
+        is_frozen: whether it is a frozen graph.
     """
 
     path: Path
     proto: saved_model_pb2.SavedModel
     content: bytes
+    is_frozen: bool = False
 
     @property
     def sha256(self) -> str:
-        """The hexadecimal SHA-256 of `saved_model.pb`."""
+        """The hexadecimal SHA-256 of `saved_model.pb`, or of the frozen graph."""
         return hashlib.sha256(self.content).hexdigest()
 
     @property
@@ -43,26 +47,62 @@ class SourceModel:
         return tuple(self.proto.meta_graphs)
 
 
-def read_saved_model(path: str | os.PathLike[str]) -> SourceModel:
-    """Reads the `saved_model.pb` of the SavedModel directory `path`.
+def read_saved_model(
+    path: str | os.PathLike[str], outputs: Iterable[str] | None = None
+) -> SourceModel:
+    """Reads the `saved_model.pb` of the SavedModel directory `path`, or the frozen graph `path`.
+
+    Args:
+        path: the directory, or the file with a GraphDef.
+        outputs: the nodes or tensors that are wanted of a frozen graph; by default the nodes that
+            no other node reads. A SavedModel's signatures name its own.
 
     Raises:
-        ModelError: the path does not exist, is no SavedModel, or its `saved_model.pb` cannot be
-            read or parsed.
+        ModelError: the path does not exist, is neither, cannot be read or parsed, or has no such
+            outputs.
     """
-    directory = Path(os.path.abspath(path))
-    if not directory.exists():
+    model = Path(os.path.abspath(path))
+    if not model.exists():
         raise ModelError(f"{path}: no such file or directory")
-    if not directory.is_dir():
-        raise ModelError(f"{path}: not a directory; give the folder that holds {MODEL_FILE}")
-    file = directory / MODEL_FILE
+    if not model.is_dir():
+        return _read_frozen_graph(model, outputs)
+    if outputs is not None:
+        raise ModelError(
+            f"{path}: outputs are named for frozen graphs; a SavedModel has signatures"
+        )
+    file = model / MODEL_FILE
     if not file.is_file():
-        raise ModelError(f"{path}: not a SavedModel: {_why_no_model_file(directory)}")
+        raise ModelError(f"{path}: not a SavedModel: {_why_no_model_file(model)}")
+    content = _content(file)
+    return SourceModel(model, _parse(file, content), content)
+
+
+def _read_frozen_graph(file: Path, outputs: Iterable[str] | None) -> SourceModel:
+    if file.name == MODEL_FILE:
+        raise ModelError(f"{file}: not a directory; give the folder that holds {MODEL_FILE}")
+    if file.suffix == ".pbtxt":
+        raise ModelError(
+            f"{file}: only binary graphs are supported; write it with "
+            "tf.io.write_graph(..., as_text=False)"
+        )
+    if not file.is_file():
+        raise ModelError(f"{file}: neither a directory nor a regular file")
+    content = _content(file)
+    graph_def = parse_graph(file, content)
     try:
-        content = file.read_bytes()
+        proto = as_saved_model(file, graph_def, outputs)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{file}: truncated or damaged ({reason_of(error)})") from error
+    return SourceModel(file, proto, content, is_frozen=True)
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
     except OSError as error:
         raise ModelError(f"{file}: cannot be read: {reason_of(error)}") from error
-    return SourceModel(directory, _parse(file, content), content)
 
 
 def _why_no_model_file(directory: Path) -> str:

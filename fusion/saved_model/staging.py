@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -11,18 +13,26 @@ from pathlib import Path
 
 from fusion.saved_model.errors import ModelError, reason_of
 
-_COPY_CHUNK = 1 << 30
+_PREFIX, _SUFFIX = ".fusion-", ".partial"
+_LOCK = "lock"
 
 
-def check_destination(src: Path, dst: str | os.PathLike[str]) -> Path:
+def check_destination(src: Path, dst: str | os.PathLike[str], *beside: str) -> Path:
     """Returns `dst` as an absolute path after checking that a model can be created there.
 
+    Args:
+        src: the source model.
+        dst: where to create it.
+        beside: the names of files to be created in the same folder.
+
     Raises:
-        ModelError: it exists, its parent folder does not, or it lies inside `src`.
+        ModelError: one of them exists, their folder does not, or it lies inside `src`.
     """
     path = Path(os.path.abspath(dst))
-    if os.path.lexists(path):
-        raise ModelError(f"{dst}: already exists; choose a new path or remove it first")
+    for taken in (path, *(path.with_name(name) for name in beside)):
+        if os.path.lexists(taken):
+            shown = dst if taken == path else taken
+            raise ModelError(f"{shown}: already exists; choose a new path or remove it first")
     if not path.parent.is_dir():
         raise ModelError(f"{dst}: its parent folder {path.parent} does not exist; create it first")
     if (path.parent.resolve() / path.name).is_relative_to(src.resolve()):
@@ -40,24 +50,118 @@ def staged_directory(dst: Path) -> Iterator[Path]:
     Raises:
         ModelError: the folder cannot be written, or `dst` appeared in the meantime.
     """
+    with _private_folder(dst) as private:
+        # mkdtemp's folder is private; the one inside it has the mode the user's umask asks for.
+        staging = private / "model"
+        staging.mkdir()
+        yield staging
+        _sync_directories(staging)
+        os.rename(staging, dst)
+        _sync_published(dst.parent)
+
+
+@contextmanager
+def staged_files(*destinations: Path) -> Iterator[tuple[Path, ...]]:
+    """Yields a path beside each of the files `destinations`, which appear when the block ends.
+
+    They lie in one folder and appear one after the other: the last one tells that all are there.
+    The paths' parent may hold scratch files. When the block raises, none appears.
+
+    Raises:
+        ModelError: the folder cannot be written, or a destination appeared in the meantime.
+    """
+    with _private_folder(destinations[-1]) as private:
+        staged = tuple(private / f"file-{place}" for place in range(len(destinations)))
+        yield staged
+        with contextlib.ExitStack() as published:
+            for file, dst in zip(staged, destinations, strict=True):
+                _publish(file, dst)
+                published.callback(dst.unlink)
+            published.pop_all()
+        _sync_published(destinations[-1].parent)
+
+
+def _publish(file: Path, dst: Path) -> None:
+    """Gives `file` the name `dst`, which nothing must have."""
     try:
-        private = Path(tempfile.mkdtemp(prefix=".fusion-", suffix=".partial", dir=dst.parent))
+        os.link(file, dst)
+    except FileExistsError:
+        raise
+    except OSError:
+        # A file system without hard links, where what appears this very moment is replaced.
+        if os.path.lexists(dst):
+            raise
+        os.rename(file, dst)
+
+
+@contextmanager
+def _private_folder(dst: Path) -> Iterator[Path]:
+    """Yields a new folder beside `dst`, locked as long as this process lives, and removes it."""
+    try:
+        _remove_abandoned(dst.parent)
+        private, lock = _locked_folder(dst.parent)
     except OSError as error:
         raise ModelError(f"{dst.parent}: cannot be written: {reason_of(error)}") from error
     try:
-        # mkdtemp's folder is private; the one inside it has the mode the user's umask asks for.
-        staging = private / "model"
-        try:
-            staging.mkdir()
-            yield staging
-            _sync_directories(staging)
-            os.rename(staging, dst)
-            _sync_directory(dst.parent)
-        except OSError as error:
-            # Mostly of a full disk, whatever was being done in the block.
-            raise ModelError(f"{dst}: cannot be written: {reason_of(error)}") from error
+        yield private
+    except OSError as error:
+        # Mostly of a full disk, whatever was being done in the block.
+        raise ModelError(f"{dst}: cannot be written: {reason_of(error)}") from error
     finally:
         shutil.rmtree(private, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_folder(parent: Path) -> tuple[Path, int]:
+    """Makes a folder in `parent`; returns it and the open file whose lock is held."""
+    while True:
+        private = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix=_SUFFIX, dir=parent))
+        try:
+            lock = _lock(private, fcntl.LOCK_EX)
+        except OSError:
+            os.rmdir(private)
+            raise
+        # Without: another process took the folder, not locked yet, for an abandoned one.
+        if lock is not None:
+            return private, lock
+
+
+def _lock(folder: Path, how: int) -> int | None:
+    """Locks a folder and returns the open file; None if it is locked, or gone."""
+    try:
+        lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, how)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    except OSError:
+        # A file system without locks: nothing is ever taken for abandoned there.
+        if how & fcntl.LOCK_NB:
+            os.close(lock)
+            return None
+        return lock
+    if not os.fstat(lock).st_nlink:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Removes what runs left in `parent` that were killed: folders that no living process locks."""
+    for folder in parent.glob(f"{_PREFIX}*{_SUFFIX}"):
+        with contextlib.suppress(OSError):
+            if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+                continue
+            lock = _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if lock is not None:
+                # Renamed at first: should a process use it after all, that one fails as a whole.
+                dead = folder.with_name(f"{folder.name.removesuffix(_SUFFIX)}-dead{_SUFFIX}")
+                os.rename(folder, dead)
+                shutil.rmtree(dead, ignore_errors=True)
+                os.close(lock)
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -69,45 +173,15 @@ def write_file(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def copy_file(src: Path, dst: Path) -> None:
-    """Copies the bytes and the mode of `src`; shares the blocks where the file system can.
-
-    Never a hard link: an edit of one model must not change the other.
-
-    Raises:
-        ModelError: `src` cannot be opened.
-    """
-    dst.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        source = open(src, "rb")  # noqa: SIM115
-    except OSError as error:
-        raise ModelError(f"{src}: cannot be read: {reason_of(error)}") from error
-    with source, open(dst, "xb") as target:
-        if not _copy_in_kernel(source.fileno(), target.fileno()):
-            source.seek(0)
-            target.seek(0)
-            target.truncate()
-            shutil.copyfileobj(source, target)
-        target.flush()
-        os.fsync(target.fileno())
-    shutil.copymode(src, dst)
-
-
-def _copy_in_kernel(source: int, target: int) -> bool:
-    """Copies with copy_file_range; returns whether every byte arrived."""
-    copied = 0
-    try:
-        while chunk := os.copy_file_range(source, target, _COPY_CHUNK):
-            copied += chunk
-    except OSError:
-        # Another file system, or one without the call; a full disk shows again in the plain copy.
-        return False
-    return copied == os.fstat(source).st_size
-
-
 def _sync_directories(root: Path) -> None:
     for directory, _, _ in os.walk(root):
         _sync_directory(Path(directory))
+
+
+def _sync_published(parent: Path) -> None:
+    """Makes a new name in `parent` last; should that fail, it is there and complete even so."""
+    with contextlib.suppress(OSError):
+        _sync_directory(parent)
 
 
 def _sync_directory(directory: Path) -> None:

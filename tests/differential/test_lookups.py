@@ -88,7 +88,7 @@ def _has_entries(case: Case) -> bool:
     valid = case.arrays.values >= 0
     if case.weights is not None:
         valid &= np.asarray(case.arrays.weights > 0)
-    return bool(valid.any()) or (case.fill and case.bags > 0)
+    return bool(valid.any())
 
 
 AREAS = (

@@ -39,6 +39,7 @@ def without_trailing_spaces(text):
         ("docs/explain.md", 4),
         ("docs/inference.md", 1),
         ("docs/keras.md", 2),
+        ("docs/rewrite.md", 2),
         ("docs/training.md", 1),
         ("docs/verify.md", 5),
     ],

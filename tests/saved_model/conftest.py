@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.saved_model.forked import Tool
 from tests.saved_model.models import build_all
 
 
@@ -13,3 +15,11 @@ from tests.saved_model.models import build_all
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one SavedModel of each kind, named after it."""
     return build_all(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="session")
+def tool() -> Iterator[Tool]:
+    """Runs the `fusion` command."""
+    running = Tool()
+    yield running
+    running.close()

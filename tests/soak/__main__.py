@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-CHECKS = ("threads", "functions", "memory", "kernels")
+CHECKS = ("threads", "functions", "memory", "kernels", "hostile")
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.protobuf import saved_model_pb2
 
+from fusion.saved_model.frozen import loadable
 from fusion.saved_model.verify.signature import Signature, TensorSpec
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -32,12 +33,12 @@ class SessionRunner:
     """The meta graph in a Session, as servers written in C++ load it."""
 
     def __init__(self, model: Path, tags: Sequence[str]) -> None:
-        """Loads the meta graph of `model` that has exactly these tags."""
+        """Loads the meta graph of `model`, or the frozen graph, that has exactly these tags."""
         self._session = tf.compat.v1.Session(
             graph=tf.Graph(), config=tf.compat.v1.ConfigProto(allow_soft_placement=True)
         )
-        with self._session.graph.as_default():
-            tf.compat.v1.saved_model.load(self._session, list(tags), str(model))
+        with self._session.graph.as_default(), loadable(model) as folder:
+            tf.compat.v1.saved_model.load(self._session, list(tags), str(folder))
 
     def run(self, signature: Signature, feeds: Arrays) -> dict[str, NDArray[Any]]:
         """Feeds the input tensors and fetches the output tensors."""

@@ -1,0 +1,120 @@
+"""Copying the files of a model that a rewrite leaves as they are, gigabytes of variables mostly."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from fusion.saved_model.errors import ModelError, reason_of
+
+Progress = Callable[[int, int], None]
+"""Is called with the number of bytes that are copied and of all that will be."""
+
+_CHUNK = 1 << 26
+_READ = 1 << 22
+
+
+def copy_files(
+    src: Path,
+    dst: Path,
+    files: Iterable[Path],
+    link: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """Copies `files` from the folder `src` to `dst`, a piece at a time.
+
+    Args:
+        src: the folder that they are in.
+        dst: the folder in which to create them.
+        files: their paths, relative to both.
+        link: whether to make hard links instead, where the file system can.
+        progress: is called after each piece.
+
+    Raises:
+        ModelError: a file in `src` cannot be opened.
+        OSError: one in `dst` cannot be written.
+    """
+    sizes = {file: (src / file).stat().st_size for file in files}
+    total, done = sum(sizes.values()), 0
+
+    def copied(count: int) -> None:
+        if progress is not None:
+            progress(done + count, total)
+
+    for file, size in sizes.items():
+        if link and _link(src / file, dst / file):
+            copied(size)
+        else:
+            copy_file(src / file, dst / file, copied)
+        done += size
+
+
+def copy_file(src: Path, dst: Path, copied: Callable[[int], None] = lambda _: None) -> None:
+    """Copies the bytes, the holes and the mode of `src`; shares blocks where that is possible.
+
+    Args:
+        src: the file.
+        dst: the new file.
+        copied: is called after each piece with the number of bytes so far.
+
+    Raises:
+        ModelError: `src` cannot be opened.
+    """
+    dst.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        source = open(src, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise ModelError(f"{src}: cannot be read: {reason_of(error)}") from error
+    with source, open(dst, "xb") as target:
+        size = os.fstat(source.fileno()).st_size
+        for place, end in _data(source.fileno(), size):
+            done = place
+            while done < end:
+                count = _copy_piece(source.fileno(), target.fileno(), done, end - done)
+                if not count:
+                    raise ModelError(f"{src}: became shorter while it was copied; try again")
+                done += count
+                copied(done)
+        target.truncate(size)
+        copied(size)
+        os.fsync(target.fileno())
+    shutil.copymode(src, dst)
+
+
+def _data(file: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yields where the data lies; between are holes, which read as zeros and take no space."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(file, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # Nothing but a hole is left.
+                return
+            yield end, size  # A file system that cannot tell.
+            return
+        end = min(os.lseek(file, start, os.SEEK_HOLE), size)
+        yield start, end
+
+
+def _copy_piece(source: int, target: int, start: int, count: int) -> int:
+    """Copies up to `count` bytes at the place `start`; returns how many, 0 at the file's end."""
+    try:
+        return os.copy_file_range(source, target, min(count, _CHUNK), start, start)
+    except OSError:
+        # Another file system, or one without the call; a full disk shows again here.
+        piece = os.pread(source, min(count, _READ), start)
+        return os.pwrite(target, piece, start) if piece else 0
+
+
+def _link(src: Path, dst: Path) -> bool:
+    """Makes `dst` another name of the file `src`; returns whether that could be done."""
+    dst.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        # Of a symbolic link the file is meant, wherever it is.
+        os.link(src.resolve(), dst)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,69 @@
+"""The wire format of protocol buffers, as far as damage to it needs: where the fields lie."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+
+
+class Field(NamedTuple):
+    """A field with a length: `content[start:end]` is all of it, `content[body:end]` its value."""
+
+    number: int
+    start: int
+    length: int
+    body: int
+    end: int
+
+
+def varint(value: int) -> bytes:
+    """Returns the bytes of an unsigned number."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def message(number: int, body: bytes) -> bytes:
+    """Returns a field that holds `body`."""
+    return varint(number << 3 | LENGTH) + varint(len(body)) + body
+
+
+def fields(content: bytes, start: int = 0, end: int | None = None) -> list[Field] | None:
+    """Returns the fields with a length in `content[start:end]`; None if it is no message."""
+    stop = len(content) if end is None else end
+    found, place = [], start
+    while place < stop:
+        begin = place
+        tag, place = _number(content, place, stop)
+        number, kind = tag >> 3, tag & 7
+        if number == 0 or place > stop:
+            return None
+        length_at = place
+        if kind == LENGTH:
+            size, body = _number(content, place, stop)
+            place = body + size
+            found.append(Field(number, begin, length_at, body, place))
+        elif kind == VARINT:
+            _, place = _number(content, place, stop)
+        elif kind in (FIXED64, FIXED32):
+            place += 8 if kind == FIXED64 else 4
+        else:
+            return None
+    return found if place == stop else None
+
+
+def _number(content: bytes, place: int, stop: int) -> tuple[int, int]:
+    """Returns the number at `place` and the place behind it: behind `stop` if there is none."""
+    value = shift = 0
+    while place < stop and shift < 64:
+        byte = content[place]
+        value |= (byte & 0x7F) << shift
+        place += 1
+        if byte < 0x80:
+            return value, place
+        shift += 7
+    return 0, stop + 1
