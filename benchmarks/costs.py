@@ -176,10 +176,21 @@ def _calls_per_second(call: Callable[[], Any], count: int, seconds: float) -> fl
     return max(run_clients(call, count, seconds / 3).calls_per_s for _ in range(3))
 
 
+def saved_models(quick: bool, progress: Progress) -> list[Cost]:
+    """Calls per second of rewritten SavedModels over those of the originals, side by side.
+
+    Of the whole model and of its embeddings alone, in the graph and end to end; see `fusion bench`.
+    """
+    from benchmarks.saved_models import ratios
+
+    return [Cost(one.title, one.median, "x", least=one.least) for one in ratios(quick, progress)]
+
+
 COSTS: dict[str, Callable[[bool, Progress], list[Cost]]] = {
     "startup": startup,
     "memory": memory,
     "clients": clients,
+    "saved-models": saved_models,
 }
 """All of these measurements, by name."""
 

@@ -200,13 +200,13 @@ def _lookups(
     if program.host == "model":
         if way == "stock_best":
             raise Unsupported("nobody writes a whole model by hand")
-        return _model(program, tables)
+        return whole_model(program, tables)
     if way == "stock_best" and _all_by_hand(program):
         return _by_hand(program, _params(program, tables))
     if program.host == "features":
         if way == "stock_best":
             raise Unsupported("the columns need more than a gather")
-        return _features(program, tables)
+        return only_features(program, tables)
     return _safe_lookups(program, _params(program, tables), way == "stock_best")
 
 
@@ -287,7 +287,7 @@ def _concat(found: list[tf.Tensor]) -> tf.Tensor:
     return found[0] if len(found) == 1 else tf.concat(found, 1)
 
 
-def _features(
+def only_features(
     program: Program, tables: Mapping[int, Array]
 ) -> Callable[[list[Parts], tf.Tensor], tf.Tensor]:
     """DenseFeatures over stock feature columns."""
@@ -340,11 +340,11 @@ def _feature_column(column: Any, key: str, table: Array) -> Any:
     )
 
 
-def _model(
+def whole_model(
     program: Program, tables: Mapping[int, Array]
 ) -> Callable[[list[Parts], tf.Tensor], tf.Tensor]:
     """Embeddings and dense features through the layers of `_MLPS`, to one number per row."""
-    embed = _features(program, tables)
+    embed = only_features(program, tables)
     rng = np.random.default_rng(2)
     bottom = _layers(rng, (NUMERICS, *_MLPS[0]))
     top = _layers(rng, (program.width + _MLPS[0][-1], *_MLPS[1], 1))
