@@ -64,7 +64,8 @@ def _check(case: Case, run: Callable[[Case], Outcome]) -> bool:
     assert actual.output.shape == expected.output.shape, (
         f"the shape is {actual.output.shape}, but stock's {expected.output.shape}"
     )
-    for ids in actual.ids:
+    # Of stock gathers they may; their gradients are nobody's promise.
+    for ids in actual.ids if case.version != "lowered" else ():
         assert len(np.unique(ids)) == len(ids), f"ids of the gradient repeat: {ids}"
     _check_numbers(case, actual, expected)
     if case.is_repeated:
