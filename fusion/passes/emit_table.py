@@ -73,8 +73,7 @@ def read_table(build: NodeBuilder, lookup: Recognition, entries: Iterable[Tensor
         return shard.tensor
     waits = dict.fromkeys(sorted(lookup.waits(view)))
     given = [*entries, *([] if spec.weights is None else [spec.weights.values])]
-    names = (tensor.node for tensor in given if tensor.node in view.nodes)
-    waits |= dict.fromkeys(name for name in names if view.has_effect(name))
+    waits |= dict.fromkeys(name for name in edit.sources(given) if view.has_effect(name))
     handle, dtype = view.resolve(shard.tensor), spec.table.dtype
     key = ("read", handle, dtype, shard.device, shard.colocation, tuple(waits))
     name = build.known.get(key)
