@@ -15,7 +15,7 @@ from fusion.ops import OP_NAMES
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.plan import Target
 from tests.passes import stock_graphs as stock
-from tests.passes.rewritten_graphs import PASS, build_with, nodes
+from tests.passes.rewritten_graphs import PASS, build_with, nodes, to_sparse
 from tests.passes.stock_graphs import Case
 
 TO_STOCK = replace(PASS, target=Target.STOCK)
@@ -122,3 +122,24 @@ def test_a_group_of_one_column_becomes_stock_ops() -> None:
     assert not {node.op for node in lowered.graph_def.node} & {*OP_NAMES}
     with tf.Graph().as_default():
         tf.import_graph_def(lowered.graph_def, name="")  # every op is valid
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (5, 0)], ids=str)
+def test_empty_tables_are_not_stacked(shape: tuple[int, int]) -> None:
+    def side_by_side(table: Any, ids: Any, case: Case) -> Any:
+        matrix = tf.compat.v1.placeholder(tf.int64, [None, 1], "matrix")
+        tables = (np.ones(shape, np.float32), np.ones((5, shape[1]), np.float32))
+        return tf.concat([stock.lookup(tf.constant(t), to_sparse(matrix), case) for t in tables], 1)
+
+    graph_def = build_with(side_by_side, Case(table="constant"))
+    lowered = TO_STOCK.apply(graph_def)
+    assert [column.form for column in lowered.report.columns] == ["stock"] * 2
+    feed = {"matrix:0": np.array([[1], [1]])}
+    if shape[0]:
+        for one, other in zip(
+            stock.run(lowered.graph_def, feed), stock.run(graph_def, feed), strict=True
+        ):
+            np.testing.assert_array_equal(one, other)
+    else:
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            stock.run(lowered.graph_def, feed)
