@@ -15,10 +15,16 @@ from fusion.ops import OP_NAMES
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.plan import Target
 from tests.passes import stock_graphs as stock
-from tests.passes.rewritten_graphs import PASS, build_with, nodes, to_sparse
+from tests.passes.rewritten_graphs import PASS, build_with, nodes
 from tests.passes.stock_graphs import Case
 
 TO_STOCK = replace(PASS, target=Target.STOCK)
+
+
+def without_ignored(matrix: tf.Tensor) -> tf.SparseTensor:
+    """As feature columns do it, which ignore -1."""
+    places = tf.where(tf.not_equal(matrix, -1))
+    return tf.SparseTensor(places, tf.gather_nd(matrix, places), tf.shape(matrix, tf.int64))
 
 
 def needs(graph_def: graph_pb2.GraphDef, name: str) -> set[str]:
@@ -129,12 +135,14 @@ def test_empty_tables_are_not_stacked(shape: tuple[int, int]) -> None:
     def side_by_side(table: Any, ids: Any, case: Case) -> Any:
         matrix = tf.compat.v1.placeholder(tf.int64, [None, 1], "matrix")
         tables = (np.ones(shape, np.float32), np.ones((5, shape[1]), np.float32))
-        return tf.concat([stock.lookup(tf.constant(t), to_sparse(matrix), case) for t in tables], 1)
+        return tf.concat(
+            [stock.lookup(tf.constant(t), without_ignored(matrix), case) for t in tables], 1
+        )
 
     graph_def = build_with(side_by_side, Case(table="constant"))
     lowered = TO_STOCK.apply(graph_def)
     assert [column.form for column in lowered.report.columns] == ["stock"] * 2
-    feed = {"matrix:0": np.array([[1], [1]])}
+    feed = {"matrix:0": np.array([[-1], [-1]])}
     if shape[0]:
         for one, other in zip(
             stock.run(lowered.graph_def, feed), stock.run(graph_def, feed), strict=True
@@ -143,3 +151,28 @@ def test_empty_tables_are_not_stacked(shape: tuple[int, int]) -> None:
     else:
         with pytest.raises(tf.errors.InvalidArgumentError):
             stock.run(lowered.graph_def, feed)
+
+
+@pytest.mark.parametrize("second", [(0, 1), (0, 2), (0,)], ids=str)
+@pytest.mark.parametrize("rows", [50, 5000])
+def test_a_large_table_is_not_held_twice(rows: int, second: tuple[int, ...]) -> None:
+    def twice(table: Any, ids: Any, case: Case) -> Any:
+        matrix = tf.compat.v1.placeholder(tf.int64, [None, 1], "matrix")
+        tables = [tf.constant(np.ones((size, 4), np.float32)) for size in (rows, 3, 5)]
+
+        def concat(places: tuple[int, ...]) -> tf.Tensor:
+            looked_up = [stock.lookup(tables[k], without_ignored(matrix), case) for k in places]
+            return tf.concat([*looked_up, tf.cast(matrix, tf.float32)], 1)
+
+        return tf.concat([concat((0, 1)), tf.square(concat(second))], 1)
+
+    graph_def = build_with(twice, Case(table="constant"))
+    lowered = TO_STOCK.apply(graph_def)
+    values = (node.attr["value"].tensor for node in lowered.graph_def.node if node.op == "Const")
+    held = sum(
+        size >= rows for value in values for size in (d.size for d in value.tensor_shape.dim)
+    )
+    is_shared = second == (0, 1)
+    assert held == (1 if rows > 50 or is_shared else 2)
+    forms = [column.form for column in lowered.report.columns]
+    assert forms[0] == ("stacked" if rows == 50 or is_shared else "stock")
