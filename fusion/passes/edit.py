@@ -54,6 +54,17 @@ class GraphEdit:
         assert outputs is not None, f"unknown op {node.op}"
         return f"{tensor.node}:{outputs[tensor.index]}"
 
+    def sources(self, tensors: Iterable[Tensor]) -> list[str]:
+        """Returns the existing nodes that tensors, new ones or not, are computed from."""
+        found: dict[str, None] = {}
+        stack = [tensor.node for tensor in tensors]
+        for name in stack:
+            if name in self.view.nodes:
+                found[name] = None
+            else:
+                stack += (one for one in _source_names(self.added[name]) if one not in stack)
+        return [*found]
+
     def replace(self, old: Tensor, new: Tensor) -> None:
         """Lets every user of `old` read `new`."""
         self._renamed[self.view.text(old)] = self.text(new)

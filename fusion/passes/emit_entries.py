@@ -18,6 +18,8 @@ from fusion.passes.op_arguments import hashed_values
 from fusion.passes.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds
 
 _BOOL, _INT32, _INT64 = types_pb2.DT_BOOL, types_pb2.DT_INT32, types_pb2.DT_INT64
+_CHECK_SHAPES = frozenset({"SparseReshape", "ParseExample", "ParseExampleV2"})
+"""Ops that make dense shapes without negative sizes."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,7 @@ def _filled(
     build: NodeBuilder, spec: LookupSpec, ids: Tensor, weights: Tensor | None, rows: _Rows
 ) -> Entries:
     """Emits the stock op that gives empty rows an entry, and puts entries in the order of rows."""
+    rows = _checked(build, spec, rows)
     assert rows.shape is not None, "rows are counted where empty ones are filled"
     default = number(build, spec.default_id or 0, spec.dtype)
     inputs = (rows.places, ids, rows.shape, default)
@@ -192,6 +195,23 @@ def _filled(
         count=None,  # each row has an entry now, the last one too
         is_row_empty=Tensor(node, 2) if spec.default_id is None else None,
     )
+
+
+def _checked(build: NodeBuilder, spec: LookupSpec, rows: _Rows) -> _Rows:
+    """Lets a negative number of rows be an error, as stock lookups do by the same op.
+
+    The op that fills ends the whole process instead, if nobody reads its flags.
+    """
+    view, shape = build.edit.view, rows.shape
+    if not isinstance(spec.ids, SparseIds | RowIds) or shape is None:
+        return rows
+    if spec.default_id is None and spec.weights is None:
+        return rows
+    if shape.node in view.nodes and view.op(view.resolve(shape).node) in _CHECK_SHAPES:
+        return rows
+    inputs = (rows.places, shape, shape)
+    node = build.shared("checked", "SparseReshape", inputs, {}).node
+    return rows._replace(places=Tensor(node), shape=Tensor(node, 1))
 
 
 class _Matrix(NamedTuple):

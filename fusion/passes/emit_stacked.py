@@ -40,8 +40,8 @@ _BOOL, _INT32, _INT64 = types_pb2.DT_BOOL, types_pb2.DT_INT32, types_pb2.DT_INT6
 def can_stack(view: GraphView, spec: LookupSpec) -> bool:
     """Whether a lookup can be a column of a stack."""
     table, ids = spec.table, spec.ids
-    if table.strategy or table.max_norm is not None or None in table.shape:
-        return False
+    if table.strategy or table.max_norm is not None or not all(table.shape):
+        return False  # an empty table has no row 0, which stock reads where there is no id
     if view.op(view.resolve(table.shards[0].tensor).node) != "Const":
         return False
     if not isinstance(ids, DenseIds) or not has_one_per_row(view, spec) or loses_digits(view, spec):

@@ -99,7 +99,8 @@ class _Lookup:
         spec, build = self.spec, self.build
         given = entries(build, spec)
         if reads_whole and not self._needs_distinct:
-            matrix = read_table(build, self.lookup, (given.ids, given.rows))
+            counted = () if given.count is None else (given.count,)
+            matrix = read_table(build, self.lookup, (given.ids, given.rows, *counted))
             index, index_dtype = given.ids, spec.dtype
         else:
             matrix, index = self._distinct_rows(given.ids)

@@ -73,8 +73,7 @@ def read_table(build: NodeBuilder, lookup: Recognition, entries: Iterable[Tensor
         return shard.tensor
     waits = dict.fromkeys(sorted(lookup.waits(view)))
     given = [*entries, *([] if spec.weights is None else [spec.weights.values])]
-    names = (tensor.node for tensor in given if tensor.node in view.nodes)
-    waits |= dict.fromkeys(name for name in names if view.has_effect(name))
+    waits |= dict.fromkeys(name for name in edit.sources(given) if view.has_effect(name))
     handle, dtype = view.resolve(shard.tensor), spec.table.dtype
     key = ("read", handle, dtype, shard.device, shard.colocation, tuple(waits))
     name = build.known.get(key)
@@ -82,7 +81,7 @@ def read_table(build: NodeBuilder, lookup: Recognition, entries: Iterable[Tensor
         read = build.node("table", "ReadVariableOp", shard.device)
         set_types(read, dtype=dtype)
         nodes = [read]
-        if not _is_small(spec.table):
+        if not is_small(spec.table):
             nodes.insert(0, build.node("share_table", "DisableCopyOnRead", shard.device))
         for node in nodes:
             build.inputs(node, shard.tensor)
@@ -100,7 +99,7 @@ def _put_beside(node: node_def_pb2.NodeDef, shard: ShardSpec) -> None:
         node.attr["_class"].list.s.extend(group.encode() for group in shard.colocation)
 
 
-def _is_small(table: TableSpec) -> bool:
+def is_small(table: TableSpec) -> bool:
     """Whether copying the table costs about as little as an op."""
     rows, dim = table.shape
     size = dtypes.as_dtype(table.dtype).size

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.passes.calls import called
 from fusion.passes.edit import GraphEdit
 from fusion.passes.edited import rewritten
 from fusion.passes.forward import match_forward
-from fusion.passes.graph_view import GraphView
+from fusion.passes.graph_view import ARG_OP, GraphView
 from fusion.passes.match import NoMatch
 from fusion.passes.plan import Form, Group, Plan, Target
 from fusion.passes.planner import reads_table_well, settle
@@ -28,6 +28,7 @@ from fusion.passes.variables import Variable
 from fusion.passes.words import describe
 
 _COMPILED = "_XlaMustCompile"
+_FEWEST = "it has as few stock ops as it can have"
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,11 @@ class FuseLookups:
             if not lookups and not forward:
                 break
             settled = settle(view, lookups, writers, forward, self.target)
-            if settled is not None:
+            if settled is not None and not (self._lowers and _is_in_vain(settled[1])):
                 plan, edit = settled
+                break
+            if settled is not None:
+                refused |= {one.anchor: NoMatch(_FEWEST, one.anchor) for one in lookups}
                 break
             refused |= {} if forward else _refuse_circular(view, lookups)
             forward = []
@@ -165,10 +169,22 @@ def _to_lower(one: Recognition) -> Recognition:
     if one.gradients:
         reason = "its gradient is in the graph, which reads what is inside it"
     elif one.spec is not None and not (one.is_fused or one.spec.fill or one.unique):
-        reason = "it has as few stock ops as it can have"
+        reason = _FEWEST
     if not reason:
         return one
     return replace(one, spec=None, failure=NoMatch(reason, one.anchor))
+
+
+def _is_in_vain(edit: GraphEdit) -> bool:
+    """Whether an edit makes the ops that are there already, as of lookups that the pass has made.
+
+    Constants do not count, of which equal ones become one.
+    """
+    return _ops(edit.build()) == _ops(edit.view.nodes.values())
+
+
+def _ops(nodes: Iterable[node_def_pb2.NodeDef]) -> Counter[str]:
+    return Counter(node.op for node in nodes if node.op not in ("Const", ARG_OP))
 
 
 def _refuse_circular(view: GraphView, lookups: Sequence[Recognition]) -> dict[str, NoMatch]:

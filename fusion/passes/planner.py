@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit import emit
 from fusion.passes.emit_stacked import can_stack
+from fusion.passes.emit_table import is_small
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.op_arguments import clips_in_op
 from fusion.passes.plan import Form, Group, Plan, Target, plan_each
@@ -73,7 +74,7 @@ def _stock_plans(
         one.anchor: Group(Form.STOCK, (one,), reads_whole=reads_table_well(view, one, writers))
         for one in lookups
     }
-    stacked = tuple(_stacks(view, lookups))
+    stacked = _held_once(view, lookups, tuple(_stacks(view, lookups)))
     if stacked:
         taken = {one.anchor for group in stacked for one in group.lookups}
         rest = (group for anchor, group in alone.items() if anchor not in taken)
@@ -102,6 +103,43 @@ def _stacks(view: GraphView, lookups: Sequence[Recognition]) -> Iterator[Group]:
                 run = []
             if one_more is not None:
                 run.append(one_more)
+
+
+def _held_once(
+    view: GraphView, lookups: Sequence[Recognition], groups: tuple[Group, ...]
+) -> tuple[Group, ...]:
+    """Returns those of the groups after which the graph holds no large table twice.
+
+    Groups of the same tables share their stack; any other reader needs a table once more.
+    """
+
+    def stack(group: Group) -> tuple[Tensor, ...]:
+        return tuple(dict.fromkeys(_table(view, one) for one in group.lookups))
+
+    while True:
+        inside = {one.anchor for group in groups for one in group.lookups}
+        readers: dict[Tensor, set[tuple[Tensor, ...]]] = {}
+        for group in groups:
+            for table in stack(group):
+                readers.setdefault(table, set()).add(stack(group))
+        for one in lookups:
+            if one.anchor not in inside:
+                readers.setdefault(_table(view, one), set()).add(())
+        kept = tuple(
+            group
+            for group in groups
+            if all(
+                len(readers[_table(view, one)]) == 1 or is_small(one.full_spec.table)
+                for one in group.lookups
+            )
+        )
+        if len(kept) == len(groups):
+            return groups
+        groups = kept
+
+
+def _table(view: GraphView, one: Recognition) -> Tensor:
+    return view.resolve(one.full_spec.table.shards[0].tensor)
 
 
 def _dim(one: Recognition) -> int | None:

@@ -71,6 +71,10 @@ class _Ungroup:
     def _split(self, name: str) -> None:
         build, view = self._builder(name), self.edit.view
         columns = [*_columns(view, name)]
+        if len(columns) == 1 and columns[0].attrs["form"] != "copy":
+            # A concat has at least two inputs.
+            self._replace(name, self._single(build, columns[0], last=True))
+            return
         parts = [
             column.inputs[0] if column.attrs["form"] == "copy" else self._single(build, column)
             for column in columns
