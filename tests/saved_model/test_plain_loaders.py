@@ -48,7 +48,7 @@ def encoded(array: np.ndarray) -> dict[str, Any]:
         strings = [b64encode(text).decode() for text in array.ravel()]
         return {"dtype": plain_loader.STRING, "shape": array.shape, "strings": strings}
     number = tf.as_dtype(array.dtype).as_datatype_enum
-    content = b64encode(np.ascontiguousarray(array)).decode()
+    content = b64encode(array.tobytes()).decode()
     return {"dtype": number, "shape": array.shape, "bytes": content}
 
 
