@@ -109,6 +109,8 @@ def check_equal(addresses: Sequence[str], requests: Sequence[bytes]) -> None:
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    if one.dtype == object:  # strings
+        return np.array_equal(one, other)
     return one.dtype == other.dtype and one.tobytes() == other.tobytes()
 
 

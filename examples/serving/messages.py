@@ -6,6 +6,7 @@ Their fields have the names, numbers and types of `tensorflow_serving/apis/predi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -109,11 +110,11 @@ def read_arrays(tensors: Any) -> dict[str, NDArray[Any]]:
 
 def _array(name: str, tensor: tensor_pb2.TensorProto) -> NDArray[Any]:
     try:
-        dtype = tf.dtypes.as_dtype(tensor.dtype)
+        shape = [dimension.size for dimension in tensor.tensor_shape.dim]
+        size = tf.dtypes.as_dtype(tensor.dtype).size or 1
         # One value may stand for as many as the shape says.
-        count = tf.TensorShape(tensor.tensor_shape).num_elements()
-        if count is None or count * max(dtype.size, 1) > _MOST_BYTES:
-            raise ValueError(f"its shape is {tf.TensorShape(tensor.tensor_shape)}")
+        if min(shape, default=0) < 0 or math.prod(shape) * size > _MOST_BYTES:
+            raise ValueError(f"its shape is {shape}")
         array: NDArray[Any] = np.asarray(tf.make_ndarray(tensor))
     except (TypeError, ValueError, IndexError) as error:
         raise ValueError(f"input {name!r} cannot be read: {error}") from error
