@@ -86,7 +86,8 @@ def test_fewer_stock_ops_have_the_bits_of_the_many(case: Case) -> None:
     found, given = ops(after), ops(before)
     assert found.total() - found["Const"] < given.total() - given["Const"]
     assert "Tile" not in found
-    assert case.rank != 2 or not {"SparseReshape", "Prod"} & set(found)
+    assert found["SparseReshape"] <= 1
+    assert case.rank != 2 or "Prod" not in found
     assert found["Unique"] == (case.shards > 1 or case.max_norm is not None)
     assert_same(before, after, stock.feeds(case))
     assert_same(before, after, stock.feeds(case, batch=1))

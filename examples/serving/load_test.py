@@ -1,0 +1,219 @@
+"""Measures models under load: `python -m examples.serving.load_test MODEL MODEL...`.
+
+Each model gets a server of its own on this machine. The clients call one server after the other,
+round by round, each with its next request as soon as the last is answered. Before that the answers
+of all servers are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from examples.serving.client import Client, read_response, request
+
+_REQUESTS = 16  # of each client, which it repeats
+_SECONDS_TO_END = 60
+
+
+@dataclass
+class Load:
+    """What the calls of one model took.
+
+    Attributes:
+        milliseconds: of each call.
+        rates: of each round, requests per second.
+    """
+
+    milliseconds: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+
+
+class Different(Exception):
+    """Two models gave different answers."""
+
+
+@contextmanager
+def served(model: str, *options: str) -> Iterator[str]:
+    """Starts a server of a model; yields its address, and stops the server in the end.
+
+    Raises:
+        RuntimeError: it did not start; its message was printed.
+    """
+    here = str(Path(model).absolute())
+    with subprocess.Popen(
+        [sys.executable, "-m", "examples.serving", here, "--port", "0", *options],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            words = process.stdout.readline().split(" on ")
+            if len(words) < 2:
+                raise RuntimeError(f"{model}: its server did not start")
+            yield words[-1].split(",")[0]
+            process.terminate()
+            process.wait(_SECONDS_TO_END)
+        finally:
+            process.kill()
+
+
+def made_up_requests(model: str, signature: str, rows: int, count: int) -> list[bytes]:
+    """Returns requests of `rows` rows each: ids of their tables, the same in every run.
+
+    Raises:
+        ModelError: the model cannot be read, or its inputs cannot be made up.
+        ValueError: its inputs do not consist of rows.
+    """
+    from fusion.saved_model.bench.feeds import generated_feeds
+    from fusion.saved_model.bench.selection import choose_signature
+    from fusion.saved_model.source import read_saved_model
+
+    source = read_saved_model(model)
+    total = rows * count
+    feeds = generated_feeds(source, choose_signature(source, name=signature), [total])[total]
+    if any(len(array) != total for array in feeds.values()):
+        raise ValueError(f"{model}: the inputs of {signature!r} have no row for each example")
+    parts = {name: np.split(array, count) for name, array in feeds.items()}
+    return [request({name: parts[name][i] for name in parts}, signature) for i in range(count)]
+
+
+def check_equal(addresses: Sequence[str], requests: Sequence[bytes]) -> None:
+    """Raises Different unless all servers answer all requests with the same bits."""
+    with ExitStack() as stack:
+        first, *others = (stack.enter_context(Client(address)) for address in addresses)
+        for content in requests:
+            expected = read_response(first.send(content))
+            for other in others:
+                answer = read_response(other.send(content))
+                differ = [name for name in expected if not _same(expected[name], answer[name])]
+                if differ or expected.keys() != answer.keys():
+                    raise Different(
+                        f"the models give different answers: {', '.join(differ)}; see "
+                        "`fusion verify`"
+                    )
+
+
+def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    if one.dtype == object:  # strings
+        return np.array_equal(one, other)
+    return one.dtype == other.dtype and one.tobytes() == other.tobytes()
+
+
+def call(address: str, requests: Sequence[Sequence[bytes]], seconds: float, load: Load) -> None:
+    """Lets clients call a server, each with its own requests, and notes what that took."""
+    start = threading.Barrier(len(requests))
+
+    def client(mine: Sequence[bytes]) -> list[float]:
+        with Client(address) as connection:
+            connection.send(mine[0])
+            start.wait()
+            end = time.perf_counter() + seconds
+            took, now, turn = [], time.perf_counter(), 0
+            while now < end:
+                connection.send(mine[turn % len(mine)])
+                before, now, turn = now, time.perf_counter(), turn + 1
+                took.append(1000 * (now - before))
+            return took
+
+    with ThreadPoolExecutor(len(requests)) as pool:
+        calls = [one for took in pool.map(client, requests) for one in took]
+    load.milliseconds += calls
+    load.rates.append(len(calls) / seconds)
+
+
+def measure(
+    models: Sequence[str],
+    signature: str = "serving_default",
+    clients: int = 8,
+    rows: int = 32,
+    seconds: float = 3.0,
+    rounds: int = 5,
+    max_rows: int = 1,
+) -> list[Load]:
+    """Returns what calls take, for each model.
+
+    Args:
+        models: SavedModels with the same signature.
+        signature: its name.
+        clients: that call at the same time.
+        rows: of each request.
+        seconds: that each model is called for, per round.
+        rounds: in each of which every model has its turn.
+        max_rows: of requests that a server computes together.
+
+    Raises:
+        Different: the models do not give the same bits.
+    """
+    requests = made_up_requests(models[0], signature, rows, _REQUESTS * clients)
+    by_client = [requests[i::clients] for i in range(clients)]
+    options = ("--signature", signature, "--max-rows", str(max_rows))
+    loads = [Load() for _ in models]
+    with ExitStack() as stack:
+        addresses = [stack.enter_context(served(model, *options)) for model in models]
+        check_equal(addresses, requests)
+        for turn in range(rounds):
+            for place in range(len(models)):
+                who = (turn + place) % len(models)
+                call(addresses[who], by_client, seconds, loads[who])
+    return loads
+
+
+def table(models: Sequence[str], loads: Sequence[Load], rows: int) -> Iterator[str]:
+    """Yields the lines of a table."""
+    width = max(map(len, models))
+    yield f"{'':{width}}  p50 ms  p99 ms  requests/s  examples/s  over {models[0]}"
+    for model, load in zip(models, loads, strict=True):
+        p50, p99 = np.percentile(load.milliseconds, [50, 99])
+        rate = statistics.median(load.rates)
+        line = f"{model:{width}}  {p50:6.2f}  {p99:6.2f}  {rate:10,.0f}  {rate * rows:10,.0f}"
+        pairs = zip(load.rates, loads[0].rates, strict=True)
+        ratios = sorted(mine / first for mine, first in pairs)
+        spread = f"  {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
+        yield line if load is loads[0] else line + spread
+
+
+def main() -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.serving.load_test",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("models", nargs="+", help="SavedModels; the first is the baseline")
+    parser.add_argument("--signature", default="serving_default", help="default: %(default)s")
+    parser.add_argument("--clients", type=int, default=8, help="default: %(default)s")
+    parser.add_argument("--rows", type=int, default=32, help="of a request; default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=3.0, help="per turn; default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--max-rows", type=int, default=1, help="of the servers: %(default)s")
+    options = vars(parser.parse_args())
+    try:
+        loads = measure(**options)
+    except Exception as error:
+        print(f"load_test: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    count = sum(len(load.milliseconds) for load in loads)
+    together = f"up to {options['max_rows']} rows together" if options["max_rows"] > 1 else "alone"
+    print(f"{options['clients']} clients, {options['rows']} rows a request, computed {together}")
+    print(*table(options["models"], loads, options["rows"]), sep="\n")
+    print(f"{count:,} calls in {options['rounds']} rounds; all answers compared, equal to the bit")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
