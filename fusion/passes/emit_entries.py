@@ -20,6 +20,10 @@ from fusion.passes.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseId
 _BOOL, _INT32, _INT64 = types_pb2.DT_BOOL, types_pb2.DT_INT32, types_pb2.DT_INT64
 _CHECK_SHAPES = frozenset({"SparseReshape", "ParseExample", "ParseExampleV2"})
 """Ops that make dense shapes without negative sizes."""
+_MEASURE = frozenset(
+    {"ParseExample", "ParseExampleV2", "RaggedTensorToSparse", "Shape", "StringSplitV2"}
+)
+"""Ops whose dense shapes have as many rows as there are."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,22 @@ def entries(build: NodeBuilder, spec: LookupSpec) -> Entries:
     ids, weights, rows = _kept(build, spec, fills)
     if fills:
         return _filled(build, spec, ids, weights, rows)
-    return Entries(ids, rows.places, rows.dtype, weights, rows.shape, None)
+    return Entries(ids, rows.places, rows.dtype, weights, _counted(build, spec, rows), None)
+
+
+def _counted(build: NodeBuilder, spec: LookupSpec, rows: _Rows) -> Tensor | None:
+    """Returns how many rows there are, which the reductions take modulo 2**32.
+
+    Where somebody else says it, a larger number becomes one that is an error.
+    """
+    if rows.shape is None or not isinstance(spec.ids, SparseIds) or spec.ids.dense_shape is None:
+        return rows.shape
+    view = build.edit.view
+    if view.op(view.resolve(spec.ids.dense_shape).node) in _MEASURE:
+        return rows.shape
+    fits = _compare(build, "Less", rows.shape, _INT64, 1 << 31)
+    inputs = (fits, rows.shape, number(build, -1, _INT64))
+    return build.shared("count", "SelectV2", inputs, {"T": _INT64})
 
 
 def _fills(view: GraphView, spec: LookupSpec) -> bool:

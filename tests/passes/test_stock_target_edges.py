@@ -176,3 +176,18 @@ def test_a_large_table_is_not_held_twice(rows: int, second: tuple[int, ...]) -> 
     assert held == (1 if rows > 50 or is_shared else 2)
     forms = [column.form for column in lowered.report.columns]
     assert forms[0] == ("stacked" if rows == 50 or is_shared else "stock")
+
+
+def test_more_rows_than_memory_are_an_error() -> None:
+    def in_row_order(table: Any, ids: Any, case: Case) -> Any:
+        return stock.lookup(table, tf.sparse.reorder(ids), case)
+
+    graph_def = build_with(in_row_order)
+    lowered = TO_STOCK.apply(graph_def).graph_def
+    assert "SparseFillEmptyRows" not in {node.op for node in lowered.node}
+    feed = stock.feeds(Case())
+    for one, other in zip(stock.run(lowered, feed), stock.run(graph_def, feed), strict=True):
+        np.testing.assert_array_equal(one, other)
+    feed["ids/shape:0"] = np.array([2**40 + 7, 12])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        stock.run(lowered, feed)
