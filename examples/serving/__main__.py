@@ -9,8 +9,8 @@ import argparse
 import os
 import signal
 import sys
-import threading
 import time
+from queue import SimpleQueue
 
 _USAGE = 2
 
@@ -33,20 +33,21 @@ def main() -> int:
     )
     parser.add_argument("--grace", type=float, default=10.0, help="seconds to end; %(default)s")
     options = parser.parse_args()
-    stop = threading.Event()
+    # An Event may not be set by a handler: the thread that it interrupts may hold the Event's lock.
+    signals: SimpleQueue[int] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda number, _: signals.put(number))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        serve(options, stop)
+        serve(options, signals)
     except Exception as error:
         print(f"serving: error: {' '.join(str(error).split())}", file=sys.stderr)
         return _USAGE
     return 0
 
 
-def serve(options: argparse.Namespace, stop: threading.Event) -> None:
-    """Loads the model and serves it until `stop` is set.
+def serve(options: argparse.Namespace, signals: SimpleQueue[int]) -> None:
+    """Loads the model and serves it until a signal comes.
 
     Raises:
         OSError, RuntimeError, ValueError, tf.errors.OpError: the model or the address cannot be
@@ -69,7 +70,7 @@ def serve(options: argparse.Namespace, stop: threading.Event) -> None:
     seconds = time.monotonic() - start
     where = f"{options.host}:{server.port}"
     print(f"serving {options.model} on {where}, loaded in {seconds:.1f} s", flush=True)
-    stop.wait()
+    signals.get()
     server.stop(options.grace)
     model.close()
     print("stopped", flush=True)

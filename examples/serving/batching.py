@@ -46,23 +46,32 @@ class Batcher:
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._left_over: _Request | None = None
         self._closed = False
+        self._is_open, self._lock = True, threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="batcher", daemon=True)
         self._thread.start()
 
     def submit(self, inputs: Arrays, rows: int) -> Future[Results]:
-        """Returns what becomes the results; a request that is cancelled in time is not computed.
+        """Returns what becomes the results; it is cancelled if the batcher is closed.
 
         Args:
             inputs: arrays of `rows` rows each.
             rows: how many.
+
+        A request that the caller cancels in time is not computed.
         """
         request = _Request(inputs, rows)
-        self._waiting.put(request)
+        with self._lock:
+            if self._is_open:
+                self._waiting.put(request)
+            else:
+                request.result.cancel()
         return request.result
 
     def close(self) -> None:
-        """Computes what is waiting and stops; nothing may be submitted any more."""
-        self._waiting.put(None)
+        """Computes what is waiting and stops."""
+        with self._lock:
+            self._is_open = False
+            self._waiting.put(None)
         self._thread.join()
 
     def _serve(self) -> None:

@@ -100,15 +100,18 @@ def check_equal(addresses: Sequence[str], requests: Sequence[bytes]) -> None:
             expected = read_response(first.send(content))
             for other in others:
                 answer = read_response(other.send(content))
-                differ = [name for name in expected if not _same(expected[name], answer[name])]
-                if differ or expected.keys() != answer.keys():
+                names = sorted(expected.keys() | answer.keys())
+                differ = [name for name in names if not _same(expected.get(name), answer.get(name))]
+                if differ:
                     raise Different(
                         f"the models give different answers: {', '.join(differ)}; see "
                         "`fusion verify`"
                     )
 
 
-def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+def _same(one: NDArray[Any] | None, other: NDArray[Any] | None) -> bool:
+    if one is None or other is None:
+        return False
     if one.dtype == object:  # strings
         return np.array_equal(one, other)
     return one.dtype == other.dtype and one.tobytes() == other.tobytes()

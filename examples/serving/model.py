@@ -9,13 +9,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-import fusion  # registers the ops of fused models
+import fusion  # noqa: F401, registers the ops of fused models
 from examples.serving.messages import Arrays
 
 v1 = tf.compat.v1
-
-__all__ = ["BadRequest", "Model"]
-assert fusion.__version__
 
 
 class BadRequest(ValueError):

@@ -48,7 +48,7 @@ def without_trailing_spaces(text):
         ("docs/inference.md", 1),
         ("docs/keras.md", 2),
         ("docs/rewrite.md", 2),
-        ("docs/savedmodel.md", 15),
+        ("docs/savedmodel.md", 13),
         ("docs/training.md", 1),
         ("docs/verify.md", 5),
     ],

@@ -119,6 +119,14 @@ def test_what_is_cancelled_is_not_computed() -> None:
         results[1].result(SECONDS)
 
 
+def test_nothing_is_taken_after_the_end() -> None:
+    model = Doubling()
+    with busy(model, max_rows=64) as batcher:
+        pass
+    assert batcher.submit(arrays(1), 1).cancelled()
+    assert model.calls == [1]
+
+
 def test_the_first_waits_for_others() -> None:
     model = Doubling()
     model.may_go_on.set()
