@@ -75,7 +75,9 @@ def make_constant(text: str) -> tensor_pb2.TensorProto:
         array = (np.arange(int(np.prod(shape))) / 64).reshape(shape).astype(dtype)
     else:
         values = np.array(_literal(match[3]), dtype=object)
-        array = values.astype(dtype).reshape(shape)
+        # Kind V: bfloat16 and its relatives, which are made of numbers alone, not of "nan".
+        wide = np.float64 if np.dtype(dtype).kind == "V" else dtype
+        array = values.astype(wide).astype(dtype).reshape(shape)
     proto: tensor_pb2.TensorProto = tensor_util.make_tensor_proto(array, shape=shape)
     return proto
 

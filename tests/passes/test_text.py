@@ -69,8 +69,9 @@ def test_odd_attributes_round_trip() -> None:
         np.int64(4),
         np.zeros((0, 2), np.int32),
         [b"a", b"\xff'"],
+        np.array([np.nan, -np.inf, 1]).astype(tf.bfloat16.as_numpy_dtype),
     ],
-    ids=["floats", "scalar", "empty", "strings"],
+    ids=["floats", "scalar", "empty", "strings", "bfloat16"],
 )
 def test_constants_round_trip(value: object) -> None:
     node = node_def_pb2.NodeDef(name="c", op="Const")
