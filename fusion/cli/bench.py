@@ -89,7 +89,7 @@ def bench(
     png: str | None,
     **options: Any,
 ) -> None:
-    """Measure latency and throughput of a signature of the SavedModel MODEL.
+    """Measure latency and throughput of a signature of the SavedModel MODEL, or of a frozen graph.
 
     In the graph, that is in a Session that gets and gives nothing, and end to end, from Python with
     NumPy arrays. With MODEL2 both take turns in one process after their outputs were compared, and

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fusion.saved_model.bench.feeds import Feeds
 from fusion.saved_model.bench.report import END_TO_END, IN_GRAPH
+from fusion.saved_model.frozen import loadable
 from fusion.saved_model.source import SourceModel
 from fusion.saved_model.verify.runner import loaders
 from fusion.saved_model.verify.signature import Signature, TensorSpec
@@ -49,14 +50,14 @@ class InGraph:
         self._session = tf.compat.v1.Session(
             graph=tf.Graph(), config=tf.compat.v1.ConfigProto(allow_soft_placement=True)
         )
-        with self._session.graph.as_default():
+        with self._session.graph.as_default(), loadable(model.path) as folder:
             self._inputs = {
                 spec.key: _Input(spec, place) for place, spec in enumerate(signature.inputs)
             }
             tf.compat.v1.saved_model.load(
                 self._session,
                 list(signature.tags),
-                str(model.path),
+                str(folder),
                 input_map={spec.tensor: self._inputs[spec.key].read for spec in signature.inputs},
             )
         self._session.graph.finalize()

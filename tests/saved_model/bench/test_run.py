@@ -13,6 +13,7 @@ import tensorflow as tf
 from fusion.saved_model import ModelError, VerificationError, bench_models, fuse_saved_model
 from fusion.saved_model.bench import END_TO_END, IN_GRAPH, BenchReport
 from fusion.saved_model.source import MODEL_FILE, read_saved_model
+from tests.saved_model import frozen_graphs
 
 SHORT: dict[str, Any] = {"seconds": 0.01, "batches": (1, 5)}
 
@@ -164,3 +165,12 @@ def test_threads_are_set_before_tensorflow_starts_its_own(models: Path) -> None:
 def test_arguments_out_of_range(models: Path, argument: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"{argument} must .*got"):
         bench_models(models / "plain", **{**SHORT, argument: value})
+
+
+def test_frozen_graphs_side_by_side(tmp_path: Path) -> None:
+    stock = frozen_graphs.write(frozen_graphs.v1_graph(), tmp_path / "model.pb")
+    fuse_saved_model(stock, tmp_path / "fused.pb", verify=False)
+    report = bench_models(stock, tmp_path / "fused.pb", batches=[3], seconds=0.05)
+    assert {one.way for one in report.measurements} == {IN_GRAPH, END_TO_END}
+    assert len(report.ratios) == 2
+    assert report.outputs is not None
