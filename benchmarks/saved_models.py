@@ -71,7 +71,7 @@ def ratios(quick: bool, progress: Progress) -> Iterator[ModelRatio]:
                 rewritten,
                 batches=[batch],
                 signature=signature,
-                seconds=0.2 if quick else 4.0,
+                seconds=0.2 if quick else 2.0,
                 inputs=None if model.inputs is None else model.inputs(batch),
             )
             title = f"{model.name}, {signature}, target {target}, batch {batch}"
