@@ -10,9 +10,9 @@ import os
 import signal
 import sys
 import time
-from queue import SimpleQueue
 
 _USAGE = 2
+_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 
 def main() -> int:
@@ -33,21 +33,20 @@ def main() -> int:
     )
     parser.add_argument("--grace", type=float, default=10.0, help="seconds to end; %(default)s")
     options = parser.parse_args()
-    # An Event may not be set by a handler: the thread that it interrupts may hold the Event's lock.
-    signals: SimpleQueue[int] = SimpleQueue()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: signals.put(number))
+    # Blocked in all threads and waited for: a handler would be missed if the signal came just before
+    # the main thread begins to wait.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        serve(options, signals)
+        serve(options)
     except Exception as error:
         print(f"serving: error: {' '.join(str(error).split())}", file=sys.stderr)
         return _USAGE
     return 0
 
 
-def serve(options: argparse.Namespace, signals: SimpleQueue[int]) -> None:
-    """Loads the model and serves it until a signal comes.
+def serve(options: argparse.Namespace) -> None:
+    """Loads the model and serves it until a signal comes, which must be blocked.
 
     Raises:
         OSError, RuntimeError, ValueError, tf.errors.OpError: the model or the address cannot be
@@ -70,7 +69,7 @@ def serve(options: argparse.Namespace, signals: SimpleQueue[int]) -> None:
     seconds = time.monotonic() - start
     where = f"{options.host}:{server.port}"
     print(f"serving {options.model} on {where}, loaded in {seconds:.1f} s", flush=True)
-    signals.get()
+    signal.sigwait(_SIGNALS)
     server.stop(options.grace)
     model.close()
     print("stopped", flush=True)
