@@ -33,7 +33,7 @@ def main() -> int:
     )
     parser.add_argument("--grace", type=float, default=10.0, help="seconds to end; %(default)s")
     options = parser.parse_args()
-    # Blocked in all threads and waited for: a handler would be missed if the signal came just before
+    # Blocked in all threads and waited for: a handler would miss a signal that comes just before
     # the main thread begins to wait.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
