@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from tensorflow.core.framework import types_pb2
-from tensorflow.python.framework import dtypes
 
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.id_ranges import is_in_row_order, lookup_range
 from fusion.passes.node_builder import NodeBuilder
 from fusion.passes.op_arguments import hashed_values
+from fusion.passes.small_nodes import (
+    all_of,
+    as_dtype,
+    compared,
+    expanded,
+    first_column,
+    first_element,
+    flattened,
+    number,
+    numpy_type,
+    picked,
+    sliced,
+)
 from fusion.passes.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds
 
-_BOOL, _INT32, _INT64 = types_pb2.DT_BOOL, types_pb2.DT_INT32, types_pb2.DT_INT64
+_BOOL, _INT64 = types_pb2.DT_BOOL, types_pb2.DT_INT64
 _CHECK_SHAPES = frozenset({"SparseReshape", "ParseExample", "ParseExampleV2"})
 """Ops that make dense shapes without negative sizes."""
 _MEASURE = frozenset(
@@ -73,7 +83,7 @@ def one_per_row(build: NodeBuilder, spec: LookupSpec) -> OnePerRow:
     ids, tests, is_only_pruned = _matrix(build, spec, flat=True)
     if not tests:
         return OnePerRow(ids, None)
-    present = _all(build, tests)
+    present = all_of(build, tests)
     if spec.default_id is not None:
         return OnePerRow(_choose(build, spec, present, ids, spec.default_id), None)
     if is_only_pruned:
@@ -102,7 +112,7 @@ def _counted(build: NodeBuilder, spec: LookupSpec, rows: _Rows) -> Tensor | None
     view = build.edit.view
     if view.op(view.resolve(spec.ids.dense_shape).node) in _MEASURE:
         return rows.shape
-    fits = _compare(build, "Less", rows.shape, _INT64, 1 << 31)
+    fits = compared(build, "Less", rows.shape, _INT64, 1 << 31)
     inputs = (fits, rows.shape, number(build, -1, _INT64))
     return build.shared("count", "SelectV2", inputs, {"T": _INT64})
 
@@ -136,8 +146,8 @@ class _Rows(NamedTuple):
         """Returns the same without columns."""
         if not self.is_matrix:
             return self
-        count = None if self.shape is None else _first(build, self.shape)
-        return _Rows(_column(build, self.places), _INT64, count, is_matrix=False)
+        count = None if self.shape is None else first_element(build, self.shape)
+        return _Rows(first_column(build, self.places), _INT64, count, is_matrix=False)
 
     def as_matrix(self, build: NodeBuilder) -> _Rows:
         """Returns the same with columns, of which there is one if there were none."""
@@ -145,8 +155,8 @@ class _Rows(NamedTuple):
             return self
         assert self.shape is not None, "rows are counted where empty ones are filled"
         rows = as_dtype(build, self.places, self.dtype, _INT64)
-        shape = _expanded(build, self.shape, 0)
-        return _Rows(_expanded(build, rows, 1), _INT64, shape, is_matrix=True)
+        shape = expanded(build, self.shape, 0)
+        return _Rows(expanded(build, rows, 1), _INT64, shape, is_matrix=True)
 
 
 def _kept(build: NodeBuilder, spec: LookupSpec, fills: bool) -> tuple[Tensor, Tensor | None, _Rows]:
@@ -160,17 +170,17 @@ def _kept(build: NodeBuilder, spec: LookupSpec, fills: bool) -> tuple[Tensor, Te
     weights = None if spec.weights is None else spec.weights.values
     tests = []
     if needs_prune(build.edit.view, spec):
-        tests.append(_compare(build, "GreaterEqual", ids, spec.dtype, 0))
+        tests.append(compared(build, "GreaterEqual", ids, spec.dtype, 0))
     if weights is not None and spec.weights is not None and spec.weights.prune:
-        tests.append(_compare(build, "Greater", weights, spec.table.dtype, 0))
+        tests.append(compared(build, "Greater", weights, spec.table.dtype, 0))
     if not tests:
         return ids, weights, rows
-    keep = build.shared("keep", "Where", (_all(build, tests),), {"T": _BOOL})
+    keep = build.shared("keep", "Where", (all_of(build, tests),), {"T": _BOOL})
     keep = flattened(build, keep, _INT64)
     if weights is not None:
-        weights = _picked(build, weights, spec.table.dtype, keep)
-    rows = rows._replace(places=_picked(build, rows.places, rows.dtype, keep))
-    return _picked(build, ids, spec.dtype, keep), weights, rows
+        weights = picked(build, weights, spec.table.dtype, keep)
+    rows = rows._replace(places=picked(build, rows.places, rows.dtype, keep))
+    return picked(build, ids, spec.dtype, keep), weights, rows
 
 
 def _given(build: NodeBuilder, spec: LookupSpec) -> _Rows:
@@ -187,7 +197,7 @@ def _given(build: NodeBuilder, spec: LookupSpec) -> _Rows:
     count = ids.count
     if count is not None and build.edit.view.shape(count) != ():
         # A fused op also takes the shape that the number of rows is the first element of.
-        count = _first(build, flattened(build, count, _INT64))
+        count = first_element(build, flattened(build, count, _INT64))
     return _Rows(ids.rows, ids.rows_dtype, count, is_matrix=False)
 
 
@@ -208,7 +218,7 @@ def _filled(
         weights = Tensor(filled, 1)
     return Entries(
         ids=Tensor(node, 1),
-        rows=_column(build, Tensor(node)),
+        rows=first_column(build, Tensor(node)),
         rows_dtype=_INT64,
         weights=weights,
         count=None,  # each row has an entry now, the last one too
@@ -262,14 +272,14 @@ def _matrix(build: NodeBuilder, spec: LookupSpec, flat: bool = False) -> _Matrix
     values = shaped(values, dtype)
     prunes = needs_prune(build.edit.view, spec)
     if ids.ignored is not None and not (prunes and ids.ignored < 0 and spec.buckets is None):
-        tests.append(_compare(build, "NotEqual", values, dtype, ids.ignored))
+        tests.append(compared(build, "NotEqual", values, dtype, ids.ignored))
     values = as_dtype(build, values, dtype, spec.dtype)
     if ids.stride and not flat:
         numbers = _column_numbers(build, ids.values, ids.dtype, spec.dtype, ids.stride)
         values = build.shared("ids", "AddV2", (values, numbers), {"T": spec.dtype})
     values = in_buckets(build, spec, values)
     if prunes:
-        tests.append(_compare(build, "GreaterEqual", values, spec.dtype, 0))
+        tests.append(compared(build, "GreaterEqual", values, spec.dtype, 0))
     return _Matrix(values, tests, prunes and len(tests) == 1)
 
 
@@ -278,7 +288,7 @@ def _of_matrix(build: NodeBuilder, spec: LookupSpec) -> tuple[Tensor, _Rows]:
     ids, tests, _ = _matrix(build, spec)
     if not tests:
         tests = [build.shared("all", "Equal", (ids, ids), {"T": spec.dtype})]
-    places = build.shared("keep", "Where", (_all(build, tests),), {"T": _BOOL})
+    places = build.shared("keep", "Where", (all_of(build, tests),), {"T": _BOOL})
     types = {"Tparams": spec.dtype, "Tindices": _INT64}
     picked = build.shared("ids", "GatherNd", (ids, places), types)
     shape = None
@@ -294,10 +304,10 @@ def _column_numbers(
     """Returns [L], what each column of [B, L] values of DataType `given` adds to an id."""
     shape = build.edit.view.shape(values)
     if shape is not None and shape[1] is not None:
-        numbers = np.arange(shape[1], dtype=_numpy(dtype)) * stride
+        numbers = np.arange(shape[1], dtype=numpy_type(dtype)) * stride
         return build.constant("column_numbers", numbers)
     measured = build.shared("shape", "Shape", (values,), {"T": given, "out_type": dtype})
-    width = _sliced(build, measured, dtype, [1], [2], {"shrink_axis_mask": 1})
+    width = sliced(build, measured, dtype, [1], [2], {"shrink_axis_mask": 1})
     limits = number(build, 0, dtype), width, number(build, 1, dtype)
     counted = build.shared("columns", "Range", limits, {"Tidx": dtype})
     return build.shared(
@@ -317,86 +327,13 @@ def in_buckets(build: NodeBuilder, spec: LookupSpec, ids: Tensor) -> Tensor:
     if buckets is None:
         return ids
     tests = [
-        _compare(build, "GreaterEqual", ids, spec.dtype, 0),
-        _compare(build, "Less", ids, spec.dtype, buckets.count),
+        compared(build, "GreaterEqual", ids, spec.dtype, 0),
+        compared(build, "Less", ids, spec.dtype, buckets.count),
     ]
-    return _choose(build, spec, _all(build, tests), ids, buckets.default)
+    return _choose(build, spec, all_of(build, tests), ids, buckets.default)
 
 
 def _choose(build: NodeBuilder, spec: LookupSpec, valid: Tensor, ids: Tensor, other: int) -> Tensor:
     """Returns the ids, and another one where they are not valid."""
     inputs = (valid, ids, number(build, other, spec.dtype))
     return build.shared("ids", "SelectV2", inputs, {"T": spec.dtype})
-
-
-def _all(build: NodeBuilder, tests: list[Tensor]) -> Tensor:
-    found = tests[0]
-    for test in tests[1:]:
-        found = build.shared("and", "LogicalAnd", (found, test), {})
-    return found
-
-
-def _compare(build: NodeBuilder, op: str, values: Tensor, dtype: int, than: float) -> Tensor:
-    return build.shared("test", op, (values, number(build, than, dtype)), {"T": dtype})
-
-
-def number(build: NodeBuilder, value: float, dtype: int) -> Tensor:
-    """Returns a scalar constant."""
-    return build.constant("number", np.array(value, _numpy(dtype)))
-
-
-def _numpy(dtype: int) -> npt.DTypeLike:
-    numpy_type: npt.DTypeLike = dtypes.as_dtype(dtype).as_numpy_dtype
-    return numpy_type
-
-
-def as_dtype(build: NodeBuilder, tensor: Tensor, given: int, wanted: int) -> Tensor:
-    """Returns a tensor of the DataType `given` as one of `wanted`."""
-    if given == wanted:
-        return tensor
-    return build.shared("cast", "Cast", (tensor,), {"SrcT": given, "DstT": wanted})
-
-
-def flattened(build: NodeBuilder, tensor: Tensor, dtype: int) -> Tensor:
-    """Returns all elements of a tensor of this DataType as a vector."""
-    shape = build.constant("flat", np.array([-1], np.int32))
-    types = {"T": dtype, "Tshape": _INT32}
-    return build.shared("flattened", "Reshape", (tensor, shape), types)
-
-
-def _expanded(build: NodeBuilder, tensor: Tensor, axis: int) -> Tensor:
-    """Returns an int64 tensor with one more axis of size 1."""
-    place = build.constant("axis", np.array(axis, np.int32))
-    types = {"T": _INT64, "Tdim": _INT32}
-    return build.shared("expanded", "ExpandDims", (tensor, place), types)
-
-
-def _picked(build: NodeBuilder, values: Tensor, dtype: int, keep: Tensor) -> Tensor:
-    axis = build.constant("axis", np.array(0, np.int32))
-    types = {"Tparams": dtype, "Tindices": _INT64, "Taxis": _INT32}
-    return build.shared("kept", "GatherV2", (values, keep, axis), types, {"batch_dims": 0})
-
-
-def _column(build: NodeBuilder, places: Tensor) -> Tensor:
-    """Returns column 0 of an int64 matrix."""
-    masks = {"begin_mask": 1, "end_mask": 1, "shrink_axis_mask": 2}
-    return _sliced(build, places, _INT64, [0, 0], [0, 1], masks)
-
-
-def _first(build: NodeBuilder, shape: Tensor) -> Tensor:
-    """Returns the first element of an int64 vector."""
-    return _sliced(build, shape, _INT64, [0], [1], {"shrink_axis_mask": 1})
-
-
-def _sliced(
-    build: NodeBuilder,
-    tensor: Tensor,
-    dtype: int,
-    begin: list[int],
-    end: list[int],
-    masks: Mapping[str, int],
-) -> Tensor:
-    places = (begin, end, [1] * len(begin))
-    limits = (build.constant("slice", np.array(place, np.int32)) for place in places)
-    types = {"T": dtype, "Index": _INT32}
-    return build.shared("sliced", "StridedSlice", (tensor, *limits), types, masks)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.emit_entries import number
 from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import NodeBuilder
+from fusion.passes.small_nodes import as_dtype, number
 from fusion.passes.spec import LookupSpec
 
 
@@ -44,7 +44,8 @@ def split_ids(build: NodeBuilder, spec: LookupSpec, ids: Tensor) -> tuple[Tensor
 
     if table.strategy == "mod":
         shards = number(build, count, dtype)
-        return _as_int32(build, op("FloorMod", ids, shards), dtype), op("FloorDiv", ids, shards)
+        shard = as_dtype(build, op("FloorMod", ids, shards), dtype, types_pb2.DT_INT32)
+        return shard, op("FloorDiv", ids, shards)
     # The first `more` shards have a row more than the others.
     total = sum(table.split)
     fewest, more = number(build, total // count, dtype), number(build, total % count, dtype)
@@ -53,11 +54,4 @@ def split_ids(build: NodeBuilder, spec: LookupSpec, ids: Tensor) -> tuple[Tensor
     shard = op("Maximum", op("FloorDiv", ids, most), op("FloorDiv", behind, fewest))
     is_larger = op("Less", shard, more)
     local = op("SelectV2", is_larger, op("FloorMod", ids, most), op("FloorMod", behind, fewest))
-    return _as_int32(build, shard, dtype), local
-
-
-def _as_int32(build: NodeBuilder, numbers: Tensor, dtype: int) -> Tensor:
-    if dtype == types_pb2.DT_INT32:
-        return numbers
-    types = {"SrcT": dtype, "DstT": types_pb2.DT_INT32}
-    return build.shared("cast", "Cast", (numbers,), types)
+    return as_dtype(build, shard, dtype, types_pb2.DT_INT32), local

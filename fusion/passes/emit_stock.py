@@ -19,7 +19,7 @@ import numpy as np
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.edit import GraphEdit
-from fusion.passes.emit_entries import Entries, entries, has_one_per_row, number, one_per_row
+from fusion.passes.emit_entries import Entries, entries, has_one_per_row, one_per_row
 from fusion.passes.emit_rows import emit_clip, split_ids
 from fusion.passes.emit_table import copied_clip, gather, read_table
 from fusion.passes.graph_view import Tensor
@@ -27,6 +27,7 @@ from fusion.passes.node_builder import NodeBuilder
 from fusion.passes.recognise import Recognition
 from fusion.passes.recognise_clip import Clip
 from fusion.passes.recognise_reduction import COMBINERS
+from fusion.passes.small_nodes import as_dtype, number
 from fusion.passes.spec import LookupSpec, ShardSpec
 
 _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
@@ -120,8 +121,8 @@ class _Lookup:
         assert given.weights is not None
         rows, weights = self._rows(given.ids), given.weights
         if self._is_widened():
-            dtype = types_pb2.DT_FLOAT
-            rows, weights = (self._widened(one) for one in (rows, weights))
+            narrow, dtype = dtype, types_pb2.DT_FLOAT
+            rows, weights = (as_dtype(build, one, narrow, dtype) for one in (rows, weights))
         axis = build.constant("axis", np.array(1, np.int32))
         column = build.shared("column", "ExpandDims", (weights, axis), {"T": dtype, "Tdim": _INT32})
         product = build.shared("product", "Mul", (rows, column), {"T": dtype})
@@ -137,8 +138,8 @@ class _Lookup:
             division = "DivNoNan" if spec.divide_no_nan else "RealDiv"
             result = _Op(division, (build.shared("sum", *result), divisor), {"T": dtype})
         if dtype != spec.table.dtype:
-            narrow = {"SrcT": dtype, "DstT": spec.table.dtype}
-            result = _Op("Cast", (build.shared("wide", *result),), narrow)
+            types = {"SrcT": dtype, "DstT": spec.table.dtype}
+            result = _Op("Cast", (build.shared("wide", *result),), types)
         return self._emptied(given, result)
 
     def _is_widened(self) -> bool:
@@ -147,10 +148,6 @@ class _Lookup:
         if dtype not in _HALF:
             return False
         return self.lookup.is_fused or view.type_attr(self.spec.anchor, "T") != dtype
-
-    def _widened(self, tensor: Tensor) -> Tensor:
-        types = {"SrcT": self.spec.table.dtype, "DstT": types_pb2.DT_FLOAT}
-        return self.build.shared("wide", "Cast", (tensor,), types)
 
     def _emptied(self, given: Entries, result: _Op) -> _Op:
         """Puts zeros in rows that were empty, if such were filled."""
