@@ -37,7 +37,8 @@ class ColumnReport:
         form: what a fused column becomes: a part of one op for several columns ("grouped"), an op
             of its own ("single"), ops around the stock gather ("split"), such ops for one or
             several columns and their gradients ("trained"), or an op behind the stock gather alone,
-            where the gradient stays stock ("forward"); None for any other.
+            where the gradient stays stock ("forward"); with target "stock" fewer stock ops of its
+            own ("stock"), or one gather for several columns ("stacked"); None for any other.
         op: the node in whose place its result is then found: for a grouped one, the concat.
     """
 
