@@ -320,6 +320,21 @@ class GraphView:
         attr = self.attr(name, key)
         return int(attr.i) if attr is not None else 0
 
+    def float_attr(self, name: str, key: str) -> float:
+        """Returns a float attribute; 0.0 when it is absent and has no default."""
+        attr = self.attr(name, key)
+        return float(attr.f) if attr is not None else 0.0
+
+    def flag_attr(self, name: str, key: str) -> bool:
+        """Returns a bool attribute; False when it is absent and has no default."""
+        attr = self.attr(name, key)
+        return attr is not None and bool(attr.b)
+
+    def text_attr(self, name: str, key: str) -> str:
+        """Returns a string attribute; "" when it is absent and has no default."""
+        attr = self.attr(name, key)
+        return attr.s.decode() if attr is not None else ""
+
     def type_attr(self, name: str, key: str) -> int:
         """Returns a type attribute as a DataType number; 0 (invalid) when absent."""
         attr = self.attr(name, key)

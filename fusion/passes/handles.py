@@ -19,9 +19,9 @@ def has_other_handles(view: GraphView, source: Tensor) -> bool:
     op = view.op(source.node)
     if op not in VARIABLE_OPS:
         return False
-    own = _shared_name(view, source.node)
+    own = shared_name(view, source.node)
     others = (name for name in view.named(op) if name != source.node)
-    return any(_shared_name(view, name) == own for name in others)
+    return any(shared_name(view, name) == own for name in others)
 
 
 def writers(view: GraphView, source: Tensor) -> list[str]:
@@ -40,7 +40,6 @@ def writers(view: GraphView, source: Tensor) -> list[str]:
     return found
 
 
-def _shared_name(view: GraphView, name: str) -> str:
+def shared_name(view: GraphView, name: str) -> str:
     """Returns the name by which the handles of one variable know it."""
-    shared = view.attr(name, "shared_name")
-    return shared.s.decode() if shared is not None and shared.s else name
+    return view.text_attr(name, "shared_name") or name

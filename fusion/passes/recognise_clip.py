@@ -126,10 +126,10 @@ def _match_ones(view: GraphView, ones: Tensor, sums: Tensor) -> tuple[str, ...] 
 def _match_sums(view: GraphView, sums: Tensor, rows: Tensor) -> tuple[str, ...] | None:
     """Explains [u, 1] sums of the squares of rows."""
     squares, axes = view.inputs(sums.node)
-    axis, keep = view.constant(axes), view.attr(sums.node, "keep_dims")
+    axis = view.constant(axes)
     if axis is None or [int(one) for one in axis.reshape(-1)] not in ([1], [-1]):
         return None
-    if keep is None or not keep.b:
+    if not view.flag_attr(sums.node, "keep_dims"):
         return None
     source = view.resolve(squares)
     factors = view.inputs(source.node)

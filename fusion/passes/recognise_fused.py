@@ -94,7 +94,7 @@ def match_fused(view: GraphView, anchor: str) -> FusedLookup | NoMatch:
     if isinstance(found, NoMatch):
         return found
     reduction, table, given, passed = found
-    limit = _float(view, anchor, "max_norm")
+    limit = view.float_attr(anchor, "max_norm")
     if limit >= 0:
         if table.clip is not None:
             return NoMatch("the rows are clipped twice", anchor)
@@ -184,14 +184,14 @@ def _reduction(
         stage=Stage.OUTPUT,
         anchor=anchor,
         nodes=(anchor, *(name for tensor in view.inputs(anchor) for name in view.aliases(tensor))),
-        combiner=_text(view, anchor, "combiner"),
+        combiner=view.text_attr(anchor, "combiner"),
         rows=rows,
         positions=positions,
         segments=given.indices,
         segments_dtype=types_pb2.DT_INT64,
-        weights=given.weights if _flag(view, anchor, "use_sparse_weights") else None,
+        weights=given.weights if view.flag_attr(anchor, "use_sparse_weights") else None,
         weighting=None,
-        divide_no_nan=view.op(anchor) == POST_V1 or _flag(view, anchor, "divide_no_nan"),
+        divide_no_nan=view.op(anchor) == POST_V1 or view.flag_attr(anchor, "divide_no_nan"),
         output=Tensor(anchor),
         dtype=view.type_attr(anchor, "T"),
     )
@@ -207,13 +207,13 @@ def _match_copied(view: GraphView, rows: Tensor) -> tuple[Tensor, Tensor, tuple[
     if view.op(copy) != POST_V2 or rows.index or view.int_attr(copy, "num_partitions") != 1:
         return None
     unique_rows, _, _, indices, _, positions, weights = map(view.resolve, view.inputs(copy))
-    is_sum = _text(view, copy, "combiner") == "sum" and _float(view, copy, "max_norm") < 0
-    if not is_sum or _text(view, copy, "row_count") != "last_row":
+    is_sum = view.text_attr(copy, "combiner") == "sum" and view.float_attr(copy, "max_norm") < 0
+    if not is_sum or view.text_attr(copy, "row_count") != "last_row":
         return None
     ids = view.resolve(view.inputs(positions.node)[0])
     nodes = _match_numbers(view, indices, ids)
     ones: tuple[str, ...] | None = ()
-    if _flag(view, copy, "use_sparse_weights"):
+    if view.flag_attr(copy, "use_sparse_weights"):
         ones = _match_ones(view, weights, ids)
     if nodes is None or ones is None:
         return None
@@ -256,7 +256,7 @@ def _match_entries(
 ) -> tuple[Fill | None, Prune | None, Source] | NoMatch:
     """Explains the entries as those that another fused op pruned and filled, or as given ones."""
     anchor, front = reduction.anchor, ids.node
-    ends_early = _text(view, anchor, "row_count") == "last_row"
+    ends_early = view.text_attr(anchor, "row_count") == "last_row"
     if view.op(front) not in _OUTPUTS:
         if not ends_early:
             return NoMatch("the entries are not those that a fused op pruned", front)
@@ -264,7 +264,7 @@ def _match_entries(
         count = None
         entries = _entries(ids, given.indices, reduction.weights, count, dtype)
         return None, None, _source(view, entries, None, None, ())
-    fills = _flag(view, front, "fill_empty_row")
+    fills = view.flag_attr(front, "fill_empty_row")
     if fills == ends_early:
         # Rows are counted up to the last that has an entry exactly where none is filled.
         return NoMatch("empty rows are neither filled nor left out", front)
@@ -273,13 +273,13 @@ def _match_entries(
     entries, dense = _given_entries(view, front, reduction.weights is not None, ends_early)
     source = _source(view, entries, _buckets(view, front), dense, (front,))
     weighted = reduction.weights is not None
-    prunes = _flag(view, front, "prune_invalid_id" if view.op(front) == _PRE_V1 else "prune")
+    prunes = view.flag_attr(front, "prune_invalid_id" if view.op(front) == _PRE_V1 else "prune")
     prune = Prune(
         stage=Stage.IDS,
         nodes=(),
         entries=entries,
         by_id=prunes,
-        by_weight=prunes and weighted and _flag(view, front, "prune_sparse_weights"),
+        by_weight=prunes and weighted and view.flag_attr(front, "prune_sparse_weights"),
     )
     if not fills:
         return None, prune, source
@@ -288,7 +288,7 @@ def _match_entries(
         nodes=(),
         entries=entries,
         default=max(view.int_attr(front, "default_id"), 0),
-        default_weight=_float(view, front, "default_weight") if weighted else 1.0,
+        default_weight=view.float_attr(front, "default_weight") if weighted else 1.0,
         is_row_empty=Tensor(front, _outputs(view, front).flags),
     )
     return fill, prune, source
@@ -326,7 +326,7 @@ def _given_entries(
         dense = Dense(
             ids=view.resolve(inputs[0]),
             dtype=view.type_attr(front, "Tdense"),
-            ignored=ignored if _flag(view, front, "use_ignored_id") else None,
+            ignored=ignored if view.flag_attr(front, "use_ignored_id") else None,
             stride=view.int_attr(front, "column_stride"),
         )
         ids = Tensor(front)
@@ -399,18 +399,3 @@ def _batch(view: GraphView, count: Tensor) -> Element:
 def _buckets(view: GraphView, front: str) -> Buckets | None:
     count = view.int_attr(front, "num_buckets")
     return Buckets(count, view.int_attr(front, "bucket_default")) if count else None
-
-
-def _flag(view: GraphView, name: str, key: str) -> bool:
-    attr = view.attr(name, key)
-    return attr is not None and bool(attr.b)
-
-
-def _float(view: GraphView, name: str, key: str) -> float:
-    attr = view.attr(name, key)
-    return 0.0 if attr is None else float(attr.f)
-
-
-def _text(view: GraphView, name: str, key: str) -> str:
-    attr = view.attr(name, key)
-    return "" if attr is None else attr.s.decode()

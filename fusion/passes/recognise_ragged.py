@@ -127,8 +127,8 @@ def _is_maximum(view: GraphView, numbers: _Tiled, lengths: Tensor) -> bool:
         if math.scalar(zero) != 0 or view.op(greatest.node) != "Max":
             continue
         measured, axes = view.inputs(greatest.node)
-        axis, keep = view.constant(axes), view.attr(greatest.node, "keep_dims")
-        if axis is None or axis.size != 1 or (keep is not None and keep.b):
+        axis = view.constant(axes)
+        if axis is None or axis.size != 1 or view.flag_attr(greatest.node, "keep_dims"):
             continue
         return _behind_broadcast(view, measured, numbers) == lengths
     return False

@@ -55,8 +55,7 @@ def match_shards(
         nodes: what else vanishes.
         shapes: those that the shards are said to have.
     """
-    attr = view.attr(split, "partition_strategy")
-    strategy = "" if attr is None else attr.s.decode()
+    strategy = view.text_attr(split, "partition_strategy")
     if strategy not in ("div", "mod"):
         return NoMatch(f"stock TensorFlow does not split rows by {strategy}", split)
     shards, clips = list[Shard](), list[Clip]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
+from fusion.passes.handles import shared_name
 from fusion.passes.idioms import is_row_gather
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_clip import Clip, match_clip
@@ -163,6 +164,5 @@ def table_name(view: GraphView, table: Tensor, output: str, is_part: bool = Fals
     if view.op(source) in (ARG_OP, "Placeholder"):
         return output.removesuffix("/embedding_lookup_sparse")
     if view.op(source) == "VarHandleOp":
-        shared = view.attr(source, "shared_name")
-        source = shared.s.decode() if shared is not None and shared.s else source
+        source = shared_name(view, source)
     return source.removesuffix("/part_0") if is_part else source

@@ -247,8 +247,7 @@ class ShapeMath:
             or int(axis.reshape(())) not in (0, -1)
         ):
             return None
-        keep = self.view.attr(name, "keep_dims")
-        return None if keep is not None and keep.b else product(factors)
+        return None if self.view.flag_attr(name, "keep_dims") else product(factors)
 
     def _element(self, source: Tensor, index: Element | None, depth: int) -> Element | None:
         elements = self.vector(source, depth - 1)

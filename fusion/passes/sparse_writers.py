@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from fusion.passes.calls import callees, first_argument
 from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
+from fusion.passes.handles import shared_name
 from fusion.passes.variables import VARIABLE_OPS, Variable
 
 _WRITER = re.compile("(Resource)?(Scatter|SparseApply|StridedSliceAssign)")
@@ -74,8 +75,7 @@ class SparseWriters:
         node = view.nodes.get(view.origin(tensor).node)
         if node is None or node.op not in VARIABLE_OPS:
             return (view.function or "main", view.origin(tensor).node)
-        shared = view.attr(node.name, "shared_name")
-        return ("", shared.s.decode() if shared is not None and shared.s else node.name)
+        return ("", shared_name(view, node.name))
 
     def _join(self, one: _Key, other: _Key) -> None:
         self._parents[self._root(one)] = self._root(other)

@@ -183,8 +183,8 @@ def _tiled(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -
 
 def _reduced(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of the product of a vector."""
-    of, keep = view.shape(inputs[0]), view.attr(name, "keep_dims")
-    return () if of is not None and len(of) == 1 and not (keep is not None and keep.b) else None
+    of = view.shape(inputs[0])
+    return () if of and len(of) == 1 and not view.flag_attr(name, "keep_dims") else None
 
 
 def _broadcast(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
@@ -204,10 +204,10 @@ def _multiplied(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: i
     """The shape of a product of matrices."""
     sizes: list[int | None] = []
     for place, factor in enumerate(inputs[:2]):
-        flipped = view.attr(name, f"transpose_{'ab'[place]}")
+        flipped = view.flag_attr(name, f"transpose_{'ab'[place]}")
         of = view.shape(factor)
         fits = of is not None and len(of) == 2
-        sizes.append(of[place != (flipped is not None and flipped.b)] if of and fits else None)
+        sizes.append(of[place != flipped] if of and fits else None)
     return tuple(sizes)
 
 
