@@ -10,6 +10,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.arguments import wrong_type
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.lowered import not_lowered
 from fusion.passes.plan import Target
 from fusion.passes.report import FusionReport, FusionResult
 from fusion.passes.signatures import OpSignatures
@@ -31,7 +32,6 @@ def fuse_graph(
         outputs: names of nodes (`"a/b"`, `"^a/b"`) or tensors (`"a/b:0"`) that keep name and value
             whatever they are. By default these are all nodes that no other node reads or waits
             for; give names for a graph in which values inside a lookup are fetched as well.
-
         target: what lookups become: "fused" is the ops of this package, "stock" fewer ops of
             TensorFlow's own, which any TensorFlow runs; fused lookups become such ones again.
 
@@ -40,7 +40,8 @@ def fuse_graph(
 
     Raises:
         TypeError: not a GraphDef, or `outputs` is no iterable of strings.
-        ValueError: an output does not exist, the target is unknown, or the graph is malformed.
+        ValueError: an output does not exist, the target is unknown, the graph is malformed, or it
+            has ops of this package that cannot become stock ones.
     """
     targets = [one.value for one in Target]
     if target not in targets:
@@ -52,7 +53,12 @@ def fuse_graph(
         search = _search(graph_def)
         lookups = FuseLookups(preserve=preserve, variables=search.known, target=Target(target))
         result = lookups.apply(graph_def)
-        return replace(result, report=named_columns(result.report, search))
+        result = replace(result, report=named_columns(result.report, search))
+    if lookups.target is Target.STOCK:
+        left = not_lowered(result.graph_def, result.report)
+        if left is not None:
+            raise ValueError(f"fuse_graph: target 'stock': {left}")
+    return result
 
 
 def explain_graph(graph_def: graph_pb2.GraphDef) -> FusionReport:

@@ -12,6 +12,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 import fusion
 from fusion.graphs import final_nodes
+from fusion.ops import OP_NAMES
 from tests.passes import stock_graphs as stock
 
 v1 = tf.compat.v1
@@ -44,6 +45,23 @@ def test_values_stay(table: str, outputs: Any) -> None:
     np.testing.assert_array_equal(
         stock.run(result.graph_def, feed), stock.run(before, feed), strict=True
     )
+
+
+def test_fused_lookups_become_stock_ops_again(graph: graph_pb2.GraphDef) -> None:
+    fused = fusion.fuse_graph(graph, ["out"]).graph_def
+    lowered = fusion.fuse_graph(fused, ["out"], target="stock").graph_def
+    assert not ops(lowered) & {*OP_NAMES}
+    feed = stock.feeds(CASE)
+    np.testing.assert_array_equal(stock.run(lowered, feed), stock.run(graph, feed), strict=True)
+
+
+def test_what_cannot_become_stock_ops_is_an_error(graph: graph_pb2.GraphDef) -> None:
+    fused = fusion.fuse_graph(graph, ["out"]).graph_def
+    (node,) = (node for node in fused.node if node.op == FUSED_OP)
+    node.attr["row_count"].s = b"last_row"
+    message = rf"^fuse_graph: target 'stock': {node.name} \({FUSED_OP}\) cannot .*: empty rows"
+    with pytest.raises(ValueError, match=message):
+        fusion.fuse_graph(fused, ["out"], target="stock")
 
 
 def test_a_frozen_graph_is_fused() -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from google.protobuf.message import Message
-from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from fusion.ops import OP_NAMES
 from fusion.passes.calls import reached_functions
+from fusion.passes.lowered import not_lowered
 from fusion.passes.plan import Target
 from fusion.passes.report import FusionReport
 from fusion.passes.variables import named_columns
@@ -232,41 +232,12 @@ def _rewritten(
     proto.CopyFrom(source.proto)
     with _graph_errors(source):
         reports = [apply_pass(meta, lookup_pass(meta, target)) for meta in proto.meta_graphs]
-    report = FusionReport.merge(reports)
     if target is Target.STOCK:
-        _check_stock(source, proto, report)
-    return proto, report
-
-
-def _check_stock(
-    source: SourceModel, proto: saved_model_pb2.SavedModel, report: FusionReport
-) -> None:
-    """Raises what is in the way if the model still needs ops of this package."""
-    ops = _custom_ops(proto)
-    if not ops:
-        return
-    reasons = {(c.function, c.anchor): c.reason for c in report.columns if not c.fused}
-    found = (
-        (node, reasons.get((function, node.name)))
-        for meta in proto.meta_graphs
-        for function, nodes in _node_lists(meta.graph_def)
-        for node in nodes
-        if node.op in ops
-    )
-    # One that is known not to fit says more than what is around it.
-    node, reason = min(found, key=lambda pair: pair[1] is None)
-    why = "" if reason is None else f": {reason}"
-    raise ModelError(
-        f"{source.path}: {node.name} ({node.op}) cannot become stock ops{why}; rewrite the model "
-        "that was fused instead"
-    )
-
-
-def _node_lists(
-    graph_def: graph_pb2.GraphDef,
-) -> Iterator[tuple[str, Iterable[node_def_pb2.NodeDef]]]:
-    yield "", graph_def.node
-    yield from ((f.signature.name, f.node_def) for f in graph_def.library.function)
+        for meta, report in zip(proto.meta_graphs, reports, strict=True):
+            left = not_lowered(meta.graph_def, report)
+            if left is not None:
+                raise ModelError(f"{source.path}: {left}; rewrite the model that was fused instead")
+    return proto, FusionReport.merge(reports)
 
 
 def _serialized(proto: Message, source: SourceModel) -> bytes:

@@ -197,8 +197,7 @@ def test_ids_outside_the_table_are_the_same_error(case: Case, wrong: int) -> Non
 
 def test_a_second_time_there_is_nothing_to_gain() -> None:
     once = lowered(stock.build(Case(shards=3)))
-    again = LOWER.apply(once)
-    assert not again.modified or again.graph_def.ByteSize() <= once.ByteSize()
+    assert not LOWER.apply(once).modified
     (column,) = refused_columns(lowered(stock.build(Case(combiner="sum", ragged=True))))
     assert column.reason == "the number of rows is given as an argument"
 

@@ -1,0 +1,39 @@
+"""What keeps a graph that was to have stock ops only from being one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+
+from fusion.ops import OP_NAMES
+from fusion.passes.report import FusionReport
+
+
+def not_lowered(graph_def: graph_pb2.GraphDef, report: FusionReport) -> str | None:
+    """Returns which op of this package is still there, and why; None if there is none.
+
+    Args:
+        graph_def: the result of the pass with target "stock".
+        report: that of the pass.
+    """
+    reasons = {(c.function, c.anchor): c.reason for c in report.columns if not c.fused}
+    left = [
+        (node, reasons.get((function, node.name)))
+        for function, nodes in _node_lists(graph_def)
+        for node in nodes
+        if node.op in OP_NAMES
+    ]
+    if not left:
+        return None
+    # One that is known not to fit says more than what is around it.
+    node, reason = min(left, key=lambda pair: pair[1] is None)
+    why = "" if reason is None else f": {reason}"
+    return f"{node.name} ({node.op}) cannot become stock ops{why}"
+
+
+def _node_lists(
+    graph_def: graph_pb2.GraphDef,
+) -> Iterator[tuple[str, Iterable[node_def_pb2.NodeDef]]]:
+    yield "", graph_def.node
+    yield from ((f.signature.name, f.node_def) for f in graph_def.library.function)
