@@ -27,11 +27,25 @@ def child_environment() -> dict[str, str]:
 
 
 def be_a_safe_child() -> None:
-    """Dies with the parent, leaves no core dump, and is the first to go when memory runs out."""
+    """Dies with the parent, leaves no core dump, and harms itself alone when memory runs out.
+
+    It gets no more than the machine has, so that what a model makes TensorFlow ask for fails there,
+    and it is the first to go when there is less.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limits = [one for one in (memory(), soft, hard) if one != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def memory() -> int:
+    """Returns the bytes of memory that the machine has, swap included."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    kibibytes = {key: int(rest.split()[0]) for key, _, rest in (x.partition(":") for x in lines)}
+    return 1024 * (kibibytes["MemTotal"] + kibibytes["SwapTotal"])
 
 
 def last_line(log: Path) -> str:
