@@ -85,14 +85,17 @@ def rewrite(
 
 
 @contextmanager
-def _copying() -> Iterator[Callable[[int, int], None]]:
-    """Yields what shows the progress of a copy, on a terminal, and removes it in the end."""
+def _copying() -> Iterator[Callable[[int, int], None] | None]:
+    """Yields what shows the progress of a copy, and removes it in the end; None off a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("copying"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     out = Console(stderr=True)
-    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bars:
+    if not out.is_terminal:  # rich would end the lines that it does not write
+        yield None
+        return
+    with Progress(*columns, console=out, transient=True) as bars:
         task: list[TaskID] = []
 
         def show(done: int, total: int) -> None:
