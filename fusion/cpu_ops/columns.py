@@ -28,8 +28,6 @@ from fusion.cpu_ops.column_words import (
     INT64,
     LISTED,
     MAX_NORM,
-    PRUNE,
-    PRUNE_WEIGHTS,
     ROW_BYTES,
     ROW_SPLITS,
     ROW_STEP,
@@ -49,6 +47,7 @@ from fusion.cpu_ops.elements import (
     first_element,
     id_at,
     integer_at,
+    is_dropped,
     is_ignored,
     weight_at,
 )
@@ -64,22 +63,10 @@ from fusion.runtime.memory import as_float, load, load_as, store, store_as
 
 
 @jit
-def is_dropped(batch: Batch, number: int, index: int) -> bool:
-    """Whether an element is no entry, for its id or its weight."""
-    column, source = batch.column, batch.source
-    if number < 0 and load(column, PRUNE) != 0:
-        return True
-    if load(column, WEIGHTED) == 0 or load(column, PRUNE_WEIGHTS) == 0:
-        return False
-    # A NaN weight is not > 0: it is dropped, as stock TensorFlow does.
-    return not weight_at(load(source, WEIGHTS), index, load(source, TABLE_KIND)) > 0
-
-
-@jit
 def _put(batch: Batch, count: int, number: int, index: int) -> int:
     """Adds an entry that counts; returns the new count, or TROUBLE for a bad id."""
     column, source = batch.column, batch.source
-    if is_dropped(batch, number, index):
+    if is_dropped(column, source, number, index):
         return count
     if number < 0 or number >= load(source, TABLE_ROWS):
         return int64(TROUBLE)
@@ -208,7 +195,7 @@ def list_kept_unsorted(batch: Batch, order: int) -> int:
         store(starts, row, 0)
     for turn in range(2):
         for k in range(load(source, ID_COUNT)):
-            if is_dropped(batch, id_at(column, source, k, 0), k):
+            if is_dropped(column, source, id_at(column, source, k, 0), k):
                 continue
             row = integer_at(rows, k * step, kind)
             if row < 0 or row >= batch.count:

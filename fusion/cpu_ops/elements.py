@@ -26,10 +26,15 @@ from fusion.cpu_ops.column_words import (
     INT64,
     LIMIT_BLOCK,
     LIMITS,
+    PRUNE,
+    PRUNE_WEIGHTS,
     ROWS,
     ROWS_KIND,
     STRIDE,
+    TABLE_KIND,
     USE_IGNORED,
+    WEIGHTED,
+    WEIGHTS,
 )
 from fusion.cpu_ops.half import narrower, widener
 from fusion.cpu_ops.vectors import limit_counter
@@ -94,17 +99,17 @@ def _counter(stored: str, dtype: type) -> Any:
     return bucket
 
 
-_bucket32, _bucket64 = _counter("float32", np.float32), _counter("float64", np.float64)
+bucket32, bucket64 = _counter("float32", np.float32), _counter("float64", np.float64)
 
 
 @jit
 def _bucket_at(address: int, index: int, kind: int, limits: int, count: int) -> int:
     """The bucket of a value, as stock's Bucketize has it: integers are rounded to float32."""
     if kind == FLOAT64:
-        return _bucket64(load_as(address, index, np.float64), limits, count)
+        return bucket64(load_as(address, index, np.float64), limits, count)
     if kind == FLOAT32:
-        return _bucket32(load_as(address, index, np.float32), limits, count)
-    return _bucket32(np.float32(integer_at(address, index, kind)), limits, count)
+        return bucket32(load_as(address, index, np.float32), limits, count)
+    return bucket32(np.float32(integer_at(address, index, kind)), limits, count)
 
 
 @jit
@@ -158,6 +163,17 @@ def weight_at(address: int, index: int, kind: int) -> float:
 
 
 @jit
+def is_dropped(column: int, source: int, number: int, index: int) -> bool:
+    """Whether an element is no entry, for its id or its weight."""
+    if number < 0 and load(column, PRUNE) != 0:
+        return True
+    if load(column, WEIGHTED) == 0 or load(column, PRUNE_WEIGHTS) == 0:
+        return False
+    # A NaN weight is not > 0: it is dropped, as stock TensorFlow does.
+    return not weight_at(load(source, WEIGHTS), index, load(source, TABLE_KIND)) > 0
+
+
+@jit
 def put_weight(address: int, index: int, weight: float, kind: int) -> None:
     """Writes a weight, rounded to the dtype."""
     if kind == FLOAT32:
@@ -179,4 +195,4 @@ def integer_id(ids: int, kind: int, limits: int, count: int, index: int) -> int:
 @jit
 def bucket_id(ids: int, kind: int, limits: int, count: int, index: int) -> int:
     """The id of an element that is a float32, its bucket among `count` limits."""
-    return _bucket32(load_as(ids, index, np.float32), limits, count)
+    return bucket32(load_as(ids, index, np.float32), limits, count)

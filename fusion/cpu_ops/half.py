@@ -36,13 +36,14 @@ def _bits(value: Any) -> Any:
 
 @jit
 def _widen_float16(half: int) -> Any:
-    magnitude = half & 0x7FFF
+    word = np.int64(half)  # on the device, too, whose simulator has NumPy's arithmetic
+    magnitude = word & 0x7FFF
     bits = (magnitude << 13) + _EXPONENT
     if magnitude < 0x400:  # denormal: a multiple of 2^-24
         bits = _bits(np.float32(magnitude) * np.float32(2.0**-24))
     elif magnitude >= 0x7C00:
         bits = (magnitude << 13) | _INFINITY
-    return _float(bits | ((half & 0x8000) << 16))
+    return _float(bits | ((word & 0x8000) << 16))
 
 
 @jit

@@ -12,7 +12,7 @@ from fusion.cpu_ops.columns import (
     list_entries,
     list_unsorted,
 )
-from fusion.cpu_ops.elements import id_at, integer_at, is_ignored
+from fusion.cpu_ops.elements import id_at, integer_at, is_dropped, is_ignored
 from fusion.ops import lookup_tasks as tasks
 from fusion.ops.lookup_source import body, column_at, release, take_source
 from fusion.ops.lookup_state import ITEM
@@ -89,7 +89,7 @@ def _check_elements(frame: int, place: int, batch: Any) -> None:
         if is_ignored(column, source, k):
             continue
         number = id_at(column, source, k, k % width if not by_row else int64(0))
-        if is_dropped(batch, number, k):
+        if is_dropped(column, source, number, k):
             continue
         # Behind the last row there are only rows that are out of order.
         if by_row and (row < 0 or (row >= batch.count and not sorted_rows)):

@@ -1,0 +1,59 @@
+"""What a kernel for whole columns is told: words in device memory, and their places.
+
+This module needs no Numba, so that a call can be prepared without it.
+"""
+
+from __future__ import annotations
+
+#: A call, by word: the number of columns, and of rows of the batch; where columns and sources are
+#: described (`fusion.cpu_ops.column_words`); the first tile of each column and the number of all,
+#: int64 [columns + 1], of columns that are plain and of the others; where each column starts in a row of the result, in elements, int64; the
+#: elements that a thread computes at once, and the threads of a bag, int64 each; the address of
+#: the result, and the bytes of a row of it; flags of columns whose entries are not in the order of
+#: rows, int64; where trouble is told.
+(
+    COUNT,
+    BATCH,
+    COLUMNS,
+    SOURCES,
+    PLAIN_TILES,
+    OTHER_TILES,
+    OFFSETS,
+    LANES,
+    GROUPS,
+    OUT,
+    OUT_BYTES,
+    UNSORTED,
+    TROUBLE,
+) = range(13)
+CALL_WORDS = 13
+
+#: Trouble, by word: its kind, 0 for none; the column, the element and its id or row.
+KIND, COLUMN, ELEMENT, NUMBER = range(4)
+TROUBLE_WORDS = 4
+#: Kinds: an id that is not in the table; the id of empty rows is not; rows of entries that are not
+#: in the batch, or not in order; row splits that make no sense.
+BAD_ID, BAD_DEFAULT, BAD_ROW, BAD_SPLIT = range(1, 5)
+
+#: Threads of a block.
+THREADS = 128
+
+
+def lanes_of(item: int, *sizes: int) -> int:
+    """How many elements of `item` bytes are read at once: 16 bytes, if they divide all sizes.
+
+    Args:
+      sizes: of what starts or ends there, in elements.
+    """
+    lanes = 16 // item
+    while lanes > 1 and any(size % lanes for size in sizes):
+        lanes //= 2
+    return lanes
+
+
+def group_of(dim: int, lanes: int) -> int:
+    """The threads that compute a bag of `dim` elements: a power of 2, at most a warp."""
+    group = 1
+    while group < 32 and group * lanes < dim:
+        group *= 2
+    return group

@@ -1,0 +1,99 @@
+"""From kernels to code for a GPU, on any machine: PTX by Numba, machine code by ptxas."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+#: Compute capabilities that kernels are made for: Turing, Ampere, Hopper, Blackwell.
+CAPABILITIES = ((7, 5), (8, 0), (9, 0), (10, 0))
+
+
+@contextmanager
+def _compiling_for(capability: tuple[int, int]) -> Iterator[None]:
+    """Lets Numba compile device functions where there is no such GPU, or none at all."""
+    from numba.cuda import dispatcher
+
+    asked = dispatcher.get_current_device
+    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
+    try:
+        yield
+    finally:
+        dispatcher.get_current_device = asked
+
+
+def ptx(kernel: Any, arguments: int, capability: tuple[int, int]) -> tuple[str, str]:
+    """The PTX of a kernel of so many 64-bit integers, and the name of its entry.
+
+    Raises:
+        RuntimeError: the entry does not take its arguments as a launch passes them.
+    """
+    from numba import cuda
+    from numba.cuda import types
+
+    signature = types.void(*[types.int64] * arguments)
+    with _compiling_for(capability):
+        code, _ = cuda.compile(kernel, signature, device=False, abi="numba", cc=capability)
+    (entry,) = re.findall(r"^\s*\.visible \.entry (\w+)\(([^)]*)\)", code, re.MULTILINE)
+    name, parameters = entry
+    kinds = re.findall(r"\.param (\S+)", parameters)
+    if kinds != [".u64"] * arguments:
+        raise RuntimeError(f"{name} takes {kinds}, not {arguments} 64-bit integers")
+    return code, name
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What ptxas says of a kernel: per thread registers, bytes of stack and of spills; per block
+    bytes of shared memory."""
+
+    registers: int
+    stack: int
+    spills: int
+    shared: int
+
+
+def assembler() -> str | None:
+    """The path of ptxas, of NVIDIA's wheel; None if it is not installed."""
+    import nvidia
+
+    for root in nvidia.__path__:
+        for found in sorted(Path(root).glob("*/bin/ptxas")):
+            return str(found)
+    return None
+
+
+def assemble(code: str, capability: tuple[int, int], ptxas: str) -> tuple[bytes, Resources]:
+    """The machine code of PTX, and what it takes.
+
+    Raises:
+        RuntimeError: ptxas refuses it; the message is its own.
+    """
+    architecture = "sm_{}{}".format(*capability)
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(code)
+        command = [ptxas, "-v", f"-arch={architecture}", str(source), "-o", str(target)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"ptxas for {architecture}: {done.stderr.strip()}")
+        said = done.stderr
+
+        def most(pattern: str) -> int:
+            return max(map(int, re.findall(pattern, said)), default=0)
+
+        stores, loads = most(r"(\d+) bytes spill stores"), most(r"(\d+) bytes spill loads")
+        resources = Resources(
+            registers=most(r"Used (\d+) registers"),
+            stack=most(r"(\d+) bytes stack frame"),
+            spills=max(stores, loads),
+            shared=most(r"(\d+) bytes smem"),
+        )
+        return target.read_bytes(), resources

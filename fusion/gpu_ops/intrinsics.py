@@ -1,0 +1,234 @@
+"""What device code is made of besides Python: memory by address, atomics, exact arithmetic.
+
+`simulated` has the same functions for Numba's CUDA simulator. Addresses are 64-bit integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from llvmlite import ir
+from numba import cuda
+from numba.cuda import types
+from numba.cuda.extending import intrinsic
+
+_i64 = types.int64
+_WORD = ir.IntType(64)
+_GLOBAL = 1  # the address space of device memory
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def jit(function: F) -> F:
+    """A device function: one for use in kernels."""
+    result: F = cuda.jit(device=True)(function)
+    return result
+
+
+def _place(builder: Any, context: Any, address: Any, index: Any, dtype: Any) -> Any:
+    kind = context.get_data_type(dtype)
+    size = ir.Constant(_WORD, context.get_abi_sizeof(kind))
+    byte = builder.add(address, builder.mul(index, size))
+    return builder.inttoptr(byte, ir.PointerType(kind, addrspace=_GLOBAL))
+
+
+@intrinsic
+def load_as(typingctx: Any, address: Any, index: Any, dtype: Any) -> Any:
+    """The element `index` of an array of `dtype` at an address; nothing is checked."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(_place(builder, context, args[0], args[1], dtype.dtype))
+
+    return dtype.dtype(_i64, _i64, dtype), codegen
+
+
+@intrinsic
+def store_as(typingctx: Any, address: Any, index: Any, value: Any, dtype: Any) -> Any:
+    """Sets the element `index` of an array of `dtype` at an address; nothing is checked."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[2], _place(builder, context, args[0], args[1], dtype.dtype))
+        return context.get_dummy_value()
+
+    return types.void(_i64, _i64, dtype.dtype, dtype), codegen
+
+
+@intrinsic
+def load(typingctx: Any, address: Any, index: Any) -> Any:
+    """The word `index` words behind `address`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(_place(builder, context, args[0], args[1], _i64))
+
+    return _i64(_i64, _i64), codegen
+
+
+@intrinsic
+def store(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
+    """Sets the word `index` words behind `address`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[2], _place(builder, context, args[0], args[1], _i64))
+        return context.get_dummy_value()
+
+    return types.void(_i64, _i64, _i64), codegen
+
+
+@intrinsic
+def as_float(typingctx: Any, word: Any) -> Any:
+    """The double whose bits are `word`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(_i64), codegen
+
+
+def _atomic(operation: str) -> Any:
+    @intrinsic
+    def atomic(typingctx: Any, address: Any, index: Any, value: Any, dtype: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            place = _place(builder, context, args[0], args[1], dtype.dtype)
+            return builder.atomic_rmw(operation, place, args[2], "monotonic")
+
+        return dtype.dtype(_i64, _i64, dtype.dtype, dtype), codegen
+
+    return atomic
+
+
+#: (address, index, value, dtype) -> the integer that was there; adds to it.
+atomic_add = _atomic("add")
+#: As `atomic_add`; leaves the smaller integer there.
+atomic_min = _atomic("min")
+
+
+@intrinsic
+def compare_and_swap(typingctx: Any, address: Any, index: Any, old: Any, new: Any) -> Any:
+    """The word that was there; it becomes `new` if it is `old`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _place(builder, context, args[0], args[1], _i64)
+        pair = builder.cmpxchg(place, args[2], args[3], "monotonic", "monotonic")
+        return builder.extract_value(pair, 0)
+
+    return _i64(_i64, _i64, _i64, _i64), codegen
+
+
+# --- vectors --------------------------------------------------------------------------------
+
+_ELEMENTS: dict[str, tuple[Any, Any, Any]] = {
+    "float16": (types.float32, ir.FloatType(), ir.HalfType()),
+    "bfloat16": (types.float32, ir.FloatType(), ir.IntType(16)),
+    "float32": (types.float32, ir.FloatType(), ir.FloatType()),
+    "float64": (types.float64, ir.DoubleType(), ir.DoubleType()),
+}
+_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+def _vector_place(builder: Any, address: Any, stored: Any, lanes: int) -> Any:
+    pointer = ir.PointerType(ir.VectorType(stored, lanes), addrspace=_GLOBAL)
+    return builder.inttoptr(address, pointer)
+
+
+def vector_loader(stored: str, lanes: int) -> Any:
+    """An intrinsic (address) -> a tuple of `lanes` elements of dtype `stored`, computed in float.
+
+    The address is a multiple of their bytes. They are read in one go.
+    """
+    element, compute, kept = _ELEMENTS[stored]
+    result = types.UniTuple(element, lanes)
+
+    @intrinsic
+    def load_vector(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            place = _vector_place(builder, args[0], kept, lanes)
+            vector = builder.load(place, align=lanes * _BYTES[stored])
+            values = []
+            for lane in range(lanes):
+                value = builder.extract_element(vector, ir.Constant(ir.IntType(32), lane))
+                values.append(_widened(builder, value, stored, compute))
+            return context.make_tuple(builder, result, values)
+
+        return result(_i64), codegen
+
+    return load_vector
+
+
+def _widened(builder: Any, value: Any, stored: str, compute: Any) -> Any:
+    if stored == "float16":
+        return builder.fpext(value, compute)
+    if stored == "bfloat16":
+        bits = builder.shl(builder.zext(value, ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
+        return builder.bitcast(bits, compute)
+    return value
+
+
+def vector_storer(stored: str, lanes: int) -> Any:
+    """An intrinsic (address, tuple) that writes `lanes` elements, rounded to dtype `stored`."""
+    element, _, kept = _ELEMENTS[stored]
+    kind = types.UniTuple(element, lanes)
+
+    @intrinsic
+    def store_vector(typingctx: Any, address: Any, values: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            vector = ir.Constant(ir.VectorType(kept, lanes), ir.Undefined)
+            for lane in range(lanes):
+                value = _narrowed(builder, builder.extract_value(args[1], lane), stored)
+                vector = builder.insert_element(vector, value, ir.Constant(ir.IntType(32), lane))
+            place = _vector_place(builder, args[0], kept, lanes)
+            builder.store(vector, place, align=lanes * _BYTES[stored])
+            return context.get_dummy_value()
+
+        return types.void(_i64, kind), codegen
+
+    return store_vector
+
+
+def _narrowed(builder: Any, value: Any, stored: str) -> Any:
+    if stored == "float16":
+        return builder.fptrunc(value, ir.HalfType())
+    if stored != "bfloat16":
+        return value
+    # To nearest even; a NaN stays one.
+    word = ir.IntType(32)
+    bits = builder.bitcast(value, word)
+    odd = builder.and_(builder.lshr(bits, ir.Constant(word, 16)), ir.Constant(word, 1))
+    rounded = builder.add(bits, builder.add(odd, ir.Constant(word, 0x7FFF)))
+    quiet = builder.or_(bits, ir.Constant(word, 0x400000))
+    is_nan = builder.fcmp_unordered("uno", value, value)
+    chosen = builder.select(is_nan, quiet, rounded)
+    return builder.trunc(builder.lshr(chosen, ir.Constant(word, 16)), ir.IntType(16))
+
+
+def _rounded(builder: Any, operation: str, a: Any, b: Any) -> Any:
+    """An operation that is rounded on its own: no product is fused with the sum that takes it."""
+    if operation == "div":
+        return builder.fdiv(a, b)
+    suffix = "f" if a.type == ir.FloatType() else "d"
+    function = ir.FunctionType(a.type, [a.type, a.type])
+    name = f"llvm.nvvm.{operation}.rn.{suffix}"
+    known = builder.module.globals.get(name)
+    return builder.call(known or ir.Function(builder.module, function, name), [a, b])
+
+
+def _elementwise(operation: str) -> Any:
+    @intrinsic
+    def apply(typingctx: Any, values: Any, others: Any) -> Any:
+        is_number = not isinstance(others, types.UniTuple)
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            results = []
+            for lane in range(values.count):
+                a = builder.extract_value(args[0], lane)
+                b = args[1] if is_number else builder.extract_value(args[1], lane)
+                results.append(_rounded(builder, operation, a, b))
+            return context.make_tuple(builder, values, results)
+
+        return values(values, values.dtype if is_number else values), codegen
+
+    return apply
+
+
+#: (tuple, tuple or number) -> a tuple; each element is rounded on its own.
+added, multiplied, divided = map(_elementwise, ("add", "mul", "div"))

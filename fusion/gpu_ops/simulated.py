@@ -1,0 +1,148 @@
+"""What `intrinsics` has, as Python functions of the host's memory, for Numba's CUDA simulator.
+
+Each access must be inside memory that was allowed with `allow`, as a sanitizer would ask for.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import ml_dtypes
+import numpy as np
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_allowed: list[np.ndarray[Any, Any]] = []
+_lock = threading.Lock()
+
+
+@contextmanager
+def allow(*arrays: np.ndarray[Any, Any]) -> Iterator[None]:
+    """Lets device code read and write these arrays, and nothing else, in a `with` block."""
+    _allowed.extend(arrays)
+    try:
+        yield
+    finally:
+        del _allowed[len(_allowed) - len(arrays) :]
+
+
+def _elements(address: Any, index: Any, count: int, dtype: Any) -> np.ndarray[Any, Any]:
+    """A view of `count` elements, `index` elements behind an address."""
+    dtype = np.dtype(dtype)
+    first = int(address) + int(index) * dtype.itemsize
+    size = count * dtype.itemsize
+    if first % min(size, 16):
+        raise MemoryError(f"{count} x {dtype} at {first:#x} is not aligned")
+    for array in _allowed:
+        start = array.ctypes.data
+        if start <= first and first + size <= start + array.nbytes:
+            flat = array.reshape(-1).view(np.uint8)
+            return flat[first - start : first - start + size].view(dtype)
+    raise MemoryError(f"{count} x {dtype} at {first:#x} is outside the memory allowed")
+
+
+def jit(function: F) -> F:
+    """A device function: Python, here."""
+    return function
+
+
+def load_as(address: Any, index: Any, dtype: Any) -> Any:
+    """See `intrinsics`."""
+    return _elements(address, index, 1, dtype)[0]
+
+
+def store_as(address: Any, index: Any, value: Any, dtype: Any) -> None:
+    """See `intrinsics`."""
+    _elements(address, index, 1, dtype)[0] = value
+
+
+def load(address: Any, index: Any) -> Any:
+    """See `intrinsics`."""
+    return load_as(address, index, np.int64)
+
+
+def store(address: Any, index: Any, value: Any) -> None:
+    """See `intrinsics`."""
+    store_as(address, index, value, np.int64)
+
+
+def as_float(word: Any) -> float:
+    """See `intrinsics`."""
+    return float(struct.unpack("<d", struct.pack("<q", int(word)))[0])
+
+
+def atomic_add(address: Any, index: Any, value: Any, dtype: Any) -> Any:
+    """See `intrinsics`."""
+    with _lock:
+        place = _elements(address, index, 1, dtype)
+        old = place[0]
+        place[0] = old + dtype(value)
+        return old
+
+
+def atomic_min(address: Any, index: Any, value: Any, dtype: Any) -> Any:
+    """See `intrinsics`."""
+    with _lock:
+        place = _elements(address, index, 1, dtype)
+        old = place[0]
+        place[0] = min(old, dtype(value))
+        return old
+
+
+def compare_and_swap(address: Any, index: Any, old: Any, new: Any) -> Any:
+    """See `intrinsics`."""
+    with _lock:
+        place = _elements(address, index, 1, np.int64)
+        before = place[0]
+        if before == old:
+            place[0] = new
+        return before
+
+
+_STORED = {
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    "float32": np.float32,
+    "float64": np.float64,
+}
+
+
+def vector_loader(stored: str, lanes: int) -> Any:
+    """See `intrinsics`."""
+    dtype = np.dtype(_STORED[stored])
+    compute = np.float64 if stored == "float64" else np.float32
+
+    def load_vector(address: Any) -> Any:
+        return tuple(compute(value) for value in _elements(address, 0, lanes, dtype))
+
+    return load_vector
+
+
+def vector_storer(stored: str, lanes: int) -> Any:
+    """See `intrinsics`."""
+    dtype = np.dtype(_STORED[stored])
+
+    def store_vector(address: Any, values: Any) -> None:
+        _elements(address, 0, lanes, dtype)[:] = np.array(values).astype(dtype)
+
+    return store_vector
+
+
+def _elementwise(operation: Any) -> Any:
+    def apply(values: Any, others: Any) -> Any:
+        if not isinstance(others, tuple):
+            others = (others,) * len(values)
+        with np.errstate(all="ignore"):
+            return tuple(map(operation, values, others))
+
+    return apply
+
+
+#: See `intrinsics`.
+added = _elementwise(np.add)
+multiplied = _elementwise(np.multiply)
+divided = _elementwise(np.divide)

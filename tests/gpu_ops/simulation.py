@@ -1,0 +1,128 @@
+"""Calls of device kernels in the simulator, on NumPy arrays, and the same by the CPU's op."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numba import cuda
+
+from fusion import ops
+from fusion.cpu_ops import column_words as words
+from fusion.gpu_ops import call_words as call_of
+from fusion.gpu_ops.call import Call, Column, prepare
+from fusion.gpu_ops.combine import check_rows_kernel, combine_kernel
+from fusion.gpu_ops.simulated import allow
+
+FORMS = ("indices", "row_ids", "row_splits", "dense", "copy")
+COMBINERS = ("sum", "mean", "sqrtn")
+KINDS = ("int32", "int64", "float32", "float64")
+
+
+@dataclass
+class Given:
+    """A column's arrays, and the attrs of FusedEmbeddingLookup that are not their defaults."""
+
+    form: str
+    table: Any
+    ids: Any = None
+    rows: Any = None
+    weights: Any = None
+    boundaries: Sequence[float] = ()
+    attrs: dict[str, Any] = field(default_factory=dict)
+
+    def arrays(self) -> list[Any]:
+        return [one for one in (self.table, self.ids, self.rows, self.weights) if one is not None]
+
+    def column(self) -> Column:
+        """The column as kernels are told of it."""
+        attrs = dict(self.attrs)
+        found: dict[int, Any] = {words.COMBINER: COMBINERS.index(attrs.pop("combiner", "mean"))}
+        names = {
+            "max_norm": words.MAX_NORM,
+            "prune": words.PRUNE,
+            "fill_empty_row": words.FILL,
+            "default_id": words.DEFAULT_ID,
+            "prune_sparse_weights": words.PRUNE_WEIGHTS,
+            "default_weight": words.DEFAULT_WEIGHT,
+            "divide_no_nan": words.NO_NAN,
+            "use_ignored_id": words.USE_IGNORED,
+            "ignored_id": words.IGNORED,
+            "column_stride": words.STRIDE,
+            "num_buckets": words.BUCKETS,
+            "bucket_default": words.BUCKET_DEFAULT,
+        }
+        found |= {names[key]: value for key, value in attrs.items()}
+        rows, ids = self.rows, self.ids
+        return Column(
+            FORMS.index(self.form),
+            self.table.ctypes.data,
+            *self.table.shape,
+            ids=0 if ids is None else ids.ctypes.data,
+            id_count=0 if ids is None else ids.size,
+            id_columns=ids.shape[1] if self.form == "dense" else 1,
+            ids_kind=words.INT64 if ids is None else KINDS.index(ids.dtype.name),
+            rows=0 if rows is None else rows.ctypes.data,
+            row_step=2 if self.form == "indices" else 1,
+            rows_kind=words.INT64 if rows is None else KINDS.index(rows.dtype.name),
+            weights=0 if self.weights is None else self.weights.ctypes.data,
+            boundaries=self.boundaries,
+            attrs=found,
+        )
+
+    def by_cpu(self, batch: int) -> Any:
+        """What the CPU's op makes of it."""
+        if self.form == "copy":
+            return self.table
+        nothing = np.zeros([1], self.table.dtype)
+        result = ops.fused_embedding_lookup(
+            table=self.table,
+            ids=self.ids,
+            entry_rows=np.zeros([0], np.int64) if self.rows is None else self.rows,
+            dense_shape=np.array([batch, 1], np.int64),
+            weights=nothing if self.weights is None else self.weights,
+            form=self.form,
+            use_sparse_weights=self.weights is not None,
+            boundaries=list(self.boundaries),
+            **self.attrs,
+        )
+        return result.numpy()
+
+
+def kernel(stored: str, is_plain: bool) -> Any:
+    return cuda.jit(combine_kernel(stored, is_plain))
+
+
+def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]:
+    """The result of a call of columns, in poisoned memory, what it tells of trouble, and the call."""
+    stored = columns[0].table.dtype.name
+    width = sum(one.table.shape[1] for one in columns)
+    space = np.zeros([batch * width * 8 + 64], np.uint8)
+    skip = -space.ctypes.data % 16
+    dtype = np.dtype(ml_dtypes.bfloat16 if stored == "bfloat16" else stored)
+    out = space[skip : skip + batch * width * dtype.itemsize].view(dtype).reshape(batch, width)
+    out[:] = 77
+    memory: list[Any] = []
+
+    def address(size: int) -> int:
+        memory.append(np.zeros(size // 8, np.int64))
+        return int(memory[0].ctypes.data)
+
+    described = [one.column() for one in columns]
+    call = prepare(stored, batch, described, out.ctypes.data, address)
+    (held,) = memory
+    held[:] = call.words
+    base = held.ctypes.data
+    with allow(held, out, *(array for one in columns for array in one.arrays())):
+        check = cuda.jit(check_rows_kernel())
+        for place, one in enumerate(described):
+            if one.form in (words.INDICES, words.ROW_IDS) and one.id_count:
+                check[-(-one.id_count // 32), 32](base, place)
+        for is_plain, (tiles, start) in ((True, call.plain_tiles), (False, call.other_tiles)):
+            if tiles:
+                kernel(stored, is_plain)[tiles, call_of.THREADS](base, base + 8 * start)
+    told = held[call.trouble : call.trouble + call_of.TROUBLE_WORDS]
+    return out, [int(word) for word in told], call

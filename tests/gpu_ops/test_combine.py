@@ -1,0 +1,183 @@
+"""The kernels that combine rows into bags, in the simulator: the CPU's bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from fusion.gpu_ops import call_words as call_of
+from tests.gpu_ops.simulation import Given, combine
+
+DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+def table(rows: int, dim: int, dtype: str = "float32", seed: int = 0) -> Any:
+    values = np.random.default_rng(seed).standard_normal([rows, dim])
+    # Aligned as TensorFlow's tensors are.
+    space = np.zeros([rows * dim * 8 + 64], np.uint8)
+    kind = np.dtype(DTYPES.get(dtype, dtype))
+    skip = -space.ctypes.data % 64
+    made = space[skip : skip + rows * dim * kind.itemsize].view(kind).reshape(rows, dim)
+    made[:] = values.astype(kind)
+    return made
+
+
+def entries(form: str, batch: int, rows: int, seed: int, most: int = 21, **attrs: Any) -> Any:
+    """Ids, some of them negative, and where they belong; some rows are empty."""
+    draw = np.random.default_rng(seed)
+    lengths = draw.integers(0, most, batch) * (draw.random(batch) > 0.2)
+    owners = np.repeat(np.arange(batch), lengths)
+    ids = draw.integers(-1 if attrs.get("prune") else 0, rows, owners.size)
+    if form == "indices":
+        return ids, np.stack([owners, owners], 1)
+    if form == "row_ids":
+        return ids.astype(np.int32), owners.astype(np.int32)
+    return ids, np.concatenate([[0], np.cumsum(lengths)])
+
+
+def same(batch: int, *columns: Given) -> None:
+    out, told, _ = combine(batch, columns)
+    assert told[call_of.KIND] == 0
+    wanted = np.concatenate([one.by_cpu(batch) for one in columns], 1)
+    assert out.shape == wanted.shape
+    assert out.tobytes() == wanted.tobytes(), f"{out} is not {wanted}"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("form", ["indices", "row_ids", "row_splits"])
+def test_bags_of_all_lengths(form: str, dtype: str) -> None:
+    for combiner, prune in (("sum", False), ("mean", True), ("sqrtn", True)):
+        ids, rows = entries(form, 9, 13, seed=len(combiner), prune=prune)
+        attrs = {"combiner": combiner, "prune": prune}
+        same(9, Given(form, table(13, 12, dtype), ids, rows, attrs=attrs))
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 5, 7, 8, 31, 64, 130, 520])
+def test_rows_of_any_size(dim: int) -> None:
+    ids, rows = entries("row_splits", 3, 7, seed=dim)
+    for dtype in ("float32", "bfloat16"):
+        same(3, Given("row_splits", table(7, dim, dtype), ids, rows))
+
+
+@pytest.mark.parametrize("shape", [(5, 1), (4, 3), (0, 2), (3, 0)])
+def test_dense_ids(shape: tuple[int, int]) -> None:
+    draw = np.random.default_rng(1)
+    ids = draw.integers(-1, 9, shape)
+    for attrs in (
+        {"prune": True},
+        {"use_ignored_id": True, "ignored_id": -1, "combiner": "sum"},
+        {"use_ignored_id": True, "ignored_id": 3, "prune": True},
+        {"num_buckets": 7, "bucket_default": 2},
+        {"column_stride": 1, "prune": True},
+    ):
+        same(shape[0], Given("dense", table(20, 8), ids.astype(np.int32), attrs=attrs))
+
+
+def test_values_with_boundaries() -> None:
+    values = np.array([[-9], [0.5], [0.5001], [2], [np.nan], [1e9]])
+    for dtype in (np.float32, np.float64):
+        ids = values.astype(dtype)
+        limits = [-1.0, 0.5, 0.75, 2.0, 3.0]
+        same(6, Given("dense", table(6, 4), ids, boundaries=limits))
+    integers = np.array([[-5], [0], [1], [2], [7]])
+    same(5, Given("dense", table(6, 4), integers, boundaries=[-1.0, 0.5, 0.75, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_weights(combiner: str, dtype: str) -> None:
+    for seed, attrs in enumerate(
+        (
+            {},
+            {"prune": True, "prune_sparse_weights": True},
+            {"fill_empty_row": True, "default_id": 2, "default_weight": 0.5},
+            {"divide_no_nan": False},
+        )
+    ):
+        ids, rows = entries("indices", 8, 11, seed, prune=bool(attrs.get("prune")))
+        weights = np.random.default_rng(seed).integers(-2, 4, ids.size).astype(dtype)
+        given = Given("indices", table(11, 6, dtype), ids, rows, weights, attrs=dict(attrs))
+        given.attrs["combiner"] = combiner
+        same(8, given)
+
+
+@pytest.mark.parametrize("dim", [4, 13])
+def test_long_rows_are_clipped(dim: int) -> None:
+    for dtype in ("float16", "float32", "float64"):
+        ids, rows = entries("row_splits", 5, 9, seed=3)
+        for attrs in ({"max_norm": 1.5}, {"max_norm": 0.0, "combiner": "sum"}):
+            same(5, Given("row_splits", table(9, dim, dtype), ids, rows, attrs=attrs))
+
+
+@pytest.mark.parametrize("default", [-1, 4])
+def test_empty_rows(default: int) -> None:
+    attrs = {"fill_empty_row": True, "default_id": default, "prune": True}
+    ids, rows = entries("indices", 10, 6, seed=5, most=3, prune=True)
+    same(10, Given("indices", table(6, 8), ids, rows, attrs=attrs))
+    none = np.zeros([0], np.int64)
+    same(3, Given("row_ids", table(6, 8), none, none, attrs=attrs))
+
+
+def test_rows_that_are_not_in_order() -> None:
+    draw = np.random.default_rng(2)
+    for attrs in ({}, {"prune": True, "combiner": "sum"}, {"max_norm": 0.9}):
+        ids = draw.integers(-1 if attrs.get("prune") else 0, 9, 40)
+        same(6, Given("row_ids", table(9, 8), ids, draw.integers(0, 6, 40), attrs=attrs))
+
+
+def test_many_columns_in_one_call() -> None:
+    columns = []
+    for place, dim in enumerate((4, 1, 16, 6, 8, 3)):
+        form = ("row_splits", "indices", "row_ids")[place % 3]
+        ids, rows = entries(form, 40, 10, seed=place, most=4)
+        columns.append(Given(form, table(10, dim, seed=place), ids, rows))
+    columns.append(Given("copy", table(40, 5)))
+    columns.append(Given("dense", table(6, 4), np.ones([40, 1], np.float32), boundaries=[0.5]))
+    same(40, *columns)
+    _, _, call = combine(40, columns)
+    assert call.plain_tiles[0] > len(columns) - 1
+    assert call.other_tiles[0] == 2
+
+
+def test_a_table_of_more_rows_than_an_int32_counts() -> None:
+    """Ids are 64 bits wide: an address is never computed in less."""
+    given = Given("row_splits", table(4, 4), np.array([2**31 + 3]), np.array([0, 1]))
+    out, told, _ = combine(1, [given])
+    assert told == [call_of.BAD_ID, 0, 0, 2**31 + 3]
+    assert np.isnan(out).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"ids": np.array([0, 1, 5])}, [call_of.BAD_ID, 0, 2, 5]),
+        ({"ids": np.array([0, -1, 2])}, [call_of.BAD_ID, 0, 1, -1]),
+        ({"rows": np.array([0, 1, 2])}, [call_of.BAD_ROW, 0, 2, 2]),
+        ({"rows": np.array([0, -1, 1])}, [call_of.BAD_ROW, 0, 1, -1]),
+        (
+            {"form": "row_splits", "rows": np.array([0, 2, 4])},
+            [call_of.BAD_SPLIT, 0, 1, -1],
+        ),
+        (
+            {"rows": np.array([0, 0, 0]), "attrs": {"fill_empty_row": True, "default_id": 5}},
+            [call_of.BAD_DEFAULT, 0, -1, 5],
+        ),
+    ],
+)
+def test_trouble_is_told(change: dict[str, Any], told: list[int]) -> None:
+    given = {"form": "row_ids", "ids": np.array([0, 1, 2]), "rows": np.array([0, 1, 1])}
+    out, found, _ = combine(2, [Given(table=table(5, 4), **{**given, **change})])
+    assert found == told
+    if told[0] != call_of.BAD_ROW:
+        assert np.isnan(out).any()
+
+
+def test_memory_that_is_not_given_is_not_read() -> None:
+    """The simulator's check itself."""
+    given = Given("row_splits", table(5, 4), np.array([1]), np.array([0, 1]))
+    given.arrays = lambda: [given.table, given.ids]  # type: ignore[method-assign]
+    with pytest.raises(MemoryError, match="outside the memory allowed"):
+        combine(1, [given])
