@@ -12,8 +12,6 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from fusion.runtime.machine import machine
-
 
 def main() -> int:
     """The command line; the result is the exit code, 1 when a limit is exceeded or a run fails."""
@@ -30,6 +28,16 @@ def main() -> int:
     run.add_argument("--out", type=Path, required=True, help="a folder for <workload>.json")
     report = commands.add_parser("report", help="write report.md and plots")
     report.add_argument("folder", type=Path, help="what `run` wrote, and where the report goes")
+    gpu = commands.add_parser("gpu", help="check and measure the GPU kernels, without TensorFlow")
+    gpu.add_argument(
+        "--workload", nargs="+", metavar="NAME", default=(), help="beginnings of names"
+    )
+    gpu.add_argument(
+        "--scale", type=float, default=1.0, help="times the rows of tables and batches"
+    )
+    gpu.add_argument("--repeats", type=int, default=20)
+    gpu.add_argument("--seed", type=int, help="of tables and ids; others each time by default")
+    gpu.add_argument("--out", type=Path, help="a folder for gpu.json and gpu.md")
     commands.add_parser("smoke", help="the headline ratios, in two minutes")
     worker = commands.add_parser("worker")
     worker.add_argument("name")
@@ -42,6 +50,7 @@ def main() -> int:
 def _pass(options: argparse.Namespace) -> int:
     import fusion
     from benchmarks.passes import measure
+    from fusion.runtime.machine import machine
 
     with fusion.fused():
         numbers = {"machine": machine(), **measure(options.repeats)}
@@ -71,6 +80,27 @@ def _write(numbers: dict[str, Any], out: Path | None, name: str) -> None:
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / name).write_text(json.dumps(numbers, indent=2) + "\n")
+
+
+def _gpu(options: argparse.Namespace) -> int:
+    from benchmarks import gpu
+
+    gpu.prepare_package()
+    seed = int.from_bytes(os.urandom(4), "little") if options.seed is None else options.seed
+    try:
+        numbers = gpu.measure(options.scale, options.repeats, seed, options.workload)
+    except ImportError as error:
+        print(f"python -m benchmarks gpu: {error}; it needs numba-cuda, and torch or cupy")
+        return 1
+    except RuntimeError as error:
+        print(f"python -m benchmarks gpu: {error} (--seed {seed})")
+        return 1
+    _write(numbers, options.out, "gpu.json")
+    table = gpu.table(numbers)
+    if options.out is not None:
+        (options.out / "gpu.md").write_text(table)
+    print(table, end="")
+    return 0
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -150,6 +180,7 @@ def _worker(options: argparse.Namespace) -> int:
 
 
 _COMMANDS = {
+    "gpu": _gpu,
     "pass": _pass,
     "run": _run,
     "report": _report,

@@ -135,8 +135,11 @@ def prepare(
     groups = [call_of.group_of(c.dim, n) for c, n in zip(columns, lanes, strict=True)]
     needed = [-(-batch // (call_of.THREADS // group)) for group in groups]
     plain, other = (
-        [0, *itertools.accumulate(n * (c.is_plain == wanted) for c, n in zip(columns, needed))]
-        for wanted in (True, False)
+        [0, *itertools.accumulate(tiles)]
+        for tiles in (
+            [n * c.is_plain for c, n in zip(columns, needed, strict=True)],
+            [n * (not c.is_plain) for c, n in zip(columns, needed, strict=True)],
+        )
     )
     limits = np.array([limit for c in columns for limit in c.boundaries], np.float32)
     parts = {

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 #: A call, by word: the number of columns, and of rows of the batch; where columns and sources are
 #: described (`fusion.cpu_ops.column_words`); the first tile of each column and the number of all,
-#: int64 [columns + 1], of columns that are plain and of the others; where each column starts in a row of the result, in elements, int64; the
-#: elements that a thread computes at once, and the threads of a bag, int64 each; the address of
-#: the result, and the bytes of a row of it; flags of columns whose entries are not in the order of
-#: rows, int64; where trouble is told.
+#: int64 [columns + 1], of columns that are plain and of the others; where each column starts in a
+#: row of the result, in elements, int64; the elements that a thread computes at once, and the
+#: threads of a bag, int64 each; the address of the result, and the bytes of a row of it; flags of
+#: columns whose entries are not in the order of rows, int64; where trouble is told.
 (
     COUNT,
     BATCH,

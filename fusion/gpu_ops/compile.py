@@ -51,8 +51,14 @@ def ptx(kernel: Any, arguments: int, capability: tuple[int, int]) -> tuple[str, 
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas says of a kernel: per thread registers, bytes of stack and of spills; per block
-    bytes of shared memory."""
+    """What ptxas says of a kernel.
+
+    Attributes:
+        registers: of a thread.
+        stack: bytes of a thread.
+        spills: bytes of registers that a thread writes to memory and reads back.
+        shared: bytes of a block.
+    """
 
     registers: int
     stack: int

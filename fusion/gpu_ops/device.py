@@ -7,6 +7,7 @@ means is written once.
 from __future__ import annotations
 
 import builtins
+import importlib
 import types
 from functools import cache
 from typing import Any
@@ -20,10 +21,9 @@ from fusion.runtime import memory
 #: Whether kernels run under Numba's CUDA simulator (NUMBA_ENABLE_CUDASIM=1).
 SIMULATED = bool(config.ENABLE_CUDASIM)
 
-if SIMULATED:
-    from fusion.gpu_ops import simulated as language
-else:
-    from fusion.gpu_ops import intrinsics as language
+language: Any = importlib.import_module(
+    f"fusion.gpu_ops.{'simulated' if SIMULATED else 'intrinsics'}"
+)
 
 jit: Any = language.jit
 load, store = language.load, language.store

@@ -14,7 +14,7 @@ def _counter(dtype: type) -> Any:
     """A device function as `elements.bucket32`, for values of a dtype."""
 
     @jit
-    def bucket(value: Any, limits: int, count: int) -> int:
+    def bucket(value: Any, limits: int, count: int) -> Any:
         low, high = np.int64(0), np.int64(count)
         while low < high:
             middle = (low + high) // 2

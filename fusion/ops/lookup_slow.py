@@ -6,12 +6,7 @@ from typing import Any
 
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops import pieces
-from fusion.cpu_ops.columns import (
-    element_range,
-    is_dropped,
-    list_entries,
-    list_unsorted,
-)
+from fusion.cpu_ops.columns import element_range, list_entries, list_unsorted
 from fusion.cpu_ops.elements import id_at, integer_at, is_dropped, is_ignored
 from fusion.ops import lookup_tasks as tasks
 from fusion.ops.lookup_source import body, column_at, release, take_source

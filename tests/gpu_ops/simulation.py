@@ -60,7 +60,8 @@ class Given:
         return Column(
             FORMS.index(self.form),
             self.table.ctypes.data,
-            *self.table.shape,
+            self.table.shape[0],
+            self.table.shape[1],
             ids=0 if ids is None else ids.ctypes.data,
             id_count=0 if ids is None else ids.size,
             id_columns=ids.shape[1] if self.form == "dense" else 1,
@@ -97,7 +98,7 @@ def kernel(stored: str, is_plain: bool) -> Any:
 
 
 def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]:
-    """The result of a call of columns, in poisoned memory, what it tells of trouble, and the call."""
+    """The result of a call, written over poison, what it tells of trouble, and the call."""
     stored = columns[0].table.dtype.name
     width = sum(one.table.shape[1] for one in columns)
     space = np.zeros([batch * width * 8 + 64], np.uint8)

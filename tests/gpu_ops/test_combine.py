@@ -89,14 +89,13 @@ def test_values_with_boundaries() -> None:
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_weights(combiner: str, dtype: str) -> None:
-    for seed, attrs in enumerate(
-        (
-            {},
-            {"prune": True, "prune_sparse_weights": True},
-            {"fill_empty_row": True, "default_id": 2, "default_weight": 0.5},
-            {"divide_no_nan": False},
-        )
-    ):
+    some: list[dict[str, Any]] = [
+        {},
+        {"prune": True, "prune_sparse_weights": True},
+        {"fill_empty_row": True, "default_id": 2, "default_weight": 0.5},
+        {"divide_no_nan": False},
+    ]
+    for seed, attrs in enumerate(some):
         ids, rows = entries("indices", 8, 11, seed, prune=bool(attrs.get("prune")))
         weights = np.random.default_rng(seed).integers(-2, 4, ids.size).astype(dtype)
         given = Given("indices", table(11, 6, dtype), ids, rows, weights, attrs=dict(attrs))

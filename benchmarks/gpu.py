@@ -1,0 +1,366 @@
+"""The GPU kernels by themselves, without TensorFlow: are they right, and how fast are they?
+
+Needs numba-cuda and torch or cupy for memory. Under Numba's CUDA simulator the memory is NumPy's,
+and nothing is timed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import statistics
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_ROOT = Path(__file__).resolve().parents[1]
+_POISON = 7e7
+#: An output may differ from float64 by so much of its bag's sum of absolute values.
+_TOLERANCE = 1e-5
+_WARM_UP = 3
+
+
+def prepare_package() -> None:
+    """Makes the kernels importable where there is no TensorFlow, which `fusion` itself needs."""
+    try:
+        import tensorflow  # noqa: F401
+    except ImportError:
+        package = types.ModuleType("fusion")
+        package.__path__ = [str(_ROOT / "fusion")]
+        sys.modules["fusion"] = package
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column: the shape of its table, and how many ids a row has, least and most."""
+
+    rows: int
+    dim: int
+    ids: tuple[int, int] = (1, 1)
+    combiner: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """Columns that are computed side by side in one launch."""
+
+    name: str
+    batch: int
+    columns: tuple[Column, ...]
+
+
+def workloads(scale: float) -> Iterator[Workload]:
+    """The workloads, with tables and batches of so much of their size."""
+
+    def scaled(number: int) -> int:
+        return max(int(number * scale), 8)
+
+    for length in (1, 10, 50):
+        for dim in (8, 16, 32, 64, 128):
+            batch = min(1 << 17, (1 << 26) // (length * dim))
+            column = Column(scaled((1 << 28) // dim), dim, (length, length))
+            yield Workload(f"bag, {length} ids, dim {dim}", scaled(batch), (column,))
+    for batch in (512, 4096):
+        columns = (Column(scaled(100_000), 16, (0, 5), 1),) * 26
+        yield Workload(f"multihot26, batch {batch}", scaled(batch), columns)
+    wide = (Column(1000, 8),) * scaled(1000)
+    yield Workload("wide1000, batch 256", scaled(256), wide)
+    draw, mixed = np.random.default_rng(0), []
+    for place in range(scaled(1000)):
+        dim = int(draw.choice([4, 8, 16, 32, 64, 128]))
+        most = int(draw.choice([10, 50, 100, 500]))
+        mixed.append(Column(1024, dim) if place % 2 else Column(4096, dim, (0, scaled(most))))
+    yield Workload("recflex-a, batch 242", scaled(242), tuple(mixed))
+
+
+class Memory:
+    """Arrays on the GPU, by torch or cupy; in the simulator NumPy's."""
+
+    def __init__(self) -> None:
+        from numba import cuda
+
+        from fusion.gpu_ops.device import SIMULATED
+
+        self.cuda, self.torch, self.cupy = cuda, None, None
+        if SIMULATED:
+            return
+        try:
+            import torch
+
+            self.torch = torch
+        except ImportError:
+            import cupy
+
+            self.cupy = cupy
+
+    def put(self, array: npt.NDArray[Any]) -> Any:
+        """A copy of an array on the GPU."""
+        if self.torch is not None:
+            return self.torch.from_numpy(np.ascontiguousarray(array)).cuda()
+        return self.cupy.asarray(array) if self.cupy is not None else aligned(array)
+
+    def address(self, array: Any) -> int:
+        """Where an array on the GPU lies."""
+        if self.torch is not None:
+            return int(array.data_ptr())
+        return int(array.data.ptr if self.cupy is not None else array.ctypes.data)
+
+    def get(self, array: Any) -> npt.NDArray[Any]:
+        """A copy of an array on the GPU."""
+        if self.torch is not None:
+            return np.asarray(array.cpu().numpy())
+        return np.asarray(array.get() if self.cupy is not None else array)
+
+    def milliseconds(self, call: Callable[[], object], repeats: int) -> float:
+        """The median time of a call on the GPU."""
+        times = []
+        for turn in range(_WARM_UP + repeats):
+            start, end = self.cuda.event(timing=True), self.cuda.event(timing=True)
+            start.record()
+            call()
+            end.record()
+            end.synchronize()
+            if turn >= _WARM_UP:
+                times.append(self.cuda.event_elapsed_time(start, end))
+        return statistics.median(times)
+
+
+def aligned(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A copy of an array that starts where a multiple of 64 bytes does."""
+    space = np.zeros(array.nbytes + 64, np.uint8)
+    skip = -space.ctypes.data % 64
+    copy = space[skip : skip + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+@dataclasses.dataclass
+class Prepared:
+    """A workload in memory: launched by `launch`, its numbers checked by `check`."""
+
+    workload: Workload
+    memory: Memory
+    tables: list[Any]
+    ids: list[npt.NDArray[np.int64]]
+    splits: list[npt.NDArray[np.int64]]
+    held: list[Any]
+    call: Any
+    words: Any
+    out: Any
+    kernel: Any
+
+    def launch(self) -> None:
+        """Computes all columns in one launch."""
+        from fusion.gpu_ops.call_words import THREADS
+
+        tiles, place = self.call.plain_tiles
+        base = self.memory.address(self.words)
+        self.kernel[tiles, THREADS](base, base + 8 * place)
+
+    def moved(self) -> int:
+        """The least bytes that must be moved: distinct rows and ids once, the result once."""
+        rows = sum(
+            4 * column.dim * np.unique(ids).size
+            for column, ids in zip(self.workload.columns, self.ids, strict=True)
+        )
+        lists = sum(one.nbytes for one in (*self.ids, *self.splits))
+        return rows + lists + 4 * self.workload.batch * self.call.width
+
+    def check(self, bags: int = 500) -> float:
+        """The largest error of some bags, relative to float64, after computing them over poison.
+
+        Raises:
+            RuntimeError: the kernel told of trouble, an element was not written, or is wrong.
+        """
+        out = self.memory.get(self.out)
+        if not np.isfinite(out).all() or (out == np.float32(_POISON)).any():
+            raise RuntimeError(f"{self.workload.name}: elements are not written")
+        told = self.memory.get(self.words)[self.call.trouble : self.call.trouble + 4]
+        if told[0]:
+            raise RuntimeError(f"{self.workload.name}: trouble {told.tolist()}")
+        worst, first = 0.0, 0
+        rows = np.unique(np.linspace(0, self.workload.batch - 1, bags).astype(int))
+        for place, column in enumerate(self.workload.columns):
+            table = self.memory.get(self.tables[place]) if place < 40 else None
+            if table is not None:
+                for row in rows:
+                    start, end = self.splits[place][row : row + 2]
+                    entries = table[self.ids[place][start:end]].astype(np.float64)
+                    wanted = entries.sum(0)
+                    size = np.abs(entries).sum(0) + 1e-30
+                    if column.combiner == 1 and end > start:
+                        wanted, size = wanted / (end - start), size / (end - start)
+                    error = np.abs(out[row, first : first + column.dim] - wanted) / size
+                    worst = max(worst, float(error.max()))
+            first += column.dim
+        if worst > _TOLERANCE:
+            raise RuntimeError(f"{self.workload.name}: off by {worst:.2g}")
+        return worst
+
+
+def prepare(workload: Workload, memory: Memory, seed: int) -> Prepared:
+    """Draws tables and ids and puts them in memory."""
+    from numba import cuda
+
+    from fusion.cpu_ops import column_words as words
+    from fusion.gpu_ops import call as calls
+    from fusion.gpu_ops.combine import combine_kernel
+
+    draw = np.random.default_rng(seed)
+    tables, ids, splits, held, columns = [], [], [], [], []
+    for column in workload.columns:
+        table = memory.put(draw.standard_normal((column.rows, column.dim), np.float32))
+        least, most = column.ids
+        lengths = draw.integers(least, most + 1, workload.batch)
+        ids.append(draw.integers(0, column.rows, int(lengths.sum())))
+        splits.append(np.concatenate([[0], np.cumsum(lengths)]))
+        tables.append(table)
+        held.append((memory.put(ids[-1]), memory.put(splits[-1])))
+        columns.append(
+            calls.Column(
+                words.ROW_SPLITS,
+                memory.address(table),
+                column.rows,
+                column.dim,
+                ids=memory.address(held[-1][0]),
+                id_count=ids[-1].size,
+                rows=memory.address(held[-1][1]),
+                attrs={words.COMBINER: column.combiner, words.PRUNE: 1},
+            )
+        )
+    width = sum(column.dim for column in workload.columns)
+    out = memory.put(np.full((workload.batch, width), _POISON, np.float32))
+    space = list[Any]()
+
+    def address(size: int) -> int:
+        space.append(memory.put(np.zeros(size // 8, np.int64)))
+        return memory.address(space[0])
+
+    call = calls.prepare("float32", workload.batch, columns, memory.address(out), address)
+    if memory.torch is not None:
+        space[0].copy_(memory.torch.from_numpy(call.words))
+    elif memory.cupy is not None:
+        space[0].set(call.words)
+    else:
+        space[0][:] = call.words
+    kernel = cuda.jit(combine_kernel("float32", True))
+    return Prepared(workload, memory, tables, ids, splits, held, call, space[0], out, kernel)
+
+
+def copy_bandwidth(memory: Memory, repeats: int, size: int = 1 << 30) -> float:
+    """Bytes per second, read and written, of a copy on the GPU."""
+    source = memory.put(np.zeros(size // 4, np.float32))
+    target = memory.put(np.zeros(size // 4, np.float32))
+
+    def copy() -> None:
+        if memory.torch is not None:
+            target.copy_(source)
+        else:
+            target[...] = source
+
+    return 2 * size / (memory.milliseconds(copy, repeats) / 1e3)
+
+
+def torch_milliseconds(prepared: Prepared, repeats: int) -> float | None:
+    """The time of torch's embedding_bag, column by column; None without torch."""
+    torch = prepared.memory.torch
+    if torch is None:
+        return None
+    bag, modes = torch.nn.functional.embedding_bag, ("sum", "mean")
+    given = list(zip(prepared.workload.columns, prepared.tables, prepared.held, strict=True))
+
+    def call() -> None:
+        for column, table, (ids, splits) in given:
+            mode = modes[column.combiner]
+            bag(ids, table, splits, mode=mode, include_last_offset=True)
+
+    return prepared.memory.milliseconds(call, repeats)
+
+
+def device() -> dict[str, Any]:
+    """The GPU, its driver, and the versions of what was used."""
+    from importlib.metadata import version
+
+    from numba import cuda
+
+    from fusion.gpu_ops.device import SIMULATED
+
+    told = {"numba": version("numba"), "numba-cuda": version("numba-cuda")}
+    if SIMULATED:
+        return {"device": "Numba's CUDA simulator", **told}
+    name = cuda.get_current_device().name
+    driver = ".".join(map(str, cuda.driver.driver.get_version()))
+    return {
+        "device": name.decode() if isinstance(name, bytes) else str(name),
+        "cuda": driver,
+        **told,
+    }
+
+
+def measure(scale: float, repeats: int, seed: int, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Checks and measures the workloads whose names start with one of `names`, by default all.
+
+    Returns:
+        What goes into `gpu.json`: the device, the bandwidth of a copy, and for each workload the
+        error, the milliseconds, torch's, and the share of the copy's bandwidth.
+    """
+    from fusion.gpu_ops.device import SIMULATED, language
+
+    memory, rows = Memory(), list[dict[str, Any]]()
+    copied = None if SIMULATED else copy_bandwidth(memory, repeats)
+    for workload in workloads(scale):
+        if names and not workload.name.startswith(tuple(names)):
+            continue
+        prepared = prepare(workload, memory, seed)
+        row: dict[str, Any] = {"name": workload.name, "columns": len(workload.columns)}
+        if SIMULATED:
+            arrays = [prepared.words, prepared.out, *prepared.tables]
+            with language.allow(*arrays, *(one for pair in prepared.held for one in pair)):
+                prepared.launch()
+            rows.append(row | {"error": prepared.check()})
+            continue
+        prepared.launch()
+        row["error"] = prepared.check()
+        row["milliseconds"] = memory.milliseconds(prepared.launch, repeats)
+        row["torch_milliseconds"] = torch_milliseconds(prepared, repeats)
+        row["bytes"] = prepared.moved()
+        assert copied is not None
+        row["share"] = row["bytes"] / (row["milliseconds"] / 1e3) / copied
+        rows.append(row)
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        **device(),
+        "scale": scale,
+        "copy_bytes_per_second": copied,
+        "workloads": rows,
+    }
+
+
+def table(numbers: dict[str, Any]) -> str:
+    """The numbers as a table in Markdown."""
+    copied = numbers["copy_bytes_per_second"]
+    speed = f", copies {copied / 1e9:,.0f} GB/s" if copied else ""
+    lines = [
+        f"{numbers['date']}, {numbers['device']}{speed}. Errors are relative to float64; the share "
+        "is that of the copy's bandwidth, distinct rows counted once.",
+        "",
+        "| workload | error | ms | share | torch ms | over torch |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in numbers["workloads"]:
+        ms, torch = row.get("milliseconds"), row.get("torch_milliseconds")
+        cells = (
+            row["name"],
+            f"{row['error']:.1e}",
+            f"{ms:.3f}" if ms else "",
+            f"{row['share']:.0%}" if ms else "",
+            f"{torch:.3f}" if torch else "",
+            f"{torch / ms:.1f}x" if ms and torch else "",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

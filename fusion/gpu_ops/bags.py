@@ -1,0 +1,270 @@
+"""One bag's elements, `lanes` of them at a time, from ids to what its rows give.
+
+There are two ways: `quick_bag` for bags of which nothing needs to be asked, and `any_bag`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fusion.cpu_ops.column_words import (
+    COMBINER,
+    DEFAULT_ID,
+    DEFAULT_WEIGHT,
+    FILL,
+    IDS,
+    IDS_KIND,
+    IGNORED,
+    MAX_NORM,
+    NO_NAN,
+    PRUNE,
+    ROW_BYTES,
+    ROW_STEP,
+    ROWS,
+    ROWS_KIND,
+    TABLE,
+    TABLE_DIM,
+    TABLE_KIND,
+    TABLE_ROWS,
+    USE_IGNORED,
+    WEIGHTED,
+    WEIGHTS,
+)
+from fusion.gpu_ops.arithmetic import compute_type, normalizer, row_reader, weigher
+from fusion.gpu_ops.call_words import BAD_DEFAULT, BAD_ID
+from fusion.gpu_ops.device import added, as_float, jit, load, multiplied, vector_loader
+from fusion.gpu_ops.elements import id_at, integer_at, is_dropped, is_ignored, weight_at
+from fusion.gpu_ops.trouble import tell
+from fusion.runtime.jit import int64
+
+#: Elements that are no entry, and those with trouble: no addresses of rows.
+_NO_ENTRY, _TROUBLE = -1, 0
+
+
+@jit
+def _is_of_row(column: int, source: int, k: int, row: int) -> bool:
+    """Whether an element belongs to a row; to any if that is negative."""
+    if row < 0:
+        return True
+    rows, step = load(source, ROWS), load(source, ROW_STEP)
+    return integer_at(rows, k * step, load(column, ROWS_KIND)) == row
+
+
+@jit
+def _plain_id(column: int, source: int, k: int, place: int) -> int:
+    return integer_at(load(source, IDS), k, load(column, IDS_KIND))
+
+
+@jit
+def _is_plain_entry(column: int, source: int, number: int, k: int) -> bool:
+    if load(column, USE_IGNORED) != 0 and number == load(column, IGNORED):
+        return False
+    return number >= 0 or load(column, PRUNE) == 0
+
+
+@jit
+def _is_entry(column: int, source: int, number: int, k: int) -> bool:
+    return not is_ignored(column, source, k) and not is_dropped(column, source, number, k)
+
+
+def _entry_finder(is_plain: bool) -> Any:
+    """A device function (call, place, column, source, element, first element, row) -> an address.
+
+    That is the one of its table row, or else `_NO_ENTRY` or `_TROUBLE`; only if `row` is negative
+    or the element's.
+    """
+    id_of, counts = (_plain_id, _is_plain_entry) if is_plain else (id_at, _is_entry)
+
+    @jit
+    def entry(call: int, place: int, column: int, source: int, k: int, first: int, row: int) -> int:
+        if not _is_of_row(column, source, k, row):
+            return int64(_NO_ENTRY)
+        number = id_of(column, source, k, k - first)
+        if not counts(column, source, number, k):
+            return int64(_NO_ENTRY)
+        if number < 0 or number >= load(source, TABLE_ROWS):
+            tell(call, BAD_ID, place, k, number)
+            return int64(_TROUBLE)
+        return load(source, TABLE) + number * load(source, ROW_BYTES)
+
+    return entry
+
+
+@jit
+def head_of(n: int) -> int:
+    """How many of n rows are added up one by one; blocks of 8 follow."""
+    head = n % 8
+    return head if head >= 2 else min(head + 8, n)
+
+
+def quick_bag(stored: str, lanes: int) -> Any:
+    """A device function (column, source, start, end, at) -> (sum, whether all elements count).
+
+    It is for at least one element of a plain column (`Column.is_plain`) with a table that has rows;
+    the sum means nothing if some do not count.
+    """
+    load_vector, normalized = vector_loader(stored, lanes), normalizer(compute_type(stored))
+
+    @jit
+    def row_of(source: int, kind: int, k: int) -> Any:
+        """The address of an element's row, or else of the table's first; whether it has one."""
+        number = integer_at(load(source, IDS), k, kind)
+        is_sound = 0 <= number < load(source, TABLE_ROWS)
+        return load(source, TABLE) + (number if is_sound else 0) * load(source, ROW_BYTES), is_sound
+
+    @jit
+    def block_of(source: int, kind: int, k: int, at: int) -> Any:
+        """The sum of eight rows, which are all on their way at the same time."""
+        r0, s0 = row_of(source, kind, k)
+        r1, s1 = row_of(source, kind, k + 1)
+        r2, s2 = row_of(source, kind, k + 2)
+        r3, s3 = row_of(source, kind, k + 3)
+        r4, s4 = row_of(source, kind, k + 4)
+        r5, s5 = row_of(source, kind, k + 5)
+        r6, s6 = row_of(source, kind, k + 6)
+        r7, s7 = row_of(source, kind, k + 7)
+        v0, v1 = load_vector(r0 + at), load_vector(r1 + at)
+        v2, v3 = load_vector(r2 + at), load_vector(r3 + at)
+        v4, v5 = load_vector(r4 + at), load_vector(r5 + at)
+        v6, v7 = load_vector(r6 + at), load_vector(r7 + at)
+        block = added(added(added(v0, v1), v2), v3)
+        block = added(added(added(added(block, v4), v5), v6), v7)
+        return block, s0 and s1 and s2 and s3 and s4 and s5 and s6 and s7
+
+    @jit
+    def bag(column: int, source: int, start: int, end: int, at: int) -> Any:
+        n, kind = end - start, load(column, IDS_KIND)
+        behind = start + head_of(n)
+        row, is_sound = row_of(source, kind, start)
+        total = load_vector(row + at)
+        for k in range(start + 1, behind):
+            row, counts = row_of(source, kind, k)
+            total, is_sound = added(total, load_vector(row + at)), is_sound and counts
+        for k in range(behind, end, 8):
+            block, counts = block_of(source, kind, k, at)
+            total, is_sound = added(total, block), is_sound and counts
+        return normalized(total, load(column, COMBINER), n), is_sound
+
+    return bag
+
+
+def any_bag(stored: str, lanes: int, is_plain: bool) -> Any:
+    """A device function (call, place, column, source, start, end, row, at) -> what a bag gives.
+
+    `row` is the bag's number if its elements lie among others, else -1.
+    """
+    plain = _plain_sum(stored, lanes, is_plain)
+    if is_plain:
+        return plain
+    weighted = _weighted_sum(stored, lanes)
+
+    @jit
+    def bag(
+        call: int, place: int, column: int, source: int, start: int, end: int, row: int, at: int
+    ) -> Any:
+        if load(column, WEIGHTED) != 0:
+            return weighted(call, place, column, source, start, end, row, at)
+        return plain(call, place, column, source, start, end, row, at)
+
+    return bag
+
+
+def _plain_sum(stored: str, lanes: int, is_plain: bool) -> Any:
+    """`any_bag` without weights."""
+    dtype, read = compute_type(stored), row_reader(stored, lanes, is_clipped=not is_plain)
+    entry, fill = _entry_finder(is_plain), _filler(stored, lanes, is_plain)
+    normalized, zero, nan = normalizer(dtype), (dtype(0),) * lanes, dtype(np.nan)
+
+    @jit
+    def bag(
+        call: int, place: int, column: int, source: int, start: int, end: int, row: int, at: int
+    ) -> Any:
+        n = 0
+        for k in range(start, end):
+            if entry(call, place, column, source, k, start, row) != _NO_ENTRY:
+                n += 1
+        if n == 0:
+            return fill(call, place, column, source, at)
+        limit, dim, head = as_float(load(column, MAX_NORM)), load(source, TABLE_DIM), head_of(n)
+        total, block, seen, is_sound = zero, zero, 0, True
+        for k in range(start, end):
+            address = entry(call, place, column, source, k, start, row)
+            if address == _NO_ENTRY:
+                continue
+            if address == _TROUBLE:
+                is_sound = False
+                continue
+            values = read(address, at, dim, limit)
+            if seen < head:
+                total = values if seen == 0 else added(total, values)
+            else:
+                block = values if (seen - head) % 8 == 0 else added(block, values)
+                if (seen - head) % 8 == 7:
+                    total = added(total, block)
+            seen += 1
+        if not is_sound:
+            return multiplied(zero, nan)
+        return normalized(total, load(column, COMBINER), n)
+
+    return bag
+
+
+def _weighted_sum(stored: str, lanes: int) -> Any:
+    """`any_bag` with weights."""
+    dtype, read = compute_type(stored), row_reader(stored, lanes, is_clipped=True)
+    entry, fill = _entry_finder(is_plain=False), _filler(stored, lanes, is_plain=False)
+    (term, weighted), zero, nan = weigher(dtype, lanes), (dtype(0),) * lanes, dtype(np.nan)
+
+    @jit
+    def bag(
+        call: int, place: int, column: int, source: int, start: int, end: int, row: int, at: int
+    ) -> Any:
+        limit, dim = as_float(load(column, MAX_NORM)), load(source, TABLE_DIM)
+        combiner, weights = load(column, COMBINER), load(source, WEIGHTS)
+        kind, total, terms, n, is_sound = load(source, TABLE_KIND), zero, dtype(0), 0, True
+        for k in range(start, end):
+            address = entry(call, place, column, source, k, start, row)
+            if address == _NO_ENTRY:
+                continue
+            n += 1
+            if address == _TROUBLE:
+                is_sound = False
+                continue
+            weight = dtype(weight_at(weights, k, kind))
+            total = added(total, multiplied(read(address, at, dim, limit), weight))
+            terms = added((terms,), (term(weight, combiner),))[0]
+        if n == 0:
+            return fill(call, place, column, source, at)
+        if not is_sound:
+            return multiplied(zero, nan)
+        return weighted(total, combiner, terms, load(column, NO_NAN) != 0)
+
+    return bag
+
+
+def _filler(stored: str, lanes: int, is_plain: bool) -> Any:
+    """A device function (call, place, column, source, at) -> what a row without entries gives."""
+    dtype, read = compute_type(stored), row_reader(stored, lanes, is_clipped=not is_plain)
+    (term, weighted), zero, nan = weigher(dtype, lanes), (dtype(0),) * lanes, dtype(np.nan)
+
+    @jit
+    def fill(call: int, place: int, column: int, source: int, at: int) -> Any:
+        if load(column, FILL) == 0:
+            return zero
+        number = max(load(column, DEFAULT_ID), np.int64(0))
+        if number >= load(source, TABLE_ROWS):
+            tell(call, BAD_DEFAULT, place, np.int64(-1), number)
+            return multiplied(zero, nan)
+        if load(column, DEFAULT_ID) < 0:
+            return zero
+        row = load(source, TABLE) + number * load(source, ROW_BYTES)
+        values = read(row, at, load(source, TABLE_DIM), as_float(load(column, MAX_NORM)))
+        if is_plain or load(column, WEIGHTED) == 0:
+            return values
+        weight, combiner = dtype(as_float(load(column, DEFAULT_WEIGHT))), load(column, COMBINER)
+        total = added(zero, multiplied(values, weight))
+        return weighted(total, combiner, term(weight, combiner), load(column, NO_NAN) != 0)
+
+    return fill

@@ -1,0 +1,64 @@
+"""`python -m benchmarks gpu` in Numba's CUDA simulator, where there is no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+#: Runs the command as if TensorFlow were not installed.
+PROGRAM = """
+import runpy, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("tensorflow", "keras", "tf_keras"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+runpy.run_module("benchmarks", run_name="__main__", alter_sys=True)
+"""
+
+
+def run(*arguments: str, broken: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM.replace("runpy.run", f"{broken}\nrunpy.run"), *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
+    )
+
+
+def test_kernels_are_checked_without_tensorflow(tmp_path: Path) -> None:
+    done = run(
+        "gpu",
+        "--scale",
+        "0.00005",
+        "--workload",
+        "bag, 10",
+        "multihot26",
+        "recflex",
+        "--out",
+        str(tmp_path),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    numbers = json.loads((tmp_path / "gpu.json").read_text())
+    assert numbers["device"] == "Numba's CUDA simulator"
+    assert len(numbers["workloads"]) == 8
+    assert all(0 <= row["error"] < 1e-5 for row in numbers["workloads"])
+    assert (tmp_path / "gpu.md").read_text() == done.stdout
+    assert "| bag, 10 ids, dim 8 |" in done.stdout
+
+
+def test_a_wrong_kernel_is_found() -> None:
+    broken = "import benchmarks.gpu as gpu; gpu._TOLERANCE = -1.0"
+    done = run("gpu", "--scale", "0.00005", "--workload", "bag, 1 ids, dim 8", broken=broken)
+    assert done.returncode == 1
+    assert "bag, 1 ids, dim 8: off by" in done.stdout
+    assert "--seed" in done.stdout
