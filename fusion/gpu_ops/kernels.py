@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -35,14 +36,34 @@ def _combine(stored: str, *, is_plain: bool) -> Kernel:
     return Kernel(make, 2, 96 if is_plain else 168)
 
 
+def _of(module: str, name: str, arguments: int) -> Kernel:
+    def make() -> Any:
+        return getattr(importlib.import_module(f"fusion.gpu_ops.{module}"), name)
+
+    return Kernel(make, arguments, 64)
+
+
 def _check_rows() -> Any:
     from fusion.gpu_ops.combine import check_rows_kernel
 
     return check_rows_kernel()
 
 
+#: Kernels that are functions of modules: how many arguments each has.
+_STEPS = {
+    "scan": {"sum_tiles": 3, "scan_sums": 2, "scan_tiles": 4},
+    "unique": {"insert_ids": 6, "mark_firsts": 4, "number_ids": 9},
+    "sort": {"count_keys": 7, "place_keys": 8},
+    "prune": {"mark_entries": 11, "put_entries": 11, "fill_rows": 11},
+}
+
 KERNELS: dict[str, Kernel] = {
     **{f"combine_{stored}": _combine(stored, is_plain=True) for stored in _STORED},
     **{f"combine_any_{stored}": _combine(stored, is_plain=False) for stored in _STORED},
     "check_rows": Kernel(_check_rows, 2, 64),
+    **{
+        name: _of(module, name, arguments)
+        for module, kernels in _STEPS.items()
+        for name, arguments in kernels.items()
+    },
 }

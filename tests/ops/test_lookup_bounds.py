@@ -100,7 +100,7 @@ given = {"table": guarded(table), "ids": guarded(values), "entry_rows": NO_IDS}
 given |= {"dense_shape": NO_IDS, "weights": np.zeros(0, np.float32)}
 buckets = np.searchsorted([0.25, 0.5, 0.75], values[:, 0], side="right")
 assert np.array_equal(lookup({"inputs": given, "attrs": told}), table[buckets])
-bucket_of = callable_from_python(elements._bucket32)
+bucket_of = callable_from_python(elements.bucket32)
 for count in (1, 16, 17, 256, 300):
     limits = np.linspace(0, 1, count).astype(np.float32)
     memory = walled(np.array(laid_out(limits.tolist()), np.float32))

@@ -1,0 +1,137 @@
+"""Dropping invalid entries of a batch of sparse ids, and filling the rows left empty.
+
+As `fusion.cpu_ops.prune`: entries are marked, prefix sums say where those that are kept go, and
+fillers follow them, rows ascending.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusion.cpu_ops.column_words import INT64
+from fusion.gpu_ops.call_words import BAD_ROW
+from fusion.gpu_ops.device import compare_and_swap, cuda, jit, load, load_as, store, store_as
+from fusion.gpu_ops.elements import integer_at, weight_at
+from fusion.runtime.jit import int64
+
+
+def mark_entries(
+    ids: int,
+    kind: int,
+    count: int,
+    indices: int,
+    weights: int,
+    weight_kind: int,
+    least: int,
+    batch: int,
+    kept: int,
+    empty: int,
+    trouble: int,
+) -> None:
+    """Kernel, a thread for each entry: marks those that are kept, and their rows.
+
+    Args:
+        ids, kind, count: ids of a kind.
+        indices: int64 [count, 2], column 0 is the row of each entry.
+        weights, weight_kind: entries with weights <= 0 or NaN are dropped; 0: there are none.
+        least: the least id that is kept.
+        kept: out, int32 [count].
+        empty: int32 [batch], all 1; 0 for rows that keep an entry.
+        trouble: words as of a call, told of a row outside the batch.
+    """
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count:
+        return
+    keeps = integer_at(ids, k, kind) >= least
+    if weights != 0:
+        keeps = keeps and weight_at(weights, k, weight_kind) > 0
+    store_as(kept, k, np.int32(keeps), np.int32)
+    if not keeps:
+        return
+    row = load(indices, 2 * k)
+    if row < 0 or row >= batch:
+        if compare_and_swap(trouble, int64(0), int64(0), int64(BAD_ROW)) == 0:
+            store(trouble, 2, k)
+            store(trouble, 3, row)
+    else:
+        store_as(empty, row, np.int32(0), np.int32)
+
+
+@jit
+def _copied(source: int, k: int, target: int, place: int, item: int) -> None:
+    """Copies an element of 2, 4 or 8 bytes."""
+    if item == 8:
+        store(target, place, load(source, k))
+    elif item == 4:
+        store_as(target, place, load_as(source, k, np.int32), np.int32)
+    else:
+        store_as(target, place, load_as(source, k, np.uint16), np.uint16)
+
+
+def put_entries(
+    count: int,
+    kept: int,
+    places: int,
+    ids: int,
+    id_bytes: int,
+    indices: int,
+    weights: int,
+    weight_bytes: int,
+    out_ids: int,
+    out_indices: int,
+    out_weights: int,
+) -> None:
+    """Kernel, a thread for each entry: copies those that are kept to their places.
+
+    Args:
+        places: int64 [count], prefix sums of `kept`.
+        weights: 0 if there are none.
+    """
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count or load_as(kept, k, np.int32) == 0:
+        return
+    place = load(places, k)
+    _copied(ids, k, out_ids, place, id_bytes)
+    store(out_indices, 2 * place, load(indices, 2 * k))
+    store(out_indices, 2 * place + 1, load(indices, 2 * k + 1))
+    if weights != 0:
+        _copied(weights, k, out_weights, place, weight_bytes)
+
+
+def fill_rows(
+    batch: int,
+    empty: int,
+    places: int,
+    first: int,
+    filler: int,
+    kind: int,
+    weight_word: int,
+    weight_bytes: int,
+    out_ids: int,
+    out_indices: int,
+    out_weights: int,
+) -> None:
+    """Kernel, a thread for each row: an entry for each that keeps none.
+
+    Args:
+        empty, places: int32 [batch] and its prefix sums, int64.
+        first: the place of the first filler, behind the entries that are kept.
+        filler: the id.
+        weight_word, weight_bytes: the bits of the weight; without weights 0 bytes.
+    """
+    row = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if row >= batch or load_as(empty, row, np.int32) == 0:
+        return
+    place = first + load(places, row)
+    if kind == INT64:
+        store(out_ids, place, filler)
+    else:
+        store_as(out_ids, place, np.int32(filler), np.int32)
+    store(out_indices, 2 * place, row)
+    store(out_indices, 2 * place + 1, 0)
+    if weight_bytes == 8:
+        store(out_weights, place, weight_word)
+    elif weight_bytes == 4:
+        store_as(out_weights, place, np.int32(weight_word), np.int32)
+    elif weight_bytes == 2:
+        store_as(out_weights, place, np.uint16(weight_word), np.uint16)
