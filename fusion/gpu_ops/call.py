@@ -142,6 +142,7 @@ def prepare(
         )
     )
     limits = np.array([limit for c in columns for limit in c.boundaries], np.float32)
+    own = [word for column in columns for word in column.column()]
     parts = {
         call_of.TROUBLE: [0] * call_of.TROUBLE_WORDS,
         call_of.UNSORTED: [0] * count,
@@ -150,24 +151,111 @@ def prepare(
         call_of.OFFSETS: offsets[:-1],
         call_of.LANES: lanes,
         call_of.GROUPS: groups,
-        call_of.COLUMNS: [word for column in columns for word in column.column()],
+        call_of.COLUMNS: own,
+        call_of.SOURCES: [0] * (count * words.SOURCE_WORDS),
+        _LIMITS: [0] * ((len(limits) + 1) // 2),
     }
-    sizes = [call_of.CALL_WORDS, *map(len, parts.values()), count * words.SOURCE_WORDS]
-    starts = [0, *itertools.accumulate(sizes)]
-    size = starts[-1] + (len(limits) + 1) // 2
-    base = address(8 * size)
-    head = [0] * call_of.CALL_WORDS
-    for place, start in zip(parts, starts[1:], strict=False):
-        head[place] = base + 8 * start
-    head[call_of.SOURCES] = base + 8 * starts[-2]
-    head[call_of.COUNT], head[call_of.BATCH] = count, batch
-    head[call_of.OUT], head[call_of.OUT_BYTES] = out, width * item
-    sources, first = list[int](), 0
+    content, starts, base = _packed(call_of.CALL_WORDS, parts, address)
+    content[call_of.COUNT], content[call_of.BATCH] = count, batch
+    content[call_of.OUT], content[call_of.OUT_BYTES] = out, width * item
+    content[starts[_LIMITS] :].view(np.float32)[: len(limits)] = limits
+    first, sources = base + 8 * starts[_LIMITS], list[int]()
     for column in columns:
-        sources += column.source(stored, batch, base + 8 * starts[-1] + 4 * first)
-        first += len(column.boundaries)
-    content = np.zeros(size, np.int64)
-    content[: starts[-1]] = [*head, *itertools.chain(*parts.values()), *sources]
-    content[starts[-1] :].view(np.float32)[: len(limits)] = limits
-    tiles = (plain[-1], starts[3]), (other[-1], starts[4])
-    return Call(content, *tiles, width, starts[1])
+        sources += column.source(stored, batch, first)
+        first += 4 * len(column.boundaries)
+    content[starts[call_of.SOURCES] : starts[_LIMITS]] = sources
+    tiles = (plain[-1], starts[call_of.PLAIN_TILES]), (other[-1], starts[call_of.OTHER_TILES])
+    return Call(content, *tiles, width, starts[call_of.TROUBLE])
+
+
+#: Boundaries come last, and have no word of their own.
+_LIMITS = -1
+
+
+def _packed(
+    head: int, parts: Mapping[int, Sequence[int]], address: Callable[[int], int]
+) -> tuple[np.ndarray[Any, np.dtype[np.int64]], dict[int, int], int]:
+    """Words with parts behind them, where each part starts, and the address of all.
+
+    Args:
+        head: how many words come first.
+        parts: by the place of the word that gets the part's address; negative: none does.
+    """
+    ends = list(itertools.accumulate(map(len, parts.values()), initial=head))
+    content, base = np.zeros(ends[-1], np.int64), address(8 * ends[-1])
+    starts = dict(zip(parts, ends, strict=False))
+    for place, part in parts.items():
+        content[starts[place] : starts[place] + len(part)] = part
+        if place >= 0:
+            content[place] = base + 8 * starts[place]
+    return content, starts, base
+
+
+@dataclass(frozen=True)
+class GradColumn:
+    """A column of a gradient.
+
+    Attributes:
+        unique, dim: the shape of its gradient.
+        out: where that goes.
+        offset: where the column starts in a row of the result, in elements.
+        combiner, weighted: as of the op.
+    """
+
+    unique: int
+    dim: int
+    out: int
+    offset: int
+    combiner: int
+    weighted: bool
+
+
+@dataclass(frozen=True)
+class GradCall:
+    """The words of a call of the kernels of gradients; see `Call`."""
+
+    words: np.ndarray[Any, np.dtype[np.int64]]
+    tiles: int
+    trouble: int
+
+
+def prepare_gradient(
+    stored: str,
+    batch: int,
+    columns: Sequence[GradColumn],
+    arrays: Mapping[int, int],
+    top_width: int,
+    address: Callable[[int], int],
+) -> GradCall:
+    """The call that adds up the gradients of columns.
+
+    Args:
+        stored: dtype of the gradients.
+        batch: rows of the result.
+        arrays: the words from `ENTRY_COUNT` to `TOP` and from `KEYS` to `STARTS`, by place.
+        top_width: elements of a row of the result.
+        address: (bytes) -> where so many bytes will be.
+    """
+    item = _ITEM_BYTES[stored]
+    lanes = [call_of.lanes_of(item, c.dim, c.offset, top_width) for c in columns]
+    groups = [call_of.group_of(c.dim, n) for c, n in zip(columns, lanes, strict=True)]
+    needed = (-(-c.unique // (call_of.THREADS // g)) for c, g in zip(columns, groups, strict=True))
+    tiles = list(itertools.accumulate(needed, initial=0))
+    parts = {
+        call_of.GRAD_TROUBLE: [0] * call_of.TROUBLE_WORDS,
+        call_of.BASES: list(itertools.accumulate((c.unique for c in columns), initial=0)),
+        call_of.GRAD_OFFSETS: [c.offset for c in columns],
+        call_of.DIMS: [c.dim for c in columns],
+        call_of.COMBINERS: [c.combiner for c in columns],
+        call_of.WEIGHTED: [int(c.weighted) for c in columns],
+        call_of.GRAD_LANES: lanes,
+        call_of.GRAD_GROUPS: groups,
+        call_of.GRAD_TILES: tiles,
+        call_of.GRAD_OUTS: [c.out for c in columns],
+    }
+    content, starts, _ = _packed(call_of.GRAD_WORDS, parts, address)
+    content[call_of.GRAD_COUNT], content[call_of.GRAD_BATCH] = len(columns), batch
+    content[call_of.TOP_BYTES] = top_width * item
+    for place, word in arrays.items():
+        content[place] = word
+    return GradCall(content, tiles[-1], starts[call_of.GRAD_TROUBLE])

@@ -57,3 +57,39 @@ def group_of(dim: int, lanes: int) -> int:
     while group < 32 and group * lanes < dim:
         group *= 2
     return group
+
+
+#: A call of the kernels of gradients, by word: the number of columns, of rows of the batch, and of
+#: entries; the distinct id of each entry among its column's, int32; row splits, int32 [columns,
+#: batch + 1]; weights of the entries; the gradient of the result, and the bytes of a row of it; by
+#: column, int64: the distinct ids of all columns before, and those of all; where it starts in a row
+#: of the result, in elements, and how many there are; the combiner; whether it has weights; the
+#: elements that a thread computes at once; the threads of a row; the first tile, and the number of
+#: all; where its gradients go; then, of the entries, int32: their distinct id among all columns'
+#: and their row of the batch; the entries in the order of the former; where those of each distinct
+#: id start, int64; where trouble is told.
+(
+    GRAD_COUNT,
+    GRAD_BATCH,
+    ENTRY_COUNT,
+    PLACES,
+    SPLITS,
+    ENTRY_WEIGHTS,
+    TOP,
+    TOP_BYTES,
+    BASES,
+    GRAD_OFFSETS,
+    DIMS,
+    COMBINERS,
+    WEIGHTED,
+    GRAD_LANES,
+    GRAD_GROUPS,
+    GRAD_TILES,
+    GRAD_OUTS,
+    KEYS,
+    OWNERS,
+    ORDER,
+    STARTS,
+    GRAD_TROUBLE,
+) = range(22)
+GRAD_WORDS = 22

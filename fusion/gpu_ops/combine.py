@@ -33,6 +33,7 @@ from fusion.gpu_ops.arithmetic import compute_type
 from fusion.gpu_ops.bags import any_bag, quick_bag
 from fusion.gpu_ops.device import cuda, jit, load, store, vector_loader, vector_storer
 from fusion.gpu_ops.elements import element_range, id_at, integer_at, is_dropped
+from fusion.gpu_ops.tiles import column_of
 from fusion.gpu_ops.trouble import tell
 from fusion.runtime.jit import int64
 
@@ -82,19 +83,6 @@ def _bag(stored: str, lanes: int, is_plain: bool) -> Any:
     return bag
 
 
-@jit
-def _column_of(tiles: int, count: int, tile: int) -> Any:
-    """The last column whose first tile is not behind a tile."""
-    place, end = int64(0), count
-    while end - place > 1:
-        middle = (place + end) // 2
-        if load(tiles, middle) <= tile:
-            place = middle
-        else:
-            end = middle
-    return place
-
-
 def combine_kernel(stored: str, is_plain: bool) -> Any:
     """The kernel `(call, tiles)` for tables of dtype `stored`, of one block for each tile.
 
@@ -110,7 +98,7 @@ def combine_kernel(stored: str, is_plain: bool) -> Any:
 
     def combine(call: int, tiles: int) -> None:
         tile, thread = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
-        place = _column_of(tiles, load(call, call_of.COUNT), tile)
+        place = column_of(tiles, load(call, call_of.COUNT), tile)
         group = load(load(call, call_of.GROUPS), place)
         number = (tile - load(tiles, place)) * (call_of.THREADS // group) + thread // group
         if number >= load(call, call_of.BATCH):

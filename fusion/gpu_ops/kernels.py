@@ -36,6 +36,15 @@ def _combine(stored: str, *, is_plain: bool) -> Kernel:
     return Kernel(make, 2, 96 if is_plain else 168)
 
 
+def _scatter(stored: str) -> Kernel:
+    def make() -> Any:
+        from fusion.gpu_ops.scatter import scatter_kernel
+
+        return scatter_kernel(stored)
+
+    return Kernel(make, 1, 96)
+
+
 def _of(module: str, name: str, arguments: int) -> Kernel:
     def make() -> Any:
         return getattr(importlib.import_module(f"fusion.gpu_ops.{module}"), name)
@@ -54,12 +63,14 @@ _STEPS = {
     "scan": {"sum_tiles": 3, "scan_sums": 2, "scan_tiles": 4},
     "unique": {"insert_ids": 6, "mark_firsts": 4, "number_ids": 9},
     "sort": {"count_keys": 7, "place_keys": 8},
+    "scatter": {"own_entries": 1, "find_starts": 1},
     "prune": {"mark_entries": 11, "put_entries": 11, "fill_rows": 11},
 }
 
 KERNELS: dict[str, Kernel] = {
     **{f"combine_{stored}": _combine(stored, is_plain=True) for stored in _STORED},
     **{f"combine_any_{stored}": _combine(stored, is_plain=False) for stored in _STORED},
+    **{f"scatter_{stored}": _scatter(stored) for stored in _STORED},
     "check_rows": Kernel(_check_rows, 2, 64),
     **{
         name: _of(module, name, arguments)

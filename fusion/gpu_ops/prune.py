@@ -10,8 +10,9 @@ import numpy as np
 
 from fusion.cpu_ops.column_words import INT64
 from fusion.gpu_ops.call_words import BAD_ROW
-from fusion.gpu_ops.device import compare_and_swap, cuda, jit, load, load_as, store, store_as
+from fusion.gpu_ops.device import cuda, jit, load, load_as, store, store_as
 from fusion.gpu_ops.elements import integer_at, weight_at
+from fusion.gpu_ops.trouble import tell_at
 from fusion.runtime.jit import int64
 
 
@@ -50,9 +51,7 @@ def mark_entries(
         return
     row = load(indices, 2 * k)
     if row < 0 or row >= batch:
-        if compare_and_swap(trouble, int64(0), int64(0), int64(BAD_ROW)) == 0:
-            store(trouble, 2, k)
-            store(trouble, 3, row)
+        tell_at(trouble, BAD_ROW, int64(0), k, row)
     else:
         store_as(empty, row, np.int32(0), np.int32)
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.device import compare_and_swap, jit, load, store
+from fusion.runtime.jit import int64
+
+
+@jit
+def tell_at(trouble: int, kind: int, place: int, element: int, number: int) -> None:
+    """Tells of trouble with an element of column `place`, in the words at an address."""
+    if compare_and_swap(trouble, int64(call_of.KIND), int64(0), int64(kind)) == 0:
+        store(trouble, call_of.COLUMN, place)
+        store(trouble, call_of.ELEMENT, element)
+        store(trouble, call_of.NUMBER, number)
 
 
 @jit
 def tell(call: int, kind: int, place: int, element: int, number: int) -> None:
-    """Tells of trouble with an element of column `place`."""
-    trouble = load(call, call_of.TROUBLE)
-    if compare_and_swap(trouble, call_of.KIND, 0, kind) == 0:
-        store(trouble, call_of.COLUMN, place)
-        store(trouble, call_of.ELEMENT, element)
-        store(trouble, call_of.NUMBER, number)
+    """Tells of trouble in the words of a call that combines columns."""
+    tell_at(load(call, call_of.TROUBLE), kind, place, element, number)

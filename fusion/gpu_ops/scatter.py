@@ -1,0 +1,176 @@
+"""The gradients of bags added up into those of the rows that they were combined of.
+
+No two threads add to the same element: the entries are sorted by their distinct ids, stably, and a
+few threads compute the row of one, as in `combine`, in the order of its entries. So the sums are
+those of the CPU (`fusion.cpu_ops.scatter`), and the same each time.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fusion.cpu_ops.pieces import ITEM_BYTES
+from fusion.gpu_ops import call_words as call_of
+from fusion.gpu_ops.arithmetic import MEAN, SUM, compute_type
+from fusion.gpu_ops.device import (
+    added,
+    cuda,
+    divided,
+    jit,
+    load,
+    load_as,
+    multiplied,
+    store,
+    store_as,
+    vector_loader,
+    vector_storer,
+)
+from fusion.gpu_ops.tiles import column_of
+from fusion.gpu_ops.trouble import tell_at
+from fusion.runtime.jit import int64
+
+
+@jit
+def _split(call: int, place: int, row: int) -> int:
+    """Where the entries of a row of a column start."""
+    at = place * (load(call, call_of.GRAD_BATCH) + 1) + row
+    return int64(load_as(load(call, call_of.SPLITS), at, np.int32))
+
+
+def own_entries(call: int) -> None:
+    """Kernel, a thread for each row of each column: writes the key and the row of its entries.
+
+    Keys are the number of all distinct ids before, and stay so for entries that belong to none.
+    """
+    thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    batch = load(call, call_of.GRAD_BATCH)
+    if thread >= batch * load(call, call_of.GRAD_COUNT):
+        return
+    place, row = thread // batch, thread % batch
+    start, end = _split(call, place, row), _split(call, place, row + 1)
+    if start < 0 or end < start or end > load(call, call_of.ENTRY_COUNT):
+        tell_at(load(call, call_of.GRAD_TROUBLE), call_of.BAD_SPLIT, place, row, end)
+        return
+    bases = load(call, call_of.BASES)
+    base, unique = load(bases, place), load(bases, place + 1) - load(bases, place)
+    for k in range(start, end):
+        number = int64(load_as(load(call, call_of.PLACES), k, np.int32))
+        if number < 0 or number >= unique:
+            tell_at(load(call, call_of.GRAD_TROUBLE), call_of.BAD_ID, place, k, number)
+        else:
+            store_as(load(call, call_of.KEYS), k, np.int32(base + number), np.int32)
+            store_as(load(call, call_of.OWNERS), k, np.int32(row), np.int32)
+
+
+def find_starts(call: int) -> None:
+    """Kernel, a thread for each entry and one more: where the entries of each distinct id start."""
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    count, keys = load(call, call_of.ENTRY_COUNT), load(call, call_of.KEYS)
+    if k > count:
+        return
+    order, before = load(call, call_of.ORDER), int64(-1)
+    if k > 0:
+        before = int64(load_as(keys, int64(load_as(order, k - 1, np.int32)), np.int32))
+    key = load(load(call, call_of.BASES), load(call, call_of.GRAD_COUNT))
+    if k < count:
+        key = int64(load_as(keys, int64(load_as(order, k, np.int32)), np.int32))
+    for number in range(before + 1, key + 1):
+        store(load(call, call_of.STARTS), number, k)
+
+
+def _scaler(stored: str, lanes: int) -> Any:
+    """A device function (call, place, entry, row, values) -> the entry's share of a gradient.
+
+    The arithmetic is that of `fusion.cpu_ops.scatter`.
+    """
+    dtype, load_one = compute_type(stored), vector_loader(stored, 1)
+    item, zero = ITEM_BYTES[stored], (dtype(0),) * lanes
+
+    @jit
+    def plain(call: int, place: int, row: int, combiner: int, values: Any) -> Any:
+        n = np.float64(_split(call, place, row + 1) - _split(call, place, row))
+        if combiner == SUM or n == 1.0:
+            return values
+        return multiplied(values, dtype(1.0 / n) if combiner == MEAN else dtype(1.0 / math.sqrt(n)))
+
+    @jit
+    def divisor(call: int, place: int, row: int, combiner: int) -> Any:
+        weights, total = load(call, call_of.ENTRY_WEIGHTS), dtype(0)
+        for k in range(_split(call, place, row), _split(call, place, row + 1)):
+            weight = load_one(weights + k * item)[0]
+            term = weight if combiner == MEAN else multiplied((weight,), weight)[0]
+            total = added((total,), (term,))[0]
+        return total if combiner == MEAN else dtype(math.sqrt(total))
+
+    @jit
+    def scaled(call: int, place: int, k: int, row: int, values: Any) -> Any:
+        combiner = load(load(call, call_of.COMBINERS), place)
+        if load(load(call, call_of.WEIGHTED), place) == 0:
+            return plain(call, place, row, combiner, values)
+        if combiner != SUM:
+            size = divisor(call, place, row, combiner)
+            values = divided(values, size) if size != 0 else zero
+        return multiplied(values, load_one(load(call, call_of.ENTRY_WEIGHTS) + k * item)[0])
+
+    return scaled
+
+
+def _row(stored: str, lanes: int) -> Any:
+    """A device function (call, place, number, thread, group) that writes a distinct id's row."""
+    load_vector, store_vector = vector_loader(stored, lanes), vector_storer(stored, lanes)
+    scaled, zero = _scaler(stored, lanes), (compute_type(stored)(0),) * lanes
+    item = ITEM_BYTES[stored]
+
+    @jit
+    def total(call: int, place: int, start: int, end: int, at: int) -> Any:
+        top, order = load(call, call_of.TOP) + at, load(call, call_of.ORDER)
+        found = zero
+        for number in range(start, end):
+            k = int64(load_as(order, number, np.int32))
+            row = int64(load_as(load(call, call_of.OWNERS), k, np.int32))
+            values = load_vector(top + row * load(call, call_of.TOP_BYTES))
+            values = scaled(call, place, k, row, values)
+            # Not begun with 0: 0 + -0 would lose the sign.
+            found = values if number == start else added(found, values)
+        return found
+
+    @jit
+    def row(call: int, place: int, number: int, thread: int, group: int) -> None:
+        dim = load(load(call, call_of.DIMS), place)
+        key = load(load(call, call_of.BASES), place) + number
+        starts = load(call, call_of.STARTS)
+        offset = load(load(call, call_of.GRAD_OFFSETS), place)
+        out = load(load(call, call_of.GRAD_OUTS), place) + number * dim * item
+        for first in range(thread * lanes, dim, group * lanes):
+            at = (offset + first) * item
+            values = total(call, place, load(starts, key), load(starts, key + 1), at)
+            store_vector(out + int64(first) * item, values)
+
+    return row
+
+
+def scatter_kernel(stored: str) -> Any:
+    """The kernel `(call)` for gradients of dtype `stored`, of one block for each tile.
+
+    A tile is as many distinct ids of a column as a block of `THREADS` has room for.
+    """
+    widest = 16 // ITEM_BYTES[stored]
+    wide, single = _row(stored, widest), _row(stored, 1)
+
+    def scatter(call: int) -> None:
+        tile, thread = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
+        tiles, bases = load(call, call_of.GRAD_TILES), load(call, call_of.BASES)
+        place = column_of(tiles, load(call, call_of.GRAD_COUNT), tile)
+        group = load(load(call, call_of.GRAD_GROUPS), place)
+        number = (tile - load(tiles, place)) * (call_of.THREADS // group) + thread // group
+        if number >= load(bases, place + 1) - load(bases, place):
+            return
+        if load(load(call, call_of.GRAD_LANES), place) == widest:
+            wide(call, place, number, thread % group, group)
+        else:
+            single(call, place, number, thread % group, group)
+
+    return scatter
