@@ -19,11 +19,13 @@ class Kernel:
         make: () -> the Python function that Numba compiles.
         arguments: how many 64-bit integers it takes.
         registers: the most that a thread of it may need.
+        by_element: whether each thread is for one element, in blocks of any size.
     """
 
     make: Callable[[], Any]
     arguments: int
     registers: int
+    by_element: bool = False
 
 
 def _combine(stored: str, *, is_plain: bool) -> Kernel:
@@ -49,7 +51,7 @@ def _of(module: str, name: str, arguments: int) -> Kernel:
     def make() -> Any:
         return getattr(importlib.import_module(f"fusion.gpu_ops.{module}"), name)
 
-    return Kernel(make, arguments, 64)
+    return Kernel(make, arguments, 64, name not in _OF_TILES)
 
 
 def _check_rows() -> Any:
@@ -60,18 +62,21 @@ def _check_rows() -> Any:
 
 #: Kernels that are functions of modules: how many arguments each has.
 _STEPS = {
-    "scan": {"sum_tiles": 3, "scan_sums": 2, "scan_tiles": 4},
+    "scan": {"sum_tiles": 3, "scan_sums": 2, "scan_tiles": 4, "fill_numbers": 3},
     "unique": {"insert_ids": 6, "mark_firsts": 4, "number_ids": 9},
     "sort": {"count_keys": 7, "place_keys": 8},
     "scatter": {"own_entries": 1, "find_starts": 1},
     "prune": {"mark_entries": 11, "put_entries": 11, "fill_rows": 11},
 }
 
+#: Those of them that have a block for each tile.
+_OF_TILES = ("sum_tiles", "scan_sums", "scan_tiles", "count_keys", "place_keys")
+
 KERNELS: dict[str, Kernel] = {
     **{f"combine_{stored}": _combine(stored, is_plain=True) for stored in _STORED},
     **{f"combine_any_{stored}": _combine(stored, is_plain=False) for stored in _STORED},
     **{f"scatter_{stored}": _scatter(stored) for stored in _STORED},
-    "check_rows": Kernel(_check_rows, 2, 64),
+    "check_rows": Kernel(_check_rows, 2, 64, by_element=True),
     **{
         name: _of(module, name, arguments)
         for module, kernels in _STEPS.items()

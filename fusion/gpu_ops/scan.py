@@ -6,11 +6,9 @@ tiles, the prefix sums of those, and the prefix sums inside each tile on top.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from fusion.gpu_ops.device import SIMULATED, cuda, jit, load, load_as, store
+from fusion.gpu_ops.device import SIMULATED, cuda, jit, load, load_as, store, store_as
 from fusion.runtime.jit import Array, int64
 
 #: Threads of a block, and elements of a tile. The simulator's threads are slow to meet.
@@ -87,25 +85,13 @@ def scan_tiles(counts: int, count: int, sums: int, places: int) -> None:
         running += int64(load_as(counts, k, np.int32))
 
 
+def fill_numbers(target: int, count: int, number: int) -> None:
+    """Kernel, a thread for each element: sets int32 elements to a number."""
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k < count:
+        store_as(target, k, np.int32(number), np.int32)
+
+
 def tiles_of(count: int) -> int:
     """The tiles of so many elements, at least one."""
     return max((count + TILE - 1) // TILE, 1)
-
-
-def scanner(launch: Any) -> Any:
-    """A function (counts, count, sums, places) that launches what makes prefix sums.
-
-    Of `count` int32 at `counts` it writes the sum of all before each, int64, to `places`; that of
-    all is `sums[tiles_of(count)]` then, with room for one more.
-
-    Args:
-        launch: (name of a kernel, blocks, threads of each, arguments...) -> None.
-    """
-
-    def scan(counts: int, count: int, sums: int, places: int) -> None:
-        tiles = tiles_of(count)
-        launch("sum_tiles", tiles, THREADS, counts, count, sums)
-        launch("scan_sums", 1, THREADS, sums, tiles)
-        launch("scan_tiles", tiles, THREADS, counts, count, sums, places)
-
-    return scan

@@ -15,6 +15,7 @@ from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.call import Call, Column, prepare
 from fusion.gpu_ops.combine import check_rows_kernel, combine_kernel
+from fusion.gpu_ops.kernels import KERNELS
 from fusion.gpu_ops.simulated import allow
 
 FORMS = ("indices", "row_ids", "row_splits", "dense", "copy")
@@ -127,3 +128,37 @@ def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]
                 kernel(stored, is_plain)[tiles, call_of.THREADS](base, base + 8 * start)
     told = held[call.trouble : call.trouble + call_of.TROUBLE_WORDS]
     return out, [int(word) for word in told], call
+
+
+class Simulated:
+    """The device that `steps` asks for, in the simulator; it has the memory of what it is given."""
+
+    def __init__(self) -> None:
+        self.arrays: list[Any] = []
+
+    def put(self, array: Any) -> int:
+        """The address of an array that kernels may use."""
+        self.arrays.append(array)
+        return int(array.ctypes.data)
+
+    def get(self, address: int, count: int, dtype: Any) -> Any:
+        """The elements at an address."""
+        found = next(one for one in self.arrays if one.ctypes.data == address)
+        return found.reshape(-1).view(np.uint8).view(dtype)[:count]
+
+    def launch(self, kernel: str, blocks: int, threads: int, *arguments: int) -> None:
+        """Blocks are small, and more, where that makes no difference."""
+        least = 16 if KERNELS[kernel].by_element else threads
+        with allow(*self.arrays):
+            made = cuda.jit(KERNELS[kernel].make())
+            made[blocks * threads // least, least](*map(int, arguments))
+
+    def room(self, size: int, byte: int) -> int:
+        return self.put(np.full(max(size, 8), byte, np.uint8))
+
+    def word(self, address: int) -> int:
+        for one in self.arrays:
+            at = address - one.ctypes.data
+            if 0 <= at < one.nbytes:
+                return int(one.reshape(-1).view(np.uint8)[at : at + 8].view(np.int64)[0])
+        raise KeyError(address)

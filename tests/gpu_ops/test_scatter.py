@@ -8,32 +8,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from numba import cuda
 
 from fusion import ops
-from fusion.cpu_ops.column_words import INT32
 from fusion.gpu_ops import call as calls
 from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops import scan, scatter, sort
-from fusion.gpu_ops.simulated import allow
-from tests.gpu_ops.simulation import COMBINERS
+from fusion.gpu_ops import steps
+from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_combine import table
-from tests.gpu_ops.test_steps import launch, prefix_sums
-
-
-def sorted_by(keys: Any, most: int) -> Any:
-    """The stable order of keys up to `most`, by the kernels."""
-    order: Any = 0
-    tiles = max(-(-keys.size // scan.THREADS), 1)
-    for shift in range(0, max(most.bit_length(), 1), 8):
-        counts = np.zeros(sort.MOST_KEYS * tiles, np.int32)
-        given = keys, INT32, order, keys.size, shift, tiles
-        launch(sort.count_keys, keys.size, scan.THREADS, *given, counts)
-        starts, _ = prefix_sums(counts)
-        target = np.full(keys.size, -1, np.int32)
-        launch(sort.place_keys, keys.size, scan.THREADS, *given, starts, target)
-        order = target
-    return order
 
 
 def gradient(
@@ -44,48 +25,37 @@ def gradient(
     weights: Any,
 ) -> tuple[list[Any], list[int]]:
     """Gradients of columns (distinct ids, dim, combiner, weighted), and what is told of trouble."""
-    stored, batch, count = top.dtype.name, splits.shape[1] - 1, places.size
+    device, stored = Simulated(), top.dtype.name
+    batch, count = splits.shape[1] - 1, places.size
     unique = sum(column[0] for column in columns)
     outs = [table(max(u, 1), dim, stored)[:u] for u, dim, _, _ in columns]
-    keys, owners = np.full(count, unique, np.int32), np.zeros(count, np.int32)
-    order, starts = np.zeros(count, np.int32), np.full(unique + 1, -7, np.int64)
     offset, described = 0, []
     for out, (number, dim, combiner, weighted) in zip(outs, columns, strict=True):
         out[:] = 77
         place = COMBINERS.index(combiner)
-        described.append(calls.GradColumn(number, dim, out.ctypes.data, offset, place, weighted))
+        described.append(calls.GradColumn(number, dim, device.put(out), offset, place, weighted))
         offset += dim
-    arrays = {
-        call_of.PLACES: places,
-        call_of.SPLITS: splits,
-        call_of.ENTRY_WEIGHTS: weights,
-        call_of.TOP: top,
+    keys = steps.numbers(device, count, unique)
+    words = {
+        call_of.ENTRY_COUNT: count,
+        call_of.PLACES: device.put(places),
+        call_of.SPLITS: device.put(splits),
+        call_of.ENTRY_WEIGHTS: device.put(weights),
+        call_of.TOP: device.put(top),
         call_of.KEYS: keys,
-        call_of.OWNERS: owners,
-        call_of.ORDER: order,
-        call_of.STARTS: starts,
+        call_of.OWNERS: device.room(4 * count, 0),
+        call_of.STARTS: device.room(8 * (unique + 1), 77),
     }
-    words = {place: array.ctypes.data for place, array in arrays.items()}
-    words[call_of.ENTRY_COUNT] = count
-    memory: list[Any] = []
-
-    def address(size: int) -> int:
-        memory.append(np.zeros(size // 8, np.int64))
-        return int(memory[0].ctypes.data)
-
-    call = calls.prepare_gradient(stored, batch, described, words, top.shape[1], address)
-    memory[0][:] = call.words
-    base = memory[0].ctypes.data
-    with allow(memory[0], *arrays.values(), *outs):
-        threads = batch * len(columns)
-        cuda.jit(scatter.own_entries)[max(-(-threads // 32), 1), 32](base)
-        if count:
-            order[:] = sorted_by(keys, unique)
-        cuda.jit(scatter.find_starts)[count // 32 + 1, 32](base)
-        if call.tiles:
-            kernel = cuda.jit(scatter.scatter_kernel(stored))
-            kernel[call.tiles, call_of.THREADS](base)
-    told = memory[0][call.trouble : call.trouble + call_of.TROUBLE_WORDS]
+    call = calls.prepare_gradient(
+        stored, batch, described, words, top.shape[1], lambda size: device.room(size, 0)
+    )
+    held = device.arrays[-1].view(np.int64)
+    held[:] = call.words
+    base = held.ctypes.data
+    order = steps.order_entries(device, base, len(columns), batch, count, keys, unique)
+    held[call_of.ORDER] = order
+    steps.add_up(device, stored, base, count, call.tiles)
+    told = held[call.trouble : call.trouble + call_of.TROUBLE_WORDS]
     return outs, [int(word) for word in told]
 
 
@@ -94,7 +64,8 @@ def drawn(
 ) -> tuple[Any, Any, Any, Any]:
     """Entries of columns as GroupedEmbeddingPreLookUp gives them, and a gradient."""
     draw = np.random.default_rng(seed)
-    places, splits = [], np.zeros((len(columns), batch + 1), np.int32)
+    places: list[int] = []
+    splits = np.zeros((len(columns), batch + 1), np.int32)
     for column, (unique, _, _, _) in enumerate(columns):
         lengths = draw.integers(0, 4, batch) if unique else np.zeros(batch, np.int64)
         first = len(places)
