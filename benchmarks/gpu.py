@@ -11,7 +11,8 @@ import datetime
 import statistics
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,24 @@ class Memory:
         if self.torch is not None:
             return int(array.data_ptr())
         return int(array.data.ptr if self.cupy is not None else array.ctypes.data)
+
+    def write(self, target: Any, values: npt.NDArray[Any]) -> None:
+        """Copies values to the first bytes of an array on the GPU."""
+        content = self.get(target).reshape(-1).view(np.uint8).copy()
+        content[: values.nbytes] = values.reshape(-1).view(np.uint8)
+        content = content.view(self.get(target).dtype)
+        if self.torch is not None:
+            target.view(-1).copy_(self.torch.from_numpy(content))
+        elif self.cupy is not None:
+            target.reshape(-1)[:] = self.cupy.asarray(content)
+        else:
+            target.reshape(-1)[:] = content
+
+    def allowing(self, arrays: Iterable[Any]) -> AbstractContextManager[None]:
+        """Lets kernels use arrays, and nothing else, which only the simulator can see to."""
+        from fusion.gpu_ops.device import SIMULATED, language
+
+        return language.allow(*arrays) if SIMULATED else nullcontext()
 
     def get(self, array: Any) -> npt.NDArray[Any]:
         """A copy of an array on the GPU."""
@@ -242,12 +261,7 @@ def prepare(workload: Workload, memory: Memory, seed: int) -> Prepared:
         return memory.address(space[0])
 
     call = calls.prepare("float32", workload.batch, columns, memory.address(out), address)
-    if memory.torch is not None:
-        space[0].copy_(memory.torch.from_numpy(call.words))
-    elif memory.cupy is not None:
-        space[0].set(call.words)
-    else:
-        space[0][:] = call.words
+    memory.write(space[0], call.words)
     kernel = cuda.jit(combine_kernel("float32", True))
     return Prepared(workload, memory, tables, ids, splits, held, call, space[0], out, kernel)
 
@@ -306,26 +320,27 @@ def measure(scale: float, repeats: int, seed: int, names: Sequence[str] = ()) ->
     """Checks and measures the workloads whose names start with one of `names`, by default all.
 
     Returns:
-        What goes into `gpu.json`: the device, the bandwidth of a copy, and for each workload the
-        error, the milliseconds, torch's, and the share of the copy's bandwidth.
+        What goes into `gpu.json`: the device, the bandwidth of a copy, the errors of the steps, and
+        for each workload the error, the milliseconds, torch's, and the share of the bandwidth.
     """
-    from fusion.gpu_ops.device import SIMULATED, language
+    from benchmarks import gpu_steps
+    from fusion.gpu_ops.device import SIMULATED
 
-    memory, rows = Memory(), list[dict[str, Any]]()
+    memory = Memory()
+    rows = gpu_steps.check(memory, max(int(1_000_000 * scale), 40), seed)
     copied = None if SIMULATED else copy_bandwidth(memory, repeats)
     for workload in workloads(scale):
         if names and not workload.name.startswith(tuple(names)):
             continue
         prepared = prepare(workload, memory, seed)
         row: dict[str, Any] = {"name": workload.name, "columns": len(workload.columns)}
-        if SIMULATED:
-            arrays = [prepared.words, prepared.out, *prepared.tables]
-            with language.allow(*arrays, *(one for pair in prepared.held for one in pair)):
-                prepared.launch()
-            rows.append(row | {"error": prepared.check()})
-            continue
-        prepared.launch()
+        lists = (one for pair in prepared.held for one in pair)
+        with memory.allowing([prepared.words, prepared.out, *prepared.tables, *lists]):
+            prepared.launch()
         row["error"] = prepared.check()
+        if SIMULATED:
+            rows.append(row)
+            continue
         row["milliseconds"] = memory.milliseconds(prepared.launch, repeats)
         row["torch_milliseconds"] = torch_milliseconds(prepared, repeats)
         row["bytes"] = prepared.moved()
