@@ -168,10 +168,8 @@ def _gradient(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     )
     base = next(reversed(gpu.held))
     gpu.memory.write(gpu.held[base], call.words)
-    order = steps.order_entries(gpu, base, 1, batch, count, keys, most)
-    call.words[words.ORDER] = order
-    gpu.memory.write(gpu.held[base], call.words)
-    steps.add_up(gpu, "float32", base, count, call.tiles)
+    entries = steps.GradEntries(count, most, keys, arrays[words.STARTS])
+    steps.add_up(gpu, "float32", base, entries, batch, call.tiles)
     owners = np.repeat(np.arange(batch), lengths)
     terms = top[owners].astype(np.float64) / lengths[owners][:, None]
     wanted, size = np.zeros((most, dim)), np.full((most, dim), 1e-30)

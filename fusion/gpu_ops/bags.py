@@ -100,31 +100,32 @@ def head_of(n: int) -> int:
 
 
 def quick_bag(stored: str, lanes: int) -> Any:
-    """A device function (column, source, start, end, at) -> (sum, whether all elements count).
+    """A device function (column, source, start, end, at, safe) -> (sum, whether all count).
 
-    It is for at least one element of a plain column (`Column.is_plain`) with a table that has rows;
-    the sum means nothing if some do not count.
+    It is for at least one element of a plain column (`Column.is_plain`). For elements that do not
+    count, memory at the address `safe` is read as if it were their row, and the sum means nothing.
     """
     load_vector, normalized = vector_loader(stored, lanes), normalizer(compute_type(stored))
 
     @jit
-    def row_of(source: int, kind: int, k: int) -> Any:
-        """The address of an element's row, or else of the table's first; whether it has one."""
+    def row_of(source: int, kind: int, k: int, safe: int) -> Any:
+        """The address of an element's row, or else the safe one; whether it has a row."""
         number = integer_at(load(source, IDS), k, kind)
         is_sound = 0 <= number < load(source, TABLE_ROWS)
-        return load(source, TABLE) + (number if is_sound else 0) * load(source, ROW_BYTES), is_sound
+        row = load(source, TABLE) + number * load(source, ROW_BYTES)
+        return row if is_sound else safe, is_sound
 
     @jit
-    def block_of(source: int, kind: int, k: int, at: int) -> Any:
+    def block_of(source: int, kind: int, k: int, at: int, safe: int) -> Any:
         """The sum of eight rows, which are all on their way at the same time."""
-        r0, s0 = row_of(source, kind, k)
-        r1, s1 = row_of(source, kind, k + 1)
-        r2, s2 = row_of(source, kind, k + 2)
-        r3, s3 = row_of(source, kind, k + 3)
-        r4, s4 = row_of(source, kind, k + 4)
-        r5, s5 = row_of(source, kind, k + 5)
-        r6, s6 = row_of(source, kind, k + 6)
-        r7, s7 = row_of(source, kind, k + 7)
+        r0, s0 = row_of(source, kind, k, safe)
+        r1, s1 = row_of(source, kind, k + 1, safe)
+        r2, s2 = row_of(source, kind, k + 2, safe)
+        r3, s3 = row_of(source, kind, k + 3, safe)
+        r4, s4 = row_of(source, kind, k + 4, safe)
+        r5, s5 = row_of(source, kind, k + 5, safe)
+        r6, s6 = row_of(source, kind, k + 6, safe)
+        r7, s7 = row_of(source, kind, k + 7, safe)
         v0, v1 = load_vector(r0 + at), load_vector(r1 + at)
         v2, v3 = load_vector(r2 + at), load_vector(r3 + at)
         v4, v5 = load_vector(r4 + at), load_vector(r5 + at)
@@ -134,16 +135,16 @@ def quick_bag(stored: str, lanes: int) -> Any:
         return block, s0 and s1 and s2 and s3 and s4 and s5 and s6 and s7
 
     @jit
-    def bag(column: int, source: int, start: int, end: int, at: int) -> Any:
+    def bag(column: int, source: int, start: int, end: int, at: int, safe: int) -> Any:
         n, kind = end - start, load(column, IDS_KIND)
         behind = start + head_of(n)
-        row, is_sound = row_of(source, kind, start)
+        row, is_sound = row_of(source, kind, start, safe)
         total = load_vector(row + at)
         for k in range(start + 1, behind):
-            row, counts = row_of(source, kind, k)
+            row, counts = row_of(source, kind, k, safe)
             total, is_sound = added(total, load_vector(row + at)), is_sound and counts
         for k in range(behind, end, 8):
-            block, counts = block_of(source, kind, k, at)
+            block, counts = block_of(source, kind, k, at, safe)
             total, is_sound = added(total, block), is_sound and counts
         return normalized(total, load(column, COMBINER), n), is_sound
 

@@ -66,8 +66,7 @@ def group_of(dim: int, lanes: int) -> int:
 #: of the result, in elements, and how many there are; the combiner; whether it has weights; the
 #: elements that a thread computes at once; the threads of a row; the first tile, and the number of
 #: all; where its gradients go; then, of the entries, int32: their distinct id among all columns'
-#: and their row of the batch; the entries in the order of the former; where those of each distinct
-#: id start, int64; where trouble is told.
+#: and their row of the batch; where those of each distinct id start, int64; where trouble is told.
 (
     GRAD_COUNT,
     GRAD_BATCH,
@@ -88,8 +87,7 @@ def group_of(dim: int, lanes: int) -> int:
     GRAD_OUTS,
     KEYS,
     OWNERS,
-    ORDER,
     STARTS,
     GRAD_TROUBLE,
-) = range(22)
-GRAD_WORDS = 22
+) = range(21)
+GRAD_WORDS = 21

@@ -25,7 +25,6 @@ from fusion.cpu_ops.column_words import (
     SOURCE_WORDS,
     TABLE,
     TABLE_DIM,
-    TABLE_ROWS,
 )
 from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops import call_words as call_of
@@ -39,12 +38,17 @@ from fusion.runtime.jit import int64
 
 
 def _elements(stored: str, lanes: int, is_plain: bool) -> Any:
-    """A device function (call, place, column, source, bag, at) -> `lanes` elements of a bag."""
+    """A device function (call, place, column, source, bag, at, out) -> `lanes` elements of a bag.
+
+    `out` is where the bag's first element goes: memory that is there and has its size.
+    """
     load_vector, quick = vector_loader(stored, lanes), quick_bag(stored, lanes)
     slow, nan = any_bag(stored, lanes, is_plain), (compute_type(stored)(np.nan),) * lanes
 
     @jit
-    def elements(call: int, place: int, column: int, source: int, bag: int, at: int) -> Any:
+    def elements(
+        call: int, place: int, column: int, source: int, bag: int, at: int, out: int
+    ) -> Any:
         form = load(column, FORM)
         if form == COPY:
             return load_vector(load(source, TABLE) + bag * load(source, ROW_BYTES) + at)
@@ -56,8 +60,8 @@ def _elements(stored: str, lanes: int, is_plain: bool) -> Any:
         if end < start:
             tell(call, call_of.BAD_SPLIT, place, bag, end)
             return nan
-        if is_plain and end > start and load(source, TABLE_ROWS) > 0:
-            total, is_sound = quick(column, source, start, end, at)
+        if is_plain and end > start:
+            total, is_sound = quick(column, source, start, end, at, out)
             if is_sound:
                 return total
         return slow(call, place, column, source, start, end, int64(-1), at)
@@ -78,7 +82,7 @@ def _bag(stored: str, lanes: int, is_plain: bool) -> Any:
         out = load(call, call_of.OUT) + number * load(call, call_of.OUT_BYTES) + offset * item
         for first in range(thread * lanes, load(source, TABLE_DIM), group * lanes):
             at = int64(first) * item
-            store_vector(out + at, elements(call, place, column, source, number, at))
+            store_vector(out + at, elements(call, place, column, source, number, at, out))
 
     return bag
 

@@ -44,7 +44,7 @@ def _scatter(stored: str) -> Kernel:
 
         return scatter_kernel(stored)
 
-    return Kernel(make, 1, 96)
+    return Kernel(make, 2, 96)
 
 
 def _of(module: str, name: str, arguments: int) -> Kernel:
@@ -65,7 +65,14 @@ _STEPS = {
     "scan": {"sum_tiles": 3, "scan_sums": 2, "scan_tiles": 4, "fill_numbers": 3},
     "unique": {"insert_ids": 6, "mark_firsts": 4, "number_ids": 9},
     "sort": {"count_keys": 7, "place_keys": 8},
-    "scatter": {"own_entries": 1, "find_starts": 1},
+    "scatter": {"own_entries": 1},
+    "entries": {
+        "rows_of_entries": 5,
+        "mark_starts": 5,
+        "address_entries": 12,
+        "count_entries": 3,
+        "order_weights": 5,
+    },
     "prune": {"mark_entries": 11, "put_entries": 11, "fill_rows": 11},
 }
 

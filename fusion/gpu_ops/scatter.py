@@ -23,7 +23,6 @@ from fusion.gpu_ops.device import (
     load,
     load_as,
     multiplied,
-    store,
     store_as,
     vector_loader,
     vector_storer,
@@ -65,22 +64,6 @@ def own_entries(call: int) -> None:
             store_as(load(call, call_of.OWNERS), k, np.int32(row), np.int32)
 
 
-def find_starts(call: int) -> None:
-    """Kernel, a thread for each entry and one more: where the entries of each distinct id start."""
-    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    count, keys = load(call, call_of.ENTRY_COUNT), load(call, call_of.KEYS)
-    if k > count:
-        return
-    order, before = load(call, call_of.ORDER), int64(-1)
-    if k > 0:
-        before = int64(load_as(keys, int64(load_as(order, k - 1, np.int32)), np.int32))
-    key = load(load(call, call_of.BASES), load(call, call_of.GRAD_COUNT))
-    if k < count:
-        key = int64(load_as(keys, int64(load_as(order, k, np.int32)), np.int32))
-    for number in range(before + 1, key + 1):
-        store(load(call, call_of.STARTS), number, k)
-
-
 def _scaler(stored: str, lanes: int) -> Any:
     """A device function (call, place, entry, row, values) -> the entry's share of a gradient.
 
@@ -119,15 +102,17 @@ def _scaler(stored: str, lanes: int) -> Any:
 
 
 def _row(stored: str, lanes: int) -> Any:
-    """A device function (call, place, number, thread, group) that writes a distinct id's row."""
+    """A device function that writes a distinct id's row.
+
+    (call, order, column's place, number, thread of it, its threads) -> None
+    """
     load_vector, store_vector = vector_loader(stored, lanes), vector_storer(stored, lanes)
     scaled, zero = _scaler(stored, lanes), (compute_type(stored)(0),) * lanes
     item = ITEM_BYTES[stored]
 
     @jit
-    def total(call: int, place: int, start: int, end: int, at: int) -> Any:
-        top, order = load(call, call_of.TOP) + at, load(call, call_of.ORDER)
-        found = zero
+    def total(call: int, order: int, place: int, start: int, end: int, at: int) -> Any:
+        top, found = load(call, call_of.TOP) + at, zero
         for number in range(start, end):
             k = int64(load_as(order, number, np.int32))
             row = int64(load_as(load(call, call_of.OWNERS), k, np.int32))
@@ -138,7 +123,7 @@ def _row(stored: str, lanes: int) -> Any:
         return found
 
     @jit
-    def row(call: int, place: int, number: int, thread: int, group: int) -> None:
+    def row(call: int, order: int, place: int, number: int, thread: int, group: int) -> None:
         dim = load(load(call, call_of.DIMS), place)
         key = load(load(call, call_of.BASES), place) + number
         starts = load(call, call_of.STARTS)
@@ -146,21 +131,22 @@ def _row(stored: str, lanes: int) -> Any:
         out = load(load(call, call_of.GRAD_OUTS), place) + number * dim * item
         for first in range(thread * lanes, dim, group * lanes):
             at = (offset + first) * item
-            values = total(call, place, load(starts, key), load(starts, key + 1), at)
+            values = total(call, order, place, load(starts, key), load(starts, key + 1), at)
             store_vector(out + int64(first) * item, values)
 
     return row
 
 
 def scatter_kernel(stored: str) -> Any:
-    """The kernel `(call)` for gradients of dtype `stored`, of one block for each tile.
+    """The kernel `(call, order)` for gradients of dtype `stored`, of one block for each tile.
 
-    A tile is as many distinct ids of a column as a block of `THREADS` has room for.
+    `order` are the entries by their distinct ids, int32. A tile is as many distinct ids of a column
+    as a block of `THREADS` has room for.
     """
     widest = 16 // ITEM_BYTES[stored]
     wide, single = _row(stored, widest), _row(stored, 1)
 
-    def scatter(call: int) -> None:
+    def scatter(call: int, order: int) -> None:
         tile, thread = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
         tiles, bases = load(call, call_of.GRAD_TILES), load(call, call_of.BASES)
         place = column_of(tiles, load(call, call_of.GRAD_COUNT), tile)
@@ -169,8 +155,8 @@ def scatter_kernel(stored: str) -> Any:
         if number >= load(bases, place + 1) - load(bases, place):
             return
         if load(load(call, call_of.GRAD_LANES), place) == widest:
-            wide(call, place, number, thread % group, group)
+            wide(call, order, place, number, thread % group, group)
         else:
-            single(call, place, number, thread % group, group)
+            single(call, order, place, number, thread % group, group)
 
     return scatter

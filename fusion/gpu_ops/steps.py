@@ -179,20 +179,106 @@ def numbers(device: Device, count: int, number: int) -> int:
     return address
 
 
-def order_entries(
-    device: Device, call: int, columns: int, batch: int, count: int, keys: int, most: int
-) -> int:
-    """Writes whose the entries of a gradient are, and gives their order by distinct id.
+@dataclass(frozen=True)
+class GradEntries:
+    """The entries of a gradient.
+
+    Attributes:
+        count, unique: how many they are, and the distinct ids of all columns.
+        keys: int32 [count], all `unique` before.
+        starts: int64 [unique + 1].
+    """
+
+    count: int
+    unique: int
+    keys: int
+    starts: int
+
+
+def add_up(
+    device: Device,
+    stored: str,
+    call: int,
+    entries: GradEntries,
+    batch_rows: int,
+    tiles: int,
+) -> None:
+    """Adds up the gradients of a call.
 
     Args:
-        call: the words of the call (`call_words.GRAD_COUNT` ...), without that order.
+        call: its words (`call_words.GRAD_COUNT` ...).
+        entries: its entries, with the addresses that the words have.
+        batch_rows: rows of all columns.
+        tiles: blocks of the launch that adds them up.
     """
-    device.launch("own_entries", blocks_of(batch * columns), _THREADS, call)
-    return stable_order(device, keys, count, most)
-
-
-def add_up(device: Device, stored: str, call: int, count: int, tiles: int) -> None:
-    """Adds up the gradients of a call that has the order of its entries."""
-    device.launch("find_starts", blocks_of(count + 1), _THREADS, call)
+    device.launch("own_entries", blocks_of(batch_rows), _THREADS, call)
+    order = stable_order(device, entries.keys, entries.count, entries.unique)
+    given = entries.keys, order, entries.count, entries.unique, entries.starts
+    device.launch("mark_starts", blocks_of(entries.count + 1), _THREADS, *given)
     if tiles:
-        device.launch(f"scatter_{stored}", tiles, call_of.THREADS, call)
+        device.launch(f"scatter_{stored}", tiles, call_of.THREADS, call, order)
+
+
+@dataclass(frozen=True)
+class Bags:
+    """Entries in the order of their bags.
+
+    Attributes:
+        addresses: int64, of the row of each; -1 for those that do not count.
+        starts: int64 [batch + 1], where the entries of each bag start.
+        counts: int32 [batch], how many each has.
+        weights: of each; 0 without.
+    """
+
+    addresses: int
+    starts: int
+    counts: int
+    weights: int
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Rows of distinct ids, gathered from shards.
+
+    Attributes:
+        shards, shard_count: int64 [shard_count, 2], address and rows of each shard.
+        row_bytes: of each row.
+        unique: the distinct ids.
+        permutation: int32 [unique, 2], shard and place; 0 with one shard.
+    """
+
+    shards: int
+    shard_count: int
+    row_bytes: int
+    unique: int
+    permutation: int = 0
+
+
+def bags(
+    device: Device, given: Entries, places: int, rows: Gathered, masked: int, trouble: int
+) -> Bags:
+    """The entries of bags whose rows were gathered.
+
+    Args:
+        given: entries, of whose ids only the number counts.
+        places: int32, which distinct id each entry has.
+        masked: bool by row, whose entries do not count; 0: there are none.
+        trouble: words as of a call.
+    """
+    count, batch, blocks = given.count, given.batch, blocks_of(given.count)
+    owners, starts = device.room(4 * count, 0), device.room(8 * (batch + 1), 0)
+    device.launch("rows_of_entries", blocks, _THREADS, given.indices, count, batch, owners, trouble)
+    order = stable_order(device, owners, count, batch)
+    told = owners, order, count, batch, starts
+    device.launch("mark_starts", blocks_of(count + 1), _THREADS, *told)
+    addresses, counts = device.room(8 * count, 0), device.room(4 * batch, 0)
+    where = places, rows.unique, rows.permutation, rows.shards, rows.shard_count, rows.row_bytes
+    outs = owners, masked, addresses, trouble
+    device.launch("address_entries", blocks, _THREADS, order, count, *where, *outs)
+    device.launch("count_entries", blocks_of(batch), _THREADS, starts, batch, counts)
+    weights = 0
+    if given.weights:
+        weights = device.room(given.weight_bytes * count, 0)
+        what = order, count, given.weights, given.weight_bytes, weights
+        device.launch("order_weights", blocks, _THREADS, *what)
+    return Bags(addresses, starts, counts, weights)

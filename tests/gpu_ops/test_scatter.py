@@ -52,9 +52,8 @@ def gradient(
     held = device.arrays[-1].view(np.int64)
     held[:] = call.words
     base = held.ctypes.data
-    order = steps.order_entries(device, base, len(columns), batch, count, keys, unique)
-    held[call_of.ORDER] = order
-    steps.add_up(device, stored, base, count, call.tiles)
+    entries = steps.GradEntries(count, unique, keys, words[call_of.STARTS])
+    steps.add_up(device, stored, base, entries, batch * len(columns), call.tiles)
     told = held[call.trouble : call.trouble + call_of.TROUBLE_WORDS]
     return outs, [int(word) for word in told]
 

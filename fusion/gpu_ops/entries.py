@@ -1,0 +1,115 @@
+"""The entries of bags whose rows were gathered before: whose they are, and where their rows lie.
+
+With the address of its row for each entry, and where each bag's entries start, `combine` does the
+rest: to it addresses are the ids of a table that starts at 0 and has rows of one byte.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusion.gpu_ops.call_words import BAD_ID, BAD_ROW
+from fusion.gpu_ops.device import cuda, load, load_as, store, store_as
+from fusion.gpu_ops.trouble import tell_at
+from fusion.runtime.jit import int64
+
+
+def rows_of_entries(indices: int, count: int, batch: int, rows: int, trouble: int) -> None:
+    """Kernel, a thread for each entry: its row, int32, of int64 indices [count, 2]."""
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count:
+        return
+    row = load(indices, 2 * k)
+    if row < 0 or row >= batch:
+        tell_at(trouble, BAD_ROW, int64(0), k, row)
+        row = int64(0)
+    store_as(rows, k, np.int32(row), np.int32)
+
+
+def mark_starts(keys: int, order: int, count: int, most: int, starts: int) -> None:
+    """Kernel, a thread for each entry and one more: where the entries of each key start.
+
+    Args:
+        keys: int32 [count], none above `most`.
+        order: int32 [count], the entries by their keys.
+        starts: out, int64 [most + 1]; those of `most` and what has no entries included.
+    """
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k > count:
+        return
+    before, key = int64(-1), most
+    if k > 0:
+        before = int64(load_as(keys, int64(load_as(order, k - 1, np.int32)), np.int32))
+    if k < count:
+        key = int64(load_as(keys, int64(load_as(order, k, np.int32)), np.int32))
+    for number in range(before + 1, key + 1):
+        store(starts, number, k)
+
+
+def address_entries(
+    order: int,
+    count: int,
+    places: int,
+    unique: int,
+    permutation: int,
+    shards: int,
+    shard_count: int,
+    row_bytes: int,
+    rows: int,
+    masked: int,
+    addresses: int,
+    trouble: int,
+) -> None:
+    """Kernel, a thread for each entry: the address of its row, in the order of the bags.
+
+    Args:
+        order: int32 [count], the entries by their bags.
+        places, unique: int32 [count], which of so many distinct ids each entry has.
+        permutation: int32 [unique, 2], shard and place in it of each, not read for one shard.
+        shards, shard_count: int64 [shard_count, 2], address and rows of each shard.
+        rows: int32 [count], the row of each entry.
+        masked: bool by row, whose entries get -1; 0: there are none.
+        addresses: out, int64 [count].
+    """
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count:
+        return
+    store(addresses, k, -1)
+    entry = int64(load_as(order, k, np.int32))
+    if masked != 0 and load_as(masked, int64(load_as(rows, entry, np.int32)), np.uint8) != 0:
+        return
+    place, shard = int64(load_as(places, entry, np.int32)), int64(0)
+    if place < 0 or place >= unique:
+        tell_at(trouble, BAD_ID, int64(0), entry, place)
+        return
+    if shard_count > 1:
+        shard = int64(load_as(permutation, 2 * place, np.int32))
+        place = int64(load_as(permutation, 2 * place + 1, np.int32))
+        if shard < 0 or shard >= shard_count:
+            tell_at(trouble, BAD_ID, int64(0), entry, shard)
+            return
+    if place < 0 or place >= load(shards, 2 * shard + 1):
+        tell_at(trouble, BAD_ID, int64(0), entry, place)
+        return
+    store(addresses, k, load(shards, 2 * shard) + place * row_bytes)
+
+
+def count_entries(starts: int, batch: int, counts: int) -> None:
+    """Kernel, a thread for each bag: how many entries it has, int32."""
+    row = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if row < batch:
+        store_as(counts, row, np.int32(load(starts, row + 1) - load(starts, row)), np.int32)
+
+
+def order_weights(order: int, count: int, weights: int, item: int, target: int) -> None:
+    """Kernel, a thread for each entry: copies weights of 2, 4 or 8 bytes in the order of bags."""
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count:
+        return
+    entry = int64(load_as(order, k, np.int32))
+    if item == 8:
+        store(target, k, load(weights, entry))
+    elif item == 4:
+        store_as(target, k, load_as(weights, entry, np.int32), np.int32)
+    else:
+        store_as(target, k, load_as(weights, entry, np.uint16), np.uint16)

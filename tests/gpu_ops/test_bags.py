@@ -1,0 +1,129 @@
+"""Gathered rows combined into bags, in the simulator: FusedEmbeddingSparsePostLookUpV2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fusion import ops
+from fusion.cpu_ops import column_words as words
+from fusion.gpu_ops import call as calls
+from fusion.gpu_ops import call_words as call_of
+from fusion.gpu_ops import steps
+from tests.gpu_ops.simulation import COMBINERS, Simulated
+from tests.gpu_ops.test_combine import table
+
+
+def combined(
+    device: Simulated, found: steps.Bags, batch: int, dim: int, stored: str, **attrs: Any
+) -> Any:
+    """What `combine` makes of bags."""
+    out = table(max(batch, 1), dim, stored)[:batch]
+    out[:] = 77
+    count = int(device.word(found.starts + 8 * batch))
+    column = calls.Column(
+        words.ROW_SPLITS, 0, 2**63 - 1, dim, ids=found.addresses, id_count=count,
+        rows=found.starts, weights=found.weights,
+        attrs={words.PRUNE: 1, words.COMBINER: attrs["combiner"], words.MAX_NORM: attrs["limit"]},
+    )  # fmt: skip
+    call = calls.prepare(
+        stored, batch, [column], device.put(out), lambda size: device.room(size, 0)
+    )
+    held = device.arrays[-1].view(np.int64)
+    held[:] = call.words
+    source = (held[call_of.SOURCES] - held.ctypes.data) // 8
+    held[source + words.ROW_BYTES] = 1
+    for name, (tiles, start) in (("", call.plain_tiles), ("any_", call.other_tiles)):
+        if tiles:
+            base = held.ctypes.data
+            given = base, base + 8 * start
+            device.launch(f"combine_{name}{stored}", tiles, call_of.THREADS, *given)
+    assert not held[call.trouble]
+    return out
+
+
+@pytest.mark.parametrize("stored", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize(("weighted", "limit"), [(False, -1.0), (True, -1.0), (False, 0.75)])
+def test_gathered_rows(
+    combiner: str, weighted: bool, limit: float, shards: int, stored: str
+) -> None:
+    if limit >= 0 and stored == "float16":
+        weighted = True  # another case instead of one more of the same
+    draw, device = np.random.default_rng(shards), Simulated()
+    unique, count, batch, dim = 11, 40, 7, 6
+    owners = draw.integers(0, unique, 0) if shards == 1 else draw.integers(0, shards, unique)
+    sizes = [unique] if shards == 1 else [int((owners == one).sum()) for one in range(shards)]
+    permutation = np.zeros((unique, 2), np.int32)
+    if shards > 1:
+        permutation[:, 0] = owners
+        for one in range(shards):
+            permutation[owners == one, 1] = np.arange(sizes[one])
+    rows = [table(max(size, 1), dim, stored, seed=k)[:size] for k, size in enumerate(sizes)]
+    indices = np.stack([draw.integers(0, batch, count), draw.integers(0, 9, count)], 1)
+    places = draw.integers(0, unique, count).astype(np.int32)
+    weights = draw.integers(-2, 4, count).astype(stored)
+    empty = np.zeros(batch, np.bool_)
+    empty[2] = True
+    described = np.array([[device.put(one), len(one)] for one in rows], np.int64)
+    item = rows[0].itemsize
+    given = steps.Entries(
+        0, 0, count, device.put(indices), batch,
+        *((device.put(weights), 0, item) if weighted else ()),
+    )  # fmt: skip
+    gathered = steps.Gathered(
+        device.put(described), shards, dim * item, unique, device.put(permutation)
+    )
+    trouble = np.zeros(4, np.int64)
+    found = steps.bags(
+        device, given, device.put(places), gathered, device.put(empty), device.put(trouble)
+    )
+    assert not trouble.any()
+    attrs = {"combiner": COMBINERS.index(combiner), "limit": limit}
+    out = combined(device, found, batch, dim, stored, **attrs)
+    wanted = ops.fused_embedding_sparse_post_look_up_v2(
+        emb_shards=rows,
+        partition_permutation=permutation,
+        sp_dense_shape=np.array([batch, 9], np.int64),
+        indices_before_unique=indices,
+        is_row_empty=empty,
+        unique_idxs=places,
+        sp_weights_values=weights if weighted else np.zeros(1, stored),
+        fill_empty_row=True,
+        combiner=combiner,
+        max_norm=limit,
+        use_sparse_weights=weighted,
+    )
+    assert out.tobytes() == wanted.emb_vectors.numpy().tobytes()
+    np.testing.assert_array_equal(
+        device.get(found.counts, batch, np.int32), wanted.feature_nums.numpy()
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("places", 3, 4), [call_of.BAD_ID, 0, 3, 4]),
+        (("indices", (2, 0), 9), [call_of.BAD_ROW, 0, 2, 9]),
+        (("permutation", (1, 1), 2), [call_of.BAD_ID, 0, 1, 2]),
+        (("permutation", (0, 0), 2), [call_of.BAD_ID, 0, 0, 2]),
+    ],
+)
+def test_trouble_is_told(change: tuple[str, Any, int], told: list[int]) -> None:
+    device, rows = Simulated(), table(2, 4)
+    arrays: dict[str, Any] = {
+        "places": np.arange(4, dtype=np.int32),
+        "indices": np.zeros((4, 2), np.int64),
+        "permutation": np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.int32),
+    }
+    name, place, number = change
+    arrays[name][place] = number
+    shards = np.array([[device.put(rows), 2], [rows.ctypes.data, 2]], np.int64)
+    given = steps.Entries(0, 0, 4, device.put(arrays["indices"]), 5)
+    gathered = steps.Gathered(device.put(shards), 2, 16, 4, device.put(arrays["permutation"]))
+    trouble = np.zeros(4, np.int64)
+    steps.bags(device, given, device.put(arrays["places"]), gathered, 0, device.put(trouble))
+    assert trouble.tolist() == told
