@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops import columns, elements
-from fusion.gpu_ops.device import instead, jit, load_as, on_device
+from fusion.gpu_ops.device import instead, jit, load, load_as, on_device, store, store_as
 
 
 def _counter(dtype: type) -> Any:
@@ -36,3 +36,14 @@ is_ignored = on_device(elements.is_ignored)
 is_dropped = on_device(elements.is_dropped)
 weight_at = on_device(elements.weight_at)
 element_range = on_device(columns.element_range)
+
+
+@jit
+def copy_element(source: int, k: int, target: int, place: int, item: int) -> None:
+    """Copies an element of 2, 4 or 8 bytes."""
+    if item == 8:
+        store(target, place, load(source, k))
+    elif item == 4:
+        store_as(target, place, load_as(source, k, np.int32), np.int32)
+    else:
+        store_as(target, place, load_as(source, k, np.uint16), np.uint16)

@@ -10,6 +10,7 @@ import numpy as np
 
 from fusion.gpu_ops.call_words import BAD_ID, BAD_ROW
 from fusion.gpu_ops.device import cuda, load, load_as, store, store_as
+from fusion.gpu_ops.elements import copy_element
 from fusion.gpu_ops.trouble import tell_at
 from fusion.runtime.jit import int64
 
@@ -106,10 +107,4 @@ def order_weights(order: int, count: int, weights: int, item: int, target: int) 
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
         return
-    entry = int64(load_as(order, k, np.int32))
-    if item == 8:
-        store(target, k, load(weights, entry))
-    elif item == 4:
-        store_as(target, k, load_as(weights, entry, np.int32), np.int32)
-    else:
-        store_as(target, k, load_as(weights, entry, np.uint16), np.uint16)
+    copy_element(weights, int64(load_as(order, k, np.int32)), target, k, item)

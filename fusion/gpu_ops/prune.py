@@ -10,8 +10,8 @@ import numpy as np
 
 from fusion.cpu_ops.column_words import INT64
 from fusion.gpu_ops.call_words import BAD_ROW
-from fusion.gpu_ops.device import cuda, jit, load, load_as, store, store_as
-from fusion.gpu_ops.elements import integer_at, weight_at
+from fusion.gpu_ops.device import cuda, load, load_as, store, store_as
+from fusion.gpu_ops.elements import copy_element, integer_at, weight_at
 from fusion.gpu_ops.trouble import tell_at
 from fusion.runtime.jit import int64
 
@@ -56,17 +56,6 @@ def mark_entries(
         store_as(empty, row, np.int32(0), np.int32)
 
 
-@jit
-def _copied(source: int, k: int, target: int, place: int, item: int) -> None:
-    """Copies an element of 2, 4 or 8 bytes."""
-    if item == 8:
-        store(target, place, load(source, k))
-    elif item == 4:
-        store_as(target, place, load_as(source, k, np.int32), np.int32)
-    else:
-        store_as(target, place, load_as(source, k, np.uint16), np.uint16)
-
-
 def put_entries(
     count: int,
     kept: int,
@@ -90,11 +79,11 @@ def put_entries(
     if k >= count or load_as(kept, k, np.int32) == 0:
         return
     place = load(places, k)
-    _copied(ids, k, out_ids, place, id_bytes)
+    copy_element(ids, k, out_ids, place, id_bytes)
     store(out_indices, 2 * place, load(indices, 2 * k))
     store(out_indices, 2 * place + 1, load(indices, 2 * k + 1))
     if weights != 0:
-        _copied(weights, k, out_weights, place, weight_bytes)
+        copy_element(weights, k, out_weights, place, weight_bytes)
 
 
 def fill_rows(
