@@ -16,7 +16,7 @@ _TOLERANCE = 1e-5
 
 
 class Gpu:
-    """The device that `fusion.gpu_ops.steps` asks for."""
+    """A `fusion.gpu_ops.steps.device.Device`."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -36,7 +36,7 @@ class Gpu:
         return flat.view(dtype)[:count]
 
     def launch(self, kernel: str, blocks: int, threads: int, *arguments: int) -> None:
-        """See `steps.Device`."""
+        """See `steps.device.Device`."""
         from fusion.gpu_ops.kernels import KERNELS
 
         if kernel not in self.kernels:
@@ -44,16 +44,20 @@ class Gpu:
         with self.memory.allowing(self.held.values()):
             self.kernels[kernel][blocks, threads](*map(int, arguments))
 
-    def room(self, size: int, byte: int) -> int:
-        """See `steps.Device`."""
+    def room(self, size: int) -> int:
+        """See `steps.device.Device`; poisoned."""
+        return self.filled(size, 0x5A)
+
+    def filled(self, size: int, byte: int) -> int:
+        """See `steps.device.Device`."""
         return self.put(np.full(-(-max(size, 8) // 16) * 16, byte, np.uint8))
 
-    def word(self, address: int) -> int:
-        """See `steps.Device`."""
+    def words(self, address: int, count: int) -> npt.NDArray[Any]:
+        """See `steps.device.Device`."""
         for start, array in self.held.items():
             if start <= address < start + array.nbytes:
                 content, at = self.memory.get(array).reshape(-1).view(np.uint8), address - start
-                return int(content[at : at + 8].view(np.int64)[0])
+                return content[at : at + 8 * count].view(np.int64)
         raise KeyError(address)
 
 
@@ -86,57 +90,65 @@ def _same(what: str, mine: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> None:
 
 
 def _prefix_sums(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
-    from fusion.gpu_ops import steps
+    from fusion.gpu_ops.steps.sums import prefix_sums
 
-    counts = draw.integers(0, 9, count).astype(np.int32)
-    places, total = steps.prefix_sums(gpu, gpu.put(counts), count)
+    counts, total = draw.integers(0, 9, count).astype(np.int32), gpu.room(8)
+    places = prefix_sums(gpu, gpu.put(counts), count, total)
     _same("prefix sums", gpu.get(places, np.int64, count), np.cumsum(counts) - counts)
-    _same("prefix sums", np.array(gpu.word(total)), counts.sum())
+    _same("prefix sums", gpu.words(total, 1), np.array([counts.sum()]))
     return 0.0
 
 
 def _stable_order(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
-    from fusion.gpu_ops import steps
+    from fusion.gpu_ops.steps.sums import stable_order
 
     most = 3 * count
     keys = draw.integers(0, most, count, endpoint=True).astype(np.int32)
-    order = steps.stable_order(gpu, gpu.put(keys), count, most)
+    order = stable_order(gpu, gpu.put(keys), count, most)
     _same("stable sort", gpu.get(order, np.int32, count), np.argsort(keys, kind="stable"))
     return 0.0
 
 
 def _unique(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     from fusion.cpu_ops.column_words import INT64
-    from fusion.gpu_ops import steps
+    from fusion.gpu_ops.steps.unique import find_firsts, number_ids
 
     ids = (count * draw.random(count) ** 3).astype(np.int64)
-    found = steps.unique(gpu, gpu.put(ids), INT64, count)
+    address = gpu.put(ids)
+    found = find_firsts(gpu, address, INT64, count)
     _, firsts = np.unique(ids, return_index=True)
     keys = ids[np.sort(firsts)]
-    _same("distinct ids", np.array(found.count), np.array(keys.size))
-    _same("distinct ids", gpu.get(found.keys, np.int64, keys.size), keys)
-    _same("distinct ids", keys[gpu.get(found.places, np.int32, count)], ids)
+    _same("distinct ids", gpu.words(found.total, 1), np.array([keys.size]))
+    outs = gpu.room(keys.nbytes), gpu.room(4 * count), gpu.filled(4 * keys.size, 0)
+    number_ids(gpu, address, INT64, count, found, *outs)
+    _same("distinct ids", gpu.get(outs[0], np.int64, keys.size), keys)
+    _same("distinct ids", keys[gpu.get(outs[1], np.int32, count)], ids)
+    _same("distinct ids", gpu.get(outs[2], np.int32, keys.size).sum(), np.array(count))
     return 0.0
 
 
 def _prune(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     from fusion.cpu_ops.column_words import INT64
-    from fusion.gpu_ops import steps
+    from fusion.gpu_ops.steps.prune import Entries, fill, mark, put
 
     batch = count // 2 + 1
     ids = draw.integers(-2, 50, count)
     rows = np.sort(draw.integers(0, batch, count))
     indices = np.stack([rows, np.arange(count)], 1)
     trouble = gpu.put(np.zeros(4, np.int64))
-    given = steps.Entries(gpu.put(ids), INT64, count, gpu.put(indices), batch)
-    found = steps.prune(gpu, given, 0, 7, 0, trouble)
+    given = Entries(gpu.put(ids), INT64, count, gpu.put(indices), batch, 0, 0, 0)
+    found = mark(gpu, given, 0, 0, trouble)
+    total, first = int(gpu.words(found.totals, 2).sum()), int(gpu.words(found.totals, 1)[0])
+    outs = gpu.room(8 * total), gpu.room(16 * total), 0
+    put(gpu, given, found, *outs)
+    fill(gpu, given, found, first, 7, 0, *outs)
     kept = ids >= 0
     empty = np.setdiff1d(np.arange(batch), rows[kept])
     wanted = np.concatenate([ids[kept], np.full(empty.size, 7)])
     fillers = np.stack([empty, np.zeros_like(empty)], 1)
-    _same("prune", np.array(found.count), np.array(wanted.size))
-    _same("prune", gpu.get(found.ids, np.int64, wanted.size), wanted)
-    told = gpu.get(found.indices, np.int64, 2 * wanted.size).reshape(-1, 2)
+    _same("prune", np.array(total), np.array(wanted.size))
+    _same("prune", gpu.get(outs[0], np.int64, wanted.size), wanted)
+    told = gpu.get(outs[1], np.int64, 2 * wanted.size).reshape(-1, 2)
     _same("prune", told, np.concatenate([indices[kept], fillers]))
     return 0.0
 
@@ -144,7 +156,8 @@ def _prune(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
 def _gradient(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     from fusion.gpu_ops import call as calls
     from fusion.gpu_ops import call_words as words
-    from fusion.gpu_ops import steps
+    from fusion.gpu_ops.steps.gradient import GradEntries, order_entries
+    from fusion.gpu_ops.steps.sums import numbers
 
     dim, batch, most = 16, count // 4 + 1, count // 3 + 1
     lengths = np.bincount(draw.integers(0, batch, count), minlength=batch)
@@ -152,24 +165,23 @@ def _gradient(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     places = (most * draw.random(count) ** 2).astype(np.int32)
     top = draw.standard_normal((batch, dim), np.float32)
     out = gpu.put(np.full((most, dim), 7e7, np.float32))
-    keys = steps.numbers(gpu, count, most)
+    keys = numbers(gpu, count, most)
     arrays = {
         words.ENTRY_COUNT: count,
         words.PLACES: gpu.put(places),
         words.SPLITS: gpu.put(splits),
         words.TOP: gpu.put(top),
         words.KEYS: keys,
-        words.OWNERS: gpu.room(4 * count, 0),
-        words.STARTS: gpu.room(8 * (most + 1), 0),
+        words.OWNERS: gpu.room(4 * count),
+        words.STARTS: gpu.room(8 * (most + 1)),
     }
     column = calls.GradColumn(most, dim, out, 0, 1, False)
-    call = calls.prepare_gradient(
-        "float32", batch, [column], arrays, dim, lambda size: gpu.room(size, 0)
-    )
+    call = calls.prepare_gradient("float32", batch, [column], arrays, dim, gpu.room)
     base = next(reversed(gpu.held))
     gpu.memory.write(gpu.held[base], call.words)
-    entries = steps.GradEntries(count, most, keys, arrays[words.STARTS])
-    steps.add_up(gpu, "float32", base, entries, batch, call.tiles)
+    entries = GradEntries(count, most, keys, arrays[words.STARTS])
+    order = order_entries(gpu, base, entries, batch)
+    gpu.launch("scatter_float32", call.tiles, words.THREADS, base, order)
     owners = np.repeat(np.arange(batch), lengths)
     terms = top[owners].astype(np.float64) / lengths[owners][:, None]
     wanted, size = np.zeros((most, dim)), np.full((most, dim), 1e-30)

@@ -62,7 +62,7 @@ def _check_rows() -> Any:
 
 #: Kernels that are functions of modules: how many arguments each has.
 _STEPS = {
-    "scan": {"sum_tiles": 3, "scan_sums": 2, "scan_tiles": 4, "fill_numbers": 3},
+    "scan": {"sum_tiles": 3, "scan_sums": 3, "scan_tiles": 4, "fill_numbers": 3},
     "unique": {"insert_ids": 6, "mark_firsts": 4, "number_ids": 9},
     "sort": {"count_keys": 7, "place_keys": 8},
     "scatter": {"own_entries": 1},

@@ -55,8 +55,12 @@ def sum_tiles(counts: int, count: int, sums: int) -> None:
         store(sums, tile, partial[thread])
 
 
-def scan_sums(sums: int, tiles: int) -> None:
-    """Kernel, one block: makes the sums of tiles those of all tiles before; their total follows."""
+def scan_sums(sums: int, tiles: int, total_place: int) -> None:
+    """Kernel, one block: makes the sums of tiles those of all tiles before.
+
+    Args:
+        total_place: where their total goes, int64.
+    """
     partial = cuda.shared.array(THREADS, np.int64)
     thread, each = int64(cuda.threadIdx.x), (tiles + THREADS - 1) // THREADS
     first, total = thread * each, int64(0)
@@ -68,7 +72,7 @@ def scan_sums(sums: int, tiles: int) -> None:
         store(sums, k, running)
         running += own
     if thread == THREADS - 1:
-        store(sums, tiles, partial[thread])
+        store(total_place, int64(0), partial[thread])
 
 
 def scan_tiles(counts: int, count: int, sums: int, places: int) -> None:

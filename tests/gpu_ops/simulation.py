@@ -131,7 +131,7 @@ def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]
 
 
 class Simulated:
-    """The device that `steps` asks for, in the simulator; it has the memory of what it is given."""
+    """A `steps.device.Device` in the simulator; it has the memory of what it is given."""
 
     def __init__(self) -> None:
         self.arrays: list[Any] = []
@@ -153,12 +153,15 @@ class Simulated:
             made = cuda.jit(KERNELS[kernel].make())
             made[blocks * threads // least, least](*map(int, arguments))
 
-    def room(self, size: int, byte: int) -> int:
+    def room(self, size: int) -> int:
+        return self.filled(size, 0x5A)  # poison
+
+    def filled(self, size: int, byte: int) -> int:
         return self.put(np.full(max(size, 8), byte, np.uint8))
 
-    def word(self, address: int) -> int:
+    def words(self, address: int, count: int) -> Any:
         for one in self.arrays:
             at = address - one.ctypes.data
             if 0 <= at < one.nbytes:
-                return int(one.reshape(-1).view(np.uint8)[at : at + 8].view(np.int64)[0])
+                return one.reshape(-1).view(np.uint8)[at : at + 8 * count].view(np.int64).copy()
         raise KeyError(address)

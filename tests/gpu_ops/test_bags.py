@@ -11,26 +11,25 @@ from fusion import ops
 from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops import call as calls
 from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops import steps
+from fusion.gpu_ops.steps.bags import Bags, Gathered, bags
+from fusion.gpu_ops.steps.prune import Entries
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_combine import table
 
 
 def combined(
-    device: Simulated, found: steps.Bags, batch: int, dim: int, stored: str, **attrs: Any
+    device: Simulated, found: Bags, batch: int, dim: int, stored: str, **attrs: Any
 ) -> Any:
     """What `combine` makes of bags."""
     out = table(max(batch, 1), dim, stored)[:batch]
     out[:] = 77
-    count = int(device.word(found.starts + 8 * batch))
+    count = int(device.words(found.starts + 8 * batch, 1)[0])
     column = calls.Column(
         words.ROW_SPLITS, 0, 2**63 - 1, dim, ids=found.addresses, id_count=count,
         rows=found.starts, weights=found.weights,
         attrs={words.PRUNE: 1, words.COMBINER: attrs["combiner"], words.MAX_NORM: attrs["limit"]},
     )  # fmt: skip
-    call = calls.prepare(
-        stored, batch, [column], device.put(out), lambda size: device.room(size, 0)
-    )
+    call = calls.prepare(stored, batch, [column], device.put(out), device.room)
     held = device.arrays[-1].view(np.int64)
     held[:] = call.words
     source = (held[call_of.SOURCES] - held.ctypes.data) // 8
@@ -70,17 +69,14 @@ def test_gathered_rows(
     empty[2] = True
     described = np.array([[device.put(one), len(one)] for one in rows], np.int64)
     item = rows[0].itemsize
-    given = steps.Entries(
+    given = Entries(
         0, 0, count, device.put(indices), batch,
-        *((device.put(weights), 0, item) if weighted else ()),
+        *((device.put(weights), 0, item) if weighted else (0, 0, 0)),
     )  # fmt: skip
-    gathered = steps.Gathered(
-        device.put(described), shards, dim * item, unique, device.put(permutation)
-    )
-    trouble = np.zeros(4, np.int64)
-    found = steps.bags(
-        device, given, device.put(places), gathered, device.put(empty), device.put(trouble)
-    )
+    gathered = Gathered(device.put(described), shards, dim * item, unique, device.put(permutation))
+    trouble, counts = np.zeros(4, np.int64), device.room(4 * batch)
+    masked, told = device.put(empty), device.put(trouble)
+    found = bags(device, given, device.put(places), gathered, masked, counts, told)
     assert not trouble.any()
     attrs = {"combiner": COMBINERS.index(combiner), "limit": limit}
     out = combined(device, found, batch, dim, stored, **attrs)
@@ -98,9 +94,7 @@ def test_gathered_rows(
         use_sparse_weights=weighted,
     )
     assert out.tobytes() == wanted.emb_vectors.numpy().tobytes()
-    np.testing.assert_array_equal(
-        device.get(found.counts, batch, np.int32), wanted.feature_nums.numpy()
-    )
+    np.testing.assert_array_equal(device.get(counts, batch, np.int32), wanted.feature_nums.numpy())
 
 
 @pytest.mark.parametrize(
@@ -122,8 +116,8 @@ def test_trouble_is_told(change: tuple[str, Any, int], told: list[int]) -> None:
     name, place, number = change
     arrays[name][place] = number
     shards = np.array([[device.put(rows), 2], [rows.ctypes.data, 2]], np.int64)
-    given = steps.Entries(0, 0, 4, device.put(arrays["indices"]), 5)
-    gathered = steps.Gathered(device.put(shards), 2, 16, 4, device.put(arrays["permutation"]))
-    trouble = np.zeros(4, np.int64)
-    steps.bags(device, given, device.put(arrays["places"]), gathered, 0, device.put(trouble))
+    given = Entries(0, 0, 4, device.put(arrays["indices"]), 5, 0, 0, 0)
+    gathered = Gathered(device.put(shards), 2, 16, 4, device.put(arrays["permutation"]))
+    trouble, places, counts = np.zeros(4, np.int64), device.put(arrays["places"]), device.room(20)
+    bags(device, given, places, gathered, 0, counts, device.put(trouble))
     assert trouble.tolist() == told

@@ -12,7 +12,8 @@ import pytest
 from fusion import ops
 from fusion.gpu_ops import call as calls
 from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops import steps
+from fusion.gpu_ops.steps.gradient import GradEntries, order_entries
+from fusion.gpu_ops.steps.sums import numbers
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_combine import table
 
@@ -35,7 +36,7 @@ def gradient(
         place = COMBINERS.index(combiner)
         described.append(calls.GradColumn(number, dim, device.put(out), offset, place, weighted))
         offset += dim
-    keys = steps.numbers(device, count, unique)
+    keys = numbers(device, count, unique)
     words = {
         call_of.ENTRY_COUNT: count,
         call_of.PLACES: device.put(places),
@@ -43,17 +44,17 @@ def gradient(
         call_of.ENTRY_WEIGHTS: device.put(weights),
         call_of.TOP: device.put(top),
         call_of.KEYS: keys,
-        call_of.OWNERS: device.room(4 * count, 0),
-        call_of.STARTS: device.room(8 * (unique + 1), 77),
+        call_of.OWNERS: device.room(4 * count),
+        call_of.STARTS: device.room(8 * (unique + 1)),
     }
-    call = calls.prepare_gradient(
-        stored, batch, described, words, top.shape[1], lambda size: device.room(size, 0)
-    )
+    call = calls.prepare_gradient(stored, batch, described, words, top.shape[1], device.room)
     held = device.arrays[-1].view(np.int64)
     held[:] = call.words
     base = held.ctypes.data
-    entries = steps.GradEntries(count, unique, keys, words[call_of.STARTS])
-    steps.add_up(device, stored, base, entries, batch * len(columns), call.tiles)
+    entries = GradEntries(count, unique, keys, words[call_of.STARTS])
+    order = order_entries(device, base, entries, batch * len(columns))
+    if call.tiles:
+        device.launch(f"scatter_{stored}", call.tiles, call_of.THREADS, base, order)
     told = held[call.trouble : call.trouble + call_of.TROUBLE_WORDS]
     return outs, [int(word) for word in told]
 

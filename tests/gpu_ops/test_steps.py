@@ -9,8 +9,11 @@ import pytest
 
 from fusion import ops
 from fusion.cpu_ops.column_words import FLOAT32, INT32, INT64
-from fusion.gpu_ops import scan, steps
+from fusion.gpu_ops import scan
 from fusion.gpu_ops.call_words import BAD_ROW
+from fusion.gpu_ops.steps.prune import Entries, fill, mark, put
+from fusion.gpu_ops.steps.sums import prefix_sums, stable_order
+from fusion.gpu_ops.steps.unique import find_firsts, number_ids
 from tests.gpu_ops.simulation import Simulated
 
 KINDS = {np.dtype(np.int32): INT32, np.dtype(np.int64): INT64}
@@ -20,8 +23,9 @@ KINDS = {np.dtype(np.int32): INT32, np.dtype(np.int64): INT64}
 def test_prefix_sums(count: int) -> None:
     device, draw = Simulated(), np.random.default_rng(count)
     counts = draw.integers(0, 5, count).astype(np.int32)
-    places, total = steps.prefix_sums(device, device.put(counts), count)
-    assert device.word(total) == counts.sum()
+    total = device.room(8)
+    places = prefix_sums(device, device.put(counts), count, total)
+    assert device.words(total, 1) == [counts.sum()]
     np.testing.assert_array_equal(
         device.get(places, count, np.int64), np.cumsum(counts) - counts, strict=True
     )
@@ -29,7 +33,8 @@ def test_prefix_sums(count: int) -> None:
 
 def test_sums_of_tiles_are_64_bits_wide() -> None:
     device, sums = Simulated(), np.full(131, 2**33, np.int64)
-    device.launch("scan_sums", 1, scan.THREADS, device.put(sums), 130)
+    address = device.put(sums)
+    device.launch("scan_sums", 1, scan.THREADS, address, 130, address + 8 * 130)
     np.testing.assert_array_equal(sums, np.arange(131) * 2**33)
 
 
@@ -43,19 +48,22 @@ def test_distinct_ids(count: int, dtype: Any) -> None:
         ids = draw.integers(low, high, count, endpoint=True).astype(dtype)
         ids[: count // 3] = ids[count - count // 3 :]
         device = Simulated()
-        found = steps.unique(device, device.put(ids), KINDS[ids.dtype], count)
+        given = device.put(ids), KINDS[ids.dtype], count
+        firsts = find_firsts(device, *given)
         keys, places, counts = (one.numpy() for one in ops.unique_with_counts_v3(input=ids))
-        assert found.count == keys.size
-        np.testing.assert_array_equal(device.get(found.keys, keys.size, dtype), keys)
-        np.testing.assert_array_equal(device.get(found.places, count, np.int32), places)
-        np.testing.assert_array_equal(device.get(found.counts, keys.size, np.int32), counts)
+        assert device.words(firsts.total, 1) == [keys.size]
+        room = device.room(keys.nbytes), device.room(4 * count), device.filled(counts.nbytes, 0)
+        number_ids(device, *given, firsts, *room)
+        np.testing.assert_array_equal(device.get(room[0], keys.size, dtype), keys)
+        np.testing.assert_array_equal(device.get(room[1], count, np.int32), places)
+        np.testing.assert_array_equal(device.get(room[2], keys.size, np.int32), counts)
 
 
 @pytest.mark.parametrize(("count", "most"), [(0, 5), (1, 0), (32, 70_000), (75, 2)])
 def test_sorting_is_stable(count: int, most: int) -> None:
     keys = np.random.default_rng(count).integers(0, most, count, endpoint=True).astype(np.int32)
     device = Simulated()
-    order = steps.stable_order(device, device.put(keys), count, most)
+    order = stable_order(device, device.put(keys), count, most)
     np.testing.assert_array_equal(
         device.get(order, count, np.int32), np.argsort(keys, kind="stable")
     )
@@ -73,13 +81,18 @@ def test_entries_are_dropped_and_rows_filled(
     ids = draw.integers(-3, 9, count).astype(dtype)
     indices = np.stack([draw.integers(0, batch, count), draw.integers(0, 99, count)], 1)
     weights = draw.integers(-2, 4, count).astype(np.float32)
-    given = steps.Entries(
+    given = Entries(
         device.put(ids), KINDS[ids.dtype], count, device.put(indices), batch,
-        *((device.put(weights), FLOAT32, 4) if weighted else ()),
+        *((device.put(weights), FLOAT32, 4) if weighted else (0, 0, 0)),
     )  # fmt: skip
     trouble, weight = np.zeros(4, np.int64), int(np.float32(0.5).view(np.int32))
-    filler = 4 if fills else None
-    found = steps.prune(device, given, 0, filler, weight, device.put(trouble))
+    found = mark(device, given, 0, int(weighted), device.put(trouble))
+    kept, empty = device.words(found.totals, 2)
+    total = int(kept + empty * fills)
+    outs = device.room(ids.itemsize * total), device.room(16 * total), device.room(4 * total)
+    put(device, given, found, *outs)
+    if fills:
+        fill(device, given, found, int(kept), 4, weight, *outs)
     assert not trouble.any()
     wanted = ops.prune_invalid_and_fill_empty_rows(
         sp_values=ids,
@@ -93,17 +106,17 @@ def test_entries_are_dropped_and_rows_filled(
         prune_sparse_weights=weighted,
         default_weight=0.5,
     )
-    m = found.count
+    m = total
     assert m == wanted.sp_values_out.shape[0]
-    np.testing.assert_array_equal(device.get(found.ids, m, dtype), wanted.sp_values_out.numpy())
+    np.testing.assert_array_equal(device.get(outs[0], m, dtype), wanted.sp_values_out.numpy())
     np.testing.assert_array_equal(
-        device.get(found.indices, 2 * m, np.int64).reshape(m, 2), wanted.sp_indices_out.numpy()
+        device.get(outs[1], 2 * m, np.int64).reshape(m, 2), wanted.sp_indices_out.numpy()
     )
     flags = device.get(found.empty, batch, np.int32)
     np.testing.assert_array_equal(flags != 0, wanted.is_row_empty.numpy())
     if weighted:
         np.testing.assert_array_equal(
-            device.get(found.weights, m, np.float32), wanted.sp_weights_values_out.numpy()
+            device.get(outs[2], m, np.float32), wanted.sp_weights_values_out.numpy()
         )
 
 
@@ -111,6 +124,6 @@ def test_entries_are_dropped_and_rows_filled(
 def test_rows_outside_the_batch_are_told(row: int) -> None:
     device, trouble = Simulated(), np.zeros(4, np.int64)
     ids, indices = np.array([1, -1, 2]), np.array([[0, 0], [99, 0], [row, 0]])
-    given = steps.Entries(device.put(ids), INT64, 3, device.put(indices), 4)
-    steps.prune(device, given, 0, None, 0, device.put(trouble))
+    given = Entries(device.put(ids), INT64, 3, device.put(indices), 4, 0, 0, 0)
+    mark(device, given, 0, 0, device.put(trouble))
     assert trouble.tolist() == [BAD_ROW, 0, 2, row]

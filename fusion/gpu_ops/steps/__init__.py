@@ -1,0 +1,9 @@
+"""What takes several launches: which kernels, in which order, with which memory between them.
+
+Everything is an address; who has the memory and launches kernels is a `Device`. Nothing waits for
+the GPU but `Device.words`.
+
+These functions run as they are, over a `Device` of Python, and are compiled for the host bodies of
+TensorFlow's ops (`fusion.gpu_ops.host.on_host`). So they are of numbers and named tuples of
+numbers, the names of kernels are literals, and what they call is imported by name.
+"""

@@ -1,0 +1,38 @@
+"""Who launches kernels and has memory for them."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from fusion.cpu_ops.column_words import INT64
+
+#: Threads of a block of kernels that have one for each element.
+THREADS = 128
+#: With all bits set a word is -1, which is `unique.EMPTY`.
+ALL_BITS = 0xFF
+
+
+class Device(Protocol):
+    """A GPU, its stream and its memory; addresses are those of its memory."""
+
+    def launch(self, kernel: str, blocks: int, threads: int, *arguments: int) -> None:
+        """Launches a kernel of `kernels.KERNELS` behind those before."""
+
+    def room(self, size: int) -> int:
+        """The address of so many new bytes, of any value; a multiple of 16."""
+
+    def filled(self, size: int, byte: int) -> int:
+        """The address of so many new bytes, all of one value; a multiple of 16."""
+
+    def words(self, address: int, count: int) -> Any:
+        """Int64 [count], those at an address after all that was launched."""
+
+
+def blocks_of(threads: int) -> int:
+    """The blocks of a launch with at least one thread for each element."""
+    return max((threads + THREADS - 1) // THREADS, 1)
+
+
+def id_bytes(kind: int) -> int:
+    """The bytes of an id."""
+    return 8 if kind == INT64 else 4

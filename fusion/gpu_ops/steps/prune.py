@@ -1,0 +1,106 @@
+"""Entries that are dropped, and rows that are filled: PruneInvalidAndFillEmptyRows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of, id_bytes
+from fusion.gpu_ops.steps.sums import numbers, prefix_sums
+
+
+class Entries(NamedTuple):
+    """The entries of a batch of sparse ids.
+
+    Attributes:
+        ids, kind, number: their ids, of a kind of integers.
+        indices: int64 [count, 2].
+        batch: rows of the batch.
+        weights, weight_kind, weight_bytes: their weights; 0 without.
+    """
+
+    ids: int
+    kind: int
+    number: int
+    indices: int
+    batch: int
+    weights: int
+    weight_kind: int
+    weight_bytes: int
+
+
+class Marked(NamedTuple):
+    """Which entries are kept, and which rows keep none; addresses.
+
+    Attributes:
+        kept: int32, 1 for each entry that is kept.
+        places: int64, the entries kept before each.
+        empty: int32, 1 for each row that keeps none.
+        fillers: int64, the rows that keep none before each.
+        totals: int64 [2], the entries kept and the rows that keep none.
+    """
+
+    kept: int
+    places: int
+    empty: int
+    fillers: int
+    totals: int
+
+
+def mark(device: Device, given: Entries, least: int, by_weight: int, trouble: int) -> Marked:
+    """Finds the entries that are kept.
+
+    Args:
+        least: the least id that is kept.
+        by_weight: whether entries with weights <= 0 or NaN are dropped.
+        trouble: words as of a call, told of rows outside the batch.
+    """
+    count, batch = given.number, given.batch
+    kept, empty = device.room(4 * count), numbers(device, batch, 1)
+    totals = device.room(16)
+    device.launch(
+        "mark_entries", blocks_of(count), THREADS,
+        given.ids, given.kind, count, given.indices, given.weights if by_weight != 0 else 0,
+        given.weight_kind, least, batch, kept, empty, trouble,
+    )  # fmt: skip
+    places = prefix_sums(device, kept, count, totals)
+    return Marked(kept, places, empty, prefix_sums(device, empty, batch, totals + 8), totals)
+
+
+def put(
+    device: Device, given: Entries, marked: Marked, ids: int, indices: int, weights: int
+) -> None:
+    """Copies the entries that are kept to their places.
+
+    Args:
+        ids, indices, weights: out.
+    """
+    device.launch(
+        "put_entries", blocks_of(given.number), THREADS,
+        given.number, marked.kept, marked.places, given.ids, id_bytes(given.kind), given.indices,
+        given.weights, given.weight_bytes, ids, indices, weights,
+    )  # fmt: skip
+
+
+def fill(
+    device: Device,
+    given: Entries,
+    marked: Marked,
+    first: int,
+    filler: int,
+    weight: int,
+    ids: int,
+    indices: int,
+    weights: int,
+) -> None:
+    """Writes an entry for each row that keeps none.
+
+    Args:
+        first: the entries that are kept, behind which these come.
+        filler, weight: their id, and the bits of their weight.
+        ids, indices, weights: out.
+    """
+    device.launch(
+        "fill_rows", blocks_of(given.batch), THREADS,
+        given.batch, marked.empty, marked.fillers, first, filler, given.kind, weight,
+        given.weight_bytes, ids, indices, weights,
+    )  # fmt: skip
