@@ -52,6 +52,12 @@ class Gpu:
         """See `steps.device.Device`."""
         return self.put(np.full(-(-max(size, 8) // 16) * 16, byte, np.uint8))
 
+    def fill(self, address: int, size: int, byte: int) -> None:
+        """See `steps.device.Device`; from where `room` began."""
+        content = self.memory.get(self.held[address]).copy()
+        content.reshape(-1).view(np.uint8)[:size] = byte
+        self.memory.write(self.held[address], content)
+
     def words(self, address: int, count: int) -> npt.NDArray[Any]:
         """See `steps.device.Device`."""
         for start, array in self.held.items():
@@ -119,8 +125,8 @@ def _unique(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     _, firsts = np.unique(ids, return_index=True)
     keys = ids[np.sort(firsts)]
     _same("distinct ids", gpu.words(found.total, 1), np.array([keys.size]))
-    outs = gpu.room(keys.nbytes), gpu.room(4 * count), gpu.filled(4 * keys.size, 0)
-    number_ids(gpu, address, INT64, count, found, *outs)
+    outs = gpu.room(keys.nbytes), gpu.room(4 * count), gpu.room(4 * keys.size)
+    number_ids(gpu, address, INT64, count, found, keys.size, *outs)
     _same("distinct ids", gpu.get(outs[0], np.int64, keys.size), keys)
     _same("distinct ids", keys[gpu.get(outs[1], np.int32, count)], ids)
     _same("distinct ids", gpu.get(outs[2], np.int32, keys.size).sum(), np.array(count))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fusion.gpu_ops import cuda_driver
 from fusion.ops import (
     lookup,
     partition,
@@ -49,7 +50,7 @@ SPECS: tuple[OpSpec, ...] = (
 
 OP_NAMES: tuple[str, ...] = tuple(spec.name for spec in SPECS)
 
-register(SPECS)
+register(SPECS, None if cuda_driver.why_not() else cuda_driver.Cuda)
 _functions: dict[str, Callable[..., Any]] = make_wrappers(SPECS, Workers().check)
 
 fused_embedding_sparse_pre_look_up = _functions["fused_embedding_sparse_pre_look_up"]

@@ -11,6 +11,7 @@ from typing import Any
 from fusion.cpu_ops import column_words as layout
 from fusion.cpu_ops.pieces import ITEM_BYTES, most_elements, piece_for
 from fusion.ops.common import COMBINERS
+from fusion.runtime.layout import STATE_WORDS
 from fusion.runtime.registration import code_address, double_word
 from fusion.runtime.spec import Attr
 from fusion.runtime.threads import pool_address
@@ -42,14 +43,14 @@ LARGE_PAGES_VARIABLE = "FUSION_LARGE_PAGES"
 #: So many tables of a column, one after the other, are noted for large pages.
 _NOTES = 4
 
-#: Words before the body: the addresses of the kernel and of the op's table.
-BODY = 2
+#: Words before the body.
+BODY = STATE_WORDS
 
 #: Rows with more elements have no row of zeros to stand for them.
 _MOST_ZEROS = 4096
 
 
-def single_state(values: Mapping[str, Any]) -> list[int]:
+def single_state(values: Mapping[str, Any], device: str) -> list[int]:
     """The state of a FusedEmbeddingLookup, from its attrs.
 
     Raises:
@@ -59,10 +60,10 @@ def single_state(values: Mapping[str, Any]) -> list[int]:
 
     column = {attr.name: values[attr.name] for attr in COLUMN_ATTRS.values()}
     column |= {key: values[key] for key in ("Tids", "Trows", "boundaries")}
-    return lookup_state(values["T"], [column])
+    return lookup_state(values["T"], [column], device)
 
 
-def grouped_state(values: Mapping[str, Any]) -> list[int]:
+def grouped_state(values: Mapping[str, Any], device: str) -> list[int]:
     """The state of a GroupedEmbeddingLookup, from its attrs.
 
     Raises:
@@ -70,7 +71,7 @@ def grouped_state(values: Mapping[str, Any]) -> list[int]:
     """
     from fusion.ops.lookup import COLUMN_ATTRS
 
-    return lookup_state(values["T"], split_columns(values, COLUMN_ATTRS))
+    return lookup_state(values["T"], split_columns(values, COLUMN_ATTRS), device)
 
 
 def split_columns(
@@ -113,12 +114,15 @@ def _split_boundaries(boundaries: Sequence[float], counts: Sequence[int]) -> lis
     return [boundaries[first:end] for first, end in itertools.pairwise(ends)]
 
 
-def lookup_state(dtype: str, columns: Sequence[Mapping[str, Any]], role: int = WHOLE) -> list[int]:
-    """The state of an op of that role, whose tables or weights are of a dtype.
+def lookup_state(
+    dtype: str, columns: Sequence[Mapping[str, Any]], device: str, role: int = WHOLE
+) -> list[int]:
+    """The state of an op of that role on a type of device; its tables or weights are of a dtype.
 
     Raises:
       ValueError: attrs that do not go together.
     """
+    on_cpu = device == "CPU"
     dims = [-1 if role == PRE else column["dim"] for column in columns]
     limits: list[float] = []
     words: list[int] = []
@@ -126,7 +130,7 @@ def lookup_state(dtype: str, columns: Sequence[Mapping[str, Any]], role: int = W
     for place, column in enumerate(columns):
         _check(place, column)
         described = _column_words(column, len(limits))
-        if role != PRE:
+        if on_cpu and role != PRE:
             put_kernels(described, _gather_kernel(dtype, column), dtype, column["dim"])
         described[layout.LISTED_PLACE] = lookups
         if column["form"] != "copy":
@@ -134,8 +138,9 @@ def lookup_state(dtype: str, columns: Sequence[Mapping[str, Any]], role: int = W
             weighted += int(column["use_sparse_weights"])
         words += described
         limits += layout.laid_out(column["boundaries"])
-    zeros = 0 if min(dims) < 0 or max(dims) > _MOST_ZEROS else _zero_words(dtype, max(dims))
-    head = state_head(dtype, len(columns))
+    has_zeros = on_cpu and min(dims) >= 0 and max(dims) <= _MOST_ZEROS
+    zeros = _zero_words(dtype, max(dims)) if has_zeros else 0
+    head = state_head(dtype, len(columns), device)
     head[ROLE], head[LOOKUPS], head[WEIGHTED_COUNT] = role, lookups, weighted
     head[LIMITS_AT] = BODY + COLUMNS + len(columns) * layout.COLUMN_WORDS
     packed = _packed(limits)
@@ -143,12 +148,13 @@ def lookup_state(dtype: str, columns: Sequence[Mapping[str, Any]], role: int = W
     return [*head, *words, *packed, *[0] * zeros]
 
 
-def state_head(dtype: str, columns: int) -> list[int]:
+def state_head(dtype: str, columns: int, device: str) -> list[int]:
     """The first words of a state, as far as they depend on nothing else."""
     kinds = ("int32", "int64", "float32", "float64", "float16", "bfloat16")
     head = [0] * COLUMNS
     head[COUNT], head[ITEM], head[KIND] = columns, ITEM_BYTES[dtype], kinds.index(dtype)
-    head[POOL], head[LARGE_PAGES] = pool_address(), int(_wants_large_pages())
+    if device == "CPU":
+        head[POOL], head[LARGE_PAGES] = pool_address(), int(_wants_large_pages())
     return head
 
 

@@ -45,7 +45,7 @@ _NO_IDS: dict[str, Any] = {
 }
 
 
-def pre_state(values: Mapping[str, Any]) -> list[int]:
+def pre_state(values: Mapping[str, Any], device: str) -> list[int]:
     """The state of a GroupedEmbeddingPreLookUp, from its attrs.
 
     Raises:
@@ -54,10 +54,10 @@ def pre_state(values: Mapping[str, Any]) -> list[int]:
     from fusion.ops.training import PRE_ATTRS
 
     columns = [_NO_ROWS | column for column in split_columns(values, PRE_ATTRS)]
-    return lookup_state(values["T"], columns, PRE)
+    return lookup_state(values["T"], columns, device, PRE)
 
 
-def post_state(values: Mapping[str, Any]) -> list[int]:
+def post_state(values: Mapping[str, Any], device: str) -> list[int]:
     """The state of a GroupedEmbeddingPostLookUp, from its attrs.
 
     Raises:
@@ -69,10 +69,10 @@ def post_state(values: Mapping[str, Any]) -> list[int]:
         _NO_IDS | column | {"form": "copy" if column["copied"] else "listed"}
         for column in split_columns(values, POST_ATTRS)
     ]
-    return lookup_state(values["T"], columns, POST)
+    return lookup_state(values["T"], columns, device, POST)
 
 
-def grad_state(values: Mapping[str, Any]) -> list[int]:
+def grad_state(values: Mapping[str, Any], device: str) -> list[int]:
     """The state of a GroupedEmbeddingPostLookUpGrad, from its attrs.
 
     Raises:
@@ -82,7 +82,7 @@ def grad_state(values: Mapping[str, Any]) -> list[int]:
 
     dtype = values["T"]
     columns = split_columns(values, GRAD_ATTRS)
-    head = state_head(dtype, len(columns))
+    head = state_head(dtype, len(columns), device)
     head[LOOKUPS] = len(columns)
     words: list[int] = []
     for column in columns:
@@ -93,7 +93,8 @@ def grad_state(values: Mapping[str, Any]) -> list[int]:
         described[layout.WEIGHTED] = int(weighted)
         described[layout.DIM] = column["dim"]
         described[layout.TOP_OFFSET] = column["offset"]
-        put_kernels(described, _scatter_kernel(dtype, weighted), dtype, column["dim"])
+        if device == "CPU":
+            put_kernels(described, _scatter_kernel(dtype, weighted), dtype, column["dim"])
         words += described
     return [*head, *words]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from fusion.ops import gpu
 from fusion.ops.common import IDS, IDS_ATTR, numba_dtype
 from fusion.runtime.spec import NOT_DIFFERENTIABLE, Arg, OpSpec
 
@@ -62,7 +63,7 @@ SPEC = OpSpec(
         Arg("unique_counts", "int32", "[u]", doc="occurrences of each key"),
     ),
     attrs=(IDS_ATTR,),
-    kernels={"CPU": _cpu},
+    kernels={"CPU": _cpu, "GPU": gpu.kernel("unique")},
     kernel_types={"Tid": IDS},
     gradient=NOT_DIFFERENTIABLE,
 )

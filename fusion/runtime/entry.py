@@ -26,8 +26,10 @@ from fusion.runtime.layout import (
     FIRST_SYMBOL,
     HEADER,
     INPUT_WORDS,
+    LAUNCHER,
     MAX_RANK,
     OUTPUT_WORDS,
+    TABLE,
 )
 from fusion.runtime.memory import load, stack_words, store
 from fusion.runtime.native import (
@@ -35,6 +37,7 @@ from fusion.runtime.native import (
     CTX,
     HELD,
     INVALID_ARGUMENT,
+    MAX_GPU_TEMPS,
     MAX_TEMPS,
     STARTS,
     STATE,
@@ -49,8 +52,9 @@ from fusion.runtime.native import (
     table_of,
 )
 
-#: Words of the frame of an op whose body takes its inputs itself, and holds none of them there.
-_SHORT_FRAME = 96
+#: Words of the frame of an op whose body takes its inputs itself, and holds none of them there,
+#: besides those for tensors.
+_SHORT_FRAME = 64
 
 
 @jit
@@ -151,9 +155,14 @@ def _take_inputs(frame: int) -> None:
 
 @jit
 def _frame_words(state: int, ctx: int) -> int:
-    table = load(state, 1)
+    table = load(state, TABLE)
     fixed = STARTS + load(table, 0) + load(table, 1) + 2 * load(table, 2)
-    return fixed + tf_num_inputs(ctx) + tf_num_outputs(ctx) + MAX_TEMPS
+    return fixed + tf_num_inputs(ctx) + tf_num_outputs(ctx) + _temps(state)
+
+
+@jit
+def _temps(state: int) -> int:
+    return int64(MAX_TEMPS) if load(state, LAUNCHER) == 0 else int64(MAX_GPU_TEMPS)
 
 
 @jit
@@ -164,7 +173,7 @@ def _open(frame: int, words: int, state: int, ctx: int) -> None:
     store(frame, STATE, state)
     store(frame, STATUS, tf_new_status())
     store(frame, CAPACITY, words - first_tensor(frame))
-    table = load(state, 1)
+    table = load(state, TABLE)
     for symbol in range(load(table, 2)):
         store(frame, STARTS + load(table, 0) + load(table, 1) + 2 * symbol, -1)
 
@@ -212,7 +221,7 @@ def make_shared_entry(body: Any, work: Any) -> Any:
         if ctx == 0:
             work(state)
             return
-        words = int64(_SHORT_FRAME)
+        words = _SHORT_FRAME + _temps(state)
         frame = stack_words(words)
         _open(frame, words, state, ctx)
         body(frame)

@@ -45,6 +45,8 @@ SYMBOLS = (
     # tensorflow/c/kernels.h
     "TF_NewKernelBuilder",
     "TF_KernelBuilder_TypeConstraint",
+    "TF_KernelBuilder_HostMemory",
+    "TF_KernelBuilder_Label",
     "TF_RegisterKernelBuilder",
     "TF_OpKernelConstruction_Failure",
     "TF_OpKernelConstruction_GetAttrSize",

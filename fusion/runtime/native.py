@@ -8,7 +8,7 @@ errors with `fail`. The frame owns every tensor, so that all of them are release
 Frame, in words: context, status, failed, kernel state, number of tensors held and the most that
 can be, starts of the inputs, starts of the outputs, size of each symbol and the input that bound
 it, tensors.
-Kernel state, in words: address of the kernel, address of the op's table, attributes.
+Kernel state: see `layout`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from fusion.runtime.c_api import (
     tf_tensor_data,
 )
 from fusion.runtime.jit import Array, int64, jit
+from fusion.runtime.layout import STATE_WORDS, TABLE
 from fusion.runtime.memory import (
     as_float,
     load,
@@ -52,8 +53,12 @@ INTERNAL = 13
 
 #: The words of a frame up to where its lists begin, see above.
 CTX, STATUS, FAILED, STATE, HELD, CAPACITY, STARTS = range(7)
-#: So many tensors can be held besides inputs and outputs.
+#: So many tensors can be held besides inputs and outputs, on a CPU and on a GPU.
 MAX_TEMPS = 32
+MAX_GPU_TEMPS = 192
+
+#: The bytes of a TF_AllocatorAttributes: a size and whether memory is to be the host's.
+_ALLOCATOR_ATTRIBUTES_BYTES = 9
 
 #: No tensor is larger: this is the address space of a process. TensorFlow would wait ten seconds
 #: for so much memory, and aborts when the number of elements does not fit 63 bits.
@@ -119,13 +124,13 @@ def check(frame: int) -> None:
 @jit
 def attr(frame: int, index: int) -> int:
     """The int, bool or string attr (its place among the allowed values) in slot `index`."""
-    return load(load(frame, STATE), 2 + index)
+    return load(load(frame, STATE), STATE_WORDS + index)
 
 
 @jit
 def attr_float(frame: int, index: int) -> float:
     """The float attr in slot `index`, as a double."""
-    return as_float(load(load(frame, STATE), 2 + index))
+    return as_float(load(load(frame, STATE), STATE_WORDS + index))
 
 
 @jit
@@ -152,7 +157,7 @@ def status_of(frame: int) -> int:
 @jit
 def table_of(frame: int) -> int:
     """The address of the op's table, see `layout`."""
-    return load(load(frame, STATE), 1)
+    return load(load(frame, STATE), TABLE)
 
 
 @jit
@@ -364,17 +369,41 @@ def forward_input(frame: int, output: int, arg: int) -> None:
 
 @jit
 def _scratch(frame: int, count: int, dtype: type) -> int:
+    return _temporary(frame, count, datatype(dtype), item_bytes(dtype), int64(0))
+
+
+@jit
+def _temporary(frame: int, count: int, datatype: int, item: int, attributes: int) -> int:
+    """The address of a temporary tensor [count]; 0 if it cannot be had.
+
+    Args:
+      attributes: the address of a TF_AllocatorAttributes, or 0.
+    """
     if failed(frame):
         return int64(0)
-    if count > _MAX_BYTES // item_bytes(dtype):
+    if count > _MAX_BYTES // item:
         fail(frame, RESOURCE_EXHAUSTED, "no memory for [%lld] elements", count)
         return int64(0)
     dims = stack_words(1)
     store(dims, 0, max(count, 1))
-    tensor = tf_allocate_temp(
-        load(frame, CTX), np.int32(datatype(dtype)), dims, np.int32(1), 0, load(frame, STATUS)
-    )
+    ctx, status = load(frame, CTX), load(frame, STATUS)
+    tensor = tf_allocate_temp(ctx, np.int32(datatype), dims, np.int32(1), attributes, status)
     return _hold(frame, tensor)
+
+
+@jit
+def scratch_bytes(frame: int, count: int) -> int:
+    """The address of bytes for the length of the call, not initialised; 0 on failure."""
+    return _scratch(frame, count, np.uint8)
+
+
+@jit
+def host_bytes(frame: int, count: int) -> int:
+    """As `scratch_bytes`, in the memory of the host, also where the op runs on a GPU."""
+    attributes = stack_words(2)
+    store(attributes, 0, _ALLOCATOR_ATTRIBUTES_BYTES)
+    store(attributes, 1, 1)
+    return _temporary(frame, count, datatype(np.uint8), int64(1), attributes)
 
 
 @jit

@@ -24,7 +24,7 @@ CACHE_VARIABLE = "FUSION_CACHE_DIR"
 _PROCESSOR_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_SOURCES = ("runtime", "ops", "cpu_ops")
+_SOURCES = ("runtime", "ops", "cpu_ops", "gpu_ops")
 _MAGIC = b"fusion object 1\n"
 
 # Whatever is loaded stays loaded: TensorFlow keeps the addresses for the life of the process.

@@ -11,12 +11,13 @@ import itertools
 import struct
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.framework import dtypes, kernels, op_def_registry, ops
 
-from fusion.runtime import layout, library, objects
+from fusion.runtime import launcher, layout, library, objects
 from fusion.runtime.process import keep_forever
 from fusion.runtime.spec import Attr, OpSpec, as_dtype
 
@@ -27,8 +28,11 @@ _lock = threading.RLock()
 _addresses: dict[str, int] = {}
 
 
-def register(specs: tuple[OpSpec, ...]) -> None:
+def register(specs: tuple[OpSpec, ...], gpus: FindGpus | None = None) -> None:
     """Registers ops, kernels and gradients, those that are not there yet.
+
+    Args:
+      gpus: finds the GPUs when the first kernel for one is made; None: there are no such kernels.
 
     Raises:
       ImportError: this is not a supported platform, TensorFlow lacks something that is needed, or
@@ -43,9 +47,23 @@ def register(specs: tuple[OpSpec, ...]) -> None:
         for spec in new:
             _define(spec, shapes[spec.name])
         for spec in unkerneled:
-            _register_kernels(spec, dispatch, tables[spec.name])
+            made = Kernels(spec, "CPU", dispatch, tables[spec.name])
+            made.register()
+            if gpus is not None and "GPU" in spec.kernels:
+                replace(made, device="GPU", gpus=gpus).register()
     for spec in specs:
         _register_gradient(spec)
+
+
+def register_labelled(specs: tuple[OpSpec, ...], gpus: FindGpus, label: str) -> None:
+    """Registers kernels for GPUs for nodes on a CPU that ask for them by a label.
+
+    That is how they are tested where there is no GPU.
+    """
+    dispatch, _ = _thunks([], {})
+    for spec in specs:
+        if "GPU" in spec.kernels:
+            Kernels(spec, "GPU", dispatch, _table(spec), gpus, label).register()
 
 
 def _is_registered(spec: OpSpec) -> bool:
@@ -125,42 +143,64 @@ def _define(spec: OpSpec, shape_function: int) -> None:
         status.check(f"registering op {spec.name}")
 
 
-def _register_kernels(spec: OpSpec, dispatch: int, table: int) -> None:
-    tf = library.load()
-    free = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)
-    for device in spec.kernels:
-        create = _CREATE(_Creator(spec, device, table))
+#: () -> the GPUs of this process.
+FindGpus = Callable[[], launcher.Gpus]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of an op for a type of device.
+
+    Attributes:
+      device: the type that their bodies are made for, a key of `OpSpec.kernels`.
+      dispatch, table: the addresses of the compute function and of the op's table.
+      gpus: finds what launches kernels on a GPU.
+      label: with one, they are those of nodes on a CPU that ask for them by it.
+    """
+
+    spec: OpSpec
+    device: str
+    dispatch: int
+    table: int
+    gpus: FindGpus | None = None
+    label: str = ""
+
+    def register(self) -> None:
+        """Tells TensorFlow of them."""
+        create = _CREATE(self._create)
         keep_forever(create)
-        names = list(spec.kernel_types)
-        for combination in itertools.product(*spec.kernel_types.values()):
-            builder = ctypes.c_void_p(
-                tf.TF_NewKernelBuilder(
-                    spec.name.encode(), device.encode(), create, ctypes.c_void_p(dispatch), free
-                )
-            )
-            with library.Status() as status:
-                for name, dtype in zip(names, combination, strict=True):
-                    enum = as_dtype(dtype).as_datatype_enum
-                    tf.TF_KernelBuilder_TypeConstraint(builder, name.encode(), enum, status.address)
-                    status.check(f"constraining {name} of {spec.name}")
-                kernel_name = "_".join((spec.name, device, *combination))
-                tf.TF_RegisterKernelBuilder(kernel_name.encode(), builder, status.address)
-                status.check(f"registering kernel {kernel_name}")
+        for combination in itertools.product(*self.spec.kernel_types.values()):
+            self._register(create, combination)
 
+    def _register(self, create: Any, dtypes_of: tuple[str, ...]) -> None:
+        tf, spec = library.load(), self.spec
+        free = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)
+        device, dispatch = "CPU" if self.label else self.device, ctypes.c_void_p(self.dispatch)
+        builder = ctypes.c_void_p(
+            tf.TF_NewKernelBuilder(spec.name.encode(), device.encode(), create, dispatch, free)
+        )
+        if self.label:
+            tf.TF_KernelBuilder_Label(builder, self.label.encode())
+        with library.Status() as status:
+            for name, dtype in zip(spec.kernel_types, dtypes_of, strict=True):
+                enum = as_dtype(dtype).as_datatype_enum
+                tf.TF_KernelBuilder_TypeConstraint(builder, name.encode(), enum, status.address)
+                status.check(f"constraining {name} of {spec.name}")
+            for arg in spec.inputs if self.device != "CPU" else ():
+                if arg.on_host:
+                    tf.TF_KernelBuilder_HostMemory(builder, arg.name.encode())
+            name = "_".join((spec.name, self.device + self.label, *dtypes_of))
+            tf.TF_RegisterKernelBuilder(name.encode(), builder, status.address)
+            status.check(f"registering kernel {name}")
 
-class _Creator:
-    """Makes the state of one node's kernel; TensorFlow calls it when a node is first run."""
-
-    def __init__(self, spec: OpSpec, device: str, table: int) -> None:
-        self.spec, self.device, self.table = spec, device, table
-
-    def __call__(self, construction: int) -> int | None:
+    def _create(self, construction: int) -> int | None:
+        """Makes the state of one node's kernel; TensorFlow calls it when a node is first run."""
         spec = self.spec
         try:
             if spec.custom is not None:
                 values = {attr.name: _attr_value(construction, attr) for attr in spec.attrs}
-                words = spec.custom(values)
-                address = kernel_address(spec, self.device, {})
+                words = spec.custom(values, self.device)
+                address = kernel_address(spec, self.device, {}, self.label)
             else:
                 words = [_word(attr, _attr_value(construction, attr)) for attr in spec.value_attrs]
                 types = {
@@ -168,7 +208,11 @@ class _Creator:
                     for attr in spec.attrs
                     if attr.name in spec.kernel_types
                 }
-                address = kernel_address(spec, self.device, types)
+                address = kernel_address(spec, self.device, types, self.label)
+            launching = trouble = 0
+            if self.gpus is not None:
+                found = launcher.launcher(self.gpus)
+                launching, trouble = found.address, found.trouble_words()
         except Exception as error:
             code = _INVALID_ARGUMENT if isinstance(error, ValueError) else _INTERNAL
             with library.Status() as status:
@@ -177,7 +221,7 @@ class _Creator:
                     ctypes.c_void_p(construction), status.address
                 )
             return None
-        return _allocate([address, self.table, *words])
+        return _allocate([address, self.table, launching, trouble, *words])
 
 
 def _allocate(words: list[int]) -> int:
@@ -192,10 +236,10 @@ def _allocate(words: list[int]) -> int:
     return int(address)
 
 
-def kernel_address(spec: OpSpec, device: str, types: Mapping[str, str]) -> int:
+def kernel_address(spec: OpSpec, device: str, types: Mapping[str, str], label: str = "") -> int:
     """The address of the kernel of `spec` for these dtypes, loaded or compiled on first use."""
-    name = kernel_name(spec, device, types)
-    return code_address(name, lambda: compile_kernel(spec, device, types))
+    name = kernel_name(spec, device, types, label)
+    return code_address(name, lambda: compile_kernel(spec, device, types, label))
 
 
 def code_address(name: str, compile_it: Callable[[], bytes]) -> int:
@@ -206,21 +250,21 @@ def code_address(name: str, compile_it: Callable[[], bytes]) -> int:
         return _addresses[name]
 
 
-def kernel_name(spec: OpSpec, device: str, types: Mapping[str, str]) -> str:
+def kernel_name(spec: OpSpec, device: str, types: Mapping[str, str], label: str = "") -> str:
     """The name of a kernel on disk, and of its function."""
     if spec.custom is not None:
-        return f"{spec.kernels[device].__name__}_{device}"  # several ops may have it
-    return "_".join((spec.name, device, *types.values()))
+        return f"{spec.kernels[device].__name__}_{device}{label}"  # several ops may have it
+    return "_".join((spec.name, device + label, *types.values()))
 
 
-def compile_kernel(spec: OpSpec, device: str, types: Mapping[str, str]) -> bytes:
+def compile_kernel(spec: OpSpec, device: str, types: Mapping[str, str], label: str = "") -> bytes:
     """The object code of one kernel, compiled now."""
     from fusion.runtime.compiler import compile_object
     from fusion.runtime.entry import make_entry, make_shared_entry
 
     made: Any = spec.kernels[device](spec, types)
     entry = make_entry(made) if spec.custom is None else make_shared_entry(*made)
-    return compile_object(entry, 2, kernel_name(spec, device, types))
+    return compile_object(entry, 2, kernel_name(spec, device, types, label))
 
 
 def _attr_value(construction: int, attr: Attr) -> Any:

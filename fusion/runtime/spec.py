@@ -114,7 +114,8 @@ class Arg:
 
     `length` names the int attr that counts a list of tensors, which may be of several dtypes if
     `dtype` is an attr of kind list(type); `when` names a bool attr without
-    which an input is a dummy whose sizes mean nothing.
+    which an input is a dummy whose sizes mean nothing. `on_host`: kernels for a GPU read it, too,
+    in the memory of the host.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Arg:
     length: str | None = None
     when: str | None = None
     doc: str = ""
+    on_host: bool = False
 
     def definition(self, attrs: Mapping[str, Attr]) -> str:
         """The text that the C API's op definition builder takes, in an op with these type attrs."""
@@ -160,8 +162,9 @@ class Arg:
 KernelFactory = Callable[["OpSpec", Mapping[str, str]], Any]
 
 
-#: Makes a kernel's state, 64-bit words, from a node's attrs, all of them: dtypes by name.
-CustomState = Callable[[Mapping[str, Any]], list[int]]
+#: Makes a kernel's state, 64-bit words, from a node's attrs, all of them (dtypes by name), and the
+#: type of its device.
+CustomState = Callable[[Mapping[str, Any], str], list[int]]
 
 
 #: The gradient of an op whose outputs do not depend smoothly on its inputs.

@@ -130,6 +130,13 @@ def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]
     return out, [int(word) for word in told], call
 
 
+def launch(name: str, blocks: int, threads: int, arguments: Sequence[int]) -> None:
+    """Runs a kernel of `KERNELS`, one for each element in blocks that are small, and more."""
+    least = 16 if KERNELS[name].by_element else threads
+    made = cuda.jit(KERNELS[name].make())
+    made[blocks * threads // least, least](*map(int, arguments))
+
+
 class Simulated:
     """A `steps.device.Device` in the simulator; it has the memory of what it is given."""
 
@@ -147,17 +154,23 @@ class Simulated:
         return found.reshape(-1).view(np.uint8).view(dtype)[:count]
 
     def launch(self, kernel: str, blocks: int, threads: int, *arguments: int) -> None:
-        """Blocks are small, and more, where that makes no difference."""
-        least = 16 if KERNELS[kernel].by_element else threads
+        """See `launch`."""
         with allow(*self.arrays):
-            made = cuda.jit(KERNELS[kernel].make())
-            made[blocks * threads // least, least](*map(int, arguments))
+            launch(kernel, blocks, threads, arguments)
 
     def room(self, size: int) -> int:
         return self.filled(size, 0x5A)  # poison
 
     def filled(self, size: int, byte: int) -> int:
         return self.put(np.full(max(size, 8), byte, np.uint8))
+
+    def fill(self, address: int, size: int, byte: int) -> None:
+        for one in self.arrays:
+            at = address - one.ctypes.data
+            if 0 <= at < one.nbytes:
+                one.reshape(-1).view(np.uint8)[at : at + size] = byte
+                return
+        assert size == 0
 
     def words(self, address: int, count: int) -> Any:
         for one in self.arrays:

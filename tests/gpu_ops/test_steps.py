@@ -52,8 +52,8 @@ def test_distinct_ids(count: int, dtype: Any) -> None:
         firsts = find_firsts(device, *given)
         keys, places, counts = (one.numpy() for one in ops.unique_with_counts_v3(input=ids))
         assert device.words(firsts.total, 1) == [keys.size]
-        room = device.room(keys.nbytes), device.room(4 * count), device.filled(counts.nbytes, 0)
-        number_ids(device, *given, firsts, *room)
+        room = device.room(keys.nbytes), device.room(4 * count), device.room(counts.nbytes)
+        number_ids(device, *given, firsts, keys.size, *room)
         np.testing.assert_array_equal(device.get(room[0], keys.size, dtype), keys)
         np.testing.assert_array_equal(device.get(room[1], count, np.int32), places)
         np.testing.assert_array_equal(device.get(room[2], keys.size, np.int32), counts)

@@ -24,6 +24,9 @@ class Device(Protocol):
     def filled(self, size: int, byte: int) -> int:
         """The address of so many new bytes, all of one value; a multiple of 16."""
 
+    def fill(self, address: int, size: int, byte: int) -> None:
+        """Sets so many bytes to one value."""
+
     def words(self, address: int, count: int) -> Any:
         """Int64 [count], those at an address after all that was launched."""
 

@@ -41,6 +41,7 @@ def number_ids(
     kind: int,
     count: int,
     firsts: Found,
+    distinct: int,
     keys: int,
     places: int,
     counts: int,
@@ -48,10 +49,12 @@ def number_ids(
     """Writes the distinct ids of `find_firsts`.
 
     Args:
+        distinct: how many there are.
         keys: out, of the dtype of the ids.
         places: out, int32 [count], which of them each id is.
-        counts: out, int32, zeros before: how often each occurs.
+        counts: out, int32 [distinct], how often each occurs.
     """
+    device.fill(counts, 4 * distinct, 0)
     device.launch(
         "number_ids", blocks_of(count), THREADS,
         ids, kind, count, firsts.slots, firsts.found, firsts.ranks, keys, places, counts,

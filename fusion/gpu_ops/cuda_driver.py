@@ -1,0 +1,132 @@
+"""The GPUs of this machine, by NVIDIA's driver; see `fusion.runtime.launcher`."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+import tensorflow as tf
+
+from fusion.gpu_ops import modules
+from fusion.gpu_ops.kernels import KERNELS
+from fusion.runtime import launcher, stream
+
+#: "0" leaves all ops on the CPU.
+GPU_VARIABLE = "FUSION_GPU"
+#: "1" makes every op wait for its kernels, so that errors are those of the op that they are in.
+WAIT_VARIABLE = "FUSION_GPU_WAIT"
+
+_LIBRARY = "libcuda.so.1"
+_DEVICE_FILE = Path("/dev/nvidiactl")
+_COMPUTE_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, ..._MINOR
+_NOT_READY = 600
+_MAPPED_EVERYWHERE = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
+
+
+def why_not() -> str:
+    """Why the ops have no kernels for GPUs in this process; empty if they do.
+
+    Nothing of CUDA is called: a process that imports this package may fork before it uses a GPU.
+    """
+    if os.environ.get(GPU_VARIABLE) == "0":
+        return f"{GPU_VARIABLE} is 0"
+    if not tf.test.is_built_with_cuda():
+        return "this TensorFlow is built without CUDA"
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return "NVIDIA's driver is not installed"
+    if not _DEVICE_FILE.exists():
+        return "there is no NVIDIA GPU"
+    if importlib.util.find_spec("numba_cuda") is None:
+        return "numba-cuda is not installed: pip install 'tf-embedding-fusion[cuda]'"
+    return ""
+
+
+class Cuda:
+    """A `launcher.Gpus`.
+
+    Raises:
+      RuntimeError: the driver fails.
+    """
+
+    def __init__(self) -> None:
+        self.driver = ctypes.CDLL(_LIBRARY)
+        self.kernels = len(KERNELS)
+        self.waits = os.environ.get(WAIT_VARIABLE) == "1"
+        self._call("cuInit", 0)
+
+    def _call(self, name: str, *arguments: object) -> None:
+        code = getattr(self.driver, name)(*arguments)
+        if code != 0:
+            text = ctypes.c_char_p()
+            self.driver.cuGetErrorString(code, ctypes.byref(text))
+            raise RuntimeError(f"{name}: {(text.value or b'').decode()} ({code})")
+
+    @cached_property
+    def functions(self) -> Mapping[int, int]:
+        """See `launcher.Gpus`."""
+        return {
+            place: ctypes.cast(getattr(self.driver, name), ctypes.c_void_p).value or 0
+            for place, name in launcher.FUNCTIONS.items()
+        }
+
+    @cached_property
+    def number(self) -> int:
+        """See `launcher.Gpus`."""
+        number = ctypes.c_int()
+        self._call("cuDeviceGetCount", ctypes.byref(number))
+        return number.value
+
+    def capability(self, gpu: int) -> tuple[int, int]:
+        """The compute capability of a GPU."""
+        device, values = ctypes.c_int(), (ctypes.c_int(), ctypes.c_int())
+        self._call("cuDeviceGet", ctypes.byref(device), gpu)
+        for value, attribute in zip(values, _COMPUTE_CAPABILITY, strict=True):
+            self._call("cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
+        return values[0].value, values[1].value
+
+    def stream(self, context: int) -> tuple[int, int]:
+        """See `launcher.Gpus`."""
+        return stream.find(context, self._problem_of_stream)
+
+    def _problem_of_stream(self, found: int) -> str:
+        """What is wrong with a stream; see `stream.Check`."""
+        if not found:
+            return "there is no stream"
+        context, handle = ctypes.c_void_p(), ctypes.c_void_p(found)
+        code = self.driver.cuStreamGetCtx(handle, ctypes.byref(context))
+        if code or not context.value:
+            return f"the driver does not know the stream ({code})"
+        code = self.driver.cuStreamQuery(handle)
+        return "" if code in (0, _NOT_READY) else f"the stream cannot be used ({code})"
+
+    def load(self, kernel: int, gpu: int) -> int:
+        """See `launcher.Gpus`."""
+        name = list(KERNELS)[kernel]
+        code = modules.machine_code(name, self.capability(gpu))
+        module, handle = ctypes.c_void_p(), ctypes.c_void_p()
+        none = ctypes.c_void_p()
+        self._call("cuLibraryLoadData", ctypes.byref(module), code, none, none, 0, none, none, 0)
+        entry = modules.entry_of(name).encode()
+        self._call("cuLibraryGetKernel", ctypes.byref(handle), module, entry)
+        return handle.value or 0
+
+    def shared_memory(self, size: int) -> int:
+        """See `launcher.Gpus`."""
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        self._call("cuDeviceGet", ctypes.byref(device), 0)
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self._call("cuCtxPushCurrent_v2", context)
+        try:
+            memory = ctypes.c_void_p()
+            flags = _MAPPED_EVERYWHERE
+            self._call("cuMemHostAlloc", ctypes.byref(memory), ctypes.c_size_t(size), flags)
+        finally:
+            self._call("cuCtxPopCurrent_v2", ctypes.byref(context))
+        ctypes.memset(memory, 0, size)
+        return memory.value or 0

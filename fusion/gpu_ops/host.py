@@ -1,0 +1,424 @@
+"""The host side of kernels for GPUs: `steps`, compiled into the bodies of TensorFlow's ops.
+
+In compiled code a `steps.device.Device` is the address of a few words on the stack of the op's
+call. Errors of the driver end the call (`fusion.runtime.native.fail`); after one, nothing is
+launched and no memory had.
+"""
+
+from __future__ import annotations
+
+import builtins
+import types as python_types
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, types
+from numba.core.errors import TypingError
+from numba.extending import intrinsic, models, overload_method, register_model
+
+from fusion.gpu_ops.call_words import (
+    BAD_DEFAULT,
+    BAD_ID,
+    BAD_ROW,
+    BAD_SPLIT,
+    COLUMN,
+    ELEMENT,
+    KIND,
+    NUMBER,
+)
+from fusion.gpu_ops.kernels import KERNELS
+from fusion.runtime import launcher
+from fusion.runtime.jit import OPTIONS, int64, jit
+from fusion.runtime.layout import LAUNCHER, TROUBLE
+from fusion.runtime.memory import load, pointer, stack_words, store
+from fusion.runtime.native import (
+    INTERNAL,
+    INVALID_ARGUMENT,
+    context,
+    fail,
+    failed,
+    host_bytes,
+    kernel_state,
+    scratch_bytes,
+)
+
+#: The words of a device: the call's frame, what launches kernels, the stream, the handles of the
+#: GPU's kernels, where they tell of trouble.
+FRAME, LAUNCHER_AT, STREAM, HANDLES, TROUBLE_AT, DEVICE_WORDS = range(6)
+
+#: The driver copies so many bytes of pageable memory without waiting for anything.
+_COPIED_AT_ONCE = 1 << 16
+#: A grid is not larger.
+_MOST_BLOCKS = 2**31 - 1
+
+_NUMBERS = {name: number for number, name in enumerate(KERNELS)}
+_STEPS = "fusion.gpu_ops.steps."
+
+
+class DeviceType(types.Type):
+    """Numba's type of a device."""
+
+    def __init__(self) -> None:
+        super().__init__("Device")
+
+
+_device_type = DeviceType()
+
+
+@register_model(DeviceType)
+class _DeviceModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, ir.IntType(64))
+
+
+def _cast(kind: Any, result: Any) -> Any:
+    """An intrinsic from one name of a word to another."""
+
+    @intrinsic
+    def cast(typingctx: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return args[0]
+
+        return result(kind), codegen
+
+    return cast
+
+
+_device_at = _cast(types.int64, _device_type)
+_words_of = _cast(_device_type, types.int64)
+
+
+@cache
+def on_host(function: Any) -> Any:
+    """A function of `steps`, with all those that it calls, as a jitted one."""
+    names = function.__code__.co_names
+    scope = {key: _brought(value) for key, value in function.__globals__.items() if key in names}
+    scope["__builtins__"] = builtins
+    code, defaults = function.__code__, function.__defaults__
+    return jit(python_types.FunctionType(code, scope, function.__name__, defaults))
+
+
+def _brought(value: Any) -> Any:
+    is_function = isinstance(value, python_types.FunctionType)
+    is_step = is_function and not hasattr(value, "py_func")
+    return on_host(value) if is_step and value.__module__.startswith("fusion.gpu_ops.") else value
+
+
+# --- calls by address -----------------------------------------------------------------------
+
+
+def _call(builder: Any, address: Any, result: Any, args: list[Any]) -> Any:
+    kind = ir.FunctionType(result, [arg.type for arg in args])
+    return builder.call(builder.inttoptr(address, kind.as_pointer()), args)
+
+
+@intrinsic
+def _driver_call(typingctx: Any, address: Any, *given: Any) -> Any:
+    """Calls a function of the driver that takes words, and gives its result code."""
+    packed = types.StarArgTuple([types.int64] * len(given))
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        words = [builder.extract_value(args[1], place) for place in range(len(given))]
+        code = _call(builder, args[0], ir.IntType(32), words)
+        return builder.sext(code, ir.IntType(64))
+
+    return types.int64(types.int64, packed), codegen
+
+
+@intrinsic
+def _asking_call(typingctx: Any, address: Any, *given: Any) -> Any:
+    """Calls a C function of words that gives one."""
+    packed = types.StarArgTuple([types.int64] * len(given))
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        words = [builder.extract_value(args[1], place) for place in range(len(given))]
+        return _call(builder, args[0], ir.IntType(64), words)
+
+    return types.int64(types.int64, packed), codegen
+
+
+@intrinsic
+def _launch_call(
+    typingctx: Any,
+    address: Any,
+    kernel: Any,
+    blocks: Any,
+    threads: Any,
+    stream: Any,
+    arguments: Any,
+) -> Any:
+    """Calls cuLaunchKernel for a kernel of 64-bit integers."""
+    word, half = ir.IntType(64), ir.IntType(32)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        count = max(len(arguments), 1)
+        values = builder.alloca(ir.ArrayType(word, count))
+        places = builder.alloca(ir.ArrayType(word, count))
+        zero = ir.Constant(half, 0)
+        for number, kind in enumerate(arguments):
+            given = context.cast(builder, builder.extract_value(args[5], number), kind, types.int64)
+            at = [zero, ir.Constant(half, number)]
+            value = builder.gep(values, at)
+            builder.store(given, value)
+            builder.store(builder.ptrtoint(value, word), builder.gep(places, at))
+        one, none = ir.Constant(half, 1), ir.Constant(word, 0)
+        grid = [builder.trunc(args[2], half), one, one]
+        block = [builder.trunc(args[3], half), one, one]
+        packed = builder.ptrtoint(places, word)
+        given = [args[1], *grid, *block, zero, args[4], packed, none]
+        return builder.sext(_call(builder, args[0], half, given), word)
+
+    i64 = types.int64
+    return i64(i64, i64, i64, i64, i64, arguments), codegen
+
+
+# --- a call's device ------------------------------------------------------------------------
+
+
+@jit
+def _driver(words: int, function: int) -> int:
+    return load(load(words, LAUNCHER_AT), function)
+
+
+@jit
+def _check(words: int, code: int, what: int) -> None:
+    if code != 0:
+        text = "CUDA's driver returned error %lld (function %lld of fusion.runtime.launcher)"
+        fail(load(words, FRAME), INTERNAL, text, code, what)
+
+
+@jit
+def _open(frame: int, words: int) -> None:
+    """Finds the stream of a call and makes its context the thread's."""
+    state = kernel_state(frame)
+    words_of_launcher = load(state, LAUNCHER)
+    store(words, FRAME, frame)
+    store(words, LAUNCHER_AT, words_of_launcher)
+    store(words, TROUBLE_AT, load(state, TROUBLE))
+    stream = _asking_call(load(words_of_launcher, launcher.STREAM), context(frame))
+    store(words, STREAM, stream)
+    if stream == 0:
+        fail(frame, INTERNAL, "%s", load(words_of_launcher, launcher.REASON))
+        return
+    place = stack_words(2)
+    store(place, 0, 0)
+    store(place, 1, 0)
+    code = _driver_call(load(words_of_launcher, launcher.STREAM_CONTEXT), stream, place)
+    _check(words, code, int64(launcher.STREAM_CONTEXT))
+    if failed(frame):
+        return
+    # TensorFlow's threads have some context or none.
+    code = _driver_call(load(words_of_launcher, launcher.PUSH), load(place, 0))
+    _check(words, code, int64(launcher.PUSH))
+    if failed(frame):
+        store(words, STREAM, 0)
+        return
+    code = _driver_call(load(words_of_launcher, launcher.CONTEXT_DEVICE), place + 8)
+    _check(words, code, int64(launcher.CONTEXT_DEVICE))
+    gpu = load(place, 1) & 0xFFFFFFFF
+    kernels = load(words_of_launcher, launcher.KERNEL_COUNT)
+    store(words, HANDLES, load(words_of_launcher, launcher.HANDLES) + 8 * gpu * kernels)
+
+
+@jit
+def _wait(words: int) -> None:
+    code = _driver_call(_driver(words, launcher.WAIT), load(words, STREAM))
+    _check(words, code, int64(launcher.WAIT))
+
+
+def _teller(when: str) -> Any:
+    """A jitted function that makes trouble that kernels told of the call's error."""
+    bad_id = f"column %lld: element %lld has id %lld, which is not in its table{when}"
+    bad_default = f"column %lld: the id of empty rows, %lld, is not in its table{when}"
+    bad_row = f"column %lld: entry %lld has row %lld, which is not in the batch{when}"
+    bad_split = f"column %lld: the row splits at %lld make no sense, there is %lld{when}"
+
+    @jit
+    def tell(words: int) -> None:
+        frame, trouble = load(words, FRAME), load(words, TROUBLE_AT)
+        kind, place = load(trouble, KIND), load(trouble, COLUMN)
+        element, number = load(trouble, ELEMENT), load(trouble, NUMBER)
+        store(trouble, KIND, 0)
+        if kind == BAD_ID:
+            fail(frame, INVALID_ARGUMENT, bad_id, place, element, number)
+        elif kind == BAD_DEFAULT:
+            fail(frame, INVALID_ARGUMENT, bad_default, place, number)
+        elif kind == BAD_ROW:
+            fail(frame, INVALID_ARGUMENT, bad_row, place, element, number)
+        elif kind == BAD_SPLIT:
+            fail(frame, INVALID_ARGUMENT, bad_split, place, element, number)
+
+    return tell
+
+
+_tell = _teller("")
+_tell_late = _teller(" (in an earlier run of this node, whose result has NaN)")
+
+
+@jit
+def _close(words: int) -> None:
+    """Ends what `_open` began."""
+    if load(words, STREAM) == 0:
+        return
+    if load(load(words, LAUNCHER_AT), launcher.WAITS) != 0 and not failed(load(words, FRAME)):
+        _wait(words)
+        _tell(words)
+    place = stack_words(1)
+    _driver_call(_driver(words, int64(launcher.POP)), place)
+
+
+def with_device(body: Callable[[int, Any], None]) -> Callable[[int], None]:
+    """A kernel body (frame) of one that is given the device, too: (frame, device)."""
+    inner = jit(body)
+
+    def outer(frame: int) -> None:
+        words = stack_words(DEVICE_WORDS)
+        _open(frame, words)
+        if not failed(frame):
+            _tell_late(words)
+        if not failed(frame):
+            inner(frame, _device_at(words))
+        _close(words)
+
+    return outer
+
+
+@jit
+def trouble_of(device: Any) -> int:
+    """Where the node's kernels tell of trouble, see `call_words`."""
+    return load(_words_of(device), TROUBLE_AT)
+
+
+@jit
+def copy_in(device: Any, target: int, source: int, size: int) -> None:
+    """Copies bytes of pageable memory of the host to the GPU; they may change afterwards."""
+    words = _words_of(device)
+    for first in range(0, size, _COPIED_AT_ONCE):
+        if failed(load(words, FRAME)):
+            return
+        part = min(size - first, int64(_COPIED_AT_ONCE))
+        function, stream = _driver(words, int64(launcher.COPY_IN)), load(words, STREAM)
+        code = _driver_call(function, target + first, source + first, part, stream)
+        _check(words, code, int64(launcher.COPY_IN))
+
+
+@jit
+def _room(words: int, size: int) -> int:
+    return scratch_bytes(load(words, FRAME), max(size, int64(16)))
+
+
+@jit
+def _fill(words: int, address: int, size: int, byte: int) -> None:
+    if size > 0 and not failed(load(words, FRAME)):
+        function, stream = _driver(words, int64(launcher.FILL)), load(words, STREAM)
+        code = _driver_call(function, address, byte, size, stream)
+        _check(words, code, int64(launcher.FILL))
+
+
+@jit
+def _filled(words: int, size: int, byte: int) -> int:
+    address = _room(words, size)
+    _fill(words, address, size, byte)
+    return address
+
+
+@jit
+def _read(words: int, address: int, count: int) -> int:
+    """The address of words of the GPU, copied to the host; all zeros after an error."""
+    frame = load(words, FRAME)
+    target = host_bytes(frame, 8 * count)
+    if target == 0:
+        return load(load(words, LAUNCHER_AT), launcher.ZEROS)
+    function, stream = _driver(words, int64(launcher.COPY_OUT)), load(words, STREAM)
+    code = _driver_call(function, target, address, 8 * count, stream)
+    _check(words, code, int64(launcher.COPY_OUT))
+    _wait(words)
+    if load(load(words, TROUBLE_AT), KIND) != 0:
+        _tell(words)
+    if failed(frame):
+        return load(load(words, LAUNCHER_AT), launcher.ZEROS)
+    return target
+
+
+@jit
+def _handle(words: int, kernel: int) -> int:
+    """The handle of a kernel on the call's GPU; 0 after an error."""
+    handles = load(words, HANDLES)
+    if load(handles, kernel) == 0:
+        launching = load(words, LAUNCHER_AT)
+        gpu = (handles - load(launching, launcher.HANDLES)) // 8
+        gpu = gpu // load(launching, launcher.KERNEL_COUNT)
+        handle = _asking_call(load(launching, launcher.LOAD), kernel, gpu)
+        if handle == 0:
+            fail(load(words, FRAME), INTERNAL, "%s", load(launching, launcher.REASON))
+        return handle
+    return load(handles, kernel)
+
+
+# --- a device's methods, see `steps.device.Device` --------------------------------------------
+
+
+@overload_method(DeviceType, "launch", prefer_literal=True, jit_options=OPTIONS)
+def _launch(self: Any, kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> Any:
+    if not isinstance(kernel, types.StringLiteral):
+        raise TypingError("the name of a kernel must be a literal")
+    name = kernel.literal_value
+    given = arguments[0] if arguments and isinstance(arguments[0], types.BaseTuple) else arguments
+    if name not in _NUMBERS or len(given) != KERNELS[name].arguments:
+        raise TypingError(f"{name} is no kernel of {len(given)} arguments")
+    number = _NUMBERS[name]
+    text = f"CUDA's driver returned error %lld for the launch of {name}"
+
+    def launch(self: Any, kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> Any:
+        words = _words_of(self)
+        frame = load(words, FRAME)
+        if blocks <= 0 or failed(frame):
+            return
+        if blocks > _MOST_BLOCKS:
+            fail(frame, INVALID_ARGUMENT, "a batch is too large for a GPU's grid")
+            return
+        handle = _handle(words, int64(number))
+        if handle == 0:
+            return
+        function, stream = _driver(words, int64(launcher.LAUNCH)), load(words, STREAM)
+        code = _launch_call(function, handle, int64(blocks), int64(threads), stream, arguments)
+        if code != 0:
+            fail(frame, INTERNAL, text, code)
+
+    return launch
+
+
+@overload_method(DeviceType, "room", jit_options=OPTIONS)
+def _room_of(self: Any, size: Any) -> Any:
+    def room(self: Any, size: Any) -> Any:
+        return _room(_words_of(self), int64(size))
+
+    return room
+
+
+@overload_method(DeviceType, "filled", jit_options=OPTIONS)
+def _filled_of(self: Any, size: Any, byte: Any) -> Any:
+    def filled(self: Any, size: Any, byte: Any) -> Any:
+        return _filled(_words_of(self), int64(size), int64(byte))
+
+    return filled
+
+
+@overload_method(DeviceType, "fill", jit_options=OPTIONS)
+def _fill_of(self: Any, address: Any, size: Any, byte: Any) -> Any:
+    def fill(self: Any, address: Any, size: Any, byte: Any) -> Any:
+        _fill(_words_of(self), int64(address), int64(size), int64(byte))
+
+    return fill
+
+
+@overload_method(DeviceType, "words", jit_options=OPTIONS)
+def _words_at(self: Any, address: Any, count: Any) -> Any:
+    def words(self: Any, address: Any, count: Any) -> Any:
+        found = _read(_words_of(self), int64(address), int64(count))
+        return carray(pointer(found, np.int64), (int64(count),))
+
+    return words

@@ -1,0 +1,25 @@
+"""The bodies of the ops' kernels for GPUs: functions of a call's frame, like those for a CPU.
+
+Each takes its inputs, has outputs allocated and leaves the rest to `fusion.gpu_ops.steps`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from fusion.runtime.spec import KernelFactory, OpSpec
+
+
+def kernel(module: str) -> KernelFactory:
+    """The factory of the body that a module of this package has: its `body(spec, types)`."""
+
+    def factory(spec: OpSpec, types: Mapping[str, str]) -> Any:
+        from fusion.gpu_ops.host import with_device
+
+        made = importlib.import_module(f"fusion.ops.gpu.{module}").body(spec, types)
+        return with_device(made)
+
+    factory.__name__ = f"gpu_{module}"  # of which kernels have their names
+    return factory

@@ -1,0 +1,53 @@
+"""UniqueWithCountsV3 on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fusion.cpu_ops.column_words import INT32, INT64
+from fusion.gpu_ops.host import on_host
+from fusion.gpu_ops.steps.unique import find_firsts, number_ids
+from fusion.ops.common import numba_dtype
+from fusion.runtime.jit import int64
+from fusion.runtime.native import (
+    INVALID_ARGUMENT,
+    data,
+    fail,
+    failed,
+    output_vector,
+    size,
+)
+from fusion.runtime.spec import OpSpec
+
+#: As on the CPU.
+_MOST_IDS = 2**30
+
+
+def body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+    """The kernel body (frame, device)."""
+    tid = numba_dtype(types["Tid"])
+    kind = INT64 if types["Tid"] == "int64" else INT32
+    find, number = on_host(find_firsts), on_host(number_ids)
+
+    def unique(frame: int, device: Any) -> None:
+        ids, count = data(frame, 0, 0), size(frame, 0, 0, 0)
+        if count > _MOST_IDS:
+            text = "input has %lld ids, but at most %lld can be numbered"
+            fail(frame, INVALID_ARGUMENT, text, count, int64(_MOST_IDS))
+            return
+        places = output_vector(frame, 1, 0, count, np.int32)
+        firsts = find(device, ids, kind, count)
+        found = device.words(firsts.total, 1)[0]
+        keys = output_vector(frame, 0, 0, found, tid)
+        counts = output_vector(frame, 2, 0, found, np.int32)
+        if failed(frame):
+            return
+        number(
+            device, ids, kind, count, firsts, found,
+            keys.ctypes.data, places.ctypes.data, counts.ctypes.data,
+        )  # fmt: skip
+
+    return unique

@@ -1,0 +1,177 @@
+"""Numba's CUDA simulator in the place of NVIDIA's driver, under whole ops of TensorFlow.
+
+The bodies of the ops' kernels for GPUs are registered for nodes on a CPU that ask for them by a
+label. They launch kernels as on a GPU, by addresses of functions: those here, which run kernels in
+the simulator, on the memory that TensorFlow gives on a CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import tensorflow as tf
+
+from fusion.gpu_ops import simulated
+from fusion.gpu_ops.kernels import KERNELS
+from fusion.ops import SPECS
+from fusion.runtime import launcher, registration
+from tests.gpu_ops.simulation import launch
+
+LABEL = "simulated"
+#: What stands for a stream and for the context of each of two GPUs.
+STREAMS = (0x51, 0x52)
+CONTEXTS = (0xC1, 0xC2)
+
+_C64, _C32 = ctypes.c_int64, ctypes.c_uint32
+_TYPES: dict[int, tuple[Any, ...]] = {
+    launcher.LAUNCH: (_C64, _C32, _C32, _C32, _C32, _C32, _C32, _C32, _C64, _C64, _C64),
+    launcher.COPY_IN: (_C64, _C64, _C64, _C64),
+    launcher.COPY_OUT: (_C64, _C64, _C64, _C64),
+    launcher.FILL: (_C64, ctypes.c_uint8, _C64, _C64),
+    launcher.WAIT: (_C64,),
+    launcher.STREAM_CONTEXT: (_C64, _C64),
+    launcher.PUSH: (_C64,),
+    launcher.POP: (_C64,),
+    launcher.CONTEXT_DEVICE: (_C64,),
+}
+
+
+class SimulatedGpus:
+    """A `launcher.Gpus`: two GPUs that are one simulator.
+
+    Attributes:
+        log: the names of the driver's functions called, kernels by their own.
+        fails: the results of functions and kernels that shall fail, by name.
+        gpu: the one that streams are of.
+    """
+
+    kernels = len(KERNELS)
+    number = 2
+    waits = False
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.fails: dict[str, int] = {}
+        self.gpu = 0
+        self.pushed: list[int] = []
+        self.loaded: list[tuple[str, int]] = []
+        self._lock = threading.RLock()
+        self._kept: list[Any] = []
+        self._names = list(KERNELS)
+        simulated.allow_all()
+        self._stream = ctypes.CFUNCTYPE(_C64, _C64)(lambda context: STREAMS[self.gpu])
+
+    @property
+    def functions(self) -> Mapping[int, int]:
+        """Each logs its call, and gives what it is told to."""
+        found = {}
+        for place, name in launcher.FUNCTIONS.items():
+            run = getattr(self, name.removesuffix("_v2"))
+            function = ctypes.CFUNCTYPE(ctypes.c_int32, *_TYPES[place])(self._logged(name, run))
+            self._kept.append(function)
+            found[place] = ctypes.cast(function, ctypes.c_void_p).value or 0
+        return found
+
+    def _logged(self, name: str, run: Any) -> Any:
+        def called(*arguments: int) -> int:
+            with self._lock:
+                self.log.append(name)
+                if name in self.fails:
+                    return self.fails[name]
+                return int(run(*arguments) or 0)
+
+        return called
+
+    def stream(self, context: int) -> tuple[int, int]:
+        if "stream" in self.fails:
+            raise RuntimeError("there is none")
+        return STREAMS[self.gpu], ctypes.cast(self._stream, ctypes.c_void_p).value or 0
+
+    def load(self, kernel: int, gpu: int) -> int:
+        name = self._names[kernel]
+        if f"load {name}" in self.fails:
+            raise RuntimeError(f"{name} is not there")
+        self.loaded.append((name, gpu))
+        return 1000 * (gpu + 1) + kernel
+
+    def shared_memory(self, size: int) -> int:
+        self._kept.append((ctypes.c_uint8 * size)())
+        return ctypes.addressof(self._kept[-1])
+
+    def cuLaunchKernel(self, handle: int, *given: int) -> int:
+        """Runs a kernel; blocks and threads have one dimension."""
+        grid, block, shared, stream, places, extra = *given[:1], *given[3:4], *given[6:]
+        assert given[1:3] == given[4:6] == (1, 1)
+        assert (shared, extra, stream) == (0, 0, STREAMS[self.gpu])
+        assert self.pushed == [CONTEXTS[self.gpu]]
+        assert handle // 1000 == self.gpu + 1
+        name = self._names[handle % 1000]
+        self.log.append(name)
+        if name in self.fails:
+            return self.fails[name]
+        count = KERNELS[name].arguments
+        at = (_C64 * count).from_address(places)
+        launch(name, grid, block, [_C64.from_address(place).value for place in at])
+        return 0
+
+    def cuMemcpyHtoDAsync(self, target: int, source: int, size: int, stream: int) -> None:
+        assert stream == STREAMS[self.gpu]
+        ctypes.memmove(target, source, size)
+
+    def cuMemcpyDtoHAsync(self, target: int, source: int, size: int, stream: int) -> None:
+        assert stream == STREAMS[self.gpu]
+        ctypes.memmove(target, source, size)
+
+    def cuMemsetD8Async(self, target: int, byte: int, size: int, stream: int) -> None:
+        assert stream == STREAMS[self.gpu]
+        ctypes.memset(target, byte, size)
+
+    def cuStreamSynchronize(self, stream: int) -> None:
+        assert stream == STREAMS[self.gpu]
+
+    def cuStreamGetCtx(self, stream: int, place: int) -> None:
+        _C64.from_address(place).value = CONTEXTS[STREAMS.index(stream)]
+
+    def cuCtxPushCurrent(self, context: int) -> None:
+        self.pushed.append(context)
+
+    def cuCtxPopCurrent(self, place: int) -> None:
+        _C64.from_address(place).value = self.pushed.pop()
+
+    def cuCtxGetDevice(self, place: int) -> None:
+        ctypes.c_int32.from_address(place).value = CONTEXTS.index(self.pushed[-1])
+
+
+@cache
+def gpus() -> SimulatedGpus:
+    """The GPUs of this process, for which kernels are registered."""
+    found = SimulatedGpus()
+    registration.register_labelled(SPECS, lambda: found, LABEL)
+    return found
+
+
+@contextmanager
+def labelled(*names: str) -> Iterator[None]:
+    """Makes nodes of these ops, or of all, ask for kernels for GPUs, while a graph is built."""
+    chosen = names or [spec.name for spec in SPECS if "GPU" in spec.kernels]
+    gpus()
+    graph = tf.compat.v1.get_default_graph()
+    with graph._kernel_label_map(dict.fromkeys(chosen, LABEL)):
+        yield
+
+
+def on_gpu(function: Any, *inputs: Any) -> Any:
+    """What a function of tensors gives with its ops on a GPU, as NumPy arrays."""
+
+    @tf.function(autograph=False)
+    def traced(*tensors: Any) -> Any:
+        with labelled():
+            return function(*tensors)
+
+    with tf.device("CPU:0"):
+        return tf.nest.map_structure(lambda one: one.numpy(), traced(*inputs))
