@@ -16,7 +16,6 @@ import numpy as np
 from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops import call_words as call_of
 
-_KINDS = ("int32", "int64", "float32", "float64", "float16", "bfloat16")
 _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
@@ -80,7 +79,7 @@ class Column:
         """The words of what the column is given, for tables of dtype `stored`."""
         found = [0] * words.SOURCE_WORDS
         found[words.TABLE], found[words.TABLE_ROWS] = self.table, self.table_rows
-        found[words.TABLE_DIM], found[words.TABLE_KIND] = self.dim, _KINDS.index(stored)
+        found[words.TABLE_DIM], found[words.TABLE_KIND] = self.dim, words.KINDS.index(stored)
         found[words.ROW_BYTES] = self.dim * _ITEM_BYTES[stored]
         found[words.IDS], found[words.ID_COUNT] = self.ids, self.id_count
         found[words.ID_COLUMNS], found[words.ROWS] = self.id_columns, self.rows

@@ -39,6 +39,17 @@ element_range = on_device(columns.element_range)
 
 
 @jit
+def store_element(target: int, place: int, bits: int, item: int) -> None:
+    """Writes an element of 2, 4 or 8 bytes, the lowest of `bits`."""
+    if item == 8:
+        store(target, place, bits)
+    elif item == 4:
+        store_as(target, place, np.int32(bits), np.int32)
+    else:
+        store_as(target, place, np.uint16(bits), np.uint16)
+
+
+@jit
 def copy_element(source: int, k: int, target: int, place: int, item: int) -> None:
     """Copies an element of 2, 4 or 8 bytes."""
     if item == 8:

@@ -73,7 +73,14 @@ _STEPS = {
         "count_entries": 3,
         "order_weights": 5,
     },
-    "prune": {"mark_entries": 11, "put_entries": 11, "fill_rows": 11},
+    "prune": {
+        "mark_entries": 11,
+        "put_entries": 11,
+        "fill_rows": 11,
+        "put_in_buckets": 5,
+        "put_flags": 3,
+        "fill_elements": 4,
+    },
 }
 
 #: Those of them that have a block for each tile.

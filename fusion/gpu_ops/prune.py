@@ -11,7 +11,7 @@ import numpy as np
 from fusion.cpu_ops.column_words import INT64
 from fusion.gpu_ops.call_words import BAD_ROW
 from fusion.gpu_ops.device import cuda, load, load_as, store, store_as
-from fusion.gpu_ops.elements import copy_element, integer_at, weight_at
+from fusion.gpu_ops.elements import copy_element, integer_at, store_element, weight_at
 from fusion.gpu_ops.trouble import tell_at
 from fusion.runtime.jit import int64
 
@@ -111,15 +111,32 @@ def fill_rows(
     if row >= batch or load_as(empty, row, np.int32) == 0:
         return
     place = first + load(places, row)
-    if kind == INT64:
-        store(out_ids, place, filler)
-    else:
-        store_as(out_ids, place, np.int32(filler), np.int32)
+    store_element(out_ids, place, filler, 8 if kind == INT64 else 4)
     store(out_indices, 2 * place, row)
     store(out_indices, 2 * place + 1, 0)
-    if weight_bytes == 8:
-        store(out_weights, place, weight_word)
-    elif weight_bytes == 4:
-        store_as(out_weights, place, np.int32(weight_word), np.int32)
-    elif weight_bytes == 2:
-        store_as(out_weights, place, np.uint16(weight_word), np.uint16)
+    if weight_bytes != 0:
+        store_element(out_weights, place, weight_word, weight_bytes)
+
+
+def put_in_buckets(ids: int, kind: int, count: int, buckets: int, default: int) -> None:
+    """Kernel, a thread for each id: those outside [0, buckets) become `default`."""
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count:
+        return
+    number = integer_at(ids, k, kind)
+    if number < 0 or number >= buckets:
+        store_element(ids, k, default, 8 if kind == INT64 else 4)
+
+
+def put_flags(numbers: int, count: int, flags: int) -> None:
+    """Kernel, a thread for each element: whether int32 numbers are not 0, as bool."""
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k < count:
+        store_as(flags, k, np.uint8(load_as(numbers, k, np.int32) != 0), np.uint8)
+
+
+def fill_elements(target: int, count: int, bits: int, item: int) -> None:
+    """Kernel, a thread for each element of 2, 4 or 8 bytes: sets them all to the same."""
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k < count:
+        store_element(target, k, bits, item)

@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fusion.ops.common import numba_dtype
-from fusion.ops.precision import access
 from fusion.runtime.spec import Arg, Attr, OpSpec
 
 INPUTS = (
     Arg("sp_values", "Tid", "[nnz]", doc="ids"),
     Arg("sp_indices", "int64", "[nnz, 2]", doc="row of each entry in column 0"),
-    Arg("sp_dense_shape", "int64", "[2]", doc="rows B first"),
+    Arg("sp_dense_shape", "int64", "[2]", doc="rows B first", on_host=True),
     Arg("sp_weights_values", "Tw", "[nnz]", when="use_sparse_weights", doc="or a dummy"),
 )
 
@@ -70,8 +69,6 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
     from fusion.runtime.jit import Array, int64, jit
     from fusion.runtime.native import (
         INVALID_ARGUMENT,
-        attr,
-        attr_float,
         fail,
         failed,
         matrix,
@@ -79,29 +76,8 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
         vector,
     )
 
-    tid, weight = numba_dtype(types["Tid"]), access(types["Tw"])
-    stored, working, write = weight.stored, weight.working, weight.write
-    slot, arg = spec.slots, spec.places
-    prune_slot = getattr(slot, prune_attr)
-    least_id = np.int64(np.iinfo(np.int64).min)
-    # Ids that are put in buckets are valid from then on.
-    bucket_slot = getattr(slot, "num_buckets", prune_slot)
-    has_buckets = bucket_slot != prune_slot
-
-    @jit
-    def check_shape(frame: int) -> None:
-        shape = vector(frame, arg.sp_dense_shape, np.int64)
-        if shape[0] < 0 or shape[1] < 0:
-            text = "sp_dense_shape must not be negative, but is [%lld, %lld]"
-            fail(frame, INVALID_ARGUMENT, text, shape[0], shape[1])
-
-    @jit
-    def prunes(frame: int) -> Any:
-        prune = attr(frame, prune_slot) != 0
-        use_weights = attr(frame, slot.use_sparse_weights) != 0
-        by_weight = prune and use_weights and attr(frame, slot.prune_sparse_weights) != 0
-        in_buckets = has_buckets and attr(frame, bucket_slot) > 0
-        return int64(0) if prune and not in_buckets else least_id, by_weight
+    tid, arg = numba_dtype(types["Tid"]), spec.places
+    check_shape, prunes = shape_checker(spec), pruner(spec, prune_attr)
 
     @jit
     def mark(frame: int, weights: Array, is_row_empty: Array) -> int:
@@ -124,17 +100,77 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
             kernels.list_entries(values, weights, least, prune_weights, is_row_empty, result)
         return result
 
-    @jit
-    def fill_weight(frame: int) -> Any:
-        result = scratch(frame, 1, stored)
-        worked = working(frame, result)
-        if failed(frame):
-            return stored(0)
-        worked[0] = attr_float(frame, slot.default_weight)
-        write(worked, result)
-        return result[0]
+    fill_id, fill_weight = check_fill_id(spec, types), weight_of_filler(spec, types)
+    return Listing(check_shape, prunes, mark, entries, fill_id, fill_weight)
 
-    return Listing(check_shape, prunes, mark, entries, check_fill_id(spec, types), fill_weight)
+
+def shape_checker(spec: OpSpec) -> Any:
+    """A jitted function (frame) that reports a negative dense shape."""
+    import numpy as np
+
+    from fusion.runtime.jit import jit
+    from fusion.runtime.native import INVALID_ARGUMENT, fail, vector
+
+    place = spec.places.sp_dense_shape
+
+    @jit
+    def check_shape(frame: int) -> None:
+        shape = vector(frame, place, np.int64)
+        if shape[0] < 0 or shape[1] < 0:
+            text = "sp_dense_shape must not be negative, but is [%lld, %lld]"
+            fail(frame, INVALID_ARGUMENT, text, shape[0], shape[1])
+
+    return check_shape
+
+
+def pruner(spec: OpSpec, prune_attr: str) -> Any:
+    """A jitted function (frame) -> (the least id that is kept, whether weights <= 0 drop it)."""
+    import numpy as np
+
+    from fusion.runtime.jit import int64, jit
+    from fusion.runtime.native import attr
+
+    slot, prune_slot = spec.slots, getattr(spec.slots, prune_attr)
+    least_id = np.int64(np.iinfo(np.int64).min)
+    # Ids that are put in buckets are valid from then on.
+    bucket_slot = getattr(slot, "num_buckets", prune_slot)
+    has_buckets = bucket_slot != prune_slot
+
+    @jit
+    def prunes(frame: int) -> Any:
+        prune = attr(frame, prune_slot) != 0
+        use_weights = attr(frame, slot.use_sparse_weights) != 0
+        by_weight = prune and use_weights and attr(frame, slot.prune_sparse_weights) != 0
+        in_buckets = has_buckets and attr(frame, bucket_slot) > 0
+        return int64(0) if prune and not in_buckets else least_id, by_weight
+
+    return prunes
+
+
+def weight_of_filler(spec: OpSpec, types: Mapping[str, str]) -> Any:
+    """A jitted function (frame) -> the weight of entries that fill rows, as it is stored."""
+    from fusion.cpu_ops.half import HALVES, narrower
+    from fusion.runtime.jit import jit
+    from fusion.runtime.native import attr_float
+
+    slot, name = spec.slots.default_weight, types["Tw"]
+    if name not in HALVES:
+        dtype = numba_dtype(name)
+
+        @jit
+        def direct(frame: int) -> Any:
+            return dtype(attr_float(frame, slot))
+
+        return direct
+    import numpy as np
+
+    narrow = narrower(name)
+
+    @jit
+    def narrowed(frame: int) -> Any:
+        return np.uint16(narrow(np.float32(attr_float(frame, slot))))
+
+    return narrowed
 
 
 def check_fill_id(spec: OpSpec, types: Mapping[str, str]) -> Any:

@@ -150,9 +150,8 @@ def lookup_state(
 
 def state_head(dtype: str, columns: int, device: str) -> list[int]:
     """The first words of a state, as far as they depend on nothing else."""
-    kinds = ("int32", "int64", "float32", "float64", "float16", "bfloat16")
     head = [0] * COLUMNS
-    head[COUNT], head[ITEM], head[KIND] = columns, ITEM_BYTES[dtype], kinds.index(dtype)
+    head[COUNT], head[ITEM], head[KIND] = columns, ITEM_BYTES[dtype], layout.KINDS.index(dtype)
     if device == "CPU":
         head[POOL], head[LARGE_PAGES] = pool_address(), int(_wants_large_pages())
     return head
@@ -202,7 +201,6 @@ def _check(place: int, column: Mapping[str, Any]) -> None:
 def _column_words(column: Mapping[str, Any], first_limit: int) -> list[int]:
     from fusion.ops.lookup import GROUP_FORMS
 
-    kinds = ("int32", "int64", "float32", "float64")
     words = [0] * layout.COLUMN_WORDS
     words[layout.FORM] = (*GROUP_FORMS, "listed").index(column["form"])
     words[layout.COMBINER] = COMBINERS.index(column["combiner"])
@@ -221,9 +219,9 @@ def _column_words(column: Mapping[str, Any], first_limit: int) -> list[int]:
     words[layout.BUCKETS] = column["num_buckets"]
     words[layout.BUCKET_DEFAULT] = column["bucket_default"]
     words[layout.DIM] = column["dim"]
-    words[layout.IDS_KIND] = kinds.index(column["Tids"])
-    words[layout.ROWS_KIND] = kinds.index(column["Trows"])
-    words[layout.KEYS_KIND] = kinds.index(column.get("Tkeys", "int64"))
+    words[layout.IDS_KIND] = layout.KINDS.index(column["Tids"])
+    words[layout.ROWS_KIND] = layout.KINDS.index(column["Trows"])
+    words[layout.KEYS_KIND] = layout.KINDS.index(column.get("Tkeys", "int64"))
     words[layout.SORT_KEYS] = int(column.get("sort_key", False))
     words[layout.BOUNDARIES] = first_limit
     words[layout.BOUNDARY_COUNT] = len(column["boundaries"])

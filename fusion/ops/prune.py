@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fusion.ops import gpu
 from fusion.ops.common import (
     DEFAULT_ID_ATTR,
     FILL_ATTR,
@@ -147,7 +148,7 @@ SPEC = OpSpec(
         DEFAULT_WEIGHT_ATTR,
         *BUCKET_ATTRS,
     ),
-    kernels={"CPU": _cpu},
+    kernels={"CPU": _cpu, "GPU": gpu.kernel("prune")},
     kernel_types={"Tid": IDS, "Tw": FLOATS},
     gradient=_gradient,
 )

@@ -104,3 +104,20 @@ def fill(
         given.batch, marked.empty, marked.fillers, first, filler, given.kind, weight,
         given.weight_bytes, ids, indices, weights,
     )  # fmt: skip
+
+
+def put_flags(device: Device, numbers_at: int, number: int, flags: int) -> None:
+    """Writes whether int32 numbers are not 0, as bool."""
+    device.launch("put_flags", blocks_of(number), THREADS, numbers_at, number, flags)
+
+
+def put_in_buckets(
+    device: Device, ids: int, kind: int, number: int, buckets: int, default: int
+) -> None:
+    """Makes ids outside [0, buckets) a default one."""
+    device.launch("put_in_buckets", blocks_of(number), THREADS, ids, kind, number, buckets, default)
+
+
+def fill_elements(device: Device, target: int, number: int, bits: int, item: int) -> None:
+    """Sets elements of 2, 4 or 8 bytes to the same bits."""
+    device.launch("fill_elements", blocks_of(number), THREADS, target, number, bits, item)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import INT32, INT64
+from fusion.cpu_ops.column_words import KINDS
 from fusion.gpu_ops.host import on_host
 from fusion.gpu_ops.steps.unique import find_firsts, number_ids
 from fusion.ops.common import numba_dtype
@@ -29,7 +29,7 @@ _MOST_IDS = 2**30
 def body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
     tid = numba_dtype(types["Tid"])
-    kind = INT64 if types["Tid"] == "int64" else INT32
+    kind = KINDS.index(types["Tid"])
     find, number = on_host(find_firsts), on_host(number_ids)
 
     def unique(frame: int, device: Any) -> None:

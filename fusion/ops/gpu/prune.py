@@ -1,0 +1,79 @@
+"""PruneInvalidAndFillEmptyRows on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fusion.cpu_ops.column_words import KINDS
+from fusion.cpu_ops.pieces import ITEM_BYTES
+from fusion.gpu_ops.host import on_host, trouble_of
+from fusion.gpu_ops.steps import prune as steps
+from fusion.ops.common import numba_dtype
+from fusion.ops.gpu.bits import bits_of
+from fusion.ops.listing import check_fill_id, pruner, shape_checker, weight_of_filler
+from fusion.ops.precision import access
+from fusion.runtime.jit import int64
+from fusion.runtime.native import (
+    attr,
+    data,
+    failed,
+    output_matrix,
+    output_vector,
+    size,
+    vector,
+)
+from fusion.runtime.spec import OpSpec
+
+
+def body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+    """The kernel body (frame, device)."""
+    slot, arg = spec.slots, spec.places
+    tid, kind = numba_dtype(types["Tid"]), KINDS.index(types["Tid"])
+    stored, weight_kind = access(types["Tw"]).stored, KINDS.index(types["Tw"])
+    item, bits = ITEM_BYTES[types["Tw"]], bits_of(access(types["Tw"]).stored)
+    check_shape, prunes = shape_checker(spec), pruner(spec, "prune")
+    fill_id, fill_weight = check_fill_id(spec, types), weight_of_filler(spec, types)
+    mark, put, fill = on_host(steps.mark), on_host(steps.put), on_host(steps.fill)
+    put_flags, put_in_buckets = on_host(steps.put_flags), on_host(steps.put_in_buckets)
+    fill_elements, entries_of = on_host(steps.fill_elements), steps.Entries
+
+    def prune(frame: int, device: Any) -> None:
+        check_shape(frame)
+        filler, weight = int64(fill_id(frame)), bits(fill_weight(frame))
+        if failed(frame):
+            return
+        batch = vector(frame, arg.sp_dense_shape, np.int64)[0]
+        is_row_empty = output_vector(frame, 3, 0, batch, np.bool_)
+        if failed(frame):
+            return
+        count, weights = size(frame, arg.sp_values, 0, 0), data(frame, arg.sp_weights_values, 0)
+        weighted = attr(frame, slot.use_sparse_weights) != 0
+        given = entries_of(
+            data(frame, arg.sp_values, 0), kind, count, data(frame, arg.sp_indices, 0), batch,
+            weights if weighted else int64(0), weight_kind, item if weighted else int64(0),
+        )  # fmt: skip
+        least, by_weight = prunes(frame)
+        marked = mark(device, given, least, int64(by_weight), trouble_of(device))
+        totals = device.words(marked.totals, 2)
+        kept, fills = totals[0], attr(frame, slot.fill_empty_row) != 0
+        total = kept + (totals[1] if fills else int64(0))
+        ids = output_vector(frame, 0, 0, total, tid).ctypes.data
+        indices = output_matrix(frame, 1, 0, total, 2, np.int64).ctypes.data
+        out_weights = output_vector(frame, 2, 0, total, stored).ctypes.data
+        if failed(frame):
+            return
+        put_flags(device, marked.empty, batch, is_row_empty.ctypes.data)
+        put(device, given, marked, ids, indices, out_weights)
+        if fills:
+            fill(device, given, marked, kept, filler, weight, ids, indices, out_weights)
+        if attr(frame, slot.num_buckets) > 0:
+            # Entries that were filled in stand behind, and are ids already.
+            buckets, default = attr(frame, slot.num_buckets), attr(frame, slot.bucket_default)
+            put_in_buckets(device, ids, kind, kept, buckets, default)
+        if not weighted:
+            fill_elements(device, out_weights, total, weight, item)
+
+    return prune
