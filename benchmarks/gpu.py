@@ -175,11 +175,10 @@ class Prepared:
 
     def launch(self) -> None:
         """Computes all columns in one launch."""
-        from fusion.gpu_ops.call_words import THREADS
+        from fusion.gpu_ops.call_words import PLAIN_TILES, THREADS
 
-        tiles, place = self.call.plain_tiles
-        base = self.memory.address(self.words)
-        self.kernel[tiles, THREADS](base, base + 8 * place)
+        blocks, tiles = self.call.tiles(PLAIN_TILES)
+        self.kernel[blocks, THREADS](self.call.base, tiles)
 
     def moved(self) -> int:
         """The least bytes that must be moved: distinct rows and ids once, the result once."""

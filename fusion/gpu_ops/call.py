@@ -15,6 +15,7 @@ import numpy as np
 
 from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops import call_words as call_of
+from fusion.gpu_ops.steps import layout
 
 _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -61,20 +62,6 @@ class Column:
         found[words.BOUNDARY_COUNT] = len(self.boundaries)
         return found
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether elements are ids as they are, which count if they are in the table.
-
-        Without weights and max_norm.
-        """
-        attrs = self.attrs
-        if self.weights or attrs.get(words.MAX_NORM, -1.0) >= 0 or self.boundaries:
-            return False
-        if attrs.get(words.BUCKETS) or (attrs.get(words.STRIDE) and self.id_columns != 1):
-            return False
-        ignored = attrs.get(words.IGNORED, -1)
-        return not (attrs.get(words.USE_IGNORED) and 0 <= ignored < self.table_rows)
-
     def source(self, stored: str, batch: int, limits: int) -> list[int]:
         """The words of what the column is given, for tables of dtype `stored`."""
         found = [0] * words.SOURCE_WORDS
@@ -99,18 +86,23 @@ class Call:
     """A call's words, one piece of memory for all that a kernel reads of it.
 
     Attributes:
-        words: int64 [n], to be copied to `address`, where the call is then.
-        plain_tiles, other_tiles: blocks of the combining kernels, and where their tiles are among
-            `words`.
+        words: int64 [n], to be copied to `base`, where the call is then.
         width: elements of a row of the result.
-        trouble: the place of the words that tell of trouble, among `words`.
+        base: an address.
     """
 
     words: np.ndarray[Any, np.dtype[np.int64]]
-    plain_tiles: tuple[int, int]
-    other_tiles: tuple[int, int]
     width: int
-    trouble: int
+    base: int
+
+    def tiles(self, word: int) -> tuple[int, int]:
+        """The blocks of a launch, and the address of their tiles, by the word of that."""
+        return int(layout.tiles_of(self.words, self.base, word)), int(self.words[word])
+
+    @property
+    def trouble(self) -> int:
+        """The place of the words that tell of trouble."""
+        return int(layout.place_in(self.words, self.base, call_of.TROUBLE))
 
 
 def prepare(
@@ -124,51 +116,21 @@ def prepare(
         out: the result's address, a multiple of 16.
         address: (bytes) -> where so many bytes will be.
     """
-    item, count = _ITEM_BYTES[stored], len(columns)
-    offsets = [0, *itertools.accumulate(column.dim for column in columns)]
-    width = offsets[-1]
-    lanes = [
-        call_of.lanes_of(item, column.dim, offset, width)
-        for column, offset in zip(columns, offsets[:-1], strict=True)
-    ]
-    groups = [call_of.group_of(c.dim, n) for c, n in zip(columns, lanes, strict=True)]
-    needed = [-(-batch // (call_of.THREADS // group)) for group in groups]
-    plain, other = (
-        [0, *itertools.accumulate(tiles)]
-        for tiles in (
-            [n * c.is_plain for c, n in zip(columns, needed, strict=True)],
-            [n * (not c.is_plain) for c, n in zip(columns, needed, strict=True)],
-        )
-    )
-    limits = np.array([limit for c in columns for limit in c.boundaries], np.float32)
-    own = [word for column in columns for word in column.column()]
-    parts = {
-        call_of.TROUBLE: [0] * call_of.TROUBLE_WORDS,
-        call_of.UNSORTED: [0] * count,
-        call_of.PLAIN_TILES: plain,
-        call_of.OTHER_TILES: other,
-        call_of.OFFSETS: offsets[:-1],
-        call_of.LANES: lanes,
-        call_of.GROUPS: groups,
-        call_of.COLUMNS: own,
-        call_of.SOURCES: [0] * (count * words.SOURCE_WORDS),
-        _LIMITS: [0] * ((len(limits) + 1) // 2),
-    }
-    content, starts, base = _packed(call_of.CALL_WORDS, parts, address)
-    content[call_of.COUNT], content[call_of.BATCH] = count, batch
-    content[call_of.OUT], content[call_of.OUT_BYTES] = out, width * item
-    content[starts[_LIMITS] :].view(np.float32)[: len(limits)] = limits
-    first, sources = base + 8 * starts[_LIMITS], list[int]()
+    limits = [limit for column in columns for limit in column.boundaries]
+    size = layout.words_of_call(len(columns), len(limits))
+    content, base = np.zeros(size, np.int64), address(8 * size)
+    limits_at = layout.open_call(content, base, len(columns))
+    content[limits_at:].view(np.float32)[: len(limits)] = limits
+    first = base + 8 * limits_at
+    own, given = (layout.place_in(content, base, w) for w in (call_of.COLUMNS, call_of.SOURCES))
     for column in columns:
-        sources += column.source(stored, batch, first)
+        content[own : own + words.COLUMN_WORDS] = column.column()
+        content[given : given + words.SOURCE_WORDS] = column.source(stored, batch, first)
+        own, given = own + words.COLUMN_WORDS, given + words.SOURCE_WORDS
         first += 4 * len(column.boundaries)
-    content[starts[call_of.SOURCES] : starts[_LIMITS]] = sources
-    tiles = (plain[-1], starts[call_of.PLAIN_TILES]), (other[-1], starts[call_of.OTHER_TILES])
-    return Call(content, *tiles, width, starts[call_of.TROUBLE])
-
-
-#: Boundaries come last, and have no word of their own.
-_LIMITS = -1
+    width = int(layout.width_of(content, base))
+    layout.lay_out(content, base, batch, _ITEM_BYTES[stored], width, out)
+    return Call(content, width, base)
 
 
 def _packed(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 #: A call, by word: the number of columns, and of rows of the batch; where columns and sources are
 #: described (`fusion.cpu_ops.column_words`); the first tile of each column and the number of all,
-#: int64 [columns + 1], of columns that are plain and of the others; where each column starts in a
+#: int64 [columns + 1], of columns that are plain and of the others, and of those whose rows are
+#: looked at; where each column starts in a
 #: row of the result, in elements, int64; the elements that a thread computes at once, and the
 #: threads of a bag, int64 each; the address of the result, and the bytes of a row of it; flags of
 #: columns whose entries are not in the order of rows, int64; where trouble is told.
@@ -18,6 +19,7 @@ from __future__ import annotations
     SOURCES,
     PLAIN_TILES,
     OTHER_TILES,
+    CHECK_TILES,
     OFFSETS,
     LANES,
     GROUPS,
@@ -25,8 +27,8 @@ from __future__ import annotations
     OUT_BYTES,
     UNSORTED,
     TROUBLE,
-) = range(13)
-CALL_WORDS = 13
+) = range(14)
+CALL_WORDS = 14
 
 #: Trouble, by word: its kind, 0 for none; the column, the element and its id or row.
 KIND, COLUMN, ELEMENT, NUMBER = range(4)
@@ -39,14 +41,15 @@ BAD_ID, BAD_DEFAULT, BAD_ROW, BAD_SPLIT = range(1, 5)
 THREADS = 128
 
 
-def lanes_of(item: int, *sizes: int) -> int:
+def lanes_of(item: int, dim: int, offset: int, width: int) -> int:
     """How many elements of `item` bytes are read at once: 16 bytes, if they divide all sizes.
 
     Args:
-      sizes: of what starts or ends there, in elements.
+      dim: elements of a column.
+      offset, width: where it starts in a row of the result, and the elements of that.
     """
     lanes = 16 // item
-    while lanes > 1 and any(size % lanes for size in sizes):
+    while lanes > 1 and (dim % lanes + offset % lanes + width % lanes) > 0:
         lanes //= 2
     return lanes
 

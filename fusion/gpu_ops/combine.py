@@ -18,6 +18,7 @@ from fusion.cpu_ops.column_words import (
     ID_COUNT,
     INDICES,
     ROW_BYTES,
+    ROW_COUNT,
     ROW_IDS,
     ROW_STEP,
     ROWS,
@@ -119,21 +120,30 @@ def combine_kernel(stored: str, is_plain: bool) -> Any:
 
 
 def check_rows_kernel() -> Any:
-    """The kernel `(call, column)` that looks at the rows of entries, a thread for each.
+    """The kernel `(call)` that looks at the rows of entries, a thread for each.
 
-    It tells of rows outside the batch and flags a column whose rows are not in order.
+    It tells of rows outside the batch and flags a column whose rows are not in order; where the
+    rows of the batch are those up to the last entry's, that must be so, and it is told, too.
     """
 
-    def check_rows(call: int, place: int) -> None:
-        k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    def check_rows(call: int) -> None:
+        tile, tiles = int64(cuda.blockIdx.x), load(call, call_of.CHECK_TILES)
+        place = column_of(tiles, load(call, call_of.COUNT), tile)
+        k = (tile - load(tiles, place)) * call_of.THREADS + cuda.threadIdx.x
         column = load(call, call_of.COLUMNS) + 8 * COLUMN_WORDS * place
         source = load(call, call_of.SOURCES) + 8 * SOURCE_WORDS * place
         if k >= load(source, ID_COUNT):
             return
         rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
         row = integer_at(rows, k * step, kind)
+        to_last = load(column, ROW_COUNT) != 0
         if k > 0 and integer_at(rows, (k - 1) * step, kind) > row:
             store(load(call, call_of.UNSORTED), place, 1)
+            if to_last:
+                tell(call, call_of.BAD_ROW, place, k, row)
+        is_last = k == load(source, ID_COUNT) - 1
+        if to_last and is_last and row + 1 != load(call, call_of.BATCH):
+            tell(call, call_of.BAD_ROW, place, k, row)
         is_outside = row < 0 or row >= load(call, call_of.BATCH)
         if is_outside and not is_dropped(column, source, id_at(column, source, k, int64(0)), k):
             tell(call, call_of.BAD_ROW, place, k, row)

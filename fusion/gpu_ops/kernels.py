@@ -90,7 +90,7 @@ KERNELS: dict[str, Kernel] = {
     **{f"combine_{stored}": _combine(stored, is_plain=True) for stored in _STORED},
     **{f"combine_any_{stored}": _combine(stored, is_plain=False) for stored in _STORED},
     **{f"scatter_{stored}": _scatter(stored) for stored in _STORED},
-    "check_rows": Kernel(_check_rows, 2, 64, by_element=True),
+    "check_rows": Kernel(_check_rows, 1, 64),
     **{
         name: _of(module, name, arguments)
         for module, kernels in _STEPS.items()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from fusion.ops import gpu
 from fusion.ops.combine import COMBINER_ATTR, MAX_NORM_ATTR, NO_NAN_ATTR
 from fusion.ops.common import (
     DEFAULT_ID_ATTR,
@@ -110,7 +111,7 @@ SINGLE = OpSpec(
         Arg("table", "T", "[rows, D]"),
         Arg("ids", "Tids", "[...]", doc="ids, or values that boundaries make ids of"),
         Arg("entry_rows", "Trows", "[...]", doc="where the entries belong"),
-        Arg("dense_shape", "int64", "[...]", doc="rows B first"),
+        Arg("dense_shape", "int64", "[...]", doc="rows B first", on_host=True),
         Arg("weights", "T", "[...]", doc="[nnz] with use_sparse_weights"),
     ),
     outputs=(Arg("emb_vectors", "T", "[?, D]"),),
@@ -121,7 +122,7 @@ SINGLE = OpSpec(
         *COLUMN_ATTRS.values(),
         _BOUNDARIES,
     ),
-    kernels={"CPU": lookup_kernel},
+    kernels={"CPU": lookup_kernel, "GPU": gpu.kernel("lookup")},
     kernel_types={"T": FLOATS},
     custom=single_state,
     gradient=single_gradient,
@@ -137,7 +138,7 @@ GROUPED = OpSpec(
         Arg("tables", "T", "[rows_p, D_p]", length="num_columns"),
         Arg("ids", "Tids", "[...]", length="num_columns"),
         Arg("entry_rows", "Trows", "[...]", length="num_columns"),
-        Arg("dense_shapes", "int64", "[...]", length="num_columns"),
+        Arg("dense_shapes", "int64", "[...]", length="num_columns", on_host=True),
         Arg("weights", "T", "[...]", length="num_columns"),
     ),
     outputs=(Arg("emb_vectors", "T", "[?, sum(D_p)]"),),
@@ -158,7 +159,7 @@ GROUPED = OpSpec(
         Attr("boundaries", "list(float)", doc="of all columns, one after the other"),
         Attr("boundary_counts", "list(int)", doc="how many each column has"),
     ),
-    kernels={"CPU": lookup_kernel},
+    kernels={"CPU": lookup_kernel, "GPU": gpu.kernel("lookup")},
     kernel_types={"T": FLOATS},
     custom=grouped_state,
     gradient=grouped_gradient,

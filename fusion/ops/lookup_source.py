@@ -60,6 +60,7 @@ from fusion.runtime.c_api import (
     tf_tensor_data,
 )
 from fusion.runtime.jit import int64, jit
+from fusion.runtime.layout import LAUNCHER
 from fusion.runtime.memory import load, store
 from fusion.runtime.native import INVALID_ARGUMENT, check, fail, failed, status_of
 
@@ -280,6 +281,9 @@ def _take_rows(frame: int, ctx: int, state: int, place: int, source: int, status
 def _take_batch(frame: int, ctx: int, state: int, place: int, source: int, status: int) -> bool:
     """Finds the number of rows of a column whose entries have row numbers."""
     column = column_at(state, place)
+    if load(column, ROW_COUNT) != 0 and load(source, ID_COUNT) > 0 and load(state, LAUNCHER) != 0:
+        store(source, BATCH, -1)  # the host cannot read the last entry's row
+        return True
     if load(column, ROW_COUNT) != 0:
         entries, last = load(source, ID_COUNT), int64(-1)
         if entries > 0:
@@ -311,6 +315,8 @@ def take_source(
     frame: int, ctx: int, state: int, place: int, source: int, status: int, shared: int
 ) -> bool:
     """Fills the words of what column `place` is given; to be released whatever the result is.
+
+    On a GPU the rows are -1 where they depend on what the host cannot read.
 
     Args:
       shared: what the columns of an op behind gathers share.

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import types
-
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops import pieces
 from fusion.cpu_ops.columns import element_range, list_entries
@@ -17,10 +15,10 @@ from fusion.cpu_ops.vectors import fence
 from fusion.ops.lookup_source import body, column_at, release, take_source
 from fusion.ops.lookup_state import BODY, ITEM, POOL, POST, ROLE
 from fusion.runtime.atomic import atomic_add, atomic_store
-from fusion.runtime.c_api import c_function, tf_delete_status, tf_new_status
+from fusion.runtime.c_api import tf_delete_status, tf_new_status
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.large_pages import note_table
-from fusion.runtime.memory import call_at, load, stack_words, store
+from fusion.runtime.memory import c_free, c_malloc, call_at, load, stack_words, store
 from fusion.runtime.workers import JOB_WORDS, next_task, wake
 
 #: What the tasks of a call share, by word behind those of every job: the op's context, state and
@@ -47,9 +45,6 @@ CALL_WORDS = JOB_WORDS + 13
 #: Room for entries that a thread starts with.
 _FIRST_ROOM = 4096
 
-_malloc = c_function("malloc", types.int64, types.int64)
-_free = c_function("free", types.void, types.int64)
-
 #: A thread's memory, by word: its address, and for how many entries and rows it has room.
 _MEMORY, _ROOM, _ROWS = range(3)
 ROOM_WORDS = 3
@@ -69,7 +64,7 @@ def make_room(room: int, entries: int, rows: int) -> bool:
     free_room(room)
     entries, rows = max(entries, int64(_FIRST_ROOM)), max(rows, int64(_FIRST_ROOM))
     size = 8 * (4 * (entries + pieces.AHEAD) + rows + 2)
-    store(room, _MEMORY, _malloc(size))
+    store(room, _MEMORY, c_malloc(size))
     store(room, _ROOM, entries)
     store(room, _ROWS, rows)
     return load(room, _MEMORY) != 0
@@ -79,7 +74,7 @@ def make_room(room: int, entries: int, rows: int) -> bool:
 def free_room(room: int) -> None:
     """Gives the memory back."""
     if load(room, _MEMORY) != 0:
-        _free(load(room, _MEMORY))
+        c_free(load(room, _MEMORY))
         store(room, _MEMORY, 0)
 
 

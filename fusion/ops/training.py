@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fusion.ops import gpu
 from fusion.ops.common import FLOATS, IDS, TABLE_ATTR
 from fusion.ops.lookup import COLUMN_ATTRS, FORMS_DOC, VALUES, lookup_kernel
 from fusion.ops.training_grad import post_gradient, pre_gradient, second_gradient
@@ -93,7 +94,7 @@ PRE = OpSpec(
     inputs=(
         Arg("ids", "Tids", "[...]", length="num_columns"),
         Arg("entry_rows", "Trows", "[...]", length="num_columns"),
-        Arg("dense_shapes", "int64", "[...]", length="num_columns"),
+        Arg("dense_shapes", "int64", "[...]", length="num_columns", on_host=True),
         Arg("weights", "T", "[...]", length="num_columns"),
     ),
     outputs=(
@@ -134,7 +135,7 @@ POST = OpSpec(
     ),
     outputs=(Arg("emb_vectors", "T", "[?, sum(D_p)]"),),
     attrs=(_COUNT, TABLE_ATTR, *_lists(POST_ATTRS)),
-    kernels={"CPU": lookup_kernel},
+    kernels={"CPU": lookup_kernel, "GPU": gpu.kernel("lookup")},
     kernel_types={"T": FLOATS},
     custom=post_state,
     gradient=post_gradient,

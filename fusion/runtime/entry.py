@@ -210,21 +210,31 @@ def make_entry(body: Any) -> Any:
     return entry
 
 
-def make_shared_entry(body: Any, work: Any) -> Any:
-    """The compute function `(state, ctx)` around a body that takes the inputs that it needs itself.
-
-    Called with (job, 0) it does `work(job)`: that is how threads are told to help.
-    """
+def make_short_entry(body: Any) -> Any:
+    """The compute function `(state, ctx)` around a body that takes its inputs itself."""
     body = jit(body)
 
     def entry(state: int, ctx: int) -> None:
-        if ctx == 0:
-            work(state)
-            return
         words = _SHORT_FRAME + _temps(state)
         frame = stack_words(words)
         _open(frame, words, state, ctx)
         body(frame)
         _close(frame)
+
+    return entry
+
+
+def make_shared_entry(body: Any, work: Any) -> Any:
+    """As `make_short_entry`, for work that threads help with.
+
+    Called with (job, 0) it does `work(job)`: that is how they are told to.
+    """
+    compute = jit(make_short_entry(body))
+
+    def entry(state: int, ctx: int) -> None:
+        if ctx == 0:
+            work(state)
+        else:
+            compute(state, ctx)
 
     return entry

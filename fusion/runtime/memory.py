@@ -13,6 +13,10 @@ from numba.extending import intrinsic
 
 _i64 = types.int64
 
+#: Memory of the process, of so many bytes; 0 if there is none. To be freed.
+c_malloc = types.ExternalFunction("malloc", _i64(_i64))
+c_free = types.ExternalFunction("free", types.void(_i64))
+
 
 @intrinsic
 def load(typingctx: Any, address: Any, index: Any) -> Any:

@@ -260,10 +260,15 @@ def kernel_name(spec: OpSpec, device: str, types: Mapping[str, str], label: str 
 def compile_kernel(spec: OpSpec, device: str, types: Mapping[str, str], label: str = "") -> bytes:
     """The object code of one kernel, compiled now."""
     from fusion.runtime.compiler import compile_object
-    from fusion.runtime.entry import make_entry, make_shared_entry
+    from fusion.runtime.entry import make_entry, make_shared_entry, make_short_entry
 
     made: Any = spec.kernels[device](spec, types)
-    entry = make_entry(made) if spec.custom is None else make_shared_entry(*made)
+    if spec.custom is None:
+        entry = make_entry(made)
+    elif device == "CPU":
+        entry = make_shared_entry(*made)
+    else:
+        entry = make_short_entry(made)
     return compile_object(entry, 2, kernel_name(spec, device, types, label))
 
 

@@ -180,7 +180,8 @@ class OpSpec:
     function; without one TensorFlow raises when it is asked for.
 
     The kernel of an op with a `custom` state, which that makes of a node's attrs, is the same for
-    all dtypes; its factory gives the arguments of `entry.make_shared_entry`.
+    all dtypes and takes its inputs itself; the factory of that for a CPU gives the arguments of
+    `entry.make_shared_entry`.
     """
 
     name: str

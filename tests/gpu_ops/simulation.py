@@ -119,13 +119,13 @@ def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]
     held[:] = call.words
     base = held.ctypes.data
     with allow(held, out, *(array for one in columns for array in one.arrays())):
-        check = cuda.jit(check_rows_kernel())
-        for place, one in enumerate(described):
-            if one.form in (words.INDICES, words.ROW_IDS) and one.id_count:
-                check[-(-one.id_count // 32), 32](base, place)
-        for is_plain, (tiles, start) in ((True, call.plain_tiles), (False, call.other_tiles)):
-            if tiles:
-                kernel(stored, is_plain)[tiles, call_of.THREADS](base, base + 8 * start)
+        checked, _ = call.tiles(call_of.CHECK_TILES)
+        if checked:
+            cuda.jit(check_rows_kernel())[checked, call_of.THREADS](base)
+        for is_plain, word in ((True, call_of.PLAIN_TILES), (False, call_of.OTHER_TILES)):
+            blocks, tiles = call.tiles(word)
+            if blocks:
+                kernel(stored, is_plain)[blocks, call_of.THREADS](base, tiles)
     told = held[call.trouble : call.trouble + call_of.TROUBLE_WORDS]
     return out, [int(word) for word in told], call
 

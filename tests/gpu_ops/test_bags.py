@@ -34,11 +34,11 @@ def combined(
     held[:] = call.words
     source = (held[call_of.SOURCES] - held.ctypes.data) // 8
     held[source + words.ROW_BYTES] = 1
-    for name, (tiles, start) in (("", call.plain_tiles), ("any_", call.other_tiles)):
-        if tiles:
-            base = held.ctypes.data
-            given = base, base + 8 * start
-            device.launch(f"combine_{name}{stored}", tiles, call_of.THREADS, *given)
+    for name, word in (("", call_of.PLAIN_TILES), ("any_", call_of.OTHER_TILES)):
+        blocks, tiles = call.tiles(word)
+        if blocks:
+            given = call.base, tiles
+            device.launch(f"combine_{name}{stored}", blocks, call_of.THREADS, *given)
     assert not held[call.trouble]
     return out
 

@@ -137,8 +137,8 @@ def test_many_columns_in_one_call() -> None:
     columns.append(Given("dense", table(6, 4), np.ones([40, 1], np.float32), boundaries=[0.5]))
     same(40, *columns)
     _, _, call = combine(40, columns)
-    assert call.plain_tiles[0] > len(columns) - 1
-    assert call.other_tiles[0] == 2
+    assert call.tiles(call_of.PLAIN_TILES)[0] > len(columns) - 1
+    assert call.tiles(call_of.OTHER_TILES)[0] == 2
 
 
 def test_a_table_of_more_rows_than_an_int32_counts() -> None:

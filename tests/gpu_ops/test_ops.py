@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
-from tests.gpu_ops.driver import gpus, on_gpu
+from tests.gpu_ops.driver import gpus, labelled, on_gpu
 
 
 def same(found: Any, wanted: Any) -> None:
@@ -76,3 +76,114 @@ def test_rows_outside_the_batch_are_an_error() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="entry 1 has row 3, which is not in"):
         on_gpu(prune, np.array([[0, 0], [3, 0]]))
     assert on_gpu(prune, np.array([[0, 0], [2, 0]])).is_row_empty.tolist() == [False, True, False]
+
+
+def table(rows: int, dim: int, dtype: str, seed: int = 0) -> tf.Tensor:
+    return tf.cast(np.random.default_rng(seed).standard_normal((rows, dim)), dtype)
+
+
+@pytest.mark.parametrize("stored", ["float32", "float16", "bfloat16", "float64"])
+def test_lookup_of_many_forms(stored: str) -> None:
+    """One launch for the plain columns and one for the others, and no wait."""
+    draw, batch = np.random.default_rng(3), 9
+    rows = np.sort(draw.integers(0, batch, 20))
+    splits = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=batch))])
+    tables = [table(*shape, stored) for shape in ((11, 8), (7, 3), (5, 4), (9, 6), (batch, 2))]
+    ids = [
+        draw.integers(-1, 11, 20),
+        draw.integers(0, 7, 20).astype(np.int32),
+        draw.integers(0, 5, 20),
+        draw.uniform(0, 9, (batch, 3)).astype(np.float32),
+        np.zeros([0], np.int64),
+    ]
+    entry_rows = [
+        np.stack([draw.permutation(rows), rows], 1), rows.astype(np.int32), splits,
+        np.zeros([0], np.int64), np.zeros([0], np.int64),
+    ]  # fmt: skip
+    nothing = tf.zeros([1], stored)
+    weights = [nothing, tf.cast(draw.integers(1, 4, 20), stored), *[nothing] * 3]
+    attrs = {
+        "forms": ["indices", "row_ids", "row_splits", "dense", "copy"],
+        "combiners": ["mean", "sum", "sqrtn", "mean", "sum"],
+        "max_norms": [-1.0, -1.0, 0.75, -1.0, -1.0],
+        "prunes": [True, False, False, False, False],
+        "fill_empty_rows": [True, False, False, False, False],
+        "default_ids": [4, -1, -1, -1, -1],
+        "use_sparse_weights": [False, True, False, False, False],
+        "prune_sparse_weights": [False] * 5,
+        "default_weights": [1.0] * 5,
+        "divide_no_nans": [True] * 5,
+        "row_counts": ["dense_shape"] * 5,
+        "use_ignored_ids": [False] * 5,
+        "ignored_ids": [-1] * 5,
+        "column_strides": [0] * 5,
+        "num_buckets": [0] * 5,
+        "bucket_defaults": [0] * 5,
+        "dims": [8, -1, 4, 6, 2],
+        "boundaries": [1.0, 2.5, 4.0, 8.0],
+        "boundary_counts": [0, 0, 0, 4, 0],
+    }
+
+    def look_up(*given: Any) -> Any:
+        parts = [list(given[5 * k : 5 * k + 5]) for k in range(4)]
+        shapes = [tf.constant([batch, 99], tf.int64)] * 5
+        return ops.grouped_embedding_lookup(
+            tables=parts[0], ids=parts[1], entry_rows=parts[2], dense_shapes=shapes,
+            weights=parts[3], **attrs,
+        )  # fmt: skip
+
+    given = [*tables, *map(tf.constant, ids), *map(tf.constant, entry_rows), *weights]
+    gpus().log.clear()
+    found = on_gpu(look_up, *given)
+    kernels = [name for name in gpus().log if not name.startswith("cu")]
+    assert kernels == ["check_rows", f"combine_{stored}", f"combine_any_{stored}"]
+    assert "cuStreamSynchronize" not in gpus().log
+    same([found], [look_up(*given)])
+
+
+def look_up(ids: Any, rows: Any, **attrs: Any) -> Any:
+    return ops.fused_embedding_lookup(
+        table=table(5, 4, "float32"),
+        ids=ids,
+        entry_rows=rows,
+        dense_shape=tf.constant(3, tf.int64),
+        weights=[0.0],
+        form="row_ids",
+        **attrs,
+    )
+
+
+def test_bad_ids_are_told_by_the_next_run() -> None:
+    """Nothing waits for the GPU, whose result has NaN meanwhile."""
+
+    @tf.function(autograph=False)
+    def traced(ids: Any, rows: Any) -> Any:
+        with labelled():
+            return look_up(ids, rows)
+
+    good, bad, rows = tf.constant([1, 2, 0]), tf.constant([1, 7, 0]), tf.constant([0, 1, 2])
+    with tf.device("CPU:0"):
+        wanted = look_up(good, rows).numpy()
+        assert traced(good, rows).numpy().tobytes() == wanted.tobytes()
+        found = traced(bad, rows).numpy()
+        assert np.isnan(found[1]).all()
+        np.testing.assert_array_equal(found[::2], wanted[::2])
+        message = r"column 0: element 1 has id 7, which is not in its table \(in an earlier run"
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            traced(good, rows)
+        assert traced(good, rows).numpy().tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("rows", [[], [0], [0, 0, 2], [1, 3]])
+def test_rows_up_to_the_last_entry(rows: list[int], dtype: Any) -> None:
+    """Then the number of rows is read from the GPU, once."""
+    given = np.arange(len(rows)), np.array(rows, dtype)
+
+    def up_to_last(ids: Any, rows: Any) -> Any:
+        return look_up(ids, rows, row_count="last_row")
+
+    gpus().log.clear()
+    found = on_gpu(up_to_last, *given)
+    assert gpus().log.count("cuStreamSynchronize") == int(len(rows) > 0)
+    same([found], [up_to_last(*given)])

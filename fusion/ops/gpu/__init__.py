@@ -13,13 +13,13 @@ from fusion.runtime.spec import KernelFactory, OpSpec
 
 
 def kernel(module: str) -> KernelFactory:
-    """The factory of the body that a module of this package has: its `body(spec, types)`."""
+    """The factory of the body that a module of this package has: its `made(spec, types)`."""
 
     def factory(spec: OpSpec, types: Mapping[str, str]) -> Any:
         from fusion.gpu_ops.host import with_device
 
-        made = importlib.import_module(f"fusion.ops.gpu.{module}").body(spec, types)
-        return with_device(made)
+        found = importlib.import_module(f"fusion.ops.gpu.{module}")
+        return with_device(found.made(spec, types))
 
     factory.__name__ = f"gpu_{module}"  # of which kernels have their names
     return factory

@@ -28,7 +28,7 @@ from fusion.runtime.native import (
 from fusion.runtime.spec import OpSpec
 
 
-def body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg = spec.slots, spec.places
     tid, kind = numba_dtype(types["Tid"]), KINDS.index(types["Tid"])

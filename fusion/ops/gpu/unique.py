@@ -26,7 +26,7 @@ from fusion.runtime.spec import OpSpec
 _MOST_IDS = 2**30
 
 
-def body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
     tid = numba_dtype(types["Tid"])
     kind = KINDS.index(types["Tid"])

@@ -1,0 +1,159 @@
+"""A call of the kernels that combine columns, in words: see `call_words`.
+
+`call` is an array of the host's, int64, which is copied to the address `base` of the device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusion.cpu_ops.column_words import (
+    BOUNDARY_COUNT,
+    BUCKETS,
+    COLUMN_WORDS,
+    COPY,
+    FORM,
+    ID_COLUMNS,
+    ID_COUNT,
+    IGNORED,
+    INDICES,
+    MAX_NORM,
+    ROW_IDS,
+    SOURCE_WORDS,
+    STRIDE,
+    TABLE,
+    TABLE_DIM,
+    TABLE_ROWS,
+    USE_IGNORED,
+    WEIGHTED,
+)
+from fusion.gpu_ops.call_words import (
+    BATCH,
+    CALL_WORDS,
+    CHECK_TILES,
+    COLUMNS,
+    COUNT,
+    GROUPS,
+    LANES,
+    OFFSETS,
+    OTHER_TILES,
+    OUT,
+    OUT_BYTES,
+    PLAIN_TILES,
+    SOURCES,
+    THREADS,
+    TROUBLE,
+    TROUBLE_WORDS,
+    UNSORTED,
+    group_of,
+    lanes_of,
+)
+
+#: The bits of -0.0, the only double that is negative as a word but not as a number.
+_MINUS_ZERO = -(2**63)
+
+
+def words_of_call(columns: int, boundaries: int) -> int:
+    """The words of a call of so many columns, with so many boundaries in all."""
+    tiles = 3 * (columns + 1)
+    described = columns * (COLUMN_WORDS + SOURCE_WORDS)
+    return CALL_WORDS + TROUBLE_WORDS + 4 * columns + tiles + described + (boundaries + 1) // 2
+
+
+def open_call(call: Any, base: int, columns: int) -> int:
+    """Writes where the parts of a call are; gives the place of its boundaries.
+
+    Trouble is told in the call itself, unless its word is changed.
+    """
+    for k in range(call.shape[0]):
+        call[k] = 0
+    call[COUNT] = columns
+    place = CALL_WORDS
+    call[TROUBLE] = base + 8 * place
+    place += TROUBLE_WORDS
+    call[UNSORTED] = base + 8 * place
+    place += columns
+    call[PLAIN_TILES] = base + 8 * place
+    place += columns + 1
+    call[OTHER_TILES] = base + 8 * place
+    place += columns + 1
+    call[CHECK_TILES] = base + 8 * place
+    place += columns + 1
+    call[OFFSETS] = base + 8 * place
+    place += columns
+    call[LANES] = base + 8 * place
+    place += columns
+    call[GROUPS] = base + 8 * place
+    place += columns
+    call[COLUMNS] = base + 8 * place
+    place += columns * COLUMN_WORDS
+    call[SOURCES] = base + 8 * place
+    return place + columns * SOURCE_WORDS
+
+
+def place_in(call: Any, base: int, word: int) -> int:
+    """Where a part of a call starts among its words."""
+    return (call[word] - base) // 8
+
+
+def is_plain(call: Any, column: int, source: int) -> bool:
+    """Whether elements are ids as they are, which count if they are in the table.
+
+    That is without weights and max_norm. `column` and `source` are places in the call.
+    """
+    limit = call[column + MAX_NORM]
+    if call[column + FORM] == COPY:
+        return True
+    if call[column + WEIGHTED] != 0 or limit >= 0 or limit == _MINUS_ZERO:
+        return False
+    if call[column + BOUNDARY_COUNT] != 0 or call[column + BUCKETS] != 0:
+        return False
+    if call[column + STRIDE] != 0 and call[source + ID_COLUMNS] != 1:
+        return False
+    ignored = call[column + IGNORED]
+    return call[column + USE_IGNORED] == 0 or not 0 <= ignored < call[source + TABLE_ROWS]
+
+
+def width_of(call: Any, base: int) -> int:
+    """Writes where each column starts in a row of the result; gives the elements of a row."""
+    offsets, source = place_in(call, base, OFFSETS), place_in(call, base, SOURCES)
+    width = 0
+    for column in range(call[COUNT]):
+        call[offsets + column] = width
+        width += call[source + column * SOURCE_WORDS + TABLE_DIM]
+    return width
+
+
+def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int) -> None:
+    """Writes what depends on the columns and their sources, which are in the call.
+
+    Args:
+        batch, width, item: rows and elements of a row of the result, and the bytes of one.
+        out: the result's address, a multiple of 16.
+    """
+    call[BATCH], call[OUT], call[OUT_BYTES] = batch, out, width * item
+    columns, sources = place_in(call, base, COLUMNS), place_in(call, base, SOURCES)
+    offsets, lanes = place_in(call, base, OFFSETS), place_in(call, base, LANES)
+    groups, plain = place_in(call, base, GROUPS), place_in(call, base, PLAIN_TILES)
+    other, check = place_in(call, base, OTHER_TILES), place_in(call, base, CHECK_TILES)
+    for k in range(call[COUNT]):
+        column, source = columns + k * COLUMN_WORDS, sources + k * SOURCE_WORDS
+        dim, form = call[source + TABLE_DIM], call[column + FORM]
+        at_once = lanes_of(item, dim, call[offsets + k], width)
+        # Part of a tensor may begin anywhere.
+        if call[source + TABLE] % (at_once * item) != 0:
+            at_once = 1
+        call[lanes + k] = at_once
+        call[groups + k] = group_of(dim, at_once)
+        bags = THREADS // call[groups + k]
+        tiles = (batch + bags - 1) // bags if dim > 0 else 0
+        is_simple = is_plain(call, column, source)
+        call[plain + k + 1] = call[plain + k] + (tiles if is_simple else 0)
+        call[other + k + 1] = call[other + k] + (0 if is_simple else tiles)
+        checked = call[source + ID_COUNT] if form in (INDICES, ROW_IDS) else 0
+        call[check + k + 1] = call[check + k] + (checked + THREADS - 1) // THREADS
+
+
+def tiles_of(call: Any, base: int, word: int) -> int:
+    """The tiles of a launch, by the word of its tiles."""
+    return call[place_in(call, base, word) + call[COUNT]]
