@@ -129,7 +129,7 @@ def prepare(
         own, given = own + words.COLUMN_WORDS, given + words.SOURCE_WORDS
         first += 4 * len(column.boundaries)
     width = int(layout.width_of(content, base))
-    layout.lay_out(content, base, batch, _ITEM_BYTES[stored], width, out)
+    layout.lay_out(content, base, batch, _ITEM_BYTES[stored], width, out, 0)
     return Call(content, width, base)
 
 

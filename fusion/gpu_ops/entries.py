@@ -27,6 +27,13 @@ def rows_of_entries(indices: int, count: int, batch: int, rows: int, trouble: in
     store_as(rows, k, np.int32(row), np.int32)
 
 
+def check_order(indices: int, count: int, trouble: int) -> None:
+    """Kernel, a thread for each entry: tells of rows of int64 indices [count, 2] out of order."""
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if 0 < k < count and load(indices, 2 * k) < load(indices, 2 * k - 2):
+        tell_at(trouble, BAD_ROW, int64(0), k, load(indices, 2 * k))
+
+
 def mark_starts(keys: int, order: int, count: int, most: int, starts: int) -> None:
     """Kernel, a thread for each entry and one more: where the entries of each key start.
 
@@ -58,6 +65,7 @@ def address_entries(
     row_bytes: int,
     rows: int,
     masked: int,
+    masked_count: int,
     addresses: int,
     trouble: int,
 ) -> None:
@@ -69,7 +77,7 @@ def address_entries(
         permutation: int32 [unique, 2], shard and place in it of each, not read for one shard.
         shards, shard_count: int64 [shard_count, 2], address and rows of each shard.
         rows: int32 [count], the row of each entry.
-        masked: bool by row, whose entries get -1; 0: there are none.
+        masked: bool [masked_count], by row, whose entries get -1.
         addresses: out, int64 [count].
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -77,7 +85,8 @@ def address_entries(
         return
     store(addresses, k, -1)
     entry = int64(load_as(order, k, np.int32))
-    if masked != 0 and load_as(masked, int64(load_as(rows, entry, np.int32)), np.uint8) != 0:
+    row = int64(load_as(rows, entry, np.int32))
+    if row < masked_count and load_as(masked, row, np.uint8) != 0:
         return
     place, shard = int64(load_as(places, entry, np.int32)), int64(0)
     if place < 0 or place >= unique:

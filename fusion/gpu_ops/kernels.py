@@ -69,7 +69,8 @@ _STEPS = {
     "entries": {
         "rows_of_entries": 5,
         "mark_starts": 5,
-        "address_entries": 12,
+        "check_order": 3,
+        "address_entries": 13,
         "count_entries": 3,
         "order_weights": 5,
     },

@@ -38,6 +38,7 @@ ATTRS = (
 SHARDS = Arg("emb_shards", "T", "[?, D]", length="num_partitions", doc="gathered rows")
 PERMUTATION = Arg("partition_permutation", "int32", "[?, 2]", doc="or a dummy when P is 1")
 INDICES = Arg("indices_before_unique", "int64", "[m, 2]", doc="row of each entry in column 0")
+SHAPE = Arg("sp_dense_shape", "int64", "[2]", doc="rows B first", on_host=True)
 EMPTY = Arg("is_row_empty", "bool", "[B]", doc="rows that were empty before they were filled")
 PLACES = Arg("unique_idxs", "int32", "[m]", doc="unique id of each entry")
 WEIGHTS = Arg("sp_weights_values", "Tw", "[m]", when="use_sparse_weights", doc="or a dummy")

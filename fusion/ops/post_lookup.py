@@ -7,19 +7,21 @@ from typing import Any
 
 import tensorflow as tf
 
+from fusion.ops import gpu
 from fusion.ops.bags import (
     ATTRS,
     EMPTY,
     INDICES,
     PERMUTATION,
     PLACES,
+    SHAPE,
     SHARDS,
     WEIGHTS,
     bag_reader,
     row_counter,
 )
 from fusion.ops.combine import FLOAT_TYPES, NO_NAN_ATTR, OUTPUTS, forward_kernel
-from fusion.runtime.spec import Arg, OpSpec
+from fusion.runtime.spec import OpSpec
 
 
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
@@ -66,7 +68,7 @@ SPEC = OpSpec(
     inputs=(
         SHARDS,
         PERMUTATION,
-        Arg("sp_dense_shape", "int64", "[2]", doc="rows B first"),
+        SHAPE,
         INDICES,
         EMPTY,
         PLACES,
@@ -74,7 +76,7 @@ SPEC = OpSpec(
     ),
     outputs=OUTPUTS,
     attrs=(*ATTRS, NO_NAN_ATTR),
-    kernels={"CPU": _cpu},
+    kernels={"CPU": _cpu, "GPU": gpu.kernel("post_lookup")},
     kernel_types=FLOAT_TYPES,
     gradient=_gradient,
 )

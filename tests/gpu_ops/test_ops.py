@@ -187,3 +187,47 @@ def test_rows_up_to_the_last_entry(rows: list[int], dtype: Any) -> None:
     found = on_gpu(up_to_last, *given)
     assert gpus().log.count("cuStreamSynchronize") == int(len(rows) > 0)
     same([found], [up_to_last(*given)])
+
+
+@pytest.mark.parametrize(("stored", "shards"), [("float32", 1), ("bfloat16", 3)])
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"combiner": "mean", "fill_empty_row": True},
+        {"combiner": "sqrtn", "use_sparse_weights": True, "divide_no_nan": False},
+        {"combiner": "sum", "max_norm": 0.75, "default_id": 1, "fill_empty_row": True},
+        {"combiner": "mean", "row_count": "last_row"},
+    ],
+)
+def test_post_lookup(attrs: dict[str, Any], shards: int, stored: str) -> None:
+    draw, count, batch, unique = np.random.default_rng(5), 25, 6, 9
+    rows = draw.integers(0, batch, count)
+    last_row = attrs.get("row_count") == "last_row"
+    indices = np.stack([np.sort(rows) if last_row else rows, draw.integers(0, 9, count)], 1)
+    places = draw.integers(0, unique, count).astype(np.int32)
+    owners = draw.integers(0, shards, unique)
+    pairs = np.zeros((unique, 2), np.int32)
+    for one in range(shards):
+        pairs[owners == one] = [[one, k] for k in range((owners == one).sum())]
+    parts = [table(int((owners == one).sum()), 5, stored, one) for one in range(shards)]
+    empty = np.arange(4 if last_row else batch) == 2
+    weighted = "use_sparse_weights" in attrs
+    weights = tf.cast(draw.integers(-1, 3, count if weighted else 1), stored)
+
+    def combine(*given: Any) -> Any:
+        return ops.fused_embedding_sparse_post_look_up_v2(
+            emb_shards=list(given[:shards]),
+            partition_permutation=given[shards],
+            sp_dense_shape=tf.constant([batch, 9], tf.int64),
+            indices_before_unique=given[shards + 1],
+            is_row_empty=given[shards + 2],
+            unique_idxs=given[shards + 3],
+            sp_weights_values=given[shards + 4],
+            **attrs,
+        )
+
+    given = [*parts, pairs, indices, empty, places, weights]
+    gpus().log.clear()
+    found = on_gpu(combine, *given)
+    assert gpus().log.count("cuStreamSynchronize") == int(last_row)
+    same(found, combine(*given))

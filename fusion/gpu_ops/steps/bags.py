@@ -40,12 +40,18 @@ class Gathered(NamedTuple):
     permutation: int
 
 
+def check_order(device: Device, indices: int, number: int, trouble: int) -> None:
+    """Tells of rows of int64 indices [number, 2] that are out of order."""
+    device.launch("check_order", blocks_of(number), THREADS, indices, number, trouble)
+
+
 def bags(
     device: Device,
     given: Entries,
     places: int,
     rows: Gathered,
     masked: int,
+    masked_number: int,
     counts: int,
     trouble: int,
 ) -> Bags:
@@ -54,7 +60,7 @@ def bags(
     Args:
         given: entries, of whose ids only the number counts.
         places: int32, which distinct id each entry has.
-        masked: bool by row, whose entries do not count; 0: there are none.
+        masked: bool [masked_number], by row, whose entries do not count.
         counts: out, int32 [batch], how many entries each bag has.
         trouble: words as of a call.
     """
@@ -67,7 +73,7 @@ def bags(
     device.launch(
         "address_entries", blocks, THREADS,
         order, count, places, rows.unique, rows.permutation, rows.shards, rows.shard_count,
-        rows.row_bytes, owners, masked, addresses, trouble,
+        rows.row_bytes, owners, masked, masked_number, addresses, trouble,
     )  # fmt: skip
     device.launch("count_entries", blocks_of(batch), THREADS, starts, batch, counts)
     weights = 0

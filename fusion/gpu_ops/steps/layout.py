@@ -124,12 +124,13 @@ def width_of(call: Any, base: int) -> int:
     return width
 
 
-def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int) -> None:
+def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, skew: int) -> None:
     """Writes what depends on the columns and their sources, which are in the call.
 
     Args:
         batch, width, item: rows and elements of a row of the result, and the bytes of one.
         out: the result's address, a multiple of 16.
+        skew: what the addresses of rows have besides multiples of 16; 0: see their tables.
     """
     call[BATCH], call[OUT], call[OUT_BYTES] = batch, out, width * item
     columns, sources = place_in(call, base, COLUMNS), place_in(call, base, SOURCES)
@@ -141,7 +142,7 @@ def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int) -
         dim, form = call[source + TABLE_DIM], call[column + FORM]
         at_once = lanes_of(item, dim, call[offsets + k], width)
         # Part of a tensor may begin anywhere.
-        if call[source + TABLE] % (at_once * item) != 0:
+        if (call[source + TABLE] | skew) % (at_once * item) != 0:
             at_once = 1
         call[lanes + k] = at_once
         call[groups + k] = group_of(dim, at_once)

@@ -150,7 +150,7 @@ def _compute(frame: int, device: Any, call: Array, base: int, limits_at: int, sh
     out = output_bytes(frame, batch, width, item)
     if failed(frame):
         return
-    _lay_out(call, base, batch, item, width, out)
+    _lay_out(call, base, batch, item, width, out, int64(0))
     call[call_of.TROUBLE] = trouble_of(device)
     copy_in(device, base, call.ctypes.data, 8 * int64(call.shape[0]))
     kind = body(state, KIND)

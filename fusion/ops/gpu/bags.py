@@ -1,0 +1,117 @@
+"""What the post-lookup ops of both families do on a GPU, once entries are in the order of bags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from fusion.cpu_ops import column_words as words
+from fusion.cpu_ops.pieces import ITEM_BYTES
+from fusion.gpu_ops import call_words as call_of
+from fusion.gpu_ops.host import copy_in, on_host, trouble_of
+from fusion.gpu_ops.steps import combine, layout
+from fusion.gpu_ops.steps.bags import check_order
+from fusion.runtime.jit import Array, int64, jit
+from fusion.runtime.memory import pointer, stack_words, store
+from fusion.runtime.native import attr, data, list_length, size
+from fusion.runtime.spec import OpSpec
+
+_WORDS = layout.words_of_call(1, 0)
+#: Of a table of bytes from 0 on: addresses are its ids.
+_ALL_MEMORY = 2**63 - 1
+
+_open_call, _place_in = on_host(layout.open_call), on_host(layout.place_in)
+_width_of, _lay_out = on_host(layout.width_of), on_host(layout.lay_out)
+_tiles_of, _check_order = on_host(layout.tiles_of), on_host(check_order)
+_combine_plain, _combine_others = on_host(combine.combine_plain), on_host(combine.combine_others)
+
+
+def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
+    """A jitted function (frame, device, Bags, entries, rows, skew, out) that writes the result.
+
+    `skew` is what the addresses of gathered rows have besides multiples of 16.
+    """
+    slot, arg = spec.slots, spec.places
+    item, kind = ITEM_BYTES[types["T"]], words.KINDS.index(types["T"])
+    weight_kind = words.KINDS.index(types["Tw"])
+    no_nan = getattr(slot, "divide_no_nan", None)
+    has_no_nan, no_nan_slot = no_nan is not None, no_nan or 0
+
+    @jit
+    def describe(frame: int, call: Array, base: int, bags: Any, number: int, batch: int) -> None:
+        column = call.ctypes.data + 8 * _place_in(call, base, call_of.COLUMNS)
+        store(column, words.FORM, words.ROW_SPLITS)
+        store(column, words.COMBINER, attr(frame, slot.combiner))
+        store(column, words.MAX_NORM, attr(frame, slot.max_norm))
+        store(column, words.PRUNE, 1)
+        store(column, words.DEFAULT_ID, -1)
+        store(column, words.WEIGHTED, int64(bags.weights != 0))
+        store(column, words.NO_NAN, attr(frame, no_nan_slot) if has_no_nan else int64(1))
+        store(column, words.IDS_KIND, words.INT64)
+        store(column, words.ROWS_KIND, words.INT64)
+        source = call.ctypes.data + 8 * _place_in(call, base, call_of.SOURCES)
+        store(source, words.TABLE_ROWS, _ALL_MEMORY)
+        store(source, words.TABLE_DIM, size(frame, arg.emb_shards, 0, 1))
+        store(source, words.TABLE_KIND, weight_kind)
+        store(source, words.ROW_BYTES, 1)
+        store(source, words.IDS, bags.addresses)
+        store(source, words.ID_COUNT, number)
+        store(source, words.ID_COLUMNS, 1)
+        store(source, words.ROWS, bags.starts)
+        store(source, words.ROW_STEP, 1)
+        store(source, words.WEIGHTS, bags.weights)
+        store(source, words.BATCH, batch)
+
+    @jit
+    def combine_bags(
+        frame: int, device: Any, bags: Any, number: int, batch: int, skew: int, out: int
+    ) -> None:
+        base = device.room(8 * _WORDS)
+        call = carray(pointer(stack_words(_WORDS), np.int64), (_WORDS,))
+        _open_call(call, base, int64(1))
+        describe(frame, call, base, bags, number, batch)
+        width = _width_of(call, base)
+        _lay_out(call, base, batch, item, width, out, skew)
+        call[call_of.TROUBLE] = trouble_of(device)
+        copy_in(device, base, call.ctypes.data, int64(8 * _WORDS))
+        plain, others = call_of.PLAIN_TILES, call_of.OTHER_TILES
+        _combine_plain(device, kind, base, _tiles_of(call, base, plain), call[plain])
+        _combine_others(device, kind, base, _tiles_of(call, base, others), call[others])
+
+    return combine_bags
+
+
+def shard_lister(spec: OpSpec) -> Any:
+    """A jitted function (frame, device) -> (address of int64 [P, 2], rows of all, skew).
+
+    The address is the GPU's, and the array has the address and the rows of each shard.
+    """
+    place = spec.places.emb_shards
+
+    @jit
+    def list_shards(frame: int, device: Any) -> Any:
+        count, total, skew = list_length(frame), int64(0), int64(0)
+        host = stack_words(2 * count)
+        for shard in range(count):
+            address, rows = data(frame, place, shard), size(frame, place, shard, 0)
+            store(host, 2 * shard, address)
+            store(host, 2 * shard + 1, rows)
+            total, skew = total + rows, skew | (address % 16)
+        listed = device.room(16 * count)
+        copy_in(device, listed, host, 16 * count)
+        return listed, total, skew
+
+    return list_shards
+
+
+@jit
+def rows_to_last(device: Any, indices: int, number: int) -> int:
+    """The rows up to that of the last entry, int64 [number, 2]; those before must be in order."""
+    if number == 0:
+        return int64(0)
+    _check_order(device, indices, number, trouble_of(device))
+    last = device.words(indices + 16 * (number - 1), 1)[0]
+    return max(last + 1, int64(0))

@@ -1,0 +1,97 @@
+"""FusedEmbeddingSparsePostLookUpV2 on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fusion.cpu_ops.column_words import KINDS
+from fusion.cpu_ops.pieces import ITEM_BYTES
+from fusion.gpu_ops.host import on_host, trouble_of
+from fusion.gpu_ops.steps.bags import Gathered, bags
+from fusion.gpu_ops.steps.prune import Entries
+from fusion.ops.common import LAST_ROW, MOST_ENTRIES
+from fusion.ops.gpu.bags import bag_combiner, rows_to_last, shard_lister
+from fusion.ops.precision import access
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.native import (
+    INVALID_ARGUMENT,
+    attr,
+    data,
+    fail,
+    failed,
+    list_length,
+    output_matrix,
+    output_vector,
+    size,
+    vector,
+)
+from fusion.runtime.spec import OpSpec
+
+
+def entries_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
+    """A jitted function (frame, rows of the batch) -> the op's `steps.prune.Entries`."""
+    slot, arg = spec.slots, spec.places
+    item, kind = ITEM_BYTES[types["Tw"]], KINDS.index(types["Tw"])
+
+    @jit
+    def entries(frame: int, batch: int) -> Any:
+        number, indices = (
+            size(frame, arg.unique_idxs, 0, 0),
+            data(frame, arg.indices_before_unique, 0),
+        )
+        if number > int64(MOST_ENTRIES):
+            text = "unique_idxs has %lld entries, but at most %lld can be ordered"
+            fail(frame, INVALID_ARGUMENT, text, number, int64(MOST_ENTRIES))
+        weighted = attr(frame, slot.use_sparse_weights) != 0
+        weights = data(frame, arg.sp_weights_values, 0) if weighted else int64(0)
+        return Entries(int64(0), int64(0), number, indices, batch, weights, kind, item)
+
+    return entries
+
+
+def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+    """The kernel body (frame, device)."""
+    slot, arg = spec.slots, spec.places
+    item, stored = ITEM_BYTES[types["T"]], access(types["T"]).stored
+    entries, list_shards = entries_of(spec, types), shard_lister(spec)
+    combine, put_in_bags = bag_combiner(spec, types), on_host(bags)
+
+    @jit
+    def count_rows(frame: int, device: Any) -> int:
+        empty = size(frame, arg.is_row_empty, 0, 0)
+        if attr(frame, slot.row_count) == LAST_ROW:
+            number = size(frame, arg.indices_before_unique, 0, 0)
+            return rows_to_last(device, data(frame, arg.indices_before_unique, 0), number)
+        batch = vector(frame, arg.sp_dense_shape, np.int64)[0]
+        if batch != empty:
+            text = "is_row_empty has %lld rows, but sp_dense_shape says %lld"
+            fail(frame, INVALID_ARGUMENT, text, empty, batch)
+        return batch
+
+    def post_lookup(frame: int, device: Any) -> None:
+        batch = count_rows(frame, device)
+        if failed(frame):
+            return
+        given, dim = entries(frame, batch), size(frame, arg.emb_shards, 0, 1)
+        listed, total, skew = list_shards(frame, device)
+        pairs = size(frame, arg.partition_permutation, 0, 0)
+        if list_length(frame) > 1 and pairs != total:
+            text = "partition_permutation has %lld rows, but emb_shards have %lld in all"
+            fail(frame, INVALID_ARGUMENT, text, pairs, total)
+        out = output_matrix(frame, 0, 0, batch, dim, stored).ctypes.data
+        counts = output_vector(frame, 1, 0, batch, np.int32).ctypes.data
+        if failed(frame):
+            return
+        permutation = data(frame, arg.partition_permutation, 0)
+        rows = Gathered(listed, list_length(frame), dim * item, total, permutation)
+        masked, number = data(frame, arg.is_row_empty, 0), size(frame, arg.is_row_empty, 0, 0)
+        if attr(frame, slot.fill_empty_row) == 0 or attr(frame, slot.default_id) >= 0:
+            number = int64(0)
+        places, trouble = data(frame, arg.unique_idxs, 0), trouble_of(device)
+        found = put_in_bags(device, given, places, rows, masked, number, counts, trouble)
+        combine(frame, device, found, given.number, batch, skew, out)
+
+    return post_lookup
