@@ -68,8 +68,10 @@ class Resources:
 
 def assembler() -> str | None:
     """The path of ptxas, of NVIDIA's wheel; None if it is not installed."""
-    import nvidia
-
+    try:
+        import nvidia
+    except ImportError:
+        return None
     for root in nvidia.__path__:
         for found in sorted(Path(root).glob("*/bin/ptxas")):
             return str(found)

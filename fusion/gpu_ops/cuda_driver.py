@@ -90,6 +90,17 @@ class Cuda:
             self._call("cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
         return values[0].value, values[1].value
 
+    def description(self, gpu: int) -> str:
+        """The name of a GPU, its compute capability and the driver's version of CUDA."""
+        device, version = ctypes.c_int(), ctypes.c_int()
+        name = ctypes.create_string_buffer(100)
+        self._call("cuDeviceGet", ctypes.byref(device), gpu)
+        self._call("cuDeviceGetName", name, len(name), device)
+        self._call("cuDriverGetVersion", ctypes.byref(version))
+        major, minor = divmod(version.value, 1000)
+        capability = "{}.{}".format(*self.capability(gpu))
+        return f"{name.value.decode()}, compute capability {capability}, CUDA {major}.{minor // 10}"
+
     def stream(self, context: int) -> tuple[int, int]:
         """See `launcher.Gpus`."""
         return stream.find(context, self._problem_of_stream)

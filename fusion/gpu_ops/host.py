@@ -208,13 +208,11 @@ def _open(frame: int, words: int) -> None:
     store(place, 1, 0)
     code = _driver_call(load(words_of_launcher, launcher.STREAM_CONTEXT), stream, place)
     _check(words, code, int64(launcher.STREAM_CONTEXT))
+    if not failed(frame):  # TensorFlow's threads have some context or none
+        code = _driver_call(load(words_of_launcher, launcher.PUSH), load(place, 0))
+        _check(words, code, int64(launcher.PUSH))
     if failed(frame):
-        return
-    # TensorFlow's threads have some context or none.
-    code = _driver_call(load(words_of_launcher, launcher.PUSH), load(place, 0))
-    _check(words, code, int64(launcher.PUSH))
-    if failed(frame):
-        store(words, STREAM, 0)
+        store(words, STREAM, 0)  # there is nothing to pop
         return
     code = _driver_call(load(words_of_launcher, launcher.CONTEXT_DEVICE), place + 8)
     _check(words, code, int64(launcher.CONTEXT_DEVICE))
@@ -335,8 +333,8 @@ def _read(words: int, address: int, count: int) -> int:
     function, stream = _driver(words, int64(launcher.COPY_OUT)), load(words, STREAM)
     code = _driver_call(function, target, address, 8 * count, stream)
     _check(words, code, int64(launcher.COPY_OUT))
-    _wait(words)
-    if load(load(words, TROUBLE_AT), KIND) != 0:
+    if not failed(frame):
+        _wait(words)
         _tell(words)
     if failed(frame):
         return load(load(words, LAUNCHER_AT), launcher.ZEROS)

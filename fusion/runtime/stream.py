@@ -69,7 +69,15 @@ def by_library(context: int) -> tuple[int, int]:
     tf = ctypes.CDLL(library.path())
     if not hasattr(tf, _DEVICE_OF):
         raise RuntimeError("it does not export eigen_device<GpuDevice>")
-    device_of = ctypes.cast(getattr(tf, _DEVICE_OF), ctypes.c_void_p).value or 0
+    return by_device(ctypes.cast(getattr(tf, _DEVICE_OF), ctypes.c_void_p).value or 0, context)
+
+
+def by_device(device_of: int, context: int) -> tuple[int, int]:
+    """The stream by the address of `eigen_device<GpuDevice>()`; see `find`.
+
+    Raises:
+      RuntimeError: something is not where it should be.
+    """
     memory = _Memory()
     device = _Call(device_of)(context)
     interface = memory.word(device, "the device")

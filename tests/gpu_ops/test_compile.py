@@ -61,3 +61,14 @@ def test_kernels_fit_all_gpus(part: int) -> None:
         assert one["spills"] == 0, one
         assert one["registers"] <= KERNELS[one["name"]].registers, one
         assert one["shared"] <= 48 << 10, one
+
+
+def test_kernels_are_loaded_by_names_of_their_own() -> None:
+    program = """
+from fusion.gpu_ops import modules
+code = modules.compile_kernel("fill_numbers", (9, 0))
+assert modules.entry_of("fill_numbers").encode() in code, code[:500]
+assert code[:4] == b"\x7fELF" or b".entry fusion_fill_numbers(" in code
+"""
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)

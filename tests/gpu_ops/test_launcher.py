@@ -1,0 +1,182 @@
+"""What launches kernels: errors of the driver, several GPUs, TensorFlow's stream."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fusion import ops
+from fusion.gpu_ops import cuda_driver, cuda_facts
+from fusion.runtime import launcher, library, stream
+from tests.gpu_ops.driver import STREAMS, SimulatedGpus, gpus, on_gpu
+
+_Call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+
+
+def unique() -> list[Any]:
+    found = on_gpu(lambda ids: ops.unique_with_counts_v3(input=ids), np.array([7, 5, 7]))
+    return [one.tolist() for one in found]
+
+
+@pytest.fixture
+def simulated() -> Iterator[SimulatedGpus]:
+    found = gpus()
+    yield found
+    found.fails.clear()
+    found.gpu = 0
+
+
+@pytest.mark.parametrize(
+    ("fails", "message"),
+    [
+        ("cuMemsetD8Async", r"error 719 \(function 3 of"),
+        ("cuMemcpyDtoHAsync_v2", r"error 719 \(function 2 of"),
+        ("cuStreamSynchronize", r"error 719 \(function 4 of"),
+        ("cuStreamGetCtx", r"error 719 \(function 5 of"),
+        ("cuCtxPushCurrent_v2", r"error 719 \(function 6 of"),
+        ("cuCtxGetDevice", r"error 719 \(function 8 of"),
+        ("insert_ids", "error 719 for the launch of insert_ids"),
+        ("number_ids", "error 719 for the launch of number_ids"),
+    ],
+)
+def test_errors_of_the_driver_end_the_op(
+    simulated: SimulatedGpus, fails: str, message: str
+) -> None:
+    """Nothing is launched afterwards, and the context that was pushed is popped."""
+    assert unique() == [[7, 5], [0, 1, 0], [2, 1]]
+    simulated.fails[fails] = 719
+    simulated.log.clear()
+    with pytest.raises(tf.errors.InternalError, match=message):
+        unique()
+    behind = simulated.log[simulated.log.index(fails) + 1 :]
+    assert set(behind) <= {"cuCtxPopCurrent_v2"}
+    assert not simulated.pushed
+    simulated.fails.clear()
+    assert unique() == [[7, 5], [0, 1, 0], [2, 1]]
+
+
+def test_each_gpu_has_kernels_of_its_own(simulated: SimulatedGpus) -> None:
+    wanted = unique()
+    simulated.gpu = 1
+    simulated.loaded.clear()
+    assert unique() == wanted
+    assert ("insert_ids", 1) in simulated.loaded or ("insert_ids", 1) in LOADED_BEFORE
+    assert all(gpu == 1 for _, gpu in simulated.loaded)
+    LOADED_BEFORE.update(simulated.loaded)
+    simulated.loaded.clear()
+    assert unique() == wanted
+    assert not simulated.loaded  # loaded once
+
+
+LOADED_BEFORE: set[tuple[str, int]] = set()
+
+
+def test_kernels_that_cannot_be_loaded_are_an_error(simulated: SimulatedGpus) -> None:
+    simulated.gpu = 1
+    simulated.fails["load fill_rows"] = 1
+    given = np.array([1, 2]), np.array([[0, 0], [1, 0]])
+
+    def fill(ids: Any, indices: Any) -> Any:
+        return ops.prune_invalid_and_fill_empty_rows(
+            sp_values=ids,
+            sp_indices=indices,
+            sp_dense_shape=tf.constant([3, 1], tf.int64),
+            sp_weights_values=[0.0],
+            fill_empty_row=True,
+        )
+
+    with pytest.raises(tf.errors.InternalError, match="RuntimeError: fill_rows is not there"):
+        on_gpu(fill, *given)
+    simulated.fails.clear()
+    assert on_gpu(fill, *given).sp_values_out.tolist() == [1, 2, 0]
+
+
+def test_functions_of_python_raise_nothing_into_compiled_code() -> None:
+    gpus = SimulatedGpus()
+    made = launcher.Launcher(gpus)
+    reason = ctypes.c_char_p(made.words[launcher.REASON])
+    find_stream = _Call(made.words[launcher.STREAM])
+    gpus.fails["stream"] = 1
+    assert find_stream(99) == 0
+    assert reason.value == b"RuntimeError: there is none"
+    gpus.fails.clear()
+    assert find_stream(99) == STREAMS[0]
+    assert _Call(made.words[launcher.STREAM])(99) == STREAMS[0]
+    assert made.words[launcher.STREAM] != ctypes.cast(find_stream, ctypes.c_void_p).value
+
+
+def test_each_node_has_words_of_its_own() -> None:
+    made = launcher.Launcher(SimulatedGpus())
+    places = [made.trouble_words() for _ in range(5000)]  # of several pages
+    assert len({place // 32 for place in places}) == len(places)
+
+
+class _Device:
+    """The memory of a GpuDevice, as `stream` expects it, and the function that gives it."""
+
+    def __init__(self, stream_word: int) -> None:
+        self.stream = ctypes.c_int64(stream_word)
+        self.function = _Call(lambda interface: ctypes.addressof(self.stream))
+        address = ctypes.cast(self.function, ctypes.c_void_p).value or 0
+        self.functions = (ctypes.c_int64 * 3)(1, 2, address)
+        self.interface = ctypes.c_int64(ctypes.addressof(self.functions))
+        self.device = ctypes.c_int64(ctypes.addressof(self.interface))
+        self.device_of = _Call(lambda context: ctypes.addressof(self.device))
+
+    @property
+    def address(self) -> int:
+        return ctypes.cast(self.device_of, ctypes.c_void_p).value or 0
+
+
+def test_stream_is_where_tensorflow_has_it() -> None:
+    device = _Device(0x1234)
+    found, function = stream.by_device(device.address, 99)
+    assert found == 0x1234
+    device.stream.value = 0x5678
+    assert _Call(function)(99) == 0x5678
+    assert hasattr(ctypes.CDLL(library.path()), stream._DEVICE_OF)
+
+
+@pytest.mark.parametrize("part", ["device", "interface", "functions"])
+@pytest.mark.parametrize("word", [0, 3, 8, -8])
+def test_stream_elsewhere_is_told_and_nothing_is_touched(part: str, word: int) -> None:
+    device = _Device(0x1234)
+    if part == "functions":
+        device.functions[2] = word
+    else:
+        getattr(device, part).value = word
+    with pytest.raises(RuntimeError, match=r"is none|is no function"):
+        stream.by_device(device.address, 99)
+
+
+def test_stream_that_fails_its_check_is_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "by_library", lambda context: (5, 6))
+    monkeypatch.setattr(stream, "by_headers", lambda context: (7, 8))
+    assert stream.find(1, lambda found: "" if found == 7 else "not it") == (7, 8)
+    with pytest.raises(RuntimeError, match=r"by TensorFlow's library: not it; by g\+\+: not it"):
+        stream.find(1, lambda found: "not it")
+
+
+def test_why_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr(cuda_driver, "_LIBRARY", "libm.so.6")
+    monkeypatch.setattr(cuda_driver, "_DEVICE_FILE", tmp_path)
+    monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda: True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    assert cuda_driver.why_not() == ""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "pip install" in cuda_driver.why_not()
+    monkeypatch.setattr(cuda_driver, "_DEVICE_FILE", tmp_path / "none")
+    assert cuda_driver.why_not() == "there is no NVIDIA GPU"
+    monkeypatch.setattr(cuda_driver, "_LIBRARY", "libnone.so.1")
+    assert cuda_driver.why_not() == "NVIDIA's driver is not installed"
+    monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda: False)
+    assert "without CUDA" in cuda_driver.why_not()
+    monkeypatch.setenv("FUSION_GPU", "0")
+    assert cuda_driver.why_not() == "FUSION_GPU is 0"
+    assert cuda_facts.facts() == [("GPU kernels", "none: FUSION_GPU is 0", True)]
