@@ -73,6 +73,13 @@ _STEPS = {
         "count_entries": 3,
         "order_weights": 5,
     },
+    "partition": {
+        "key_ids": 9,
+        "place_ids": 12,
+        "key_candidates": 13,
+        "candidate_rows": 5,
+        "place_candidates": 17,
+    },
     "prune": {"mark_entries": 11, "put_entries": 11, "fill_rows": 11},
 }
 

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import INT64
 from fusion.gpu_ops.call_words import BAD_ROW
 from fusion.gpu_ops.device import cuda, load, load_as, store, store_as
-from fusion.gpu_ops.elements import copy_element, integer_at, weight_at
+from fusion.gpu_ops.elements import (
+    copy_element,
+    integer_at,
+    store_bits,
+    store_integer,
+    weight_at,
+)
 from fusion.gpu_ops.trouble import tell_at
 from fusion.runtime.jit import int64
 
@@ -111,15 +116,7 @@ def fill_rows(
     if row >= batch or load_as(empty, row, np.int32) == 0:
         return
     place = first + load(places, row)
-    if kind == INT64:
-        store(out_ids, place, filler)
-    else:
-        store_as(out_ids, place, np.int32(filler), np.int32)
+    store_integer(out_ids, place, filler, kind)
     store(out_indices, 2 * place, row)
     store(out_indices, 2 * place + 1, 0)
-    if weight_bytes == 8:
-        store(out_weights, place, weight_word)
-    elif weight_bytes == 4:
-        store_as(out_weights, place, np.int32(weight_word), np.int32)
-    elif weight_bytes == 2:
-        store_as(out_weights, place, np.uint16(weight_word), np.uint16)
+    store_bits(out_weights, place, weight_word, weight_bytes)
