@@ -69,7 +69,10 @@ _STEPS = {
     "entries": {
         "rows_of_entries": 5,
         "mark_starts": 5,
-        "address_entries": 12,
+        "address_entries": 13,
+        "number_rows": 11,
+        "check_pairs": 7,
+        "find_last_row": 4,
         "count_entries": 3,
         "order_weights": 5,
     },
@@ -80,6 +83,7 @@ _STEPS = {
         "candidate_rows": 5,
         "place_candidates": 17,
     },
+    "parts": {"join_parts": 9, "address_parts": 11, "join_weights": 7, "split_weights": 6},
     "prune": {"mark_entries": 11, "put_entries": 11, "fill_rows": 11},
 }
 
