@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import carray
 
 from fusion.runtime.jit import Array, int64, jit
-from fusion.runtime.memory import pointer
+from fusion.runtime.memory import load, pointer
 
 #: The strategies, by their place among the values of the op's attr.
 DIV, MOD, MOD_EV = range(3)
@@ -15,12 +15,12 @@ _EV_BUCKETS = 1000
 
 
 @jit
-def _div_shard(key: int, ends: Array) -> int:
-    """The shard whose rows hold `key`; `ends` are the cumulative rows. len(ends) if none does."""
-    low, high = 0, ends.shape[0]
+def _div_shard(key: int, ends: int, n_shards: int) -> int:
+    """The shard whose rows hold `key`; `ends` are the cumulative rows. n_shards if none does."""
+    low, high = int64(0), int64(n_shards)
     while low < high:
         middle = (low + high) // 2
-        if key < ends[middle]:
+        if key < load(ends, middle):
             high = middle
         else:
             low = middle + 1
@@ -28,22 +28,26 @@ def _div_shard(key: int, ends: Array) -> int:
 
 
 @jit
-def _locate(key: int, ends: Array, rows: Array, strategy: int) -> tuple[int, int]:
-    """The shard of `key` and its id there; shard -1 if the key is outside the table."""
-    n_shards = rows.shape[0]
+def locate(key: int, rows: int, ends: int, n_shards: int, strategy: int) -> tuple[int, int]:
+    """The shard of `key` and its id there; shard -1 if the key is outside the table.
+
+    Args:
+      rows, ends: addresses of int64 [n_shards], the rows of each shard and the cumulative ones.
+      strategy: DIV, MOD or MOD_EV.
+    """
     shard, local = int64(-1), int64(key)
     if strategy == MOD_EV:
         # Floor modulo, so that every key has a shard: hash tables take any key.
         shard = (key % _EV_BUCKETS) % n_shards
     elif key >= 0:
         if strategy == DIV:
-            shard = _div_shard(key, ends)
+            shard = _div_shard(key, ends, n_shards)
             if shard == n_shards:
                 return int64(-1), local
-            local = key - (ends[shard] - rows[shard])
+            local = key - (load(ends, shard) - load(rows, shard))
         else:
             shard, local = key % n_shards, key // n_shards
-            if local >= rows[shard]:
+            if local >= load(rows, shard):
                 return int64(-1), local
     return int64(shard), int64(local)
 
@@ -70,8 +74,9 @@ def assign_shards(
         total += rows[shard]
         ends[shard] = total
         counts[shard] = 0
+    n_shards, rows_at, ends_at = int64(rows.shape[0]), rows.ctypes.data, ends.ctypes.data
     for k in range(ids.shape[0]):
-        shard, _ = _locate(int64(ids[k]), ends, rows, strategy)
+        shard, _ = locate(int64(ids[k]), rows_at, ends_at, n_shards, strategy)
         if shard < 0:
             return k
         permutation[k, 0] = shard
@@ -96,9 +101,10 @@ def split_ids(
       ids, rows, ends, strategy, permutation, counts: as `assign_shards` leaves them.
       addresses: int64 [P], where the ids of each shard go, of the dtype of `ids`.
     """
+    n_shards, rows_at, ends_at = int64(rows.shape[0]), rows.ctypes.data, ends.ctypes.data
     for k in range(ids.shape[0]):
         shard = permutation[k, 0]
-        _, local = _locate(int64(ids[k]), ends, rows, strategy)
+        _, local = locate(int64(ids[k]), rows_at, ends_at, n_shards, strategy)
         out = carray(pointer(addresses[shard], ids.dtype.type), (counts[shard],))
         out[permutation[k, 1]] = local
 

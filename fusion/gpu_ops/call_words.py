@@ -36,6 +36,9 @@ TROUBLE_WORDS = 4
 #: Kinds: an id that is not in the table; the id of empty rows is not; rows of entries that are not
 #: in the batch, or not in order; row splits that make no sense.
 BAD_ID, BAD_DEFAULT, BAD_ROW, BAD_SPLIT = range(1, 5)
+#: More of them: a row of entries, which must be in order, that is less than the one before; a place
+#: of gathered rows that two distinct ids have.
+UNSORTED_ROW, REPEATED = 5, 6
 
 #: Threads of a block.
 THREADS = 128

@@ -140,7 +140,7 @@ def check_rows_kernel() -> Any:
         if k > 0 and integer_at(rows, (k - 1) * step, kind) > row:
             store(load(call, call_of.UNSORTED), place, 1)
             if to_last:
-                tell(call, call_of.BAD_ROW, place, k, row)
+                tell(call, call_of.UNSORTED_ROW, place, k, row)
         is_last = k == load(source, ID_COUNT) - 1
         if to_last and is_last and row + 1 != load(call, call_of.BATCH):
             tell(call, call_of.BAD_ROW, place, k, row)

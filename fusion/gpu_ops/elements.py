@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops import columns, elements
+from fusion.cpu_ops.column_words import INT64
 from fusion.gpu_ops.device import instead, jit, load, load_as, on_device, store, store_as
 
 
@@ -39,14 +40,23 @@ element_range = on_device(columns.element_range)
 
 
 @jit
-def store_element(target: int, place: int, bits: int, item: int) -> None:
-    """Writes an element of 2, 4 or 8 bytes, the lowest of `bits`."""
-    if item == 8:
-        store(target, place, bits)
-    elif item == 4:
-        store_as(target, place, np.int32(bits), np.int32)
+def store_integer(target: int, place: int, number: int, kind: int) -> None:
+    """Sets an int32 or int64."""
+    if kind == INT64:
+        store(target, place, number)
     else:
-        store_as(target, place, np.uint16(bits), np.uint16)
+        store_as(target, place, np.int32(number), np.int32)
+
+
+@jit
+def store_bits(target: int, place: int, word: int, item: int) -> None:
+    """Sets an element of 2, 4 or 8 bytes to the lowest bits of a word; of 0 bytes: does nothing."""
+    if item == 8:
+        store(target, place, word)
+    elif item == 4:
+        store_as(target, place, np.int32(word), np.int32)
+    elif item == 2:
+        store_as(target, place, np.uint16(word), np.uint16)
 
 
 @jit

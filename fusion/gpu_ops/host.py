@@ -28,6 +28,8 @@ from fusion.gpu_ops.call_words import (
     ELEMENT,
     KIND,
     NUMBER,
+    REPEATED,
+    UNSORTED_ROW,
 )
 from fusion.gpu_ops.kernels import KERNELS
 from fusion.runtime import launcher
@@ -232,6 +234,8 @@ def _teller(when: str) -> Any:
     bad_id = f"column %lld: element %lld has id %lld, which is not in its table{when}"
     bad_default = f"column %lld: the id of empty rows, %lld, is not in its table{when}"
     bad_row = f"column %lld: entry %lld has row %lld, which is not in the batch{when}"
+    unsorted = f"column %lld: entry %lld has row %lld, less than the one before it{when}"
+    repeated = f"shard %lld: distinct id %lld has row %lld, which another has, too{when}"
     bad_split = f"column %lld: the row splits at %lld make no sense, there is %lld{when}"
 
     @jit
@@ -246,6 +250,10 @@ def _teller(when: str) -> Any:
             fail(frame, INVALID_ARGUMENT, bad_default, place, number)
         elif kind == BAD_ROW:
             fail(frame, INVALID_ARGUMENT, bad_row, place, element, number)
+        elif kind == UNSORTED_ROW:
+            fail(frame, INVALID_ARGUMENT, unsorted, place, element, number)
+        elif kind == REPEATED:
+            fail(frame, INVALID_ARGUMENT, repeated, place, element, number)
         elif kind == BAD_SPLIT:
             fail(frame, INVALID_ARGUMENT, bad_split, place, element, number)
 

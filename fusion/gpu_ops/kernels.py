@@ -69,11 +69,21 @@ _STEPS = {
     "entries": {
         "rows_of_entries": 5,
         "mark_starts": 5,
-        "check_order": 3,
-        "address_entries": 13,
+        "address_entries": 14,
+        "number_rows": 11,
+        "check_pairs": 7,
+        "find_last_row": 4,
         "count_entries": 3,
         "order_weights": 5,
     },
+    "partition": {
+        "key_ids": 9,
+        "place_ids": 12,
+        "key_candidates": 13,
+        "candidate_rows": 5,
+        "place_candidates": 17,
+    },
+    "parts": {"join_parts": 9, "address_parts": 11, "join_weights": 7, "split_weights": 6},
     "prune": {
         "mark_entries": 11,
         "put_entries": 11,

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import INT64
 from fusion.gpu_ops.call_words import BAD_ROW
 from fusion.gpu_ops.device import cuda, load, load_as, store, store_as
-from fusion.gpu_ops.elements import copy_element, integer_at, store_element, weight_at
+from fusion.gpu_ops.elements import (
+    copy_element,
+    integer_at,
+    store_bits,
+    store_integer,
+    weight_at,
+)
 from fusion.gpu_ops.trouble import tell_at
 from fusion.runtime.jit import int64
 
@@ -111,11 +116,10 @@ def fill_rows(
     if row >= batch or load_as(empty, row, np.int32) == 0:
         return
     place = first + load(places, row)
-    store_element(out_ids, place, filler, 8 if kind == INT64 else 4)
+    store_integer(out_ids, place, filler, kind)
     store(out_indices, 2 * place, row)
     store(out_indices, 2 * place + 1, 0)
-    if weight_bytes != 0:
-        store_element(out_weights, place, weight_word, weight_bytes)
+    store_bits(out_weights, place, weight_word, weight_bytes)
 
 
 def put_in_buckets(ids: int, kind: int, count: int, buckets: int, default: int) -> None:
@@ -125,7 +129,7 @@ def put_in_buckets(ids: int, kind: int, count: int, buckets: int, default: int) 
         return
     number = integer_at(ids, k, kind)
     if number < 0 or number >= buckets:
-        store_element(ids, k, default, 8 if kind == INT64 else 4)
+        store_integer(ids, k, default, kind)
 
 
 def put_flags(numbers: int, count: int, flags: int) -> None:
@@ -139,4 +143,4 @@ def fill_elements(target: int, count: int, bits: int, item: int) -> None:
     """Kernel, a thread for each element of 2, 4 or 8 bytes: sets them all to the same."""
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k < count:
-        store_element(target, k, bits, item)
+        store_bits(target, k, bits, item)

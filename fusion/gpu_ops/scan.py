@@ -12,7 +12,7 @@ from fusion.gpu_ops.device import SIMULATED, cuda, jit, load, load_as, store, st
 from fusion.runtime.jit import Array, int64
 
 #: Threads of a block, and elements of a tile. The simulator's threads are slow to meet.
-THREADS = 32 if SIMULATED else 128
+THREADS = 8 if SIMULATED else 128
 _PER_THREAD = 4
 TILE = THREADS * _PER_THREAD
 

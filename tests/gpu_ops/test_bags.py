@@ -11,7 +11,7 @@ from fusion import ops
 from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops import call as calls
 from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops.steps.bags import Bags, Gathered, bags
+from fusion.gpu_ops.steps.bags import Bags, Gathered, bags, last_row
 from fusion.gpu_ops.steps.prune import Entries
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_combine import table
@@ -121,3 +121,14 @@ def test_trouble_is_told(change: tuple[str, Any, int], told: list[int]) -> None:
     trouble, places, counts = np.zeros(4, np.int64), device.put(arrays["places"]), device.room(20)
     bags(device, given, places, gathered, 0, 0, counts, device.put(trouble))
     assert trouble.tolist() == told
+
+
+def test_rows_up_to_the_last() -> None:
+    device, trouble = Simulated(), np.zeros(4, np.int64)
+    for rows, wanted in (([], 0), ([-4], 0), ([0, 0, 2], 3), ([2**40], 2**40 + 1)):
+        indices = np.array([[row, 9] for row in rows], np.int64).reshape(-1, 2)
+        found = last_row(device, device.put(indices), len(rows), device.put(trouble))
+        assert device.words(found, 1) == [wanted]
+    assert not trouble.any()
+    last_row(device, device.put(np.array([[1, 0], [0, 0]])), 2, device.put(trouble))
+    assert trouble.tolist() == [call_of.UNSORTED_ROW, 0, 1, 0]

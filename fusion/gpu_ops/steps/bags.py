@@ -40,9 +40,52 @@ class Gathered(NamedTuple):
     permutation: int
 
 
-def check_order(device: Device, indices: int, number: int, trouble: int) -> None:
-    """Tells of rows of int64 indices [number, 2] that are out of order."""
-    device.launch("check_order", blocks_of(number), THREADS, indices, number, trouble)
+class Ordered(NamedTuple):
+    """Entries by their bags; addresses.
+
+    Attributes:
+        owners: int32, the row of each entry; the number of rows for those that belong to none.
+        order: int32, the entries by their rows.
+        starts: int64 [batch + 1], where the entries of each bag start in that order.
+    """
+
+    owners: int
+    order: int
+    starts: int
+
+
+def by_row(device: Device, given: Entries, trouble: int) -> Ordered:
+    """The entries by their rows, those of a row in their order.
+
+    Args:
+        given: entries, of whose ids only the number counts.
+        trouble: words as of a call, told of rows outside the batch.
+    """
+    count, batch = given.number, given.batch
+    owners = device.room(4 * count)
+    device.launch(
+        "rows_of_entries", blocks_of(count), THREADS, given.indices, count, batch, owners, trouble
+    )
+    order = stable_order(device, owners, count, batch)
+    return mark_bags(device, owners, order, count, batch)
+
+
+def mark_bags(device: Device, owners: int, order: int, count: int, batch: int) -> Ordered:
+    """`count` entries, of whose rows the order is known."""
+    starts = device.room(8 * (batch + 1))
+    device.launch("mark_starts", blocks_of(count + 1), THREADS, owners, order, count, batch, starts)
+    return Ordered(owners, order, starts)
+
+
+def last_row(device: Device, indices: int, count: int, trouble: int) -> int:
+    """The address of the number of rows up to that of the last entry, int64 [1].
+
+    Args:
+        trouble: words as of a call, told of a row that is less than the one before.
+    """
+    rows = device.filled(8, 0)
+    device.launch("find_last_row", blocks_of(count), THREADS, indices, count, rows, trouble)
+    return rows
 
 
 def bags(
@@ -65,15 +108,12 @@ def bags(
         trouble: words as of a call.
     """
     count, batch, blocks = given.number, given.batch, blocks_of(given.number)
-    owners, starts = device.room(4 * count), device.room(8 * (batch + 1))
-    device.launch("rows_of_entries", blocks, THREADS, given.indices, count, batch, owners, trouble)
-    order = stable_order(device, owners, count, batch)
-    device.launch("mark_starts", blocks_of(count + 1), THREADS, owners, order, count, batch, starts)
+    owners, order, starts = by_row(device, given, trouble)
     addresses = device.room(8 * count)
     device.launch(
         "address_entries", blocks, THREADS,
         order, count, places, rows.unique, rows.permutation, rows.shards, rows.shard_count,
-        rows.row_bytes, owners, masked, masked_number, addresses, trouble,
+        rows.row_bytes, owners, batch, masked, masked_number, addresses, trouble,
     )  # fmt: skip
     device.launch("count_entries", blocks_of(batch), THREADS, starts, batch, counts)
     weights = 0

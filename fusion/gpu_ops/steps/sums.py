@@ -5,7 +5,7 @@ from __future__ import annotations
 from fusion.cpu_ops.column_words import INT32
 from fusion.gpu_ops.scan import THREADS as TILE_THREADS
 from fusion.gpu_ops.scan import tiles_of
-from fusion.gpu_ops.sort import MOST_KEYS
+from fusion.gpu_ops.sort import DIGIT_BITS, MOST_KEYS
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
 
 
@@ -29,23 +29,41 @@ def prefix_sums(device: Device, counts: int, count: int, total: int) -> int:
     return places
 
 
+def bits_of(most: int) -> int:
+    """The bits by which numbers up to `most` are sorted: whole digits, at least one."""
+    bits = DIGIT_BITS
+    while most >> bits > 0:
+        bits += DIGIT_BITS
+    return bits
+
+
 def stable_order(device: Device, keys: int, count: int, most: int) -> int:
     """Int32 [count], the places of int32 keys up to `most` in their order, stably."""
-    order, tiles, shift = 0, max((count + TILE_THREADS - 1) // TILE_THREADS, 1), 0
+    return order_from(device, 0, keys, INT32, count, bits_of(most))
+
+
+def order_from(device: Device, order: int, keys: int, kind: int, count: int, bits: int) -> int:
+    """Int32 [count], the elements of `order` by their keys, stably.
+
+    Args:
+        order: int32 [count], or 0: elements as they lie, also of the result if there are no bits.
+        keys, kind: integers, by element; the lowest `bits` of them count, as a number >= 0.
+    """
+    tiles, shift = max((count + TILE_THREADS - 1) // TILE_THREADS, 1), 0
     starts, total = device.room(8 * MOST_KEYS * tiles), device.room(8)
-    while shift == 0 or most >> shift > 0:
+    while shift < bits:
         counts = device.filled(4 * MOST_KEYS * tiles, 0)
         device.launch(
-            "count_keys", tiles, TILE_THREADS, keys, INT32, order, count, shift, tiles, counts
+            "count_keys", tiles, TILE_THREADS, keys, kind, order, count, shift, tiles, counts
         )
         sums_into(device, counts, MOST_KEYS * tiles, starts, total)
         target = device.room(4 * count)
         device.launch(
             "place_keys", tiles, TILE_THREADS,
-            keys, INT32, order, count, shift, tiles, starts, target,
+            keys, kind, order, count, shift, tiles, starts, target,
         )  # fmt: skip
         order = target
-        shift += 8
+        shift += DIGIT_BITS
     return order
 
 

@@ -13,7 +13,7 @@ from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.host import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps import combine, layout
-from fusion.gpu_ops.steps.bags import check_order
+from fusion.gpu_ops.steps.bags import last_row
 from fusion.runtime.jit import Array, int64, jit
 from fusion.runtime.memory import pointer, stack_words, store
 from fusion.runtime.native import attr, data, list_length, size
@@ -25,7 +25,7 @@ _ALL_MEMORY = 2**63 - 1
 
 _open_call, _place_in = on_host(layout.open_call), on_host(layout.place_in)
 _width_of, _lay_out = on_host(layout.width_of), on_host(layout.lay_out)
-_tiles_of, _check_order = on_host(layout.tiles_of), on_host(check_order)
+_tiles_of, _last_row = on_host(layout.tiles_of), on_host(last_row)
 _combine_plain, _combine_others = on_host(combine.combine_plain), on_host(combine.combine_others)
 
 
@@ -112,6 +112,4 @@ def rows_to_last(device: Any, indices: int, number: int) -> int:
     """The rows up to that of the last entry, int64 [number, 2]; those before must be in order."""
     if number == 0:
         return int64(0)
-    _check_order(device, indices, number, trouble_of(device))
-    last = device.words(indices + 16 * (number - 1), 1)[0]
-    return max(last + 1, int64(0))
+    return device.words(_last_row(device, indices, number, trouble_of(device)), 1)[0]

@@ -1,0 +1,84 @@
+"""Ids split over the shards of a table: PartitionWithPermutation."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
+from fusion.gpu_ops.steps.sums import stable_order
+
+
+class Shards(NamedTuple):
+    """The shards of a table.
+
+    Attributes:
+        rows, ends: int64 [number], the rows of each, none negative, and the cumulative ones.
+        number: how many they are.
+        strategy: `DIV`, `MOD` or `MOD_EV` of `fusion.cpu_ops.partition`.
+    """
+
+    rows: int
+    ends: int
+    number: int
+    strategy: int
+
+
+class Split(NamedTuple):
+    """Where ids go; addresses.
+
+    Attributes:
+        keys: int32, the shard of each id; the number of shards for those that have none.
+        order: int32, the ids by their shards, those of a shard in their order.
+        starts: int64 [number of shards + 1], where the ids of each shard start in that order.
+    """
+
+    keys: int
+    order: int
+    starts: int
+
+
+def by_shard(device: Device, keys: int, order: int, count: int, shards: Shards) -> Split:
+    """`count` ids, whose shards are known and that are sorted as `order` says, by their shards."""
+    starts = device.room(8 * (shards.number + 1))
+    device.launch(
+        "mark_starts", blocks_of(count + 1), THREADS, keys, order, count, shards.number, starts
+    )
+    return Split(keys, order, starts)
+
+
+def split(device: Device, ids: int, kind: int, count: int, shards: Shards, trouble: int) -> Split:
+    """Finds the shard of each id; `starts` then tell how many each gets.
+
+    Args:
+        trouble: words as of a call, told of ids outside the table.
+    """
+    keys = device.room(4 * count)
+    device.launch(
+        "key_ids", blocks_of(count), THREADS,
+        ids, kind, count, shards.rows, shards.ends, shards.number, shards.strategy, keys, trouble,
+    )  # fmt: skip
+    order = stable_order(device, keys, count, shards.number)
+    return by_shard(device, keys, order, count, shards)
+
+
+def put_ids(
+    device: Device,
+    ids: int,
+    kind: int,
+    count: int,
+    shards: Shards,
+    found: Split,
+    outs: int,
+    permutation: int,
+) -> None:
+    """Writes each id, as an id inside its shard, to its place there.
+
+    Args:
+        outs: int64 [number of shards], addresses of what each shard gets, of the ids' dtype.
+        permutation: out, int32 [count, 2], shard and place inside it.
+    """
+    device.launch(
+        "place_ids", blocks_of(count), THREADS,
+        ids, kind, count, shards.rows, shards.ends, shards.number, shards.strategy,
+        found.keys, found.order, found.starts, outs, permutation,
+    )  # fmt: skip
