@@ -97,3 +97,28 @@ def group_of(dim: int, lanes: int) -> int:
     GRAD_TROUBLE,
 ) = range(21)
 GRAD_WORDS = 21
+
+#: One more kind of trouble: an id that is too large for the dtype of keys.
+BAD_KEY = 5
+
+#: A call of the kernels before gathers, by word: the number of columns, and of rows of the batch;
+#: where columns and sources are described; by column, int64 [columns + 1]: the elements of all
+#: columns before, and where its entries start: a column has a place for each of its elements, and
+#: with `FILL` one for each row; what is told of the call, by word: trouble, flags of columns whose
+#: elements are not in the order of rows, the distinct ids of each column, and of those that are to
+#: be sorted the complement of the largest one.
+(
+    PRE_COUNT,
+    PRE_BATCH,
+    PRE_COLUMNS,
+    PRE_SOURCES,
+    PRE_ELEMENTS,
+    PRE_FIRSTS,
+    PRE_TOLD,
+) = range(7)
+PRE_WORDS = 7
+
+
+def told_words(columns: int) -> int:
+    """How many words are told of a call before gathers; all are zeros before."""
+    return TROUBLE_WORDS + 3 * columns

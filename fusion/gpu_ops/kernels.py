@@ -92,6 +92,16 @@ _STEPS = {
         "put_flags": 3,
         "fill_elements": 4,
     },
+    "listing": {"mark_elements": 4, "mark_rows": 2},
+    "places": {"place_elements": 8, "place_rows": 6},
+    "pairs": {
+        "insert_pairs": 6,
+        "mark_pairs": 5,
+        "count_pairs": 2,
+        "list_pairs": 6,
+        "invert_order": 3,
+        "number_places": 12,
+    },
 }
 
 #: Those of them that have a block for each tile.

@@ -29,7 +29,7 @@ EMPTY = -1
 
 
 @jit
-def _slot_of(key: int, bits: int) -> int:
+def slot_of(key: int, bits: int) -> int:
     """Where the search for an id begins (Knuth, The Art of Computer Programming, vol. 3, 6.4)."""
     return int64((np.uint64(key) * SPREAD) >> np.uint64(64 - bits))
 
@@ -46,7 +46,7 @@ def insert_ids(ids: int, kind: int, count: int, slots: int, bits: int, found: in
     if k >= count:
         return
     key = integer_at(ids, k, kind)
-    slot, mask = _slot_of(key, bits), (int64(1) << bits) - 1
+    slot, mask = slot_of(key, bits), (int64(1) << bits) - 1
     while True:
         holder = load(slots, slot)
         if holder == EMPTY:

@@ -32,7 +32,7 @@ def prefix_sums(device: Device, counts: int, count: int, total: int) -> int:
 def bits_of(most: int) -> int:
     """The bits by which numbers up to `most` are sorted: whole digits, at least one."""
     bits = DIGIT_BITS
-    while most >> bits > 0:
+    while bits < 64 and most >> bits > 0:
         bits += DIGIT_BITS
     return bits
 
@@ -65,6 +65,13 @@ def order_from(device: Device, order: int, keys: int, kind: int, count: int, bit
         order = target
         shift += DIGIT_BITS
     return order
+
+
+def inverse_of(device: Device, order: int, count: int) -> int:
+    """Int64 [count], of each element its place in an order, int32."""
+    address = device.room(8 * count)
+    device.launch("invert_order", blocks_of(count), THREADS, order, count, address)
+    return address
 
 
 def numbers(device: Device, count: int, number: int) -> int:

@@ -1,0 +1,176 @@
+"""The entries and distinct ids of many columns: GroupedEmbeddingPreLookUp.
+
+    list_entries -> Device.words(call.told, told_words(columns)) -> number_entries
+
+What is told says how many distinct ids each column has, and what is wrong; nothing of
+`number_entries` may be launched if anything is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fusion.cpu_ops.column_words import INT32, INT64
+from fusion.gpu_ops.call_words import TROUBLE_WORDS
+from fusion.gpu_ops.steps.device import ALL_BITS, THREADS, Device, blocks_of
+from fusion.gpu_ops.steps.sums import bits_of, inverse_of, order_from, stable_order, sums_into
+
+
+class PreCall(NamedTuple):
+    """A call for many columns.
+
+    Attributes:
+        words, told: addresses of its words (`call_words.PRE_COUNT` ...), and of what is told.
+        columns, batch: the columns, and the rows of each.
+        elements: the elements of all columns.
+        entries: the entries that there is room for, the last of the words at `PRE_FIRSTS`.
+    """
+
+    words: int
+    told: int
+    columns: int
+    batch: int
+    elements: int
+    entries: int
+
+
+class Listed(NamedTuple):
+    """Elements and rows that are listed; addresses, see `fusion.gpu_ops.listing`.
+
+    Attributes:
+        ids, owners: by element.
+        sums: prefix sums of marks of elements and rows.
+    """
+
+    ids: int
+    owners: int
+    sums: int
+
+
+class Paired(NamedTuple):
+    """Places and distinct pairs; addresses, see `fusion.gpu_ops.pairs`.
+
+    Attributes:
+        keys, sources: by place, its id and element.
+        slots, found: the hash table, and the slot of each place.
+        marks, ranks: by place, whether it is the first of its pair, and how many are before.
+    """
+
+    keys: int
+    sources: int
+    slots: int
+    found: int
+    marks: int
+    ranks: int
+
+
+def _sums_with_total(device: Device, marks: int, number: int) -> int:
+    """Int64 [number + 1], the prefix sums of marks, and the sum of all."""
+    sums = device.room(8 * (number + 1))
+    sums_into(device, marks, number, sums, sums + 8 * number)
+    return sums
+
+
+def _pairs(
+    device: Device, call: PreCall, listed: Listed, ranks: int, is_ordered: int, splits: int
+) -> Paired:
+    """Finds the places of elements and rows, and the first one of each pair."""
+    rows, entries, blocks = call.columns * (call.batch + 1), call.entries, blocks_of(call.entries)
+    keys, sources = device.room(8 * entries), device.room(4 * entries)
+    device.launch(
+        "place_elements", blocks_of(call.elements), THREADS,
+        call.words, listed.ids, listed.owners, listed.sums, ranks, is_ordered, keys, sources,
+    )  # fmt: skip
+    device.launch(
+        "place_rows", blocks_of(rows), THREADS,
+        call.words, listed.sums, is_ordered, keys, sources, splits,
+    )  # fmt: skip
+    bits = 1
+    while 1 << bits < 2 * entries:
+        bits += 1
+    slots, found = device.filled(8 << bits, ALL_BITS), device.room(8 * entries)
+    device.launch(
+        "insert_pairs", blocks, THREADS, call.words, listed.sums, keys, slots, bits, found
+    )
+    marks = device.room(4 * entries)
+    device.launch("mark_pairs", blocks, THREADS, call.words, keys, slots, found, marks)
+    return Paired(keys, sources, slots, found, marks, _sums_with_total(device, marks, entries))
+
+
+def list_entries(device: Device, call: PreCall, splits: int) -> tuple[Listed, Paired]:
+    """Lists what counts, and finds how many distinct ids each column has.
+
+    Args:
+        splits: out, int32 [columns, batch + 1], where the entries of each row start.
+    """
+    elements, rows = call.elements, call.columns * call.batch
+    ids, owners = device.room(8 * elements), device.room(4 * elements)
+    marks = device.filled(4 * (elements + 2 * rows), 0)
+    device.launch("mark_elements", blocks_of(elements), THREADS, call.words, ids, owners, marks)
+    row_threads = call.columns * (call.batch + 1)
+    device.launch("mark_rows", blocks_of(row_threads), THREADS, call.words, marks)
+    listed = Listed(ids, owners, _sums_with_total(device, marks, elements + 2 * rows))
+    paired = _pairs(device, call, listed, 0, 0, splits)
+    device.launch("count_pairs", blocks_of(call.columns), THREADS, call.words, paired.ranks)
+    return listed, paired
+
+
+def _in_order_of_rows(device: Device, call: PreCall, listed: Listed, splits: int) -> Paired:
+    """As `_pairs`, once elements are sorted by their rows."""
+    order = stable_order(device, listed.owners, call.elements, call.columns * call.batch)
+    ranks = inverse_of(device, order, call.elements)
+    return _pairs(device, call, listed, ranks, 1, splits)
+
+
+def _sorted_pairs(device: Device, call: PreCall, paired: Paired, pairs: int, largest: int) -> int:
+    """The number of each pair in the order of columns and of the ids of those that are sorted.
+
+    Args:
+        pairs, largest: how many there are, and the largest id that is sorted.
+    """
+    words, owners = device.room(8 * pairs), device.room(4 * pairs)
+    device.launch(
+        "list_pairs", blocks_of(call.entries), THREADS,
+        call.words, paired.keys, paired.marks, paired.ranks, words, owners,
+    )  # fmt: skip
+    order = order_from(device, 0, words, INT64, pairs, bits_of(max(largest, pairs)))
+    order = order_from(device, order, owners, INT32, pairs, bits_of(call.columns))
+    return inverse_of(device, order, pairs)
+
+
+def number_entries(
+    device: Device,
+    call: PreCall,
+    listed: Listed,
+    paired: Paired,
+    told: Any,
+    splits: int,
+    keys: int,
+    entries: int,
+    weights: int,
+) -> None:
+    """Writes the distinct ids of all columns, and which of them each entry is.
+
+    Args:
+        listed, paired: of `list_entries`.
+        told: the words that are told, int64 [told_words(columns)].
+        splits: as of `list_entries`; written again where elements are not in the order of rows.
+        keys: address of the addresses where the distinct ids of each column go.
+        entries: out, int32 [entries], which of them each entry is.
+        weights: out, [entries]; 0 if no column has weights.
+    """
+    unsorted, pairs, largest = 0, 0, -1
+    for place in range(call.columns):
+        unsorted += told[TROUBLE_WORDS + place]
+        pairs += told[TROUBLE_WORDS + call.columns + place]
+        largest = max(largest, ~told[TROUBLE_WORDS + 2 * call.columns + place])
+    if unsorted > 0:
+        paired = _in_order_of_rows(device, call, listed, splits)
+    numbers = 0
+    if largest >= 0:
+        numbers = _sorted_pairs(device, call, paired, pairs, largest)
+    device.launch(
+        "number_places", blocks_of(call.entries), THREADS,
+        call.words, listed.owners, listed.sums, paired.keys, paired.sources, paired.slots,
+        paired.found, paired.ranks, numbers, keys, entries, weights,
+    )  # fmt: skip

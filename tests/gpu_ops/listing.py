@@ -1,0 +1,144 @@
+"""Calls of the kernels before gathers in the simulator, and the same by the CPU's op."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fusion import ops
+from fusion.cpu_ops import column_words as words
+from fusion.gpu_ops import call_words as call_of
+from fusion.gpu_ops.call import Column
+from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries
+from tests.gpu_ops.simulation import FORMS, KINDS, Simulated
+
+#: Attrs of a column that are words: the name of its list, its word, its default.
+ATTRS: dict[str, tuple[str, int, Any]] = {
+    "prune": ("prunes", words.PRUNE, False),
+    "fill_empty_row": ("fill_empty_rows", words.FILL, False),
+    "default_id": ("default_ids", words.DEFAULT_ID, -1),
+    "prune_sparse_weights": ("prune_sparse_weights", words.PRUNE_WEIGHTS, False),
+    "default_weight": ("default_weights", words.DEFAULT_WEIGHT, 1.0),
+    "use_ignored_id": ("use_ignored_ids", words.USE_IGNORED, False),
+    "ignored_id": ("ignored_ids", words.IGNORED, -1),
+    "column_stride": ("column_strides", words.STRIDE, 0),
+    "num_buckets": ("num_buckets", words.BUCKETS, 0),
+    "bucket_default": ("bucket_defaults", words.BUCKET_DEFAULT, 0),
+    "sort_key": ("sort_keys", words.SORT_KEYS, False),
+}
+
+
+@dataclass
+class Given:
+    """A column's arrays, and the attrs that are not their defaults."""
+
+    form: str
+    ids: Any
+    rows: Any = None
+    weights: Any = None
+    boundaries: Sequence[float] = ()
+    last_row: bool = False
+    keys: str = "int64"
+    attrs: dict[str, Any] = field(default_factory=dict)
+
+    def column(self, device: Simulated) -> Column:
+        """The column as kernels are told of it."""
+        attrs = {ATTRS[name][1]: value for name, value in self.attrs.items()}
+        attrs |= {words.ROW_COUNT: self.last_row, words.KEYS_KIND: KINDS.index(self.keys)}
+        rows = self.rows
+        return Column(
+            FORMS.index(self.form), 0, 2**63 - 1, 1,
+            ids=device.put(self.ids),
+            id_count=self.ids.size,
+            id_columns=self.ids.shape[1] if self.form == "dense" else 1,
+            ids_kind=KINDS.index(self.ids.dtype.name),
+            rows=0 if rows is None else device.put(rows),
+            row_step=2 if self.form == "indices" else 1,
+            rows_kind=words.INT64 if rows is None else KINDS.index(rows.dtype.name),
+            weights=0 if self.weights is None else device.put(self.weights),
+            boundaries=self.boundaries,
+            attrs=attrs,
+        )  # fmt: skip
+
+
+def by_cpu(batch: int, columns: Sequence[Given], dtype: Any) -> Any:
+    """What the CPU's op makes of columns."""
+    nothing, no_rows = np.zeros([1], dtype), np.zeros([0], np.int64)
+    lists = {
+        plural: [one.attrs.get(name, default) for one in columns]
+        for name, (plural, _, default) in ATTRS.items()
+    }
+    return ops.grouped_embedding_pre_look_up(
+        ids=[one.ids for one in columns],
+        entry_rows=[no_rows if one.rows is None else one.rows for one in columns],
+        dense_shapes=[np.array([batch, 1], np.int64) for _ in columns],
+        weights=[nothing if one.weights is None else one.weights for one in columns],
+        Tkeys=[tf.as_dtype(one.keys) for one in columns],
+        forms=[one.form for one in columns],
+        use_sparse_weights=[one.weights is not None for one in columns],
+        row_counts=["last_row" if one.last_row else "dense_shape" for one in columns],
+        boundaries=[limit for one in columns for limit in one.boundaries],
+        boundary_counts=[len(one.boundaries) for one in columns],
+        **lists,
+    )
+
+
+def _sums(numbers: Sequence[int]) -> list[int]:
+    return list(itertools.accumulate(numbers, initial=0))
+
+
+def call_in(device: Simulated, batch: int, columns: Sequence[Given], dtype: Any) -> PreCall:
+    """The words of a call in memory."""
+    described, count = [one.column(device) for one in columns], len(columns)
+    limits = [device.put(np.array([*one.boundaries, 0], np.float32)) for one in columns]
+    stored = np.dtype(dtype).name
+    own = [word for one in described for word in one.column()]
+    sources = [
+        word
+        for one, first in zip(described, limits, strict=True)
+        for word in one.source(stored, batch, first)
+    ]
+    elements = _sums([one.ids.size for one in columns])
+    fills = [batch * bool(one.attrs.get("fill_empty_row")) for one in columns]
+    firsts = _sums([one.ids.size + filled for one, filled in zip(columns, fills, strict=True)])
+    told = [0] * call_of.told_words(count)
+    parts = [
+        device.put(np.array(part, np.int64)) for part in (own, sources, elements, firsts, told)
+    ]
+    call = device.put(np.array([count, batch, *parts], np.int64))
+    return PreCall(call, parts[-1], count, batch, elements[-1], firsts[-1])
+
+
+def by_steps(batch: int, columns: Sequence[Given], dtype: Any) -> tuple[Any, list[int]]:
+    """What the steps make of columns, and what they tell of trouble.
+
+    With trouble there is no result.
+    """
+    device, count = Simulated(), len(columns)
+    call = call_in(device, batch, columns, dtype)
+    splits, entries = device.room(4 * count * (batch + 1)), device.room(4 * call.entries)
+    listed, paired = list_entries(device, call, splits)
+    told = device.words(call.told, call_of.told_words(count))
+    trouble = [int(word) for word in told[: call_of.TROUBLE_WORDS]]
+    if trouble[0]:
+        return None, trouble
+    item, weighted = np.dtype(dtype).itemsize, any(one.weights is not None for one in columns)
+    weights = device.room(item * call.entries) if weighted else 0
+    first = call_of.TROUBLE_WORDS + count
+    keys = [
+        np.full(number, 77, one.keys)
+        for number, one in zip(told[first : first + count], columns, strict=True)
+    ]
+    outs = device.put(np.array([device.put(one) for one in keys], np.int64))
+    number_entries(device, call, listed, paired, told, splits, outs, entries, weights)
+    return (
+        keys,
+        device.get(entries, call.entries, np.int32),
+        device.get(splits, count * (batch + 1), np.int32).reshape(count, batch + 1),
+        device.get(weights, call.entries, dtype) if weighted else np.zeros([0], dtype),
+    ), trouble
