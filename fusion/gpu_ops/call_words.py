@@ -34,11 +34,10 @@ CALL_WORDS = 14
 KIND, COLUMN, ELEMENT, NUMBER = range(4)
 TROUBLE_WORDS = 4
 #: Kinds: an id that is not in the table; the id of empty rows is not; rows of entries that are not
-#: in the batch, or not in order; row splits that make no sense.
-BAD_ID, BAD_DEFAULT, BAD_ROW, BAD_SPLIT = range(1, 5)
-#: More of them: a row of entries, which must be in order, that is less than the one before; a place
-#: of gathered rows that two distinct ids have.
-UNSORTED_ROW, REPEATED = 5, 6
+#: in the batch, or not in order; row splits that make no sense; a row of entries, which must be in
+#: order, that is less than the one before; a place of gathered rows that two distinct ids have; an
+#: id that is too large for the dtype of keys.
+BAD_ID, BAD_DEFAULT, BAD_ROW, BAD_SPLIT, UNSORTED_ROW, REPEATED, BAD_KEY = range(1, 8)
 
 #: Threads of a block.
 THREADS = 128
@@ -97,9 +96,6 @@ def group_of(dim: int, lanes: int) -> int:
     GRAD_TROUBLE,
 ) = range(21)
 GRAD_WORDS = 21
-
-#: One more kind of trouble: an id that is too large for the dtype of keys.
-BAD_KEY = 5
 
 #: A call of the kernels before gathers, by word: the number of columns, and of rows of the batch;
 #: where columns and sources are described; by column, int64 [columns + 1]: the elements of all

@@ -22,6 +22,7 @@ from numba.extending import intrinsic, models, overload_method, register_model
 from fusion.gpu_ops.call_words import (
     BAD_DEFAULT,
     BAD_ID,
+    BAD_KEY,
     BAD_ROW,
     BAD_SPLIT,
     COLUMN,
@@ -29,6 +30,7 @@ from fusion.gpu_ops.call_words import (
     KIND,
     NUMBER,
     REPEATED,
+    TROUBLE_WORDS,
     UNSORTED_ROW,
 )
 from fusion.gpu_ops.kernels import KERNELS
@@ -236,6 +238,7 @@ def _teller(when: str) -> Any:
     bad_row = f"column %lld: entry %lld has row %lld, which is not in the batch{when}"
     unsorted = f"column %lld: entry %lld has row %lld, less than the one before it{when}"
     repeated = f"shard %lld: distinct id %lld has row %lld, which another has, too{when}"
+    bad_key = f"column %lld: element %lld has id %lld, too large for the type of its keys{when}"
     bad_split = f"column %lld: the row splits at %lld make no sense, there is %lld{when}"
 
     @jit
@@ -252,6 +255,8 @@ def _teller(when: str) -> Any:
             fail(frame, INVALID_ARGUMENT, bad_row, place, element, number)
         elif kind == UNSORTED_ROW:
             fail(frame, INVALID_ARGUMENT, unsorted, place, element, number)
+        elif kind == BAD_KEY:
+            fail(frame, INVALID_ARGUMENT, bad_key, place, element, number)
         elif kind == REPEATED:
             fail(frame, INVALID_ARGUMENT, repeated, place, element, number)
         elif kind == BAD_SPLIT:
@@ -296,6 +301,15 @@ def with_device(body: Callable[[int, Any], None]) -> Callable[[int], None]:
 def trouble_of(device: Any) -> int:
     """Where the node's kernels tell of trouble, see `call_words`."""
     return load(_words_of(device), TROUBLE_AT)
+
+
+@jit
+def explain(device: Any, told: int) -> None:
+    """Makes trouble of the call's error that was told elsewhere, in words at `told` of the host."""
+    if load(told, KIND) != 0:
+        for k in range(TROUBLE_WORDS):
+            store(trouble_of(device), k, load(told, k))
+        _tell(_words_of(device))
 
 
 @jit

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fusion.ops import gpu
 from fusion.ops.common import AXIS_ATTR, IDS, IDS_ATTR, numba_dtype
 from fusion.runtime.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
+
+SHAPES = Arg(
+    "partition_shapes", "int64", "[2]", length="num_partitions", doc="of each shard", on_host=True
+)
 
 
 def id_splitter(spec: OpSpec, types: Mapping[str, str]) -> Any:
@@ -98,7 +103,7 @@ SPEC = OpSpec(
     "id // P; mod_ev (shards that are hash tables) to shard id % 1000 % P, unchanged.",
     inputs=(
         Arg("input", "Tid", "[u]", doc="ids"),
-        Arg("partition_shapes", "int64", "[2]", length="num_partitions", doc="of each shard"),
+        SHAPES,
     ),
     outputs=(
         Arg("partitioned_values", "Tid", "[?]", length="num_partitions"),
@@ -116,7 +121,7 @@ SPEC = OpSpec(
             doc="how rows are split",
         ),
     ),
-    kernels={"CPU": _cpu},
+    kernels={"CPU": _cpu, "GPU": gpu.kernel("partition")},
     kernel_types={"Tid": IDS},
     gradient=NOT_DIFFERENTIABLE,
 )

@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from fusion.ops import gpu
+from fusion.ops.bags import SHAPE
 from fusion.ops.combine import FLOAT_TYPES, OUTPUTS, forward_kernel
 from fusion.ops.common import IDS_ATTR
 from fusion.ops.entries import ATTRS, FLAGS, INDICES, SHARDS, WEIGHTS, bag_reader, row_counter
@@ -49,14 +51,14 @@ SPEC = OpSpec(
     inputs=(
         SHARDS,
         INDICES,
-        Arg("sp_dense_shape", "int64", "[2]", doc="rows B first"),
+        SHAPE,
         FLAGS,
         Arg("partitioned_values", "Tid", "[n_p]", length="num_partitions", doc="ids, not read"),
         WEIGHTS,
     ),
     outputs=OUTPUTS,
     attrs=(*ATTRS, IDS_ATTR),
-    kernels={"CPU": _cpu},
+    kernels={"CPU": _cpu, "GPU": gpu.kernel("post_lookup_v1")},
     kernel_types=FLOAT_TYPES,
     gradient=_gradient,
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fusion.ops import gpu
 from fusion.ops.common import (
     AXIS_ATTR,
     DEFAULT_ID_ATTR,
@@ -23,7 +24,7 @@ from fusion.ops.common import (
     numba_dtype,
 )
 from fusion.ops.listing import DEFAULT_WEIGHT_ATTR, INPUTS, PRUNE_WEIGHTS_ATTR, listing
-from fusion.ops.partition import id_splitter
+from fusion.ops.partition import SHAPES, id_splitter
 from fusion.ops.precision import access
 from fusion.runtime.spec import Arg, Attr, OpSpec
 
@@ -289,7 +290,7 @@ SPEC = OpSpec(
     "they are. In each shard entries keep their order, or are ordered by row, fillers too.\n"
     "Column 1 of the indices is carried along unread.",
     inputs=(
-        Arg("partition_shapes", "int64", "[2]", length="num_partitions", doc="of each shard"),
+        SHAPES,
         *INPUTS,
     ),
     outputs=(
@@ -336,7 +337,7 @@ SPEC = OpSpec(
             doc="order of entries in a shard: that of the input with fillers last, or by row",
         ),
     ),
-    kernels={"CPU": _cpu},
+    kernels={"CPU": _cpu, "GPU": gpu.kernel("pre_lookup")},
     kernel_types={"Tid": IDS, "Tw": FLOATS},
     gradient=_gradient,
 )

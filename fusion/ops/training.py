@@ -113,7 +113,7 @@ PRE = OpSpec(
         Attr("boundaries", "list(float)", doc="of all columns, one after the other"),
         Attr("boundary_counts", "list(int)", doc="how many each column has"),
     ),
-    kernels={"CPU": pre_kernel},
+    kernels={"CPU": pre_kernel, "GPU": gpu.kernel("pre_grouped")},
     kernel_types={"T": FLOATS},
     custom=pre_state,
     gradient=pre_gradient,

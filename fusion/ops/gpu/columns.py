@@ -1,0 +1,92 @@
+"""The columns of an op for many, and what they are given, as a GPU's kernels are told of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fusion.cpu_ops import column_words as words
+from fusion.ops.lookup_source import body, column_at, release, take_source
+from fusion.ops.lookup_state import COUNT, LIMITS_AT
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.memory import load, load_as, store, store_as
+from fusion.runtime.native import (
+    INVALID_ARGUMENT,
+    context,
+    fail,
+    failed,
+    kernel_state,
+    status_of,
+)
+
+
+@jit
+def count_boundaries(state: int) -> int:
+    """The boundaries of all columns."""
+    total = int64(0)
+    for place in range(body(state, COUNT)):
+        total += load(column_at(state, place), words.BOUNDARY_COUNT)
+    return total
+
+
+@jit
+def put_columns(state: int, target: int, limits_target: int) -> None:
+    """Copies the words of columns, and their boundaries one after the other."""
+    limits, written = state + 8 * body(state, LIMITS_AT), int64(0)
+    for place in range(body(state, COUNT)):
+        column = column_at(state, place)
+        for k in range(words.COLUMN_WORDS):
+            store(target, k, load(column, k))
+        for k in range(load(column, words.BOUNDARY_COUNT)):
+            limit = load_as(limits, load(column, words.BOUNDARIES) + k, np.float32)
+            store_as(limits_target, written, limit, np.float32)
+            written += 1
+        target += 8 * words.COLUMN_WORDS
+
+
+@jit
+def put_sources(frame: int, device: Any, target: int, limits: int, shared: int) -> int:
+    """Writes what the columns are given; gives the rows of the batch, unless the call failed.
+
+    Args:
+      target: the address of the first source.
+      limits: where the boundaries are for the GPU.
+    """
+    ctx, state, status = context(frame), kernel_state(frame), status_of(frame)
+    batch, source, count = int64(-1), target, body(state, COUNT)
+    for place in range(count):
+        sound = take_source(frame, ctx, state, int64(place), source, status, shared)
+        release(source)  # the context holds the inputs
+        if not sound:
+            if not failed(frame):
+                fail(frame, INVALID_ARGUMENT, "column %lld: an input cannot be had", int64(place))
+            return batch
+        rows = load(source, words.BATCH)
+        if batch < 0:
+            batch = rows
+        elif rows >= 0 and rows != batch:
+            text = "column %lld has %lld rows, but others have %lld"
+            fail(frame, INVALID_ARGUMENT, text, int64(place), rows, batch)
+            return batch
+        store(source, words.LIMITS, limits)
+        limits += 4 * load(column_at(state, place), words.BOUNDARY_COUNT)
+        source += 8 * words.SOURCE_WORDS
+    if batch < 0:
+        batch = max(_rows_to_last(device, column_at(state, int64(0)), target), int64(0))
+    for place in range(count):
+        store(target + 8 * words.SOURCE_WORDS * place, words.BATCH, batch)
+    return batch
+
+
+@jit
+def _rows_to_last(device: Any, column: int, source: int) -> int:
+    """The rows up to that of a column's last entry."""
+    place = (load(source, words.ID_COUNT) - 1) * load(source, words.ROW_STEP)
+    is_wide = load(column, words.ROWS_KIND) == words.INT64
+    address = load(source, words.ROWS) + place * (8 if is_wide else 4)
+    aligned = address - address % 8
+    found = device.words(aligned, 1)
+    if is_wide:
+        return found[0] + 1
+    return int64(load_as(found.ctypes.data, (address - aligned) // 4, np.int32)) + 1

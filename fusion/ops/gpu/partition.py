@@ -1,0 +1,79 @@
+"""PartitionWithPermutation on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fusion.cpu_ops.column_words import KINDS
+from fusion.gpu_ops.host import copy_in, on_host, trouble_of
+from fusion.gpu_ops.steps.partition import Shards, put_ids, split
+from fusion.ops.common import MOST_ENTRIES, numba_dtype
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.memory import stack_words, store
+from fusion.runtime.native import (
+    INVALID_ARGUMENT,
+    attr,
+    data,
+    fail,
+    failed,
+    list_length,
+    output_matrix,
+    output_vector,
+    shard_vector,
+    size,
+)
+from fusion.runtime.spec import OpSpec
+
+
+def shard_reader(spec: OpSpec) -> Any:
+    """A jitted function (frame, device) -> the `steps.partition.Shards` of `partition_shapes`."""
+    slot, arg = spec.slots, spec.places
+
+    @jit
+    def shards(frame: int, device: Any) -> Any:
+        count, total = list_length(frame), int64(0)
+        host = stack_words(2 * count)
+        for shard in range(count):
+            rows = shard_vector(frame, arg.partition_shapes, shard, np.int64)[0]
+            if rows < 0:
+                text = "partition_shapes[%lld] has %lld rows"
+                fail(frame, INVALID_ARGUMENT, text, int64(shard), rows)
+            total += rows
+            store(host, shard, rows)
+            store(host, count + shard, total)
+        rows_at = device.room(16 * count)
+        copy_in(device, rows_at, host, 16 * count)
+        strategy = attr(frame, slot.partition_strategy)
+        return Shards(rows_at, rows_at + 8 * count, count, strategy)
+
+    return shards
+
+
+def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+    """The kernel body (frame, device)."""
+    arg, tid, kind = spec.places, numba_dtype(types["Tid"]), KINDS.index(types["Tid"])
+    read_shards, find, put = shard_reader(spec), on_host(split), on_host(put_ids)
+
+    def partition(frame: int, device: Any) -> None:
+        ids, count = data(frame, arg.input, 0), size(frame, arg.input, 0, 0)
+        if count > int64(MOST_ENTRIES):
+            text = "input has %lld ids, but at most %lld can be ordered"
+            fail(frame, INVALID_ARGUMENT, text, count, int64(MOST_ENTRIES))
+        permutation = output_matrix(frame, 1, 0, count, 2, np.int32).ctypes.data
+        shards = read_shards(frame, device)
+        if failed(frame):
+            return
+        found = find(device, ids, kind, count, shards, trouble_of(device))
+        starts = device.words(found.starts, shards.number + 1)
+        host = stack_words(shards.number)
+        for shard in range(shards.number):
+            part = output_vector(frame, 0, shard, starts[shard + 1] - starts[shard], tid)
+            store(host, shard, part.ctypes.data)
+        outs = device.room(8 * shards.number)
+        copy_in(device, outs, host, 8 * shards.number)
+        put(device, ids, kind, count, shards, found, outs, permutation)
+
+    return partition

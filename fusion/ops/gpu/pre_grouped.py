@@ -1,0 +1,129 @@
+"""GroupedEmbeddingPreLookUp on a GPU: all columns in a few launches, one wait for their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from fusion.cpu_ops import column_words as words
+from fusion.gpu_ops import call_words as call_of
+from fusion.gpu_ops.host import copy_in, explain, on_host
+from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries
+from fusion.ops.common import MOST_ENTRIES
+from fusion.ops.gpu.columns import count_boundaries, put_columns, put_sources
+from fusion.ops.lookup_source import body, column_at
+from fusion.ops.lookup_state import COUNT, ITEM, WEIGHTED_COUNT
+from fusion.runtime.jit import Array, int64, jit
+from fusion.runtime.memory import c_free, c_malloc, load, pointer
+from fusion.runtime.native import (
+    INVALID_ARGUMENT,
+    RESOURCE_EXHAUSTED,
+    fail,
+    failed,
+    kernel_state,
+    new_output,
+)
+from fusion.runtime.spec import OpSpec
+
+_list_entries, _number_entries = on_host(list_entries), on_host(number_entries)
+
+
+@jit
+def _put_firsts(state: int, call: Array, sources: int, elements: int, batch: int) -> None:
+    """Writes the elements of all columns before each, and where its entries start, behind them."""
+    count = body(state, COUNT)
+    firsts = elements + count + 1
+    for place in range(count):
+        ids = call[sources + place * words.SOURCE_WORDS + words.ID_COUNT]
+        fills = load(column_at(state, place), words.FILL) != 0
+        call[elements + place + 1] = call[elements + place] + ids
+        call[firsts + place + 1] = call[firsts + place] + ids + (batch if fills else int64(0))
+
+
+@jit
+def _described(frame: int, device: Any, call: Array, boundaries: int) -> Any:
+    """The call of all columns, in memory of the GPU."""
+    state = kernel_state(frame)
+    count, size = body(state, COUNT), int64(call.shape[0])
+    base, host = device.room(8 * size), call.ctypes.data
+    columns = int64(call_of.PRE_WORDS)
+    sources = columns + count * words.COLUMN_WORDS
+    elements = sources + count * words.SOURCE_WORDS
+    firsts, limits = elements + count + 1, elements + 2 * (count + 1)
+    for k in range(size):
+        call[k] = 0
+    put_columns(state, host + 8 * columns, host + 8 * limits)
+    batch = put_sources(frame, device, host + 8 * sources, base + 8 * limits, int64(0))
+    told = device.filled(8 * (call_of.TROUBLE_WORDS + 3 * count), 0)
+    if not failed(frame):
+        _put_firsts(state, call, sources, elements, batch)
+    call[call_of.PRE_COUNT], call[call_of.PRE_BATCH] = count, batch
+    call[call_of.PRE_COLUMNS], call[call_of.PRE_SOURCES] = base + 8 * columns, base + 8 * sources
+    call[call_of.PRE_ELEMENTS], call[call_of.PRE_FIRSTS] = base + 8 * elements, base + 8 * firsts
+    call[call_of.PRE_TOLD] = told
+    copy_in(device, base, host, 8 * size)
+    return PreCall(base, told, count, batch, call[elements + count], call[firsts + count])
+
+
+@jit
+def _new_keys(frame: int, device: Any, told: Array, count: int, host: Array) -> int:
+    """Allocates the distinct ids of each column; gives where their addresses are for the GPU."""
+    state = kernel_state(frame)
+    for place in range(count):
+        number = told[call_of.TROUBLE_WORDS + count + place]
+        is_wide = load(column_at(state, place), words.KEYS_KIND) == words.INT64
+        item = int64(8) if is_wide else int64(4)
+        host[place] = new_output(frame, place, int64(1), number, int64(1), item)
+    keys = device.room(8 * count)
+    copy_in(device, keys, host.ctypes.data, 8 * count)
+    return keys
+
+
+@jit
+def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
+    state = kernel_state(frame)
+    count = body(state, COUNT)
+    call = _described(frame, device, host, boundaries)
+    if call.entries > int64(MOST_ENTRIES):
+        text = "%lld entries are more than the %lld that can be numbered"
+        fail(frame, INVALID_ARGUMENT, text, call.entries, int64(MOST_ENTRIES))
+    if failed(frame):
+        return
+    one, four = int64(1), int64(4)
+    entries = new_output(frame, count, one, call.entries, one, four)
+    splits = new_output(frame, count + 1, int64(2), count, call.batch + 1, four)
+    weighted = body(state, WEIGHTED_COUNT) != 0
+    heavy = call.entries if weighted else int64(0)
+    weights = new_output(frame, count + 2, one, heavy, one, body(state, ITEM))
+    if failed(frame):
+        return
+    listed, paired = _list_entries(device, call, splits)
+    told = device.words(call.told, call_of.TROUBLE_WORDS + 3 * count)
+    explain(device, told.ctypes.data)
+    if failed(frame):
+        return
+    keys = _new_keys(frame, device, told, count, host)
+    if not weighted:
+        weights = int64(0)
+    _number_entries(device, call, listed, paired, told, splits, keys, entries, weights)
+
+
+def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+    """The kernel body (frame, device)."""
+
+    def pre_lookup(frame: int, device: Any) -> None:
+        state = kernel_state(frame)
+        boundaries, count = count_boundaries(state), body(state, COUNT)
+        described = count * (words.COLUMN_WORDS + words.SOURCE_WORDS)
+        size = call_of.PRE_WORDS + described + 2 * (count + 1) + (boundaries + 1) // 2
+        memory = c_malloc(8 * size)
+        if memory == 0:
+            fail(frame, RESOURCE_EXHAUSTED, "no memory for %lld words", size)
+            return
+        _prepare(frame, device, carray(pointer(memory, np.int64), (size,)), boundaries)
+        c_free(memory)
+
+    return pre_lookup

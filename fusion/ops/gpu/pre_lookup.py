@@ -1,0 +1,102 @@
+"""FusedEmbeddingSparsePreLookUp on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fusion.cpu_ops.column_words import KINDS
+from fusion.cpu_ops.pieces import ITEM_BYTES
+from fusion.gpu_ops.host import copy_in, on_host, trouble_of
+from fusion.gpu_ops.steps.pre_lookup import Rules, put_split_entries, split_entries
+from fusion.gpu_ops.steps.prune import Entries
+from fusion.ops.common import LAST_ROW, MOST_ENTRIES, numba_dtype
+from fusion.ops.gpu.bags import rows_to_last
+from fusion.ops.gpu.bits import bits_of
+from fusion.ops.gpu.partition import shard_reader
+from fusion.ops.listing import check_fill_id, pruner, shape_checker, weight_of_filler
+from fusion.ops.precision import access
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.memory import stack_words, store
+from fusion.runtime.native import (
+    INVALID_ARGUMENT,
+    attr,
+    data,
+    fail,
+    failed,
+    output_matrix,
+    output_vector,
+    size,
+    vector,
+)
+from fusion.runtime.spec import OpSpec
+
+#: More rows than any tensor has elements.
+_TOO_MANY = 2**48
+
+
+def _rules_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
+    """A jitted function (frame) -> the call's `steps.pre_lookup.Rules`."""
+    slot, prunes = spec.slots, pruner(spec, "prune_invalid_id")
+    fill_id, fill_weight = check_fill_id(spec, types), weight_of_filler(spec, types)
+    bits = bits_of(access(types["Tw"]).stored)
+
+    @jit
+    def rules(frame: int) -> Any:
+        least, by_weight = prunes(frame)
+        filler, weight = int64(fill_id(frame)), bits(fill_weight(frame))
+        fills, by_row = attr(frame, slot.fill_empty_row), attr(frame, slot.entry_order)
+        return Rules(least, int64(by_weight), fills, filler, weight, by_row)
+
+    return rules
+
+
+def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+    """The kernel body (frame, device)."""
+    slot, arg = spec.slots, spec.places
+    tid, kind = numba_dtype(types["Tid"]), KINDS.index(types["Tid"])
+    stored, weight_kind = access(types["Tw"]).stored, KINDS.index(types["Tw"])
+    item, check_shape = ITEM_BYTES[types["Tw"]], shape_checker(spec)
+    read_shards, rules_of = shard_reader(spec), _rules_of(spec, types)
+    split, put = on_host(split_entries), on_host(put_split_entries)
+
+    @jit
+    def count_rows(frame: int, device: Any) -> int:
+        if attr(frame, slot.row_count) != LAST_ROW:
+            check_shape(frame)
+            return min(vector(frame, arg.sp_dense_shape, np.int64)[0], int64(_TOO_MANY))
+        number = size(frame, arg.sp_indices, 0, 0)
+        return rows_to_last(device, data(frame, arg.sp_indices, 0), number)
+
+    def pre_lookup(frame: int, device: Any) -> None:
+        batch, rules = count_rows(frame, device), rules_of(frame)
+        shards, count = read_shards(frame, device), size(frame, arg.sp_values, 0, 0)
+        if failed(frame):
+            return
+        flags = output_vector(frame, 2, 0, batch + count, np.int32).ctypes.data
+        most = count + (batch if rules.fills != 0 else int64(0))
+        if most > int64(MOST_ENTRIES):
+            text = "%lld entries are more than the %lld that can be ordered"
+            fail(frame, INVALID_ARGUMENT, text, most, int64(MOST_ENTRIES))
+        if failed(frame):
+            return
+        weighted = attr(frame, slot.use_sparse_weights) != 0
+        weights = data(frame, arg.sp_weights_values, 0) if weighted else int64(0)
+        ids, indices = data(frame, arg.sp_values, 0), data(frame, arg.sp_indices, 0)
+        given = Entries(ids, kind, count, indices, batch, weights, weight_kind, item)
+        found = split(device, given, rules, shards, flags, trouble_of(device))
+        starts = device.words(found.starts, shards.number + 1)
+        host = stack_words(3 * shards.number)
+        for shard in range(shards.number):
+            part = starts[shard + 1] - starts[shard]
+            store(host, 3 * shard, output_vector(frame, 0, shard, part, tid).ctypes.data)
+            rows = output_matrix(frame, 1, shard, part, 2, np.int64)
+            store(host, 3 * shard + 1, rows.ctypes.data)
+            store(host, 3 * shard + 2, output_vector(frame, 3, shard, part, stored).ctypes.data)
+        outs = device.room(24 * shards.number)
+        copy_in(device, outs, host, 24 * shards.number)
+        put(device, given, rules, shards, found, starts[shards.number], outs)
+
+    return pre_lookup

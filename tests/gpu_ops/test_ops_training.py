@@ -1,0 +1,82 @@
+"""The training ops over the launcher, with the simulator as the driver."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fusion import ops
+from tests.gpu_ops.driver import gpus, on_gpu
+from tests.gpu_ops.listing import Given, by_cpu
+from tests.gpu_ops.test_listing import column
+from tests.gpu_ops.test_ops import same, table
+
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered")
+
+
+def prepared(batch: int, columns: list[Given], dtype: Any = np.float32) -> tuple[Any, Any]:
+    """What GroupedEmbeddingPreLookUp gives on a GPU and on a CPU."""
+
+    def pre(*ids: Any) -> Any:
+        given = [replace(one, ids=own) for one, own in zip(columns, ids, strict=True)]
+        return tuple(by_cpu(batch, given, dtype))
+
+    return on_gpu(pre, *(one.ids for one in columns)), by_cpu(batch, columns, dtype)
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_pre_lookup_waits_once(is_sorted: bool) -> None:
+    columns = [
+        column("indices", 7, 1, prune=True, is_sorted=is_sorted, sort_key=True),
+        column("row_ids", 7, 2, weighted=np.float32, fill_empty_row=True, default_id=3),
+        column("row_splits", 7, 4, fill_empty_row=True, default_id=-1),
+        column("dense", 7, 3, num_buckets=5, bucket_default=2),
+        Given("dense", np.array([[0.1], [2.0], [9.0], [1.0], [1.5], [0.0], [3.0]], np.float32),
+              boundaries=[1.0, 2.0]),
+    ]  # fmt: skip
+    gpus().log.clear()
+    found, wanted = prepared(7, columns)
+    assert gpus().log.count("cuStreamSynchronize") == 1
+    same(tf.nest.flatten(found), tf.nest.flatten(tuple(wanted)))
+
+
+def test_pre_lookup_refuses_what_the_cpu_refuses() -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match="column 1: element 2 has id -1"):
+        prepared(2, [column("dense", 2, 1), Given("dense", np.array([[1, 2], [-1, 3]]))])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="column 0: entry 1 has row 2"):
+        prepared(2, [Given("row_ids", np.array([1, 2]), np.array([0, 2]))])
+
+
+@pytest.mark.parametrize("stored", ["float32", "float16"])
+def test_post_lookup_launches_once_and_does_not_wait(stored: str) -> None:
+    draw, batch = np.random.default_rng(1), 6
+    lengths = draw.integers(0, 4, (2, batch))
+    splits = np.concatenate([[0], np.cumsum(lengths.reshape(-1))])
+    splits = np.stack([splits[: batch + 1], splits[batch:]]).astype(np.int32)
+    places = draw.integers(0, 5, splits[-1, -1]).astype(np.int32)
+    weights = tf.cast(draw.integers(1, 4, places.size), stored)
+    rows = [table(5, 4, stored), table(batch, 3, stored), table(5, 6, stored)]
+
+    def post(*given: Any) -> Any:
+        return ops.grouped_embedding_post_look_up(
+            emb_rows=list(given[:3]),
+            unique_idxs=given[3],
+            row_splits=given[4],
+            entry_weights=given[5],
+            copied=[False, True, False],
+            combiners=["mean", "sum", "sqrtn"],
+            use_sparse_weights=[False, False, True],
+            divide_no_nans=[True] * 3,
+            dims=[4, 3, -1],
+        )
+
+    gpus().log.clear()
+    found = on_gpu(post, *rows, places, splits, weights)
+    kernels = [name for name in gpus().log if not name.startswith("cu")]
+    assert kernels == [f"combine_{stored}", f"combine_any_{stored}"]
+    assert "cuStreamSynchronize" not in gpus().log
+    same([found], [post(*rows, places, splits, weights)])
