@@ -5,7 +5,6 @@ Needs neither Numba nor TensorFlow. Addresses are those of device memory, 64-bit
 
 from __future__ import annotations
 
-import itertools
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ import numpy as np
 
 from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops.steps import layout
+from fusion.gpu_ops.steps import grad_layout, layout
 
 _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -133,25 +132,6 @@ def prepare(
     return Call(content, width, base)
 
 
-def _packed(
-    head: int, parts: Mapping[int, Sequence[int]], address: Callable[[int], int]
-) -> tuple[np.ndarray[Any, np.dtype[np.int64]], dict[int, int], int]:
-    """Words with parts behind them, where each part starts, and the address of all.
-
-    Args:
-        head: how many words come first.
-        parts: by the place of the word that gets the part's address; negative: none does.
-    """
-    ends = list(itertools.accumulate(map(len, parts.values()), initial=head))
-    content, base = np.zeros(ends[-1], np.int64), address(8 * ends[-1])
-    starts = dict(zip(parts, ends, strict=False))
-    for place, part in parts.items():
-        content[starts[place] : starts[place] + len(part)] = part
-        if place >= 0:
-            content[place] = base + 8 * starts[place]
-    return content, starts, base
-
-
 @dataclass(frozen=True)
 class GradColumn:
     """A column of a gradient.
@@ -197,26 +177,14 @@ def prepare_gradient(
         top_width: elements of a row of the result.
         address: (bytes) -> where so many bytes will be.
     """
-    item = _ITEM_BYTES[stored]
-    lanes = [call_of.lanes_of(item, c.dim, c.offset, top_width) for c in columns]
-    groups = [call_of.group_of(c.dim, n) for c, n in zip(columns, lanes, strict=True)]
-    needed = (-(-c.unique // (call_of.THREADS // g)) for c, g in zip(columns, groups, strict=True))
-    tiles = list(itertools.accumulate(needed, initial=0))
-    parts = {
-        call_of.GRAD_TROUBLE: [0] * call_of.TROUBLE_WORDS,
-        call_of.BASES: list(itertools.accumulate((c.unique for c in columns), initial=0)),
-        call_of.GRAD_OFFSETS: [c.offset for c in columns],
-        call_of.DIMS: [c.dim for c in columns],
-        call_of.COMBINERS: [c.combiner for c in columns],
-        call_of.WEIGHTED: [int(c.weighted) for c in columns],
-        call_of.GRAD_LANES: lanes,
-        call_of.GRAD_GROUPS: groups,
-        call_of.GRAD_TILES: tiles,
-        call_of.GRAD_OUTS: [c.out for c in columns],
-    }
-    content, starts, _ = _packed(call_of.GRAD_WORDS, parts, address)
-    content[call_of.GRAD_COUNT], content[call_of.GRAD_BATCH] = len(columns), batch
-    content[call_of.TOP_BYTES] = top_width * item
-    for place, word in arrays.items():
-        content[place] = word
-    return GradCall(content, tiles[-1], starts[call_of.GRAD_TROUBLE])
+    size = grad_layout.words_of_gradient(len(columns))
+    content, base = np.zeros(size, np.int64), address(8 * size)
+    grad_layout.open_gradient(content, base, len(columns))
+    for place, c in enumerate(columns):
+        given = c.unique, c.dim, c.offset, c.combiner, int(c.weighted), c.out
+        grad_layout.put_grad_column(content, base, place, *given)
+    for word, value in arrays.items():
+        content[word] = value
+    blocks = grad_layout.lay_out_gradient(content, base, batch, _ITEM_BYTES[stored], top_width)
+    trouble = layout.place_in(content, base, call_of.GRAD_TROUBLE)
+    return GradCall(content, int(blocks), int(trouble))

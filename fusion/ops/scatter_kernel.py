@@ -49,13 +49,13 @@ from fusion.runtime.threads import THREADS
 (STATE, TOP, TOP_BYTES, SHARED, PARTS, COLUMNS, WEIGHTS) = range(
     workers.JOB_WORDS, workers.JOB_WORDS + 7
 )
-_CALL_WORDS = workers.JOB_WORDS + 7
+CALL_WORDS = workers.JOB_WORDS + 7
 
 #: Of a column, by word: the number of distinct ids, D, where it starts in a row of the gradient,
 #: where the gradients of its rows and their sums go, and what is wrong: a split, -1 - k for entry
 #: k, or nothing.
-_KEYS, _DIM, _FIRST, _OUT, _SUMS, _WRONG = range(6)
-_COLUMN_WORDS = 6
+KEYS, DIM, FIRST, OUT, SUMS, WRONG = range(6)
+COLUMN_WORDS = 6
 _NOTHING = -(2**62)
 
 #: Work that takes fewer nanoseconds is done before another thread has woken up.
@@ -64,7 +64,7 @@ _COLUMN_NS, _ENTRY_NS = 300, 8
 
 
 @jit
-def _take_top(frame: int, job: int, slot: int, batch: int) -> int:
+def take_top(frame: int, job: int, slot: int, batch: int) -> int:
     """Takes the gradient of the result; returns the number of its columns."""
     ctx = context(frame)
     top = input_tensor(ctx, int64(0), slot, status_of(frame))
@@ -84,7 +84,7 @@ def _take_top(frame: int, job: int, slot: int, batch: int) -> int:
 
 
 @jit
-def _take_columns(frame: int, job: int, ctx: int, width: int) -> int:
+def take_columns(frame: int, job: int, ctx: int, width: int) -> int:
     """Makes the outputs; returns the number of their elements."""
     state, slot, total, end = load(job, STATE), stack_words(1), int64(0), int64(0)
     for place in range(body(state, COUNT)):
@@ -113,22 +113,22 @@ def _take_columns(frame: int, job: int, ctx: int, width: int) -> int:
         out = reused_output(frame, int64(place), int64(place + 1), keys, dim)
         if failed(frame):
             return total
-        column = load(job, COLUMNS) + 8 * _COLUMN_WORDS * place
-        store(column, _KEYS, keys)
-        store(column, _DIM, dim)
-        store(column, _FIRST, first)
-        store(column, _OUT, out)
+        column = load(job, COLUMNS) + 8 * COLUMN_WORDS * place
+        store(column, KEYS, keys)
+        store(column, DIM, dim)
+        store(column, FIRST, first)
+        store(column, OUT, out)
         total += keys * dim
     return total
 
 
 @jit
 def _first_wrong(job: int, place: int) -> int:
-    """What is wrong with a column's entries, see `_WRONG`."""
+    """What is wrong with a column's entries, see `WRONG`."""
     shared = load(job, SHARED)
     count, total = load(shared, SPLIT_COUNT), load(shared, ENTRY_COUNT)
     starts = load(shared, SPLITS) + 4 * place * count
-    places, keys = load(shared, ENTRIES), load(load(job, COLUMNS), _COLUMN_WORDS * place + _KEYS)
+    places, keys = load(shared, ENTRIES), load(load(job, COLUMNS), COLUMN_WORDS * place + KEYS)
     last = int64(0)
     for row in range(count):
         split = int64(load_as(starts, row, np.int32))
@@ -160,7 +160,7 @@ def _explain(frame: int, job: int, place: int, wrong: int) -> None:
         return
     entry = -1 - wrong
     number = int64(load_as(load(shared, ENTRIES), entry, np.int32))
-    keys = load(load(job, COLUMNS), _COLUMN_WORDS * place + _KEYS)
+    keys = load(load(job, COLUMNS), COLUMN_WORDS * place + KEYS)
     text = "column %lld: unique_idxs[%lld] = %lld is not in [0, %lld), the rows"
     fail(frame, INVALID_ARGUMENT, text, place, entry, number, keys)
 
@@ -174,25 +174,25 @@ def scatter_columns(job: int) -> None:
     task = workers.next_task(job)
     while task >= 0:
         place, part = task // parts, task % parts
-        column, given = column_at(state, place), load(job, COLUMNS) + 8 * _COLUMN_WORDS * place
+        column, given = column_at(state, place), load(job, COLUMNS) + 8 * COLUMN_WORDS * place
         wrong = _first_wrong(job, place)
         if part == 0:
-            store(given, _WRONG, wrong)
+            store(given, WRONG, wrong)
         if wrong == _NOTHING:
-            keys, dim = load(given, _KEYS), load(given, _DIM)
+            keys, dim = load(given, KEYS), load(given, DIM)
             item, sum_item = body(state, ITEM), max(body(state, ITEM), int64(4))
             store(args, scatter.BAGS, splits - 1)
-            store(args, scatter.TOP, load(job, TOP) + load(given, _FIRST) * item)
+            store(args, scatter.TOP, load(job, TOP) + load(given, FIRST) * item)
             store(args, scatter.TOP_BYTES, load(job, TOP_BYTES))
             store(args, scatter.STARTS, load(shared, SPLITS) + 4 * place * splits)
             store(args, scatter.PLACES, load(shared, ENTRIES))
-            store(args, scatter.SUMS, load(given, _SUMS))
+            store(args, scatter.SUMS, load(given, SUMS))
             store(args, scatter.SUM_BYTES, dim * sum_item)
             store(args, scatter.LOW, keys * part // parts)
             store(args, scatter.HIGH, keys * (part + 1) // parts)
             store(args, scatter.COMBINER, load(column, words.COMBINER))
             store(args, scatter.WEIGHTS, load(job, WEIGHTS))
-            store(args, scatter.ROWS, load(given, _OUT))
+            store(args, scatter.ROWS, load(given, OUT))
             call_by_pieces(column, dim, args, int64(scatter.FIRST), int64(scatter.END))
         task = workers.next_task(job)
 
@@ -207,9 +207,9 @@ def _place_sums(frame: int, job: int, total: int) -> None:
         return
     address = sums.ctypes.data
     for place in range(body(state, COUNT)):
-        column = columns + 8 * _COLUMN_WORDS * place
-        store(column, _SUMS, address if is_half else load(column, _OUT))
-        address += 4 * load(column, _KEYS) * load(column, _DIM)
+        column = columns + 8 * COLUMN_WORDS * place
+        store(column, SUMS, address if is_half else load(column, OUT))
+        address += 4 * load(column, KEYS) * load(column, DIM)
 
 
 @jit
@@ -232,12 +232,12 @@ def _compute(frame: int, job: int, shared: int, slot: int) -> None:
     ctx, state = context(frame), load(job, STATE)
     count, pool = body(state, COUNT), body(state, POOL)
     batch = load(shared, SPLIT_COUNT) - 1
-    width = _take_top(frame, job, slot, batch)
-    columns = scratch(frame, _COLUMN_WORDS * count, np.int64)
+    width = take_top(frame, job, slot, batch)
+    columns = scratch(frame, COLUMN_WORDS * count, np.int64)
     if failed(frame):
         return
     store(job, COLUMNS, columns.ctypes.data)
-    total = _take_columns(frame, job, ctx, width)
+    total = take_columns(frame, job, ctx, width)
     _place_sums(frame, job, total)
     _widen_weights(frame, job, shared)
     if failed(frame):
@@ -257,7 +257,7 @@ def _compute(frame: int, job: int, shared: int, slot: int) -> None:
     scatter_columns(job)
     workers.close_job(helpers, slot_of_job)
     for place in range(count):
-        wrong = load(load(job, COLUMNS), _COLUMN_WORDS * place + _WRONG)
+        wrong = load(load(job, COLUMNS), COLUMN_WORDS * place + WRONG)
         if wrong != _NOTHING:
             _explain(frame, job, int64(place), wrong)
             return
@@ -267,7 +267,7 @@ def scatter_grads(frame: int) -> None:
     """The kernel body."""
     state = kernel_state(frame)
     count = body(state, COUNT)
-    shared, job, slot = stack_words(SHARED_WORDS), stack_words(_CALL_WORDS), stack_words(1)
+    shared, job, slot = stack_words(SHARED_WORDS), stack_words(CALL_WORDS), stack_words(1)
     store(slot, 0, 0)
     store(job, STATE, state)
     store(job, SHARED, shared)

@@ -159,7 +159,7 @@ GRAD = OpSpec(
     ),
     outputs=(Arg("grad_rows", "T", "[rows_p, D_p]", length="num_columns"),),
     attrs=(_COUNT, TABLE_ATTR, *_lists(GRAD_ATTRS)),
-    kernels={"CPU": scatter_kernel},
+    kernels={"CPU": scatter_kernel, "GPU": gpu.kernel("scatter")},
     kernel_types={"T": FLOATS},
     custom=grad_state,
     gradient=second_gradient,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import fusion
 from fusion import ops
 from tests.gpu_ops.driver import gpus, on_gpu
 from tests.gpu_ops.listing import Given, by_cpu
@@ -80,3 +81,54 @@ def test_post_lookup_launches_once_and_does_not_wait(stored: str) -> None:
     assert kernels == [f"combine_{stored}", f"combine_any_{stored}"]
     assert "cuStreamSynchronize" not in gpus().log
     same([found], [post(*rows, places, splits, weights)])
+
+
+@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
+def test_gradient_does_not_wait(stored: str) -> None:
+    draw, batch = np.random.default_rng(2), 6
+    lengths = draw.integers(0, 5, (2, batch))
+    splits = np.concatenate([[0], np.cumsum(lengths.reshape(-1))])
+    splits = np.stack([splits[: batch + 1], splits[batch:]]).astype(np.int32)
+    places = draw.integers(0, 4, splits[-1, -1]).astype(np.int32)
+    weights = tf.cast(draw.integers(-1, 3, places.size), stored)
+    rows, top = [table(5, 4, stored), table(4, 3, stored)], table(batch, 9, stored, 5)
+
+    def grad(*given: Any) -> Any:
+        return ops.grouped_embedding_post_look_up_grad(
+            top_grad=given[0],
+            emb_rows=list(given[1:3]),
+            unique_idxs=given[3],
+            row_splits=given[4],
+            entry_weights=given[5],
+            combiners=["mean", "sqrtn"],
+            use_sparse_weights=[False, True],
+            dims=[4, -1],
+            offsets=[-1, 5],
+        )
+
+    given = [top, *rows, places, splits, weights]
+    gpus().log.clear()
+    found = on_gpu(grad, *given)
+    assert "cuStreamSynchronize" not in gpus().log
+    assert gpus().log.count(f"scatter_{stored}") == 1
+    same(found, grad(*given))
+
+
+def test_columns_train_as_on_a_cpu() -> None:
+    """A whole step: forward, backward and the numbers of a column with several kinds of ids."""
+    weights = tf.Variable(table(9, 4, "float32"))
+    ids = tf.sparse.from_dense(np.array([[3, 0, 1], [0, 8, 0], [0, 0, 0], [5, 5, 2]]))
+
+    def step(indices: Any, values: Any) -> Any:
+        sparse = tf.SparseTensor(indices, values, [4, 3])
+        with tf.GradientTape() as tape:
+            found = fusion.fused_safe_embedding_lookup_sparse(weights, sparse, combiner="sqrtn")
+            loss = tf.reduce_sum(found * found)
+        grad = tape.gradient(loss, weights)
+        return found, grad.values, grad.indices
+
+    gpus().log.clear()
+    found = on_gpu(step, ids.indices, ids.values)
+    assert {"insert_ids", "mark_entries"} <= set(gpus().log)
+    wanted = tf.function(step)(ids.indices, ids.values)
+    same(found, wanted)
