@@ -92,8 +92,8 @@ def group_of(dim: int, lanes: int) -> int:
 ) = range(21)
 GRAD_WORDS = 21
 
-#: One more kind of trouble: an id that is too large for the dtype of keys.
-BAD_KEY = 5
+#: More kinds: an id that is too large for the dtype of keys; a rate that is not positive.
+BAD_KEY, BAD_RATE = 5, 6
 
 #: A call of the kernels before gathers, by word: the number of columns, and of rows of the batch;
 #: where columns and sources are described; by column, int64 [columns + 1]: the elements of all
