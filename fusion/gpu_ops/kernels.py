@@ -83,6 +83,7 @@ _STEPS = {
         "order_weights": 5,
     },
     "prune": {"mark_entries": 11, "put_entries": 11, "fill_rows": 11},
+    "prune_dense": {"mark_dense": 14, "put_dense": 8, "put_row_flags": 5},
     "listing": {"mark_elements": 4, "mark_rows": 2},
     "places": {"place_elements": 8, "place_rows": 6},
     "pairs": {
