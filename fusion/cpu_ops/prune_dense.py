@@ -26,18 +26,20 @@ class DenseRules(NamedTuple):
 
 
 @jit
-def _id_at(ids: Array, row: int, column: int, rules: DenseRules, dtype: type) -> int:
-    number = int64(dtype(ids[row, column])) + column * rules.stride
+def dense_id(given: int, column: int, rules: DenseRules, dtype: type) -> int:
+    """The id that a given one of a column stands for; it is cast to a dtype before anything."""
+    number = int64(dtype(given)) + column * rules.stride
     if rules.buckets > 0 and (number < 0 or number >= rules.buckets):
         return rules.bucket_default
     return number
 
 
 @jit
-def _keeps(ids: Array, row: int, column: int, rules: DenseRules, dtype: type) -> bool:
-    if rules.use_ignored and ids[row, column] == rules.ignored:
+def keeps_dense(given: int, column: int, rules: DenseRules, dtype: type) -> bool:
+    """Whether an id given for a column is an entry."""
+    if rules.use_ignored and given == rules.ignored:
         return False
-    return _id_at(ids, row, column, rules, dtype) >= rules.least
+    return dense_id(given, column, rules, dtype) >= rules.least
 
 
 @jit
@@ -52,7 +54,7 @@ def mark_dense_rows(ids: Array, rules: DenseRules, dtype: type, is_row_empty: Ar
     for row in range(ids.shape[0]):
         before = kept
         for column in range(ids.shape[1]):
-            kept += 1 if _keeps(ids, row, column, rules, dtype) else 0
+            kept += 1 if keeps_dense(ids[row, column], column, rules, dtype) else 0
         is_row_empty[row] = kept == before
     return kept
 
@@ -78,8 +80,8 @@ def list_dense_entries(
     count = 0
     for row in range(ids.shape[0]):
         for column in range(ids.shape[1]):
-            if _keeps(ids, row, column, rules, dtype):
-                out_values[count] = _id_at(ids, row, column, rules, dtype)
+            if keeps_dense(ids[row, column], column, rules, dtype):
+                out_values[count] = dense_id(ids[row, column], column, rules, dtype)
                 out_indices[count, 0] = row
                 out_indices[count, 1] = column
                 count += 1

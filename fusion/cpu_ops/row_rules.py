@@ -111,7 +111,8 @@ def _ftrl(take: Any, put: Any, number: Any) -> Any:
     return update
 
 
-_FORMULAS: dict[str, Rule] = {
+#: By rule, a function (take, put, number) -> a jitted one (words, numbers, offset); see `_by`.
+FORMULAS: dict[str, Rule] = {
     "add": _add,
     "subtract": _subtract,
     "momentum": _momentum,
@@ -120,7 +121,7 @@ _FORMULAS: dict[str, Rule] = {
     "adam_in_parts": _adam_by(_in_parts),
     "ftrl": _ftrl,
 }
-assert tuple(_FORMULAS) == tuple(RULES)
+assert tuple(FORMULAS) == tuple(RULES)
 
 
 def updater(stored: str) -> Any:
@@ -187,4 +188,4 @@ def _by(stored: str, rule: str, lanes: int) -> Any:
     def number(numbers: int, which: int) -> Any:
         return load_as(numbers, int64(which), dtype)
 
-    return _FORMULAS[rule](take, put, number)
+    return FORMULAS[rule](take, put, number)

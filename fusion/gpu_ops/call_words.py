@@ -36,8 +36,8 @@ TROUBLE_WORDS = 4
 #: Kinds: an id that is not in the table; the id of empty rows is not; rows of entries that are not
 #: in the batch, or not in order; row splits that make no sense; a row of entries, which must be in
 #: order, that is less than the one before; a place of gathered rows that two distinct ids have; an
-#: id that is too large for the dtype of keys.
-BAD_ID, BAD_DEFAULT, BAD_ROW, BAD_SPLIT, UNSORTED_ROW, REPEATED, BAD_KEY = range(1, 8)
+#: id that is too large for the dtype of keys; a rate that is not positive.
+BAD_ID, BAD_DEFAULT, BAD_ROW, BAD_SPLIT, UNSORTED_ROW, REPEATED, BAD_KEY, BAD_RATE = range(1, 9)
 
 #: Threads of a block.
 THREADS = 128

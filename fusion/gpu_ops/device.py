@@ -44,7 +44,10 @@ _stand_ins: dict[int, Any] = {}
 
 
 def instead(function: Any, stand_in: Any) -> None:
-    """Makes a device function stand for a jitted one of the CPU's, wherever that is brought."""
+    """Makes a device function stand for a jitted one or an intrinsic of the CPU's.
+
+    That holds wherever what calls it is brought.
+    """
     _stand_ins[id(function)] = stand_in
 
 
@@ -61,9 +64,9 @@ def on_device(function: Any) -> Any:
 
 
 def _brought(value: Any) -> Any:
-    if isinstance(value, Dispatcher):
-        return _stand_ins.get(id(value)) or on_device(value)
-    return _MEMORY.get(id(value), value)
+    if id(value) in _stand_ins:
+        return _stand_ins[id(value)]
+    return on_device(value) if isinstance(value, Dispatcher) else _MEMORY.get(id(value), value)
 
 
 __all__ = [

@@ -23,6 +23,7 @@ from fusion.gpu_ops.call_words import (
     BAD_DEFAULT,
     BAD_ID,
     BAD_KEY,
+    BAD_RATE,
     BAD_ROW,
     BAD_SPLIT,
     COLUMN,
@@ -239,6 +240,7 @@ def _teller(when: str) -> Any:
     unsorted = f"column %lld: entry %lld has row %lld, less than the one before it{when}"
     repeated = f"shard %lld: distinct id %lld has row %lld, which another has, too{when}"
     bad_key = f"column %lld: element %lld has id %lld, too large for the type of its keys{when}"
+    bad_rate = f"rule ftrl: lr is not a positive scalar (numbers[0]){when}"
     bad_split = f"column %lld: the row splits at %lld make no sense, there is %lld{when}"
 
     @jit
@@ -255,6 +257,8 @@ def _teller(when: str) -> Any:
             fail(frame, INVALID_ARGUMENT, bad_row, place, element, number)
         elif kind == UNSORTED_ROW:
             fail(frame, INVALID_ARGUMENT, unsorted, place, element, number)
+        elif kind == BAD_RATE:
+            fail(frame, INVALID_ARGUMENT, bad_rate)
         elif kind == BAD_KEY:
             fail(frame, INVALID_ARGUMENT, bad_key, place, element, number)
         elif kind == REPEATED:

@@ -201,15 +201,19 @@ def _narrowed(builder: Any, value: Any, stored: str) -> Any:
     return builder.trunc(builder.lshr(chosen, ir.Constant(word, 16)), ir.IntType(16))
 
 
-def _rounded(builder: Any, operation: str, a: Any, b: Any) -> Any:
+def rounded(builder: Any, operation: str, *operands: Any) -> Any:
     """An operation that is rounded on its own: no product is fused with the sum that takes it."""
     if operation == "div":
-        return builder.fdiv(a, b)
-    suffix = "f" if a.type == ir.FloatType() else "d"
-    function = ir.FunctionType(a.type, [a.type, a.type])
+        return builder.fdiv(*operands)
+    kind = operands[0].type
+    if operation == "sub":
+        minus = builder.fsub(ir.Constant(kind, -0.0), operands[1])
+        return rounded(builder, "add", operands[0], minus)
+    suffix = "f" if kind == ir.FloatType() else "d"
+    function = ir.FunctionType(kind, [kind] * len(operands))
     name = f"llvm.nvvm.{operation}.rn.{suffix}"
     known = builder.module.globals.get(name)
-    return builder.call(known or ir.Function(builder.module, function, name), [a, b])
+    return builder.call(known or ir.Function(builder.module, function, name), operands)
 
 
 def _elementwise(operation: str) -> Any:
@@ -222,7 +226,7 @@ def _elementwise(operation: str) -> Any:
             for lane in range(values.count):
                 a = builder.extract_value(args[0], lane)
                 b = args[1] if is_number else builder.extract_value(args[1], lane)
-                results.append(_rounded(builder, operation, a, b))
+                results.append(rounded(builder, operation, a, b))
             return context.make_tuple(builder, values, results)
 
         return values(values, values.dtype if is_number else values), codegen

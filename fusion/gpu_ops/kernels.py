@@ -47,6 +47,15 @@ def _scatter(stored: str) -> Kernel:
     return Kernel(make, 2, 96)
 
 
+def _update(stored: str) -> Kernel:
+    def make() -> Any:
+        from fusion.gpu_ops.row_update import update_kernel
+
+        return update_kernel(stored)
+
+    return Kernel(make, 11, 64, by_element=True)
+
+
 def _of(module: str, name: str, arguments: int) -> Kernel:
     def make() -> Any:
         return getattr(importlib.import_module(f"fusion.gpu_ops.{module}"), name)
@@ -92,6 +101,7 @@ _STEPS = {
         "put_flags": 3,
         "fill_elements": 4,
     },
+    "prune_dense": {"mark_dense": 14, "put_dense": 8, "put_row_flags": 5},
     "listing": {"mark_elements": 4, "mark_rows": 2},
     "places": {"place_elements": 8, "place_rows": 6},
     "pairs": {
@@ -111,6 +121,7 @@ KERNELS: dict[str, Kernel] = {
     **{f"combine_{stored}": _combine(stored, is_plain=True) for stored in _STORED},
     **{f"combine_any_{stored}": _combine(stored, is_plain=False) for stored in _STORED},
     **{f"scatter_{stored}": _scatter(stored) for stored in _STORED},
+    **{f"update_{stored}": _update(stored) for stored in ("float32", "float64")},
     "check_rows": Kernel(_check_rows, 1, 64),
     **{
         name: _of(module, name, arguments)

@@ -1,0 +1,92 @@
+"""The ids of a dense matrix as entries: PruneDenseAndFillEmptyRows.
+
+mark_dense -> Device.words(marked.totals, 2) -> put_dense, and fill_dense if rows are filled
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fusion.cpu_ops.prune_dense import DenseRules
+from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
+from fusion.gpu_ops.steps.prune import Marked
+from fusion.gpu_ops.steps.sums import numbers, prefix_sums
+
+
+class DenseIds(NamedTuple):
+    """A matrix of ids.
+
+    Attributes:
+        ids, kind: of a kind of integers.
+        batch, width: its shape.
+        out_kind: the kind of the ids of entries.
+    """
+
+    ids: int
+    kind: int
+    batch: int
+    width: int
+    out_kind: int
+
+
+def mark_dense(
+    device: Device, given: DenseIds, rules: DenseRules, flags: int, shape: int
+) -> tuple[Marked, int]:
+    """Finds which ids are entries, and the address of what each stands for, int64.
+
+    Args:
+        flags: out, bool [batch], the rows that have no entry.
+        shape: out, int64 [2], that of the matrix; 0: nowhere.
+    """
+    batch, width = given.batch, given.width
+    count = batch * width
+    found, kept, totals = device.room(8 * count), device.room(4 * count), device.room(16)
+    empty = numbers(device, batch, 1)
+    device.launch(
+        "mark_dense", blocks_of(count), THREADS,
+        given.ids, given.kind, count, width, given.out_kind, int(rules.use_ignored), rules.ignored,
+        rules.stride, rules.buckets, rules.bucket_default, rules.least, found, kept, empty,
+    )  # fmt: skip
+    device.launch("put_row_flags", blocks_of(batch), THREADS, empty, batch, width, flags, shape)
+    places = prefix_sums(device, kept, count, totals)
+    fillers = prefix_sums(device, empty, batch, totals + 8)
+    return Marked(kept, places, empty, fillers, totals), found
+
+
+def put_dense(
+    device: Device, given: DenseIds, marked: Marked, found: int, ids: int, indices: int
+) -> None:
+    """Writes the entries.
+
+    Args:
+        marked, found: of `mark_dense`.
+        ids, indices: out, int64 [?, 2] the latter.
+    """
+    count = given.batch * given.width
+    device.launch(
+        "put_dense", blocks_of(count), THREADS,
+        count, given.width, marked.kept, marked.places, found, given.out_kind, ids, indices,
+    )  # fmt: skip
+
+
+def fill_dense(
+    device: Device,
+    given: DenseIds,
+    marked: Marked,
+    first: int,
+    filler: int,
+    ids: int,
+    indices: int,
+) -> None:
+    """Writes an entry for each row that has none.
+
+    Args:
+        first: the entries that there are, behind which these come.
+        filler: their id.
+        ids, indices: as of `put_dense`.
+    """
+    device.launch(
+        "fill_rows", blocks_of(given.batch), THREADS,
+        given.batch, marked.empty, marked.fillers, first, filler, given.out_kind, 0, 0,
+        ids, indices, 0,
+    )  # fmt: skip

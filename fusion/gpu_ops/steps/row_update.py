@@ -1,0 +1,57 @@
+"""Rows after an update by an optimizer: FusedEmbeddingRowUpdate."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fusion.cpu_ops.column_words import FLOAT32
+from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
+
+
+class Slots(NamedTuple):
+    """Addresses of the rows of a table and of an optimizer's variables; 0 for those that are not.
+
+    Attributes:
+        first, second, third: in the order of `fusion.cpu_ops.rules`.
+    """
+
+    first: int
+    second: int
+    third: int
+
+
+def update_rows(
+    device: Device,
+    kind: int,
+    rule: int,
+    updates: int,
+    old: Slots,
+    new: Slots,
+    numbers: int,
+    elements: int,
+    trouble: int,
+) -> None:
+    """Writes what rows become.
+
+    Args:
+        kind: of their elements, float32 or float64 (`column_words`).
+        rule: its place in `fusion.cpu_ops.rules.RULES`.
+        updates: gradients, as many elements as those of each slot.
+        old, new: the rows before and, out, after.
+        numbers: as many as the rule has.
+        elements: of each slot.
+        trouble: words as of a call, told of a rate of ftrl that is not positive.
+    """
+    blocks = blocks_of(elements)
+    if kind == FLOAT32:
+        device.launch(
+            "update_float32", blocks, THREADS,
+            rule, updates, old.first, old.second, old.third, new.first, new.second, new.third,
+            numbers, elements, trouble,
+        )  # fmt: skip
+    else:
+        device.launch(
+            "update_float64", blocks, THREADS,
+            rule, updates, old.first, old.second, old.third, new.first, new.second, new.third,
+            numbers, elements, trouble,
+        )  # fmt: skip
