@@ -87,6 +87,7 @@ class _Bags(NamedTuple):
     weights: int
     masked: int
     mask_bytes: int
+    flags: int
     combiner: int
     batch: int
     top: int
@@ -105,9 +106,10 @@ def _row(stored: str, lanes: int, kept: str) -> Any:
 
     @jit
     def share(bags: _Bags, entry: int, row: int, at: int) -> Any:
-        values, scale, is_zero = zero, dtype(1), is_masked(bags.masked, bags.mask_bytes, row)
+        values, scale = zero, dtype(1)
+        is_zero = is_masked(bags.masked, bags.mask_bytes, bags.flags, row)
         if not is_zero:
-            values, scale = load_vector(bags.top + row * bags.row_bytes + at), dtype(1)
+            values = load_vector(bags.top + row * bags.row_bytes + at)
             if bags.combiner != SUM:
                 scale = load_as(bags.scales, row, dtype)
         if bags.weights != 0:
@@ -184,6 +186,7 @@ def scatter_bags(
     weights: int,
     masked: int,
     mask_bytes: int,
+    flags: int,
     combiner: int,
     top: int,
     kind: int,
@@ -203,7 +206,7 @@ def scatter_bags(
             entry of its number.
         owners, batch: int32, the row of the batch of each entry, below `batch` if it counts.
         scales, weights, combiner: see `scale_bags`.
-        masked, mask_bytes: flags by row of the batch, whose entries get zeros.
+        masked, mask_bytes, flags: so many flags by row of the batch, whose entries get zeros.
         top, kind, dim: the gradient of the result, [batch, dim] of a kind.
         rows, firsts, shard_count: gathered rows of all shards, see `parts.part_of`.
         outs: int64 [shard_count], addresses of the gradients of each shard.
@@ -230,7 +233,7 @@ def scatter_bags(
         shard, place = part_of(firsts, shard_count, number)
         out = load(outs, shard) + place * row_bytes
     bags = _Bags(
-        order, owners, scales, weights, masked, mask_bytes, combiner, batch, top, row_bytes
+        order, owners, scales, weights, masked, mask_bytes, flags, combiner, batch, top, row_bytes
     )
     if kind == FLOAT32:
         _write32(bags, start, end, out, dim, thread, group, lanes, keeps)

@@ -69,7 +69,7 @@ _STEPS = {
     "entries": {
         "rows_of_entries": 5,
         "mark_starts": 5,
-        "address_entries": 13,
+        "address_entries": 14,
         "number_rows": 11,
         "check_pairs": 7,
         "find_last_row": 4,
@@ -83,10 +83,10 @@ _STEPS = {
         "candidate_rows": 5,
         "place_candidates": 17,
     },
-    "parts": {"join_parts": 9, "address_parts": 11, "join_weights": 7, "split_weights": 6},
-    "bag_gradient": {"scale_bags": 7, "scatter_bags": 19},
+    "parts": {"join_parts": 9, "address_parts": 12, "join_weights": 7, "split_weights": 6},
+    "bag_gradient": {"scale_bags": 7, "scatter_bags": 20},
     "clipping": {"measure_rows": 11, "unclip_rows": 12},
-    "weight_gradient": {"total_bags": 15, "through_bags": 9, "weight_grads": 20},
+    "weight_gradient": {"total_bags": 15, "through_bags": 9, "weight_grads": 21},
     "prune": {"mark_entries": 11, "put_entries": 11, "fill_rows": 11},
 }
 

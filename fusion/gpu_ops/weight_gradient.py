@@ -194,6 +194,7 @@ def weight_grads(
     batch: int,
     masked: int,
     mask_bytes: int,
+    flags: int,
     keys: int,
     shards: int,
     firsts: int,
@@ -213,7 +214,7 @@ def weight_grads(
     """Kernel, a thread for each entry: the gradient of its weight.
 
     Args:
-        owners, masked, mask_bytes: as of `bag_gradient.scatter_bags`.
+        owners, masked, mask_bytes, flags: as of `bag_gradient.scatter_bags`.
         throughs: as `through_bags` leaves them; not read for sums.
         grads: out, [count] of the kind.
 
@@ -225,7 +226,7 @@ def weight_grads(
     bag, number = int64(load_as(owners, entry, np.int32)), _number_of(keys, entry)
     grad = 0.0
     counts = bag < batch and number < load(firsts, shard_count)
-    if counts and not is_masked(masked, mask_bytes, bag):
+    if counts and not is_masked(masked, mask_bytes, flags, bag):
         rows = _Rows(keys, shards, firsts, shard_count, row_bytes, kind, norms, limit)
         row = row_address(shards, firsts, shard_count, row_bytes, number)
         for d in range(dim):

@@ -92,7 +92,7 @@ class Ids:
         rows = steps.rows_of_ids(device, count, places, gathered, firsts, ordered, batch, told)
         weights = device.put(self.weights) if weighted else 0
         masked = device.put(self.empty) if masks else 0
-        bags = steps.GradBags(count, batch, *ordered, weights, masked, 1)
+        bags = steps.GradBags(count, batch, *ordered, weights, masked, 1, self.empty.size)
         gradient = gradient_of(device, self.top, combiner, limit)
         outs = [poison(one.shape, one.dtype) for one in self.rows]
         scaled = steps.add_up(device, gradient, bags, rows, addresses(device, outs))
@@ -130,6 +130,12 @@ class Ids:
 def test_distinct_ids(combiner: str, weighted: bool, limit: float, masks: bool) -> None:
     sizes = [4, 0, 5] if masks else [9]
     Ids(sizes, 26, 7, 4, "float32").check(weighted, combiner, limit, masks)
+
+
+def test_fewer_flags_than_rows() -> None:
+    given = Ids([4], 9, 5, 4, "float32")
+    given.empty = np.array([False, True])
+    given.check(True, "mean", -1.0, True)
 
 
 @pytest.mark.parametrize("dim", [3, 8])
@@ -192,7 +198,7 @@ def check_parts(
     ordered = order_parts(device, parts, joined, batch, bits)
     weights = joined_weights(device, parts, 0) if weighted else 0
     masked = device.put(given.flags) if default < 0 else 0
-    bags = steps.GradBags(parts.number, batch, *ordered, weights, masked, 4)
+    bags = steps.GradBags(parts.number, batch, *ordered, weights, masked, 4, batch)
     top = top_of(batch, row.shape[1], row.dtype.name)
     gradient, rows = gradient_of(device, top, combiner, limit), steps.rows_of_parts(parts)
     outs = [poison(one.shape, one.dtype) for one in given.rows]

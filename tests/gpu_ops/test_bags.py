@@ -76,7 +76,7 @@ def test_gathered_rows(
     gathered = Gathered(device.put(described), shards, dim * item, unique, device.put(permutation))
     trouble, counts = np.zeros(4, np.int64), device.room(4 * batch)
     masked, told = device.put(empty), device.put(trouble)
-    found = bags(device, given, device.put(places), gathered, masked, counts, told)
+    found = bags(device, given, device.put(places), gathered, masked, batch, counts, told)
     assert not trouble.any()
     attrs = {"combiner": COMBINERS.index(combiner), "limit": limit}
     out = combined(device, found, batch, dim, stored, **attrs)
@@ -119,7 +119,7 @@ def test_trouble_is_told(change: tuple[str, Any, int], told: list[int]) -> None:
     given = Entries(0, 0, 4, device.put(arrays["indices"]), 5, 0, 0, 0)
     gathered = Gathered(device.put(shards), 2, 16, 4, device.put(arrays["permutation"]))
     trouble, places, counts = np.zeros(4, np.int64), device.put(arrays["places"]), device.room(20)
-    bags(device, given, places, gathered, 0, counts, device.put(trouble))
+    bags(device, given, places, gathered, 0, 0, counts, device.put(trouble))
     assert trouble.tolist() == told
 
 

@@ -38,8 +38,8 @@ class GradBags(NamedTuple):
         number, batch: how many they are, and the bags.
         owners, order, starts: as of `steps.bags.Ordered`.
         weights: by entry, of the gradient's kind; 0 without.
-        masked, mask_bytes: flags of 1 or 4 bytes by row of the batch, whose entries get zeros; 0:
-            there are none.
+        masked, mask_bytes, flags: so many flags of 1 or 4 bytes by row of the batch, whose entries
+            get zeros; 0: there are none.
     """
 
     number: int
@@ -50,6 +50,7 @@ class GradBags(NamedTuple):
     weights: int
     masked: int
     mask_bytes: int
+    flags: int
 
 
 class GradRows(NamedTuple):
@@ -159,8 +160,8 @@ def add_up(device: Device, given: Gradient, bags: GradBags, rows: GradRows, outs
     device.launch(
         "scatter_bags", blocks_of(rows.number * group), THREADS,
         order, starts, bags.owners, bags.batch, scales, bags.weights, bags.masked,
-        bags.mask_bytes, given.combiner, given.top, given.kind, given.dim, rows.number, rows.firsts,
-        rows.shard_count, outs, working, lanes, group,
+        bags.mask_bytes, bags.flags, given.combiner, given.top, given.kind, given.dim, rows.number,
+        rows.firsts, rows.shard_count, outs, working, lanes, group,
     )  # fmt: skip
     norms = 0
     if given.clips != 0:
@@ -210,7 +211,7 @@ def add_up_weights(
         )  # fmt: skip
     device.launch(
         "weight_grads", blocks_of(bags.number), THREADS,
-        bags.number, bags.owners, bags.batch, bags.masked, bags.mask_bytes, rows.keys,
+        bags.number, bags.owners, bags.batch, bags.masked, bags.mask_bytes, bags.flags, rows.keys,
         rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, given.kind, given.dim,
         scaled.norms, given.limit, given.top, bags.weights, given.combiner, scaled.scales, throughs,
         grads,
