@@ -65,7 +65,31 @@ def weigher(dtype: type, lanes: int) -> tuple[Any, Any]:
     return term, weighted
 
 
-def _norm(stored: str) -> Any:
+def grad_scaler(dtype: type, lanes: int) -> tuple[Any, Any]:
+    """Device functions for the gradients of rows in a bag.
+
+    (combiner, n) -> what the bag's gradient is multiplied by if its n > 0 rows have no weights;
+    (the bag's gradient, combiner, divisor, weight) -> a row's gradient if they have.
+    """
+    zero = (dtype(0),) * lanes
+
+    @jit
+    def factor(combiner: int, n: int) -> Any:
+        size = np.float64(n)
+        if combiner == SUM:
+            return dtype(1)
+        return dtype(1.0 / size) if combiner == MEAN else dtype(1.0 / math.sqrt(size))
+
+    @jit
+    def weighted(values: Any, combiner: int, divisor: Any, weight: Any) -> Any:
+        if combiner != SUM:
+            values = divided(values, divisor) if divisor != 0 else zero
+        return multiplied(values, weight)
+
+    return factor, weighted
+
+
+def norm_of(stored: str) -> Any:
     """A device function (address, dim) -> the norm of a row."""
     load_one, item, dtype = vector_loader(stored, 1), ITEM_BYTES[stored], compute_type(stored)
     zeros = (0.0,) * SUMS
@@ -113,7 +137,7 @@ def row_reader(stored: str, lanes: int, is_clipped: bool) -> Any:
             return load_vector(row + at)
 
         return plain
-    norm, dtype = _norm(stored), compute_type(stored)
+    norm, dtype = norm_of(stored), compute_type(stored)
 
     @jit
     def clipped(row: int, at: int, dim: int, limit: float) -> Any:

@@ -53,9 +53,9 @@ def mark_starts(keys: int, order: int, count: int, most: int, starts: int) -> No
 
 
 @jit
-def is_masked(masked: int, item: int, row: int) -> bool:
-    """Whether a row is flagged; flags are of 1 or 4 bytes, 0: there are none."""
-    if masked == 0:
+def is_masked(masked: int, item: int, flags: int, row: int) -> bool:
+    """Whether a row is flagged; so many flags are of 1 or 4 bytes, 0: there are none."""
+    if masked == 0 or row >= flags:
         return False
     if item == 1:
         return load_as(masked, row, np.uint8) != 0
@@ -101,7 +101,7 @@ def address_entries(
     rows: int,
     batch: int,
     masked: int,
-    masked_count: int,
+    flags: int,
     addresses: int,
     trouble: int,
 ) -> None:
@@ -113,7 +113,7 @@ def address_entries(
         permutation: int32 [unique, 2], shard and place in it of each, not read for one shard.
         shards, shard_count: int64 [shard_count, 2], address and rows of each shard.
         rows: int32 [count], the row of each entry, below `batch` if it counts.
-        masked: bool [masked_count], by row, whose entries get -1.
+        masked, flags: bool by row, so many, whose entries get -1; 0: there are none.
         addresses: out, int64 [count].
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -122,7 +122,7 @@ def address_entries(
     store(addresses, k, -1)
     entry = int64(load_as(order, k, np.int32))
     row = int64(load_as(rows, entry, np.int32))
-    if row >= batch or (row < masked_count and is_masked(masked, int64(1), row)):
+    if row >= batch or is_masked(masked, int64(1), flags, row):
         return
     shard, place = _row_of(places, unique, permutation, shards, shard_count, entry, trouble)
     if shard >= 0:

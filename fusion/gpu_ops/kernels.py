@@ -60,7 +60,7 @@ def _of(module: str, name: str, arguments: int) -> Kernel:
     def make() -> Any:
         return getattr(importlib.import_module(f"fusion.gpu_ops.{module}"), name)
 
-    return Kernel(make, arguments, 64, name not in _OF_TILES)
+    return Kernel(make, arguments, _REGISTERS.get(name, 64), name not in _OF_TILES)
 
 
 def _check_rows() -> Any:
@@ -92,7 +92,7 @@ _STEPS = {
         "candidate_rows": 5,
         "place_candidates": 17,
     },
-    "parts": {"join_parts": 9, "address_parts": 11, "join_weights": 7, "split_weights": 6},
+    "parts": {"join_parts": 9, "address_parts": 12, "join_weights": 7, "split_weights": 6},
     "prune": {
         "mark_entries": 11,
         "put_entries": 11,
@@ -112,7 +112,13 @@ _STEPS = {
         "invert_order": 3,
         "number_places": 12,
     },
+    "bag_gradient": {"scale_bags": 7, "scatter_bags": 20},
+    "clipping": {"measure_rows": 11, "unclip_rows": 12},
+    "weight_gradient": {"total_bags": 15, "through_bags": 9, "weight_grads": 21},
 }
+
+#: Those of them that need more than 64 registers.
+_REGISTERS = {"scatter_bags": 96, "measure_rows": 96}
 
 #: Those of them that have a block for each tile.
 _OF_TILES = ("sum_tiles", "scan_sums", "scan_tiles", "count_keys", "place_keys")

@@ -110,13 +110,14 @@ def address_parts(
     batch: int,
     masked: int,
     mask_bytes: int,
+    flags: int,
     addresses: int,
 ) -> None:
     """Kernel, a thread for each entry: the address of its row, in the order of the bags.
 
     Args:
         shards: int64 [shard_count, 2], address and rows of each shard.
-        masked, mask_bytes: flags by row, whose entries get -1.
+        masked, mask_bytes, flags: so many flags by row, whose entries get -1.
 
     The others are as of `entries.address_entries`.
     """
@@ -125,7 +126,7 @@ def address_parts(
         return
     entry = int64(load_as(order, k, np.int32))
     row = int64(load_as(rows, entry, np.int32))
-    if row >= batch or is_masked(masked, mask_bytes, row):
+    if row >= batch or is_masked(masked, mask_bytes, flags, row):
         store(addresses, k, -1)
         return
     shard, place = part_of(firsts, shard_count, entry)

@@ -14,11 +14,10 @@ import numpy as np
 
 from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops.arithmetic import MEAN, SUM, compute_type
+from fusion.gpu_ops.arithmetic import MEAN, SUM, compute_type, grad_scaler
 from fusion.gpu_ops.device import (
     added,
     cuda,
-    divided,
     jit,
     load,
     load_as,
@@ -70,14 +69,12 @@ def _scaler(stored: str, lanes: int) -> Any:
     The arithmetic is that of `fusion.cpu_ops.scatter`.
     """
     dtype, load_one = compute_type(stored), vector_loader(stored, 1)
-    item, zero = ITEM_BYTES[stored], (dtype(0),) * lanes
+    item, (factor, weighted) = ITEM_BYTES[stored], grad_scaler(dtype, lanes)
 
     @jit
     def plain(call: int, place: int, row: int, combiner: int, values: Any) -> Any:
-        n = np.float64(_split(call, place, row + 1) - _split(call, place, row))
-        if combiner == SUM or n == 1.0:
-            return values
-        return multiplied(values, dtype(1.0 / n) if combiner == MEAN else dtype(1.0 / math.sqrt(n)))
+        n = _split(call, place, row + 1) - _split(call, place, row)
+        return values if combiner == SUM else multiplied(values, factor(combiner, n))
 
     @jit
     def divisor(call: int, place: int, row: int, combiner: int) -> Any:
@@ -93,10 +90,9 @@ def _scaler(stored: str, lanes: int) -> Any:
         combiner = load(load(call, call_of.COMBINERS), place)
         if load(load(call, call_of.WEIGHTED), place) == 0:
             return plain(call, place, row, combiner, values)
-        if combiner != SUM:
-            size = divisor(call, place, row, combiner)
-            values = divided(values, size) if size != 0 else zero
-        return multiplied(values, load_one(load(call, call_of.ENTRY_WEIGHTS) + k * item)[0])
+        size = divisor(call, place, row, combiner) if combiner != SUM else dtype(1)
+        weight = load_one(load(call, call_of.ENTRY_WEIGHTS) + k * item)[0]
+        return weighted(values, combiner, size, weight)
 
     return scaled
 

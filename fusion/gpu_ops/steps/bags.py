@@ -94,7 +94,7 @@ def bags(
     places: int,
     rows: Gathered,
     masked: int,
-    masked_number: int,
+    flags: int,
     counts: int,
     trouble: int,
 ) -> Bags:
@@ -103,7 +103,7 @@ def bags(
     Args:
         given: entries, of whose ids only the number counts.
         places: int32, which distinct id each entry has.
-        masked: bool [masked_number], by row, whose entries do not count.
+        masked, flags: bool by row, so many, whose entries do not count; 0: there are none.
         counts: out, int32 [batch], how many entries each bag has.
         trouble: words as of a call.
     """
@@ -113,7 +113,7 @@ def bags(
     device.launch(
         "address_entries", blocks, THREADS,
         order, count, places, rows.unique, rows.permutation, rows.shards, rows.shard_count,
-        rows.row_bytes, owners, batch, masked, masked_number, addresses, trouble,
+        rows.row_bytes, owners, batch, masked, flags, addresses, trouble,
     )  # fmt: skip
     device.launch("count_entries", blocks_of(batch), THREADS, starts, batch, counts)
     weights = 0

@@ -87,14 +87,14 @@ def part_bags(
     """The entries of bags, with the addresses of their rows.
 
     Args:
-        masked: int32 by row, whose entries do not count if it is not 0; 0: there are none.
+        masked: int32 [batch] by row, whose entries do not count if it is not 0; 0: there are none.
         counts: out, int32 [batch], how many entries each bag has.
     """
     count, addresses, weights = parts.number, device.room(8 * parts.number), 0
     device.launch(
         "address_parts", blocks_of(count), THREADS,
         ordered.order, count, parts.shards, parts.firsts, parts.shard_count, parts.row_bytes,
-        ordered.owners, batch, masked, 4, addresses,
+        ordered.owners, batch, masked, 4, batch, addresses,
     )  # fmt: skip
     device.launch("count_entries", blocks_of(batch), THREADS, ordered.starts, batch, counts)
     if parts.weights != 0:

@@ -1,0 +1,230 @@
+"""Gradients of gathered rows and of weights: FusedEmbeddingSparsePostLookUpGrad and its V2."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fusion.cpu_ops.column_words import FLOAT32, FLOAT64, INT32
+from fusion.gpu_ops.arithmetic import SUM
+from fusion.gpu_ops.call_words import group_of
+from fusion.gpu_ops.steps.bags import Gathered, Ordered
+from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
+from fusion.gpu_ops.steps.parts import Parts
+from fusion.gpu_ops.steps.sums import bits_of, order_from
+
+
+class Gradient(NamedTuple):
+    """A gradient of combined rows.
+
+    Attributes:
+        top: the gradient of the result, [batch, dim].
+        kind, dim: its elements, which all others are like.
+        combiner: as of the op.
+        clips, limit: whether rows are shortened, and the bits of the double that is the limit.
+    """
+
+    top: int
+    kind: int
+    dim: int
+    combiner: int
+    clips: int
+    limit: int
+
+
+class GradBags(NamedTuple):
+    """The entries of bags.
+
+    Attributes:
+        number, batch: how many they are, and the bags.
+        owners, order, starts: as of `steps.bags.Ordered`.
+        weights: by entry, of the gradient's kind; 0 without.
+        masked, mask_bytes, flags: so many flags of 1 or 4 bytes by row of the batch, whose entries
+            get zeros; 0: there are none.
+    """
+
+    number: int
+    batch: int
+    owners: int
+    order: int
+    starts: int
+    weights: int
+    masked: int
+    mask_bytes: int
+    flags: int
+
+
+class GradRows(NamedTuple):
+    """Gathered rows, numbered through shard by shard.
+
+    Attributes:
+        number, shard_count: how many they are, and the shards.
+        firsts: int64 [shard_count + 1], the first number of each shard, and the number of all.
+        shards: int64 [shard_count, 2], address and rows of each shard.
+        row_bytes: of each row.
+        keys: int32, the number of each entry's row, that of all rows for none; 0: its own number.
+    """
+
+    number: int
+    shard_count: int
+    firsts: int
+    shards: int
+    row_bytes: int
+    keys: int
+
+
+class Scaled(NamedTuple):
+    """What `add_up` leaves for the gradient of weights; addresses.
+
+    Attributes:
+        scales: what each bag is divided by.
+        norms: float64 by row; 0 if rows are not shortened.
+    """
+
+    scales: int
+    norms: int
+
+
+def rows_of_parts(parts: Parts) -> GradRows:
+    """The rows of entries that each have one."""
+    return GradRows(parts.number, parts.shard_count, parts.firsts, parts.shards, parts.row_bytes, 0)
+
+
+def rows_of_ids(
+    device: Device,
+    number: int,
+    places: int,
+    rows: Gathered,
+    firsts: int,
+    ordered: Ordered,
+    batch: int,
+    trouble: int,
+) -> GradRows:
+    """The rows of distinct ids, as many as those; other arguments are as of `steps.bags.bags`.
+
+    Args:
+        number: of the entries.
+        firsts: see `GradRows`.
+        trouble: words as of a call, told of entries without a row, and of rows that two ids have.
+    """
+    if rows.shard_count > 1:
+        seen = device.filled(4 * rows.unique, 0)
+        device.launch(
+            "check_pairs", blocks_of(rows.unique), THREADS,
+            rows.permutation, rows.unique, rows.shards, firsts, rows.shard_count, seen, trouble,
+        )  # fmt: skip
+    keys = device.room(4 * number)
+    device.launch(
+        "number_rows", blocks_of(number), THREADS,
+        number, places, rows.unique, rows.permutation, rows.shards, firsts, rows.shard_count,
+        ordered.owners, batch, keys, trouble,
+    )  # fmt: skip
+    return GradRows(rows.unique, rows.shard_count, firsts, rows.shards, rows.row_bytes, keys)
+
+
+def _item_bytes(kind: int) -> int:
+    if kind == FLOAT64:
+        return 8
+    return 4 if kind == FLOAT32 else 2
+
+
+def _worked_bytes(kind: int) -> int:
+    """The bytes of an element of the dtype in which a kind is computed."""
+    return 8 if kind == FLOAT64 else 4
+
+
+def add_up(device: Device, given: Gradient, bags: GradBags, rows: GradRows, outs: int) -> Scaled:
+    """Writes the gradients of the rows.
+
+    Args:
+        outs: int64 [shard_count], addresses of those of each shard, multiples of 16.
+    """
+    worked, working = _worked_bytes(given.kind), 0
+    scales, order, starts = device.room(worked * bags.batch), 0, 0
+    device.launch(
+        "scale_bags", blocks_of(bags.batch), THREADS,
+        bags.order, bags.starts, bags.batch, bags.weights, given.kind, given.combiner, scales,
+    )  # fmt: skip
+    if rows.keys != 0:
+        order = order_from(device, bags.order, rows.keys, INT32, bags.number, bits_of(rows.number))
+        starts = device.room(8 * (rows.number + 1))
+        device.launch(
+            "mark_starts", blocks_of(bags.number + 1), THREADS,
+            rows.keys, order, bags.number, rows.number, starts,
+        )  # fmt: skip
+    if given.clips != 0:
+        working = device.room(worked * rows.number * given.dim)
+    lanes = 16 // (worked if given.clips != 0 else _item_bytes(given.kind))
+    if given.dim % lanes != 0 or given.top % 16 != 0:
+        lanes = 1
+    group = group_of(given.dim, lanes)
+    device.launch(
+        "scatter_bags", blocks_of(rows.number * group), THREADS,
+        order, starts, bags.owners, bags.batch, scales, bags.weights, bags.masked,
+        bags.mask_bytes, bags.flags, given.combiner, given.top, given.kind, given.dim, rows.number,
+        rows.firsts, rows.shard_count, outs, working, lanes, group,
+    )  # fmt: skip
+    norms = 0
+    if given.clips != 0:
+        norms = _unclip(device, given, rows, working, outs)
+    return Scaled(scales, norms)
+
+
+def _unclip(device: Device, given: Gradient, rows: GradRows, working: int, outs: int) -> int:
+    """Writes the gradients of rows from those of shortened ones; gives the norms of the rows."""
+    norms, alongs = device.room(8 * rows.number), device.room(8 * rows.number)
+    device.launch(
+        "measure_rows", blocks_of(rows.number), THREADS,
+        rows.number, rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, given.kind,
+        given.dim, given.limit, working, norms, alongs,
+    )  # fmt: skip
+    device.launch(
+        "unclip_rows", blocks_of(rows.number * given.dim), THREADS,
+        rows.number, rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, given.kind,
+        given.dim, given.limit, working, norms, alongs, outs,
+    )  # fmt: skip
+    return norms
+
+
+def add_up_weights(
+    device: Device, given: Gradient, bags: GradBags, rows: GradRows, scaled: Scaled, grads: int
+) -> None:
+    """Writes the gradients of the weights, which there are.
+
+    Args:
+        scaled: as `add_up` leaves it.
+        grads: out, by entry, of the gradient's kind.
+    """
+    throughs = 0
+    if given.combiner != SUM:
+        totals = device.room(_worked_bytes(given.kind) * bags.batch * given.dim)
+        throughs = device.room(8 * bags.batch)
+        device.launch(
+            "total_bags", blocks_of(bags.batch * given.dim), THREADS,
+            bags.order, bags.starts, bags.batch, rows.keys, rows.shards,
+            rows.firsts, rows.shard_count, rows.row_bytes, given.kind, given.dim, scaled.norms,
+            given.limit, bags.weights, scaled.scales, totals,
+        )  # fmt: skip
+        device.launch(
+            "through_bags", blocks_of(bags.batch), THREADS,
+            bags.starts, bags.batch, given.top, given.kind, given.dim, given.combiner,
+            scaled.scales, totals, throughs,
+        )  # fmt: skip
+    device.launch(
+        "weight_grads", blocks_of(bags.number), THREADS,
+        bags.number, bags.owners, bags.batch, bags.masked, bags.mask_bytes, bags.flags, rows.keys,
+        rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, given.kind, given.dim,
+        scaled.norms, given.limit, given.top, bags.weights, given.combiner, scaled.scales, throughs,
+        grads,
+    )  # fmt: skip
+
+
+def split_grads(device: Device, parts: Parts, grads: int, outs: int) -> None:
+    """Copies the gradients of weights by entry to the shards of the entries.
+
+    Args:
+        outs: int64 [shard_count], addresses of those of each shard.
+    """
+    device.launch(
+        "split_weights", blocks_of(parts.number), THREADS,
+        grads, parts.number, outs, parts.firsts, parts.shard_count, parts.weight_bytes,
+    )  # fmt: skip

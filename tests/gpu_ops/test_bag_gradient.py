@@ -1,0 +1,244 @@
+"""Gradients of gathered rows and weights, in the simulator: the bits of the CPU's ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fusion import ops
+from fusion.cpu_ops import column_words as words
+from fusion.gpu_ops import call_words as call_of
+from fusion.gpu_ops.steps import bag_gradient as steps
+from fusion.gpu_ops.steps.bags import Gathered, by_row
+from fusion.gpu_ops.steps.parts import join, joined_weights, order_parts
+from fusion.gpu_ops.steps.prune import Entries
+from tests.gpu_ops import test_parts as v1
+from tests.gpu_ops.simulation import COMBINERS, Simulated
+from tests.gpu_ops.test_combine import table
+
+KINDS = {
+    "float16": words.FLOAT16,
+    "bfloat16": words.BFLOAT16,
+    "float32": words.FLOAT32,
+    "float64": words.FLOAT64,
+}
+
+
+def poison(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Aligned as TensorFlow's tensors are."""
+    out = table(max(shape[0], 1), shape[1] if len(shape) > 1 else 1, np.dtype(dtype).name)
+    out = out[: shape[0]] if len(shape) > 1 else out[: shape[0], 0]
+    out[:] = 77
+    return out
+
+
+def gradient_of(device: Simulated, top: Any, combiner: str, limit: float) -> steps.Gradient:
+    bits = int(np.float64(limit).view(np.int64))
+    kind = KINDS[top.dtype.name]
+    return steps.Gradient(
+        device.put(top), kind, top.shape[1], COMBINERS.index(combiner), int(limit >= 0), bits
+    )
+
+
+def addresses(device: Simulated, arrays: list[Any]) -> int:
+    return device.put(np.array([device.put(one) for one in arrays], np.int64))
+
+
+def top_of(batch: int, dim: int, dtype: str) -> Any:
+    top = table(max(batch, 1), dim, dtype, seed=9)[:batch]
+    top[np.random.default_rng(1).random(top.shape) < 0.2] = -0.0
+    return top
+
+
+def same(mine: list[Any], theirs: Any) -> None:
+    for one, other in zip(mine, theirs, strict=True):
+        assert one.shape == other.shape
+        assert one.tobytes() == other.numpy().tobytes(), (one, other.numpy())
+
+
+class Ids:
+    """Entries of distinct ids whose rows were gathered from shards."""
+
+    def __init__(self, sizes: list[int], count: int, batch: int, dim: int, dtype: str) -> None:
+        draw, unique = np.random.default_rng(count), sum(sizes)
+        self.rows = [table(max(n, 1), dim, dtype, seed=k)[:n] for k, n in enumerate(sizes)]
+        pairs = [(shard, place) for shard, n in enumerate(sizes) for place in range(n)]
+        self.permutation = np.array(pairs, np.int32).reshape(-1, 2)
+        draw.shuffle(self.permutation)
+        self.indices = np.stack(
+            [draw.integers(0, max(batch, 1), count), draw.integers(0, 9, count)], 1
+        )
+        self.places = draw.integers(0, max(unique - 1, 1), count).astype(np.int32)
+        self.weights = draw.integers(-2, 4, count).astype(self.rows[0].dtype)
+        self.empty = draw.random(batch) < 0.2
+        self.top = top_of(batch, dim, dtype)
+
+    def by_steps(self, weighted: bool, combiner: str, limit: float, masks: bool) -> Any:
+        """(gradients of the rows, of the weights, trouble)."""
+        device, trouble = Simulated(), np.zeros(4, np.int64)
+        count, batch, told = self.places.size, self.top.shape[0], device.put(trouble)
+        sizes = [len(one) for one in self.rows]
+        described = np.array([[device.put(one), len(one)] for one in self.rows], np.int64)
+        row_bytes = self.top.shape[1] * self.top.itemsize
+        gathered = Gathered(
+            device.put(described), len(sizes), row_bytes, sum(sizes), device.put(self.permutation)
+        )
+        firsts = device.put(np.cumsum([0, *sizes], dtype=np.int64))
+        given = Entries(0, 0, count, device.put(self.indices), batch, 0, 0, 0)
+        ordered = by_row(device, given, told)
+        places = device.put(self.places)
+        rows = steps.rows_of_ids(device, count, places, gathered, firsts, ordered, batch, told)
+        weights = device.put(self.weights) if weighted else 0
+        masked = device.put(self.empty) if masks else 0
+        bags = steps.GradBags(count, batch, *ordered, weights, masked, 1, self.empty.size)
+        gradient = gradient_of(device, self.top, combiner, limit)
+        outs = [poison(one.shape, one.dtype) for one in self.rows]
+        scaled = steps.add_up(device, gradient, bags, rows, addresses(device, outs))
+        grads = poison((count if weighted else 0,), self.weights.dtype)
+        if weighted:
+            grads = np.ascontiguousarray(grads)
+            steps.add_up_weights(device, gradient, bags, rows, scaled, device.put(grads))
+        return outs, grads, trouble
+
+    def check(self, weighted: bool, combiner: str, limit: float, masks: bool) -> None:
+        outs, grads, trouble = self.by_steps(weighted, combiner, limit, masks)
+        assert not trouble.any()
+        wanted = ops.fused_embedding_sparse_post_look_up_v2_grad(
+            top_grad=self.top,
+            emb_shards=self.rows,
+            partition_permutation=self.permutation,
+            feature_nums=np.zeros(self.top.shape[0], np.int32),
+            indices_before_unique=self.indices,
+            unique_idxs=self.places,
+            is_row_empty=self.empty,
+            sp_weights_values=self.weights if weighted else np.zeros(1, self.weights.dtype),
+            fill_empty_row=masks,
+            combiner=combiner,
+            max_norm=limit,
+            use_sparse_weights=weighted,
+        )
+        same([*outs, grads], [*wanted.grad_shards, wanted.grad_weights])
+
+
+@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize(
+    ("weighted", "limit", "masks"),
+    [(False, -1.0, True), (True, -1.0, False), (False, 1.5, False), (True, 1.5, True)],
+)
+def test_distinct_ids(combiner: str, weighted: bool, limit: float, masks: bool) -> None:
+    sizes = [4, 0, 5] if masks else [9]
+    Ids(sizes, 26, 7, 4, "float32").check(weighted, combiner, limit, masks)
+
+
+def test_fewer_flags_than_rows() -> None:
+    given = Ids([4], 9, 5, 4, "float32")
+    given.empty = np.array([False, True])
+    given.check(True, "mean", -1.0, True)
+
+
+@pytest.mark.parametrize("dim", [3, 8])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_dtypes(dtype: str, dim: int) -> None:
+    given = Ids([6], 15, 4, dim, dtype)
+    given.check(True, "sqrtn", 1.5, False)
+    given.check(False, "mean", -1.0, False)
+
+
+@pytest.mark.parametrize(("sizes", "count", "batch"), [([0], 0, 0), ([2], 0, 3), ([1, 0], 1, 1)])
+def test_few_distinct_ids(sizes: list[int], count: int, batch: int) -> None:
+    given = Ids(sizes, count, batch, 4, "float32")
+    given.check(True, "mean", 0.5, True)
+
+
+def test_numbers_that_are_none() -> None:
+    """Weights that add up to 0, an infinite one in a masked row, a row of zeros."""
+    given = Ids([5], 20, 5, 4, "float32")
+    given.weights[given.indices[:, 0] == 1] = 0
+    given.empty[:] = [0, 0, 0, 1, 0]
+    given.weights[given.indices[:, 0] == 3] = np.inf
+    given.rows[0][2] = 0
+    with np.errstate(all="ignore"):
+        outs, grads, _ = given.by_steps(True, "sqrtn", 0.0, True)
+        assert np.isnan(outs[0]).any()
+        assert not np.isnan(grads[given.indices[:, 0] == 3]).any()
+        given.rows[0][2] = 1
+        given.weights[given.weights == np.inf] = -1
+        given.check(True, "sqrtn", 0.0, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("places", 3, 4), [call_of.BAD_ID, 0, 3, 4]),
+        (("places", 3, -1), [call_of.BAD_ID, 0, 3, -1]),
+        (("indices", (2, 0), 9), [call_of.BAD_ROW, 0, 2, 9]),
+        (("permutation", (1, 1), 2), [call_of.BAD_ID, 1, 1, 2]),
+        (("permutation", (0, 0), 2), [call_of.BAD_ID, 0, 0, 2]),
+        (("permutation", 1, (0, 0)), [call_of.REPEATED, 0, 1, 0]),
+    ],
+)
+def test_trouble_with_distinct_ids_is_told(change: tuple[str, Any, Any], told: list[int]) -> None:
+    given = Ids([2, 2], 4, 3, 4, "float32")
+    given.places = np.arange(4, dtype=np.int32)
+    given.permutation = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], np.int32)
+    name, place, number = change
+    getattr(given, name)[place] = number
+    assert given.by_steps(True, "mean", -1.0, False)[2].tolist() == told
+
+
+def check_parts(
+    given: v1.Given, batch: int, weighted: bool, combiner: str, limit: float, default: int
+) -> None:
+    device, trouble, row = Simulated(), np.zeros(4, np.int64), given.rows[0]
+    parts, told = given.parts(device, weighted), device.put(trouble)
+    joined = join(device, parts, batch, told)
+    bits = v1.bits_of_ranks(device, joined)
+    ordered = order_parts(device, parts, joined, batch, bits)
+    weights = joined_weights(device, parts, 0) if weighted else 0
+    masked = device.put(given.flags) if default < 0 else 0
+    bags = steps.GradBags(parts.number, batch, *ordered, weights, masked, 4, batch)
+    top = top_of(batch, row.shape[1], row.dtype.name)
+    gradient, rows = gradient_of(device, top, combiner, limit), steps.rows_of_parts(parts)
+    outs = [poison(one.shape, one.dtype) for one in given.rows]
+    grads = [np.full(len(one) if weighted else 0, 77, one.dtype) for one in given.weights]
+    scaled = steps.add_up(device, gradient, bags, rows, addresses(device, outs))
+    if weighted:
+        all_grads = device.room(parts.number * row.itemsize)
+        steps.add_up_weights(device, gradient, bags, rows, scaled, all_grads)
+        steps.split_grads(device, parts, all_grads, addresses(device, grads))
+    assert not trouble.any()
+    wanted = ops.fused_embedding_sparse_post_look_up_grad(
+        **given.inputs(),
+        top_grad=top,
+        feature_nums=np.zeros(batch, np.int32),
+        combiner=combiner,
+        max_norm=limit,
+        default_id=default,
+        use_sparse_weights=weighted,
+    )
+    same([*outs, *grads], [*wanted.grad_shards, *wanted.grad_weights])
+
+
+@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "weighted", "limit", "default"),
+    [
+        ([15], "float32", False, -1.0, -1),
+        ([6, 0, 9], "float32", True, 0.75, -1),
+        ([7, 5], "float16", True, -1.0, 3),
+    ],
+)
+def test_entries_of_shards(
+    sizes: list[int], dtype: str, weighted: bool, limit: float, default: int, combiner: str
+) -> None:
+    given = v1.drawn(sizes, 5, 4, dtype)
+    for one in given.indices:
+        one[:, 1] %= 7
+    check_parts(given, 5, weighted, combiner, limit, default)
+
+
+@pytest.mark.parametrize(("sizes", "batch"), [([0], 0), ([0, 0], 2), ([1], 1)])
+def test_few_entries_of_shards(sizes: list[int], batch: int) -> None:
+    check_parts(v1.drawn(sizes, batch, 4, "float32"), batch, True, "mean", 0.5, -1)
