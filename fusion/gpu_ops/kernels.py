@@ -98,7 +98,6 @@ _STEPS = {
         "put_entries": 11,
         "fill_rows": 11,
         "put_in_buckets": 5,
-        "put_flags": 3,
         "fill_elements": 4,
     },
     "prune_dense": {"mark_dense": 14, "put_dense": 8, "put_row_flags": 5},

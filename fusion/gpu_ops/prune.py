@@ -132,13 +132,6 @@ def put_in_buckets(ids: int, kind: int, count: int, buckets: int, default: int) 
         store_integer(ids, k, default, kind)
 
 
-def put_flags(numbers: int, count: int, flags: int) -> None:
-    """Kernel, a thread for each element: whether int32 numbers are not 0, as bool."""
-    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if k < count:
-        store_as(flags, k, np.uint8(load_as(numbers, k, np.int32) != 0), np.uint8)
-
-
 def fill_elements(target: int, count: int, bits: int, item: int) -> None:
     """Kernel, a thread for each element of 2, 4 or 8 bytes: sets them all to the same."""
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fusion.ops import gpu
 from fusion.ops.bags import (
     ATTRS,
     EMPTY,
@@ -80,7 +81,7 @@ SPEC = OpSpec(
         Arg("grad_weights", "Tw", "[?]", doc="of each entry; empty without weights"),
     ),
     attrs=ATTRS,
-    kernels={"CPU": _cpu},
+    kernels={"CPU": _cpu, "GPU": gpu.kernel("post_lookup_grad")},
     kernel_types=FLOAT_TYPES,
     gradient=_gradient,
 )

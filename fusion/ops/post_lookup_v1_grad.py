@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fusion.ops import gpu
 from fusion.ops.combine import FLOAT_TYPES, gradient_kernel
 from fusion.ops.entries import ATTRS, FLAGS, INDICES, SHARDS, WEIGHTS, bag_reader, grad_outputs
 from fusion.ops.second_order import clip, combine_entries, gradient_of_gradient
@@ -60,7 +61,7 @@ SPEC = OpSpec(
         ),
     ),
     attrs=ATTRS,
-    kernels={"CPU": _cpu},
+    kernels={"CPU": _cpu, "GPU": gpu.kernel("post_lookup_v1_grad")},
     kernel_types=FLOAT_TYPES,
     gradient=_gradient,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from fusion.ops import gpu
 from fusion.ops.common import DEFAULT_ID_ATTR, FILL_ATTR, IDS, IDS_ATTR, numba_dtype
 from fusion.ops.listing import BUCKET_ATTRS, check_fill_id
 from fusion.runtime.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
@@ -72,7 +73,7 @@ SPEC = OpSpec(
         Arg("sp_values_out", "Tid", "[m]"),
         Arg("sp_indices_out", "int64", "[m, 2]"),
         Arg("is_row_empty", "bool", "[B]", doc="rows that kept nothing"),
-        Arg("sp_dense_shape_out", "int64", "[2]", doc="B and L"),
+        Arg("sp_dense_shape_out", "int64", "[2]", doc="B and L", on_host=True),
     ),
     attrs=(
         Attr("Tdense", "type", allowed=IDS, doc="dtype of the ids given"),
@@ -85,7 +86,7 @@ SPEC = OpSpec(
         Attr("column_stride", "int", default=0, doc="what each column adds to the ids behind it"),
         *BUCKET_ATTRS,
     ),
-    kernels={"CPU": _cpu},
+    kernels={"CPU": _cpu, "GPU": gpu.kernel("prune_dense")},
     kernel_types={"Tdense": IDS, "Tid": IDS},
     gradient=NOT_DIFFERENTIABLE,
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from fusion.cpu_ops.rules import MOST_SLOTS, RULES
+from fusion.ops import gpu
 from fusion.ops.common import numba_dtype
 from fusion.runtime.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
 
@@ -29,32 +31,14 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     )
 
     dtype, slot, arg = numba_dtype(types["T"]), spec.slots, spec.places
-    slots = _packed(len(rule.slots) for rule in RULES.values())
-    numbers = _packed(len(rule.numbers) for rule in RULES.values())
+    check_counts = count_checker(spec)
     words_of_call, item = 1 + 2 * MOST_SLOTS, ITEM_BYTES[types["T"]]
     ftrl, update = list(RULES).index("ftrl"), updater(types["T"])
 
     @jit
     def check(frame: int, rule: int) -> None:
-        needed, given = (slots >> 4 * rule) & 15, list_length(frame)
-        if needed != given:
-            fail(
-                frame,
-                INVALID_ARGUMENT,
-                "slots has %lld items, but the rule takes %lld",
-                given,
-                needed,
-            )
-            return
-        needed, given = (numbers >> 4 * rule) & 15, size(frame, arg.numbers, 0, 0)
-        if needed != given:
-            fail(
-                frame,
-                INVALID_ARGUMENT,
-                "numbers has %lld items, but the rule takes %lld",
-                given,
-                needed,
-            )
+        check_counts(frame, rule)
+        if failed(frame):
             return
         given_numbers = data(frame, arg.numbers, 0)
         if rule == ftrl and not load_as(given_numbers, int64(0), dtype) > 0:
@@ -77,6 +61,29 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
             update(rule, words, data(frame, arg.numbers, 0), rows * dim)
 
     return body
+
+
+def count_checker(spec: OpSpec) -> Any:
+    """A jitted function (frame, rule) that reports other numbers of slots or numbers."""
+    from fusion.runtime.jit import jit
+    from fusion.runtime.native import INVALID_ARGUMENT, fail, list_length, size
+
+    place = spec.places.numbers
+    slots = _packed(len(rule.slots) for rule in RULES.values())
+    numbers = _packed(len(rule.numbers) for rule in RULES.values())
+
+    @jit
+    def check(frame: int, rule: int) -> None:
+        needed, given = (slots >> 4 * rule) & 15, list_length(frame)
+        if needed != given:
+            text = "slots has %lld items, but the rule takes %lld"
+            fail(frame, INVALID_ARGUMENT, text, given, needed)
+        needed, given = (numbers >> 4 * rule) & 15, size(frame, place, 0, 0)
+        if needed != given:
+            text = "numbers has %lld items, but the rule takes %lld"
+            fail(frame, INVALID_ARGUMENT, text, given, needed)
+
+    return check
 
 
 def _packed(counts: Iterable[int]) -> int:
@@ -110,7 +117,7 @@ SPEC = OpSpec(
         Attr("T", "type", allowed=DTYPES, doc="dtype of the variables"),
         Attr("rule", "string", allowed=tuple(RULES), doc="see above"),
     ),
-    kernels={"CPU": _cpu},
+    kernels={"CPU": _cpu, "GPU": gpu.kernel("row_update")},
     kernel_types={"T": DTYPES},
     gradient=NOT_DIFFERENTIABLE,
 )

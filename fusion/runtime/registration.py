@@ -186,7 +186,7 @@ class Kernels:
                 enum = as_dtype(dtype).as_datatype_enum
                 tf.TF_KernelBuilder_TypeConstraint(builder, name.encode(), enum, status.address)
                 status.check(f"constraining {name} of {spec.name}")
-            for arg in spec.inputs if self.device != "CPU" else ():
+            for arg in (*spec.inputs, *spec.outputs) if self.device != "CPU" else ():
                 if arg.on_host:
                     tf.TF_KernelBuilder_HostMemory(builder, arg.name.encode())
             name = "_".join((spec.name, self.device + self.label, *dtypes_of))

@@ -114,7 +114,7 @@ class Arg:
 
     `length` names the int attr that counts a list of tensors, which may be of several dtypes if
     `dtype` is an attr of kind list(type); `when` names a bool attr without
-    which an input is a dummy whose sizes mean nothing. `on_host`: kernels for a GPU read it, too,
+    which an input is a dummy whose sizes mean nothing. `on_host`: kernels for a GPU have it, too,
     in the memory of the host.
     """
 

@@ -108,7 +108,7 @@ def fill(
 
 def put_flags(device: Device, numbers_at: int, number: int, flags: int) -> None:
     """Writes whether int32 numbers are not 0, as bool."""
-    device.launch("put_flags", blocks_of(number), THREADS, numbers_at, number, flags)
+    device.launch("put_row_flags", blocks_of(number), THREADS, numbers_at, number, 0, flags, 0)
 
 
 def put_in_buckets(

@@ -85,24 +85,28 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
 
 def shard_lister(spec: OpSpec) -> Any:
-    """A jitted function (frame, device) -> (address of int64 [P, 2], rows of all, skew).
+    """A jitted function (frame, device) -> (shards, firsts, rows of all, skew).
 
-    The address is the GPU's, and the array has the address and the rows of each shard.
+    `shards` and `firsts` are addresses of the GPU's: of int64 [P, 2], the address and the rows of
+    each shard, and of int64 [P + 1], the rows before each, and those of all.
     """
     place = spec.places.emb_shards
 
     @jit
     def list_shards(frame: int, device: Any) -> Any:
         count, total, skew = list_length(frame), int64(0), int64(0)
-        host = stack_words(2 * count)
+        words = 3 * count + 1
+        host = stack_words(words)
         for shard in range(count):
             address, rows = data(frame, place, shard), size(frame, place, shard, 0)
             store(host, 2 * shard, address)
             store(host, 2 * shard + 1, rows)
+            store(host, 2 * count + shard, total)
             total, skew = total + rows, skew | (address % 16)
-        listed = device.room(16 * count)
-        copy_in(device, listed, host, 16 * count)
-        return listed, total, skew
+        store(host, 2 * count + count, total)
+        listed = device.room(8 * words)
+        copy_in(device, listed, host, 8 * words)
+        return listed, listed + 16 * count, total, skew
 
     return list_shards
 

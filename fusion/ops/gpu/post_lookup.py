@@ -76,7 +76,7 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
         if failed(frame):
             return
         given, dim = entries(frame, batch), size(frame, arg.emb_shards, 0, 1)
-        listed, total, skew = list_shards(frame, device)
+        listed, _, total, skew = list_shards(frame, device)
         pairs = size(frame, arg.partition_permutation, 0, 0)
         if list_length(frame) > 1 and pairs != total:
             text = "partition_permutation has %lld rows, but emb_shards have %lld in all"

@@ -68,10 +68,25 @@ def parts_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
     return parts
 
 
+def flags_checker(spec: OpSpec) -> Any:
+    """A jitted function (frame, rows) that reports that there are flags of fewer rows."""
+    place = spec.places.row_empty_and_invalid_flags
+
+    @jit
+    def check_flags(frame: int, batch: int) -> None:
+        flags = size(frame, place, 0, 0)
+        if flags < batch:
+            text = "row_empty_and_invalid_flags has %lld elements, but there are %lld rows"
+            fail(frame, INVALID_ARGUMENT, text, flags, batch)
+
+    return check_flags
+
+
 def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg, stored = spec.slots, spec.places, access(types["T"]).stored
     read, combine = parts_reader(spec, types), bag_combiner(spec, types)
+    check_flags = flags_checker(spec)
     join_parts, order, put_in_bags = on_host(join), on_host(order_parts), on_host(part_bags)
 
     @jit
@@ -84,13 +99,6 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
             text = "sp_dense_shape must not be negative, but has %lld rows"
             fail(frame, INVALID_ARGUMENT, text, batch)
         return batch
-
-    @jit
-    def check_flags(frame: int, batch: int) -> None:
-        flags = size(frame, arg.row_empty_and_invalid_flags, 0, 0)
-        if flags < batch:
-            text = "row_empty_and_invalid_flags has %lld elements, but there are %lld rows"
-            fail(frame, INVALID_ARGUMENT, text, flags, batch)
 
     def post_lookup(frame: int, device: Any) -> None:
         batch = known_rows(frame)

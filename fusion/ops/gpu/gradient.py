@@ -1,0 +1,73 @@
+"""What the gradients of the post-lookup ops of both families do on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fusion.cpu_ops.column_words import KINDS
+from fusion.gpu_ops.host import copy_in, on_host
+from fusion.gpu_ops.steps.bag_gradient import Gradient, Scaled, add_up, add_up_weights
+from fusion.ops.precision import access
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.memory import stack_words, store
+from fusion.runtime.native import (
+    INVALID_ARGUMENT,
+    attr,
+    attr_float,
+    data,
+    fail,
+    failed,
+    list_length,
+    output_matrix,
+    size,
+)
+from fusion.runtime.spec import OpSpec
+
+
+class GradientBody(NamedTuple):
+    """Jitted functions.
+
+    Attributes:
+        of_call: (frame) -> the call's `steps.bag_gradient.Gradient`; reports what cannot be done.
+        add_up: (frame, device, Gradient, GradBags, GradRows) -> what is left for the gradient of
+            weights; makes the op's first output.
+        add_up_weights: of `steps.bag_gradient`.
+    """
+
+    of_call: Any
+    add_up: Any
+    add_up_weights: Any
+
+
+def gradient_body(spec: OpSpec, types: Mapping[str, str]) -> GradientBody:
+    """The functions of a gradient op."""
+    slot, arg = spec.slots, spec.places
+    kind, stored = KINDS.index(types["T"]), access(types["T"]).stored
+    alike, add_up_rows = types["T"] == types["Tw"], on_host(add_up)
+
+    @jit
+    def of_call(frame: int) -> Any:
+        if attr(frame, slot.use_sparse_weights) != 0 and not alike:
+            text = "on a GPU, weights must be of the dtype of emb_shards"
+            fail(frame, INVALID_ARGUMENT, text)
+        clips = int64(attr_float(frame, slot.max_norm) >= 0)
+        top, dim = data(frame, arg.top_grad, 0), size(frame, arg.top_grad, 0, 1)
+        limit, combiner = attr(frame, slot.max_norm), attr(frame, slot.combiner)
+        return Gradient(top, kind, dim, combiner, clips, limit)
+
+    @jit
+    def add_up_outputs(frame: int, device: Any, given: Any, bags: Any, rows: Any) -> Any:
+        count = list_length(frame)
+        host = stack_words(count)
+        for shard in range(count):
+            number = size(frame, arg.emb_shards, shard, 0)
+            out = output_matrix(frame, 0, shard, number, given.dim, stored)
+            store(host, shard, out.ctypes.data)
+        outs = device.room(8 * count)
+        copy_in(device, outs, host, 8 * count)
+        if failed(frame):
+            return Scaled(int64(0), int64(0))
+        return add_up_rows(device, given, bags, rows, outs)
+
+    return GradientBody(of_call, add_up_outputs, on_host(add_up_weights))

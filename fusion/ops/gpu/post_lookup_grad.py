@@ -1,0 +1,59 @@
+"""FusedEmbeddingSparsePostLookUpV2Grad on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fusion.cpu_ops.pieces import ITEM_BYTES
+from fusion.gpu_ops.host import on_host, trouble_of
+from fusion.gpu_ops.steps.bag_gradient import GradBags, rows_of_ids
+from fusion.gpu_ops.steps.bags import Gathered, by_row
+from fusion.ops.gpu.bags import shard_lister
+from fusion.ops.gpu.gradient import gradient_body
+from fusion.ops.gpu.post_lookup import entries_of
+from fusion.ops.precision import access
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.native import attr, data, failed, list_length, output_vector, size
+from fusion.runtime.spec import OpSpec
+
+
+def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+    """The kernel body (frame, device)."""
+    slot, arg, tw = spec.slots, spec.places, access(types["Tw"]).stored
+    item, functions = ITEM_BYTES[types["T"]], gradient_body(spec, types)
+    of_call, add_up, add_up_weights = functions
+    entries, list_shards = entries_of(spec, types), shard_lister(spec)
+    in_bags, find_rows = on_host(by_row), on_host(rows_of_ids)
+
+    @jit
+    def masks_of(frame: int) -> Any:
+        """The flags of rows that have no gradient; 0: there are none."""
+        if attr(frame, slot.fill_empty_row) == 0 or attr(frame, slot.default_id) >= 0:
+            return int64(0), int64(0)
+        return data(frame, arg.is_row_empty, 0), size(frame, arg.is_row_empty, 0, 0)
+
+    def gradient(frame: int, device: Any) -> None:
+        given, batch = of_call(frame), size(frame, arg.top_grad, 0, 0)
+        entries_given = entries(frame, batch)
+        shards, firsts, total, _ = list_shards(frame, device)
+        if failed(frame):
+            return
+        trouble, number = trouble_of(device), entries_given.number
+        permutation = data(frame, arg.partition_permutation, 0)
+        gathered = Gathered(shards, list_length(frame), given.dim * item, total, permutation)
+        ordered = in_bags(device, entries_given, trouble)
+        places = data(frame, arg.unique_idxs, 0)
+        rows = find_rows(device, number, places, gathered, firsts, ordered, batch, trouble)
+        masked, flags = masks_of(frame)
+        bags = GradBags(
+            number, batch, ordered.owners, ordered.order, ordered.starts, entries_given.weights,
+            masked, int64(1), flags,
+        )  # fmt: skip
+        scaled = add_up(frame, device, given, bags, rows)
+        weighted = entries_given.weights != 0
+        grads = output_vector(frame, 1, 0, number if weighted else int64(0), tw)
+        if weighted and not failed(frame):
+            add_up_weights(device, given, bags, rows, scaled, grads.ctypes.data)
+
+    return gradient

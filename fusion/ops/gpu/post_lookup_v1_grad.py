@@ -1,0 +1,66 @@
+"""FusedEmbeddingSparsePostLookUpGrad on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fusion.gpu_ops.host import copy_in, on_host, trouble_of
+from fusion.gpu_ops.steps.bag_gradient import GradBags, rows_of_parts, split_grads
+from fusion.gpu_ops.steps.parts import join, joined_weights, order_parts
+from fusion.ops.gpu.gradient import gradient_body
+from fusion.ops.gpu.post_lookup_v1 import flags_checker, parts_reader
+from fusion.ops.precision import access
+from fusion.runtime.jit import int64, jit
+from fusion.runtime.memory import stack_words, store
+from fusion.runtime.native import attr, data, failed, list_length, output_vector, size
+from fusion.runtime.spec import OpSpec
+
+
+def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+    """The kernel body (frame, device)."""
+    slot, arg, tw = spec.slots, spec.places, access(types["Tw"]).stored
+    of_call, add_up, add_up_weights = gradient_body(spec, types)
+    read, check_flags = parts_reader(spec, types), flags_checker(spec)
+    join_parts, order, rows_of = on_host(join), on_host(order_parts), on_host(rows_of_parts)
+    weights_of, split = on_host(joined_weights), on_host(split_grads)
+
+    @jit
+    def new_weight_grads(frame: int, device: Any, weighted: bool) -> int:
+        """Allocates the second output; gives where its addresses are for the GPU."""
+        count = list_length(frame)
+        host = stack_words(count)
+        for shard in range(count):
+            number = size(frame, arg.emb_shards, shard, 0) if weighted else int64(0)
+            store(host, shard, output_vector(frame, 1, shard, number, tw).ctypes.data)
+        outs = device.room(8 * count)
+        copy_in(device, outs, host, 8 * count)
+        return outs
+
+    def gradient(frame: int, device: Any) -> None:
+        given, batch = of_call(frame), size(frame, arg.top_grad, 0, 0)
+        check_flags(frame, batch)
+        parts, _ = read(frame, device)
+        if failed(frame):
+            return
+        joined, bits = join_parts(device, parts, batch, trouble_of(device)), int64(0)
+        if parts.shard_count > 1:
+            bits = -device.words(joined.found, 2)[0]
+        ordered = order(device, parts, joined, batch, bits)
+        weights = weights_of(device, parts, int64(0)) if parts.weights != 0 else int64(0)
+        masked = data(frame, arg.row_empty_and_invalid_flags, 0)
+        if attr(frame, slot.default_id) >= 0:
+            masked = int64(0)
+        bags = GradBags(
+            parts.number, batch, ordered.owners, ordered.order, ordered.starts, weights,
+            masked, int64(4), batch,
+        )  # fmt: skip
+        rows = rows_of(parts)
+        scaled = add_up(frame, device, given, bags, rows)
+        outs = new_weight_grads(frame, device, weights != 0)
+        if weights != 0 and not failed(frame):
+            grads = device.room(parts.weight_bytes * parts.number)
+            add_up_weights(device, given, bags, rows, scaled, grads)
+            split(device, parts, grads, outs)
+
+    return gradient

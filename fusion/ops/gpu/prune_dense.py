@@ -1,0 +1,58 @@
+"""PruneDenseAndFillEmptyRows on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fusion.cpu_ops.column_words import KINDS
+from fusion.cpu_ops.prune_dense import DenseRules
+from fusion.gpu_ops.host import on_host
+from fusion.gpu_ops.steps import prune_dense as steps
+from fusion.ops.common import numba_dtype
+from fusion.ops.listing import check_fill_id
+from fusion.runtime.jit import int64
+from fusion.runtime.native import attr, data, failed, output_matrix, output_vector, size
+from fusion.runtime.spec import OpSpec
+
+
+def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+    """The kernel body (frame, device)."""
+    slot, arg, tid = spec.slots, spec.places, numba_dtype(types["Tid"])
+    kind, out_kind = KINDS.index(types["Tdense"]), KINDS.index(types["Tid"])
+    fill_id, least_id = check_fill_id(spec, types), np.int64(np.iinfo(np.int64).min)
+    mark, put = on_host(steps.mark_dense), on_host(steps.put_dense)
+    fill, dense_ids = on_host(steps.fill_dense), steps.DenseIds
+
+    def prune(frame: int, device: Any) -> None:
+        filler = int64(fill_id(frame))
+        batch, width = size(frame, arg.dense_ids, 0, 0), size(frame, arg.dense_ids, 0, 1)
+        flags = output_vector(frame, 2, 0, batch, np.bool_).ctypes.data
+        shape = output_vector(frame, 3, 0, int64(2), np.int64)
+        if failed(frame):
+            return
+        shape[0], shape[1] = batch, width
+        given = dense_ids(data(frame, arg.dense_ids, 0), kind, batch, width, out_kind)
+        rules = DenseRules(
+            attr(frame, slot.use_ignored_id),
+            attr(frame, slot.ignored_id),
+            attr(frame, slot.column_stride),
+            attr(frame, slot.num_buckets),
+            attr(frame, slot.bucket_default),
+            int64(0) if attr(frame, slot.prune) != 0 else least_id,
+        )
+        marked, found = mark(device, given, rules, flags, int64(0))
+        totals = device.words(marked.totals, 2)
+        kept, fills = totals[0], attr(frame, slot.fill_empty_row) != 0
+        total = kept + (totals[1] if fills else int64(0))
+        ids = output_vector(frame, 0, 0, total, tid).ctypes.data
+        indices = output_matrix(frame, 1, 0, total, int64(2), np.int64).ctypes.data
+        if failed(frame):
+            return
+        put(device, given, marked, found, ids, indices)
+        if fills:
+            fill(device, given, marked, kept, filler, ids, indices)
+
+    return prune

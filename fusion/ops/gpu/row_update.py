@@ -1,0 +1,48 @@
+"""FusedEmbeddingRowUpdate on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fusion.cpu_ops.column_words import KINDS
+from fusion.cpu_ops.pieces import ITEM_BYTES
+from fusion.cpu_ops.rules import MOST_SLOTS
+from fusion.gpu_ops.host import on_host, trouble_of
+from fusion.gpu_ops.steps.row_update import Slots, update_rows
+from fusion.ops.row_update import count_checker
+from fusion.runtime.jit import int64
+from fusion.runtime.memory import load, stack_words, store
+from fusion.runtime.native import attr, data, failed, list_length, new_output, size
+from fusion.runtime.spec import OpSpec
+
+
+def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+    """The kernel body (frame, device)."""
+    slot, arg, kind = spec.slots, spec.places, KINDS.index(types["T"])
+    item, check_counts = ITEM_BYTES[types["T"]], count_checker(spec)
+    update = on_host(update_rows)
+
+    def update_row(frame: int, device: Any) -> None:
+        rule = attr(frame, slot.rule)
+        check_counts(frame, rule)
+        if failed(frame):
+            return
+        rows, dim = size(frame, arg.updates, 0, 0), size(frame, arg.updates, 0, 1)
+        old, new = stack_words(MOST_SLOTS), stack_words(MOST_SLOTS)
+        for place in range(MOST_SLOTS):
+            store(old, place, 0)
+            store(new, place, 0)
+        for place in range(list_length(frame)):
+            store(old, place, data(frame, arg.slots, place))
+            store(new, place, new_output(frame, place, int64(2), rows, dim, int64(item)))
+        if failed(frame):
+            return
+        update(
+            device, kind, rule, data(frame, arg.updates, 0),
+            Slots(load(old, 0), load(old, 1), load(old, 2)),
+            Slots(load(new, 0), load(new, 1), load(new, 2)),
+            data(frame, arg.numbers, 0), rows * dim, trouble_of(device),
+        )  # fmt: skip
+
+    return update_row
