@@ -50,7 +50,12 @@ SPECS: tuple[OpSpec, ...] = (
 
 OP_NAMES: tuple[str, ...] = tuple(spec.name for spec in SPECS)
 
-register(SPECS, None if cuda_driver.why_not() else cuda_driver.Cuda)
+_has_gpus = not cuda_driver.why_not()
+
+#: The types of devices that every op has kernels for, in this process.
+DEVICE_TYPES = frozenset({"CPU", "GPU"} if _has_gpus else {"CPU"})
+
+register(SPECS, cuda_driver.Cuda if _has_gpus else None)
 _functions: dict[str, Callable[..., Any]] = make_wrappers(SPECS, Workers().check)
 
 fused_embedding_sparse_pre_look_up = _functions["fused_embedding_sparse_pre_look_up"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
+from fusion.ops import DEVICE_TYPES
 from fusion.passes.calls import called
 from fusion.passes.edit import GraphEdit
 from fusion.passes.edited import rewritten
@@ -57,7 +58,7 @@ class FuseLookups:
     awaited: frozenset[str] = frozenset()
     variables: Mapping[tuple[str, str], Variable] = field(default_factory=dict)
     tasks: frozenset[str] | None = None
-    device_types: frozenset[str] = frozenset({"CPU"})
+    device_types: frozenset[str] = DEVICE_TYPES
     target: Target = Target.FUSED
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:

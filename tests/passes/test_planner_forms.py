@@ -10,7 +10,9 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.python.ops import control_flow_util
 
+from fusion.passes import planner
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.report import FusionResult
 from tests.passes import stock_graphs as stock
 from tests.passes.planned_graphs import (
     PASS,
@@ -138,6 +140,16 @@ def test_partitions_and_norms_that_no_op_clips_stay_in_parts() -> None:
     checked(graph_of(build), feeds("a", "b", case=parts), ["split"] * 2, exact=False)
 
 
+def placed(of_table: str, of_lookup: str) -> FusionResult:
+    """What becomes of a lookup on devices."""
+    graph_def = stock.build(Case())
+    for node in graph_def.node:
+        is_table = node.op in ("VarHandleOp", "ResourceGather")
+        node.device = of_table if is_table else of_lookup
+    everywhere = FuseLookups(PASS.preserve, device_types=frozenset({"CPU", "GPU"}))
+    return everywhere.apply(graph_def)
+
+
 @pytest.mark.parametrize(
     ("of_table", "of_lookup", "form"),
     [
@@ -153,17 +165,21 @@ def test_partitions_and_norms_that_no_op_clips_stay_in_parts() -> None:
     ],
 )
 def test_a_table_elsewhere_keeps_its_gather(of_table: str, of_lookup: str, form: str) -> None:
-    graph_def = stock.build(Case())
-    for node in graph_def.node:
-        is_table = node.op in ("VarHandleOp", "ResourceGather")
-        node.device = of_table if is_table else of_lookup
-    everywhere = FuseLookups(PASS.preserve, device_types=frozenset({"CPU", "GPU"}))
-    result = everywhere.apply(graph_def)
+    result = placed(of_table, of_lookup)
     assert forms(result) == [form]
     wanted = "ReadVariableOp" if form == "single" else "ResourceGather"
     reads = [n for n in result.graph_def.node if n.op == wanted and n.name.startswith("embedding")]
     assert [node.device for node in reads] == [of_table]
     assert [list(node.attr["_class"].list.s) for node in reads] == [[b"loc:@table"]]
+
+
+def test_a_table_on_a_cpu_does_not_travel_to_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An op that is not placed goes to a GPU, where there are kernels for one."""
+    monkeypatch.setattr(planner, "DEVICE_TYPES", frozenset({"CPU", "GPU"}))
+    assert forms(placed("/cpu:0", "")) == ["split"]
+    assert forms(placed("/cpu:0", "/device:CPU:0")) == ["single"]
+    assert forms(placed("/device:GPU:0", "/device:GPU:0")) == ["single"]
+    assert forms(placed("", "")) == ["single"]
 
 
 def test_a_gather_that_is_only_kept_beside_a_table_elsewhere() -> None:
