@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks import gpu_training
+
 if TYPE_CHECKING:
     from benchmarks.gpu import Memory
 
@@ -82,6 +84,8 @@ def check(memory: Memory, count: int, seed: int) -> list[dict[str, Any]]:
         "distinct ids": _unique,
         "prune and fill": _prune,
         "gradient": _gradient,
+        "columns before gathers": gpu_training.columns,
+        "row updates": gpu_training.row_update,
     }
     rows = []
     for name, step in steps.items():

@@ -50,7 +50,7 @@ def test_kernels_are_checked_without_tensorflow(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     numbers = json.loads((tmp_path / "gpu.json").read_text())
     assert numbers["device"] == "Numba's CUDA simulator"
-    assert len(numbers["workloads"]) == 13
+    assert len(numbers["workloads"]) == 15
     assert all(0 <= row["error"] < 1e-5 for row in numbers["workloads"])
     assert (tmp_path / "gpu.md").read_text() == done.stdout
     assert "| bag, 10 ids, dim 8 |" in done.stdout
