@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fusion.gpu_ops import cuda_driver
+from fusion.gpu_ops import cuda_driver, probe
 from fusion.ops import (
     lookup,
     partition,
@@ -50,7 +50,7 @@ SPECS: tuple[OpSpec, ...] = (
 
 OP_NAMES: tuple[str, ...] = tuple(spec.name for spec in SPECS)
 
-_has_gpus = not cuda_driver.why_not()
+_has_gpus = not probe.why_not()
 
 #: The types of devices that every op has kernels for, in this process.
 DEVICE_TYPES = frozenset({"CPU", "GPU"} if _has_gpus else {"CPU"})

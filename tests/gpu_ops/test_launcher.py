@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -153,6 +154,16 @@ def test_stream_elsewhere_is_told_and_nothing_is_touched(part: str, word: int) -
         getattr(device, part).value = word
     with pytest.raises(RuntimeError, match=r"is none|is no function"):
         stream.by_device(device.address, 99)
+
+
+def test_the_file_that_is_compiled_against_headers() -> None:
+    if shutil.which("g++") is None:
+        with pytest.raises(FileNotFoundError):
+            stream._compile()
+        return
+    code = stream._compile()
+    assert code.startswith(b"\x7fELF")
+    assert b"fusion_stream" in code
 
 
 def test_stream_that_fails_its_check_is_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:

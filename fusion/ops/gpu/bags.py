@@ -14,9 +14,10 @@ from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.host import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps import combine, layout
 from fusion.gpu_ops.steps.bags import last_row
+from fusion.ops.common import MOST_ENTRIES
 from fusion.runtime.jit import Array, int64, jit
 from fusion.runtime.memory import pointer, stack_words, store
-from fusion.runtime.native import attr, data, list_length, size
+from fusion.runtime.native import INVALID_ARGUMENT, attr, data, fail, list_length, size
 from fusion.runtime.spec import OpSpec
 
 _WORDS = layout.words_of_call(1, 0)
@@ -112,8 +113,12 @@ def shard_lister(spec: OpSpec) -> Any:
 
 
 @jit
-def rows_to_last(device: Any, indices: int, number: int) -> int:
+def rows_to_last(frame: int, device: Any, indices: int, number: int) -> int:
     """The rows up to that of the last entry, int64 [number, 2]; those before must be in order."""
     if number == 0:
         return int64(0)
-    return device.words(_last_row(device, indices, number, trouble_of(device)), 1)[0]
+    rows = device.words(_last_row(device, indices, number, trouble_of(device)), 1)[0]
+    if rows > int64(MOST_ENTRIES):
+        text = "there are %lld rows, but at most %lld can be ordered"
+        fail(frame, INVALID_ARGUMENT, text, rows, int64(MOST_ENTRIES))
+    return rows

@@ -64,7 +64,7 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
         empty = size(frame, arg.is_row_empty, 0, 0)
         if attr(frame, slot.row_count) == LAST_ROW:
             number = size(frame, arg.indices_before_unique, 0, 0)
-            return rows_to_last(device, data(frame, arg.indices_before_unique, 0), number)
+            return rows_to_last(frame, device, data(frame, arg.indices_before_unique, 0), number)
         batch = vector(frame, arg.sp_dense_shape, np.int64)[0]
         if batch != empty:
             text = "is_row_empty has %lld rows, but sp_dense_shape says %lld"

@@ -68,7 +68,7 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
             check_shape(frame)
             return min(vector(frame, arg.sp_dense_shape, np.int64)[0], int64(_TOO_MANY))
         number = size(frame, arg.sp_indices, 0, 0)
-        return rows_to_last(device, data(frame, arg.sp_indices, 0), number)
+        return rows_to_last(frame, device, data(frame, arg.sp_indices, 0), number)
 
     def pre_lookup(frame: int, device: Any) -> None:
         batch, rules = count_rows(frame, device), rules_of(frame)
