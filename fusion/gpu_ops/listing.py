@@ -90,12 +90,14 @@ def _row_of(call: int, place: int, column: int, source: int, k: int) -> int:
     row, before = integer_at(rows, k * step, kind), int64(0)
     if k > 0:
         before = integer_at(rows, (k - 1) * step, kind)
+    told, to_last = load(call, call_of.PRE_TOLD), load(column, ROW_COUNT) != 0
     if row < before:
-        told = load(call, call_of.PRE_TOLD)
-        if load(column, ROW_COUNT) != 0:  # what is said to be the last row is not
-            tell_at(told, call_of.BAD_ROW, place, k, row)
+        if to_last:
+            tell_at(told, call_of.UNSORTED_ROW, place, k, row)
         else:
             store(told, call_of.TROUBLE_WORDS + place, 1)
+    elif to_last and k == load(source, ID_COUNT) - 1 and row + 1 != load(call, call_of.PRE_BATCH):
+        tell_at(told, call_of.BAD_ROW, place, k, row)
     return row
 
 
@@ -183,6 +185,8 @@ def mark_rows(call: int, marks: int) -> None:
     column, source = column_words(call, place), source_words(call, place)
     if load(column, FORM) == ROW_SPLITS:
         _check_split(call, place, column, source, row)
+    if load(column, ROW_COUNT) != 0 and load(source, ID_COUNT) == 0 and row < batch:
+        tell_at(load(call, call_of.PRE_TOLD), call_of.BAD_ROW, place, int64(-1), int64(-1))
     if row == batch or load(column, FILL) == 0:
         return
     own = elements_of(call) + place * batch + row

@@ -52,6 +52,13 @@ def test_pre_lookup_refuses_what_the_cpu_refuses() -> None:
         prepared(2, [Given("row_ids", np.array([1, 2]), np.array([0, 2]))])
 
 
+def test_pre_lookup_refuses_more_rows_than_have_numbers() -> None:
+    none = np.zeros(0, np.int64)
+    for batch in (2**30, 2**47):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"2 columns of {batch} rows"):
+            prepared(batch, [Given("row_ids", none, none)] * 2)
+
+
 @pytest.mark.parametrize("stored", ["float32", "float16"])
 def test_post_lookup_launches_once_and_does_not_wait(stored: str) -> None:
     draw, batch = np.random.default_rng(1), 6

@@ -90,6 +90,10 @@ def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
     if call.entries > int64(MOST_ENTRIES):
         text = "%lld entries are more than the %lld that can be numbered"
         fail(frame, INVALID_ARGUMENT, text, call.entries, int64(MOST_ENTRIES))
+    # Rows of all columns have numbers that are int32.
+    elif call.columns * (call.batch + 1) > int64(MOST_ENTRIES):
+        text = "%lld columns of %lld rows are more than the %lld rows that can be numbered"
+        fail(frame, INVALID_ARGUMENT, text, call.columns, call.batch, int64(MOST_ENTRIES))
     if failed(frame):
         return
     one, four = int64(1), int64(4)
