@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import gc
 import json
 import os
 import random
@@ -36,7 +37,7 @@ ROOT = Path(__file__).parents[1]
 
 #: Variables that are read when Python or TensorFlow starts, and those of them that are not.
 _EARLY = ("PYTHON", "LD_", "MALLOC_", "OMP_", "OPENBLAS_", "TF_", "KERAS_", "XLA_", "HOME")
-_LATE = frozenset({"PYTHONPATH", "TF_CONFIG", "TF_USE_LEGACY_KERAS"})
+_LATE = frozenset({"PYTHONPATH", "TF_CONFIG"})
 
 _LONGEST_ORDER = 1 << 17
 
@@ -255,6 +256,7 @@ def _main() -> None:
 
     own = {str(ROOT), os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
     path = [entry for entry in sys.path if entry not in own]
+    gc.freeze()  # programs do not look through what they share
     order = _serve(sys.argv[1])
     if order is not None:
         _server = _Server(f"\0{sys.argv[1]}")
