@@ -279,22 +279,6 @@ def copy_bandwidth(memory: Memory, repeats: int, size: int = 1 << 30) -> float:
     return 2 * size / (memory.milliseconds(copy, repeats) / 1e3)
 
 
-def torch_milliseconds(prepared: Prepared, repeats: int) -> float | None:
-    """The time of torch's embedding_bag, column by column; None without torch."""
-    torch = prepared.memory.torch
-    if torch is None:
-        return None
-    bag, modes = torch.nn.functional.embedding_bag, ("sum", "mean")
-    given = list(zip(prepared.workload.columns, prepared.tables, prepared.held, strict=True))
-
-    def call() -> None:
-        for column, table, (ids, splits) in given:
-            mode = modes[column.combiner]
-            bag(ids, table, splits, mode=mode, include_last_offset=True)
-
-    return prepared.memory.milliseconds(call, repeats)
-
-
 def device() -> dict[str, Any]:
     """The GPU, its driver, and the versions of what was used."""
     from importlib.metadata import version
@@ -320,9 +304,10 @@ def measure(scale: float, repeats: int, seed: int, names: Sequence[str] = ()) ->
 
     Returns:
         What goes into `gpu.json`: the device, the bandwidth of a copy, the errors of the steps, and
-        for each workload the error, the milliseconds, torch's, and the share of the bandwidth.
+        for each workload the error, the milliseconds, torch's, FBGEMM's and TensorFlow's, and the
+        share of the bandwidth.
     """
-    from benchmarks import gpu_steps
+    from benchmarks import gpu_rivals, gpu_steps, gpu_tensorflow
     from fusion.gpu_ops.device import SIMULATED
 
     memory = Memory()
@@ -341,7 +326,9 @@ def measure(scale: float, repeats: int, seed: int, names: Sequence[str] = ()) ->
             rows.append(row)
             continue
         row["milliseconds"] = memory.milliseconds(prepared.launch, repeats)
-        row["torch_milliseconds"] = torch_milliseconds(prepared, repeats)
+        row["torch_milliseconds"] = gpu_rivals.torch_milliseconds(prepared, repeats)
+        row["fbgemm_milliseconds"] = gpu_rivals.fbgemm_milliseconds(prepared, repeats)
+        row |= gpu_tensorflow.compared(workload, gpu_tensorflow.gpu(), seed, repeats)
         row["bytes"] = prepared.moved()
         assert copied is not None
         row["share"] = row["bytes"] / (row["milliseconds"] / 1e3) / copied
@@ -361,20 +348,16 @@ def table(numbers: dict[str, Any]) -> str:
     speed = f", copies {copied / 1e9:,.0f} GB/s" if copied else ""
     lines = [
         f"{numbers['date']}, {numbers['device']}{speed}. Errors are relative to float64; the share "
-        "is that of the copy's bandwidth, distinct rows counted once.",
+        "is that of the copy's bandwidth, distinct rows counted once. TensorFlow's times are those of "
+        "calls, by stock's ops and by the fused op.",
         "",
-        "| workload | error | ms | share | torch ms | over torch |",
-        "|---|---|---|---|---|---|",
+        "| workload | error | ms | share | torch ms | FBGEMM ms | stock TensorFlow ms | fused ms |",
+        "|---|---|---|---|---|---|---|---|",
     ]
+    names = "milliseconds", "torch_milliseconds", "fbgemm_milliseconds", "stock_ms", "fused_ms"
     for row in numbers["workloads"]:
-        ms, torch = row.get("milliseconds"), row.get("torch_milliseconds")
-        cells = (
-            row["name"],
-            f"{row['error']:.1e}",
-            f"{ms:.3f}" if ms else "",
-            f"{row['share']:.0%}" if ms else "",
-            f"{torch:.3f}" if torch else "",
-            f"{torch / ms:.1f}x" if ms and torch else "",
-        )
+        own, *others = (f"{row[name]:.3f}" if row.get(name) else "" for name in names)
+        share = f"{row['share']:.0%}" if own else ""
+        cells = (row["name"], f"{row['error']:.1e}", own, share, *others)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from benchmarks import gpu, gpu_tensorflow
+
 ROOT = Path(__file__).parents[2]
 
 #: Runs the command as if TensorFlow were not installed.
@@ -54,6 +58,21 @@ def test_kernels_are_checked_without_tensorflow(tmp_path: Path) -> None:
     assert all(0 <= row["error"] < 1e-5 for row in numbers["workloads"])
     assert (tmp_path / "gpu.md").read_text() == done.stdout
     assert "| bag, 10 ids, dim 8 |" in done.stdout
+
+
+def test_workloads_in_tensorflow_have_stocks_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU here; without a GPU there is nothing to measure."""
+    assert gpu_tensorflow.gpu() == ""
+    columns = tuple(gpu.Column(40, dim, (0, 5), combiner=dim % 2) for dim in (4, 7, 8))
+    workload = gpu.Workload("some", 30, columns)
+    assert gpu_tensorflow.compared(workload, "", 1, 2) == {}
+    found = gpu_tensorflow.compared(workload, "/CPU:0", 1, 2)
+    assert found["stock_ms"] > 0
+    assert found["fused_ms"] > 0
+    grouped = gpu_tensorflow._grouped
+    monkeypatch.setattr(gpu_tensorflow, "_grouped", lambda *given: grouped(*given) + 1e-4)
+    with pytest.raises(RuntimeError, match="some: not stock TensorFlow"):
+        gpu_tensorflow.compared(workload, "/CPU:0", 1, 2)
 
 
 def test_a_wrong_kernel_is_found() -> None:

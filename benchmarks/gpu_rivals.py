@@ -1,0 +1,63 @@
+"""The GPU workloads by others: torch's embedding_bag in a loop, FBGEMM's batched tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from benchmarks.gpu import Prepared
+
+
+def torch_milliseconds(prepared: Prepared, repeats: int) -> float | None:
+    """The time of torch's embedding_bag, column by column; None without torch."""
+    torch = prepared.memory.torch
+    if torch is None:
+        return None
+    bag, modes = torch.nn.functional.embedding_bag, ("sum", "mean")
+    given = list(zip(prepared.workload.columns, prepared.tables, prepared.held, strict=True))
+
+    def call() -> None:
+        for column, table, (ids, splits) in given:
+            mode = modes[column.combiner]
+            bag(ids, table, splits, mode=mode, include_last_offset=True)
+
+    return prepared.memory.milliseconds(call, repeats)
+
+
+def fbgemm_milliseconds(prepared: Prepared, repeats: int) -> float | None:
+    """The time of FBGEMM's table-batched bags, all columns in one call; None without it.
+
+    Neither where the columns' combiners differ: a call has one.
+    """
+    torch, columns = prepared.memory.torch, prepared.workload.columns
+    if torch is None or len({column.combiner for column in columns}) > 1:
+        return None
+    try:
+        bags = _batched_tables(prepared)
+    except (ImportError, OSError):
+        return None
+    ends = np.cumsum([0, *(ids.size for ids in prepared.ids)])
+    starts = [one[:-1] + end for one, end in zip(prepared.splits, ends[:-1], strict=True)]
+    offsets = torch.from_numpy(np.concatenate([*starts, ends[-1:]]).astype(np.int32)).cuda()
+    ids = torch.from_numpy(np.concatenate(prepared.ids).astype(np.int32)).cuda()
+    return prepared.memory.milliseconds(lambda: bags(ids, offsets), repeats)
+
+
+def _batched_tables(prepared: Prepared) -> Any:
+    from fbgemm_gpu import split_table_batched_embeddings_ops_inference as inference
+    from fbgemm_gpu.split_embedding_configs import SparseType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
+
+    columns = prepared.workload.columns
+    shapes = [
+        (str(place), column.rows, column.dim, SparseType.FP32, EmbeddingLocation.DEVICE)
+        for place, column in enumerate(columns)
+    ]
+    mode = PoolingMode.MEAN if columns[0].combiner == 1 else PoolingMode.SUM
+    bags = inference.IntNBitTableBatchedEmbeddingBagsCodegen(
+        shapes, pooling_mode=mode, device="cuda", output_dtype=SparseType.FP32
+    )
+    bags.fill_random_weights()
+    return bags

@@ -1,0 +1,113 @@
+"""The GPU workloads in TensorFlow: stock's lookups and the fused op, on the same device."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from benchmarks.gpu import Workload
+
+#: Stock's numbers and the fused op's may differ by so much.
+_TOLERANCE = 1e-5
+_COMBINERS = ("sum", "mean")
+#: Stock's graphs of more columns take minutes to build.
+_MOST_COLUMNS = 100
+
+
+def gpu() -> str:
+    """The name of the first GPU if TensorFlow sees one and the ops have kernels for it, else ''."""
+    try:
+        import tensorflow as tf
+    except ImportError:
+        return ""
+    from fusion import ops
+
+    is_there = "GPU" in ops.DEVICE_TYPES and tf.config.list_physical_devices("GPU")
+    return "/GPU:0" if is_there else ""
+
+
+def compared(workload: Workload, device: str, seed: int, repeats: int) -> dict[str, Any]:
+    """Milliseconds of calls, stock's and the fused op's, in turns; nothing without a device.
+
+    Raises:
+        RuntimeError: the numbers are not stock's.
+    """
+    if not device or len(workload.columns) > _MOST_COLUMNS:
+        return {}
+    import tensorflow as tf
+
+    with tf.device(device):
+        stock, fused = _calls(workload, np.random.default_rng(seed))
+        wanted, found = stock().numpy(), fused().numpy()
+        if not np.allclose(found, wanted, rtol=_TOLERANCE, atol=_TOLERANCE):
+            raise RuntimeError(f"{workload.name}: not stock TensorFlow's numbers on {device}")
+        times: dict[str, list[float]] = {"stock_ms": [], "fused_ms": []}
+        for _ in range(repeats):
+            for name, call in (("stock_ms", stock), ("fused_ms", fused)):
+                start = time.perf_counter()
+                call()[:1].numpy()  # waits for the device
+                times[name].append(1e3 * (time.perf_counter() - start))
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def _calls(
+    workload: Workload, draw: np.random.Generator
+) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    import tensorflow as tf
+
+    tables, ids, splits = list[Any](), list[Any](), list[Any]()
+    for column in workload.columns:
+        lengths = draw.integers(column.ids[0], column.ids[1] + 1, workload.batch)
+        values: npt.NDArray[Any] = draw.integers(0, column.rows, int(lengths.sum()))
+        tables.append(tf.constant(draw.standard_normal((column.rows, column.dim), np.float32)))
+        ids.append(tf.constant(values))
+        splits.append(tf.constant(np.concatenate([[0], np.cumsum(lengths)])))
+    combiners = [_COMBINERS[column.combiner] for column in workload.columns]
+
+    @tf.function(autograph=False)
+    def stock(tables: Any, ids: Any, splits: Any) -> Any:
+        found = []
+        for table, values, ends, combiner in zip(tables, ids, splits, combiners, strict=True):
+            sparse = tf.RaggedTensor.from_row_splits(values, ends, validate=False).to_sparse()
+            looked_up = tf.nn.safe_embedding_lookup_sparse(table, sparse, combiner=combiner)
+            found.append(looked_up)
+        return tf.concat(found, 1)
+
+    @tf.function(autograph=False)
+    def fused(tables: Any, ids: Any, splits: Any) -> Any:
+        return _grouped(tables, ids, splits, combiners)
+
+    given = tables, ids, splits
+    return lambda: stock(*given), lambda: fused(*given)
+
+
+def _grouped(tables: Any, ids: Any, splits: Any, combiners: list[str]) -> Any:
+    import tensorflow as tf
+
+    from fusion import ops
+    from fusion.ops.lookup import COLUMN_ATTRS
+
+    count = len(combiners)
+    attrs: dict[str, Any] = {name: [attr.default] * count for name, attr in COLUMN_ATTRS.items()}
+    attrs |= {
+        "forms": ["row_splits"] * count,
+        "combiners": combiners,
+        "prunes": [True] * count,
+        "boundaries": [],
+        "boundary_counts": [0] * count,
+    }
+    shape, nothing = tf.constant([0, 0], tf.int64), tf.zeros([1])
+    return ops.grouped_embedding_lookup(
+        tables=tables,
+        ids=ids,
+        entry_rows=splits,
+        dense_shapes=[shape] * count,
+        weights=[nothing] * count,
+        **attrs,
+    )
