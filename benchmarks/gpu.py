@@ -348,8 +348,8 @@ def table(numbers: dict[str, Any]) -> str:
     speed = f", copies {copied / 1e9:,.0f} GB/s" if copied else ""
     lines = [
         f"{numbers['date']}, {numbers['device']}{speed}. Errors are relative to float64; the share "
-        "is that of the copy's bandwidth, distinct rows counted once. TensorFlow's times are those of "
-        "calls, by stock's ops and by the fused op.",
+        "is that of the copy's bandwidth, distinct rows counted once. TensorFlow's times are those "
+        "of calls, by stock's ops and by the fused op.",
         "",
         "| workload | error | ms | share | torch ms | FBGEMM ms | stock TensorFlow ms | fused ms |",
         "|---|---|---|---|---|---|---|---|",

@@ -46,6 +46,7 @@ class SimulatedGpus:
 
     Attributes:
         log: the names of the driver's functions called, kernels by their own.
+        left: how many contexts threads have pushed and not popped.
         fails: the results of functions and kernels that shall fail, by name.
         gpu: the one that streams are of.
     """
@@ -56,15 +57,24 @@ class SimulatedGpus:
 
     def __init__(self) -> None:
         self.log: list[str] = []
+        self.left = 0
         self.fails: dict[str, int] = {}
         self.gpu = 0
-        self.pushed: list[int] = []
         self.loaded: list[tuple[str, int]] = []
         self._lock = threading.RLock()
+        self._pushed: dict[int, list[int]] = {}
         self._kept: list[Any] = []
         self._names = list(KERNELS)
         simulated.allow_all()
         self._stream = ctypes.CFUNCTYPE(_C64, _C64)(lambda context: STREAMS[self.gpu])
+
+    @property
+    def pushed(self) -> list[int]:
+        """The contexts of the thread, as CUDA has them.
+
+        Of TensorFlow's threads Python knows nothing from one call to the next.
+        """
+        return self._pushed.setdefault(threading.get_native_id(), [])
 
     @property
     def functions(self) -> Mapping[int, int]:
@@ -139,9 +149,11 @@ class SimulatedGpus:
 
     def cuCtxPushCurrent(self, context: int) -> None:
         self.pushed.append(context)
+        self.left += 1
 
     def cuCtxPopCurrent(self, place: int) -> None:
         _C64.from_address(place).value = self.pushed.pop()
+        self.left -= 1
 
     def cuCtxGetDevice(self, place: int) -> None:
         ctypes.c_int32.from_address(place).value = CONTEXTS.index(self.pushed[-1])

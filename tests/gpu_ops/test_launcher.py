@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import tensorflow as tf
 from fusion import ops
 from fusion.gpu_ops import cuda_driver, cuda_facts
 from fusion.runtime import launcher, library, stream
-from tests.gpu_ops.driver import STREAMS, SimulatedGpus, gpus, on_gpu
+from tests.gpu_ops.driver import STREAMS, SimulatedGpus, gpus, labelled, on_gpu
 
 _Call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 
@@ -57,9 +58,51 @@ def test_errors_of_the_driver_end_the_op(
         unique()
     behind = simulated.log[simulated.log.index(fails) + 1 :]
     assert set(behind) <= {"cuCtxPopCurrent_v2"}
-    assert not simulated.pushed
+    assert simulated.left == 0
     simulated.fails.clear()
     assert unique() == [[7, 5], [0, 1, 0], [2, 1]]
+
+
+def test_threads_launch_side_by_side(simulated: SimulatedGpus) -> None:
+    @tf.function(autograph=False)
+    def several(ids: Any) -> Any:
+        with labelled():
+            return [ops.unique_with_counts_v3(input=ids + k) for k in range(4)]
+
+    with tf.device("CPU:0"):
+        traced = several.get_concrete_function(tf.TensorSpec([None], tf.int64))
+        with ThreadPoolExecutor(3) as pool:
+            given = [tf.constant([k, 5, k], tf.int64) for k in range(6)]
+            found = list(pool.map(traced, given))
+    for k, ones in enumerate(found):
+        for offset, one in enumerate(ones):
+            assert one.unique_keys.numpy().tolist() == [*dict.fromkeys((k + offset, 5 + offset))]
+    assert simulated.left == 0
+
+
+def test_ops_can_be_made_to_wait(simulated: SimulatedGpus) -> None:
+    """Then an error is that of the op that it is in."""
+    words = launcher.launcher(lambda: simulated).words
+
+    def look_up(ids: Any) -> Any:
+        return ops.fused_embedding_lookup(
+            table=tf.ones([3, 4]),
+            ids=ids,
+            entry_rows=np.zeros([0], np.int64),
+            dense_shape=tf.constant(0, tf.int64),
+            weights=[0.0],
+            form="dense",
+        )
+
+    words[launcher.WAITS] = 1
+    try:
+        simulated.log.clear()
+        assert on_gpu(look_up, np.array([[2]])).tolist() == [[1.0] * 4]
+        assert simulated.log[-2:] == ["cuStreamSynchronize", "cuCtxPopCurrent_v2"]
+        with pytest.raises(tf.errors.InvalidArgumentError, match="has id 3, which is not in its t"):
+            on_gpu(look_up, np.array([[3]]))
+    finally:
+        words[launcher.WAITS] = 0
 
 
 def test_each_gpu_has_kernels_of_its_own(simulated: SimulatedGpus) -> None:
