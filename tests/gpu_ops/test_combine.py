@@ -8,7 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from fusion.cpu_ops import column_words as words
+from fusion.gpu_ops import call as calls
 from fusion.gpu_ops import call_words as call_of
+from fusion.gpu_ops.steps import layout
 from tests.gpu_ops.simulation import Given, combine
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -139,6 +142,25 @@ def test_many_columns_in_one_call() -> None:
     _, _, call = combine(40, columns)
     assert call.tiles(call_of.PLAIN_TILES)[0] > len(columns) - 1
     assert call.tiles(call_of.OTHER_TILES)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("length", "batch", "lanes", "group"), [(50, 3, 1, 32), (2, 3, 4, 8), (50, 1 << 15, 4, 8)]
+)
+def test_long_bags_get_a_warp_if_they_are_few(
+    length: int, batch: int, lanes: int, group: int
+) -> None:
+    column = calls.Column(words.ROW_SPLITS, 0, 9, 32, ids=0, id_count=length * batch)
+    call = calls.prepare("float32", batch, [column], 0, lambda size: 0)
+    assert call.words[layout.place_in(call.words, 0, call_of.LANES)] == lanes
+    assert call.words[layout.place_in(call.words, 0, call_of.GROUPS)] == group
+    assert call.tiles(call_of.PLAIN_TILES)[0] == -(-batch * group // call_of.THREADS)
+
+
+def test_long_bags() -> None:
+    ids, rows = np.random.default_rng(8).integers(0, 9, 80), np.array([0, 37, 37, 80])
+    for dim, combiner in ((4, "mean"), (40, "sqrtn")):
+        same(3, Given("row_splits", table(9, dim), ids, rows, attrs={"combiner": combiner}))
 
 
 def test_a_table_of_more_rows_than_an_int32_counts() -> None:

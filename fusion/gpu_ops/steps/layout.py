@@ -49,6 +49,11 @@ from fusion.gpu_ops.call_words import (
     lanes_of,
 )
 
+#: With fewer threads a GPU has nothing to do while rows are on their way.
+_BUSY_THREADS = 1 << 17
+#: So many elements a bag has on average, or more, if it is long.
+_LONG = 16
+
 #: The bits of -0.0, the only double that is negative as a word but not as a number.
 _MINUS_ZERO = -(2**63)
 
@@ -124,8 +129,30 @@ def width_of(call: Any, base: int) -> int:
     return width
 
 
+def _at_once(call: Any, source: int, offset: int, item: int, width: int, skew: int) -> int:
+    """The elements of a row that a thread can read at once."""
+    lanes = lanes_of(item, call[source + TABLE_DIM], offset, width)
+    # Part of a tensor may begin anywhere.
+    return lanes if (call[source + TABLE] | skew) % (lanes * item) == 0 else 1
+
+
+def _threads(call: Any, base: int, batch: int, item: int, width: int, skew: int) -> int:
+    """How many threads there are if each reads as much at once as it can."""
+    sources, offsets = place_in(call, base, SOURCES), place_in(call, base, OFFSETS)
+    threads = 0
+    for k in range(call[COUNT]):
+        source = sources + k * SOURCE_WORDS
+        lanes = _at_once(call, source, call[offsets + k], item, width, skew)
+        threads += batch * group_of(call[source + TABLE_DIM], lanes)
+    return threads
+
+
 def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, skew: int) -> None:
     """Writes what depends on the columns and their sources, which are in the call.
+
+    The threads of a bag are as many as have something to read, at most a warp. If there are few of
+    them in all, those of long bags read one element at once instead of 16 bytes, so that there are
+    more.
 
     Args:
         batch, width, item: rows and elements of a row of the result, and the bytes of one.
@@ -137,12 +164,12 @@ def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, s
     offsets, lanes = place_in(call, base, OFFSETS), place_in(call, base, LANES)
     groups, plain = place_in(call, base, GROUPS), place_in(call, base, PLAIN_TILES)
     other, check = place_in(call, base, OTHER_TILES), place_in(call, base, CHECK_TILES)
+    is_busy = _threads(call, base, batch, item, width, skew) >= _BUSY_THREADS
     for k in range(call[COUNT]):
         column, source = columns + k * COLUMN_WORDS, sources + k * SOURCE_WORDS
         dim, form = call[source + TABLE_DIM], call[column + FORM]
-        at_once = lanes_of(item, dim, call[offsets + k], width)
-        # Part of a tensor may begin anywhere.
-        if (call[source + TABLE] | skew) % (at_once * item) != 0:
+        at_once = _at_once(call, source, call[offsets + k], item, width, skew)
+        if not is_busy and call[source + ID_COUNT] >= _LONG * batch:
             at_once = 1
         call[lanes + k] = at_once
         call[groups + k] = group_of(dim, at_once)
