@@ -16,11 +16,11 @@ BROKEN = 1
 @click.command()
 def doctor() -> int:
     """Show versions, symbols, ops, devices and the kernel cache, and what is wrong with them."""
-    from fusion.gpu_ops import cuda_facts
     from fusion.ops import SPECS
+    from fusion.ops.gpu.facts import facts as facts_of_gpus
     from fusion.runtime.doctor import facts
 
-    found = [("fusion", __version__, True), *facts(SPECS), *cuda_facts.facts()]
+    found = [("fusion", __version__, True), *facts(SPECS), *facts_of_gpus()]
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     for name, value, ok in found:
         verdict = Text("ok", "green") if ok else Text("BROKEN", "red")

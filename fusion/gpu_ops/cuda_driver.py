@@ -34,6 +34,8 @@ def why_not() -> str:
     """
     if os.environ.get(GPU_VARIABLE) == "0":
         return f"{GPU_VARIABLE} is 0"
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return "CUDA_VISIBLE_DEVICES hides all GPUs"
     if not tf.test.is_built_with_cuda():
         return "this TensorFlow is built without CUDA"
     try:

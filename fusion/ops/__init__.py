@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fusion.gpu_ops import cuda_driver, probe
+from fusion.gpu_ops import cuda_driver
 from fusion.ops import (
     lookup,
     partition,
@@ -24,6 +24,7 @@ from fusion.ops import (
     training,
     unique,
 )
+from fusion.ops.gpu import probe
 from fusion.ops.workers import Workers
 from fusion.runtime.registration import register
 from fusion.runtime.spec import OpSpec

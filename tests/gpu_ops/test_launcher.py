@@ -14,7 +14,8 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
-from fusion.gpu_ops import cuda_driver, cuda_facts
+from fusion.gpu_ops import cuda_driver
+from fusion.ops.gpu import facts
 from fusion.runtime import launcher, library, stream
 from tests.gpu_ops.driver import STREAMS, SimulatedGpus, gpus, labelled, on_gpu
 
@@ -231,6 +232,8 @@ def test_why_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Any
     assert cuda_driver.why_not() == "NVIDIA's driver is not installed"
     monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda: False)
     assert "without CUDA" in cuda_driver.why_not()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert "hides all GPUs" in cuda_driver.why_not()
     monkeypatch.setenv("FUSION_GPU", "0")
     assert cuda_driver.why_not() == "FUSION_GPU is 0"
-    assert cuda_facts.facts() == [("GPU kernels", "none: FUSION_GPU is 0", True)]
+    assert facts.facts() == [("GPU kernels", "none: FUSION_GPU is 0", True)]

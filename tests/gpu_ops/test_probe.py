@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fusion.gpu_ops import cuda_driver, cuda_facts, probe
+from fusion.gpu_ops import cuda_driver
+from fusion.ops.gpu import facts, probe
 from fusion.runtime import objects
 
 
@@ -89,8 +90,8 @@ def test_doctor_tries_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(cuda_driver, "Cuda", Gpus)
     answers(monkeypatch, "print('fusion: there is no stream')")
-    found = cuda_facts.facts()
+    found = facts.facts()
     assert found[0] == ("GPU 0", "number 0", True)
     assert found[-1] == ("GPU kernels", "there is no stream", False)
     answers(monkeypatch, "print('fusion: kernels work')")
-    assert cuda_facts.facts()[-1][2]
+    assert facts.facts()[-1][2]

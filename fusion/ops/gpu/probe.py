@@ -24,7 +24,7 @@ PROBE_VARIABLE = "FUSION_GPU_PROBE"
 
 _WORKS = "fusion: kernels work"
 _FAILS = "fusion: "
-_PROGRAM = "from fusion.gpu_ops import probe; probe.run()"
+_PROGRAM = "from fusion.ops.gpu import probe; probe.run()"
 _SECONDS = 600
 _DRIVER = Path("/proc/driver/nvidia")
 #: What else decides what TensorFlow sees of the GPUs.
