@@ -195,6 +195,9 @@ def _serve(address: str) -> dict[str, Any] | None:
                     continue
                 connection, _ = listener.accept()
                 content, files, _, _ = socket.recv_fds(connection, _LONGEST_ORDER, 250)
+                if not content:  # who was to order has ended
+                    connection.close()
+                    continue
                 pid = os.fork()
                 if pid == 0:
                     for other, (_, open_one) in running.items():
@@ -204,10 +207,13 @@ def _serve(address: str) -> dict[str, Any] | None:
                     return {**json.loads(content), "given": files}
                 for file in files:
                     os.close(file)
-                connection.send(str(pid).encode())
                 handle = os.pidfd_open(pid)
                 selector.register(handle, selectors.EVENT_READ)
                 running[handle] = pid, connection
+                try:
+                    connection.send(str(pid).encode())
+                except OSError:  # nobody knows of the program
+                    os.kill(pid, signal.SIGKILL)
 
 
 def _become(order: dict[str, Any], path: list[str]) -> list[str]:

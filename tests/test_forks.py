@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests import forks as module
 from tests.forks import _popen, forks
 
 __all__ = ["forks"]
@@ -26,6 +29,15 @@ print(__main__.__dict__ is globals(), __name__, "fusion" in sys.modules)
 os.write(int(sys.argv[1]), b"passed")
 raise SystemExit(3)
 """
+
+
+_ENDLESS = {
+    "program": ["-c", "import time; time.sleep(1000)"],
+    "folder": "/",
+    "environment": dict(os.environ),
+    "files": [0, 1, 2],
+    "session": False,
+}
 
 
 def has_tensorflow(*options: str) -> bool:
@@ -101,3 +113,14 @@ def test_programs_of_forked_programs_are_forked() -> None:
     inner = "import sys; sys.exit(7 if 'tensorflow' in sys.modules else 8)"
     assert subprocess.call([sys.executable, "-c", code, "-c", inner]) == 7
     assert subprocess.call([sys.executable, "-c", code, "-I", "-c", inner]) == 8
+
+
+def test_the_server_outlives_those_that_end_before_they_order() -> None:
+    server = module._server
+    assert server is not None
+    for message in (b"", json.dumps(_ENDLESS).encode()):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.connect(server._address)
+            if message:
+                socket.send_fds(connection, [message], [0, 1, 2])
+    assert has_tensorflow()
