@@ -1,6 +1,5 @@
-"""The stock models of the SavedModel tests; programs are forked."""
+"""The stock models of the SavedModel tests."""
 
-from tests.forks import forks
 from tests.saved_model.conftest import models
 
-__all__ = ["forks", "models"]
+__all__ = ["models"]

@@ -1,4 +1,4 @@
-"""The stock models, built once for all tests; programs are forked."""
+"""The stock models, built once for all tests."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.forks import forks
 from tests.saved_model.forked import Tool
 from tests.saved_model.models import build_all
-
-__all__ = ["forks", "models", "tool"]
 
 
 @pytest.fixture(scope="session")
