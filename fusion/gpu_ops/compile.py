@@ -12,24 +12,27 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-#: Compute capabilities that kernels are made for: Turing, Ampere, Hopper, Blackwell.
+#: Compute capabilities that kernels are tested for: Turing, Ampere, Hopper, Blackwell.
 CAPABILITIES = ((7, 5), (8, 0), (9, 0), (10, 0))
+
+#: That of PTX, which later GPUs take as well; nothing here has a use for what only they have.
+_OLDEST = CAPABILITIES[0]
 
 
 @contextmanager
-def _compiling_for(capability: tuple[int, int]) -> Iterator[None]:
+def _compiling() -> Iterator[None]:
     """Lets Numba compile device functions where there is no such GPU, or none at all."""
     from numba.cuda import dispatcher
 
     asked = dispatcher.get_current_device
-    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
+    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=_OLDEST)
     try:
         yield
     finally:
         dispatcher.get_current_device = asked
 
 
-def ptx(kernel: Any, arguments: int, capability: tuple[int, int]) -> tuple[str, str]:
+def ptx(kernel: Any, arguments: int) -> tuple[str, str]:
     """The PTX of a kernel of so many 64-bit integers, and the name of its entry.
 
     Raises:
@@ -39,8 +42,8 @@ def ptx(kernel: Any, arguments: int, capability: tuple[int, int]) -> tuple[str, 
     from numba.cuda import types
 
     signature = types.void(*[types.int64] * arguments)
-    with _compiling_for(capability):
-        code, _ = cuda.compile(kernel, signature, device=False, abi="numba", cc=capability)
+    with _compiling():
+        code, _ = cuda.compile(kernel, signature, device=False, abi="numba", cc=_OLDEST)
     (entry,) = re.findall(r"^\s*\.visible \.entry (\w+)\(([^)]*)\)", code, re.MULTILINE)
     name, parameters = entry
     kinds = re.findall(r"\.param (\S+)", parameters)

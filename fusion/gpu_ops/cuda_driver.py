@@ -121,7 +121,7 @@ class Cuda:
     def load(self, kernel: int, gpu: int) -> int:
         """See `launcher.Gpus`."""
         name = list(KERNELS)[kernel]
-        code = modules.machine_code(name, self.capability(gpu))
+        code = modules.code(name, self.capability(gpu))
         module, handle = ctypes.c_void_p(), ctypes.c_void_p()
         none = ctypes.c_void_p()
         self._call("cuLibraryLoadData", ctypes.byref(module), code, none, none, 0, none, none, 0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from importlib.metadata import version
 
+from fusion.gpu_ops import compile as compiler
 from fusion.gpu_ops.kernels import KERNELS
 from fusion.runtime import objects
 
@@ -16,23 +18,26 @@ def entry_of(name: str) -> str:
     return f"fusion_{name}"
 
 
-def machine_code(name: str, capability: tuple[int, int]) -> bytes:
-    """The code of a kernel for GPUs of a compute capability, from disk or compiled now.
+def text(name: str) -> str:
+    """The PTX of a kernel, from disk or compiled now."""
 
-    That is machine code where ptxas is installed, else PTX, which the driver compiles.
+    def compile_it() -> bytes:
+        kernel = KERNELS[name]
+        code, entry = compiler.ptx(kernel.make(), kernel.arguments)
+        return code.replace(entry, entry_of(name)).encode()
+
+    return objects.get(f"ptx_{name}_{version(_COMPILER)}", compile_it).decode()
+
+
+def code(name: str, capability: tuple[int, int]) -> bytes:
+    """What the driver loads for a kernel on GPUs of a compute capability.
+
+    That is machine code where ptxas is installed and knows such GPUs; else PTX, which the driver
+    compiles.
     """
-    key = f"cuda_{name}_sm{capability[0]}{capability[1]}_{version(_COMPILER)}"
-    return objects.get(key, lambda: compile_kernel(name, capability))
-
-
-def compile_kernel(name: str, capability: tuple[int, int]) -> bytes:
-    """The code of a kernel, compiled now."""
-    from fusion.gpu_ops import compile as compiler
-
-    kernel = KERNELS[name]
-    text, entry = compiler.ptx(kernel.make(), kernel.arguments, capability)
-    text = text.replace(entry, entry_of(name))
     ptxas = compiler.assembler()
-    if ptxas is None:
-        return text.encode() + b"\0"
-    return compiler.assemble(text, capability, ptxas)[0]
+    if ptxas is not None:
+        key = f"cubin_{name}_sm{capability[0]}{capability[1]}_{version(_COMPILER)}"
+        with contextlib.suppress(RuntimeError):
+            return objects.get(key, lambda: compiler.assemble(text(name), capability, ptxas)[0])
+    return text(name).encode() + b"\0"
