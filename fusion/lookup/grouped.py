@@ -49,12 +49,12 @@ class Lookup:
     def reads_table_well(self) -> bool:
         """Whether an op that reads the whole table does what the lookup does, and no worse.
 
-        The table has to be where the op is: on the CPU.
+        The table has to be where the op is.
         """
         shards = self.shards
         outside_limit, _ = self.options.split_max_norm(shards[0].dtype.base_dtype)
         kind = tf.DeviceSpec.from_string(shards[0].device or "").device_type
-        return outside_limit is None and kind in (None, "CPU")
+        return outside_limit is None and kind in (None, ops.HOME_TYPE)
 
 
 def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:

@@ -56,6 +56,9 @@ _has_gpus = not probe.why_not()
 #: The types of devices that every op has kernels for, in this process.
 DEVICE_TYPES = frozenset({"CPU", "GPU"} if _has_gpus else {"CPU"})
 
+#: The type of device that an op of this package is put on where nobody says otherwise.
+HOME_TYPE = "GPU" if _has_gpus else "CPU"
+
 register(SPECS, cuda_driver.Cuda if _has_gpus else None)
 _functions: dict[str, Callable[..., Any]] = make_wrappers(SPECS, Workers().check)
 

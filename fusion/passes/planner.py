@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from fusion.ops import DEVICE_TYPES
+from fusion.ops import HOME_TYPE
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit import emit
 from fusion.passes.emit_stacked import can_stack
@@ -264,14 +264,10 @@ def _is_beside_its_table(view: GraphView, spec: LookupSpec) -> bool:
 
 
 def _place(device: str) -> str:
-    """Returns what is left of a device's name without what goes without saying.
-
-    Where the fused ops have kernels for GPUs, one that is not placed may well go to a GPU.
-    """
-    implied = ("CPU", "CPU:0") if frozenset({"CPU"}) == DEVICE_TYPES else ()
+    """Returns what is left of a device's name without what goes without saying."""
     task, _, kind = device.replace("/cpu:", "/device:CPU:").partition("/device:")
     task = "" if task in ("/job:localhost/replica:0/task:0", "/job:localhost") else task
-    return f"{task}/{'' if kind.upper() in implied else kind}"
+    return f"{task}/{'' if kind.upper() in (HOME_TYPE, f'{HOME_TYPE}:0') else kind}"
 
 
 def _groups(

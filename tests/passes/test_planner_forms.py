@@ -175,10 +175,11 @@ def test_a_table_elsewhere_keeps_its_gather(of_table: str, of_lookup: str, form:
 
 def test_a_table_on_a_cpu_does_not_travel_to_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """An op that is not placed goes to a GPU, where there are kernels for one."""
-    monkeypatch.setattr(planner, "DEVICE_TYPES", frozenset({"CPU", "GPU"}))
+    monkeypatch.setattr(planner, "HOME_TYPE", "GPU")
     assert forms(placed("/cpu:0", "")) == ["split"]
     assert forms(placed("/cpu:0", "/device:CPU:0")) == ["single"]
     assert forms(placed("/device:GPU:0", "/device:GPU:0")) == ["single"]
+    assert forms(placed("/device:GPU:0", "")) == ["single"]
     assert forms(placed("", "")) == ["single"]
 
 
