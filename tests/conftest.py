@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Ops are compared with stock's on a CPU, also where there is a GPU; see tests/gpu_ops/driver.py.
+os.environ.setdefault("FUSION_GPU", "0")
 
 import hypothesis
 

@@ -38,6 +38,8 @@ TROUBLE_WORDS = 4
 #: order, that is less than the one before; a place of gathered rows that two distinct ids have; an
 #: id that is too large for the dtype of keys; a rate that is not positive.
 BAD_ID, BAD_DEFAULT, BAD_ROW, BAD_SPLIT, UNSORTED_ROW, REPEATED, BAD_KEY, BAD_RATE = range(1, 9)
+#: In the place of a kind while what is told is still being written: the host may look meanwhile.
+WRITING = -1
 
 #: Threads of a block.
 THREADS = 128

@@ -21,9 +21,11 @@ GPU_VARIABLE = "FUSION_GPU"
 WAIT_VARIABLE = "FUSION_GPU_WAIT"
 
 _LIBRARY = "libcuda.so.1"
-_DEVICE_FILE = Path("/dev/nvidiactl")
+_DEVICE_FILES = Path("/dev/nvidiactl"), Path("/dev/dxg")  # the latter of WSL 2
+_OLDEST = (7, 5)
 _COMPUTE_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, ..._MINOR
 _NOT_READY = 600
+_EVENT_DISABLE_TIMING = 2
 _MAPPED_EVERYWHERE = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
 
 
@@ -34,6 +36,8 @@ def why_not() -> str:
     """
     if os.environ.get(GPU_VARIABLE) == "0":
         return f"{GPU_VARIABLE} is 0"
+    if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
+        return "Numba's CUDA simulator is on"
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return "CUDA_VISIBLE_DEVICES hides all GPUs"
     if not tf.test.is_built_with_cuda():
@@ -42,7 +46,7 @@ def why_not() -> str:
         ctypes.CDLL(_LIBRARY)
     except OSError:
         return "NVIDIA's driver is not installed"
-    if not _DEVICE_FILE.exists():
+    if not any(path.exists() for path in _DEVICE_FILES):
         return "there is no NVIDIA GPU"
     if importlib.util.find_spec("numba_cuda") is None:
         return "numba-cuda is not installed: pip install 'tf-embedding-fusion[cuda]'"
@@ -120,26 +124,25 @@ class Cuda:
 
     def load(self, kernel: int, gpu: int) -> int:
         """See `launcher.Gpus`."""
-        name = list(KERNELS)[kernel]
-        code = modules.code(name, self.capability(gpu))
+        name, capability = list(KERNELS)[kernel], self.capability(gpu)
+        if capability < _OLDEST:
+            found, needed = ("{}.{}".format(*one) for one in (capability, _OLDEST))
+            raise RuntimeError(f"GPU {gpu} has compute capability {found}, kernels need {needed}")
         module, handle = ctypes.c_void_p(), ctypes.c_void_p()
-        none = ctypes.c_void_p()
-        self._call("cuLibraryLoadData", ctypes.byref(module), code, none, none, 0, none, none, 0)
+        self._call("cuModuleLoadData", ctypes.byref(module), modules.code(name, capability))
         entry = modules.entry_of(name).encode()
-        self._call("cuLibraryGetKernel", ctypes.byref(handle), module, entry)
+        self._call("cuModuleGetFunction", ctypes.byref(handle), module, entry)
         return handle.value or 0
 
     def shared_memory(self, size: int) -> int:
         """See `launcher.Gpus`."""
-        device, context = ctypes.c_int(), ctypes.c_void_p()
-        self._call("cuDeviceGet", ctypes.byref(device), 0)
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        self._call("cuCtxPushCurrent_v2", context)
-        try:
-            memory = ctypes.c_void_p()
-            flags = _MAPPED_EVERYWHERE
-            self._call("cuMemHostAlloc", ctypes.byref(memory), ctypes.c_size_t(size), flags)
-        finally:
-            self._call("cuCtxPopCurrent_v2", ctypes.byref(context))
+        memory, flags = ctypes.c_void_p(), _MAPPED_EVERYWHERE
+        self._call("cuMemHostAlloc", ctypes.byref(memory), ctypes.c_size_t(size), flags)
         ctypes.memset(memory, 0, size)
         return memory.value or 0
+
+    def event(self) -> int:
+        """See `launcher.Gpus`."""
+        event = ctypes.c_void_p()
+        self._call("cuEventCreate", ctypes.byref(event), _EVENT_DISABLE_TIMING)
+        return event.value or 0

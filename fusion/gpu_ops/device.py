@@ -29,7 +29,7 @@ jit: Any = language.jit
 load, store = language.load, language.store
 load_as, store_as, as_float = language.load_as, language.store_as, language.as_float
 atomic_add, atomic_min = language.atomic_add, language.atomic_min
-compare_and_swap = language.compare_and_swap
+compare_and_swap, publish = language.compare_and_swap, language.publish
 vector_loader, vector_storer = language.vector_loader, language.vector_storer
 added, multiplied, divided = language.added, language.multiplied, language.divided
 
@@ -84,6 +84,7 @@ __all__ = [
     "load_as",
     "multiplied",
     "on_device",
+    "publish",
     "store",
     "store_as",
     "vector_loader",

@@ -36,6 +36,7 @@ from fusion.gpu_ops.call_words import (
 )
 from fusion.gpu_ops.kernels import KERNELS
 from fusion.runtime import launcher
+from fusion.runtime.atomic import atomic_add, atomic_store, atomic_swap_if
 from fusion.runtime.jit import OPTIONS, int64, jit
 from fusion.runtime.layout import LAUNCHER, TROUBLE
 from fusion.runtime.memory import load, pointer, stack_words, store
@@ -49,13 +50,12 @@ from fusion.runtime.native import (
     kernel_state,
     scratch_bytes,
 )
+from fusion.runtime.workers import sched_yield
 
-#: The words of a device: the call's frame, what launches kernels, the stream, the handles of the
-#: GPU's kernels, where they tell of trouble.
-FRAME, LAUNCHER_AT, STREAM, HANDLES, TROUBLE_AT, DEVICE_WORDS = range(6)
+#: The words of a device: the call's frame, what launches kernels, the stream, the GPU's number and
+#: words, where its kernels tell of trouble.
+FRAME, LAUNCHER_AT, STREAM, GPU, GPU_AT, TROUBLE_AT, DEVICE_WORDS = range(7)
 
-#: The driver copies so many bytes of pageable memory without waiting for anything.
-_COPIED_AT_ONCE = 1 << 16
 #: A grid is not larger.
 _MOST_BLOCKS = 2**31 - 1
 
@@ -196,17 +196,25 @@ def _check(words: int, code: int, what: int) -> None:
 
 
 @jit
+def _asked(words: int, function: int, given: int) -> int:
+    """What a function of the launcher gives for a word; 0 is an error."""
+    launching = load(words, LAUNCHER_AT)
+    found = _asking_call(load(launching, function), given)
+    if found == 0:
+        fail(load(words, FRAME), INTERNAL, "%s", load(launching, launcher.REASON))
+    return found
+
+
+@jit
 def _open(frame: int, words: int) -> None:
     """Finds the stream of a call and makes its context the thread's."""
     state = kernel_state(frame)
     words_of_launcher = load(state, LAUNCHER)
     store(words, FRAME, frame)
     store(words, LAUNCHER_AT, words_of_launcher)
-    store(words, TROUBLE_AT, load(state, TROUBLE))
-    stream = _asking_call(load(words_of_launcher, launcher.STREAM), context(frame))
+    stream = _asked(words, int64(launcher.STREAM), context(frame))
     store(words, STREAM, stream)
     if stream == 0:
-        fail(frame, INTERNAL, "%s", load(words_of_launcher, launcher.REASON))
         return
     place = stack_words(2)
     store(place, 0, 0)
@@ -221,9 +229,16 @@ def _open(frame: int, words: int) -> None:
         return
     code = _driver_call(load(words_of_launcher, launcher.CONTEXT_DEVICE), place + 8)
     _check(words, code, int64(launcher.CONTEXT_DEVICE))
+    if failed(frame):
+        return
     gpu = load(place, 1) & 0xFFFFFFFF
-    kernels = load(words_of_launcher, launcher.KERNEL_COUNT)
-    store(words, HANDLES, load(words_of_launcher, launcher.HANDLES) + 8 * gpu * kernels)
+    store(words, GPU, gpu)
+    store(words, GPU_AT, load(load(words_of_launcher, launcher.GPUS), gpu))
+    if load(words, GPU_AT) == 0:
+        store(words, GPU_AT, _asked(words, int64(launcher.OPEN_GPU), gpu))
+    if load(state, TROUBLE) == 0 and not failed(frame):
+        _asked(words, int64(launcher.OPEN_NODE), state)
+    store(words, TROUBLE_AT, load(state, TROUBLE))
 
 
 @jit
@@ -248,7 +263,8 @@ def _teller(when: str) -> Any:
         frame, trouble = load(words, FRAME), load(words, TROUBLE_AT)
         kind, place = load(trouble, KIND), load(trouble, COLUMN)
         element, number = load(trouble, ELEMENT), load(trouble, NUMBER)
-        store(trouble, KIND, 0)
+        if kind > 0:  # else it is still being written
+            store(trouble, KIND, 0)
         if kind == BAD_ID:
             fail(frame, INVALID_ARGUMENT, bad_id, place, element, number)
         elif kind == BAD_DEFAULT:
@@ -318,15 +334,38 @@ def explain(device: Any, told: int) -> None:
 
 @jit
 def copy_in(device: Any, target: int, source: int, size: int) -> None:
-    """Copies bytes of pageable memory of the host to the GPU; they may change afterwards."""
+    """Copies bytes of the host, whole words, to the GPU; they may change afterwards."""
     words = _words_of(device)
-    for first in range(0, size, _COPIED_AT_ONCE):
-        if failed(load(words, FRAME)):
-            return
-        part = min(size - first, int64(_COPIED_AT_ONCE))
+    for first in range(0, size, launcher.SLOT_BYTES):
+        if not failed(load(words, FRAME)):
+            part = min(size - first, int64(launcher.SLOT_BYTES))
+            _copy_part(words, target + first, source + first, part)
+
+
+@jit
+def _copy_part(words: int, target: int, source: int, size: int) -> None:
+    """Copies what fits a slot, by the next one.
+
+    A copy on the stream is still to come when the call ends: it is one of the slot's memory, which
+    is written again once the event behind the copy has come, as good as always long ago.
+    """
+    gpu, slots = load(words, GPU_AT), int64(launcher.SLOT_COUNT)
+    number = atomic_add(gpu, int64(launcher.NEXT_SLOT), int64(1)) % slots
+    slot = gpu + 8 * (launcher.SLOTS + number * launcher.SLOT_WORDS)
+    while not atomic_swap_if(slot, int64(launcher.TAKEN), int64(0), int64(1)):
+        sched_yield()
+    event, memory = load(slot, launcher.EVENT), load(slot, launcher.MEMORY)
+    code = _driver_call(_driver(words, int64(launcher.EVENT_WAIT)), event)
+    _check(words, code, int64(launcher.EVENT_WAIT))
+    if code == 0:
+        for k in range(size // 8):
+            store(memory, k, load(source, k))
         function, stream = _driver(words, int64(launcher.COPY_IN)), load(words, STREAM)
-        code = _driver_call(function, target + first, source + first, part, stream)
+        code = _driver_call(function, target, memory, size, stream)
         _check(words, code, int64(launcher.COPY_IN))
+        code = _driver_call(_driver(words, int64(launcher.EVENT_RECORD)), event, stream)
+        _check(words, code, int64(launcher.EVENT_RECORD))
+    atomic_store(slot, int64(launcher.TAKEN), int64(0))
 
 
 @jit
@@ -370,16 +409,13 @@ def _read(words: int, address: int, count: int) -> int:
 @jit
 def _handle(words: int, kernel: int) -> int:
     """The handle of a kernel on the call's GPU; 0 after an error."""
-    handles = load(words, HANDLES)
-    if load(handles, kernel) == 0:
+    handle = load(load(words, GPU_AT), launcher.HANDLES + kernel)
+    if handle == 0:
         launching = load(words, LAUNCHER_AT)
-        gpu = (handles - load(launching, launcher.HANDLES)) // 8
-        gpu = gpu // load(launching, launcher.KERNEL_COUNT)
-        handle = _asking_call(load(launching, launcher.LOAD), kernel, gpu)
+        handle = _asking_call(load(launching, launcher.LOAD), kernel, load(words, GPU))
         if handle == 0:
             fail(load(words, FRAME), INTERNAL, "%s", load(launching, launcher.REASON))
-        return handle
-    return load(handles, kernel)
+    return handle
 
 
 # --- a device's methods, see `steps.device.Device` --------------------------------------------

@@ -115,6 +115,12 @@ def compare_and_swap(typingctx: Any, address: Any, index: Any, old: Any, new: An
     return _i64(_i64, _i64, _i64, _i64), codegen
 
 
+@jit
+def publish() -> None:
+    """What was written before is seen before what is written next, by the host, too."""
+    cuda.threadfence_system()
+
+
 # --- vectors --------------------------------------------------------------------------------
 
 _ELEMENTS: dict[str, tuple[Any, Any, Any]] = {

@@ -38,6 +38,6 @@ def code(name: str, capability: tuple[int, int]) -> bytes:
     ptxas = compiler.assembler()
     if ptxas is not None:
         key = f"cubin_{name}_sm{capability[0]}{capability[1]}_{version(_COMPILER)}"
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError, OSError):
             return objects.get(key, lambda: compiler.assemble(text(name), capability, ptxas)[0])
     return text(name).encode() + b"\0"

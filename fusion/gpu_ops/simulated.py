@@ -113,6 +113,10 @@ def compare_and_swap(address: Any, index: Any, old: Any, new: Any) -> Any:
         return before
 
 
+def publish() -> None:
+    """See `intrinsics`."""
+
+
 _STORED = {
     "float16": np.float16,
     "bfloat16": ml_dtypes.bfloat16,

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops.device import compare_and_swap, jit, load, store
+from fusion.gpu_ops.device import compare_and_swap, jit, load, publish, store
 from fusion.runtime.jit import int64
 
 
 @jit
 def tell_at(trouble: int, kind: int, place: int, element: int, number: int) -> None:
     """Tells of trouble with an element of column `place`, in the words at an address."""
-    if compare_and_swap(trouble, int64(call_of.KIND), int64(0), int64(kind)) == 0:
+    if compare_and_swap(trouble, int64(call_of.KIND), int64(0), int64(call_of.WRITING)) == 0:
         store(trouble, call_of.COLUMN, place)
         store(trouble, call_of.ELEMENT, element)
         store(trouble, call_of.NUMBER, number)
+        publish()
+        store(trouble, call_of.KIND, kind)
 
 
 @jit

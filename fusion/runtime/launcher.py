@@ -12,13 +12,16 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from fusion.runtime.layout import TROUBLE
 from fusion.runtime.process import keep_forever, single
 
 #: The words: functions of the driver; a function (context) -> its stream, 0 if there is none; one
-#: (kernel, GPU) -> the kernel's handle on that GPU, 0 if there is none; what the last of those that
-#: gave 0 says, a C string; zeros that stand for words that could not be read; whether every op
-#: waits for its kernels; the number of kernels, and the handles that were given, int64 [GPUs,
-#: kernels].
+#: (kernel, GPU) -> the kernel's handle on that GPU, 0 if there is none; one (GPU) -> the words of
+#: the GPU, see below, 0 if they cannot be had; one (state of a node) -> 1 once the state has words
+#: for trouble, else 0; what the last of those that gave 0 says, a C string; zeros that stand for
+#: words that could not be read; whether every op waits for its kernels; the addresses of the words
+#: of GPUs, int64 [GPUs]. All functions but the first are called while the GPU's context is the
+#: thread's.
 (
     LAUNCH,
     COPY_IN,
@@ -29,15 +32,26 @@ from fusion.runtime.process import keep_forever, single
     PUSH,
     POP,
     CONTEXT_DEVICE,
+    EVENT_WAIT,
+    EVENT_RECORD,
     STREAM,
     LOAD,
+    OPEN_GPU,
+    OPEN_NODE,
     REASON,
     ZEROS,
     WAITS,
-    KERNEL_COUNT,
-    HANDLES,
-) = range(16)
-_WORDS = 16
+    GPUS,
+) = range(19)
+_WORDS = 19
+
+#: The words of a GPU: the next of its slots; slots, by which words of the host are copied to it;
+#: then the handles of kernels. Of a slot: whether a thread is in it, an event behind the last copy
+#: out of it, and `SLOT_BYTES` of memory of the host that the GPU can read by itself.
+NEXT_SLOT, SLOTS = range(2)
+TAKEN, EVENT, MEMORY, SLOT_WORDS = range(4)
+SLOT_COUNT, SLOT_BYTES = 64, 1 << 16
+HANDLES = SLOTS + SLOT_COUNT * SLOT_WORDS
 
 #: The driver's functions, by word (CUDA Driver API; those with a suffix are what its header means).
 FUNCTIONS = {
@@ -50,6 +64,8 @@ FUNCTIONS = {
     PUSH: "cuCtxPushCurrent_v2",
     POP: "cuCtxPopCurrent_v2",
     CONTEXT_DEVICE: "cuCtxGetDevice",
+    EVENT_WAIT: "cuEventSynchronize",
+    EVENT_RECORD: "cuEventRecord",
 }
 
 #: Words that a node's kernels tell of trouble in.
@@ -90,14 +106,25 @@ class Gpus(Protocol):
         """
 
     def load(self, kernel: int, gpu: int) -> int:
-        """The handle of a kernel, by number, on a GPU.
+        """The handle of a kernel, by number, on the GPU whose context is the calling thread's.
 
         Raises:
           RuntimeError: there is none.
         """
 
     def shared_memory(self, size: int) -> int:
-        """The address of zeroed memory of the host that kernels of all GPUs can write to."""
+        """The address of zeroed memory of the host that all GPUs can use.
+
+        Raises:
+          RuntimeError: there is none.
+        """
+
+    def event(self) -> int:
+        """The handle of a new event in the context of the calling thread.
+
+        Raises:
+          RuntimeError: there is none.
+        """
 
 
 class Launcher:
@@ -105,22 +132,25 @@ class Launcher:
 
     def __init__(self, gpus: Gpus) -> None:
         self.gpus, self.words = gpus, (ctypes.c_int64 * _WORDS)()
-        self._lock, self._free = threading.Lock(), range(0)
+        self._lock, self._free = threading.RLock(), range(0)
+        self._of_gpu = (ctypes.c_int64 * gpus.number)()
         self._reason = ctypes.create_string_buffer(_REASON_BYTES)
-        handles = (ctypes.c_int64 * (gpus.number * gpus.kernels))()
-        find_stream, load = _ASKED(self._find_stream), _ASKED_FOR_KERNEL(self._load)
+        zeros = (ctypes.c_int64 * (_ZERO_BYTES // 8))()
+        asked = {
+            STREAM: _ASKED(self._find_stream),
+            LOAD: _ASKED_FOR_KERNEL(self._load),
+            OPEN_GPU: _ASKED(self._open_gpu),
+            OPEN_NODE: _ASKED(self._open_node),
+        }
+        for place, function in asked.items():
+            self.words[place] = ctypes.cast(function, ctypes.c_void_p).value or 0
         for place, address in gpus.functions.items():
             self.words[place] = address
-        self.words[STREAM] = _address(find_stream)
-        self.words[LOAD] = _address(load)
         self.words[REASON] = ctypes.addressof(self._reason)
-        zeros = (ctypes.c_int64 * (_ZERO_BYTES // 8))()
         self.words[ZEROS] = ctypes.addressof(zeros)
         self.words[WAITS] = int(gpus.waits)
-        self.words[KERNEL_COUNT] = gpus.kernels
-        self.words[HANDLES] = ctypes.addressof(handles)
-        self._handles = handles
-        for thing in (self.words, self._reason, handles, zeros, find_stream, load):
+        self.words[GPUS] = ctypes.addressof(self._of_gpu)
+        for thing in (self.words, self._of_gpu, self._reason, zeros, *asked.values()):
             keep_forever(thing)
 
     @property
@@ -128,17 +158,39 @@ class Launcher:
         """The address of the words."""
         return ctypes.addressof(self.words)
 
-    def trouble_words(self) -> int:
-        """The address of `TROUBLE_WORDS` zeros for a new node's kernels.
+    def _open_gpu(self, gpu: int) -> int:
+        def open_gpu() -> int:
+            with self._lock:
+                if not self._of_gpu[gpu]:
+                    self._of_gpu[gpu] = self._new_gpu()
+                return self._of_gpu[gpu]
 
-        Nodes go without a word, so it is never given back.
-        """
-        with self._lock:
-            if not self._free:
-                page = self.gpus.shared_memory(_TROUBLE_PAGE)
-                self._free = range(page, page + _TROUBLE_PAGE, 8 * TROUBLE_WORDS)
-            first, self._free = self._free[0], self._free[1:]
-            return first
+        return self._tried(open_gpu)
+
+    def _new_gpu(self) -> int:
+        words = (ctypes.c_int64 * (HANDLES + self.gpus.kernels))()
+        memory = self.gpus.shared_memory(SLOT_COUNT * SLOT_BYTES)
+        for slot in range(SLOT_COUNT):
+            first = SLOTS + slot * SLOT_WORDS
+            words[first + EVENT] = self.gpus.event()
+            words[first + MEMORY] = memory + slot * SLOT_BYTES
+        keep_forever(words)
+        return ctypes.addressof(words)
+
+    def _open_node(self, state: int) -> int:
+        """Gives a node words for trouble; it goes without a word, so they are never given back."""
+
+        def open_node() -> int:
+            with self._lock:
+                place = ctypes.c_int64.from_address(state + 8 * TROUBLE)
+                if not place.value:
+                    if not self._free:
+                        page = self.gpus.shared_memory(_TROUBLE_PAGE)
+                        self._free = range(page, page + _TROUBLE_PAGE, 8 * TROUBLE_WORDS)
+                    place.value, self._free = self._free[0], self._free[1:]
+                return 1
+
+        return self._tried(open_node)
 
     def _find_stream(self, context: int) -> int:
         """Finds the first stream; from then on compiled code does."""
@@ -152,24 +204,21 @@ class Launcher:
     def _load(self, kernel: int, gpu: int) -> int:
         def load() -> int:
             with self._lock:
-                place = gpu * self.gpus.kernels + kernel
-                if not self._handles[place]:
-                    self._handles[place] = self.gpus.load(kernel, gpu)
-                return self._handles[place]
+                at = self._of_gpu[gpu] + 8 * (HANDLES + kernel)
+                place = ctypes.c_int64.from_address(at)
+                if not place.value:
+                    place.value = self.gpus.load(kernel, gpu)
+                return place.value
 
         return self._tried(load)
 
     def _tried(self, attempt: Callable[[], int]) -> int:
         try:
             return attempt()
-        except Exception as error:  # nothing may be raised into C
+        except BaseException as error:  # nothing may be raised into C
             text = f"{type(error).__name__}: {error}".encode()[: _REASON_BYTES - 1]
-            self._reason.value = text
+            self._reason.value = text.decode(errors="ignore").encode()
             return 0
-
-
-def _address(function: object) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 
 class _Chosen:

@@ -209,19 +209,16 @@ class Kernels:
                     if attr.name in spec.kernel_types
                 }
                 address = kernel_address(spec, self.device, types, self.label)
-            launching = trouble = 0
-            if self.gpus is not None:
-                found = launcher.launcher(self.gpus)
-                launching, trouble = found.address, found.trouble_words()
-        except Exception as error:
+            launching = 0 if self.gpus is None else launcher.launcher(self.gpus).address
+        except BaseException as error:  # a KeyboardInterrupt, too: nothing may be raised into C
             code = _INVALID_ARGUMENT if isinstance(error, ValueError) else _INTERNAL
             with library.Status() as status:
-                status.set(code, f"{spec.name}: {error}")
+                status.set(code, f"{spec.name}: {str(error) or type(error).__name__}")
                 library.load().TF_OpKernelConstruction_Failure(
                     ctypes.c_void_p(construction), status.address
                 )
             return None
-        return _allocate([address, self.table, launching, trouble, *words])
+        return _allocate([address, self.table, launching, 0, *words])
 
 
 def _allocate(words: list[int]) -> int:

@@ -15,6 +15,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import tensorflow as tf
+
 from fusion.runtime import library, objects
 
 _DEVICE_OF = "_ZNK10tensorflow15OpKernelContext12eigen_deviceIN5Eigen9GpuDeviceEEERKT_v"
@@ -97,7 +99,7 @@ def by_headers(context: int) -> tuple[int, int]:
       OSError: there is no g++.
       subprocess.SubprocessError: it fails.
     """
-    code = objects.get("stream_by_headers", _compile)
+    code = objects.get(f"stream_by_headers_{tf.__version__}", _compile)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "stream.so")
         path.write_bytes(code)
@@ -107,8 +109,6 @@ def by_headers(context: int) -> tuple[int, int]:
 
 
 def _compile() -> bytes:
-    import tensorflow as tf
-
     source = Path(__file__).with_name("stream.cc")
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "stream.so")

@@ -40,7 +40,7 @@ _LOOKS = 300
 
 _sem_wait = types.ExternalFunction("sem_wait", types.int32(types.int64))
 _sem_post = types.ExternalFunction("sem_post", types.int32(types.int64))
-_sched_yield = types.ExternalFunction("sched_yield", types.int32())
+sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
 @jit
@@ -87,7 +87,7 @@ def withdraw(pool: int, slot: int) -> None:
     while atomic_load(pool, SLOTS + 2 * slot + 1) > 0:
         spins += 1
         if spins > _SPINS:
-            _sched_yield()
+            sched_yield()
 
 
 @jit
@@ -166,4 +166,4 @@ def serve(pool: int) -> None:
         idle = 0
         while idle < _LOOKS:
             idle = 0 if _help_all(pool) or enlarge_a_page(pool) else idle + 1
-            _sched_yield()
+            sched_yield()

@@ -38,6 +38,8 @@ _TYPES: dict[int, tuple[Any, ...]] = {
     launcher.PUSH: (_C64,),
     launcher.POP: (_C64,),
     launcher.CONTEXT_DEVICE: (_C64,),
+    launcher.EVENT_WAIT: (_C64,),
+    launcher.EVENT_RECORD: (_C64, _C64),
 }
 
 
@@ -46,6 +48,7 @@ class SimulatedGpus:
 
     Attributes:
         log: the names of the driver's functions called, kernels by their own.
+        events: how many were made.
         left: how many contexts threads have pushed and not popped.
         fails: the results of functions and kernels that shall fail, by name.
         gpu: the one that streams are of.
@@ -57,7 +60,7 @@ class SimulatedGpus:
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.left = 0
+        self.left = self.events = 0
         self.fails: dict[str, int] = {}
         self.gpu = 0
         self.loaded: list[tuple[str, int]] = []
@@ -112,6 +115,18 @@ class SimulatedGpus:
     def shared_memory(self, size: int) -> int:
         self._kept.append((ctypes.c_uint8 * size)())
         return ctypes.addressof(self._kept[-1])
+
+    def event(self) -> int:
+        assert self.pushed
+        self.events += 1
+        return self.events
+
+    def cuEventSynchronize(self, event: int) -> None:
+        assert 0 < event <= self.events
+
+    def cuEventRecord(self, event: int, stream: int) -> None:
+        assert 0 < event <= self.events
+        assert stream == STREAMS[self.gpu]
 
     def cuLaunchKernel(self, handle: int, *given: int) -> int:
         """Runs a kernel; blocks and threads have one dimension."""

@@ -16,7 +16,9 @@ import tensorflow as tf
 from fusion import ops
 from fusion.gpu_ops import cuda_driver
 from fusion.ops.gpu import facts
-from fusion.runtime import launcher, library, stream
+from fusion.ops.lookup import COLUMN_ATTRS
+from fusion.runtime import launcher, library, registration, stream
+from fusion.runtime.layout import STATE_WORDS, TROUBLE
 from tests.gpu_ops.driver import STREAMS, SimulatedGpus, gpus, labelled, on_gpu
 
 _Call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
@@ -156,10 +158,54 @@ def test_functions_of_python_raise_nothing_into_compiled_code() -> None:
     assert made.words[launcher.STREAM] != ctypes.cast(find_stream, ctypes.c_void_p).value
 
 
+def test_a_key_that_is_pressed_while_a_kernel_is_made_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """TensorFlow's thread cannot raise it, and there is no kernel to go on with."""
+
+    def pressed(*given: Any) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(registration, "kernel_address", pressed)
+    with pytest.raises(tf.errors.InternalError, match="KeyboardInterrupt"):
+        on_gpu(lambda ids: ops.unique_with_counts_v3(input=ids), np.array([1]))
+
+
+def test_much_is_copied_in_parts_each_from_memory_of_its_own(simulated: SimulatedGpus) -> None:
+    """A copy on the stream is still to come when the op has returned."""
+    columns, rows = 300, np.array([[1], [0]])
+    attrs = {name: [attr.default] * columns for name, attr in COLUMN_ATTRS.items()}
+    attrs |= {"forms": ["dense"] * columns, "boundaries": [], "boundary_counts": [0] * columns}
+    nothing = np.zeros([0], np.int64)
+
+    def look_up(ids: Any, table: Any) -> Any:
+        return ops.grouped_embedding_lookup(
+            tables=[table] * columns,
+            ids=[ids] * columns,
+            entry_rows=[nothing] * columns,
+            dense_shapes=[tf.constant(0, tf.int64)] * columns,
+            weights=[tf.zeros([0])] * columns,
+            **attrs,
+        )
+
+    given = rows, tf.constant([[1.0], [2.0]])
+    simulated.log.clear()
+    found = on_gpu(look_up, *given)
+    assert found.tobytes() == look_up(*given).numpy().tobytes()
+    driver = [name for name in simulated.log if name.startswith(("cuEvent", "cuMemcpy"))]
+    part = ["cuEventSynchronize", "cuMemcpyHtoDAsync_v2", "cuEventRecord"]
+    assert driver == part * 2
+
+
 def test_each_node_has_words_of_its_own() -> None:
     made = launcher.Launcher(SimulatedGpus())
-    places = [made.trouble_words() for _ in range(5000)]  # of several pages
+    states = [(ctypes.c_int64 * STATE_WORDS)() for _ in range(5000)]  # of several pages
+    open_node = _Call(made.words[launcher.OPEN_NODE])
+    assert all(open_node(ctypes.addressof(state)) == 1 for state in states)
+    places = [state[TROUBLE] for state in states]
     assert len({place // 32 for place in places}) == len(places)
+    assert open_node(ctypes.addressof(states[7])) == 1
+    assert states[7][TROUBLE] == places[7]
 
 
 class _Device:
@@ -219,19 +265,24 @@ def test_stream_that_fails_its_check_is_no_stream(monkeypatch: pytest.MonkeyPatc
 
 
 def test_why_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    for variable in ("FUSION_GPU", "NUMBA_ENABLE_CUDASIM", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(cuda_driver, "_LIBRARY", "libm.so.6")
-    monkeypatch.setattr(cuda_driver, "_DEVICE_FILE", tmp_path)
+    monkeypatch.setattr(cuda_driver, "_DEVICE_FILES", (tmp_path / "none", tmp_path))
     monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda: True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     assert cuda_driver.why_not() == ""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "pip install" in cuda_driver.why_not()
-    monkeypatch.setattr(cuda_driver, "_DEVICE_FILE", tmp_path / "none")
+    monkeypatch.setattr(cuda_driver, "_DEVICE_FILES", (tmp_path / "none",))
     assert cuda_driver.why_not() == "there is no NVIDIA GPU"
     monkeypatch.setattr(cuda_driver, "_LIBRARY", "libnone.so.1")
     assert cuda_driver.why_not() == "NVIDIA's driver is not installed"
     monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda: False)
     assert "without CUDA" in cuda_driver.why_not()
+    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
+    assert "simulator" in cuda_driver.why_not()
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert "hides all GPUs" in cuda_driver.why_not()
     monkeypatch.setenv("FUSION_GPU", "0")
