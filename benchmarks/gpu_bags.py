@@ -104,8 +104,14 @@ class Lookup:
     parts: Parts | None = None
 
 
-def _batch_of(count: int) -> int:
-    return count // 5 + 2
+def _drawn(
+    draw: np.random.Generator, count: int, stored: str
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """The bags of entries, of which the last has none, their weights, and which bags are masked."""
+    masked = draw.random(count // 5 + 2) < 0.2
+    masked[0] = True
+    owners = draw.integers(0, masked.size - 1, count)
+    return owners, kept(draw.uniform(0.25, 2, count), stored), masked
 
 
 def by_ids(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Lookup:
@@ -115,13 +121,13 @@ def by_ids(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Look
     from fusion.gpu_ops.steps.bags import Gathered, bags, by_row
     from fusion.gpu_ops.steps.prune import Entries
 
-    batch, unique = _batch_of(count), count // 3 + 1
+    owners, weights, masked = _drawn(draw, count, stored)
+    batch, unique = masked.size, count // 3 + 1
     rows, numbers = _gathered(gpu, draw, unique, stored), draw.permutation(unique)
     shards = np.searchsorted(rows.firsts, numbers, side="right") - 1
     permutation = np.stack([shards, numbers - rows.firsts[shards]], 1).astype(np.int32)
-    owners, places = draw.integers(0, batch, count), draw.integers(0, unique, count)
+    places = draw.integers(0, unique, count)
     indices = np.stack([owners, draw.integers(0, 9, count)], 1)
-    weights, masked = kept(draw.uniform(0.25, 2, count), stored), draw.random(batch) < 0.2
     trouble, counts = gpu.put_words([0] * 4), gpu.room(4 * batch)
     weights_at, masked_at = gpu.put(weights), gpu.put(masked)
     places_at, kind = gpu.put(places.astype(np.int32)), KINDS.index(stored)
@@ -144,11 +150,11 @@ def by_parts(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Lo
     from fusion.gpu_ops.steps import parts as steps
     from fusion.gpu_ops.steps.bag_gradient import rows_of_parts
 
-    batch, rows = _batch_of(count), _gathered(gpu, draw, count, stored)
+    owners, weights, masked = _drawn(draw, count, stored)
+    batch, rows = masked.size, _gathered(gpu, draw, count, stored)
     # Signs make the sorting of ranks eight times as long.
     least = 0 if SIMULATED else -9
-    owners, ranks = draw.integers(0, batch, count), draw.integers(least, 9, count)
-    weights, masked = kept(draw.uniform(0.25, 2, count), stored), draw.random(batch) < 0.2
+    ranks = draw.integers(least, 9, count)
     indices = [gpu.put(one) for one in rows.split(np.stack([owners, ranks], 1))]
     parts = steps.Parts(
         count, 3, gpu.put(rows.firsts), rows.shards, rows.row_bytes, gpu.put_words(indices),

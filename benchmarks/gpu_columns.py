@@ -82,7 +82,8 @@ class _Columns:
         self.sizes: list[Doubles] = []
 
     def owners(self) -> npt.NDArray[np.int64]:
-        return self.draw.integers(0, self.batch, self.count)
+        """The bags of entries in any order; the last one has none."""
+        return self.draw.integers(0, self.batch - 1, self.count)
 
     def add(
         self,
@@ -178,12 +179,12 @@ class _Columns:
         """Three ids for each row: one that is ignored, strides, buckets."""
         from fusion.cpu_ops import column_words as words
 
-        given = self.draw.integers(-9, 40, (self.batch, 3))
+        given = self.draw.integers(-2, 8, (self.batch, 3))
         ids, owners = given + 7 * np.arange(3), np.repeat(np.arange(self.batch), 3)
-        ids = np.where((ids < 0) | (ids >= 45), 11, ids)
+        ids = np.where((ids < 0) | (ids >= 15), 11, ids)
         counts = (given != 5).reshape(-1)
         attrs = {words.USE_IGNORED: 1, words.IGNORED: 5, words.STRIDE: 7}
-        attrs |= {words.BUCKETS: 45, words.BUCKET_DEFAULT: 11}
+        attrs |= {words.BUCKETS: 15, words.BUCKET_DEFAULT: 11}
         self.add(
             words.DENSE, 8, SQRTN, (ids.reshape(-1)[counts], owners[counts], None), attrs,
             ids=self.gpu.put(given.astype(np.int32)), id_count=given.size, id_columns=3,
