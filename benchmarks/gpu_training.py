@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.gpu_references import same
 
@@ -17,60 +18,69 @@ _PER_ROW = 9
 
 
 def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
-    """Three columns before their gathers: rows in order, in any order, and keys in order."""
+    """Three columns before their gathers: rows in order, in any order, and keys in order.
+
+    The first has weights, and its empty rows are filled.
+    """
     from fusion.cpu_ops import column_words as words
     from fusion.gpu_ops import call_words as call_of
     from fusion.gpu_ops.call import Column
     from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries
 
-    batch, each = count // _PER_ROW + 1, count // 3
+    batch, each, filler = count // _PER_ROW + 1, count // 3, 5
     ids = [(count * draw.random(each) ** 3).astype(np.int64) for _ in range(3)]
-    rows = [draw.integers(0, batch, each) for _ in range(3)]
+    rows = [draw.integers(0, batch - 1, each) for _ in range(3)]
     rows[0].sort()
     rows[2].sort()
+    heavy = draw.random(each).astype(np.float32)
+    fills = {words.FILL: 1, words.DEFAULT_ID: filler, words.DEFAULT_WEIGHT: 0.5}
     described = [
         Column(
             words.ROW_IDS, 0, 2**63 - 1, 1, gpu.put(ids[k]), each, rows=gpu.put(rows[k]),
-            attrs={words.KEYS_KIND: words.INT64, words.SORT_KEYS: int(k == 2)},
+            weights=0 if k else gpu.put(heavy),
+            attrs={
+                words.KEYS_KIND: words.INT64, words.SORT_KEYS: int(k == 2), **({} if k else fills),
+            },
         )
         for k in range(3)
     ]  # fmt: skip
-    starts = [each * k for k in range(4)]
+    elements, starts = [each * k for k in range(4)], [0, *(batch + each * k for k in (1, 2, 3))]
     told = gpu.put_words([0] * call_of.told_words(3))
-    own, sources, first = (
+    own, sources = (
         gpu.put_words([word for column in described for word in column.column()]),
         gpu.put_words([word for one in described for word in one.source("float32", batch, 0)]),
-        gpu.put_words(starts),
     )
-    call = PreCall(
-        gpu.put_words([3, batch, own, sources, first, first, told]),
-        told,
-        3,
-        batch,
-        3 * each,
-        3 * each,
-    )
-    splits, entries = gpu.room(12 * (batch + 1)), gpu.room(12 * each)
+    layout = [3, batch, own, sources, gpu.put_words(elements), gpu.put_words(starts), told]
+    call = PreCall(gpu.put_words(layout), told, 3, batch, elements[3], starts[3])
+    splits, entries = gpu.room(12 * (batch + 1)), gpu.room(4 * starts[3])
+    weights = gpu.room(4 * starts[3])
     listed, paired = list_entries(gpu, call, splits)
     found = gpu.words(told, call_of.told_words(3))
     numbers = [int(one) for one in found[call_of.TROUBLE_WORDS + 3 :][:3]]
     keys = [gpu.room(8 * number) for number in numbers]
-    number_entries(gpu, call, listed, paired, found, splits, gpu.put_words(keys), entries, 0)
-    places = gpu.get(entries, np.int32, 3 * each)
+    number_entries(gpu, call, listed, paired, found, splits, gpu.put_words(keys), entries, weights)
+    gpu.check_trouble("columns", told)
+    places = gpu.get(entries, np.int32, starts[3])
     ends = gpu.get(splits, np.int32, 3 * (batch + 1)).reshape(3, batch + 1)
-    same("columns", found[:4], np.zeros(4, np.int64))
+    empty = np.setdiff1d(np.arange(batch), rows[0])
+    ids[0] = np.concatenate([ids[0], np.full(empty.size, filler)])
+    rows[0] = np.concatenate([rows[0], empty])
+    heavy = np.concatenate([heavy, np.full(empty.size, np.float32(0.5))])
     for k in range(3):
         order = np.argsort(rows[k], kind="stable")
-        lengths = np.bincount(rows[k], minlength=batch)
-        sums = [starts[k] + one for one in itertools.accumulate(lengths, initial=0)]
-        same("columns", ends[k], np.array(sums, np.int32))
-        wanted, at = np.unique(ids[k][order], return_index=True)
-        if k != 2:
-            wanted = ids[k][order][np.sort(at)]
+        same("columns", ends[k], starts[k] + np.searchsorted(rows[k][order], np.arange(batch + 1)))
         mine = gpu.get(keys[k], np.int64, numbers[k])
-        same("columns", mine, wanted)
-        same("columns", mine[places[starts[k] : starts[k + 1]]], ids[k][order])
+        same("columns", mine, _distinct(ids[k][order], is_sorted=k == 2))
+        same("columns", mine[places[starts[k] :][: order.size]], ids[k][order])
+    told_weights = gpu.get(weights, np.float32, heavy.size)
+    same("weights of columns", told_weights, heavy[np.argsort(rows[0], kind="stable")])
     return 0.0
+
+
+def _distinct(ids: npt.NDArray[Any], is_sorted: bool) -> npt.NDArray[Any]:
+    """Distinct ids in their order, or else in that of their first occurrences."""
+    found, at = np.unique(ids, return_index=True)
+    return found if is_sorted else ids[np.sort(at)]
 
 
 def _updated(rule: str, g: Any, row: Any, m: Any, v: Any, numbers: Any) -> list[Any]:
