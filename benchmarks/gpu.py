@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.gpu_simulator import quick_threads
+
 _ROOT = Path(__file__).resolve().parents[1]
 _POISON = 7e7
 #: An output may differ from float64 by so much of its bag's sum of absolute values.
@@ -88,7 +90,11 @@ class Memory:
         from fusion.gpu_ops.device import SIMULATED
 
         self.cuda, self.torch, self.cupy = cuda, None, None
+        #: The kernels that were launched, by name.
+        self.kernels: dict[str, Any] = {}
+        self.around: Callable[[], AbstractContextManager[None]] = nullcontext
         if SIMULATED:
+            self.around = quick_threads
             return
         try:
             import torch
@@ -98,6 +104,15 @@ class Memory:
             import cupy
 
             self.cupy = cupy
+
+    def launch(self, kernel: str, blocks: int, threads: int, *arguments: int) -> None:
+        """Launches a kernel of `fusion.gpu_ops.kernels.KERNELS`, which is compiled once."""
+        from fusion.gpu_ops.kernels import KERNELS
+
+        if kernel not in self.kernels:
+            self.kernels[kernel] = self.cuda.jit(KERNELS[kernel].make())
+        with self.around():
+            self.kernels[kernel][blocks, threads](*arguments)
 
     def put(self, array: npt.NDArray[Any]) -> Any:
         """A copy of an array on the GPU."""
@@ -171,14 +186,13 @@ class Prepared:
     call: Any
     words: Any
     out: Any
-    kernel: Any
 
     def launch(self) -> None:
         """Computes all columns in one launch."""
         from fusion.gpu_ops.call_words import PLAIN_TILES, THREADS
 
         blocks, tiles = self.call.tiles(PLAIN_TILES)
-        self.kernel[blocks, THREADS](self.call.base, tiles)
+        self.memory.launch("combine_float32", blocks, THREADS, self.call.base, tiles)
 
     def moved(self) -> int:
         """The least bytes that must be moved: distinct rows and ids once, the result once."""
@@ -223,11 +237,8 @@ class Prepared:
 
 def prepare(workload: Workload, memory: Memory, seed: int) -> Prepared:
     """Draws tables and ids and puts them in memory."""
-    from numba import cuda
-
     from fusion.cpu_ops import column_words as words
     from fusion.gpu_ops import call as calls
-    from fusion.gpu_ops.combine import combine_kernel
 
     draw = np.random.default_rng(seed)
     tables, ids, splits, held, columns = [], [], [], [], []
@@ -261,8 +272,7 @@ def prepare(workload: Workload, memory: Memory, seed: int) -> Prepared:
 
     call = calls.prepare("float32", workload.batch, columns, memory.address(out), address)
     memory.write(space[0], call.words)
-    kernel = cuda.jit(combine_kernel("float32", True))
-    return Prepared(workload, memory, tables, ids, splits, held, call, space[0], out, kernel)
+    return Prepared(workload, memory, tables, ids, splits, held, call, space[0], out)
 
 
 def copy_bandwidth(memory: Memory, repeats: int, size: int = 1 << 30) -> float:

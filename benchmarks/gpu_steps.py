@@ -1,72 +1,46 @@
-"""The kernels that take several launches, on a GPU: checked against NumPy, and timed."""
+"""The kernels by steps, on a GPU: each is launched, and checked against NumPy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks import gpu_training
+from benchmarks import gpu_bags, gpu_columns, gpu_gradients, gpu_shards, gpu_training
+from benchmarks.gpu_device import Gpu
+from benchmarks.gpu_references import TOLERANCES, same
 
 if TYPE_CHECKING:
     from benchmarks.gpu import Memory
 
-#: Gradients may differ from float64 by so much of the sum of absolute values.
-_TOLERANCE = 1e-5
+Step = Callable[[Gpu, int, np.random.Generator], float]
 
 
-class Gpu:
-    """A `fusion.gpu_ops.steps.device.Device`."""
-
-    def __init__(self, memory: Memory) -> None:
-        self.memory = memory
-        self.held: dict[int, Any] = {}
-        self.kernels: dict[str, Any] = {}
-
-    def put(self, array: npt.NDArray[Any]) -> int:
-        """The address of a copy of an array."""
-        made = self.memory.put(array)
-        address = self.memory.address(made)
-        self.held[address] = made
-        return address
-
-    def get(self, address: int, dtype: Any, count: int) -> npt.NDArray[Any]:
-        """The first elements at an address that `put` or `room` gave."""
-        flat = self.memory.get(self.held[address]).reshape(-1).view(np.uint8)
-        return flat.view(dtype)[:count]
-
-    def launch(self, kernel: str, blocks: int, threads: int, *arguments: int) -> None:
-        """See `steps.device.Device`."""
-        from fusion.gpu_ops.kernels import KERNELS
-
-        if kernel not in self.kernels:
-            self.kernels[kernel] = self.memory.cuda.jit(KERNELS[kernel].make())
-        with self.memory.allowing(self.held.values()):
-            self.kernels[kernel][blocks, threads](*map(int, arguments))
-
-    def room(self, size: int) -> int:
-        """See `steps.device.Device`; poisoned."""
-        return self.filled(size, 0x5A)
-
-    def filled(self, size: int, byte: int) -> int:
-        """See `steps.device.Device`."""
-        return self.put(np.full(-(-max(size, 8) // 16) * 16, byte, np.uint8))
-
-    def fill(self, address: int, size: int, byte: int) -> None:
-        """See `steps.device.Device`; from where `room` began."""
-        content = self.memory.get(self.held[address]).copy()
-        content.reshape(-1).view(np.uint8)[:size] = byte
-        self.memory.write(self.held[address], content)
-
-    def words(self, address: int, count: int) -> npt.NDArray[Any]:
-        """See `steps.device.Device`."""
-        for start, array in self.held.items():
-            if start <= address < start + array.nbytes:
-                content, at = self.memory.get(array).reshape(-1).view(np.uint8), address - start
-                return content[at : at + 8 * count].view(np.int64)
-        raise KeyError(address)
+def _steps() -> Iterator[tuple[str, Step]]:
+    """(name, what checks it) of all steps."""
+    yield "prefix sums", _prefix_sums
+    yield "stable sort", _stable_order
+    yield "distinct ids", _unique
+    yield "prune and fill", _prune
+    yield "prune dense ids", _prune_dense
+    yield "elements", _elements
+    yield "partition", gpu_shards.partition
+    yield "entries of shards", gpu_shards.pre_lookup
+    yield "last row", gpu_bags.last_row
+    yield "columns before gathers", gpu_training.columns
+    yield "row updates", gpu_training.row_update
+    in_dtypes = {
+        "columns": gpu_columns.columns,
+        "gradient of columns": gpu_gradients.grouped,
+        "bags of shards": gpu_gradients.of_parts,
+        "bags of distinct ids": gpu_gradients.of_ids,
+    }
+    for (name, step), stored in itertools.product(in_dtypes.items(), TOLERANCES):
+        yield f"{name}, {stored}", partial(step, stored=stored)
 
 
 def check(memory: Memory, count: int, seed: int) -> list[dict[str, Any]]:
@@ -76,27 +50,28 @@ def check(memory: Memory, count: int, seed: int) -> list[dict[str, Any]]:
         Rows for `gpu.json`.
 
     Raises:
-        RuntimeError: a result is wrong.
+        RuntimeError: results are wrong, or a kernel was not launched.
     """
-    steps: dict[str, Callable[[Gpu, int, np.random.Generator], float]] = {
-        "prefix sums": _prefix_sums,
-        "stable sort": _stable_order,
-        "distinct ids": _unique,
-        "prune and fill": _prune,
-        "gradient": _gradient,
-        "columns before gathers": gpu_training.columns,
-        "row updates": gpu_training.row_update,
-    }
-    rows = []
-    for name, step in steps.items():
-        error = step(Gpu(memory), count, np.random.default_rng(seed))
-        rows.append({"name": f"{name}, {count} elements", "columns": 1, "error": error})
+    rows, wrong = [], []
+    for name, step in _steps():
+        try:
+            error = step(Gpu(memory), count, np.random.default_rng(seed))
+        except RuntimeError as told:
+            wrong.append(f"{name}: {told}")
+        else:
+            rows.append({"name": f"{name}, {count} elements", "columns": 1, "error": error})
+    if wrong:
+        raise RuntimeError("; ".join(wrong))
+    check_launched(memory.kernels)
     return rows
 
 
-def _same(what: str, mine: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> None:
-    if not np.array_equal(mine, wanted):
-        raise RuntimeError(f"{what}: wrong")
+def check_launched(launched: Iterable[str]) -> None:
+    """Raises RuntimeError unless each kernel is among those that were launched."""
+    from fusion.gpu_ops.kernels import KERNELS
+
+    if missing := sorted(set(KERNELS) - set(launched)):
+        raise RuntimeError(f"kernels that were not launched: {', '.join(missing)}")
 
 
 def _prefix_sums(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
@@ -104,8 +79,8 @@ def _prefix_sums(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
 
     counts, total = draw.integers(0, 9, count).astype(np.int32), gpu.room(8)
     places = prefix_sums(gpu, gpu.put(counts), count, total)
-    _same("prefix sums", gpu.get(places, np.int64, count), np.cumsum(counts) - counts)
-    _same("prefix sums", gpu.words(total, 1), np.array([counts.sum()]))
+    same("prefix sums", gpu.get(places, np.int64, count), np.cumsum(counts) - counts)
+    same("prefix sums", gpu.words(total, 1), np.array([counts.sum()]))
     return 0.0
 
 
@@ -115,7 +90,7 @@ def _stable_order(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     most = 3 * count
     keys = draw.integers(0, most, count, endpoint=True).astype(np.int32)
     order = stable_order(gpu, gpu.put(keys), count, most)
-    _same("stable sort", gpu.get(order, np.int32, count), np.argsort(keys, kind="stable"))
+    same("stable sort", gpu.get(order, np.int32, count), np.argsort(keys, kind="stable"))
     return 0.0
 
 
@@ -128,12 +103,12 @@ def _unique(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     found = find_firsts(gpu, address, INT64, count)
     _, firsts = np.unique(ids, return_index=True)
     keys = ids[np.sort(firsts)]
-    _same("distinct ids", gpu.words(found.total, 1), np.array([keys.size]))
+    same("distinct ids", gpu.words(found.total, 1), np.array([keys.size]))
     outs = gpu.room(keys.nbytes), gpu.room(4 * count), gpu.room(4 * keys.size)
     number_ids(gpu, address, INT64, count, found, keys.size, *outs)
-    _same("distinct ids", gpu.get(outs[0], np.int64, keys.size), keys)
-    _same("distinct ids", keys[gpu.get(outs[1], np.int32, count)], ids)
-    _same("distinct ids", gpu.get(outs[2], np.int32, keys.size).sum(), np.array(count))
+    same("distinct ids", gpu.get(outs[0], np.int64, keys.size), keys)
+    same("distinct ids", keys[gpu.get(outs[1], np.int32, count)], ids)
+    same("distinct ids", gpu.get(outs[2], np.int32, keys.size).sum(), np.array(count))
     return 0.0
 
 
@@ -156,49 +131,57 @@ def _prune(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     empty = np.setdiff1d(np.arange(batch), rows[kept])
     wanted = np.concatenate([ids[kept], np.full(empty.size, 7)])
     fillers = np.stack([empty, np.zeros_like(empty)], 1)
-    _same("prune", np.array(total), np.array(wanted.size))
-    _same("prune", gpu.get(outs[0], np.int64, wanted.size), wanted)
+    same("prune", np.array(total), np.array(wanted.size))
+    same("prune", gpu.get(outs[0], np.int64, wanted.size), wanted)
     told = gpu.get(outs[1], np.int64, 2 * wanted.size).reshape(-1, 2)
-    _same("prune", told, np.concatenate([indices[kept], fillers]))
+    same("prune", told, np.concatenate([indices[kept], fillers]))
     return 0.0
 
 
-def _gradient(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
-    from fusion.gpu_ops import call as calls
-    from fusion.gpu_ops import call_words as words
-    from fusion.gpu_ops.steps.gradient import GradEntries, order_entries
-    from fusion.gpu_ops.steps.sums import numbers
+def _prune_dense(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
+    from fusion.cpu_ops.column_words import INT32, INT64
+    from fusion.cpu_ops.prune_dense import DenseRules
+    from fusion.gpu_ops.steps.prune_dense import DenseIds, fill_dense, mark_dense, put_dense
 
-    dim, batch, most = 16, count // 4 + 1, count // 3 + 1
-    lengths = np.bincount(draw.integers(0, batch, count), minlength=batch)
-    splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    places = (most * draw.random(count) ** 2).astype(np.int32)
-    top = draw.standard_normal((batch, dim), np.float32)
-    out = gpu.put(np.full((most, dim), 7e7, np.float32))
-    keys = numbers(gpu, count, most)
-    arrays = {
-        words.ENTRY_COUNT: count,
-        words.PLACES: gpu.put(places),
-        words.SPLITS: gpu.put(splits),
-        words.TOP: gpu.put(top),
-        words.KEYS: keys,
-        words.OWNERS: gpu.room(4 * count),
-        words.STARTS: gpu.room(8 * (most + 1)),
-    }
-    column = calls.GradColumn(most, dim, out, 0, 1, False)
-    call = calls.prepare_gradient("float32", batch, [column], arrays, dim, gpu.room)
-    base = next(reversed(gpu.held))
-    gpu.memory.write(gpu.held[base], call.words)
-    entries = GradEntries(count, most, keys, arrays[words.STARTS])
-    order = order_entries(gpu, base, entries, batch)
-    gpu.launch("scatter_float32", call.tiles, words.THREADS, base, order)
-    owners = np.repeat(np.arange(batch), lengths)
-    terms = top[owners].astype(np.float64) / lengths[owners][:, None]
-    wanted, size = np.zeros((most, dim)), np.full((most, dim), 1e-30)
-    np.add.at(wanted, places, terms)
-    np.add.at(size, places, np.abs(terms))
-    found = gpu.get(out, np.float32, most * dim).reshape(most, dim)
-    error = float((np.abs(found - wanted) / size).max())
-    if not error < _TOLERANCE:
-        raise RuntimeError(f"gradient: off by {error:.2g}")
-    return error
+    batch, width, ignored, stride, buckets = count // 3 + 1, 3, 4, 7, 20
+    ids = draw.integers(-3, 25, (batch, width))
+    given = DenseIds(gpu.put(ids), INT64, batch, width, INT32)
+    rules = DenseRules(True, ignored, stride, buckets, -1, 0)
+    flags, shape = gpu.room(batch), gpu.room(16)
+    marked, found = mark_dense(gpu, given, rules, flags, shape)
+    first, fillers = (int(word) for word in gpu.words(marked.totals, 2))
+    outs = gpu.room(4 * (first + fillers)), gpu.room(16 * (first + fillers))
+    put_dense(gpu, given, marked, found, *outs)
+    fill_dense(gpu, given, marked, first, 3, *outs)
+    numbers = ids + stride * np.arange(width)
+    keeps = (ids != ignored) & (numbers >= 0) & (numbers < buckets)
+    empty = np.flatnonzero(~keeps.any(1))
+    fill = np.stack([empty, np.zeros_like(empty)], 1)
+    wanted = np.concatenate([numbers[keeps], np.full(empty.size, 3)])
+    same("prune dense ids", np.array(first + fillers), np.array(wanted.size))
+    same("prune dense ids", gpu.get(outs[0], np.int32, wanted.size), wanted)
+    told = gpu.get(outs[1], np.int64, 2 * wanted.size).reshape(-1, 2)
+    same("prune dense ids", told, np.concatenate([np.argwhere(keeps), fill]))
+    same("prune dense ids", gpu.get(flags, np.bool_, batch), ~keeps.any(1))
+    same("prune dense ids", gpu.words(shape, 2), np.array([batch, width]))
+    return 0.0
+
+
+def _elements(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
+    from fusion.cpu_ops.column_words import INT32, INT64
+    from fusion.gpu_ops.steps.prune import fill_elements, put_flags, put_in_buckets
+
+    for dtype, kind in ((np.int32, INT32), (np.int64, INT64)):
+        ids: npt.NDArray[Any] = draw.integers(-9, 40, count).astype(dtype)
+        address = gpu.put(ids)
+        put_in_buckets(gpu, address, kind, count, 30, 7)
+        wanted = np.where((ids < 0) | (ids >= 30), 7, ids)
+        same("buckets", gpu.get(address, dtype, count), wanted)
+    for one in (np.float16(0.3), np.float32(0.3), np.float64(-0.3)):
+        filled, bits = gpu.room(count * one.itemsize), one.view(f"i{one.itemsize}")
+        fill_elements(gpu, filled, count, int(bits), one.itemsize)
+        same("fill", gpu.get(filled, one.dtype, count), np.full(count, one))
+    numbers, flags = draw.integers(0, 3, count).astype(np.int32), gpu.room(count)
+    put_flags(gpu, gpu.put(numbers), count, flags)
+    same("flags", gpu.get(flags, np.bool_, count), numbers != 0)
+    return 0.0

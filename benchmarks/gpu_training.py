@@ -8,105 +8,119 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.gpu_references import same
+
 if TYPE_CHECKING:
-    from benchmarks.gpu_steps import Gpu
+    from benchmarks.gpu_device import Gpu
 
 #: Elements of a row of all three columns, on average.
 _PER_ROW = 9
 
 
-def _words(gpu: Gpu, numbers: Any) -> int:
-    return gpu.put(np.array(numbers, np.int64))
-
-
-def _same(what: str, mine: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> None:
-    if mine.dtype != wanted.dtype or mine.tobytes() != wanted.tobytes():
-        raise RuntimeError(f"{what}: wrong")
-
-
 def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
-    """Three columns before their gathers: rows in order, in any order, and keys in order."""
+    """Three columns before their gathers: rows in order, in any order, and keys in order.
+
+    The first has weights, and its empty rows are filled.
+    """
     from fusion.cpu_ops import column_words as words
     from fusion.gpu_ops import call_words as call_of
     from fusion.gpu_ops.call import Column
     from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries
 
-    batch, each = count // _PER_ROW + 1, count // 3
+    batch, each, filler = count // _PER_ROW + 1, count // 3, 5
     ids = [(count * draw.random(each) ** 3).astype(np.int64) for _ in range(3)]
-    rows = [draw.integers(0, batch, each) for _ in range(3)]
+    rows = [draw.integers(0, batch - 1, each) for _ in range(3)]
     rows[0].sort()
     rows[2].sort()
+    heavy = draw.random(each).astype(np.float32)
+    fills = {words.FILL: 1, words.DEFAULT_ID: filler, words.DEFAULT_WEIGHT: 0.5}
     described = [
         Column(
             words.ROW_IDS, 0, 2**63 - 1, 1, gpu.put(ids[k]), each, rows=gpu.put(rows[k]),
-            attrs={words.KEYS_KIND: words.INT64, words.SORT_KEYS: int(k == 2)},
+            weights=0 if k else gpu.put(heavy),
+            attrs={
+                words.KEYS_KIND: words.INT64, words.SORT_KEYS: int(k == 2), **({} if k else fills),
+            },
         )
         for k in range(3)
     ]  # fmt: skip
-    starts = [each * k for k in range(4)]
-    told = _words(gpu, [0] * call_of.told_words(3))
-    own, sources, first = (
-        _words(gpu, [word for column in described for word in column.column()]),
-        _words(gpu, [word for one in described for word in one.source("float32", batch, 0)]),
-        _words(gpu, starts),
+    elements, starts = [each * k for k in range(4)], [0, *(batch + each * k for k in (1, 2, 3))]
+    told = gpu.put_words([0] * call_of.told_words(3))
+    own, sources = (
+        gpu.put_words([word for column in described for word in column.column()]),
+        gpu.put_words([word for one in described for word in one.source("float32", batch, 0)]),
     )
-    call = PreCall(
-        _words(gpu, [3, batch, own, sources, first, first, told]),
-        told,
-        3,
-        batch,
-        3 * each,
-        3 * each,
-    )
-    splits, entries = gpu.room(12 * (batch + 1)), gpu.room(12 * each)
+    layout = [3, batch, own, sources, gpu.put_words(elements), gpu.put_words(starts), told]
+    call = PreCall(gpu.put_words(layout), told, 3, batch, elements[3], starts[3])
+    splits, entries = gpu.room(12 * (batch + 1)), gpu.room(4 * starts[3])
+    weights = gpu.room(4 * starts[3])
     listed, paired = list_entries(gpu, call, splits)
     found = gpu.words(told, call_of.told_words(3))
     numbers = [int(one) for one in found[call_of.TROUBLE_WORDS + 3 :][:3]]
     keys = [gpu.room(8 * number) for number in numbers]
-    number_entries(gpu, call, listed, paired, found, splits, _words(gpu, keys), entries, 0)
-    places = gpu.get(entries, np.int32, 3 * each)
+    number_entries(gpu, call, listed, paired, found, splits, gpu.put_words(keys), entries, weights)
+    gpu.check_trouble("columns", told)
+    places = gpu.get(entries, np.int32, starts[3])
     ends = gpu.get(splits, np.int32, 3 * (batch + 1)).reshape(3, batch + 1)
-    _same("columns", found[:4], np.zeros(4, np.int64))
+    empty = np.setdiff1d(np.arange(batch), rows[0])
+    ids[0] = np.concatenate([ids[0], np.full(empty.size, filler)])
+    rows[0] = np.concatenate([rows[0], empty])
+    heavy = np.concatenate([heavy, np.full(empty.size, np.float32(0.5))])
     for k in range(3):
         order = np.argsort(rows[k], kind="stable")
-        lengths = np.bincount(rows[k], minlength=batch)
-        sums = [starts[k] + one for one in itertools.accumulate(lengths, initial=0)]
-        _same("columns", ends[k], np.array(sums, np.int32))
-        wanted, at = np.unique(ids[k][order], return_index=True)
-        if k != 2:
-            wanted = ids[k][order][np.sort(at)]
+        same("columns", ends[k], starts[k] + np.searchsorted(rows[k][order], np.arange(batch + 1)))
         mine = gpu.get(keys[k], np.int64, numbers[k])
-        _same("columns", mine, wanted)
-        _same("columns", mine[places[starts[k] : starts[k + 1]]], ids[k][order])
+        same("columns", mine, _distinct(ids[k][order], is_sorted=k == 2))
+        same("columns", mine[places[starts[k] :][: order.size]], ids[k][order])
+    told_weights = gpu.get(weights, np.float32, heavy.size)
+    same("weights of columns", told_weights, heavy[np.argsort(rows[0], kind="stable")])
     return 0.0
 
 
+def _distinct(ids: npt.NDArray[Any], is_sorted: bool) -> npt.NDArray[Any]:
+    """Distinct ids in their order, or else in that of their first occurrences."""
+    found, at = np.unique(ids, return_index=True)
+    return found if is_sorted else ids[np.sort(at)]
+
+
+def _updated(rule: str, g: Any, row: Any, m: Any, v: Any, numbers: Any) -> list[Any]:
+    """What a rule makes of the row and its other variables, each operation rounded."""
+    a, b, c, d = numbers
+    change, more = g * a, v + g * g
+    if rule in ("add", "subtract"):
+        return [row + change if rule == "add" else row - change]
+    if rule in ("momentum", "nesterov"):
+        moved = m * b - change
+        return [row + (moved if rule == "momentum" else moved * b - change), moved]
+    if rule == "ftrl":
+        z = m + ((g + row * d) - (np.sqrt(more) - np.sqrt(v)) / a * row)
+        return [(np.clip(z, -b, b) - z) / (np.sqrt(more) / a + c), more, z]
+    if rule == "adam":
+        m, v = m + (g - m) * b, v + (g * g - v) * c
+    else:
+        m, v = m - m * b + g * b, v - v * c + g * g * c
+    return [row - m * a / (np.sqrt(v) + d), m, v]
+
+
 def row_update(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
-    """Adam and FTRL, whose operations NumPy rounds one by one, too."""
-    from fusion.cpu_ops.column_words import FLOAT32, FLOAT64
+    """All rules, whose operations NumPy rounds one by one, too."""
+    from fusion.cpu_ops.column_words import KINDS
     from fusion.cpu_ops.rules import RULES
     from fusion.gpu_ops.steps.row_update import Slots, update_rows
 
-    for dtype, rule in itertools.product((np.float32, np.float64), ("adam", "ftrl")):
-        g, row, linear = (draw.standard_normal(count).astype(dtype) for _ in range(3))
-        sums, given = draw.random(count).astype(dtype), np.array([0.37, 0.1, 0.02, 0.003], dtype)
-        a, b, c, d = given
-        if rule == "adam":
-            slots = [row, linear, sums]
-            m, v = linear + (g - linear) * b, sums + (g * g - sums) * c
-            wanted = [row - m * a / (np.sqrt(v) + d), m, v]
-        else:
-            slots = [row, sums, linear]
-            more = sums + g * g
-            z = linear + ((g + row * d) - (np.sqrt(more) - np.sqrt(sums)) / a * row)
-            wanted = [(np.clip(z, -b, b) - z) / (np.sqrt(more) / a + c), more, z]
-        size, trouble = count * np.dtype(dtype).itemsize, _words(gpu, [0] * 4)
-        old, new = [gpu.put(one) for one in slots], [gpu.room(size) for _ in slots]
-        kind = FLOAT32 if dtype == np.float32 else FLOAT64
+    for stored, (number, rule) in itertools.product(("float32", "float64"), enumerate(RULES)):
+        g, row, m = (draw.standard_normal(count).astype(stored) for _ in range(3))
+        v, given = draw.random(count).astype(stored), np.array([0.37, 0.1, 0.02, 0.003], stored)
+        wanted = _updated(rule, g, row, m, v, given)
+        slots = [row, v, m] if rule == "ftrl" else [row, m, v]
+        old = [gpu.put(one) for one in slots[: len(wanted)]]
+        new, rest = [gpu.room(g.nbytes) for _ in wanted], [0] * (3 - len(wanted))
+        trouble = gpu.put_words([0] * 4)
         update_rows(
-            gpu, kind, [*RULES].index(rule), gpu.put(g), Slots(*old), Slots(*new),
+            gpu, KINDS.index(stored), number, gpu.put(g), Slots(*old, *rest), Slots(*new, *rest),
             gpu.put(given), count, trouble,
         )  # fmt: skip
+        gpu.check_trouble(rule, trouble)
         for address, one in zip(new, wanted, strict=True):
-            _same(rule, gpu.get(address, dtype, count), one)
+            same(rule, gpu.get(address, np.uint8, g.nbytes), one.view(np.uint8))
     return 0.0

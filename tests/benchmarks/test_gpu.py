@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmarks import gpu, gpu_tensorflow
+from benchmarks import gpu, gpu_references, gpu_steps, gpu_tensorflow
+from fusion.gpu_ops.kernels import KERNELS
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,10 +56,33 @@ def test_kernels_are_checked_without_tensorflow(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     numbers = json.loads((tmp_path / "gpu.json").read_text())
     assert numbers["device"] == "Numba's CUDA simulator"
-    assert len(numbers["workloads"]) == 15
-    assert all(0 <= row["error"] < 1e-5 for row in numbers["workloads"])
+    assert len(numbers["workloads"]) == 35
+    for row in numbers["workloads"]:
+        assert 0 <= row["error"] < (1e-2 if "float16" in row["name"] else 1e-5)
     assert (tmp_path / "gpu.md").read_text() == done.stdout
     assert "| bag, 10 ids, dim 8 |" in done.stdout
+
+
+def test_a_kernel_that_nobody_launched_is_told() -> None:
+    gpu_steps.check_launched(KERNELS)
+    with pytest.raises(RuntimeError, match=r"not launched: join_parts, scatter_float16$"):
+        gpu_steps.check_launched(set(KERNELS) - {"scatter_float16", "join_parts"})
+
+
+def test_numbers_that_are_off_or_not_written_are_told() -> None:
+    wanted, size = np.ones((3, 2)), np.full((3, 2), 4.0)
+    off = gpu_references.close("sums", "float32", wanted + 3e-5, wanted, size)
+    assert off == pytest.approx(7.5e-6)
+    for wrong, stored in (
+        (5e-5, "float32"),
+        (np.nan, "float32"),
+        (1e-11, "float64"),
+        (5e-3, "float16"),
+    ):
+        with pytest.raises(RuntimeError, match=f"sums, {stored}: off by"):
+            gpu_references.close("sums", stored, wanted + wrong, wanted, size)
+    with pytest.raises(RuntimeError, match="order: wrong"):
+        gpu_references.same("order", np.arange(3), np.array([0, 2, 1]))
 
 
 def test_workloads_in_tensorflow_have_stocks_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,8 +101,23 @@ def test_workloads_in_tensorflow_have_stocks_numbers(monkeypatch: pytest.MonkeyP
 
 
 def test_a_wrong_kernel_is_found() -> None:
-    broken = "import benchmarks.gpu as gpu; gpu._TOLERANCE = -1.0"
+    broken = (
+        "import benchmarks.gpu as gpu, benchmarks.gpu_steps as gpu_steps; "
+        "gpu._TOLERANCE = -1.0; gpu_steps.check = lambda *_: []"
+    )
     done = run("gpu", "--scale", "0.00005", "--workload", "bag, 1 ids, dim 8", broken=broken)
     assert done.returncode == 1
     assert "bag, 1 ids, dim 8: off by" in done.stdout
     assert "--seed" in done.stdout
+
+
+def test_a_wrong_step_is_found() -> None:
+    broken = (
+        "import benchmarks.gpu_references as references, benchmarks.gpu_steps as gpu_steps; "
+        "references.TOLERANCES['float32'] = -1.0; every = dict(gpu_steps._steps()); "
+        "names = 'last row', 'gradient of columns, float32'; "
+        "gpu_steps._steps = lambda: [(name, every[name]) for name in names]"
+    )
+    done = run("gpu", "--scale", "0.00005", broken=broken)
+    assert done.returncode == 1
+    assert "gpu: gradient of columns, float32: gradient, float32: off by" in done.stdout

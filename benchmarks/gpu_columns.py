@@ -1,0 +1,220 @@
+"""Columns of all kinds, combined in one call on a GPU: checked against NumPy, in each dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.gpu_references import (
+    MEAN,
+    SQRTN,
+    SUM,
+    Doubles,
+    bags,
+    clipped,
+    close,
+    doubles,
+    kept,
+    limit_among,
+    same,
+)
+
+if TYPE_CHECKING:
+    from benchmarks.gpu_device import Gpu
+    from fusion.gpu_ops.call import Call, Column
+
+_ROWS, _PER_ROW = 50, 9
+#: At most so many elements: for each bag all those are read whose rows are not in order.
+_MOST = 20_000
+
+
+def combine(
+    gpu: Gpu,
+    stored: str,
+    batch: int,
+    columns: Sequence[Column],
+    row_bytes: int | None = None,
+) -> tuple[Doubles, Call]:
+    """What a call gives, written over poison, and its words.
+
+    Args:
+        row_bytes: of each table, instead of those that its shape says.
+    """
+    from fusion.cpu_ops import column_words as words
+    from fusion.gpu_ops import call as calls
+    from fusion.gpu_ops import call_words as call_of
+    from fusion.gpu_ops.steps import combine as steps
+    from fusion.gpu_ops.steps.layout import place_in
+
+    width, kind = sum(column.dim for column in columns), words.KINDS.index(stored)
+    out = gpu.room(8 * batch * width)
+    call = calls.prepare(stored, batch, columns, out, gpu.room)
+    if row_bytes is not None:
+        first = place_in(call.words, call.base, call_of.SOURCES) + words.ROW_BYTES
+        call.words[first :: words.SOURCE_WORDS][: len(columns)] = row_bytes
+    gpu.write(call.base, call.words)
+    checked, _ = call.tiles(call_of.CHECK_TILES)
+    if checked:
+        steps.check_rows(gpu, call.base, checked)
+    for step, word in (
+        (steps.combine_plain, call_of.PLAIN_TILES),
+        (steps.combine_others, call_of.OTHER_TILES),
+    ):
+        blocks, tiles = call.tiles(word)
+        if blocks:
+            step(gpu, kind, call.base, blocks, tiles)
+    gpu.check_trouble("columns", call.base + 8 * call.trouble)
+    return gpu.numbers(out, stored, (batch, width)), call
+
+
+class _Columns:
+    """Columns of a call, and what they should give."""
+
+    def __init__(self, gpu: Gpu, draw: np.random.Generator, stored: str, count: int) -> None:
+        self.gpu, self.draw, self.stored = gpu, draw, stored
+        self.count = min(count, _MOST)
+        self.batch = self.count // _PER_ROW + 1
+        self.columns: list[Column] = []
+        self.wanted: list[Doubles] = []
+        self.sizes: list[Doubles] = []
+
+    def owners(self) -> npt.NDArray[np.int64]:
+        """The bags of entries in any order; the last one has none."""
+        return self.draw.integers(0, self.batch - 1, self.count)
+
+    def add(
+        self,
+        form: int,
+        dim: int,
+        combiner: int,
+        entries: tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any] | None],
+        attrs: dict[int, Any],
+        is_clipped: bool = False,
+        **given: Any,
+    ) -> None:
+        """Adds a column, whose table is drawn.
+
+        Args:
+            entries: what counts: the row of the table, the bag and the weight of each entry.
+            attrs, given: how the kernel is told of them, see `fusion.gpu_ops.call.Column`.
+        """
+        from fusion.cpu_ops import column_words as words
+        from fusion.gpu_ops.call import Column
+
+        table, rows = self.gpu.drawn(self.draw, (_ROWS, dim), self.stored)
+        numbers, owners, weights = entries
+        limit = limit_among(rows) if is_clipped else -1.0
+        attrs = {words.COMBINER: combiner, words.MAX_NORM: limit, **attrs}
+        self.columns.append(Column(form, table, _ROWS, dim, attrs=attrs, **given))
+        factors = np.ones(owners.size) if weights is None else weights
+        wanted, size = bags(clipped(rows, limit)[numbers], owners, factors, combiner, self.batch)
+        self.wanted.append(wanted)
+        self.sizes.append(size)
+
+    def weighted(self) -> None:
+        """Indices in any order, with weights; rows without entries are filled."""
+        from fusion.cpu_ops import column_words as words
+
+        ids, owners = self.draw.integers(-1, _ROWS, self.count), self.owners()
+        weights = kept(self.draw.uniform(-0.5, 2, self.count), self.stored)
+        heavy = doubles(weights)
+        keeps = (ids >= 0) & (heavy > 0)
+        empty = np.setdiff1d(np.arange(self.batch), owners[keeps])
+        entries = (
+            np.concatenate([ids[keeps], np.full(empty.size, 2)]),
+            np.concatenate([owners[keeps], empty]),
+            np.concatenate([heavy[keeps], np.full(empty.size, 0.5)]),
+        )
+        attrs = {words.PRUNE: 1, words.PRUNE_WEIGHTS: 1, words.FILL: 1, words.DEFAULT_ID: 2}
+        self.add(
+            words.INDICES, 16, MEAN, entries, {**attrs, words.DEFAULT_WEIGHT: 0.5},
+            ids=self.gpu.put(ids), id_count=ids.size,
+            rows=self.gpu.put(np.stack([owners, owners], 1)), row_step=2,
+            weights=self.gpu.put(weights),
+        )  # fmt: skip
+
+    def by_rows(self, dim: int, combiner: int, in_order: bool, is_clipped: bool) -> None:
+        """Entries with their rows."""
+        from fusion.cpu_ops import column_words as words
+
+        ids, owners = self.draw.integers(-1, _ROWS, self.count), self.owners()
+        if in_order:
+            owners.sort()
+        keeps = ids >= 0
+        self.add(
+            words.ROW_IDS, dim, combiner, (ids[keeps], owners[keeps], None), {words.PRUNE: 1},
+            is_clipped, ids=self.gpu.put(ids), id_count=ids.size,
+            rows=self.gpu.put(owners.astype(np.int32)), rows_kind=words.INT32,
+        )  # fmt: skip
+
+    def by_splits(self, dim: int, combiner: int) -> None:
+        """Entries row by row."""
+        from fusion.cpu_ops import column_words as words
+
+        ids, owners = self.draw.integers(0, _ROWS, self.count), np.sort(self.owners())
+        splits = np.searchsorted(owners, np.arange(self.batch + 1)).astype(np.int32)
+        self.add(
+            words.ROW_SPLITS, dim, combiner, (ids, owners, None), {},
+            ids=self.gpu.put(ids.astype(np.int32)), id_count=ids.size, ids_kind=words.INT32,
+            rows=self.gpu.put(splits), rows_kind=words.INT32,
+        )  # fmt: skip
+
+    def bucketized(self) -> None:
+        """One value for each row, between boundaries."""
+        from fusion.cpu_ops import column_words as words
+
+        values = self.draw.standard_normal(self.batch).astype(np.float32)
+        limits = np.sort(self.draw.standard_normal(_ROWS - 1).astype(np.float32))
+        ids = np.searchsorted(limits, values, side="right")
+        self.add(
+            words.DENSE, 4, SUM, (ids, np.arange(self.batch), None), {},
+            ids=self.gpu.put(values), id_count=self.batch, ids_kind=words.FLOAT32,
+            boundaries=limits.tolist(),
+        )  # fmt: skip
+
+    def dense(self) -> None:
+        """Three ids for each row: one that is ignored, strides, buckets."""
+        from fusion.cpu_ops import column_words as words
+
+        given = self.draw.integers(-2, 8, (self.batch, 3))
+        ids, owners = given + 7 * np.arange(3), np.repeat(np.arange(self.batch), 3)
+        ids = np.where((ids < 0) | (ids >= 15), 11, ids)
+        counts = (given != 5).reshape(-1)
+        attrs = {words.USE_IGNORED: 1, words.IGNORED: 5, words.STRIDE: 7}
+        attrs |= {words.BUCKETS: 15, words.BUCKET_DEFAULT: 11}
+        self.add(
+            words.DENSE, 8, SQRTN, (ids.reshape(-1)[counts], owners[counts], None), attrs,
+            ids=self.gpu.put(given.astype(np.int32)), id_count=given.size, id_columns=3,
+            ids_kind=words.INT32,
+        )  # fmt: skip
+
+    def copied(self, dim: int) -> None:
+        """What was computed before."""
+        from fusion.cpu_ops import column_words as words
+        from fusion.gpu_ops.call import Column
+
+        table, rows = self.gpu.drawn(self.draw, (self.batch, dim), self.stored)
+        self.columns.append(Column(words.COPY, table, self.batch, dim, 0, 0))
+        self.wanted.append(rows)
+        self.sizes.append(np.abs(rows))
+
+
+def columns(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> float:
+    """Columns of all forms and rules, side by side."""
+    from fusion.gpu_ops import call_words as call_of
+
+    found = _Columns(gpu, draw, stored, count)
+    found.weighted()
+    found.by_rows(8, SUM, in_order=False, is_clipped=False)
+    found.by_rows(12, SQRTN, in_order=True, is_clipped=True)
+    found.by_splits(3, MEAN)
+    found.bucketized()
+    found.dense()
+    found.copied(13)
+    mine, call = combine(gpu, stored, found.batch, found.columns)
+    unsorted = gpu.words(int(call.words[call_of.UNSORTED]), len(found.columns))
+    same("columns in any order", unsorted, np.array([1, 1, 0, 0, 0, 0, 0]))
+    return close("columns", stored, mine, np.hstack(found.wanted), np.hstack(found.sizes))
