@@ -173,7 +173,7 @@ def test_a_key_that_is_pressed_while_a_kernel_is_made_is_an_error(
 
 def test_much_is_copied_in_parts_each_from_memory_of_its_own(simulated: SimulatedGpus) -> None:
     """A copy on the stream is still to come when the op has returned."""
-    columns, rows = 300, np.array([[1], [0]])
+    columns, rows = 200, np.array([[1], [0]])
     attrs = {name: [attr.default] * columns for name, attr in COLUMN_ATTRS.items()}
     attrs |= {"forms": ["dense"] * columns, "boundaries": [], "boundary_counts": [0] * columns}
     nothing = np.zeros([0], np.int64)
