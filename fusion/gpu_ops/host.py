@@ -19,22 +19,10 @@ from numba import carray, types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, models, overload_method, register_model
 
-from fusion.gpu_ops.call_words import (
-    BAD_DEFAULT,
-    BAD_ID,
-    BAD_KEY,
-    BAD_RATE,
-    BAD_ROW,
-    BAD_SPLIT,
-    COLUMN,
-    ELEMENT,
-    KIND,
-    NUMBER,
-    REPEATED,
-    TROUBLE_WORDS,
-    UNSORTED_ROW,
-)
+from fusion.gpu_ops.call_words import KIND, TROUBLE_WORDS
+from fusion.gpu_ops.driver_calls import asking_call, driver_call, launch_call
 from fusion.gpu_ops.kernels import KERNELS
+from fusion.gpu_ops.told import teller
 from fusion.runtime import launcher
 from fusion.runtime.atomic import atomic_add, atomic_store, atomic_swap_if
 from fusion.runtime.jit import OPTIONS, int64, jit
@@ -112,74 +100,6 @@ def _brought(value: Any) -> Any:
     return on_host(value) if is_step and value.__module__.startswith("fusion.gpu_ops.") else value
 
 
-# --- calls by address -----------------------------------------------------------------------
-
-
-def _call(builder: Any, address: Any, result: Any, args: list[Any]) -> Any:
-    kind = ir.FunctionType(result, [arg.type for arg in args])
-    return builder.call(builder.inttoptr(address, kind.as_pointer()), args)
-
-
-@intrinsic
-def _driver_call(typingctx: Any, address: Any, *given: Any) -> Any:
-    """Calls a function of the driver that takes words, and gives its result code."""
-    packed = types.StarArgTuple([types.int64] * len(given))
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        words = [builder.extract_value(args[1], place) for place in range(len(given))]
-        code = _call(builder, args[0], ir.IntType(32), words)
-        return builder.sext(code, ir.IntType(64))
-
-    return types.int64(types.int64, packed), codegen
-
-
-@intrinsic
-def _asking_call(typingctx: Any, address: Any, *given: Any) -> Any:
-    """Calls a C function of words that gives one."""
-    packed = types.StarArgTuple([types.int64] * len(given))
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        words = [builder.extract_value(args[1], place) for place in range(len(given))]
-        return _call(builder, args[0], ir.IntType(64), words)
-
-    return types.int64(types.int64, packed), codegen
-
-
-@intrinsic
-def _launch_call(
-    typingctx: Any,
-    address: Any,
-    kernel: Any,
-    blocks: Any,
-    threads: Any,
-    stream: Any,
-    arguments: Any,
-) -> Any:
-    """Calls cuLaunchKernel for a kernel of 64-bit integers."""
-    word, half = ir.IntType(64), ir.IntType(32)
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        count = max(len(arguments), 1)
-        values = builder.alloca(ir.ArrayType(word, count))
-        places = builder.alloca(ir.ArrayType(word, count))
-        zero = ir.Constant(half, 0)
-        for number, kind in enumerate(arguments):
-            given = context.cast(builder, builder.extract_value(args[5], number), kind, types.int64)
-            at = [zero, ir.Constant(half, number)]
-            value = builder.gep(values, at)
-            builder.store(given, value)
-            builder.store(builder.ptrtoint(value, word), builder.gep(places, at))
-        one, none = ir.Constant(half, 1), ir.Constant(word, 0)
-        grid = [builder.trunc(args[2], half), one, one]
-        block = [builder.trunc(args[3], half), one, one]
-        packed = builder.ptrtoint(places, word)
-        given = [args[1], *grid, *block, zero, args[4], packed, none]
-        return builder.sext(_call(builder, args[0], half, given), word)
-
-    i64 = types.int64
-    return i64(i64, i64, i64, i64, i64, arguments), codegen
-
-
 # --- a call's device ------------------------------------------------------------------------
 
 
@@ -199,7 +119,7 @@ def _check(words: int, code: int, what: int) -> None:
 def _asked(words: int, function: int, given: int) -> int:
     """What a function of the launcher gives for a word; 0 is an error."""
     launching = load(words, LAUNCHER_AT)
-    found = _asking_call(load(launching, function), given)
+    found = asking_call(load(launching, function), given)
     if found == 0:
         fail(load(words, FRAME), INTERNAL, "%s", load(launching, launcher.REASON))
     return found
@@ -219,15 +139,15 @@ def _open(frame: int, words: int) -> None:
     place = stack_words(2)
     store(place, 0, 0)
     store(place, 1, 0)
-    code = _driver_call(load(words_of_launcher, launcher.STREAM_CONTEXT), stream, place)
+    code = driver_call(load(words_of_launcher, launcher.STREAM_CONTEXT), stream, place)
     _check(words, code, int64(launcher.STREAM_CONTEXT))
     if not failed(frame):  # TensorFlow's threads have some context or none
-        code = _driver_call(load(words_of_launcher, launcher.PUSH), load(place, 0))
+        code = driver_call(load(words_of_launcher, launcher.PUSH), load(place, 0))
         _check(words, code, int64(launcher.PUSH))
     if failed(frame):
         store(words, STREAM, 0)  # there is nothing to pop
         return
-    code = _driver_call(load(words_of_launcher, launcher.CONTEXT_DEVICE), place + 8)
+    code = driver_call(load(words_of_launcher, launcher.CONTEXT_DEVICE), place + 8)
     _check(words, code, int64(launcher.CONTEXT_DEVICE))
     if failed(frame):
         return
@@ -243,50 +163,17 @@ def _open(frame: int, words: int) -> None:
 
 @jit
 def _wait(words: int) -> None:
-    code = _driver_call(_driver(words, launcher.WAIT), load(words, STREAM))
+    code = driver_call(_driver(words, launcher.WAIT), load(words, STREAM))
     _check(words, code, int64(launcher.WAIT))
 
 
-def _teller(when: str) -> Any:
-    """A jitted function that makes trouble that kernels told of the call's error."""
-    bad_id = f"column %lld: element %lld has id %lld, which is not in its table{when}"
-    bad_default = f"column %lld: the id of empty rows, %lld, is not in its table{when}"
-    bad_row = f"column %lld: entry %lld has row %lld, which is not in the batch{when}"
-    unsorted = f"column %lld: entry %lld has row %lld, less than the one before it{when}"
-    repeated = f"shard %lld: distinct id %lld has row %lld, which another has, too{when}"
-    bad_key = f"column %lld: element %lld has id %lld, too large for the type of its keys{when}"
-    bad_rate = f"rule ftrl: lr is not a positive scalar (numbers[0]){when}"
-    bad_split = f"column %lld: the row splits at %lld make no sense, there is %lld{when}"
-
-    @jit
-    def tell(words: int) -> None:
-        frame, trouble = load(words, FRAME), load(words, TROUBLE_AT)
-        kind, place = load(trouble, KIND), load(trouble, COLUMN)
-        element, number = load(trouble, ELEMENT), load(trouble, NUMBER)
-        if kind > 0:  # else it is still being written
-            store(trouble, KIND, 0)
-        if kind == BAD_ID:
-            fail(frame, INVALID_ARGUMENT, bad_id, place, element, number)
-        elif kind == BAD_DEFAULT:
-            fail(frame, INVALID_ARGUMENT, bad_default, place, number)
-        elif kind == BAD_ROW:
-            fail(frame, INVALID_ARGUMENT, bad_row, place, element, number)
-        elif kind == UNSORTED_ROW:
-            fail(frame, INVALID_ARGUMENT, unsorted, place, element, number)
-        elif kind == BAD_RATE:
-            fail(frame, INVALID_ARGUMENT, bad_rate)
-        elif kind == BAD_KEY:
-            fail(frame, INVALID_ARGUMENT, bad_key, place, element, number)
-        elif kind == REPEATED:
-            fail(frame, INVALID_ARGUMENT, repeated, place, element, number)
-        elif kind == BAD_SPLIT:
-            fail(frame, INVALID_ARGUMENT, bad_split, place, element, number)
-
-    return tell
+_tell_now = teller("")
+_tell_before = teller(" (in an earlier run of this node, whose result has NaN)")
 
 
-_tell = _teller("")
-_tell_late = _teller(" (in an earlier run of this node, whose result has NaN)")
+@jit
+def _tell(words: int) -> None:
+    _tell_now(load(words, FRAME), load(words, TROUBLE_AT))
 
 
 @jit
@@ -298,7 +185,7 @@ def _close(words: int) -> None:
         _wait(words)
         _tell(words)
     place = stack_words(1)
-    _driver_call(_driver(words, int64(launcher.POP)), place)
+    driver_call(_driver(words, int64(launcher.POP)), place)
 
 
 def with_device(body: Callable[[int, Any], None]) -> Callable[[int], None]:
@@ -309,7 +196,7 @@ def with_device(body: Callable[[int, Any], None]) -> Callable[[int], None]:
         words = stack_words(DEVICE_WORDS)
         _open(frame, words)
         if not failed(frame):
-            _tell_late(words)
+            _tell_before(frame, load(words, TROUBLE_AT))
         if not failed(frame):
             inner(frame, _device_at(words))
         _close(words)
@@ -355,15 +242,15 @@ def _copy_part(words: int, target: int, source: int, size: int) -> None:
     while not atomic_swap_if(slot, int64(launcher.TAKEN), int64(0), int64(1)):
         sched_yield()
     event, memory = load(slot, launcher.EVENT), load(slot, launcher.MEMORY)
-    code = _driver_call(_driver(words, int64(launcher.EVENT_WAIT)), event)
+    code = driver_call(_driver(words, int64(launcher.EVENT_WAIT)), event)
     _check(words, code, int64(launcher.EVENT_WAIT))
     if code == 0:
         for k in range(size // 8):
             store(memory, k, load(source, k))
         function, stream = _driver(words, int64(launcher.COPY_IN)), load(words, STREAM)
-        code = _driver_call(function, target, memory, size, stream)
+        code = driver_call(function, target, memory, size, stream)
         _check(words, code, int64(launcher.COPY_IN))
-        code = _driver_call(_driver(words, int64(launcher.EVENT_RECORD)), event, stream)
+        code = driver_call(_driver(words, int64(launcher.EVENT_RECORD)), event, stream)
         _check(words, code, int64(launcher.EVENT_RECORD))
     atomic_store(slot, int64(launcher.TAKEN), int64(0))
 
@@ -377,7 +264,7 @@ def _room(words: int, size: int) -> int:
 def _fill(words: int, address: int, size: int, byte: int) -> None:
     if size > 0 and not failed(load(words, FRAME)):
         function, stream = _driver(words, int64(launcher.FILL)), load(words, STREAM)
-        code = _driver_call(function, address, byte, size, stream)
+        code = driver_call(function, address, byte, size, stream)
         _check(words, code, int64(launcher.FILL))
 
 
@@ -396,7 +283,7 @@ def _read(words: int, address: int, count: int) -> int:
     if target == 0:
         return load(load(words, LAUNCHER_AT), launcher.ZEROS)
     function, stream = _driver(words, int64(launcher.COPY_OUT)), load(words, STREAM)
-    code = _driver_call(function, target, address, 8 * count, stream)
+    code = driver_call(function, target, address, 8 * count, stream)
     _check(words, code, int64(launcher.COPY_OUT))
     if not failed(frame):
         _wait(words)
@@ -412,7 +299,7 @@ def _handle(words: int, kernel: int) -> int:
     handle = load(load(words, GPU_AT), launcher.HANDLES + kernel)
     if handle == 0:
         launching = load(words, LAUNCHER_AT)
-        handle = _asking_call(load(launching, launcher.LOAD), kernel, load(words, GPU))
+        handle = asking_call(load(launching, launcher.LOAD), kernel, load(words, GPU))
         if handle == 0:
             fail(load(words, FRAME), INTERNAL, "%s", load(launching, launcher.REASON))
     return handle
@@ -444,7 +331,7 @@ def _launch(self: Any, kernel: Any, blocks: Any, threads: Any, *arguments: Any) 
         if handle == 0:
             return
         function, stream = _driver(words, int64(launcher.LAUNCH)), load(words, STREAM)
-        code = _launch_call(function, handle, int64(blocks), int64(threads), stream, arguments)
+        code = launch_call(function, handle, int64(blocks), int64(threads), stream, arguments)
         if code != 0:
             fail(frame, INTERNAL, text, code)
 

@@ -1,0 +1,74 @@
+"""Calls of functions of CUDA's driver, and of the launcher's, by their addresses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+
+def _call(builder: Any, address: Any, result: Any, args: list[Any]) -> Any:
+    kind = ir.FunctionType(result, [arg.type for arg in args])
+    return builder.call(builder.inttoptr(address, kind.as_pointer()), args)
+
+
+@intrinsic
+def driver_call(typingctx: Any, address: Any, *given: Any) -> Any:
+    """Calls a function of the driver that takes words, and gives its result code."""
+    packed = types.StarArgTuple([types.int64] * len(given))
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        words = [builder.extract_value(args[1], place) for place in range(len(given))]
+        code = _call(builder, args[0], ir.IntType(32), words)
+        return builder.sext(code, ir.IntType(64))
+
+    return types.int64(types.int64, packed), codegen
+
+
+@intrinsic
+def asking_call(typingctx: Any, address: Any, *given: Any) -> Any:
+    """Calls a C function of words that gives one."""
+    packed = types.StarArgTuple([types.int64] * len(given))
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        words = [builder.extract_value(args[1], place) for place in range(len(given))]
+        return _call(builder, args[0], ir.IntType(64), words)
+
+    return types.int64(types.int64, packed), codegen
+
+
+@intrinsic
+def launch_call(
+    typingctx: Any,
+    address: Any,
+    kernel: Any,
+    blocks: Any,
+    threads: Any,
+    stream: Any,
+    arguments: Any,
+) -> Any:
+    """Calls cuLaunchKernel for a kernel of 64-bit integers."""
+    word, half = ir.IntType(64), ir.IntType(32)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        count = max(len(arguments), 1)
+        values = builder.alloca(ir.ArrayType(word, count))
+        places = builder.alloca(ir.ArrayType(word, count))
+        zero = ir.Constant(half, 0)
+        for number, kind in enumerate(arguments):
+            given = context.cast(builder, builder.extract_value(args[5], number), kind, types.int64)
+            at = [zero, ir.Constant(half, number)]
+            value = builder.gep(values, at)
+            builder.store(given, value)
+            builder.store(builder.ptrtoint(value, word), builder.gep(places, at))
+        one, none = ir.Constant(half, 1), ir.Constant(word, 0)
+        grid = [builder.trunc(args[2], half), one, one]
+        block = [builder.trunc(args[3], half), one, one]
+        packed = builder.ptrtoint(places, word)
+        given = [args[1], *grid, *block, zero, args[4], packed, none]
+        return builder.sext(_call(builder, args[0], half, given), word)
+
+    i64 = types.int64
+    return i64(i64, i64, i64, i64, i64, arguments), codegen
