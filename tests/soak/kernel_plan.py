@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
 
+from fusion.runtime.layout import STATE_WORDS, TABLE
 from fusion.runtime.registration import kernel_name
 from fusion.runtime.spec import OpSpec
 from tests.soak.faulty import FAULTS
@@ -41,11 +42,15 @@ def cases(seed: int, kernels: Sequence[int], share: float = 1.0) -> list[Case]:
     return found
 
 
+#: The words of a state behind that of the table, before attrs.
+_NO_GPU = [0] * (STATE_WORDS - TABLE - 1)
+
+
 def self_test() -> list[Case]:
     """One case for each fault of the faulty kernel, the first in `KERNELS`."""
     values: Tensor = (9, (5,), np.arange(5).tobytes())
     return [
-        Case(label, 0, [fault], [values], [(9, 1)], (0, [((5,), values[2])]))
+        Case(label, 0, [*_NO_GPU, fault], [values], [(9, 1)], (0, [((5,), values[2])]))
         for fault, label in enumerate(FAULTS)
     ]
 
@@ -66,7 +71,10 @@ def _case(place: int, call: OpCall, starved: bool = False) -> Case:
     return Case(
         label=f"{kernel_name(spec, 'CPU', types)}: {call.label}; {call.attrs}",
         kernel=place,
-        attrs=[_word(spec, attr.name, attrs[attr.name]) for attr in spec.value_attrs],
+        attrs=[
+            *_NO_GPU,
+            *(_word(spec, attr.name, attrs[attr.name]) for attr in spec.value_attrs),
+        ],
         inputs=[_tensor(array) for array in arrays],
         outputs=outputs,
         expected=_in_tensorflow(spec, attrs, arrays, len(outputs)),

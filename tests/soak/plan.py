@@ -26,7 +26,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Case:
-    """One call: attrs as a kernel's state holds them, inputs, (dtype, rank) of the outputs.
+    """One call: what a kernel's state holds behind its table, inputs, (dtype, rank) of the outputs.
 
     `expected` is the error code and the outputs. A `starved` call is made again and again, so that
     each of its allocations fails once.
