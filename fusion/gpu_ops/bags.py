@@ -1,6 +1,6 @@
 """One bag's elements, `lanes` of them at a time, from ids to what its rows give.
 
-There are two ways: `quick_bag` for bags of which nothing needs to be asked, and `any_bag`.
+There are `quick_bag` and `shared_bag` for bags of which nothing needs to be asked, and `any_bag`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,15 @@ from fusion.cpu_ops.column_words import (
 )
 from fusion.gpu_ops.arithmetic import compute_type, normalizer, row_reader, weigher
 from fusion.gpu_ops.call_words import BAD_DEFAULT, BAD_ID
-from fusion.gpu_ops.device import added, as_float, jit, load, multiplied, vector_loader
+from fusion.gpu_ops.device import (
+    added,
+    as_float,
+    from_lane,
+    jit,
+    load,
+    multiplied,
+    vector_loader,
+)
 from fusion.gpu_ops.elements import id_at, integer_at, is_dropped, is_ignored, weight_at
 from fusion.gpu_ops.trouble import tell
 from fusion.runtime.jit import int64
@@ -99,21 +107,40 @@ def head_of(n: int) -> int:
     return head if head >= 2 else min(head + 8, n)
 
 
+@jit
+def row_of(source: int, kind: int, k: int, safe: int) -> Any:
+    """The address of an element's row, or else the safe one; whether it has a row."""
+    number = integer_at(load(source, IDS), k, kind)
+    is_sound = 0 <= number < load(source, TABLE_ROWS)
+    row = load(source, TABLE) + number * load(source, ROW_BYTES)
+    return row if is_sound else safe, is_sound
+
+
+def _head_adder(stored: str, lanes: int) -> Any:
+    """A device function (source, kind, start, behind, at, safe) -> (sum, whether all count)."""
+    load_vector = vector_loader(stored, lanes)
+
+    @jit
+    def head(source: int, kind: int, start: int, behind: int, at: int, safe: int) -> Any:
+        row, is_sound = row_of(source, kind, start, safe)
+        total = load_vector(row + at)
+        for k in range(start + 1, behind):
+            row, counts = row_of(source, kind, k, safe)
+            total, is_sound = added(total, load_vector(row + at)), is_sound and counts
+        return total, is_sound
+
+    return head
+
+
 def quick_bag(stored: str, lanes: int) -> Any:
-    """A device function (column, source, start, end, at, safe) -> (sum, whether all count).
+    """A device function (column, source, start, end, at, safe, ...) -> (sum, whether all count).
 
     It is for at least one element of a plain column (`Column.is_plain`). For elements that do not
     count, memory at the address `safe` is read as if it were their row, and the sum means nothing.
+    The others are for `shared_bag`.
     """
-    load_vector, normalized = vector_loader(stored, lanes), normalizer(compute_type(stored))
-
-    @jit
-    def row_of(source: int, kind: int, k: int, safe: int) -> Any:
-        """The address of an element's row, or else the safe one; whether it has a row."""
-        number = integer_at(load(source, IDS), k, kind)
-        is_sound = 0 <= number < load(source, TABLE_ROWS)
-        row = load(source, TABLE) + number * load(source, ROW_BYTES)
-        return row if is_sound else safe, is_sound
+    load_vector, head = vector_loader(stored, lanes), _head_adder(stored, lanes)
+    normalized = normalizer(compute_type(stored))
 
     @jit
     def block_of(source: int, kind: int, k: int, at: int, safe: int) -> Any:
@@ -135,17 +162,79 @@ def quick_bag(stored: str, lanes: int) -> Any:
         return block, s0 and s1 and s2 and s3 and s4 and s5 and s6 and s7
 
     @jit
-    def bag(column: int, source: int, start: int, end: int, at: int, safe: int) -> Any:
+    def bag(
+        column: int,
+        source: int,
+        start: int,
+        end: int,
+        at: int,
+        safe: int,
+        thread: int,
+        group: int,
+        shares: int,
+    ) -> Any:
         n, kind = end - start, load(column, IDS_KIND)
         behind = start + head_of(n)
-        row, is_sound = row_of(source, kind, start, safe)
-        total = load_vector(row + at)
-        for k in range(start + 1, behind):
-            row, counts = row_of(source, kind, k, safe)
-            total, is_sound = added(total, load_vector(row + at)), is_sound and counts
+        total, is_sound = head(source, kind, start, behind, at, safe)
         for k in range(behind, end, 8):
             block, counts = block_of(source, kind, k, at, safe)
             total, is_sound = added(total, block), is_sound and counts
+        return normalized(total, load(column, COMBINER), n), is_sound
+
+    return bag
+
+
+def shared_bag(stored: str, lanes: int) -> Any:
+    """As `quick_bag`, for a bag that a warp computes: its groups take turns at blocks.
+
+    The others are the thread's number in the warp, the threads of a group, and how many groups
+    there are. All groups give the same.
+    """
+    dtype = compute_type(stored)
+    load_vector, head = vector_loader(stored, lanes), _head_adder(stored, lanes)
+    normalized, zero = normalizer(dtype), (dtype(0),) * lanes
+    yes, no = (dtype(1),), (dtype(0),)
+
+    @jit
+    def four_of(
+        source: int, kind: int, k: int, at: int, safe: int, total: Any, is_first: bool
+    ) -> Any:
+        """The sum with four more rows. With eight, more registers were needed."""
+        r0, s0 = row_of(source, kind, k, safe)
+        r1, s1 = row_of(source, kind, k + 1, safe)
+        r2, s2 = row_of(source, kind, k + 2, safe)
+        r3, s3 = row_of(source, kind, k + 3, safe)
+        v0, v1 = load_vector(r0 + at), load_vector(r1 + at)
+        v2, v3 = load_vector(r2 + at), load_vector(r3 + at)
+        total = v0 if is_first else added(total, v0)
+        return added(added(added(total, v1), v2), v3), s0 and s1 and s2 and s3
+
+    @jit
+    def bag(
+        column: int,
+        source: int,
+        start: int,
+        end: int,
+        at: int,
+        safe: int,
+        thread: int,
+        group: int,
+        shares: int,
+    ) -> Any:
+        n, kind = end - start, load(column, IDS_KIND)
+        behind = start + head_of(n)
+        total, is_sound = head(source, kind, start, behind, at, safe)
+        for k in range(behind, end, 8 * shares):
+            mine, block = k + 8 * (thread // group), zero
+            if mine < end:
+                for row in range(mine, mine + 8, 4):
+                    block, counts = four_of(source, kind, row, at, safe, block, row == mine)
+                    is_sound = is_sound and counts
+            for share in range(min(shares, (end - k) // 8)):
+                total = added(total, from_lane(block, thread % group + share * group))
+        for share in range(shares):
+            verdict = from_lane(yes if is_sound else no, thread % group + share * group)
+            is_sound = is_sound and verdict[0] != dtype(0)
         return normalized(total, load(column, COMBINER), n), is_sound
 
     return bag

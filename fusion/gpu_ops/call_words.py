@@ -8,10 +8,10 @@ from __future__ import annotations
 #: A call, by word: the number of columns, and of rows of the batch; where columns and sources are
 #: described (`fusion.cpu_ops.column_words`); the first tile of each column and the number of all,
 #: int64 [columns + 1], of columns that are plain and of the others, and of those whose rows are
-#: looked at; where each column starts in a
-#: row of the result, in elements, int64; the elements that a thread computes at once, and the
-#: threads of a bag, int64 each; the address of the result, and the bytes of a row of it; flags of
-#: columns whose entries are not in the order of rows, int64; where trouble is told.
+#: looked at; where each column starts in a row of the result, in elements, int64; the elements that
+#: a thread computes at once, the threads of a row, and how many groups of so many share a bag, int64
+#: each; the address of the result, and the bytes of a row of it; flags of columns whose entries are
+#: not in the order of rows, int64; where trouble is told.
 (
     COUNT,
     BATCH,
@@ -23,12 +23,13 @@ from __future__ import annotations
     OFFSETS,
     LANES,
     GROUPS,
+    SHARES,
     OUT,
     OUT_BYTES,
     UNSORTED,
     TROUBLE,
-) = range(14)
-CALL_WORDS = 14
+) = range(15)
+CALL_WORDS = 15
 
 #: Trouble, by word: its kind, 0 for none; the column, the element and its id or row.
 KIND, COLUMN, ELEMENT, NUMBER = range(4)
@@ -41,8 +42,9 @@ BAD_ID, BAD_DEFAULT, BAD_ROW, BAD_SPLIT, UNSORTED_ROW, REPEATED, BAD_KEY, BAD_RA
 #: In the place of a kind while what is told is still being written: the host may look meanwhile.
 WRITING = -1
 
-#: Threads of a block.
+#: Threads of a block, and of a warp.
 THREADS = 128
+WARP = 32
 
 
 def lanes_of(item: int, dim: int, offset: int, width: int) -> int:
@@ -59,9 +61,9 @@ def lanes_of(item: int, dim: int, offset: int, width: int) -> int:
 
 
 def group_of(dim: int, lanes: int) -> int:
-    """The threads that compute a bag of `dim` elements: a power of 2, at most a warp."""
+    """The threads that read a row of `dim` elements: a power of 2, at most a warp."""
     group = 1
-    while group < 32 and group * lanes < dim:
+    while group < WARP and group * lanes < dim:
         group *= 2
     return group
 

@@ -32,8 +32,13 @@ def _compiling() -> Iterator[None]:
         dispatcher.get_current_device = asked
 
 
-def ptx(kernel: Any, arguments: int) -> tuple[str, str]:
+def ptx(kernel: Any, arguments: int, registers: int) -> tuple[str, str]:
     """The PTX of a kernel of so many 64-bit integers, and the name of its entry.
+
+    Args:
+        kernel: a Python function.
+        arguments: how many integers it takes.
+        registers: the most that whatever compiles the PTX gives a thread.
 
     Raises:
         RuntimeError: the entry does not take its arguments as a launch passes them.
@@ -49,7 +54,8 @@ def ptx(kernel: Any, arguments: int) -> tuple[str, str]:
     kinds = re.findall(r"\.param (\S+)", parameters)
     if kinds != [".u64"] * arguments:
         raise RuntimeError(f"{name} takes {kinds}, not {arguments} 64-bit integers")
-    return code, name
+    head = f".entry {name}({parameters})"
+    return code.replace(head, f"{head}\n.maxnreg {registers}"), name
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ load, store = language.load, language.store
 load_as, store_as, as_float = language.load_as, language.store_as, language.as_float
 atomic_add, atomic_min = language.atomic_add, language.atomic_min
 compare_and_swap, publish = language.compare_and_swap, language.publish
+from_lane = language.from_lane
 vector_loader, vector_storer = language.vector_loader, language.vector_storer
 added, multiplied, divided = language.added, language.multiplied, language.divided
 
@@ -78,6 +79,7 @@ __all__ = [
     "compare_and_swap",
     "cuda",
     "divided",
+    "from_lane",
     "instead",
     "jit",
     "load",

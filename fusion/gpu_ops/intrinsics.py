@@ -240,5 +240,46 @@ def _elementwise(operation: str) -> Any:
     return apply
 
 
+def _word_from_lane(builder: Any, word: Any, lane: Any) -> Any:
+    """A 32-bit integer of another thread of the warp; see the NVVM IR's "Data Movement"."""
+    i32 = ir.IntType(32)
+    result = ir.LiteralStructType([i32, ir.IntType(1)])
+    name = "llvm.nvvm.shfl.sync.i32"
+    known = builder.module.globals.get(name)
+    function = known or ir.Function(builder.module, ir.FunctionType(result, [i32] * 5), name)
+    whole, by_index, last = ir.Constant(i32, -1), ir.Constant(i32, 0), ir.Constant(i32, 31)
+    found = builder.call(function, [whole, by_index, word, lane, last])
+    return builder.extract_value(found, 0)
+
+
+def _number_from_lane(builder: Any, value: Any, lane: Any) -> Any:
+    i32 = ir.IntType(32)
+    if value.type == ir.FloatType():
+        word = _word_from_lane(builder, builder.bitcast(value, i32), lane)
+        return builder.bitcast(word, value.type)
+    bits = builder.bitcast(value, _WORD)
+    half = ir.Constant(_WORD, 32)
+    low = _word_from_lane(builder, builder.trunc(bits, i32), lane)
+    high = _word_from_lane(builder, builder.trunc(builder.lshr(bits, half), i32), lane)
+    both = builder.or_(builder.zext(low, _WORD), builder.shl(builder.zext(high, _WORD), half))
+    return builder.bitcast(both, value.type)
+
+
+@intrinsic
+def from_lane(typingctx: Any, values: Any, lane: Any) -> Any:
+    """The tuple that another thread of the warp gives, by its place there.
+
+    All threads of the warp call it together.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = builder.trunc(args[1], ir.IntType(32))
+        numbers = [builder.extract_value(args[0], k) for k in range(values.count)]
+        found = [_number_from_lane(builder, number, place) for number in numbers]
+        return context.make_tuple(builder, values, found)
+
+    return values(values, _i64), codegen
+
+
 #: (tuple, tuple or number) -> a tuple; each element is rounded on its own.
 added, multiplied, divided = map(_elementwise, ("add", "mul", "div"))

@@ -23,7 +23,7 @@ def text(name: str) -> str:
 
     def compile_it() -> bytes:
         kernel = KERNELS[name]
-        code, entry = compiler.ptx(kernel.make(), kernel.arguments)
+        code, entry = compiler.ptx(kernel.make(), kernel.arguments, kernel.registers)
         return code.replace(entry, entry_of(name)).encode()
 
     return objects.get(f"ptx_{name}_{version(_COMPILER)}", compile_it).decode()

@@ -8,12 +8,16 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import ml_dtypes
 import numpy as np
+
+from fusion.gpu_ops.call_words import WARP
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -144,6 +148,31 @@ def vector_storer(stored: str, lanes: int) -> Any:
         _elements(address, 0, lanes, dtype)[:] = np.array(values).astype(dtype)
 
     return store_vector
+
+
+class _Warp:
+    """Where the threads of a warp meet, and what they show each other."""
+
+    def __init__(self) -> None:
+        self.meeting = threading.Barrier(WARP, timeout=60)
+        self.shown: list[Any] = [None] * WARP
+
+
+#: The warps of the blocks of a launch, by what the simulator has for that.
+_warps: WeakKeyDictionary[Any, defaultdict[int, _Warp]] = WeakKeyDictionary()
+
+
+def from_lane(values: Any, lane: Any) -> Any:
+    """See `intrinsics`."""
+    thread: Any = threading.current_thread()
+    with _lock:
+        warps = _warps.setdefault(thread._manager, defaultdict(_Warp))
+        warp = warps[thread.thread_id // WARP]
+    warp.shown[thread.thread_id % WARP] = values
+    warp.meeting.wait()
+    found = warp.shown[int(lane)]
+    warp.meeting.wait()
+    return found
 
 
 def _elementwise(operation: Any) -> Any:

@@ -144,23 +144,63 @@ def test_many_columns_in_one_call() -> None:
     assert call.tiles(call_of.OTHER_TILES)[0] == 2
 
 
+def words_of(call: Any, *names: int) -> tuple[int, ...]:
+    """What a call of one column has there."""
+    base = int(call.words[call_of.TROUBLE]) - 8 * call_of.CALL_WORDS
+    return tuple(call.words[layout.place_in(call.words, base, name)] for name in names)
+
+
 @pytest.mark.parametrize(
-    ("length", "batch", "lanes", "group"), [(50, 3, 1, 32), (2, 3, 4, 8), (50, 1 << 15, 4, 8)]
+    ("length", "batch", "dim", "group", "shares"),
+    [
+        (50, 3, 32, 8, 4),  # long for so few
+        (2, 3, 32, 8, 1),
+        (50, 1 << 15, 32, 8, 1),
+        (128, 1 << 15, 32, 8, 4),  # long for any number
+        (128, 3, 2, 1, 32),
+        (128, 3, 128, 32, 1),  # a row is a warp's
+    ],
 )
-def test_long_bags_get_a_warp_if_they_are_few(
-    length: int, batch: int, lanes: int, group: int
-) -> None:
-    column = calls.Column(words.ROW_SPLITS, 0, 9, 32, ids=0, id_count=length * batch)
+def test_long_bags_get_a_warp(length: int, batch: int, dim: int, group: int, shares: int) -> None:
+    column = calls.Column(words.ROW_SPLITS, 0, 9, dim, ids=0, id_count=length * batch)
     call = calls.prepare("float32", batch, [column], 0, lambda size: 0)
-    assert call.words[layout.place_in(call.words, 0, call_of.LANES)] == lanes
-    assert call.words[layout.place_in(call.words, 0, call_of.GROUPS)] == group
-    assert call.tiles(call_of.PLAIN_TILES)[0] == -(-batch * group // call_of.THREADS)
+    found = words_of(call, call_of.LANES, call_of.GROUPS, call_of.SHARES)
+    assert found == (min(dim, 4), group, shares)
+    assert call.tiles(call_of.PLAIN_TILES)[0] == -(-batch * group * shares // call_of.THREADS)
 
 
-def test_long_bags() -> None:
-    ids, rows = np.random.default_rng(8).integers(0, 9, 80), np.array([0, 37, 37, 80])
-    for dim, combiner in ((4, "mean"), (40, "sqrtn")):
-        same(3, Given("row_splits", table(9, dim), ids, rows, attrs={"combiner": combiner}))
+def test_what_is_not_plain_has_no_shares() -> None:
+    column = calls.Column(
+        words.ROW_SPLITS, 0, 9, 8, ids=0, id_count=300, attrs={words.MAX_NORM: 1.0}
+    )
+    call = calls.prepare("float32", 1, [column], 0, lambda size: 0)
+    assert words_of(call, call_of.SHARES) == (1,)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_long_bags(dtype: str) -> None:
+    """Bags with a head and no block, with blocks for some shares, and with several rounds."""
+    splits = np.array([0, 1, 10, 10, 57, 400])
+    ids = np.random.default_rng(8).integers(0, 9, splits[-1])
+    for dim, combiner in ((4, "mean"), (6, "sqrtn"), (40, "sum")):
+        given = Given("row_splits", table(9, dim, dtype), ids, splits, attrs={"combiner": combiner})
+        out, _, call = combine(5, [given])
+        assert out.tobytes() == given.by_cpu(5).tobytes()
+        assert words_of(call, call_of.SHARES)[0] > 1 or dtype == "float64"
+
+
+@pytest.mark.parametrize("place", [0, 20, 99])
+def test_long_bags_with_elements_that_do_not_count(place: int) -> None:
+    """One in the head, or in a block of any share: all threads of the warp learn of it."""
+    ids = np.random.default_rng(3).integers(0, 9, 203)
+    ids[place] = -1
+    rows = np.array([0, 101, 203])
+    same(2, Given("row_splits", table(9, 8), ids, rows, attrs={"prune": True}))
+    ids[place] = 9
+    out, told, _ = combine(2, [Given("row_splits", table(9, 8), ids, rows)])
+    assert told == [call_of.BAD_ID, 0, place, 9]
+    assert np.isnan(out[0]).all()
+    assert np.isfinite(out[1]).all()
 
 
 def test_a_table_of_more_rows_than_an_int32_counts() -> None:

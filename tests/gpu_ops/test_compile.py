@@ -23,7 +23,7 @@ from fusion.gpu_ops.kernels import KERNELS
 ptxas = compiler.assembler()
 for name in sys.argv[1:]:
     kernel = KERNELS[name]
-    code, entry = compiler.ptx(kernel.make(), kernel.arguments)
+    code, entry = compiler.ptx(kernel.make(), kernel.arguments, kernel.registers)
     for capability in compiler.CAPABILITIES:
         found = {"name": name, "capability": capability, "contracted": "fma.rn" in code}
         if ptxas is not None:

@@ -40,19 +40,23 @@ from fusion.gpu_ops.call_words import (
     OUT,
     OUT_BYTES,
     PLAIN_TILES,
+    SHARES,
     SOURCES,
     THREADS,
     TROUBLE,
     TROUBLE_WORDS,
     UNSORTED,
+    WARP,
     group_of,
     lanes_of,
 )
 
 #: With fewer threads a GPU has nothing to do while rows are on their way.
 _BUSY_THREADS = 1 << 17
-#: So many elements a bag has on average, or more, if it is long.
-_LONG = 16
+#: A warp computes a bag if bags have so many elements on average: each share of it is some blocks.
+_LONG = 128
+#: The same where threads are few: what has nothing to do costs nothing.
+_LONG_FOR_FEW = 16
 
 #: The bits of -0.0, the only double that is negative as a word but not as a number.
 _MINUS_ZERO = -(2**63)
@@ -62,7 +66,7 @@ def words_of_call(columns: int, boundaries: int) -> int:
     """The words of a call of so many columns, with so many boundaries in all."""
     tiles = 3 * (columns + 1)
     described = columns * (COLUMN_WORDS + SOURCE_WORDS)
-    return CALL_WORDS + TROUBLE_WORDS + 4 * columns + tiles + described + (boundaries + 1) // 2
+    return CALL_WORDS + TROUBLE_WORDS + 5 * columns + tiles + described + (boundaries + 1) // 2
 
 
 def open_call(call: Any, base: int, columns: int) -> int:
@@ -89,6 +93,8 @@ def open_call(call: Any, base: int, columns: int) -> int:
     call[LANES] = base + 8 * place
     place += columns
     call[GROUPS] = base + 8 * place
+    place += columns
+    call[SHARES] = base + 8 * place
     place += columns
     call[COLUMNS] = base + 8 * place
     place += columns * COLUMN_WORDS
@@ -150,9 +156,8 @@ def _threads(call: Any, base: int, batch: int, item: int, width: int, skew: int)
 def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, skew: int) -> None:
     """Writes what depends on the columns and their sources, which are in the call.
 
-    The threads of a bag are as many as have something to read, at most a warp. If there are few of
-    them in all, those of long bags read one element at once instead of 16 bytes, so that there are
-    more.
+    As many threads read a row as have something to read, at most a warp. They compute a bag, or, if
+    it is long and plain, all the groups of a warp do.
 
     Args:
         batch, width, item: rows and elements of a row of the result, and the bytes of one.
@@ -164,18 +169,19 @@ def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, s
     offsets, lanes = place_in(call, base, OFFSETS), place_in(call, base, LANES)
     groups, plain = place_in(call, base, GROUPS), place_in(call, base, PLAIN_TILES)
     other, check = place_in(call, base, OTHER_TILES), place_in(call, base, CHECK_TILES)
+    shares = place_in(call, base, SHARES)
     is_busy = _threads(call, base, batch, item, width, skew) >= _BUSY_THREADS
     for k in range(call[COUNT]):
         column, source = columns + k * COLUMN_WORDS, sources + k * SOURCE_WORDS
         dim, form = call[source + TABLE_DIM], call[column + FORM]
         at_once = _at_once(call, source, call[offsets + k], item, width, skew)
-        if not is_busy and call[source + ID_COUNT] >= _LONG * batch:
-            at_once = 1
-        call[lanes + k] = at_once
-        call[groups + k] = group_of(dim, at_once)
-        bags = THREADS // call[groups + k]
+        group, is_simple = group_of(dim, at_once), is_plain(call, column, source)
+        length = _LONG if is_busy else _LONG_FOR_FEW
+        is_long = is_simple and call[source + ID_COUNT] >= max(length * batch, 1)
+        call[lanes + k], call[groups + k] = at_once, group
+        call[shares + k] = WARP // group if is_long else 1
+        bags = THREADS // (group * call[shares + k])
         tiles = (batch + bags - 1) // bags if dim > 0 else 0
-        is_simple = is_plain(call, column, source)
         call[plain + k + 1] = call[plain + k] + (tiles if is_simple else 0)
         call[other + k + 1] = call[other + k] + (0 if is_simple else tiles)
         checked = call[source + ID_COUNT] if form in (INDICES, ROW_IDS) else 0
