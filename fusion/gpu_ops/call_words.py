@@ -9,9 +9,9 @@ from __future__ import annotations
 #: described (`fusion.cpu_ops.column_words`); the first tile of each column and the number of all,
 #: int64 [columns + 1], of columns that are plain and of the others, and of those whose rows are
 #: looked at; where each column starts in a row of the result, in elements, int64; the elements that
-#: a thread computes at once, the threads of a row, and how many groups of so many share a bag, int64
-#: each; the address of the result, and the bytes of a row of it; flags of columns whose entries are
-#: not in the order of rows, int64; where trouble is told.
+#: a thread computes at once, the threads of a row, and how many groups of so many share a bag,
+#: int64 each; the address of the result, and the bytes of a row of it; flags of columns whose
+#: entries are not in the order of rows, int64; where trouble is told.
 (
     COUNT,
     BATCH,
