@@ -149,7 +149,8 @@ def _run(arguments: list[str], killed_after: float | None, largest_file: int | N
         status = _wait(child, start + (LONGEST if killed_after is None else killed_after))
         seconds = time.monotonic() - start
         lines = said.read_text(errors="replace").splitlines() if said.exists() else []
-        return Run(status, lines, seconds, int(grown.read_text()) if grown.exists() else 0)
+        # Empty, if it was killed between opening and writing it.
+        return Run(status, lines, seconds, int(grown.read_text() or 0) if grown.exists() else 0)
 
 
 def _in_child(arguments: list[str], largest_file: int | None, said: Path, grown: Path) -> NoReturn:

@@ -151,7 +151,9 @@ def test_a_disk_that_is_full_or_read_only(models: Path, tmp_path: Path):
     script = 'mount -t tmpfs -o "$1" none "$2" && shift 2 && exec "$@"'
     for options, message in (
         ("size=16k", "no space left on device"),
+        # Enough for the files, and not for the outcomes, nor for messages about them.
         ("size=64k", "no space left on device"),
+        ("size=88k", "no space left on device"),
         ("ro", "read-only file system"),
     ):
         tool = Tool(*_NAMESPACE, "sh", "-c", script, "sh", options, str(disk))

@@ -16,6 +16,10 @@ from tensorflow.core.framework import tensor_pb2
 LOAD_FAILED = 3
 """A process's exit status when TensorFlow refuses its model; the messages end with the reason."""
 
+OS_FAILED = 64
+"""What is added to the `errno` of an OSError for the exit status: the disk that is full may be that
+of the messages."""
+
 MESSAGES = "stderr.txt"
 """The file with what a process says, beside its outcomes."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from fusion.saved_model.child import child_environment, last_line
 from fusion.saved_model.errors import ModelError
 from fusion.saved_model.verify.job import Job
-from fusion.saved_model.verify.outcome import LOAD_FAILED, MESSAGES
+from fusion.saved_model.verify.outcome import LOAD_FAILED, MESSAGES, OS_FAILED
 
 _JOB_FILE = "job.json"
 _WORKER = "fusion.saved_model.verify.worker"
@@ -72,5 +72,8 @@ def _raise_unless_run(model: Path, status: int, messages: Path) -> None:
         raise ModelError(f"cannot verify: TensorFlow crashed ({name}) while running {model}")
     if status == LOAD_FAILED:
         raise ModelError(f"cannot verify: {model} cannot be loaded: {last_line(messages)}")
+    if status > OS_FAILED:
+        why = os.strerror(status - OS_FAILED).lower()
+        raise ModelError(f"cannot verify: running {model} failed: {why}")
     if status:
         raise ModelError(f"cannot verify: running {model} failed: {last_line(messages)}")

@@ -27,7 +27,13 @@ from fusion.saved_model.verify.batches import Batches
 from fusion.saved_model.verify.inputs import Array
 from fusion.saved_model.verify.job import Job, Run
 from fusion.saved_model.verify.observe import observe
-from fusion.saved_model.verify.outcome import LOAD_FAILED, MESSAGES, Outcome, OutcomeWriter
+from fusion.saved_model.verify.outcome import (
+    LOAD_FAILED,
+    MESSAGES,
+    OS_FAILED,
+    Outcome,
+    OutcomeWriter,
+)
 from fusion.saved_model.verify.runner import Runner, loaders
 from fusion.saved_model.verify.signature import Signature, signatures
 from fusion.saved_model.verify.values import varying_outputs
@@ -62,11 +68,14 @@ def _run_as_child(job: Job, run: Run) -> NoReturn:
             os.dup2(messages.fileno(), 1)
             os.dup2(messages.fileno(), 2)
         status = _run(job, run)
+    except OSError as error:
+        status = OS_FAILED + (error.errno or 0)
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(status)
 
 
