@@ -5,7 +5,7 @@ There are `quick_bag` and `shared_bag` for bags of which nothing needs to be ask
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,6 +49,40 @@ from fusion.runtime.jit import int64
 
 #: Elements that are no entry, and those with trouble: no addresses of rows.
 _NO_ENTRY, _TROUBLE = -1, 0
+
+
+class Bag(NamedTuple):
+    """A bag of a call: its column and source, see `column_words`, and what it is made of.
+
+    Attributes:
+        place: the number of the column.
+        out: the address of its first element in the result.
+        start: its first element.
+        end: behind its last one.
+        row: its number if its elements lie among those of others, else -1.
+    """
+
+    place: int
+    column: int
+    source: int
+    out: int
+    start: int
+    end: int
+    row: int
+
+
+class Team(NamedTuple):
+    """The threads that compute a bag, seen from one of them.
+
+    Attributes:
+        thread: its number among them.
+        group: how many of them go through the elements of a row side by side.
+        shares: how many such groups there are.
+    """
+
+    thread: int
+    group: int
+    shares: int
 
 
 @jit
@@ -133,11 +167,11 @@ def _head_adder(stored: str, lanes: int) -> Any:
 
 
 def quick_bag(stored: str, lanes: int) -> Any:
-    """A device function (column, source, start, end, at, safe, ...) -> (sum, whether all count).
+    """A device function (bag, team, at) -> (sum, whether all count).
 
-    It is for at least one element of a plain column (`Column.is_plain`). For elements that do not
-    count, memory at the address `safe` is read as if it were their row, and the sum means nothing.
-    The others are for `shared_bag`.
+    It is for at least one element of a plain column (`Column.is_plain`); `at` says where in a row,
+    in bytes. For elements that do not count, the bag's own memory in the result is read as if it
+    were their row, and the sum means nothing.
     """
     load_vector, head = vector_loader(stored, lanes), _head_adder(stored, lanes)
     normalized = normalizer(compute_type(stored))
@@ -162,33 +196,22 @@ def quick_bag(stored: str, lanes: int) -> Any:
         return block, s0 and s1 and s2 and s3 and s4 and s5 and s6 and s7
 
     @jit
-    def bag(
-        column: int,
-        source: int,
-        start: int,
-        end: int,
-        at: int,
-        safe: int,
-        thread: int,
-        group: int,
-        shares: int,
-    ) -> Any:
-        n, kind = end - start, load(column, IDS_KIND)
-        behind = start + head_of(n)
-        total, is_sound = head(source, kind, start, behind, at, safe)
-        for k in range(behind, end, 8):
+    def sum_of(bag: Bag, team: Team, at: int) -> Any:
+        n, kind = bag.end - bag.start, load(bag.column, IDS_KIND)
+        source, safe, behind = bag.source, bag.out, bag.start + head_of(n)
+        total, is_sound = head(source, kind, bag.start, behind, at, safe)
+        for k in range(behind, bag.end, 8):
             block, counts = block_of(source, kind, k, at, safe)
             total, is_sound = added(total, block), is_sound and counts
-        return normalized(total, load(column, COMBINER), n), is_sound
+        return normalized(total, load(bag.column, COMBINER), n), is_sound
 
-    return bag
+    return sum_of
 
 
 def shared_bag(stored: str, lanes: int) -> Any:
     """As `quick_bag`, for a bag that a warp computes: its groups take turns at blocks.
 
-    The others are the thread's number in the warp, the threads of a group, and how many groups
-    there are. All groups give the same.
+    All groups give the same.
     """
     dtype = compute_type(stored)
     load_vector, head = vector_loader(stored, lanes), _head_adder(stored, lanes)
@@ -210,55 +233,41 @@ def shared_bag(stored: str, lanes: int) -> Any:
         return added(added(added(total, v1), v2), v3), s0 and s1 and s2 and s3
 
     @jit
-    def bag(
-        column: int,
-        source: int,
-        start: int,
-        end: int,
-        at: int,
-        safe: int,
-        thread: int,
-        group: int,
-        shares: int,
-    ) -> Any:
-        n, kind = end - start, load(column, IDS_KIND)
-        behind = start + head_of(n)
-        total, is_sound = head(source, kind, start, behind, at, safe)
-        for k in range(behind, end, 8 * shares):
+    def sum_of(bag: Bag, team: Team, at: int) -> Any:
+        thread, group, shares = team
+        n, kind = bag.end - bag.start, load(bag.column, IDS_KIND)
+        source, safe, behind = bag.source, bag.out, bag.start + head_of(n)
+        total, is_sound = head(source, kind, bag.start, behind, at, safe)
+        for k in range(behind, bag.end, 8 * shares):
             mine, block = k + 8 * (thread // group), zero
-            if mine < end:
+            if mine < bag.end:
                 for row in range(mine, mine + 8, 4):
                     block, counts = four_of(source, kind, row, at, safe, block, row == mine)
                     is_sound = is_sound and counts
-            for share in range(min(shares, (end - k) // 8)):
+            for share in range(min(shares, (bag.end - k) // 8)):
                 total = added(total, from_lane(block, thread % group + share * group))
         for share in range(shares):
             verdict = from_lane(yes if is_sound else no, thread % group + share * group)
             is_sound = is_sound and verdict[0] != dtype(0)
-        return normalized(total, load(column, COMBINER), n), is_sound
+        return normalized(total, load(bag.column, COMBINER), n), is_sound
 
-    return bag
+    return sum_of
 
 
 def any_bag(stored: str, lanes: int, is_plain: bool) -> Any:
-    """A device function (call, place, column, source, start, end, row, at) -> what a bag gives.
-
-    `row` is the bag's number if its elements lie among others, else -1.
-    """
+    """A device function (call, bag, at) -> what a bag gives."""
     plain = _plain_sum(stored, lanes, is_plain)
     if is_plain:
         return plain
     weighted = _weighted_sum(stored, lanes)
 
     @jit
-    def bag(
-        call: int, place: int, column: int, source: int, start: int, end: int, row: int, at: int
-    ) -> Any:
-        if load(column, WEIGHTED) != 0:
-            return weighted(call, place, column, source, start, end, row, at)
-        return plain(call, place, column, source, start, end, row, at)
+    def values_of(call: int, bag: Bag, at: int) -> Any:
+        if load(bag.column, WEIGHTED) != 0:
+            return weighted(call, bag, at)
+        return plain(call, bag, at)
 
-    return bag
+    return values_of
 
 
 def _plain_sum(stored: str, lanes: int, is_plain: bool) -> Any:
@@ -268,9 +277,8 @@ def _plain_sum(stored: str, lanes: int, is_plain: bool) -> Any:
     normalized, zero, nan = normalizer(dtype), (dtype(0),) * lanes, dtype(np.nan)
 
     @jit
-    def bag(
-        call: int, place: int, column: int, source: int, start: int, end: int, row: int, at: int
-    ) -> Any:
+    def values_of(call: int, bag: Bag, at: int) -> Any:
+        place, column, source, _, start, end, row = bag
         n = 0
         for k in range(start, end):
             if entry(call, place, column, source, k, start, row) != _NO_ENTRY:
@@ -298,7 +306,7 @@ def _plain_sum(stored: str, lanes: int, is_plain: bool) -> Any:
             return multiplied(zero, nan)
         return normalized(total, load(column, COMBINER), n)
 
-    return bag
+    return values_of
 
 
 def _weighted_sum(stored: str, lanes: int) -> Any:
@@ -308,9 +316,8 @@ def _weighted_sum(stored: str, lanes: int) -> Any:
     (term, weighted), zero, nan = weigher(dtype, lanes), (dtype(0),) * lanes, dtype(np.nan)
 
     @jit
-    def bag(
-        call: int, place: int, column: int, source: int, start: int, end: int, row: int, at: int
-    ) -> Any:
+    def values_of(call: int, bag: Bag, at: int) -> Any:
+        place, column, source, _, start, end, row = bag
         limit, dim = as_float(load(column, MAX_NORM)), load(source, TABLE_DIM)
         combiner, weights = load(column, COMBINER), load(source, WEIGHTS)
         kind, total, terms, n, is_sound = load(source, TABLE_KIND), zero, dtype(0), 0, True
@@ -331,7 +338,7 @@ def _weighted_sum(stored: str, lanes: int) -> Any:
             return multiplied(zero, nan)
         return weighted(total, combiner, terms, load(column, NO_NAN) != 0)
 
-    return bag
+    return values_of
 
 
 def _filler(stored: str, lanes: int, is_plain: bool) -> Any:

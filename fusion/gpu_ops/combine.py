@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from fusion.cpu_ops.column_words import (
     COLUMN_WORDS,
     COPY,
@@ -30,8 +28,7 @@ from fusion.cpu_ops.column_words import (
 )
 from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops.arithmetic import compute_type
-from fusion.gpu_ops.bags import any_bag, quick_bag, shared_bag
+from fusion.gpu_ops.bags import Bag, Team, any_bag, quick_bag, shared_bag
 from fusion.gpu_ops.device import cuda, jit, load, store, vector_loader, vector_storer
 from fusion.gpu_ops.elements import element_range, id_at, integer_at, is_dropped
 from fusion.gpu_ops.tiles import column_of
@@ -39,75 +36,74 @@ from fusion.gpu_ops.trouble import tell
 from fusion.runtime.jit import int64
 
 
-def _elements(stored: str, lanes: int, is_plain: bool, is_shared: bool) -> Any:
-    """A device function (call, place, column, source, bag, at, out, ...) -> `lanes` elements.
+@jit
+def bag_of(call: int, place: int, number: int, item: int) -> Any:
+    """Bag `number` of a column; what is no bag has its `end` before its `start`."""
+    column = load(call, call_of.COLUMNS) + 8 * COLUMN_WORDS * place
+    source = load(call, call_of.SOURCES) + 8 * SOURCE_WORDS * place
+    offset = load(load(call, call_of.OFFSETS), place)
+    out = load(call, call_of.OUT) + number * load(call, call_of.OUT_BYTES) + offset * item
+    form, all_elements = load(column, FORM), load(source, ID_COUNT)
+    if form == COPY:
+        return Bag(place, column, source, out, int64(0), int64(0), number)
+    if form in (INDICES, ROW_IDS) and load(load(call, call_of.UNSORTED), place) != 0:
+        return Bag(place, column, source, out, int64(0), all_elements, number)
+    start, end = element_range(column, source, number, int64(1))
+    return Bag(place, column, source, out, start, end, int64(-1))
 
-    `out` is where the bag's first element goes: memory that is there and has its size. For the
-    others, which are the thread's, see `shared_bag`.
+
+def _quick(stored: str, lanes: int, is_shared: bool) -> Any:
+    """A device function (call, place, number, team) that writes a plain bag; says whether it could.
+
+    That is up to the elements of the bag, so that all threads of the team say the same.
     """
-    load_vector = vector_loader(stored, lanes)
-    quick = shared_bag(stored, lanes) if is_shared else quick_bag(stored, lanes)
-    slow, nan = any_bag(stored, lanes, is_plain), (compute_type(stored)(np.nan),) * lanes
+    sum_of = shared_bag(stored, lanes) if is_shared else quick_bag(stored, lanes)
+    store_vector, item = vector_storer(stored, lanes), ITEM_BYTES[stored]
 
     @jit
-    def elements(
-        call: int,
-        place: int,
-        column: int,
-        source: int,
-        bag: int,
-        at: int,
-        out: int,
-        thread: int,
-        group: int,
-        shares: int,
-    ) -> Any:
-        form = load(column, FORM)
-        if form == COPY:
-            return load_vector(load(source, TABLE) + bag * load(source, ROW_BYTES) + at)
-        by_row = form in (INDICES, ROW_IDS)
-        if by_row and load(load(call, call_of.UNSORTED), place) != 0:
-            count = load(source, ID_COUNT)
-            return slow(call, place, column, source, int64(0), count, bag, at)
-        start, end = element_range(column, source, bag, int64(1))
-        if end < start:
-            tell(call, call_of.BAD_SPLIT, place, bag, end)
-            return nan
-        if is_plain and end > start:
-            total, is_sound = quick(column, source, start, end, at, out, thread, group, shares)
-            if is_sound:
-                return total
-        return slow(call, place, column, source, start, end, int64(-1), at)
-
-    return elements
-
-
-def _bag(stored: str, lanes: int, is_plain: bool, is_shared: bool = False) -> Any:
-    """A device function (call, place, bag, thread, group, shares) that writes a bag."""
-    elements, item = _elements(stored, lanes, is_plain, is_shared), ITEM_BYTES[stored]
-    store_vector = vector_storer(stored, lanes)
-
-    @jit
-    def bag(call: int, place: int, number: int, thread: int, group: int, shares: int) -> None:
-        column = load(call, call_of.COLUMNS) + 8 * COLUMN_WORDS * place
+    def quick(call: int, place: int, number: int, team: Team) -> bool:
         source = load(call, call_of.SOURCES) + 8 * SOURCE_WORDS * place
-        offset = load(load(call, call_of.OFFSETS), place)
-        out = load(call, call_of.OUT) + number * load(call, call_of.OUT_BYTES) + offset * item
-        dim, step = load(source, TABLE_DIM), group * lanes
+        dim, step = load(source, TABLE_DIM), team.group * lanes
+        own, end = team.thread * lanes, dim
         if is_shared:
             # All threads of the warp go along, whether they have elements or not.
-            for first in range(thread % group * lanes, (dim + step - 1) // step * step, step):
-                at = int64(first) * item if first < dim else int64(0)
-                part = elements(call, place, column, source, number, at, out, thread, group, shares)
-                if first < dim and thread < group:
-                    store_vector(out + at, part)
-            return
-        for first in range(thread * lanes, dim, step):
-            at = int64(first) * item
-            part = elements(call, place, column, source, number, at, out, thread, group, shares)
-            store_vector(out + at, part)
+            own, end = team.thread % team.group * lanes, (dim + step - 1) // step * step
+        for first in range(own, end, step):
+            # Found here, and not before, it takes fewer registers.
+            bag = bag_of(call, place, number, item)
+            if bag.row >= 0 or bag.end <= bag.start:
+                return False
+            at = int64(first) * item if first < dim else int64(0)
+            total, is_sound = sum_of(bag, team, at)
+            if not is_sound:
+                return False
+            if not is_shared or (first < dim and team.thread < team.group):
+                store_vector(bag.out + at, total)
+        return True
 
-    return bag
+    return quick
+
+
+def _slow(stored: str, lanes: int, is_plain: bool) -> Any:
+    """A device function (call, bag, team, width) that writes any bag, or the copy of a row.
+
+    Each thread has `width` elements side by side, as when it tried to be quick.
+    """
+    values_of, item = any_bag(stored, lanes, is_plain), ITEM_BYTES[stored]
+    load_vector, store_vector = vector_loader(stored, lanes), vector_storer(stored, lanes)
+
+    @jit
+    def slow(call: int, bag: Bag, team: Team, width: int) -> None:
+        dim, step = load(bag.source, TABLE_DIM), team.group * team.shares * width
+        is_copy = load(bag.column, FORM) == COPY
+        row = load(bag.source, TABLE) + bag.row * load(bag.source, ROW_BYTES)
+        for first in range(team.thread * width, dim, step):
+            for k in range(first, min(first + width, dim), lanes):
+                at = int64(k) * item
+                values = load_vector(row + at) if is_copy else values_of(call, bag, at)
+                store_vector(bag.out + at, values)
+
+    return slow
 
 
 def combine_kernel(stored: str, is_plain: bool) -> Any:
@@ -119,32 +115,44 @@ def combine_kernel(stored: str, is_plain: bool) -> Any:
     Args:
         is_plain: whether it is for plain columns (`Column.is_plain`) or for the others.
     """
-    widest = 16 // ITEM_BYTES[stored]
-    half = max(widest // 2, 1) if is_plain else 1
-    wide, narrow, single = (_bag(stored, lanes, is_plain) for lanes in (widest, half, 1))
-    shared, shared_single = (_bag(stored, lanes, is_plain, True) for lanes in (widest, 1))
+    item = ITEM_BYTES[stored]
+    widest = 16 // item
+    half = max(widest // 2, 1)
+    wide, narrow, single = (_quick(stored, lanes, False) for lanes in (widest, half, 1))
+    shared, shared_single = (_quick(stored, lanes, True) for lanes in (widest, 1))
+    slow, slow_single = (_slow(stored, lanes, is_plain) for lanes in (widest, 1))
 
     def combine(call: int, tiles: int) -> None:
         tile, thread = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
         place = column_of(tiles, load(call, call_of.COUNT), tile)
         group = load(load(call, call_of.GROUPS), place)
         shares = load(load(call, call_of.SHARES), place)
-        team = group * shares
-        number = (tile - load(tiles, place)) * (call_of.THREADS // team) + thread // team
+        size, lanes = group * shares, load(load(call, call_of.LANES), place)
+        number = (tile - load(tiles, place)) * (call_of.THREADS // size) + thread // size
+        team = Team(thread % size, group, shares)
         if number >= load(call, call_of.BATCH):
             return
-        lanes = load(load(call, call_of.LANES), place)
-        if is_plain and shares > 1:
-            if lanes == widest:
-                shared(call, place, number, thread % team, group, shares)
+        if is_plain:
+            if shares > 1 and lanes == widest:
+                is_done = shared(call, place, number, team)
+            elif shares > 1:
+                is_done = shared_single(call, place, number, team)
+            elif lanes == widest:
+                is_done = wide(call, place, number, team)
+            elif lanes == half:
+                is_done = narrow(call, place, number, team)
             else:
-                shared_single(call, place, number, thread % team, group, shares)
-        elif lanes == widest:
-            wide(call, place, number, thread % team, group, shares)
-        elif lanes == half:
-            narrow(call, place, number, thread % team, group, shares)
+                is_done = single(call, place, number, team)
+            if is_done:
+                return
+        bag = bag_of(call, place, number, item)
+        if bag.end < bag.start:
+            tell(call, call_of.BAD_SPLIT, place, number, bag.end)
+            return
+        if lanes == widest:
+            slow(call, bag, team, lanes)
         else:
-            single(call, place, number, thread % team, group, shares)
+            slow_single(call, bag, team, lanes)
 
     return combine
 

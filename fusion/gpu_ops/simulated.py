@@ -7,30 +7,31 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import ml_dtypes
 import numpy as np
 
-from fusion.gpu_ops.call_words import WARP
+from fusion.gpu_ops import simulated_threads
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_allowed: list[np.ndarray[Any, Any]] = []
+#: Where arrays begin and end, and their bytes.
+_allowed: list[tuple[int, int, np.ndarray[Any, Any]]] = []
 #: Not empty: nothing is checked.
 _unchecked: list[bool] = []
-_lock = threading.Lock()
+
+simulated_threads.install()
 
 
 @contextmanager
 def allow(*arrays: np.ndarray[Any, Any]) -> Iterator[None]:
     """Lets device code read and write these arrays, and nothing else, in a `with` block."""
-    _allowed.extend(arrays)
+    for array in arrays:
+        start = array.ctypes.data
+        _allowed.append((start, start + array.nbytes, array.reshape(-1).view(np.uint8)))
     try:
         yield
     finally:
@@ -49,10 +50,8 @@ def _elements(address: Any, index: Any, count: int, dtype: Any) -> np.ndarray[An
     size = count * dtype.itemsize
     if first % min(size, 16):
         raise MemoryError(f"{count} x {dtype} at {first:#x} is not aligned")
-    for array in _allowed:
-        start = array.ctypes.data
-        if start <= first and first + size <= start + array.nbytes:
-            flat = array.reshape(-1).view(np.uint8)
+    for start, end, flat in _allowed:
+        if start <= first and first + size <= end:
             return flat[first - start : first - start + size].view(dtype)
     if _unchecked:
         return np.frombuffer((ctypes.c_uint8 * size).from_address(first), dtype)
@@ -91,30 +90,30 @@ def as_float(word: Any) -> float:
 
 def atomic_add(address: Any, index: Any, value: Any, dtype: Any) -> Any:
     """See `intrinsics`."""
-    with _lock:
-        place = _elements(address, index, 1, dtype)
-        old = place[0]
-        place[0] = old + dtype(value)
-        return old
+    simulated_threads.current().may_make_way()
+    place = _elements(address, index, 1, dtype)
+    old = place[0]
+    place[0] = old + dtype(value)
+    return old
 
 
 def atomic_min(address: Any, index: Any, value: Any, dtype: Any) -> Any:
     """See `intrinsics`."""
-    with _lock:
-        place = _elements(address, index, 1, dtype)
-        old = place[0]
-        place[0] = min(old, dtype(value))
-        return old
+    simulated_threads.current().may_make_way()
+    place = _elements(address, index, 1, dtype)
+    old = place[0]
+    place[0] = min(old, dtype(value))
+    return old
 
 
 def compare_and_swap(address: Any, index: Any, old: Any, new: Any) -> Any:
     """See `intrinsics`."""
-    with _lock:
-        place = _elements(address, index, 1, np.int64)
-        before = place[0]
-        if before == old:
-            place[0] = new
-        return before
+    simulated_threads.current().may_make_way()
+    place = _elements(address, index, 1, np.int64)
+    before = place[0]
+    if before == old:
+        place[0] = new
+    return before
 
 
 def publish() -> None:
@@ -150,29 +149,9 @@ def vector_storer(stored: str, lanes: int) -> Any:
     return store_vector
 
 
-class _Warp:
-    """Where the threads of a warp meet, and what they show each other."""
-
-    def __init__(self) -> None:
-        self.meeting = threading.Barrier(WARP, timeout=60)
-        self.shown: list[Any] = [None] * WARP
-
-
-#: The warps of the blocks of a launch, by what the simulator has for that.
-_warps: WeakKeyDictionary[Any, defaultdict[int, _Warp]] = WeakKeyDictionary()
-
-
 def from_lane(values: Any, lane: Any) -> Any:
     """See `intrinsics`."""
-    thread: Any = threading.current_thread()
-    with _lock:
-        warps = _warps.setdefault(thread._manager, defaultdict(_Warp))
-        warp = warps[thread.thread_id // WARP]
-    warp.shown[thread.thread_id % WARP] = values
-    warp.meeting.wait()
-    found = warp.shown[int(lane)]
-    warp.meeting.wait()
-    return found
+    return simulated_threads.current().shown_in_warp(values)[int(lane)]
 
 
 def _elementwise(operation: Any) -> Any:

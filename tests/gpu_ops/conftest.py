@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from numba.core import config
 
-from benchmarks.gpu_simulator import quick_threads
-
 config.ENABLE_CUDASIM = 1
-
-
-@pytest.fixture(autouse=True, scope="package")
-def _simulated_threads() -> Iterator[None]:
-    """Lets the simulator's many threads meet soon."""
-    with quick_threads():
-        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
