@@ -58,7 +58,7 @@ class Bag(NamedTuple):
         place: the number of the column.
         out: the address of its first element in the result.
         start: its first element.
-        end: behind its last one.
+        end: behind its last one; before `start` in a bag that is no bag.
         row: its number if its elements lie among those of others, else -1.
     """
 
@@ -255,7 +255,7 @@ def shared_bag(stored: str, lanes: int) -> Any:
 
 
 def any_bag(stored: str, lanes: int, is_plain: bool) -> Any:
-    """A device function (call, bag, at) -> what a bag gives."""
+    """A device function (call, bag, at) -> what a bag gives; NaN if there is trouble."""
     plain = _plain_sum(stored, lanes, is_plain)
     if is_plain:
         return plain
@@ -283,10 +283,10 @@ def _plain_sum(stored: str, lanes: int, is_plain: bool) -> Any:
         for k in range(start, end):
             if entry(call, place, column, source, k, start, row) != _NO_ENTRY:
                 n += 1
-        if n == 0:
+        if n == 0 and end >= start:
             return fill(call, place, column, source, at)
         limit, dim, head = as_float(load(column, MAX_NORM)), load(source, TABLE_DIM), head_of(n)
-        total, block, seen, is_sound = zero, zero, 0, True
+        total, block, seen, is_sound = zero, zero, 0, end >= start
         for k in range(start, end):
             address = entry(call, place, column, source, k, start, row)
             if address == _NO_ENTRY:
@@ -320,7 +320,8 @@ def _weighted_sum(stored: str, lanes: int) -> Any:
         place, column, source, _, start, end, row = bag
         limit, dim = as_float(load(column, MAX_NORM)), load(source, TABLE_DIM)
         combiner, weights = load(column, COMBINER), load(source, WEIGHTS)
-        kind, total, terms, n, is_sound = load(source, TABLE_KIND), zero, dtype(0), 0, True
+        kind, total, terms, n = load(source, TABLE_KIND), zero, dtype(0), 0
+        is_sound = end >= start
         for k in range(start, end):
             address = entry(call, place, column, source, k, start, row)
             if address == _NO_ENTRY:
@@ -332,7 +333,7 @@ def _weighted_sum(stored: str, lanes: int) -> Any:
             weight = dtype(weight_at(weights, k, kind))
             total = added(total, multiplied(read(address, at, dim, limit), weight))
             terms = added((terms,), (term(weight, combiner),))[0]
-        if n == 0:
+        if n == 0 and end >= start:
             return fill(call, place, column, source, at)
         if not is_sound:
             return multiplied(zero, nan)

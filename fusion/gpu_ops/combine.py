@@ -37,7 +37,7 @@ from fusion.runtime.jit import int64
 
 
 @jit
-def bag_of(call: int, place: int, number: int, item: int) -> Any:
+def _bag_of(call: int, place: int, number: int, item: int) -> Any:
     """Bag `number` of a column; what is no bag has its `end` before its `start`."""
     column = load(call, call_of.COLUMNS) + 8 * COLUMN_WORDS * place
     source = load(call, call_of.SOURCES) + 8 * SOURCE_WORDS * place
@@ -55,31 +55,30 @@ def bag_of(call: int, place: int, number: int, item: int) -> Any:
 def _quick(stored: str, lanes: int, is_shared: bool) -> Any:
     """A device function (call, place, number, team) that writes a plain bag; says whether it could.
 
-    That is up to the elements of the bag, so that all threads of the team say the same.
+    That is up to the elements of the bag: all threads of the team that write say the same.
     """
     sum_of = shared_bag(stored, lanes) if is_shared else quick_bag(stored, lanes)
     store_vector, item = vector_storer(stored, lanes), ITEM_BYTES[stored]
 
     @jit
     def quick(call: int, place: int, number: int, team: Team) -> bool:
-        source = load(call, call_of.SOURCES) + 8 * SOURCE_WORDS * place
-        dim, step = load(source, TABLE_DIM), team.group * lanes
-        own, end = team.thread * lanes, dim
-        if is_shared:
-            # All threads of the warp go along, whether they have elements or not.
-            own, end = team.thread % team.group * lanes, (dim + step - 1) // step * step
-        for first in range(own, end, step):
+        first = (team.thread % team.group if is_shared else team.thread) * lanes
+        while True:
             # Found here, and not before, it takes fewer registers.
-            bag = bag_of(call, place, number, item)
+            bag = _bag_of(call, place, number, item)
             if bag.row >= 0 or bag.end <= bag.start:
                 return False
+            dim = load(bag.source, TABLE_DIM)
+            # All threads of a warp go along, whether they have elements or not.
+            if first >= dim and (not is_shared or first - first % (team.group * lanes) >= dim):
+                return True
             at = int64(first) * item if first < dim else int64(0)
             total, is_sound = sum_of(bag, team, at)
             if not is_sound:
                 return False
             if not is_shared or (first < dim and team.thread < team.group):
                 store_vector(bag.out + at, total)
-        return True
+            first += team.group * lanes
 
     return quick
 
@@ -106,6 +105,18 @@ def _slow(stored: str, lanes: int, is_plain: bool) -> Any:
     return slow
 
 
+@jit
+def _own_bag(call: int, tiles: int) -> Any:
+    """Column, number and team of the bag that a thread has to do with; the elements at once."""
+    tile, thread = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
+    place = column_of(tiles, load(call, call_of.COUNT), tile)
+    group = load(load(call, call_of.GROUPS), place)
+    shares = load(load(call, call_of.SHARES), place)
+    size, lanes = group * shares, load(load(call, call_of.LANES), place)
+    number = (tile - load(tiles, place)) * (call_of.THREADS // size) + thread // size
+    return place, number, Team(thread % size, group, shares), lanes
+
+
 def combine_kernel(stored: str, is_plain: bool) -> Any:
     """The kernel `(call, tiles)` for tables of dtype `stored`, of one block for each tile.
 
@@ -123,19 +134,13 @@ def combine_kernel(stored: str, is_plain: bool) -> Any:
     slow, slow_single = (_slow(stored, lanes, is_plain) for lanes in (widest, 1))
 
     def combine(call: int, tiles: int) -> None:
-        tile, thread = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
-        place = column_of(tiles, load(call, call_of.COUNT), tile)
-        group = load(load(call, call_of.GROUPS), place)
-        shares = load(load(call, call_of.SHARES), place)
-        size, lanes = group * shares, load(load(call, call_of.LANES), place)
-        number = (tile - load(tiles, place)) * (call_of.THREADS // size) + thread // size
-        team = Team(thread % size, group, shares)
+        place, number, team, lanes = _own_bag(call, tiles)
         if number >= load(call, call_of.BATCH):
             return
         if is_plain:
-            if shares > 1 and lanes == widest:
+            if team.shares > 1 and lanes == widest:
                 is_done = shared(call, place, number, team)
-            elif shares > 1:
+            elif team.shares > 1:
                 is_done = shared_single(call, place, number, team)
             elif lanes == widest:
                 is_done = wide(call, place, number, team)
@@ -145,10 +150,9 @@ def combine_kernel(stored: str, is_plain: bool) -> Any:
                 is_done = single(call, place, number, team)
             if is_done:
                 return
-        bag = bag_of(call, place, number, item)
+        bag = _bag_of(call, place, number, item)
         if bag.end < bag.start:
             tell(call, call_of.BAD_SPLIT, place, number, bag.end)
-            return
         if lanes == widest:
             slow(call, bag, team, lanes)
         else:

@@ -36,7 +36,7 @@ def _combine(stored: str, *, is_plain: bool) -> Kernel:
 
     # Of the plain one five blocks are on a multiprocessor (of doubles four): rows are on their way
     # for all of them.
-    quick = 112 if stored == "float64" else 96
+    quick = 104 if stored == "float64" else 96
     return Kernel(make, 2, quick if is_plain else 168)
 
 
