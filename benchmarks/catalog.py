@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.workloads import Column, Program, Workload
-from modelzoo.data.criteo import cardinalities
+from modelzoo.criteo import cardinalities
 
 _DIMS = (4, 8, 16, 32, 64, 128)
 _BAG_BYTES = 2**30

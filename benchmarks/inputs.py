@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from modelzoo.data.criteo import power_law_ids
+from modelzoo.criteo import power_law_ids
 
 ALPHA = 1.05
 """The exponent of the power law."""

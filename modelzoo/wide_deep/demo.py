@@ -26,7 +26,7 @@ import rich.console
 import rich.markup
 import rich.table
 
-from modelzoo.data import criteo
+from modelzoo import criteo
 from modelzoo.wide_deep import measure
 from modelzoo.wide_deep.train import STYLES
 from modelzoo.wide_deep.worker import ModelProcess, Request, WorkerError, model_process

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
-from modelzoo.data import criteo
+from modelzoo import criteo
 from modelzoo.wide_deep import model
 
 v1 = tf.compat.v1

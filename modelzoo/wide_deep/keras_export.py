@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from modelzoo.data import criteo
+from modelzoo import criteo
 from modelzoo.wide_deep import model
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from modelzoo.data import criteo
+from modelzoo import criteo
 
 HIDDEN_UNITS = (256, 128, 64)
 EMBEDDING_DIM = 16

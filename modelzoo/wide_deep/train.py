@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from modelzoo.data import criteo
+from modelzoo import criteo
 
 STYLES = ("v1", "keras")
 

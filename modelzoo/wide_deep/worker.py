@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from modelzoo.data import criteo
+from modelzoo import criteo
 
 Arrays = dict[str, npt.NDArray[Any]]
 

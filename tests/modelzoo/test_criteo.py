@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from modelzoo.data import criteo
+from modelzoo import criteo
 
 
 def test_cardinalities_are_those_of_the_criteo_logs() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from modelzoo.data import criteo
+from modelzoo import criteo
 from modelzoo.wide_deep import demo, measure, train
 from modelzoo.wide_deep.worker import Request, WorkerError, model_process
 

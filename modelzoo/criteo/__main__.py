@@ -1,0 +1,132 @@
+"""`python -m modelzoo.criteo convert|generate|bench`: data for the models."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from pathlib import Path
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+from modelzoo.criteo import convert as converter
+from modelzoo.criteo.schema import DataError
+from modelzoo.criteo.source import open_source
+from modelzoo.criteo.synthetic import CriteoData
+
+_WARM_UP = 20
+
+
+@click.group(help=__doc__)
+def main() -> None:
+    """The command line."""
+
+
+def _progress() -> tuple[Progress, converter.Progress]:
+    """A bar, and what moves it."""
+    bar = Progress(
+        TextColumn("{task.percentage:>3.0f} %"),
+        BarColumn(),
+        TextColumn("{task.fields[samples]:,} samples, {task.fields[rate]:,.0f}/s"),
+        TimeRemainingColumn(),
+        transient=True,
+    )
+    task, start = bar.add_task("", total=1.0, samples=0, rate=0.0), time.monotonic()
+
+    def told(share: float, samples: int) -> None:
+        rate = samples / max(time.monotonic() - start, 1e-3)
+        bar.update(task, completed=share, samples=samples, rate=rate)
+
+    return bar, told
+
+
+@main.command()
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("destination", type=click.Path(path_type=Path))
+@click.option("--to", "target", type=click.Choice(converter.TARGETS), default="parquet")
+@click.option(
+    "--encoding", type=click.Choice(converter.ENCODINGS), default="hash", show_default=True
+)
+@click.option("--cap", type=int, help="Most ids of a feature, where they are hashed.")
+@click.option("--least", type=int, default=10, show_default=True, help="How often a word occurs.")
+@click.option("--log", is_flag=True, help="Counts become log(1 + x).")
+@click.option(
+    "--part", type=int, default=converter.PART, show_default=True, help="Samples of a file."
+)
+def convert(source: Path, destination: Path, **plan: object) -> None:
+    """Convert Criteo's text files; run again it goes on where it was killed."""
+    bar, told = _progress()
+    try:
+        with bar:
+            settings = converter.Plan(**plan)  # type: ignore[arg-type]
+            info, malformed = converter.convert(source, destination, settings, told)
+    except (ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{info.samples} samples in {destination}")
+    if malformed.count:
+        click.echo(str(malformed))
+
+
+@main.command()
+@click.argument("destination", type=click.Path(path_type=Path))
+@click.option("--samples", type=int, default=1 << 20, show_default=True)
+@click.option("--to", "target", type=click.Choice(converter.TARGETS), default="parquet")
+@click.option("--cap", type=int, help="Most ids of a feature.")
+@click.option("--missing", type=float, default=0.02, show_default=True, help="Share of ids.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--part", type=int, default=converter.PART, show_default=True, help="Samples of a file."
+)
+def generate(
+    destination: Path,
+    samples: int,
+    target: str,
+    cap: int | None,
+    missing: float,
+    seed: int,
+    part: int,
+) -> None:
+    """Write synthetic samples in the shape of Criteo's."""
+    bar, told = _progress()
+    try:
+        data = CriteoData(cap=cap, missing=missing, seed=seed)
+        with bar:
+            info = converter.generate(destination, data, samples, target, part, told)
+    except (ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{info.samples} samples in {destination}")
+
+
+@main.command()
+@click.argument("data")
+@click.option("--batch-size", type=int, default=512, show_default=True)
+@click.option("--seconds", type=float, default=10.0, show_default=True)
+@click.option("--cap", type=int, help="Most ids of a feature, where they are hashed.")
+def bench(data: str, batch_size: int, seconds: float, cap: int | None) -> None:
+    """Measure how many samples a second the pipeline alone gives."""
+    try:
+        source = open_source(data, cap)
+        batches = iter(source.dataset(batch_size).repeat().prefetch(8))
+        for _ in range(_WARM_UP):
+            next(batches)
+        rates: list[float] = []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            start, samples = time.monotonic(), 0
+            while time.monotonic() < start + seconds / 10:
+                samples += int(next(batches)[1].shape[0])
+            rates.append(samples / (time.monotonic() - start))
+    except DataError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(
+        f"{statistics.median(rates):,.0f} samples/s ({min(rates):,.0f} to {max(rates):,.0f}), "
+        f"batches of {batch_size}"
+    )
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m modelzoo.criteo")
