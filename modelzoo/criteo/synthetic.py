@@ -44,8 +44,8 @@ def power_law_ids(
 
 _BIAS = -1.0
 _COUNT_SCALE = 0.25
-_ID_SCALE = 0.35
-_PAIR_SCALE = 0.3
+_ID_SCALE = 0.33
+_PAIR_SCALE = 0.38
 _FREQUENT = 50.0
 
 

@@ -1,0 +1,1 @@
+"""DeepFM: `python -m modelzoo.deepfm`."""

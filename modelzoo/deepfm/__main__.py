@@ -1,0 +1,8 @@
+"""The command line: `python -m modelzoo.deepfm train|eval|export|bench`."""
+
+from modelzoo.deepfm.model import ARCHITECTURE, logits
+from modelzoo.options import Model
+from modelzoo.training.commands import commands
+
+if __name__ == "__main__":
+    commands(Model("deepfm", logits, ARCHITECTURE))(prog_name="python -m modelzoo.deepfm")

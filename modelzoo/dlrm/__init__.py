@@ -1,0 +1,1 @@
+"""DLRM: `python -m modelzoo.dlrm`."""

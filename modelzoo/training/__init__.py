@@ -1,0 +1,1 @@
+"""Training, evaluating, exporting and measuring the models of the zoo."""

@@ -1,0 +1,211 @@
+"""The command line of a model: train, eval, export and bench."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+import tensorflow as tf
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from modelzoo.criteo import DataError
+from modelzoo.options import Model, Options
+from modelzoo.training import loop
+from modelzoo.training.export import export_graph, export_keras
+from modelzoo.training.optimizers import RATES
+from modelzoo.training.run import Run, RunError
+from modelzoo.training.setup import (
+    build,
+    columns_of,
+    is_same_data,
+    prepare,
+    shape_of,
+    sources,
+)
+from modelzoo.training.steps import GraphSteps, KerasSteps
+
+_HELP = {
+    "data": "Files, or synthetic.",
+    "eval_data": "Files of held-out samples.",
+    "cap": "Most ids of a feature, of synthetic data and of hashed words.",
+    "do_fusion": "Fused embedding columns.",
+    "enable": "Call fusion.enable().",
+    "style": "Keras 3, or a compat.v1 graph.",
+    "strategy": "Train on several devices or processes.",
+    "optimizer": "How weights are changed.",
+    "rate": "The learning rate.",
+    "batch_size": "Samples of a step.",
+    "steps": "When to end.",
+    "save_every": "Steps between checkpoints.",
+    "eval_every": "Steps between evaluations, 0 for one at the end.",
+    "eval_samples": "Held-out samples.",
+    "patience": "Evaluations without a better AUC before it ends, 0 for any number.",
+    "seed": "Of initial values and synthetic data.",
+    "deterministic": "The same numbers each time, with fusion and without.",
+    "dim": "Elements of the vectors.",
+}
+_CHOICES = {
+    "do_fusion": ("v1", "v2"),
+    "style": ("keras", "graph"),
+    "strategy": ("none", "mirrored", "ps"),
+    "optimizer": tuple(RATES),
+}
+_TYPES = {"cap": int, "rate": float, "dim": int, "eval_data": str}
+
+
+def training_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command an option for each of `Options`."""
+    for one in reversed(fields(Options)):
+        name = f"--{one.name.replace('_', '-')}"
+        told: dict[str, Any] = {"default": one.default, "help": _HELP[one.name]}
+        if isinstance(one.default, bool):
+            told["is_flag"] = True
+        elif one.name in _CHOICES:
+            told["type"] = click.Choice(_CHOICES[one.name])
+        else:
+            told["type"] = _TYPES.get(one.name, type(one.default))
+        shows = one.default is not None and not isinstance(one.default, bool)
+        command = click.option(name, **told, show_default=shows)(command)
+    return command
+
+
+def commands(model: Model) -> click.Group:
+    """The command line of a model."""
+    folder = f".zoo/{model.name}"
+
+    @click.group(help=f"Train {model.name} on Criteo's data, or data like them.")
+    def group() -> None:
+        pass
+
+    @group.command()
+    @click.option("--run", "folder", type=click.Path(path_type=Path), default=folder)
+    @click.option("--fresh", is_flag=True, help="Forget what was trained in that folder.")
+    @training_options
+    def train(folder: Path, fresh: bool, **options: Any) -> None:
+        """Train; run again it goes on with the last checkpoint."""
+        with _told_plainly():
+            if fresh:
+                shutil.rmtree(folder, ignore_errors=True)
+            run = Run(folder, model.name, Options(**options))
+            prepare(run.options)
+            source, held_out = sources(run.options)
+            with ExitStack() as stack:
+                watcher = stack.enter_context(_Bar(run))
+                state = loop.train(
+                    run, build(model, run.options, source), source, held_out, watcher
+                )
+        if source.malformed.count:
+            click.echo(str(source.malformed))
+        last = [one for one in run.told() if "eval_auc" in one][-1]
+        seen = "of the training samples" if is_same_data(run.options) else "held-out"
+        ended = "stopped early" if state.is_over else "done"
+        click.echo(f"{ended} at step {state.step}; {seen} AUC {last['eval_auc']:.4f}")
+
+    @group.command("eval")
+    @click.option("--run", "folder", type=click.Path(path_type=Path), default=folder)
+    @click.option("--data", help="Other samples than those held out.")
+    @click.option("--samples", type=int, help="How many.")
+    def evaluate(folder: Path, data: str | None, samples: int | None) -> None:
+        """Evaluate what was trained."""
+        with _told_plainly():
+            run, steps, (_, held_out) = _restored(model, folder)
+            options = run.options
+            if data is not None:
+                held_out = sources(Options(data=data, cap=options.cap))[0]
+            if samples is not None:
+                options = Options(**{**_as_dict(options), "eval_samples": samples})
+            numbers = loop.evaluate(steps, held_out, options)
+        click.echo(f"AUC {numbers['eval_auc']:.6f}, loss {numbers['eval_loss']:.6f}")
+
+    @group.command()
+    @click.argument("destination", type=click.Path(path_type=Path))
+    @click.option("--run", "folder", type=click.Path(path_type=Path), default=folder)
+    def export(destination: Path, folder: Path) -> None:
+        """Write a SavedModel of what was trained."""
+        with _told_plainly():
+            if destination.exists():
+                raise RunError(f"{destination}: already exists; choose a new path")
+            run, steps, (source, _) = _restored(model, folder)
+            columns, shape = columns_of(run.options, source), shape_of(model, run.options)
+            if isinstance(steps, KerasSteps):
+                export_keras(steps, columns.inputs, destination)
+            else:
+                export_graph(model, shape, columns, run.checkpoint(), destination)
+        click.echo(f"{destination}: signatures serving_default and parse_example")
+
+    return group
+
+
+def _restored(model: Model, folder: Path) -> tuple[Run, KerasSteps | GraphSteps, Any]:
+    """A training, its model with the weights of the last checkpoint, and its samples."""
+    run = Run.opened(folder)
+    if run.model != model.name:
+        raise RunError(f"{folder}: a training of {run.model}, not of {model.name}")
+    if not run.state().step:
+        raise RunError(f"{folder}: no checkpoint yet")
+    prepare(run.options)
+    both = sources(run.options)
+    steps = build(model, run.options, both[0])
+    run.restore(steps)
+    return run, steps, both
+
+
+def _as_dict(options: Options) -> dict[str, Any]:
+    return {one.name: getattr(options, one.name) for one in fields(Options)}
+
+
+@contextmanager
+def _told_plainly() -> Any:
+    """Tells of what a user can act on in a line."""
+    try:
+        yield
+    except (DataError, RunError, ValueError, OSError, tf.errors.OpError) as error:
+        raise click.ClickException(" ".join(str(error).split())) from error
+
+
+class _Bar:
+    """A bar with what was measured, and TensorBoard's logs in the run's folder."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._bar = Progress(
+            TextColumn("step {task.completed}/{task.total}"),
+            BarColumn(),
+            TextColumn("{task.fields[told]}"),
+            TimeRemainingColumn(),
+        )
+
+    def __enter__(self) -> _Bar:
+        self._logs = tf.summary.create_file_writer(str(self._run.folder / "logs"))
+        self._bar.start()
+        self._task = self._bar.add_task("", total=self._run.options.steps, told="")
+        self._evaluated = ""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+        self._logs.close()
+
+    def stepped(self, step: int, numbers: dict[str, float]) -> None:
+        """See `loop.Watcher`."""
+        told = (
+            f"loss {numbers['loss']:.4f}, AUC {numbers['auc']:.4f}{self._evaluated}, "
+            f"{numbers['samples_per_second']:,.0f} samples/s"
+        )
+        self._bar.update(self._task, completed=step, told=told)
+        self._write(step, numbers)
+
+    def evaluated(self, step: int, numbers: dict[str, float]) -> None:
+        """See `loop.Watcher`."""
+        self._evaluated = f", held out {numbers['eval_auc']:.4f}"
+        self._write(step, numbers)
+
+    def _write(self, step: int, numbers: dict[str, float]) -> None:
+        with self._logs.as_default(step):
+            for name, number in numbers.items():
+                tf.summary.scalar(name, number)

@@ -1,0 +1,139 @@
+"""The loop of training, which goes on where it was killed, and evaluation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from modelzoo.criteo.source import Source
+from modelzoo.options import Options
+from modelzoo.training.run import Run, RunError, State, with_early_stop
+from modelzoo.training.scores import auc
+from modelzoo.training.steps import Steps
+
+#: Steps between what is kept of the loss, and samples of which the AUC of training is.
+_TOLD_EVERY, _RECENT = 10, 20_000
+_EVAL_BATCH = 4096
+
+
+class Watcher(Protocol):
+    """Sees how training goes on."""
+
+    def stepped(self, step: int, numbers: dict[str, float]) -> None:
+        """Some steps were done."""
+
+    def evaluated(self, step: int, numbers: dict[str, float]) -> None:
+        """Held-out samples were evaluated."""
+
+
+def train(run: Run, steps: Steps, source: Source, held_out: Source, watcher: Watcher) -> State:
+    """Trains from the last checkpoint on; a checkpoint is written at the end, too.
+
+    Raises:
+        RunError: the data have no samples, or the loss is not a number any more.
+    """
+    options, state = run.options, run.begin()
+    run.restore(steps)
+    recent, last, losses = _Recent(), time.monotonic(), list[float]()
+    batches = _endless(steps, source, options.batch_size, state)
+    while state.step < options.steps and not state.is_over:
+        features, labels, state = next(batches)
+        loss, logits = steps.train(features, labels)
+        if not np.isfinite(loss):
+            raise RunError(
+                f"the loss of step {state.step} is {loss}: a smaller rate than "
+                f"{options.rate or 'the default'} may help (--rate)"
+            )
+        losses.append(loss)
+        recent.add(_flat(labels), logits)
+        if state.step % _TOLD_EVERY == 0 or state.step == options.steps:
+            passed, last = time.monotonic() - last, time.monotonic()
+            numbers = {"loss": float(np.mean(losses)), "auc": recent.auc()}
+            numbers["samples_per_second"] = len(losses) * options.batch_size / max(passed, 1e-9)
+            losses.clear()
+            run.tell(state.step, **numbers)
+            watcher.stepped(state.step, numbers)
+        if _is_due(state.step, options.eval_every, options.steps):
+            numbers = evaluate(steps, held_out, options)
+            state = with_early_stop(state, numbers["eval_auc"], options.patience)
+            run.tell(state.step, **numbers)
+            watcher.evaluated(state.step, numbers)
+            last = time.monotonic()
+        if _is_due(state.step, options.save_every, options.steps) or state.is_over:
+            run.save(steps, state)
+    return state
+
+
+def _is_due(step: int, every: int, end: int) -> bool:
+    return step == end or (every > 0 and step % every == 0)
+
+
+def evaluate(steps: Steps, source: Source, options: Options) -> dict[str, float]:
+    """The AUC and the mean loss of the first held-out samples.
+
+    Raises:
+        RunError: there are none.
+    """
+    labels, scores, left = [], [], options.eval_samples
+    for features, own in source.dataset(_EVAL_BATCH).prefetch(2):
+        labels.append(own.numpy()[:left, 0])
+        scores.append(steps.scores(features)[:left])
+        left -= len(labels[-1])
+        if left <= 0:
+            break
+    if not labels:
+        raise RunError("there are no held-out samples")
+    all_labels, logits = np.concatenate(labels), np.concatenate(scores).astype(np.float64)
+    # The cross entropy by logits, which cannot overflow.
+    losses = np.maximum(logits, 0) - logits * all_labels + np.log1p(np.exp(-np.abs(logits)))
+    return {"eval_auc": auc(all_labels, logits), "eval_loss": float(losses.mean())}
+
+
+def _endless(
+    steps: Steps, source: Source, batch_size: int, state: State
+) -> Iterator[tuple[Any, Any, State]]:
+    """Batches from a state on, each with the state after it; the data begin again when they end."""
+    while True:
+        first = state.batch
+        dataset = source.dataset(batch_size, skip_batches=first).prefetch(4)
+        for features, labels in steps.batches(dataset):
+            state = replace(state, step=state.step + 1, batch=state.batch + 1)
+            yield features, labels, state
+        if state.batch == 0:
+            raise RunError("the data have no samples")
+        state = replace(state, epoch=state.epoch + 1, batch=0)
+
+
+class _Recent:
+    """The last samples of training, scored before the step that learned of them."""
+
+    def __init__(self) -> None:
+        self._labels: list[Any] = []
+        self._scores: list[Any] = []
+
+    def add(self, labels: Any, scores: Any) -> None:
+        self._labels.append(labels)
+        self._scores.append(scores)
+        while sum(map(len, self._labels[1:])) >= _RECENT:
+            del self._labels[0], self._scores[0]
+
+    def auc(self) -> float:
+        return auc(np.concatenate(self._labels), np.concatenate(self._scores))
+
+
+def _flat(labels: Any) -> Any:
+    """The labels of a batch, which may lie on several replicas."""
+    parts = getattr(labels, "values", None)
+    tensors = [labels] if parts is None or isinstance(labels, tf.Tensor) else parts
+    return np.concatenate([np.asarray(one)[:, 0] for one in tensors])
+
+
+def first_batches(source: Source, batch_size: int, count: int) -> list[tuple[Any, Any]]:
+    """So many batches, to be used again and again."""
+    return [*islice(source.dataset(batch_size), count)]

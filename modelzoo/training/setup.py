@@ -1,0 +1,94 @@
+"""From options to a model that can be trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import fusion
+from modelzoo.criteo.source import SYNTHETIC, Source, Synthetic, open_source
+from modelzoo.layers import Columns, Inputs
+from modelzoo.options import Architecture, Model, Options
+from modelzoo.training.optimizers import RATES
+from modelzoo.training.steps import GraphSteps, KerasSteps
+
+#: The first block of held-out synthetic samples.
+_HELD_OUT = 1 << 40
+
+
+def prepare(options: Options) -> None:
+    """Prepares the process: seeds, fusion, and deterministic arithmetic if that is asked for.
+
+    For the latter TensorFlow's own optimizer leaves arithmetic as it is: it reorders that of dense
+    layers one way in graphs of stock columns and another way in those of fused ones.
+    """
+    keras.utils.set_random_seed(options.seed)
+    if options.deterministic:
+        tf.config.experimental.enable_op_determinism()
+        kept = {"arithmetic_optimization": False, "remapping": False}
+        tf.config.optimizer.set_experimental_options(kept)
+    if options.enable:
+        fusion.enable()
+
+
+def sources(options: Options) -> tuple[Source, Source]:
+    """The samples to train with, and the held-out ones.
+
+    Raises:
+        DataError: there are none, or they have other ids.
+    """
+    source = open_source(options.data, options.cap, options.seed)
+    if options.eval_data is not None:
+        held_out = open_source(options.eval_data, options.cap, options.seed)
+    elif isinstance(source, Synthetic):
+        held_out = replace(source, first=_HELD_OUT)
+    else:
+        held_out = source
+    return source, held_out
+
+
+def shape_of(model: Model, options: Options) -> Architecture:
+    """The sizes that are asked for."""
+    return (
+        model.architecture if options.dim is None else replace(model.architecture, dim=options.dim)
+    )
+
+
+def columns_of(options: Options, source: Source) -> Columns:
+    """The feature columns of samples."""
+    inputs = Inputs(source.rows, source.lists, source.is_log)
+    return Columns(inputs, options.do_fusion, options.seed)
+
+
+def build(model: Model, options: Options, source: Source) -> KerasSteps | GraphSteps:
+    """A model with its optimizer, not trained yet.
+
+    Raises:
+        ValueError: the optimizer is not known.
+    """
+    columns, shape = columns_of(options, source), shape_of(model, options)
+    rate = RATES.get(options.optimizer, 0.0) if options.rate is None else options.rate
+    if options.style == "graph":
+        return GraphSteps(model, shape, columns, options.optimizer, rate, options.seed)
+    return KerasSteps(model, shape, columns, options.optimizer, rate, strategy_of(options))
+
+
+def strategy_of(options: Options) -> Any:
+    """The strategy that is asked for; mirrored on all GPUs, or else on two devices of the CPU."""
+    if options.strategy == "none":
+        return None
+    if tf.config.list_physical_devices("GPU"):
+        return tf.distribute.MirroredStrategy()
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    if len(tf.config.list_logical_devices("CPU")) < 2:
+        devices = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, devices)
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+def is_same_data(options: Options) -> bool:
+    """Whether the held-out samples are those of training, for want of others."""
+    return options.data != SYNTHETIC and options.eval_data is None

@@ -1,0 +1,194 @@
+"""One step of training, in Keras 3 with any strategy, and in a compat.v1 Session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from modelzoo.layers import Columns, GraphLayers, KerasLayers
+from modelzoo.options import Architecture, Model
+from modelzoo.training.optimizers import graph_optimizer, keras_optimizer
+
+v1 = tf.compat.v1
+
+Scores = npt.NDArray[np.float32]
+
+
+class Steps(Protocol):
+    """A model that is trained."""
+
+    def batches(self, dataset: tf.data.Dataset) -> Any:
+        """What gives the batches of a dataset as `train` takes them."""
+
+    def train(self, features: Mapping[str, Any], labels: Any) -> tuple[float, Scores]:
+        """Does a step; gives the loss of the batch and its logits, both before the step."""
+
+    def scores(self, features: Mapping[str, Any]) -> Scores:
+        """The logits of samples, [n]."""
+
+    def save(self, prefix: Path) -> None:
+        """Writes all variables, those of the optimizer included, to files that begin so."""
+
+    def restore(self, prefix: Path) -> None:
+        """Reads what `save` wrote."""
+
+
+class KerasSteps:
+    """A functional Keras 3 model.
+
+    Attributes:
+        model: features -> logits.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        shape: Architecture,
+        columns: Columns,
+        optimizer: str,
+        rate: float,
+        strategy: Any = None,
+    ) -> None:
+        """Builds the model and the optimizer in a strategy's scope; None is TensorFlow's own."""
+        self._strategy = strategy or tf.distribute.get_strategy()
+        with self._strategy.scope():
+            layers = KerasLayers(columns)
+            self.model = keras.Model(layers.features, model.logits(layers, shape), name=model.name)
+            self._optimizer = keras_optimizer(optimizer, rate)
+            self._optimizer.build(self.model.trainable_variables)
+        variables = [*self.model.variables, *self._optimizer.variables]
+        self._checkpoint = tf.train.Checkpoint(variables=[one.value for one in variables])
+        self._step = tf.function(self._on_all, reduce_retracing=True)
+        self._scores = tf.function(self._forward, reduce_retracing=True)
+
+    def _forward(self, features: Any) -> Any:
+        return self.model(features, training=False)[:, 0]
+
+    def _on_one(self, features: Any, labels: Any) -> Any:
+        """A replica's step: its part of the loss, and its logits."""
+        size = tf.cast(tf.shape(labels)[0], tf.float32)
+        if self._strategy.num_replicas_in_sync > 1:
+            size = tf.distribute.get_replica_context().all_reduce("SUM", size)
+        with tf.GradientTape() as tape:
+            logits = self.model(features, training=True)
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+            loss = tf.reduce_sum(losses) / size
+        variables = self.model.trainable_variables
+        self._optimizer.apply(tape.gradient(loss, variables), variables)
+        return loss, logits[:, 0]
+
+    def _on_all(self, features: Any, labels: Any) -> Any:
+        if self._strategy.num_replicas_in_sync == 1:
+            return self._on_one(features, labels)
+        losses, logits = self._strategy.run(self._on_one, (features, labels))
+        loss = self._strategy.reduce("SUM", losses, axis=None)
+        return loss, tf.concat(self._strategy.experimental_local_results(logits), 0)
+
+    def batches(self, dataset: tf.data.Dataset) -> Any:
+        """See `Steps`."""
+        if self._strategy.num_replicas_in_sync == 1:
+            return dataset
+        return self._strategy.experimental_distribute_dataset(dataset)
+
+    def train(self, features: Mapping[str, Any], labels: Any) -> tuple[float, Scores]:
+        """See `Steps`."""
+        loss, logits = self._step(dict(features), labels)
+        return float(loss), logits.numpy()
+
+    def scores(self, features: Mapping[str, Any]) -> Scores:
+        """See `Steps`."""
+        return np.asarray(self._scores(dict(features)).numpy())
+
+    def save(self, prefix: Path) -> None:
+        """See `Steps`."""
+        self._checkpoint.write(str(prefix))
+
+    def restore(self, prefix: Path) -> None:
+        """See `Steps`."""
+        self._checkpoint.read(str(prefix)).assert_consumed()
+
+
+class GraphSteps:
+    """A compat.v1 graph and its Session."""
+
+    def __init__(
+        self,
+        model: Model,
+        shape: Architecture,
+        columns: Columns,
+        optimizer: str,
+        rate: float,
+        seed: int = 0,
+    ) -> None:
+        """Builds the graph and initializes its variables."""
+        self._open = ExitStack()
+        graph = tf.Graph()
+        with graph.as_default():
+            v1.set_random_seed(seed)
+            self._features = placeholders(columns)
+            self._labels = v1.placeholder(tf.float32, [None, 1], name="label")
+            logits = model.logits(GraphLayers(columns, self._features), shape)
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=self._labels, logits=logits)
+            loss = tf.reduce_mean(losses)
+            self._logits = tf.squeeze(logits, 1)
+            train = graph_optimizer(optimizer, rate).minimize(loss)
+            self._fetches = [loss, self._logits, train]
+            self._saver = v1.train.Saver(v1.global_variables(), max_to_keep=None)
+            self._session = self._open.enter_context(v1.Session(graph=graph))
+            self._session.run(v1.global_variables_initializer())
+
+    def batches(self, dataset: tf.data.Dataset) -> Any:
+        """See `Steps`."""
+        return dataset
+
+    def _feeds(self, features: Mapping[str, Any]) -> dict[Any, Any]:
+        feeds = {}
+        for name, value in features.items():
+            if isinstance(value, tf.SparseTensor):
+                parts = (value.indices.numpy(), value.values.numpy(), value.dense_shape.numpy())
+                feeds[self._features[name]] = v1.SparseTensorValue(*parts)
+            else:
+                feeds[self._features[name]] = np.asarray(value)
+        return feeds
+
+    def train(self, features: Mapping[str, Any], labels: Any) -> tuple[float, Scores]:
+        """See `Steps`."""
+        feeds = {**self._feeds(features), self._labels: np.asarray(labels)}
+        loss, logits, _ = self._session.run(self._fetches, feeds)
+        return float(loss), logits
+
+    def scores(self, features: Mapping[str, Any]) -> Scores:
+        """See `Steps`."""
+        return np.asarray(self._session.run(self._logits, self._feeds(features)))
+
+    def save(self, prefix: Path) -> None:
+        """See `Steps`."""
+        self._saver.save(
+            self._session, str(prefix), write_meta_graph=False, latest_filename="session"
+        )
+
+    def restore(self, prefix: Path) -> None:
+        """See `Steps`."""
+        self._saver.restore(self._session, str(prefix))
+
+    def close(self) -> None:
+        """Closes the Session."""
+        self._open.close()
+
+
+def placeholders(columns: Columns) -> dict[str, Any]:
+    """A placeholder of the current graph for each feature, called like it."""
+    made = {}
+    for name, spec in columns.inputs.specs().items():
+        make = v1.placeholder
+        if isinstance(spec, tf.SparseTensorSpec):
+            make = v1.sparse_placeholder
+        made[name] = make(spec.dtype, spec.shape, name=name)
+    return made
