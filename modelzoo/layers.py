@@ -23,7 +23,7 @@ from modelzoo.criteo import CATEGORICAL, NUMERIC
 
 v1 = tf.compat.v1
 
-#: The standard deviation of the elements of tables at the beginning.
+#: The standard deviation of the elements of vectors at the beginning.
 _DEVIATION = 0.01
 
 
@@ -80,8 +80,7 @@ class Columns:
         made = []
         for feature, rows in self.inputs.rows.items():
             ids = tf.feature_column.categorical_column_with_identity(feature, rows)
-            seed = zlib.crc32(f"{self.seed} {name} {feature}".encode())
-            values = keras.initializers.TruncatedNormal(stddev=_DEVIATION, seed=seed)
+            values = _values(f"{self.seed} {name} {feature}")
             if self.do_fusion is None:
                 column = tf.feature_column.embedding_column(ids, dim, "mean", values)
             else:
@@ -90,6 +89,11 @@ class Columns:
                 )
             made.append(column)
         return made
+
+
+def _values(name: str) -> Any:
+    """Initial values of vectors, others for each name."""
+    return keras.initializers.TruncatedNormal(0.0, _DEVIATION, seed=zlib.crc32(name.encode()))
 
 
 def log_counts(counts: Any) -> Any:
@@ -124,7 +128,7 @@ class Vectors(keras.layers.Layer):
     def build(self, shape: Sequence[int]) -> None:
         """Makes the vectors of numbers of a shape."""
         self.vectors = self.add_weight(
-            (shape[-1], self.dim), initializer="glorot_uniform", name="vectors"
+            (shape[-1], self.dim), initializer=_values(self.name), name="vectors"
         )
 
     def call(self, numbers: Any) -> Any:
@@ -204,7 +208,7 @@ class GraphLayers:
         """See `Layers`."""
         with v1.variable_scope(name):
             shape = [numbers.shape[-1], dim]
-            vectors = v1.get_variable("vectors", shape, initializer=_uniform())
+            vectors = v1.get_variable("vectors", shape, initializer=_values(name))
             return _scaled(numbers, vectors, dim)
 
     def dense(self, inputs: Any, units: int, name: str, activation: str | None = None) -> Any:

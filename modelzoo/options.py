@@ -48,7 +48,7 @@ class Options:
         do_fusion: None, "v1" or "v2", of the embedding columns.
         enable: whether `fusion.enable` fuses what columns leave.
         style: "keras" for Keras 3, "graph" for compat.v1.
-        strategy: "none", "mirrored" or "ps".
+        strategy: "none" or "mirrored".
         optimizer: one of `optimizers.RATES`.
         rate: the learning rate; None for the one there.
         batch_size: samples of a step, those of all replicas together.
@@ -85,7 +85,7 @@ class Options:
         choices = {
             "do_fusion": (None, "v1", "v2"),
             "style": ("keras", "graph"),
-            "strategy": ("none", "mirrored", "ps"),
+            "strategy": ("none", "mirrored"),
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from modelzoo.criteo import DataError
 from modelzoo.options import Model, Options
 from modelzoo.training import loop
+from modelzoo.training.bench import measure
 from modelzoo.training.export import export_graph, export_keras
 from modelzoo.training.optimizers import RATES
 from modelzoo.training.run import Run, RunError
@@ -36,7 +38,7 @@ _HELP = {
     "do_fusion": "Fused embedding columns.",
     "enable": "Call fusion.enable().",
     "style": "Keras 3, or a compat.v1 graph.",
-    "strategy": "Train on several devices or processes.",
+    "strategy": "Train on several devices.",
     "optimizer": "How weights are changed.",
     "rate": "The learning rate.",
     "batch_size": "Samples of a step.",
@@ -52,7 +54,7 @@ _HELP = {
 _CHOICES = {
     "do_fusion": ("v1", "v2"),
     "style": ("keras", "graph"),
-    "strategy": ("none", "mirrored", "ps"),
+    "strategy": ("none", "mirrored"),
     "optimizer": tuple(RATES),
 }
 _TYPES = {"cap": int, "rate": float, "dim": int, "eval_data": str}
@@ -76,14 +78,21 @@ def training_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def commands(model: Model) -> click.Group:
     """The command line of a model."""
-    folder = f".zoo/{model.name}"
+    group = click.Group(help=f"Train {model.name} on Criteo's data, or data like them.")
+    for make in (_train, _eval, _export, _bench):
+        group.add_command(make(model))
+    return group
 
-    @click.group(help=f"Train {model.name} on Criteo's data, or data like them.")
-    def group() -> None:
-        pass
 
-    @group.command()
-    @click.option("--run", "folder", type=click.Path(path_type=Path), default=folder)
+def _folder(model: Model) -> Callable[..., Any]:
+    kind = click.Path(path_type=Path)
+    default = f".zoo/{model.name}"
+    return click.option("--run", "folder", type=kind, default=default, show_default=True)
+
+
+def _train(model: Model) -> click.Command:
+    @click.command()
+    @_folder(model)
     @click.option("--fresh", is_flag=True, help="Forget what was trained in that folder.")
     @training_options
     def train(folder: Path, fresh: bool, **options: Any) -> None:
@@ -106,8 +115,12 @@ def commands(model: Model) -> click.Group:
         ended = "stopped early" if state.is_over else "done"
         click.echo(f"{ended} at step {state.step}; {seen} AUC {last['eval_auc']:.4f}")
 
-    @group.command("eval")
-    @click.option("--run", "folder", type=click.Path(path_type=Path), default=folder)
+    return train
+
+
+def _eval(model: Model) -> click.Command:
+    @click.command("eval")
+    @_folder(model)
     @click.option("--data", help="Other samples than those held out.")
     @click.option("--samples", type=int, help="How many.")
     def evaluate(folder: Path, data: str | None, samples: int | None) -> None:
@@ -122,9 +135,13 @@ def commands(model: Model) -> click.Group:
             numbers = loop.evaluate(steps, held_out, options)
         click.echo(f"AUC {numbers['eval_auc']:.6f}, loss {numbers['eval_loss']:.6f}")
 
-    @group.command()
+    return evaluate
+
+
+def _export(model: Model) -> click.Command:
+    @click.command()
     @click.argument("destination", type=click.Path(path_type=Path))
-    @click.option("--run", "folder", type=click.Path(path_type=Path), default=folder)
+    @_folder(model)
     def export(destination: Path, folder: Path) -> None:
         """Write a SavedModel of what was trained."""
         with _told_plainly():
@@ -138,7 +155,33 @@ def commands(model: Model) -> click.Group:
                 export_graph(model, shape, columns, run.checkpoint(), destination)
         click.echo(f"{destination}: signatures serving_default and parse_example")
 
-    return group
+    return export
+
+
+def _bench(model: Model) -> click.Command:
+    @click.command()
+    @click.option("--rounds", type=int, default=10, show_default=True)
+    @click.option("--steps-per-round", type=int, default=20, show_default=True)
+    @click.option("--json", "target", type=click.Path(path_type=Path), help="Where numbers go.")
+    @training_options
+    def bench(rounds: int, steps_per_round: int, target: Path | None, **options: Any) -> None:
+        """Measure a step without fusion and with it, side by side, of the same numbers."""
+        with _told_plainly():
+            told = Options(**options)
+            prepare(told)
+            source, _ = sources(told)
+            found = measure(model, told, source, rounds, steps_per_round)
+        for name, one in found["variants"].items():
+            low, middle, high = one["speedup"]
+            click.echo(
+                f"{name:8} {one['milliseconds']:8.2f} ms a step, "
+                f"{one['samples_per_second']:10,.0f} samples/s, "
+                f"{middle:.2f}x ({low:.2f} to {high:.2f})"
+            )
+        if target is not None:
+            target.write_text(json.dumps(found, indent=1) + "\n")
+
+    return bench
 
 
 def _restored(model: Model, folder: Path) -> tuple[Run, KerasSteps | GraphSteps, Any]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from modelzoo.criteo import CATEGORICAL, MISSING_COUNT, MISSING_ID, NUMERIC
 from modelzoo.layers import Columns, GraphLayers, Inputs
 from modelzoo.options import Architecture, Model
-from modelzoo.training.steps import KerasSteps, placeholders
+from modelzoo.training.steps import KerasSteps
 
 v1 = tf.compat.v1
 
@@ -61,12 +61,11 @@ def export_graph(
 ) -> None:
     """Writes a SavedModel of a compat.v1 graph; see `export_keras` for its signatures."""
     with tf.Graph().as_default(), v1.Session() as session:
-        features = placeholders(columns)
-        with v1.variable_scope("", reuse=v1.AUTO_REUSE):
-            logits = model.logits(GraphLayers(columns, features), shape)
-            examples = v1.placeholder(tf.string, [None], name="examples")
-            parsed = v1.io.parse_example(examples, parsing(columns.inputs))
-            of_examples = model.logits(GraphLayers(columns, parsed), shape)
+        examples = v1.placeholder(tf.string, [None], name="examples")
+        parsed = v1.io.parse_example(examples, parsing(columns.inputs))
+        # Whoever has tensors feeds them in the place of what is parsed.
+        features = {name: _that_may_be_fed(parsed[name], name) for name in columns.inputs.specs()}
+        logits = model.logits(GraphLayers(columns, features), shape)
         v1.train.Saver().restore(session, str(checkpoint))
         predict = v1.saved_model.predict_signature_def
         builder = v1.saved_model.Builder(str(path))
@@ -75,8 +74,16 @@ def export_graph(
             [tf.saved_model.SERVING],
             {
                 SERVING: predict(features, outputs(logits)),
-                EXAMPLES: predict({"examples": examples}, outputs(of_examples)),
+                EXAMPLES: predict({"examples": examples}, outputs(logits)),
             },
             strip_default_attrs=True,
         )
         builder.save()
+
+
+def _that_may_be_fed(parsed: Any, name: str) -> Any:
+    if isinstance(parsed, tf.SparseTensor):
+        parts = {"indices": parsed.indices, "values": parsed.values, "shape": parsed.dense_shape}
+        fed = [_that_may_be_fed(part, f"{name}_{key}") for key, part in parts.items()]
+        return tf.SparseTensor(*fed)
+    return v1.placeholder_with_default(parsed, parsed.shape, name)

@@ -41,9 +41,10 @@ def train(run: Run, steps: Steps, source: Source, held_out: Source, watcher: Wat
     options, state = run.options, run.begin()
     run.restore(steps)
     recent, last, losses = _Recent(), time.monotonic(), list[float]()
-    batches = _endless(steps, source, options.batch_size, state)
+    batches = _endless(steps, source, options.batch_size, state.epoch, state.batch)
     while state.step < options.steps and not state.is_over:
-        features, labels, state = next(batches)
+        features, labels, epoch, batch = next(batches)
+        state = replace(state, step=state.step + 1, epoch=epoch, batch=batch)
         loss, logits = steps.train(features, labels)
         if not np.isfinite(loss):
             raise RunError(
@@ -96,18 +97,20 @@ def evaluate(steps: Steps, source: Source, options: Options) -> dict[str, float]
 
 
 def _endless(
-    steps: Steps, source: Source, batch_size: int, state: State
-) -> Iterator[tuple[Any, Any, State]]:
-    """Batches from a state on, each with the state after it; the data begin again when they end."""
+    steps: Steps, source: Source, batch_size: int, epoch: int, batch: int
+) -> Iterator[tuple[Any, Any, int, int]]:
+    """Batches behind some of an epoch, with the epoch and how many batches of it were used then.
+
+    The data begin again when they end.
+    """
     while True:
-        first = state.batch
-        dataset = source.dataset(batch_size, skip_batches=first).prefetch(4)
+        dataset = source.dataset(batch_size, skip_batches=batch).prefetch(4)
         for features, labels in steps.batches(dataset):
-            state = replace(state, step=state.step + 1, batch=state.batch + 1)
-            yield features, labels, state
-        if state.batch == 0:
+            batch += 1
+            yield features, labels, epoch, batch
+        if batch == 0:
             raise RunError("the data have no samples")
-        state = replace(state, epoch=state.epoch + 1, batch=0)
+        epoch, batch = epoch + 1, 0
 
 
 class _Recent:

@@ -20,12 +20,15 @@ _HELD_OUT = 1 << 40
 
 
 def prepare(options: Options) -> None:
-    """Prepares the process: seeds, fusion, and deterministic arithmetic if that is asked for.
+    """Prepares the process: devices, fusion, and deterministic arithmetic if that is asked for.
 
     For the latter TensorFlow's own optimizer leaves arithmetic as it is: it reorders that of dense
     layers one way in graphs of stock columns and another way in those of fused ones.
     """
-    keras.utils.set_random_seed(options.seed)
+    if options.strategy == "mirrored" and not tf.config.list_physical_devices("GPU"):
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        devices = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, devices)
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
         kept = {"arithmetic_optimization": False, "remapping": False}
@@ -69,6 +72,8 @@ def build(model: Model, options: Options, source: Source) -> KerasSteps | GraphS
     Raises:
         ValueError: the optimizer is not known.
     """
+    # Keras draws the seeds of initial values one after the other.
+    keras.utils.set_random_seed(options.seed)
     columns, shape = columns_of(options, source), shape_of(model, options)
     rate = RATES.get(options.optimizer, 0.0) if options.rate is None else options.rate
     if options.style == "graph":
@@ -82,10 +87,6 @@ def strategy_of(options: Options) -> Any:
         return None
     if tf.config.list_physical_devices("GPU"):
         return tf.distribute.MirroredStrategy()
-    (cpu,) = tf.config.list_physical_devices("CPU")
-    if len(tf.config.list_logical_devices("CPU")) < 2:
-        devices = [tf.config.LogicalDeviceConfiguration()] * 2
-        tf.config.set_logical_device_configuration(cpu, devices)
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -128,7 +127,6 @@ class GraphSteps:
         seed: int = 0,
     ) -> None:
         """Builds the graph and initializes its variables."""
-        self._open = ExitStack()
         graph = tf.Graph()
         with graph.as_default():
             v1.set_random_seed(seed)
@@ -141,7 +139,8 @@ class GraphSteps:
             train = graph_optimizer(optimizer, rate).minimize(loss)
             self._fetches = [loss, self._logits, train]
             self._saver = v1.train.Saver(v1.global_variables(), max_to_keep=None)
-            self._session = self._open.enter_context(v1.Session(graph=graph))
+            # Entered, it would make its graph that of the whole thread.
+            self._session = v1.Session(graph=graph)
             self._session.run(v1.global_variables_initializer())
 
     def batches(self, dataset: tf.data.Dataset) -> Any:
@@ -170,17 +169,17 @@ class GraphSteps:
 
     def save(self, prefix: Path) -> None:
         """See `Steps`."""
-        self._saver.save(
-            self._session, str(prefix), write_meta_graph=False, latest_filename="session"
-        )
+        with self._session.graph.as_default():
+            self._saver.save(self._session, str(prefix), write_meta_graph=False, write_state=False)
 
     def restore(self, prefix: Path) -> None:
         """See `Steps`."""
-        self._saver.restore(self._session, str(prefix))
+        with self._session.graph.as_default():
+            self._saver.restore(self._session, str(prefix))
 
     def close(self) -> None:
         """Closes the Session."""
-        self._open.close()
+        self._session.close()
 
 
 def placeholders(columns: Columns) -> dict[str, Any]:

@@ -1,0 +1,331 @@
+"""Training of the models: it goes on where it was killed, and its exports answer as it did."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from click.testing import CliRunner
+
+import fusion
+from fusion.saved_model import fuse_saved_model
+from modelzoo import criteo
+from modelzoo.criteo.convert import generate
+from modelzoo.deepfm.model import ARCHITECTURE as DEEPFM
+from modelzoo.deepfm.model import logits as deepfm
+from modelzoo.deepfm.model import second_order
+from modelzoo.dlrm.model import ARCHITECTURE as DLRM
+from modelzoo.dlrm.model import logits as dlrm
+from modelzoo.dlrm.model import products
+from modelzoo.options import Model, Options
+from modelzoo.training import loop
+from modelzoo.training.bench import VARIANTS, measure
+from modelzoo.training.commands import commands
+from modelzoo.training.export import export_graph, export_keras, parsing
+from modelzoo.training.run import Run, RunError, State
+from modelzoo.training.scores import auc
+from modelzoo.training.setup import build, columns_of, shape_of, sources
+from modelzoo.training.steps import GraphSteps, KerasSteps
+from modelzoo.wide_deep.zoo import ARCHITECTURE as WIDE_DEEP
+from modelzoo.wide_deep.zoo import logits as wide_deep
+
+ROOT = Path(__file__).parents[2]
+MODELS = {
+    "wide_deep": Model("wide_deep", wide_deep, WIDE_DEEP),
+    "deepfm": Model("deepfm", deepfm, DEEPFM),
+    "dlrm": Model("dlrm", dlrm, replace(DLRM, dim=4)),
+}
+SMALL = Options(cap=100, dim=4, batch_size=32, eval_samples=200, steps=12, save_every=5)
+
+
+class Silent:
+    """Watches and says nothing."""
+
+    def stepped(self, step: int, numbers: dict[str, float]) -> None:
+        pass
+
+    def evaluated(self, step: int, numbers: dict[str, float]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_auc_counts_pairs(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels, scores = rng.integers(0, 2, 60), rng.integers(0, 9, 60).astype(np.float32)
+    above = scores[labels == 1][:, None] - scores[labels == 0][None, :]
+    assert auc(labels, scores) == pytest.approx(((above > 0) + 0.5 * (above == 0)).mean())
+    assert auc(labels, labels) == 1.0
+
+
+def test_auc_of_one_class_is_no_number() -> None:
+    assert np.isnan(auc(np.ones(3), np.arange(3)))
+    assert np.isnan(auc(np.array([0, 1]), np.array([np.nan, 1.0])))
+
+
+def test_the_second_order_is_the_sum_over_pairs() -> None:
+    vectors = np.random.default_rng(0).normal(size=(5, 39, 4)).astype(np.float32)
+    pairs = np.einsum("nid,njd->nij", vectors, vectors)
+    wanted = np.triu(pairs, 1).sum(axis=(1, 2))
+    found = second_order(tf.constant(vectors.reshape(5, -1)), 4)
+    np.testing.assert_allclose(found[:, 0], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_products_are_those_of_all_pairs() -> None:
+    vectors = np.random.default_rng(0).normal(size=(5, 27, 4)).astype(np.float32)
+    found = products(tf.constant(vectors.reshape(5, -1)), 4).numpy()
+    wanted = [vectors[:, i] * vectors[:, j] for i in range(27) for j in range(i)]
+    np.testing.assert_allclose(found, np.stack(wanted, 1).sum(axis=2), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("style", ["keras", "graph"])
+@pytest.mark.parametrize("name", MODELS)
+def test_models_learn_the_same_with_fusion(name: str, style: str) -> None:
+    options = replace(SMALL, style=style, optimizer="sgd")
+    source, _ = sources(options)
+    batches = loop.first_batches(source, 32, 4)
+    losses = {}
+    for variant in ("stock", "v2") if style == "keras" else ("stock", "enable"):
+        own = replace(options, do_fusion="v2" if variant == "v2" else None)
+        steps = build(MODELS[name], own, source)
+        before = fusion.stats().columns_fused
+        with fusion.fused() if variant == "enable" else nullcontext():
+            losses[variant] = [steps.train(*batch)[0] for batch in batches * 3]
+        if variant == "enable":
+            assert fusion.stats().columns_fused - before >= len(criteo.CATEGORICAL)
+    (stock, fused) = losses.values()
+    assert stock[-1] < stock[0]
+    np.testing.assert_allclose(fused, stock, rtol=1e-5)
+
+
+@pytest.mark.parametrize("style", ["keras", "graph"])
+def test_training_that_goes_on_ends_as_one_that_was_not_stopped(tmp_path: Path, style: str) -> None:
+    generate(tmp_path / "data", criteo.CriteoData(cap=100), 200)
+    # With 200 samples the data end in each seventh step.
+    options = replace(SMALL, data=str(tmp_path / "data"), style=style, optimizer="adagrad")
+    source, held_out = sources(options)
+    ends = []
+    for stops in ([], [4, 7, 11]):
+        folder = tmp_path / f"run{len(stops)}"
+        for steps in [*stops, options.steps]:
+            run = Run(folder, "dlrm", replace(options, steps=steps))
+            steps_of = build(MODELS["dlrm"], options, source)
+            state = loop.train(run, steps_of, source, held_out, Silent())
+        assert (state.step, state.epoch, state.batch) == (12, 1, 5)
+        ends.append([one for one in run.told() if "eval_loss" in one][-1])
+    assert ends[0] == pytest.approx(ends[1], rel=1e-6)
+    (checkpoints,) = {len([*(tmp_path / f"run{n}" / "checkpoints").iterdir()]) for n in (0, 3)}
+    assert checkpoints == 2  # the last one alone: its index and its values
+
+
+def test_killed_three_times_it_ends_with_the_same_loss(tmp_path: Path) -> None:
+    order = [
+        *(sys.executable, "-m", "modelzoo.dlrm", "train", "--optimizer", "sgd", "--deterministic"),
+        *("--cap", "100", "--dim", "4", "--batch-size", "64", "--steps", "400"),
+        *("--save-every", "20", "--eval-samples", "500", "--style", "graph"),
+    ]
+
+    def started(folder: str) -> subprocess.Popen[bytes]:
+        log = open(tmp_path / f"{folder}.log", "ab")  # noqa: SIM115
+        return subprocess.Popen(
+            [*order, "--run", str(tmp_path / folder)], cwd=ROOT, stdout=log, stderr=log
+        )
+
+    def step(folder: str) -> int:
+        file = tmp_path / folder / "state.json"
+        return json.loads(file.read_text())["step"] if file.is_file() else 0
+
+    assert started("whole").wait() == 0, (tmp_path / "whole.log").read_text()[-2000:]
+    rng = random.Random(3)
+    for least in (20, 120, 240):
+        process = started("cut")
+        while process.poll() is None and step("cut") < least:
+            time.sleep(0.005)
+        time.sleep(rng.random() * 0.1)
+        assert process.poll() is None, (tmp_path / "cut.log").read_text()[-2000:]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert step("cut") % 20 == 0
+    assert started("cut").wait() == 0
+    told = {
+        folder: [json.loads(line) for line in (tmp_path / folder / "metrics.jsonl").open()]
+        for folder in ("whole", "cut")
+    }
+    assert [one["step"] for one in told["cut"]] == [one["step"] for one in told["whole"]]
+    assert told["cut"][-1] == told["whole"][-1]  # the held-out loss and AUC, to the bit
+    assert os.listdir(tmp_path / "cut" / "logs")
+
+
+def test_early_stop(tmp_path: Path) -> None:
+    class Worse:
+        """Never learns anything."""
+
+        def train(self, features: Any, labels: Any) -> Any:
+            return 0.7, np.zeros(len(labels), np.float32)
+
+        def scores(self, features: Any) -> Any:
+            return np.zeros(len(features["I1"]), np.float32)
+
+        def batches(self, dataset: Any) -> Any:
+            return dataset
+
+        def save(self, prefix: Path) -> None:
+            Path(f"{prefix}.data").touch()
+
+        def restore(self, prefix: Path) -> None:
+            assert Path(f"{prefix}.data").is_file()
+
+    options = replace(SMALL, steps=100, eval_every=3, patience=2)
+    source, held_out = sources(options)
+    run = Run(tmp_path / "run", "none", options)
+    state = loop.train(run, Worse(), source, held_out, Silent())
+    assert (state.step, state.best, state.is_over) == (9, 0.5, True)
+    again = loop.train(run, Worse(), source, held_out, Silent())
+    assert again == state
+    assert [one["step"] for one in run.told() if "eval_auc" in one] == [3, 6, 9]
+
+
+def test_a_loss_that_is_no_number_ends_it(tmp_path: Path) -> None:
+    options = replace(SMALL, optimizer="sgd", rate=1e20, style="graph")
+    source, held_out = sources(options)
+    run = Run(tmp_path / "run", "dlrm", options)
+    with pytest.raises(RunError, match=r"the loss of step \d+ is .*a smaller rate than 1e\+20"):
+        loop.train(run, build(MODELS["dlrm"], options, source), source, held_out, Silent())
+
+
+def test_folders_with_something_else_are_left_alone(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", "dlrm", SMALL)
+    assert run.begin() == State()
+    Run(tmp_path / "run", "dlrm", replace(SMALL, steps=99)).begin()
+    with pytest.raises(RunError, match="a training with batch_size=32"):
+        Run(tmp_path / "run", "dlrm", replace(SMALL, batch_size=64)).begin()
+    with pytest.raises(RunError, match="a training with model=dlrm"):
+        Run(tmp_path / "run", "deepfm", SMALL).begin()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "file").touch()
+    with pytest.raises(RunError, match="is not empty and holds no training"):
+        Run(tmp_path / "theirs", "dlrm", SMALL).begin()
+    with pytest.raises(RunError, match="no training"):
+        Run.opened(tmp_path / "none")
+    (tmp_path / "run" / "options.json").write_text("{}")
+    with pytest.raises(RunError, match="not what `train` wrote"):
+        Run.opened(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"do_fusion": "v3"}, "do_fusion must be one of None, v1, v2, got 'v3'"),
+        ({"strategy": "mirrored", "style": "graph"}, "strategy 'mirrored' is for style 'keras'"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"patience": -1}, "patience must not be negative, got -1"),
+    ],
+)
+def test_options_say_what_is_wrong(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Options(**wrong)
+
+
+def examples(features: dict[str, Any]) -> list[bytes]:
+    """Serialized Examples of [n, 1] tensors, without what is missing."""
+    made = []
+    for row in range(len(features["I1"])):
+        example = tf.train.Example()
+        for name, values in features.items():
+            one = np.asarray(values)[row, 0]
+            if one == -1:
+                continue
+            held = example.features.feature[name]
+            (held.float_list if name in criteo.NUMERIC else held.int64_list).value.append(one)
+        made.append(example.SerializeToString())
+    return made
+
+
+@pytest.mark.parametrize("do_fusion", [None, "v2"])
+@pytest.mark.parametrize("style", ["keras", "graph"])
+def test_exports_answer_as_the_model(tmp_path: Path, style: str, do_fusion: str | None) -> None:
+    options = replace(SMALL, style=style, do_fusion=do_fusion)
+    source, _ = sources(options)
+    model, path = MODELS["deepfm"], tmp_path / "model"
+    steps = build(model, options, source)
+    ((features, labels),) = loop.first_batches(source, 32, 1)
+    steps.train(features, labels)
+    columns = columns_of(options, source)
+    if isinstance(steps, KerasSteps):
+        export_keras(steps, columns.inputs, path)
+    else:
+        assert isinstance(steps, GraphSteps)
+        steps.save(tmp_path / "weights")
+        export_graph(model, shape_of(model, options), columns, tmp_path / "weights", path)
+    wanted = steps.scores(features)
+    paths = [path]
+    if style == "graph" and do_fusion is None:
+        report = fuse_saved_model(path, tmp_path / "fused", verify=False)
+        assert report.fused_count == len(report.columns) == 2 * len(criteo.CATEGORICAL)
+        paths.append(tmp_path / "fused")
+    for one in paths:
+        signatures = tf.saved_model.load(str(one)).signatures
+        served = signatures["serving_default"](**features)
+        np.testing.assert_allclose(served["logits"][:, 0], wanted, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            served["probabilities"], 1 / (1 + np.exp(-served["logits"])), rtol=1e-5
+        )
+        parsed = signatures["parse_example"](examples=tf.constant(examples(features)))
+        np.testing.assert_array_equal(parsed["logits"], served["logits"])
+
+
+def test_lists_of_ids_are_trained_and_parsed(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    generate(tmp_path / "data", criteo.CriteoData(cap=100), 64)
+    file = tmp_path / "data" / "part-00000.parquet"
+    table = pq.read_table(file)
+    lists = pa.array([[k % 7, k % 5] for k in range(64)])
+    pq.write_table(table.set_column(table.schema.get_field_index("C3"), "C3", lists), file)
+    for style in ("keras", "graph"):
+        options = replace(SMALL, data=str(tmp_path / "data"), style=style, do_fusion="v2")
+        source, _ = sources(options)
+        assert isinstance(parsing(columns_of(options, source).inputs)["C3"], tf.io.VarLenFeature)
+        steps = build(MODELS["dlrm"], options, source)
+        losses = [steps.train(*batch)[0] for batch in loop.first_batches(source, 32, 2) * 3]
+        assert losses[-1] < losses[0]
+
+
+def test_measurements_take_turns() -> None:
+    options = replace(SMALL, style="graph")
+    source, _ = sources(options)
+    found = measure(MODELS["dlrm"], options, source, rounds=2, steps_per_round=1)
+    assert {*found["variants"]} == {*VARIANTS}
+    assert found["variants"]["stock"]["speedup"] == [1.0, 1.0, 1.0]
+    assert all(one["milliseconds"] > 0 for one in found["variants"].values())
+
+
+def test_the_commands_tell_in_a_line_what_is_wrong(tmp_path: Path) -> None:
+    group = commands(MODELS["dlrm"])
+
+    def told(*words: str) -> str:
+        done = CliRunner().invoke(group, words)
+        assert done.exit_code == 1, done.output
+        return done.output.splitlines()[-1]
+
+    folder = str(tmp_path / "run")
+    assert "no such file or folder" in told("train", "--run", folder, "--data", f"{tmp_path}/none")
+    assert "no training; `train` makes one" in told("eval", "--run", str(tmp_path / "none"))
+    Run(tmp_path / "run2", "dlrm", SMALL).begin()
+    assert "no checkpoint yet" in told("export", f"{tmp_path}/x", "--run", str(tmp_path / "run2"))
+    Run(tmp_path / "run3", "deepfm", SMALL).begin()
+    line = told("eval", "--run", str(tmp_path / "run3"))
+    assert "a training of deepfm, not of dlrm" in line
+    assert "already exists" in told("export", str(tmp_path), "--run", str(tmp_path / "run2"))
