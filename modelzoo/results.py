@@ -1,0 +1,277 @@
+"""Measures the models on this machine, and writes `modelzoo/RESULTS.md` of what was measured.
+
+`python -m modelzoo.results run` takes half an hour and writes JSON to `modelzoo/results/`;
+`python -m modelzoo.results report` writes the page and the plots of it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+_ROOT = Path(__file__).parents[1]
+_KEPT = Path(__file__).parent / "results"
+_PAGE = Path(__file__).parent / "RESULTS.md"
+
+MODELS = ("wide_deep", "deepfm", "dlrm")
+VARIANTS = ("stock", "v1", "v2", "enable")
+STYLES = ("graph", "keras")
+BATCHES = (512, 4096)
+#: DeepRec's own table, do_fusion="v2" on an A100, whole steps, by batch size.
+DEEPREC = {"wide_deep": (1.07, 1.12), "deepfm": (1.29, 1.29), "dlrm": (1.34, 1.31)}
+#: What is asked for at batch 512.
+ASKED = {"wide_deep": 1.15, "deepfm": 1.3, "dlrm": 1.3}
+_TITLES = {"wide_deep": "Wide and deep", "deepfm": "DeepFM", "dlrm": "DLRM"}
+_COLORS = {"stock": "0.5", "v1": "tab:orange", "v2": "tab:blue", "enable": "tab:green"}
+_STYLES_TOLD = {
+    "graph": "compat.v1: `input_layer` in a Session",
+    "keras": "Keras 3: `fusion.feature_column.DenseFeatures`",
+}
+
+
+@click.group(help=__doc__)
+def main() -> None:
+    """The command line."""
+
+
+def _command(model: str, *words: object) -> None:
+    """Runs a model's command; what it says is told if it fails."""
+    order = [sys.executable, "-m", f"modelzoo.{model}", *map(str, words)]
+    click.echo("$ " + " ".join(["python", *order[1:]]))
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    done = subprocess.run(
+        order, cwd=_ROOT, env=environment, check=False, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise click.ClickException(done.stderr[-2000:] or done.stdout[-2000:])
+
+
+@main.command()
+@click.option("--models", default=",".join(MODELS), show_default=True)
+@click.option("--steps", default=500, show_default=True, help="Of the trainings for AUC.")
+@click.option("--rounds", default=15, show_default=True)
+def run(models: str, steps: int, rounds: int) -> None:
+    """Measure everything, each model in processes of its own."""
+    _KEPT.mkdir(exist_ok=True)
+    for model in models.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            found = _measured(model, Path(folder), steps, rounds)
+        (_KEPT / f"{model}.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _measured(model: str, folder: Path, steps: int, rounds: int) -> dict[str, Any]:
+    import tensorflow as tf
+
+    found: dict[str, Any] = {
+        "model": model,
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "machine": _machine(),
+        "tensorflow": tf.__version__,
+        "steps": {},
+        "trainings": {},
+        "inference": {},
+    }
+    for style in STYLES:
+        for batch in BATCHES:
+            target = folder / "bench.json"
+            order = ("--style", style, "--batch-size", batch, "--rounds", rounds)
+            _command(model, "bench", *order, "--json", target)
+            found["steps"][f"{style} {batch}"] = json.loads(target.read_text())["variants"]
+        found["trainings"][style] = {
+            variant: _trained(model, style, variant, folder / f"{style}-{variant}", steps)
+            for variant in VARIANTS
+        }
+    exported, fused = folder / "exported", folder / "fused"
+    _command(model, "export", exported, "--run", folder / "graph-stock")
+    _fusion("rewrite", exported, fused)
+    _fusion(
+        *("bench", exported, fused, "--signature", "serving_default", "--seconds", 3),
+        *("--batch", ",".join(map(str, BATCHES)), "--json", folder / "inference.json"),
+        *("--tolerance", "1e-5"),
+    )
+    found["inference"] = json.loads((folder / "inference.json").read_text())
+    return found
+
+
+def _trained(model: str, style: str, variant: str, folder: Path, steps: int) -> Any:
+    options = {
+        "stock": (),
+        "v1": ("--do-fusion", "v1"),
+        "v2": ("--do-fusion", "v2"),
+        "enable": ("--enable",),
+    }[variant]
+    order = ("--style", style, "--deterministic", "--steps", steps, "--eval-every", steps // 10)
+    _command(model, "train", "--run", folder, *order, "--save-every", steps, *options)
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def _fusion(*words: object) -> None:
+    tool = Path(sys.executable).with_name("fusion")
+    click.echo("$ fusion " + " ".join(map(str, words)))
+    subprocess.run([str(tool), *map(str, words)], check=True, cwd=_ROOT, capture_output=True)
+
+
+def _machine() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    name = next((one.split(":", 1)[1].strip() for one in lines if one.startswith("model name")), "")
+    return f"{os.cpu_count()} processors, {name or platform.processor()}"
+
+
+@main.command()
+def report() -> None:
+    """Write the page and its plots from what was measured."""
+    measured = {model: json.loads((_KEPT / f"{model}.json").read_text()) for model in MODELS}
+    plots = [*_plots(measured)]
+    _PAGE.write_text("\n".join(_page(measured, plots)).rstrip() + "\n")
+    click.echo(str(_PAGE.relative_to(_ROOT)))
+
+
+def _page(measured: dict[str, Any], plots: list[Path]) -> Iterator[str]:
+    one = measured[MODELS[0]]
+    yield "# Results of the model zoo"
+    yield ""
+    yield (
+        f"Measured on {one['date']} with TensorFlow {one['tensorflow']} on {one['machine']}, by "
+        "`python -m modelzoo.results run`; this page is written by `python -m modelzoo.results "
+        "report`. Synthetic data, tables of at most 200,000 rows, LazyAdam."
+    )
+    for style in STYLES:
+        yield from _steps_table(measured, style)
+    yield from _inference_table(measured)
+    yield from _auc_table(measured)
+    yield "## Plots"
+    yield ""
+    for plot in plots:
+        yield f"![{plot.stem}]({plot.relative_to(_PAGE.parent)})"
+        yield ""
+
+
+def _steps_table(measured: dict[str, Any], style: str) -> Iterator[str]:
+    yield ""
+    yield f"## A step of training, {_STYLES_TOLD[style]}"
+    yield ""
+    if style == "keras":
+        yield (
+            "Keras 3 has no such layer of its own. With stock columns ours looks single ids up with "
+            "few stock ops already, which is what `stock` is here."
+        )
+        yield ""
+    yield (
+        "Milliseconds of a whole step, samples per second, and the speedup over stock: the median "
+        "of rounds in which the variants took turns in one process, with least and most. The "
+        "losses agreed before. DeepRec is what it publishes for `do_fusion='v2'` on an NVIDIA A100."
+    )
+    yield ""
+    yield "| model | batch | variant | ms | samples/s | speedup | DeepRec |"
+    yield "|---|---:|---|---:|---:|---:|---:|"
+    for model in MODELS:
+        for place, batch in enumerate(BATCHES):
+            for variant in VARIANTS:
+                found = measured[model]["steps"][f"{style} {batch}"][variant]
+                low, middle, high = found["speedup"]
+                published = f"{DEEPREC[model][place]:.2f}" if variant == "v2" else ""
+                speedup = "" if variant == "stock" else f"{middle:.2f} ({low:.2f} to {high:.2f})"
+                yield (
+                    f"| {_TITLES[model]} | {batch} | {variant} | {found['milliseconds']:.1f} | "
+                    f"{found['samples_per_second']:,.0f} | {speedup} | {published} |"
+                )
+
+
+def _inference_table(measured: dict[str, Any]) -> Iterator[str]:
+    yield ""
+    yield "## Inference of the export, before and after `fusion rewrite`"
+    yield ""
+    yield "The export of the compat.v1 model, by `fusion bench`, one client."
+    yield ""
+    yield "| model | batch | in the graph | end to end |"
+    yield "|---|---:|---:|---:|"
+    for model in MODELS:
+        for row in measured[model]["inference"]["rows"]:
+            yield f"| {_TITLES[model]} | {row['batch']} | {row} |"
+
+
+def _auc_table(measured: dict[str, Any]) -> Iterator[str]:
+    yield ""
+    yield "## AUC of held-out samples"
+    yield ""
+    yield "After the same steps at batch 512, deterministic."
+    yield ""
+    yield "| model | style | " + " | ".join(VARIANTS) + " | most apart |"
+    yield "|---|---|" + "---:|" * (len(VARIANTS) + 1)
+    for model in MODELS:
+        for style in STYLES:
+            aucs = [
+                [
+                    one["eval_auc"]
+                    for one in measured[model]["trainings"][style][variant]
+                    if "eval_auc" in one
+                ][-1]
+                for variant in VARIANTS
+            ]
+            shown = " | ".join(f"{auc:.5f}" for auc in aucs)
+            yield f"| {_TITLES[model]} | {style} | {shown} | {max(aucs) - min(aucs):.1e} |"
+    yield ""
+
+
+def _plots(measured: dict[str, Any]) -> Iterator[Path]:
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "fusion"
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(MODELS), figsize=(12, 3.4), sharey=True)
+    for axis, model in zip(axes, MODELS, strict=True):
+        for variant in VARIANTS:
+            told = [
+                one for one in measured[model]["trainings"]["graph"][variant] if "eval_auc" in one
+            ]
+            axis.plot(
+                [one["step"] for one in told],
+                [one["eval_auc"] for one in told],
+                label=variant,
+                color=_COLORS[variant],
+                linewidth=1 + 2 * (VARIANTS[::-1].index(variant)),
+                alpha=0.7,
+            )
+        axis.set(title=_TITLES[model], xlabel="step")
+    axes[0].set_ylabel("held-out AUC")
+    axes[-1].legend()
+    yield _saved(figure, "learning")
+    figure, axes = plt.subplots(1, len(BATCHES), figsize=(9, 3.4), sharey=True)
+    for axis, batch in zip(axes, BATCHES, strict=True):
+        for shift, variant in enumerate(VARIANTS[1:]):
+            bars = [
+                measured[model]["steps"][f"graph {batch}"][variant]["speedup"] for model in MODELS
+            ]
+            middle = [one[1] for one in bars]
+            errors = [[one[1] - one[0] for one in bars], [one[2] - one[1] for one in bars]]
+            places = [place + 0.27 * (shift - 1) for place in range(len(MODELS))]
+            axis.bar(places, middle, 0.25, yerr=errors, label=variant, color=_COLORS[variant])
+        axis.axhline(1, color="0.5")
+        axis.set_xticks(range(len(MODELS)), [_TITLES[model] for model in MODELS])
+        axis.set_title(f"batch {batch}")
+    axes[0].set_ylabel("steps per second over stock's")
+    axes[-1].legend()
+    yield _saved(figure, "speedup")
+
+
+def _saved(figure: Any, name: str) -> Path:
+    path = _KEPT / f"{name}.svg"
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    return path
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m modelzoo.results")
