@@ -162,8 +162,8 @@ def _steps_table(measured: dict[str, Any], style: str) -> Iterator[str]:
     yield ""
     if style == "keras":
         yield (
-            "Keras 3 has no such layer of its own. With stock columns ours looks single ids up with "
-            "few stock ops already, which is what `stock` is here."
+            "Keras 3 has no such layer of its own. With stock columns ours looks single ids up "
+            "with few stock ops already, which is what `stock` is here."
         )
         yield ""
     yield (
@@ -210,17 +210,16 @@ def _auc_table(measured: dict[str, Any]) -> Iterator[str]:
     yield "|---|---|" + "---:|" * (len(VARIANTS) + 1)
     for model in MODELS:
         for style in STYLES:
-            aucs = [
-                [
-                    one["eval_auc"]
-                    for one in measured[model]["trainings"][style][variant]
-                    if "eval_auc" in one
-                ][-1]
-                for variant in VARIANTS
-            ]
+            trained = measured[model]["trainings"][style]
+            aucs = [_aucs(trained[variant])[-1][1] for variant in VARIANTS]
             shown = " | ".join(f"{auc:.5f}" for auc in aucs)
             yield f"| {_TITLES[model]} | {style} | {shown} | {max(aucs) - min(aucs):.1e} |"
     yield ""
+
+
+def _aucs(told: list[dict[str, Any]]) -> list[tuple[int, float]]:
+    """The steps and the AUCs of held-out samples."""
+    return [(one["step"], one["eval_auc"]) for one in told if "eval_auc" in one]
 
 
 def _plots(measured: dict[str, Any]) -> Iterator[Path]:
@@ -233,12 +232,8 @@ def _plots(measured: dict[str, Any]) -> Iterator[Path]:
     figure, axes = plt.subplots(1, len(MODELS), figsize=(12, 3.4), sharey=True)
     for axis, model in zip(axes, MODELS, strict=True):
         for variant in VARIANTS:
-            told = [
-                one for one in measured[model]["trainings"]["graph"][variant] if "eval_auc" in one
-            ]
             axis.plot(
-                [one["step"] for one in told],
-                [one["eval_auc"] for one in told],
+                *zip(*_aucs(measured[model]["trainings"]["graph"][variant]), strict=True),
                 label=variant,
                 color=_COLORS[variant],
                 linewidth=1 + 2 * (VARIANTS[::-1].index(variant)),
