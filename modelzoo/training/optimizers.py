@@ -7,14 +7,27 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-import fusion
+from fusion import optimizers as fused
 
 v1 = tf.compat.v1
 
-#: Each with the rate that trains the models of the zoo well.
 RATES = {"sgd": 0.1, "adagrad": 0.02, "adam": 0.002, "lazy-adam": 0.003}
-"""`adagrad` is `fusion.optimizers.Adagrad` and `lazy-adam` is `LazyAdam`: they touch the rows of a
-batch alone. Keras 3's own Adam touches all rows of all tables in each step."""
+"""Each with the rate that trains the models of the zoo well. `adagrad` and `lazy-adam` of Keras are
+`fusion.optimizers`, which touch the rows of a batch alone; Keras 3's own Adam touches all rows of
+all tables in each step."""
+
+_KERAS = {
+    "sgd": keras.optimizers.SGD,
+    "adagrad": fused.Adagrad,
+    "adam": keras.optimizers.Adam,
+    "lazy-adam": fused.LazyAdam,
+}
+_GRAPH = {
+    "sgd": v1.train.GradientDescentOptimizer,
+    "adagrad": v1.train.AdagradOptimizer,
+    "adam": v1.train.AdamOptimizer,
+    "lazy-adam": fused.LazyAdamOptimizer,
+}
 
 
 def keras_optimizer(name: str, rate: float) -> Any:
@@ -23,15 +36,7 @@ def keras_optimizer(name: str, rate: float) -> Any:
     Raises:
         ValueError: there is none of that name.
     """
-    if name == "sgd":
-        return keras.optimizers.SGD(rate)
-    if name == "adagrad":
-        return fusion.optimizers.Adagrad(rate)
-    if name == "adam":
-        return keras.optimizers.Adam(rate)
-    if name == "lazy-adam":
-        return fusion.optimizers.LazyAdam(rate)
-    raise ValueError(f"optimizer must be one of {', '.join(RATES)}, got {name!r}")
+    return _known(_KERAS, name)(rate)
 
 
 def graph_optimizer(name: str, rate: float) -> Any:
@@ -40,12 +45,10 @@ def graph_optimizer(name: str, rate: float) -> Any:
     Raises:
         ValueError: there is none of that name.
     """
-    if name == "sgd":
-        return v1.train.GradientDescentOptimizer(rate)
-    if name == "adagrad":
-        return v1.train.AdagradOptimizer(rate)
-    if name == "adam":
-        return v1.train.AdamOptimizer(rate)
-    if name == "lazy-adam":
-        return fusion.optimizers.LazyAdamOptimizer(rate)
-    raise ValueError(f"optimizer must be one of {', '.join(RATES)}, got {name!r}")
+    return _known(_GRAPH, name)(rate)
+
+
+def _known(optimizers: dict[str, Any], name: str) -> Any:
+    if name not in optimizers:
+        raise ValueError(f"optimizer must be one of {', '.join(optimizers)}, got {name!r}")
+    return optimizers[name]
