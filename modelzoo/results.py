@@ -19,6 +19,8 @@ from typing import Any
 
 import click
 
+from fusion.saved_model.bench.report import END_TO_END, IN_GRAPH, BenchReport
+
 _ROOT = Path(__file__).parents[1]
 _KEPT = Path(__file__).parent / "results"
 _PAGE = Path(__file__).parent / "RESULTS.md"
@@ -191,13 +193,19 @@ def _inference_table(measured: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield "## Inference of the export, before and after `fusion rewrite`"
     yield ""
-    yield "The export of the compat.v1 model, by `fusion bench`, one client."
+    yield "Calls per second over stock's, of the compat.v1 model, by `fusion bench`, one client."
     yield ""
     yield "| model | batch | in the graph | end to end |"
     yield "|---|---:|---:|---:|"
     for model in MODELS:
-        for row in measured[model]["inference"]["rows"]:
-            yield f"| {_TITLES[model]} | {row['batch']} | {row} |"
+        found = BenchReport.from_dict(measured[model]["inference"])
+        for batch in BATCHES:
+            ratios = {one.way: one for one in found.ratios if one.batch == batch}
+            shown = [
+                f"{one.median:.2f} ({one.low:.2f} to {one.high:.2f})"
+                for one in (ratios[IN_GRAPH], ratios[END_TO_END])
+            ]
+            yield f"| {_TITLES[model]} | {batch} | {' | '.join(shown)} |"
 
 
 def _auc_table(measured: dict[str, Any]) -> Iterator[str]:

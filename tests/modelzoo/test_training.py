@@ -167,6 +167,43 @@ def test_killed_three_times_it_ends_with_the_same_loss(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "cut" / "logs")
 
 
+def test_replicas_train_as_one_device(tmp_path: Path) -> None:
+    """By the command on two devices, whose model the other commands read; and here on one."""
+    options = {"cap": 100, "dim": 4, "batch-size": 33, "steps": 6, "eval-samples": 200}
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    folder = tmp_path / "two"
+    order = ["train", "--run", str(folder), "--strategy", "mirrored", "--do-fusion", "v2", *words]
+    done = subprocess.run(
+        [sys.executable, "-m", "modelzoo.dlrm", *order, "--optimizer", "sgd"],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "done at step 6; held-out AUC 0." in done.stdout
+    one = replace(SMALL, batch_size=33, steps=6, optimizer="sgd")
+    source, held_out = sources(one)
+    run = Run(tmp_path / "one", "dlrm", one)
+    loop.train(run, build(MODELS["dlrm"], one, source), source, held_out, Silent())
+    for other, own in zip(Run.opened(folder).told(), run.told(), strict=True):
+        for name in {*own} - {"samples_per_second"}:
+            assert other[name] == pytest.approx(own[name], rel=1e-4)
+
+    def told(*words: str) -> str:
+        ended = CliRunner().invoke(commands(MODELS["dlrm"]), words)
+        assert ended.exit_code == 0, ended.output
+        return ended.output.splitlines()[-1]
+
+    last = [*run.told()][-1]
+    line = f"AUC {last['eval_auc']:.6f}, loss {last['eval_loss']:.6f}"
+    assert told("eval", "--run", str(tmp_path / "one")) == line
+    path = tmp_path / "model"
+    signatures = "signatures serving_default and parse_example"
+    assert told("export", str(path), "--run", str(tmp_path / "one")) == f"{path}: {signatures}"
+    assert {*tf.saved_model.load(str(path)).signatures} == {"serving_default", "parse_example"}
+
+
 def test_early_stop(tmp_path: Path) -> None:
     class Worse:
         """Never learns anything."""
