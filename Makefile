@@ -36,6 +36,9 @@ demo: $(VENV)/.installed ## Train, export, rewrite and compare a 26-column wide-
 # Compiled kernels are kept for other clones of the same sources, which need not compile them again.
 test test-oldest: export FUSION_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fusion/kernels
 
+# The tests start some hundred processes, which would compile this project's modules anew each time.
+unexport PYTHONDONTWRITEBYTECODE
+
 test: lint ## Run the linters and the tests
 	$(BIN)/python -m pytest $(PARALLEL)
 
