@@ -170,7 +170,7 @@ def _begin(destination: Path, described: Mapping[str, object]) -> Info | None:
                 f"{destination}: a conversion was begun here, otherwise ({plan.read_text()}); "
                 "remove the folder, or choose another one"
             )
-    elif any(destination.iterdir()):
+    elif any(not file.name.endswith(".partial") for file in destination.iterdir()):
         raise DataError(f"{destination}: is not empty; choose another folder")
     else:
         _appears(plan, lambda path: path.write_text(json.dumps(told)))

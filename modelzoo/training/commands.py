@@ -112,7 +112,7 @@ def _train(model: Model) -> click.Command:
             click.echo(str(source.malformed))
         last = [one for one in run.told() if "eval_auc" in one][-1]
         seen = "of the training samples" if is_same_data(run.options) else "held-out"
-        ended = "stopped early" if state.is_over else "done"
+        ended = "done" if state.step >= run.options.steps else "stopped early"
         click.echo(f"{ended} at step {state.step}; {seen} AUC {last['eval_auc']:.4f}")
 
     return train

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from modelzoo.criteo.source import Source
 from modelzoo.options import Options
-from modelzoo.training.run import Run, RunError, State, with_early_stop
+from modelzoo.training.run import Run, RunError, State, evaluated
 from modelzoo.training.scores import auc
 from modelzoo.training.steps import Steps
 
@@ -42,7 +42,7 @@ def train(run: Run, steps: Steps, source: Source, held_out: Source, watcher: Wat
     run.restore(steps)
     recent, last, losses = _Recent(), time.monotonic(), list[float]()
     batches = _endless(steps, source, options.batch_size, state.epoch, state.batch)
-    while state.step < options.steps and not state.is_over:
+    while not state.is_over(options):
         features, labels, epoch, batch = next(batches)
         state = replace(state, step=state.step + 1, epoch=epoch, batch=batch)
         loss, logits = steps.train(features, labels)
@@ -62,11 +62,11 @@ def train(run: Run, steps: Steps, source: Source, held_out: Source, watcher: Wat
             watcher.stepped(state.step, numbers)
         if _is_due(state.step, options.eval_every, options.steps):
             numbers = evaluate(steps, held_out, options)
-            state = with_early_stop(state, numbers["eval_auc"], options.patience)
+            state = evaluated(state, numbers["eval_auc"])
             run.tell(state.step, **numbers)
             watcher.evaluated(state.step, numbers)
             last = time.monotonic()
-        if _is_due(state.step, options.save_every, options.steps) or state.is_over:
+        if _is_due(state.step, options.save_every, options.steps) or state.is_over(options):
             run.save(steps, state)
     return state
 

@@ -29,7 +29,6 @@ class State:
         batch: batches of this epoch that were used.
         best: the best AUC of held-out samples so far.
         worse: evaluations since then.
-        is_over: whether it was stopped early.
     """
 
     step: int = 0
@@ -37,7 +36,11 @@ class State:
     batch: int = 0
     best: float = 0.0
     worse: int = 0
-    is_over: bool = False
+
+    def is_over(self, options: Options) -> bool:
+        """Whether training has ended, early or not."""
+        is_early = 0 < options.patience <= self.worse
+        return is_early or self.step >= options.steps
 
 
 @dataclass(frozen=True)
@@ -148,9 +151,8 @@ def _put(file: Path, text: str) -> None:
     os.replace(partial, file)
 
 
-def with_early_stop(state: State, auc: float, patience: int) -> State:
+def evaluated(state: State, auc: float) -> State:
     """The state after held-out samples had an AUC."""
     if auc > state.best:
         return replace(state, best=auc, worse=0)
-    worse = state.worse + 1
-    return replace(state, worse=worse, is_over=bool(patience) and worse >= patience)
+    return replace(state, worse=state.worse + 1)

@@ -227,10 +227,12 @@ def test_early_stop(tmp_path: Path) -> None:
     source, held_out = sources(options)
     run = Run(tmp_path / "run", "none", options)
     state = loop.train(run, Worse(), source, held_out, Silent())
-    assert (state.step, state.best, state.is_over) == (9, 0.5, True)
+    assert (state.step, state.best, state.worse) == (9, 0.5, 2)
     again = loop.train(run, Worse(), source, held_out, Silent())
     assert again == state
     assert [one["step"] for one in run.told() if "eval_auc" in one] == [3, 6, 9]
+    longer = Run(tmp_path / "run", "none", replace(options, patience=4))
+    assert loop.train(longer, Worse(), source, held_out, Silent()).step == 15
 
 
 def test_a_loss_that_is_no_number_ends_it(tmp_path: Path) -> None:
