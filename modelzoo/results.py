@@ -86,7 +86,9 @@ def _measured(model: str, folder: Path, steps: int, rounds: int) -> dict[str, An
     for style in STYLES:
         for batch in BATCHES:
             target = folder / "bench.json"
+            in_a_row = max(10240 // batch, 5)
             order = ("--style", style, "--batch-size", batch, "--rounds", rounds)
+            order += ("--steps-per-round", in_a_row)
             _command(model, "bench", *order, "--json", target)
             found["steps"][f"{style} {batch}"] = json.loads(target.read_text())["variants"]
         found["trainings"][style] = {

@@ -61,6 +61,8 @@ def export_graph(
 ) -> None:
     """Writes a SavedModel of a compat.v1 graph; see `export_keras` for its signatures."""
     with tf.Graph().as_default(), v1.Session() as session:
+        # Nothing is drawn, but deterministic ops ask for one.
+        v1.set_random_seed(0)
         examples = v1.placeholder(tf.string, [None], name="examples")
         parsed = v1.io.parse_example(examples, parsing(columns.inputs))
         # Whoever has tensors feeds them in the place of what is parsed.

@@ -165,6 +165,8 @@ def test_killed_three_times_it_ends_with_the_same_loss(tmp_path: Path) -> None:
     assert [one["step"] for one in told["cut"]] == [one["step"] for one in told["whole"]]
     assert told["cut"][-1] == told["whole"][-1]  # the held-out loss and AUC, to the bit
     assert os.listdir(tmp_path / "cut" / "logs")
+    export = ["export", str(tmp_path / "model"), "--run", str(tmp_path / "cut")]
+    subprocess.run([sys.executable, "-m", "modelzoo.dlrm", *export], check=True, cwd=ROOT)
 
 
 def test_replicas_train_as_one_device(tmp_path: Path) -> None:
