@@ -65,10 +65,25 @@ def _command(model: str, *words: object) -> None:
 def run(models: str, steps: int, rounds: int) -> None:
     """Measure everything, each model in processes of its own."""
     _KEPT.mkdir(exist_ok=True)
-    for model in models.split(","):
+    for model in filter(None, models.split(",")):
         with tempfile.TemporaryDirectory() as folder:
             found = _measured(model, Path(folder), steps, rounds)
         (_KEPT / f"{model}.json").write_text(json.dumps(found, indent=1) + "\n")
+    with tempfile.TemporaryDirectory() as folder:
+        found = _pipeline(Path(folder))
+    (_KEPT / "pipeline.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _pipeline(folder: Path) -> dict[str, list[float]]:
+    """Samples per second of Parquet files alone, by batch size: least, median and most."""
+    _command("criteo", "generate", folder / "data", "--samples", 1 << 20, "--cap", 200_000)
+    found = {}
+    for batch in BATCHES:
+        target = folder / "rates.json"
+        order = ("--batch-size", batch, "--json", target)
+        _command("criteo", "bench", folder / "data", *order)
+        found[str(batch)] = json.loads(target.read_text())
+    return found
 
 
 def _measured(model: str, folder: Path, steps: int, rounds: int) -> dict[str, Any]:
@@ -87,8 +102,8 @@ def _measured(model: str, folder: Path, steps: int, rounds: int) -> dict[str, An
         for batch in BATCHES:
             target = folder / "bench.json"
             in_a_row = max(10240 // batch, 5)
-            order = ("--style", style, "--batch-size", batch, "--rounds", rounds)
-            order += ("--steps-per-round", in_a_row)
+            rounds_of = ("--rounds", rounds, "--steps-per-round", in_a_row)
+            order = ("--style", style, "--batch-size", batch, *rounds_of)
             _command(model, "bench", *order, "--json", target)
             found["steps"][f"{style} {batch}"] = json.loads(target.read_text())["variants"]
         found["trainings"][style] = {
@@ -153,6 +168,7 @@ def _page(measured: dict[str, Any], plots: list[Path]) -> Iterator[str]:
         yield from _steps_table(measured, style)
     yield from _inference_table(measured)
     yield from _auc_table(measured)
+    yield from _pipeline_table(measured)
     yield "## Plots"
     yield ""
     for plot in plots:
@@ -224,6 +240,32 @@ def _auc_table(measured: dict[str, Any]) -> Iterator[str]:
             aucs = [_aucs(trained[variant])[-1][1] for variant in VARIANTS]
             shown = " | ".join(f"{auc:.5f}" for auc in aucs)
             yield f"| {_TITLES[model]} | {style} | {shown} | {max(aucs) - min(aucs):.1e} |"
+    yield ""
+
+
+def _pipeline_table(measured: dict[str, Any]) -> Iterator[str]:
+    rates = json.loads((_KEPT / "pipeline.json").read_text())
+    yield "## The input pipeline"
+    yield ""
+    yield (
+        "Samples per second that the pipeline alone gives from Parquet files, and those that the "
+        "quickest training above takes, also as a share of the former."
+    )
+    yield ""
+    yield "| batch | pipeline | quickest training | share |"
+    yield "|---:|---:|---:|---:|"
+    for batch in BATCHES:
+        low, middle, high = rates[str(batch)]
+        used = max(
+            one["samples_per_second"]
+            for model in MODELS
+            for style in STYLES
+            for one in measured[model]["steps"][f"{style} {batch}"].values()
+        )
+        yield (
+            f"| {batch} | {middle:,.0f} ({low:,.0f} to {high:,.0f}) | {used:,.0f} | "
+            f"{used / middle:.0%} |"
+        )
     yield ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import time
@@ -106,7 +107,8 @@ def generate(
 @click.option("--batch-size", type=int, default=512, show_default=True)
 @click.option("--seconds", type=float, default=10.0, show_default=True)
 @click.option("--cap", type=int, help="Most ids of a feature, where they are hashed.")
-def bench(data: str, batch_size: int, seconds: float, cap: int | None) -> None:
+@click.option("--json", "target", type=click.Path(path_type=Path), help="Where numbers go.")
+def bench(data: str, batch_size: int, seconds: float, cap: int | None, target: Path | None) -> None:
     """Measure how many samples a second the pipeline alone gives."""
     try:
         source = open_source(data, cap)
@@ -122,10 +124,10 @@ def bench(data: str, batch_size: int, seconds: float, cap: int | None) -> None:
             rates.append(samples / (time.monotonic() - start))
     except DataError as error:
         raise click.ClickException(str(error)) from error
-    click.echo(
-        f"{statistics.median(rates):,.0f} samples/s ({min(rates):,.0f} to {max(rates):,.0f}), "
-        f"batches of {batch_size}"
-    )
+    low, middle, high = min(rates), statistics.median(rates), max(rates)
+    click.echo(f"{middle:,.0f} samples/s ({low:,.0f} to {high:,.0f}), batches of {batch_size}")
+    if target is not None:
+        target.write_text(json.dumps([low, middle, high]) + "\n")
 
 
 if __name__ == "__main__":
