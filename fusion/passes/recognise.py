@@ -21,8 +21,9 @@ from fusion.passes.recognise_reduction import (
     match_reduction,
 )
 from fusion.passes.recognise_simplified import DistinctGathers, as_built
+from fusion.passes.recognise_single import match_single, single_anchors
 from fusion.passes.recognise_source import Source, match_source
-from fusion.passes.recognise_table import Shard, Table, match_table
+from fusion.passes.recognise_table import Shard, Table, match_table, table_spec
 from fusion.passes.recognise_whole import WHOLE, match_whole
 from fusion.passes.shapes import Dim, Vector
 from fusion.passes.spec import (
@@ -32,13 +33,13 @@ from fusion.passes.spec import (
     LookupSpec,
     RaggedIds,
     RowIds,
-    ShardSpec,
     SparseIds,
-    TableSpec,
     WeightsSpec,
 )
 
 _PASSED_IN = frozenset({ARG_OP, "Placeholder"})
+#: What explains all of a lookup at once, by the op of its last node.
+_IN_ONE_PART = {WHOLE: match_whole, "Select": match_single}
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Recognition:
         helper_waits: what each stage waits for by constants and the like, see `ordering`.
         name: for people: the table, where it was found.
         gradients: of the gathered rows, where the graph has them; or why one is none.
-        is_fused: whether the lookup has fused ops already: it is one, or has some around a stock
-            gather. The anchor is one of them then, and only an op in one piece is better.
+        is_fused: whether the lookup has few ops already: it is a fused one, or has some around a
+            stock gather, or looks up one id per row. Only an op in one piece is better then.
     """
 
     anchor: str
@@ -129,7 +130,7 @@ def recognise_all(view: GraphView, whole: bool = False) -> tuple[Recognition, ..
         whole: whether to add those of lookups that are one fused op.
     """
     shared = _Shared(DistinctGathers(view), GradientSums(view))
-    names = (*anchors(view), *(view.named(WHOLE) if whole else ()))
+    names = (*anchors(view), *single_anchors(view), *(view.named(WHOLE) if whole else ()))
     return tuple(_recognised(view, anchor, shared) for anchor in names)
 
 
@@ -157,7 +158,7 @@ def recognise(view: GraphView, anchor: str) -> Recognition:
 
 
 def _recognise(view: GraphView, anchor: str, shared: _Shared) -> Recognition:
-    if view.op(anchor) == WHOLE:
+    if view.op(anchor) in _IN_ONE_PART:
         return _recognise_whole(view, anchor)
     if view.op(anchor) in FUSED_ANCHORS:
         return _recognise_fused(view, anchor)
@@ -206,7 +207,7 @@ def _recognise(view: GraphView, anchor: str, shared: _Shared) -> Recognition:
 
 
 def _recognise_whole(view: GraphView, anchor: str) -> Recognition:
-    found = match_whole(view, anchor)
+    found = _IN_ONE_PART[view.op(anchor)](view, anchor)
     if isinstance(found, NoMatch):
         return Recognition(anchor, (), None, found, anchor, is_fused=True)
     waits = helper_waits(view, [found], found.spec)
@@ -276,7 +277,7 @@ class _Specifier:
             dtype=source.entries.dtype,
             buckets=self._buckets(),
             weights=self._weights(),
-            table=self._table(),
+            table=table_spec(self.view, self.table, self.reduction.dtype),
             prune=self.prune is not None and self.prune.by_id,
             fill=self.fill is not None,
             default_id=default_id,
@@ -307,29 +308,3 @@ class _Specifier:
         default = 1.0 if self.fill is None else self.fill.default_weight
         by_weight = self.prune is not None and self.prune.by_weight
         return WeightsSpec(self.view.resolve(weights), by_weight, default)
-
-    def _table(self) -> TableSpec:
-        table = self.table
-        return TableSpec(
-            shards=tuple(self._shard(shard) for shard in table.shards),
-            strategy=table.strategy,
-            split=table.split,
-            dtype=self.reduction.dtype,
-            max_norm=None if table.clip is None else table.clip.limit,
-            name=table.name,
-        )
-
-    def _shard(self, shard: Shard) -> ShardSpec:
-        rows, dim = shard.shape if shard.shape is not None else (None, None)
-        beside = self.view.nodes.get(shard.gather or shard.tensor.node)
-        has_group = beside is not None and "_class" in beside.attr
-        groups = beside.attr["_class"].list.s if beside is not None and has_group else ()
-        return ShardSpec(
-            kind="resource" if shard.is_resource else "tensor",
-            tensor=shard.tensor,
-            rows=rows,
-            dim=dim,
-            gather=shard.gather,
-            device=beside.device if beside is not None else "",
-            colocation=tuple(group.decode() for group in groups),
-        )

@@ -46,7 +46,7 @@ def match_mask(
     condition, zeros, kept = view.inputs(select)
     if view.resolve(kept) != reduced:
         return NoMatch("the select does not keep the rows that were not empty", select)
-    zero_nodes = _match_zeros(view, zeros, reduced, shape, broadcast=view.op(select) == "SelectV2")
+    zero_nodes = match_zeros(view, zeros, reduced, shape, broadcast=view.op(select) == "SelectV2")
     if isinstance(zero_nodes, NoMatch):
         return zero_nodes
     mask_nodes = _match_condition(view, condition, reduced, fill, shape, select)
@@ -74,9 +74,15 @@ def match_tail(view: GraphView, result: Tensor, shape: Vector) -> Tail:
     return Tail(stage=Stage.OUTPUT, nodes=nodes, output=result)
 
 
-def _match_zeros(
+def match_zeros(
     view: GraphView, zeros: Tensor, reduced: Tensor, shape: Vector, broadcast: bool
 ) -> tuple[str, ...] | NoMatch:
+    """Explains zeros in the place of reduced rows: the nodes between.
+
+    Args:
+        shape: the symbolic [B, D] of `reduced`, for those that are broadcast.
+        broadcast: whether they are.
+    """
     source = view.resolve(zeros)
     if view.op(source.node) == "ZerosLike":
         inner = view.inputs(source.node)[0]

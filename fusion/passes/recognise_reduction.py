@@ -17,7 +17,8 @@ _COUNTED = frozenset(f"{op}WithNumSegments" for op in COMBINERS)
 _WEIGHTED = "SegmentSum"
 _QUOTIENTS = frozenset({"DivNoNan", "RealDiv", "Div"})
 _HALF_DTYPES = (types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)
-_TABLE_DTYPES = (*_HALF_DTYPES, types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
+TABLE_DTYPES = (*_HALF_DTYPES, types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
+"""DataTypes of tables that the fused ops take."""
 
 POST_V1, POST_V2 = "FusedEmbeddingSparsePostLookUp", "FusedEmbeddingSparsePostLookUpV2"
 FUSED_ANCHORS = frozenset({POST_V1, POST_V2})
@@ -91,7 +92,7 @@ def match_reduction(view: GraphView, anchor: str) -> Reduction | NoMatch:
     if op in _COUNTED:
         return NoMatch("the number of rows is given as an argument", anchor)
     dtype = view.type_attr(anchor, "T")
-    if dtype not in _TABLE_DTYPES:
+    if dtype not in TABLE_DTYPES:
         name = types_pb2.DataType.Name(dtype).removeprefix("DT_").lower()
         return NoMatch(f"tables of dtype {name} are not fused", anchor)
     if op == _WEIGHTED:

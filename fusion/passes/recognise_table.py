@@ -11,6 +11,7 @@ from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_clip import Clip, match_clip
 from fusion.passes.recognise_partition import match_partition
 from fusion.passes.recognise_reduction import Reduction
+from fusion.passes.spec import ShardSpec, TableSpec
 from fusion.passes.static_shapes import Shape
 
 _UNIQUES = frozenset({"Unique", "UniqueWithCountsV3"})
@@ -150,6 +151,34 @@ def _table_shape(view: GraphView, table: Tensor, rows: Tensor, is_resource: bool
     if known is None and (gathered := view.shape(rows)) is not None:
         return (None, *gathered[1:])
     return known
+
+
+def table_spec(view: GraphView, table: Table, dtype: int) -> TableSpec:
+    """Returns what a table of a dtype is."""
+    return TableSpec(
+        shards=tuple(_shard_spec(view, shard) for shard in table.shards),
+        strategy=table.strategy,
+        split=table.split,
+        dtype=dtype,
+        max_norm=None if table.clip is None else table.clip.limit,
+        name=table.name,
+    )
+
+
+def _shard_spec(view: GraphView, shard: Shard) -> ShardSpec:
+    rows, dim = shard.shape if shard.shape is not None else (None, None)
+    beside = view.nodes.get(shard.gather or shard.tensor.node)
+    has_group = beside is not None and "_class" in beside.attr
+    groups = beside.attr["_class"].list.s if beside is not None and has_group else ()
+    return ShardSpec(
+        kind="resource" if shard.is_resource else "tensor",
+        tensor=shard.tensor,
+        rows=rows,
+        dim=dim,
+        gather=shard.gather,
+        device=beside.device if beside is not None else "",
+        colocation=tuple(group.decode() for group in groups),
+    )
 
 
 def table_name(view: GraphView, table: Tensor, output: str, is_part: bool = False) -> str:

@@ -46,6 +46,8 @@ def structural_shape(view: GraphView, node: node_def_pb2.NodeDef, index: int) ->
         sizes = view.shape_attr(node.name)
         # Old producers wrote an unknown shape as a scalar shape.
         return sizes if sizes or node.op == "PlaceholderWithDefault" else None
+    if node.op == "EnsureShape":
+        return view.shape_attr(node.name)
     if node.op == "Const":
         return dims(node.attr["value"].tensor.tensor_shape)
     if node.op in ALIAS_OPS or node.op in BRANCH_OPS or node.op in _LIKE_INPUT:
