@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from modelzoo.cluster import tasks
 
 #: The processes of a job, by strategy; none for a job of one process.
 CLUSTERS: dict[str, dict[str, int]] = {
@@ -81,25 +82,6 @@ def _run(strategy: str, options: Sequence[str], directory: Path) -> list[dict[st
         except (json.JSONDecodeError, subprocess.TimeoutExpired) as error:
             logs = "\n".join(log.read_text()[-3000:] for log in sorted(directory.glob("*.log")))
             raise RuntimeError(f"a process of {strategy} failed:\n{logs}") from error
-
-
-def tasks(cluster: dict[str, int]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yields a name for each process and the variables that tell it what it is."""
-    if not cluster:
-        yield "only", {}
-        return
-    addresses = {job: [f"127.0.0.1:{_free_port()}" for _ in range(n)] for job, n in cluster.items()}
-    for job, several in addresses.items():
-        for index in range(len(several)):
-            config = {"cluster": addresses, "task": {"type": job, "index": index}}
-            yield f"{job}_{index}", {"TF_CONFIG": json.dumps(config)}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from examples.distributed.model import Model, batches
+from modelzoo.cluster import start_server
 
 MakeModel = Callable[[], Model]
 #: (what makes a model, steps) -> the model after so many, and the loss of each.
@@ -84,16 +85,6 @@ STRATEGIES: dict[str, Callable[[], Train]] = {
 }
 
 
-def serve() -> None:
-    """Does what the chief says until standard input is closed."""
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    server = tf.distribute.Server(
-        resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id
-    )
-    sys.stdin.read()
-    del server
-
-
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m examples.distributed.train")
@@ -113,7 +104,9 @@ def main() -> None:
 
             fusion.enable()
         if train is None:
-            serve()
+            server = start_server()
+            sys.stdin.read()
+            del server
             continue
         model, told[run] = train(lambda: Model(arguments.optimizer), arguments.steps)
         if arguments.weights:

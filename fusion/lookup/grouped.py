@@ -15,6 +15,7 @@ from fusion.lookup.tables import as_shards
 from fusion.ops.lookup import COLUMN_ATTRS
 from fusion.ops.training import POST_ATTRS, PRE_ATTRS
 from fusion.runtime.spec import Attr
+from fusion.runtime.tasks import is_beside_ops
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,13 @@ class Lookup:
     def reads_table_well(self) -> bool:
         """Whether an op that reads the whole table does what the lookup does, and no worse.
 
-        The table has to be where the op is.
+        The table has to be where the op is: a whole one should not come over a network.
         """
         shards = self.shards
         outside_limit, _ = self.options.split_max_norm(shards[0].dtype.base_dtype)
-        kind = tf.DeviceSpec.from_string(shards[0].device or "").device_type
-        return outside_limit is None and kind in (None, ops.HOME_TYPE)
+        device = shards[0].device or ""
+        is_of_kind = tf.DeviceSpec.from_string(device).device_type in (None, ops.HOME_TYPE)
+        return outside_limit is None and is_of_kind and is_beside_ops(device)
 
 
 def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Which tasks of a cluster this process is, as device names begin with them."""
+"""Which tasks of a cluster this process is, as device names begin, and what is beside ops."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import gc
 import re
 
 from tensorflow.core.protobuf import tensorflow_server_pb2
+from tensorflow.python.distribute import device_util
 from tensorflow.python.eager import context
+from tensorflow.python.framework import device_spec
 from tensorflow.python.training import server_lib
 
 _NAMED = re.compile(rb"/job:([a-zA-Z0-9_]+)/replica:0/task:(\d+)")
@@ -26,6 +28,21 @@ def local_tasks(graph: bytes) -> frozenset[str]:
         # than to optimize a small graph.
         known |= _of_servers()
     return frozenset(f"/job:{job}/replica:0/task:{task}" for job, task in known)
+
+
+def is_beside_ops(device: str) -> bool:
+    """Whether a device is of the process where an op that is built now will run.
+
+    That is the one of the current device scope, or else this one. A device whose name has no job is
+    wherever the ops are.
+    """
+    named = device_spec.DeviceSpecV2.from_string(device)
+    scope = device_spec.DeviceSpecV2.from_string(device_util.current() or "")
+    if named.job is None:
+        return True
+    if scope.job is not None:
+        return (named.job, named.task) == (scope.job, scope.task)
+    return (named.job, named.task) in {("localhost", 0), *_of_context()}
 
 
 def _of_context() -> list[_Task]:

@@ -10,8 +10,9 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from examples.distributed.__main__ import tasks, train
+from examples.distributed.__main__ import train
 from examples.distributed.model import COLUMNS
+from modelzoo.cluster import tasks
 
 #: How many columns each process that computes lookups has fused, by strategy.
 FUSED = {
@@ -105,8 +106,16 @@ import tensorflow as tf
 import fusion
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 strategy = tf.distribute.ParameterServerStrategy(resolver)
+column = tf.feature_column.embedding_column(
+    tf.feature_column.categorical_column_with_identity("id", 5), 2
+)
 with strategy.scope():
     table = tf.Variable(tf.ones([5, 2]))
+    layer = fusion.feature_column.DenseFeatures([column], do_fusion="v2")
+    layer.build({"id": (None, 1)})
+given = {"id": tf.ones([1, 1], tf.int64)}
+serve = tf.function(lambda: layer(given, training=False)).get_concrete_function()
+print({op.type for op in serve.graph.get_operations()} & {"ReadVariableOp", "ResourceGather"})
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 ids = tf.sparse.from_dense([[1, 2]])
 look_up = tf.function(lambda: fusion.fused_safe_embedding_lookup_sparse(table, ids))
@@ -131,4 +140,6 @@ def test_a_worker_of_parameter_servers_without_fusion() -> None:
             processes[task] = stack.enter_context(process)
             stack.callback(process.kill)
         told, _ = processes["chief_0"].communicate(timeout=300)
-    assert "/job:worker/replica:0/task:0 does not know fusion's ops" in told
+    gathers, error = told.splitlines()
+    assert gathers == "{'ResourceGather'}", "tables on other machines are not read whole"
+    assert "/job:worker/replica:0/task:0 does not know fusion's ops" in error
