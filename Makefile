@@ -30,7 +30,7 @@ help: ## Show this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
 		while IFS='|' read -r target text; do printf '%-12s %s\n' "$$target" "$$text"; done
 
-demo: $(VENV)/.installed ## Train, export, rewrite and compare a 26-column wide-and-deep model
+demo: $(VENV)/.installed ## Train, export, rewrite and compare the wide-and-deep model of the zoo
 	$(BIN)/python -m modelzoo.wide_deep.demo
 
 # Compiled kernels are kept for other clones of the same sources, which need not compile them again.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -88,9 +86,10 @@ def _models(folder: Path, quick: bool) -> Iterator[_Model]:
 
 
 def _demo(path: Path, quick: bool) -> Path:
-    command = [sys.executable, "-m", "modelzoo.wide_deep.train", str(path)]
-    command += ["--cap", "2000", "--steps", "2"] if quick else []
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    from modelzoo.wide_deep.demo import train
+
+    cap, steps = (2000, 2) if quick else (200_000, 30)
+    train(str(path.with_name("run")), str(path), cap, steps, str(path.with_name("log")))
     return path
 
 

@@ -7,13 +7,10 @@ which works in both.
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import tensorflow as tf
@@ -108,7 +105,10 @@ class Layers(Protocol):
         """The logarithms of the counts, float32 [n, 13]."""
 
     def embeddings(self, dim: int, name: str) -> Any:
-        """A vector for each categorical feature, side by side, float32 [n, 26 * dim]."""
+        """A vector for each categorical feature, side by side, float32 [n, 26 * dim].
+
+        What it gives is kept by name, for an output of the model that stops there.
+        """
 
     def vectors(self, numbers: Any, dim: int, name: str) -> Any:
         """A vector for each number, by which it is multiplied: [n, m] -> [n, m * dim]."""
@@ -150,10 +150,11 @@ class KerasLayers:
 
     Attributes:
         features: the model's inputs, by feature.
+        embedded: what `embeddings` gave, by name.
     """
 
     def __init__(self, columns: Columns) -> None:
-        self._columns = columns
+        self._columns, self.embedded = columns, dict[str, Any]()
         self.features = {
             name: keras.Input(
                 spec.shape[1:],
@@ -172,9 +173,9 @@ class KerasLayers:
     def embeddings(self, dim: int, name: str) -> Any:
         """See `Layers`."""
         read = {feature: self.features[feature] for feature in CATEGORICAL}
-        return fusion.feature_column.DenseFeatures(self._columns.embeddings(dim, name), name=name)(
-            read
-        )
+        columns = self._columns.embeddings(dim, name)
+        self.embedded[name] = fusion.feature_column.DenseFeatures(columns, name=name)(read)
+        return self.embedded[name]
 
     def vectors(self, numbers: Any, dim: int, name: str) -> Any:
         """See `Layers`."""
@@ -190,10 +191,11 @@ class GraphLayers:
 
     Attributes:
         features: what the model reads, tensors by feature.
+        embedded: what `embeddings` gave, by name.
     """
 
     def __init__(self, columns: Columns, features: Mapping[str, Any]) -> None:
-        self._columns, self.features = columns, features
+        self._columns, self.features, self.embedded = columns, features, dict[str, Any]()
 
     def counts(self) -> Any:
         """See `Layers`."""
@@ -201,8 +203,10 @@ class GraphLayers:
 
     def embeddings(self, dim: int, name: str) -> Any:
         """See `Layers`."""
+        columns = self._columns.embeddings(dim, name)
         with v1.variable_scope(name):
-            return v1.feature_column.input_layer(self.features, self._columns.embeddings(dim, name))
+            self.embedded[name] = v1.feature_column.input_layer(self.features, columns)
+        return self.embedded[name]
 
     def vectors(self, numbers: Any, dim: int, name: str) -> Any:
         """See `Layers`."""

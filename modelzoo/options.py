@@ -48,7 +48,7 @@ class Options:
         do_fusion: None, "v1" or "v2", of the embedding columns.
         enable: whether `fusion.enable` fuses what columns leave.
         style: "keras" for Keras 3, "graph" for compat.v1.
-        strategy: "none" or "mirrored".
+        strategy: "none", "mirrored" or "ps", parameter servers.
         optimizer: one of `optimizers.RATES`.
         rate: the learning rate; None for the one there.
         batch_size: samples of a step, those of all replicas together.
@@ -85,7 +85,7 @@ class Options:
         choices = {
             "do_fusion": (None, "v1", "v2"),
             "style": ("keras", "graph"),
-            "strategy": ("none", "mirrored"),
+            "strategy": ("none", "mirrored", "ps"),
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:
@@ -99,3 +99,5 @@ class Options:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.style == "graph" and self.strategy != "none":
             raise ValueError(f"strategy {self.strategy!r} is for style 'keras'")
+        if self.strategy == "ps" and self.deterministic:
+            raise ValueError("strategy 'ps' cannot be deterministic: steps overlap")

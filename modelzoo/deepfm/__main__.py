@@ -4,5 +4,7 @@ from modelzoo.deepfm.model import ARCHITECTURE, logits
 from modelzoo.options import Model
 from modelzoo.training.commands import commands
 
+MODEL = Model("deepfm", logits, ARCHITECTURE)
+
 if __name__ == "__main__":
-    commands(Model("deepfm", logits, ARCHITECTURE))(prog_name="python -m modelzoo.deepfm")
+    commands(MODEL)(prog_name="python -m modelzoo.deepfm")

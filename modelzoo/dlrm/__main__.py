@@ -4,5 +4,7 @@ from modelzoo.dlrm.model import ARCHITECTURE, logits
 from modelzoo.options import Model
 from modelzoo.training.commands import commands
 
+MODEL = Model("dlrm", logits, ARCHITECTURE)
+
 if __name__ == "__main__":
-    commands(Model("dlrm", logits, ARCHITECTURE))(prog_name="python -m modelzoo.dlrm")
+    commands(MODEL)(prog_name="python -m modelzoo.dlrm")

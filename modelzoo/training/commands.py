@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack, contextmanager
-from dataclasses import fields
+from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ import click
 import tensorflow as tf
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from modelzoo.cluster import start_server
 from modelzoo.criteo import DataError
 from modelzoo.options import Model, Options
+from modelzoo.signatures import EMBEDDINGS, EXAMPLES, SERVING
 from modelzoo.training import loop
 from modelzoo.training.bench import measure
 from modelzoo.training.export import export_graph, export_keras
@@ -26,6 +28,7 @@ from modelzoo.training.setup import (
     columns_of,
     is_same_data,
     prepare,
+    serves,
     shape_of,
     sources,
 )
@@ -38,7 +41,7 @@ _HELP = {
     "do_fusion": "Fused embedding columns.",
     "enable": "Call fusion.enable().",
     "style": "Keras 3, or a compat.v1 graph.",
-    "strategy": "Train on several devices.",
+    "strategy": "Train on several devices, or by workers and parameter servers.",
     "optimizer": "How weights are changed.",
     "rate": "The learning rate.",
     "batch_size": "Samples of a step.",
@@ -54,7 +57,7 @@ _HELP = {
 _CHOICES = {
     "do_fusion": ("v1", "v2"),
     "style": ("keras", "graph"),
-    "strategy": ("none", "mirrored"),
+    "strategy": ("none", "mirrored", "ps"),
     "optimizer": tuple(RATES),
 }
 _TYPES = {"cap": int, "rate": float, "dim": int, "eval_data": str}
@@ -78,6 +81,8 @@ def training_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def commands(model: Model) -> click.Group:
     """The command line of a model."""
+    # Feature columns are deprecated, as each of them would say.
+    tf.get_logger().setLevel("ERROR")
     group = click.Group(help=f"Train {model.name} on Criteo's data, or data like them.")
     for make in (_train, _eval, _export, _bench):
         group.add_command(make(model))
@@ -98,16 +103,16 @@ def _train(model: Model) -> click.Command:
     def train(folder: Path, fresh: bool, **options: Any) -> None:
         """Train; run again it goes on with the last checkpoint."""
         with _told_plainly():
-            if fresh:
-                shutil.rmtree(folder, ignore_errors=True)
             run = Run(folder, model.name, Options(**options))
             prepare(run.options)
+            if serves(run.options):
+                start_server().join()
+            if fresh:
+                shutil.rmtree(folder, ignore_errors=True)
             source, held_out = sources(run.options)
-            with ExitStack() as stack:
-                watcher = stack.enter_context(_Bar(run))
-                state = loop.train(
-                    run, build(model, run.options, source), source, held_out, watcher
-                )
+            steps = build(model, run.options, source)
+            with _Bar(run) as watcher:
+                state = loop.train(run, steps, source, held_out, watcher)
         if source.malformed.count:
             click.echo(str(source.malformed))
         last = [one for one in run.told() if "eval_auc" in one][-1]
@@ -153,7 +158,7 @@ def _export(model: Model) -> click.Command:
                 export_keras(steps, columns.inputs, destination)
             else:
                 export_graph(model, shape, columns, run.checkpoint(), destination)
-        click.echo(f"{destination}: signatures serving_default and parse_example")
+        click.echo(f"{destination}: signatures {SERVING}, {EXAMPLES} and {EMBEDDINGS}")
 
     return export
 
@@ -168,6 +173,8 @@ def _bench(model: Model) -> click.Command:
         """Measure a step without fusion and with it, side by side, of the same numbers."""
         with _told_plainly():
             told = Options(**options)
+            if told.strategy == "ps":
+                raise RunError("strategy 'ps' is for train: bench measures steps of one process")
             prepare(told)
             source, _ = sources(told)
             found = measure(model, told, source, rounds, steps_per_round)
@@ -185,15 +192,19 @@ def _bench(model: Model) -> click.Command:
 
 
 def _restored(model: Model, folder: Path) -> tuple[Run, KerasSteps | GraphSteps, Any]:
-    """A training, its model with the weights of the last checkpoint, and its samples."""
+    """A training, its model with the weights of the last checkpoint, and its samples.
+
+    Whatever trained it, one device is enough.
+    """
     run = Run.opened(folder)
     if run.model != model.name:
         raise RunError(f"{folder}: a training of {run.model}, not of {model.name}")
     if not run.state().step:
         raise RunError(f"{folder}: no checkpoint yet")
-    prepare(run.options)
-    both = sources(run.options)
-    steps = build(model, run.options, both[0])
+    options = replace(run.options, strategy="none")
+    prepare(options)
+    both = sources(options)
+    steps = build(model, options, both[0])
     run.restore(steps)
     return run, steps, both
 

@@ -1,4 +1,4 @@
-"""SavedModels of what was trained, with a signature for tensors and one for `tf.train.Example`."""
+"""SavedModels of what was trained, for tensors and Examples, whole and of the vectors alone."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import tensorflow as tf
 from modelzoo.criteo import CATEGORICAL, MISSING_COUNT, MISSING_ID, NUMERIC
 from modelzoo.layers import Columns, GraphLayers, Inputs
 from modelzoo.options import Architecture, Model
+from modelzoo.signatures import EMBEDDINGS, EXAMPLES, SERVING
 from modelzoo.training.steps import KerasSteps
 
 v1 = tf.compat.v1
-
-SERVING, EXAMPLES = "serving_default", "parse_example"
-"""Names of signatures."""
 
 
 def parsing(inputs: Inputs) -> dict[str, Any]:
@@ -36,6 +34,8 @@ def export_keras(steps: KerasSteps, inputs: Inputs, path: Path) -> None:
 
     The signature `serving_default` takes a tensor for each feature and gives `logits` and
     `probabilities`, float32 [n, 1]; `parse_example` takes serialized Examples, `examples` [n].
+    `embeddings` takes the categorical features and gives what the embedding columns do, by the
+    names that the model has for them.
     """
     archive = keras.export.ExportArchive()
     archive.track(steps.model)
@@ -46,7 +46,12 @@ def export_keras(steps: KerasSteps, inputs: Inputs, path: Path) -> None:
     def of_examples(examples: Any) -> dict[str, Any]:
         return serve(tf.io.parse_example(examples, parsing(inputs)))
 
-    archive.add_endpoint(SERVING, serve, [inputs.specs()])
+    def embed(ids: Any) -> dict[str, Any]:
+        return dict(steps.embeddings(ids, training=False))
+
+    specs = inputs.specs()
+    archive.add_endpoint(SERVING, serve, [specs])
+    archive.add_endpoint(EMBEDDINGS, embed, [{name: specs[name] for name in CATEGORICAL}])
     archive.add_endpoint(EXAMPLES, of_examples, [tf.TensorSpec([None], tf.string, "examples")])
     archive.write_out(str(path), verbose=False)
 
@@ -67,7 +72,9 @@ def export_graph(
         parsed = v1.io.parse_example(examples, parsing(columns.inputs))
         # Whoever has tensors feeds them in the place of what is parsed.
         features = {name: _that_may_be_fed(parsed[name], name) for name in columns.inputs.specs()}
-        logits = model.logits(GraphLayers(columns, features), shape)
+        layers = GraphLayers(columns, features)
+        logits = model.logits(layers, shape)
+        ids = {name: features[name] for name in CATEGORICAL}
         v1.train.Saver().restore(session, str(checkpoint))
         predict = v1.saved_model.predict_signature_def
         builder = v1.saved_model.Builder(str(path))
@@ -77,6 +84,7 @@ def export_graph(
             {
                 SERVING: predict(features, outputs(logits)),
                 EXAMPLES: predict({"examples": examples}, outputs(logits)),
+                EMBEDDINGS: predict(ids, layers.embedded),
             },
             strip_default_attrs=True,
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
@@ -15,7 +17,7 @@ from modelzoo.criteo.source import Source
 from modelzoo.options import Options
 from modelzoo.training.run import Run, RunError, State, evaluated
 from modelzoo.training.scores import auc
-from modelzoo.training.steps import Steps
+from modelzoo.training.steps import Scores, Steps
 
 #: Steps between what is kept of the loss, and samples of which the AUC of training is.
 _TOLD_EVERY, _RECENT = 10, 20_000
@@ -40,33 +42,32 @@ def train(run: Run, steps: Steps, source: Source, held_out: Source, watcher: Wat
     """
     options, state = run.options, run.begin()
     run.restore(steps)
-    recent, last, losses = _Recent(), time.monotonic(), list[float]()
+    recent, last, under_way = _Recent(options), time.monotonic(), deque[Callable[[], None]]()
     batches = _endless(steps, source, options.batch_size, state.epoch, state.batch)
     while not state.is_over(options):
         features, labels, epoch, batch = next(batches)
         state = replace(state, step=state.step + 1, epoch=epoch, batch=batch)
-        loss, logits = steps.train(features, labels)
-        if not np.isfinite(loss):
-            raise RunError(
-                f"the loss of step {state.step} is {loss}: a smaller rate than "
-                f"{options.rate or 'the default'} may help (--rate)"
-            )
-        losses.append(loss)
-        recent.add(_flat(labels), logits)
-        if state.step % _TOLD_EVERY == 0 or state.step == options.steps:
+        step = steps.start(features, labels)
+        under_way.append(partial(recent.add, state.step, labels, step))
+        is_told = _is_due(state.step, _TOLD_EVERY, options.steps)
+        is_evaluated = _is_due(state.step, options.eval_every, options.steps)
+        is_saved = _is_due(state.step, options.save_every, options.steps)
+        # What is told or kept is of all steps up to this one.
+        left = 0 if is_told or is_evaluated or is_saved else steps.at_once - 1
+        while len(under_way) > left:
+            under_way.popleft()()
+        if is_told:
             passed, last = time.monotonic() - last, time.monotonic()
-            numbers = {"loss": float(np.mean(losses)), "auc": recent.auc()}
-            numbers["samples_per_second"] = len(losses) * options.batch_size / max(passed, 1e-9)
-            losses.clear()
+            numbers = recent.told(passed)
             run.tell(state.step, **numbers)
             watcher.stepped(state.step, numbers)
-        if _is_due(state.step, options.eval_every, options.steps):
+        if is_evaluated:
             numbers = evaluate(steps, held_out, options)
             state = evaluated(state, numbers["eval_auc"])
             run.tell(state.step, **numbers)
             watcher.evaluated(state.step, numbers)
             last = time.monotonic()
-        if _is_due(state.step, options.save_every, options.steps) or state.is_over(options):
+        if is_saved or state.is_over(options):
             run.save(steps, state)
     return state
 
@@ -114,20 +115,36 @@ def _endless(
 
 
 class _Recent:
-    """The last samples of training, scored before the step that learned of them."""
+    """The last samples of training, scored before the step that learned of them, and losses."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: Options) -> None:
+        self._options = options
         self._labels: list[Any] = []
         self._scores: list[Any] = []
+        self._losses: list[float] = []
 
-    def add(self, labels: Any, scores: Any) -> None:
-        self._labels.append(labels)
+    def add(self, step: int, labels: Any, wait: Callable[[], tuple[float, Scores]]) -> None:
+        """Waits for a step."""
+        loss, scores = wait()
+        if not np.isfinite(loss):
+            raise RunError(
+                f"the loss of step {step} is {loss}: a smaller rate than "
+                f"{self._options.rate or 'the default'} may help (--rate)"
+            )
+        self._losses.append(loss)
+        self._labels.append(_flat(labels))
         self._scores.append(scores)
         while sum(map(len, self._labels[1:])) >= _RECENT:
             del self._labels[0], self._scores[0]
 
-    def auc(self) -> float:
-        return auc(np.concatenate(self._labels), np.concatenate(self._scores))
+    def told(self, seconds: float) -> dict[str, float]:
+        """What is told of the steps since it was asked before."""
+        losses, self._losses = self._losses, []
+        return {
+            "loss": float(np.mean(losses)),
+            "auc": auc(np.concatenate(self._labels), np.concatenate(self._scores)),
+            "samples_per_second": len(losses) * self._options.batch_size / max(seconds, 1e-9),
+        }
 
 
 def _flat(labels: Any) -> Any:

@@ -9,21 +9,22 @@ import keras
 import tensorflow as tf
 
 import fusion
+from modelzoo import cluster
 from modelzoo.criteo.source import SYNTHETIC, Source, Synthetic, open_source
 from modelzoo.layers import Columns, Inputs
 from modelzoo.options import Architecture, Model, Options
 from modelzoo.training.optimizers import RATES
-from modelzoo.training.steps import GraphSteps, KerasSteps
+from modelzoo.training.steps import GraphSteps, KerasSteps, ServedSteps
 
 #: The first block of held-out synthetic samples.
 _HELD_OUT = 1 << 40
 
 
 def prepare(options: Options) -> None:
-    """Prepares the process: devices, fusion, and deterministic arithmetic if that is asked for.
+    """Prepares the process: devices, a cluster, fusion, and deterministic arithmetic if asked for.
 
-    For the latter TensorFlow's own optimizer leaves arithmetic as it is: it reorders that of dense
-    layers one way in graphs of stock columns and another way in those of fused ones.
+    For the last of these TensorFlow's own optimizer leaves arithmetic as it is: it reorders that of
+    dense layers one way in graphs of stock columns and another way in those of fused ones.
     """
     if options.strategy == "mirrored" and not tf.config.list_physical_devices("GPU"):
         (cpu,) = tf.config.list_physical_devices("CPU")
@@ -35,6 +36,8 @@ def prepare(options: Options) -> None:
         tf.config.optimizer.set_experimental_options(kept)
     if options.enable:
         fusion.enable()
+    if options.strategy == "ps" and cluster.own_job() is None:
+        cluster.start_here(options.enable)
 
 
 def sources(options: Options) -> tuple[Source, Source]:
@@ -66,6 +69,11 @@ def columns_of(options: Options, source: Source) -> Columns:
     return Columns(inputs, options.do_fusion, options.seed)
 
 
+def serves(options: Options) -> bool:
+    """Whether this process is one that only does what the chief of its cluster says."""
+    return options.strategy == "ps" and cluster.own_job() in ("worker", "ps")
+
+
 def build(model: Model, options: Options, source: Source) -> KerasSteps | GraphSteps:
     """A model with its optimizer, not trained yet.
 
@@ -78,13 +86,17 @@ def build(model: Model, options: Options, source: Source) -> KerasSteps | GraphS
     rate = RATES.get(options.optimizer, 0.0) if options.rate is None else options.rate
     if options.style == "graph":
         return GraphSteps(model, shape, columns, options.optimizer, rate, options.seed)
-    return KerasSteps(model, shape, columns, options.optimizer, rate, strategy_of(options))
+    kind = ServedSteps if options.strategy == "ps" else KerasSteps
+    return kind(model, shape, columns, options.optimizer, rate, strategy_of(options))
 
 
 def strategy_of(options: Options) -> Any:
     """The strategy that is asked for; mirrored on all GPUs, or else on two devices of the CPU."""
     if options.strategy == "none":
         return None
+    if options.strategy == "ps":
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        return tf.distribute.ParameterServerStrategy(resolver)
     if tf.config.list_physical_devices("GPU"):
         return tf.distribute.MirroredStrategy()
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from modelzoo.criteo import CATEGORICAL
 from modelzoo.layers import Columns, GraphLayers, KerasLayers
 from modelzoo.options import Architecture, Model
 from modelzoo.training.optimizers import graph_optimizer, keras_optimizer
@@ -19,31 +21,53 @@ v1 = tf.compat.v1
 
 Scores = npt.NDArray[np.float32]
 
+#: Steps of a worker under way at once: it computes one while the batch of the next one comes.
+_AT_ONCE = 2
 
-class Steps(Protocol):
-    """A model that is trained."""
+
+class Steps(ABC):
+    """A model that is trained.
+
+    Attributes:
+        at_once: how many steps may be under way at once.
+    """
+
+    at_once = 1
 
     def batches(self, dataset: tf.data.Dataset) -> Any:
-        """What gives the batches of a dataset as `train` takes them."""
+        """What gives the batches of a dataset as `start` takes them."""
+        return dataset
+
+    @abstractmethod
+    def start(self, features: Mapping[str, Any], labels: Any) -> Callable[[], tuple[float, Scores]]:
+        """Starts a step; what it gives waits for the loss of the batch and its logits.
+
+        Both are those before the step.
+        """
 
     def train(self, features: Mapping[str, Any], labels: Any) -> tuple[float, Scores]:
-        """Does a step; gives the loss of the batch and its logits, both before the step."""
+        """Does a step: starts it and waits for it."""
+        return self.start(features, labels)()
 
+    @abstractmethod
     def scores(self, features: Mapping[str, Any]) -> Scores:
         """The logits of samples, [n]."""
 
+    @abstractmethod
     def save(self, prefix: Path) -> None:
         """Writes all variables, those of the optimizer included, to files that begin so."""
 
+    @abstractmethod
     def restore(self, prefix: Path) -> None:
         """Reads what `save` wrote."""
 
 
-class KerasSteps:
+class KerasSteps(Steps):
     """A functional Keras 3 model.
 
     Attributes:
         model: features -> logits.
+        embeddings: categorical features -> what the embedding columns give, by their layers' names.
     """
 
     def __init__(
@@ -57,9 +81,12 @@ class KerasSteps:
     ) -> None:
         """Builds the model and the optimizer in a strategy's scope; None is TensorFlow's own."""
         self._strategy = strategy or tf.distribute.get_strategy()
+        self._is_distributed = strategy is not None
         with self._strategy.scope():
             layers = KerasLayers(columns)
             self.model = keras.Model(layers.features, model.logits(layers, shape), name=model.name)
+            ids = {name: layers.features[name] for name in CATEGORICAL}
+            self.embeddings = keras.Model(ids, layers.embedded)
             self._optimizer = keras_optimizer(optimizer, rate)
             self._optimizer.build(self.model.trainable_variables)
         variables = [*self.model.variables, *self._optimizer.variables]
@@ -84,7 +111,7 @@ class KerasSteps:
         return loss, logits[:, 0]
 
     def _on_all(self, features: Any, labels: Any) -> Any:
-        if self._strategy.num_replicas_in_sync == 1:
+        if not self._is_distributed:
             return self._on_one(features, labels)
         losses, logits = self._strategy.run(self._on_one, (features, labels))
         loss = self._strategy.reduce("SUM", losses, axis=None)
@@ -96,10 +123,10 @@ class KerasSteps:
             return dataset
         return self._strategy.experimental_distribute_dataset(dataset)
 
-    def train(self, features: Mapping[str, Any], labels: Any) -> tuple[float, Scores]:
+    def start(self, features: Mapping[str, Any], labels: Any) -> Callable[[], tuple[float, Scores]]:
         """See `Steps`."""
         loss, logits = self._step(dict(features), labels)
-        return float(loss), logits.numpy()
+        return lambda: (float(loss), logits.numpy())
 
     def scores(self, features: Mapping[str, Any]) -> Scores:
         """See `Steps`."""
@@ -114,7 +141,36 @@ class KerasSteps:
         self._checkpoint.read(str(prefix)).assert_consumed()
 
 
-class GraphSteps:
+class ServedSteps(KerasSteps):
+    """A Keras 3 model on parameter servers, whose steps are done by workers, several at once."""
+
+    def __init__(
+        self,
+        model: Model,
+        shape: Architecture,
+        columns: Columns,
+        optimizer: str,
+        rate: float,
+        strategy: Any,
+    ) -> None:
+        """Builds the model on the servers of a `ParameterServerStrategy`."""
+        super().__init__(model, shape, columns, optimizer, rate, strategy)
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        self.at_once = _AT_ONCE * resolver.cluster_spec().num_tasks("worker")
+
+    def start(self, features: Mapping[str, Any], labels: Any) -> Callable[[], tuple[float, Scores]]:
+        """See `Steps`."""
+        result = self._coordinator.schedule(self._step, (dict(features), labels))
+
+        def wait() -> tuple[float, Scores]:
+            loss, logits = result.fetch()
+            return float(loss), logits
+
+        return wait
+
+
+class GraphSteps(Steps):
     """A compat.v1 graph and its Session."""
 
     def __init__(
@@ -143,10 +199,6 @@ class GraphSteps:
             self._session = v1.Session(graph=graph)
             self._session.run(v1.global_variables_initializer())
 
-    def batches(self, dataset: tf.data.Dataset) -> Any:
-        """See `Steps`."""
-        return dataset
-
     def _feeds(self, features: Mapping[str, Any]) -> dict[Any, Any]:
         feeds = {}
         for name, value in features.items():
@@ -157,11 +209,11 @@ class GraphSteps:
                 feeds[self._features[name]] = np.asarray(value)
         return feeds
 
-    def train(self, features: Mapping[str, Any], labels: Any) -> tuple[float, Scores]:
+    def start(self, features: Mapping[str, Any], labels: Any) -> Callable[[], tuple[float, Scores]]:
         """See `Steps`."""
         feeds = {**self._feeds(features), self._labels: np.asarray(labels)}
         loss, logits, _ = self._session.run(self._fetches, feeds)
-        return float(loss), logits
+        return lambda: (float(loss), logits)
 
     def scores(self, features: Mapping[str, Any]) -> Scores:
         """See `Steps`."""

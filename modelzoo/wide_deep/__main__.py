@@ -2,7 +2,9 @@
 
 from modelzoo.options import Model
 from modelzoo.training.commands import commands
-from modelzoo.wide_deep.zoo import ARCHITECTURE, logits
+from modelzoo.wide_deep.model import ARCHITECTURE, logits
+
+MODEL = Model("wide_deep", logits, ARCHITECTURE)
 
 if __name__ == "__main__":
-    commands(Model("wide_deep", logits, ARCHITECTURE))(prog_name="python -m modelzoo.wide_deep")
+    commands(MODEL)(prog_name="python -m modelzoo.wide_deep")

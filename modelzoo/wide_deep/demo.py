@@ -2,10 +2,10 @@
 
 Usage: `python -m modelzoo.wide_deep.demo`.
 
-Stock TensorFlow trains and exports a 26-column wide-and-deep model, `fusion rewrite` turns the
-export into a fused one, and two fresh processes load one model each. Their outputs must agree bit
-for bit before anything is timed. The exit status is 0 only if they do, if every column was fused
-and if the fused ops really ran. Everything runs on the CPU.
+Stock columns of a wide-and-deep model are trained and exported by the model's own command,
+`fusion rewrite` turns the export into a fused one, and two fresh processes load one model each.
+Their outputs must agree bit for bit before anything is timed. The exit status is 0 only if they do,
+if every column was fused and if the fused ops really ran. Everything runs on the CPU.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ import rich.markup
 import rich.table
 
 from modelzoo import criteo
+from modelzoo.signatures import EMBEDDINGS, SERVING
 from modelzoo.wide_deep import measure
-from modelzoo.wide_deep.train import STYLES
 from modelzoo.wide_deep.worker import ModelProcess, Request, WorkerError, model_process
 
 BATCH_SIZES = (1, 64, 512, 4096)
 LOG = "log.txt"
-WHOLE, EMBEDDINGS = "serving_default", "embeddings"
 MIN_NODE_RATIO = 4
 """The embedding part executes at least so many times fewer nodes after the rewrite."""
 FUSED = ("FusedEmbedding", "GroupedEmbedding")
@@ -50,15 +49,15 @@ def main() -> int:
     """Runs the command line above and returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m modelzoo.wide_deep.demo")
     parser.add_argument("--directory", default=".demo", help="where the models go; %(default)s")
-    parser.add_argument("--style", choices=STYLES, default="v1", help="default: %(default)s")
     parser.add_argument("--cap", type=int, default=200_000, help="largest table; %(default)s rows")
+    parser.add_argument("--steps", type=int, default=30, help="of training; %(default)s")
     options = parser.parse_args()
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     directory = pathlib.Path(options.directory)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     try:
-        run(directory, options.style, options.cap)
+        run(directory, options.cap, options.steps)
     except (DemoError, WorkerError) as error:
         console.print(f"\n[bold red]The demo failed:[/] {rich.markup.escape(str(error))}")
         console.print(f"What TensorFlow logged is in {directory / LOG}.")
@@ -66,7 +65,7 @@ def main() -> int:
     return 0
 
 
-def run(directory: pathlib.Path, style: str, cap: int) -> None:
+def run(directory: pathlib.Path, cap: int, steps: int) -> None:
     """Does what the module promises, in `directory`, with tables of at most `cap` rows.
 
     Raises:
@@ -74,9 +73,8 @@ def run(directory: pathlib.Path, style: str, cap: int) -> None:
         WorkerError: a model could not be loaded or run.
     """
     stock, fused, log = (str(directory / name) for name in ("stock", "fused", LOG))
-    _heading("Train and export with stock TensorFlow")
-    train = (sys.executable, "-m", "modelzoo.wide_deep.train", stock)
-    _run([*train, "--style", style, "--cap", str(cap)], log)
+    _heading("Train and export with stock columns")
+    train(str(directory / "run"), stock, cap, steps, log)
     _heading("Rewrite")
     rewrite(stock, fused, directory / "report.json", log)
     with (
@@ -84,6 +82,19 @@ def run(directory: pathlib.Path, style: str, cap: int) -> None:
         model_process(fused, with_fusion=True, log=log) as after,
     ):
         compare(before, after, criteo.CriteoData(cap=cap, missing=0.02, seed=1))
+
+
+def train(folder: str, exported: str, cap: int, steps: int, log: str) -> None:
+    """Trains a compat.v1 model of stock columns and exports it.
+
+    Raises:
+        DemoError: it failed.
+    """
+    command = [sys.executable, "-m", "modelzoo.wide_deep"]
+    options = {"style": "graph", "cap": cap, "steps": steps, "eval-samples": 5000}
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    _run([*command, "train", "--run", folder, *words], log)
+    _run([*command, "export", exported, "--run", folder], log)
 
 
 def rewrite(source: str, destination: str, report_path: pathlib.Path, log: str) -> None:
@@ -134,7 +145,7 @@ def check_equal(before: ModelProcess, after: ModelProcess, data: criteo.CriteoDa
         dataclasses.replace(data, missing=1.0),
     )
     compared = 0
-    for signature in (WHOLE, EMBEDDINGS):
+    for signature in (SERVING, EMBEDDINGS):
         for size in BATCH_SIZES:
             requests = [Request(signature, variant, size) for variant in variants]
             requests += [Request(signature, data, size, index) for index in (1, 2, 3)]
@@ -153,7 +164,7 @@ def node_table(
     """Returns a table of node counts.
 
     The embedding part is what one call of the signature `embeddings` executes: everything from
-    the 26 id tensors to the 26 embeddings that are then joined.
+    the 26 id tensors to the embeddings that are then joined.
 
     Raises:
         DemoError: the rewritten model ran a stock lookup, or no fused op, or too many nodes.
@@ -164,7 +175,7 @@ def node_table(
         table.add_row(what, str(stock), str(fused), f"{stock / fused:.2f}x")
 
     add("in the SavedModel", before.ask("saved_nodes"), after.ask("saved_nodes"))
-    for what, signature in (("whole model", WHOLE), ("embedding part", EMBEDDINGS)):
+    for what, signature in (("whole model", SERVING), ("embedding part", EMBEDDINGS)):
         request = Request(signature, data, 64)
         stock, fused = before.ask("executed_ops", request), after.ask("executed_ops", request)
         check_fused_ops_ran(fused)
@@ -196,11 +207,11 @@ def latency_table(
     """Returns a table of the milliseconds per call of both models, by batch size."""
     table = _table("batch", "", "stock ms", "fused ms", "speedup")
     for size in BATCH_SIZES:
-        for what, signature in (("all", WHOLE), ("embed", EMBEDDINGS)):
+        for what, signature in (("all", SERVING), ("embed", EMBEDDINGS)):
             request = Request(signature, data, size)
             pair = measure.interleaved(before, after, request)
             table.add_row(
-                str(size) if signature == WHOLE else "",
+                str(size) if signature == SERVING else "",
                 what,
                 _milliseconds(pair.before),
                 _milliseconds(pair.after),

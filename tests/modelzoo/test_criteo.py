@@ -125,5 +125,5 @@ def test_labels_follow_the_features() -> None:
     train, test = data.batch(5000, 0), data.batch(5000, 1)
     weights, *_ = np.linalg.lstsq(design(train), train.labels, rcond=None)
     error = np.mean((design(test) @ weights - test.labels) ** 2)
-    assert error < 0.9 * np.var(test.labels)
+    assert error < 0.97 * np.var(test.labels)
     assert 0.1 < test.labels.mean() < 0.9

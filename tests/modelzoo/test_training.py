@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -23,13 +25,9 @@ import fusion
 from fusion.saved_model import fuse_saved_model
 from modelzoo import criteo
 from modelzoo.criteo.convert import generate
-from modelzoo.deepfm.model import ARCHITECTURE as DEEPFM
-from modelzoo.deepfm.model import logits as deepfm
 from modelzoo.deepfm.model import second_order
-from modelzoo.dlrm.model import ARCHITECTURE as DLRM
-from modelzoo.dlrm.model import logits as dlrm
 from modelzoo.dlrm.model import products
-from modelzoo.options import Model, Options
+from modelzoo.options import Architecture, Model, Options
 from modelzoo.training import loop
 from modelzoo.training.bench import VARIANTS, measure
 from modelzoo.training.commands import commands
@@ -37,15 +35,12 @@ from modelzoo.training.export import export_graph, export_keras, parsing
 from modelzoo.training.run import Run, RunError, State
 from modelzoo.training.scores import auc
 from modelzoo.training.setup import build, columns_of, shape_of, sources
-from modelzoo.training.steps import GraphSteps, KerasSteps
-from modelzoo.wide_deep.zoo import ARCHITECTURE as WIDE_DEEP
-from modelzoo.wide_deep.zoo import logits as wide_deep
+from modelzoo.training.steps import GraphSteps, KerasSteps, Steps
 
 ROOT = Path(__file__).parents[2]
 MODELS = {
-    "wide_deep": Model("wide_deep", wide_deep, WIDE_DEEP),
-    "deepfm": Model("deepfm", deepfm, DEEPFM),
-    "dlrm": Model("dlrm", dlrm, replace(DLRM, dim=4)),
+    name: import_module(f"modelzoo.{name}.__main__").MODEL
+    for name in ("wide_deep", "deepfm", "dlrm")
 }
 SMALL = Options(cap=100, dim=4, batch_size=32, eval_samples=200, steps=12, save_every=5)
 
@@ -87,6 +82,21 @@ def test_products_are_those_of_all_pairs() -> None:
     found = products(tf.constant(vectors.reshape(5, -1)), 4).numpy()
     wanted = [vectors[:, i] * vectors[:, j] for i in range(27) for j in range(i)]
     np.testing.assert_allclose(found, np.stack(wanted, 1).sum(axis=2), rtol=1e-4, atol=1e-5)
+
+
+def logistic(layers: Any, shape: Any) -> Any:
+    """A weight for each count and each id, and a bias."""
+    weights = keras.ops.sum(layers.embeddings(1, "weights"), axis=1, keepdims=True)
+    return layers.dense(layers.counts(), 1, "logit") + weights
+
+
+def test_a_logistic_model_learns_what_each_feature_says(tmp_path: Path) -> None:
+    model = Model("logistic", logistic, Architecture(1, ()))
+    options = Options(cap=1000, steps=200, optimizer="adagrad", rate=0.1, eval_samples=20_000)
+    source, held_out = sources(options)
+    run = Run(tmp_path / "run", "logistic", options)
+    loop.train(run, build(model, options, source), source, held_out, Silent())
+    assert [*run.told()][-1]["eval_auc"] >= 0.70
 
 
 @pytest.mark.parametrize("style", ["keras", "graph"])
@@ -201,30 +211,109 @@ def test_replicas_train_as_one_device(tmp_path: Path) -> None:
     line = f"AUC {last['eval_auc']:.6f}, loss {last['eval_loss']:.6f}"
     assert told("eval", "--run", str(tmp_path / "one")) == line
     path = tmp_path / "model"
-    signatures = "signatures serving_default and parse_example"
-    assert told("export", str(path), "--run", str(tmp_path / "one")) == f"{path}: {signatures}"
-    assert {*tf.saved_model.load(str(path)).signatures} == {"serving_default", "parse_example"}
+    signatures = "signatures serving_default, parse_example and embeddings"
+    assert told("export", str(path), "--run", str(folder)) == f"{path}: {signatures}"
+    found = {*tf.saved_model.load(str(path)).signatures}
+    assert found == {"serving_default", "parse_example", "embeddings"}
+
+
+class Worse(Steps):
+    """Never learns anything."""
+
+    def start(self, features: Any, labels: Any) -> Any:
+        return lambda: (0.7, np.zeros(len(labels), np.float32))
+
+    def scores(self, features: Any) -> Any:
+        return np.zeros(len(features["I1"]), np.float32)
+
+    def save(self, prefix: Path) -> None:
+        Path(f"{prefix}.data").touch()
+
+    def restore(self, prefix: Path) -> None:
+        assert Path(f"{prefix}.data").is_file()
+
+
+def test_steps_that_overlap_are_done_where_something_is_kept(tmp_path: Path) -> None:
+    class Late(Worse):
+        at_once = 3
+        started = ended = most = 0
+
+        def start(self, features: Any, labels: Any) -> Any:
+            self.started += 1
+            self.most = max(self.most, self.started - self.ended)
+
+            def wait(number: int = self.started) -> Any:
+                assert number == self.ended + 1
+                self.ended = number
+                return 0.7, np.zeros(len(labels), np.float32)
+
+            return wait
+
+        def scores(self, features: Any) -> Any:
+            assert self.ended == self.started
+            return super().scores(features)
+
+        def save(self, prefix: Path) -> None:
+            assert self.ended == self.started
+            super().save(prefix)
+
+    options = replace(SMALL, steps=30, eval_every=7, save_every=8)
+    source, held_out = sources(options)
+    steps, run = Late(), Run(tmp_path / "run", "none", options)
+    assert loop.train(run, steps, source, held_out, Silent()).step == 30
+    assert (steps.ended, steps.most) == (30, 3)
+
+
+def marked(mark: str) -> list[str]:
+    """The processes that have a variable in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append(process.name)
+    return found
+
+
+def test_workers_train_tables_of_servers(tmp_path: Path) -> None:
+    """On this machine; killed, it goes on, and one device evaluates and exports what it trained."""
+    folder, log = tmp_path / "run", tmp_path / "log"
+    order = [
+        *(sys.executable, "-m", "modelzoo.dlrm", "train", "--strategy", "ps", "--do-fusion", "v2"),
+        *("--run", str(folder), "--cap", "100", "--dim", "4", "--batch-size", "32"),
+        *("--steps", "100000", "--save-every", "10", "--eval-samples", "200", "--eval-every", "0"),
+    ]
+
+    def step() -> int:
+        file = folder / "state.json"
+        return json.loads(file.read_text())["step"] if file.is_file() else 0
+
+    mark = f"MARK={folder}"
+    with (
+        log.open("wb") as told,
+        subprocess.Popen(["env", mark, *order], cwd=ROOT, stdout=told, stderr=told) as process,
+    ):
+        while process.poll() is None and step() < 20:
+            time.sleep(0.05)
+        assert len(marked(mark)) == 5
+        process.kill()
+    reached = step()
+    assert reached >= 20, log.read_text()[-2000:]
+    end = time.monotonic() + 60
+    while (left := marked(mark)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not left, "workers and servers end with their chief"
+    order[order.index("100000")] = str(reached + 20)
+    done = subprocess.run(order, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert f"done at step {reached + 20}; held-out AUC 0." in done.stdout
+    run = Run.opened(folder)
+    last = [*run.told()][-1]
+    line = f"AUC {last['eval_auc']:.6f}, loss {last['eval_loss']:.6f}"
+    ended = CliRunner().invoke(commands(MODELS["dlrm"]), ["eval", "--run", str(folder)])
+    assert ended.output.splitlines()[-1] == line
 
 
 def test_early_stop(tmp_path: Path) -> None:
-    class Worse:
-        """Never learns anything."""
-
-        def train(self, features: Any, labels: Any) -> Any:
-            return 0.7, np.zeros(len(labels), np.float32)
-
-        def scores(self, features: Any) -> Any:
-            return np.zeros(len(features["I1"]), np.float32)
-
-        def batches(self, dataset: Any) -> Any:
-            return dataset
-
-        def save(self, prefix: Path) -> None:
-            Path(f"{prefix}.data").touch()
-
-        def restore(self, prefix: Path) -> None:
-            assert Path(f"{prefix}.data").is_file()
-
     options = replace(SMALL, steps=100, eval_every=3, patience=2)
     source, held_out = sources(options)
     run = Run(tmp_path / "run", "none", options)
@@ -269,6 +358,7 @@ def test_folders_with_something_else_are_left_alone(tmp_path: Path) -> None:
     [
         ({"do_fusion": "v3"}, "do_fusion must be one of None, v1, v2, got 'v3'"),
         ({"strategy": "mirrored", "style": "graph"}, "strategy 'mirrored' is for style 'keras'"),
+        ({"strategy": "ps", "deterministic": True}, "strategy 'ps' cannot be deterministic"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"patience": -1}, "patience must not be negative, got -1"),
     ],
@@ -311,9 +401,11 @@ def test_exports_answer_as_the_model(tmp_path: Path, style: str, do_fusion: str 
         export_graph(model, shape_of(model, options), columns, tmp_path / "weights", path)
     wanted = steps.scores(features)
     paths = [path]
-    if style == "graph" and do_fusion is None:
+    if do_fusion is None:
         report = fuse_saved_model(path, tmp_path / "fused", verify=False)
-        assert report.fused_count == len(report.columns) == 2 * len(criteo.CATEGORICAL)
+        # Signatures of a graph share their lookups, those of Keras have their own.
+        lookups = 2 * len(criteo.CATEGORICAL) * (1 if style == "graph" else 3)
+        assert report.fused_count == len(report.columns) == lookups
         paths.append(tmp_path / "fused")
     for one in paths:
         signatures = tf.saved_model.load(str(one)).signatures
@@ -324,6 +416,10 @@ def test_exports_answer_as_the_model(tmp_path: Path, style: str, do_fusion: str 
         )
         parsed = signatures["parse_example"](examples=tf.constant(examples(features)))
         np.testing.assert_array_equal(parsed["logits"], served["logits"])
+        ids = {name: features[name] for name in criteo.CATEGORICAL}
+        embedded = signatures["embeddings"](**ids)
+        shapes = {name: embedding.shape for name, embedding in embedded.items()}
+        assert shapes == {"weights": (32, 26), "vectors": (32, 26 * 4)}
 
 
 def test_lists_of_ids_are_trained_and_parsed(tmp_path: Path) -> None:
