@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -45,7 +46,8 @@ def train(run: Run, steps: Steps, source: Source, held_out: Source, watcher: Wat
     recent, last, under_way = _Recent(options), time.monotonic(), deque[Callable[[], None]]()
     batches = _endless(steps, source, options.batch_size, state.epoch, state.batch)
     while not state.is_over(options):
-        features, labels, epoch, batch = next(batches)
+        with recent.waiting():
+            features, labels, epoch, batch = next(batches)
         state = replace(state, step=state.step + 1, epoch=epoch, batch=batch)
         step = steps.start(features, labels)
         under_way.append(partial(recent.add, state.step, labels, step))
@@ -122,6 +124,14 @@ class _Recent:
         self._labels: list[Any] = []
         self._scores: list[Any] = []
         self._losses: list[float] = []
+        self._waited = 0.0
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Counts the time until the next batch is there."""
+        start = time.monotonic()
+        yield
+        self._waited += time.monotonic() - start
 
     def add(self, step: int, labels: Any, wait: Callable[[], tuple[float, Scores]]) -> None:
         """Waits for a step."""
@@ -138,12 +148,17 @@ class _Recent:
             del self._labels[0], self._scores[0]
 
     def told(self, seconds: float) -> dict[str, float]:
-        """What is told of the steps since it was asked before."""
+        """What is told of the steps since it was asked before, which took some seconds.
+
+        `waiting` is the share of the time in which there was no batch to go on with.
+        """
         losses, self._losses = self._losses, []
+        waited, self._waited = self._waited, 0.0
         return {
             "loss": float(np.mean(losses)),
             "auc": auc(np.concatenate(self._labels), np.concatenate(self._scores)),
             "samples_per_second": len(losses) * self._options.batch_size / max(seconds, 1e-9),
+            "waiting": min(waited / max(seconds, 1e-9), 1.0),
         }
 
 

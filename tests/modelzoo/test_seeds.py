@@ -15,6 +15,7 @@ import tensorflow as tf
 import fusion
 from modelzoo import criteo
 from modelzoo.criteo.convert import generate
+from modelzoo.deepfm.__main__ import MODEL as DEEPFM
 from modelzoo.layers import Columns, Inputs, KerasLayers
 from modelzoo.options import Architecture, Model, Options
 from modelzoo.training import loop
@@ -166,6 +167,34 @@ def test_lookup_sparse_of_two_tables() -> None:
     keras.optimizers.SGD(1.0).apply_gradients(zip(gradients, [v1, v2], strict=True))
     moved = before - v1.numpy()
     assert moved[:, 0].tolist() == [0, 2, 0, 1, 1, 1] + [0] * 11
+
+
+@pytest.mark.parametrize("do_fusion", [None, "v1", "v2"])
+def test_deepfm_is_the_sum_of_its_parts(do_fusion: str | None) -> None:
+    """Seed 000, the model: first order, second order with the sign of the paper, and layers."""
+    options = Options(cap=50, dim=10, do_fusion=do_fusion)
+    source, _ = sources(options)
+    steps = build(DEEPFM, options, source)
+    ((features, _),) = loop.first_batches(source, 40, 1)
+    model, embedded = steps.model, steps.embeddings({n: features[n] for n in criteo.CATEGORICAL})
+    counts = np.log1p(np.maximum(np.hstack([features[n] for n in sorted(criteo.NUMERIC)]), 0))
+
+    def dense(inputs: Any, name: str) -> Any:
+        kernel, bias = model.get_layer(name).get_weights()
+        return inputs @ kernel + bias
+
+    first = dense(counts, "first_order") + np.sum(embedded["weights"], axis=1, keepdims=True)
+    (vectors,) = model.get_layer("count_vectors").get_weights()
+    fields = np.concatenate(
+        [counts[..., None] * vectors, embedded["vectors"].numpy().reshape(40, 26, 10)], 1
+    )
+    pairs = np.einsum("nid,njd->nij", fields, fields)
+    second = np.triu(pairs, 1).sum(axis=(1, 2))[:, None]
+    hidden = fields.reshape(40, -1)
+    for place in range(3):
+        hidden = np.maximum(dense(hidden, f"hidden_{place}"), 0)
+    wanted = first + second + dense(hidden, "deep")
+    np.testing.assert_allclose(model(features), wanted, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("do_fusion", [None, "v2"])
