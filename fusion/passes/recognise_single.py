@@ -16,7 +16,7 @@ from fusion.passes.idioms import compares_with, is_row_gather, pass_casts
 from fusion.passes.match import NoMatch, Stage
 from fusion.passes.recognise_output import match_tail, match_zeros
 from fusion.passes.recognise_reduction import TABLE_DTYPES, Reduction
-from fusion.passes.recognise_table import Table, match_table, table_spec
+from fusion.passes.recognise_table import Table, is_matrix, match_table, table_spec
 from fusion.passes.recognise_whole import Whole
 from fusion.passes.shapes import Dim
 from fusion.passes.spec import DenseIds, LookupSpec
@@ -54,6 +54,9 @@ def match_single(view: GraphView, select: str) -> Whole | NoMatch:
     table = match_table(view, reduction)
     if isinstance(table, NoMatch):
         return table
+    strange = next((shard for shard in table.shards if not is_matrix(view, shard)), None)
+    if strange is not None:
+        return NoMatch("the table is not known to be a matrix", strange.tensor.node)
     if table.name == gather.node:
         # Where nobody knows the variable, the scope tells more than its last node.
         table = replace(table, name=gather.node.rpartition("/")[0] or gather.node)

@@ -230,6 +230,15 @@ def test_near_misses_give_what_they_gave(name: str) -> None:
     assert outputs[0].tobytes() == outputs[1].tobytes()
 
 
+def test_a_table_that_may_be_no_matrix_is_left_alone() -> None:
+    with tf.Graph().as_default() as graph:
+        table = v1.placeholder(tf.float32, name="table")
+        matrix = v1.placeholder(tf.int64, [None, 1], "ids")
+        tf.identity(near_miss()(table, matrix), "result")
+    given = graph.as_graph_def()
+    assert fusion.fuse_graph(given, outputs=["result"]).graph_def == given
+
+
 def test_several_ids_of_a_row_are_no_single_ones() -> None:
     graph = graph_of(near_miss(), width=2)
     assert fusion.fuse_graph(graph, outputs=["result"]).graph_def == graph
