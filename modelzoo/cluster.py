@@ -11,6 +11,8 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -69,14 +71,34 @@ def start_here(enable: bool) -> None:
     """
     # Nobody ever closes the end that is written to, but the system when this process is gone.
     theirs, _ = os.pipe()
+    started = {}
     for name, config in tasks(HERE):
         if name == "chief_0":
             os.environ.update(config)
             continue
         order = [sys.executable, "-m", "modelzoo.cluster", *(["--enable"] if enable else [])]
         environment = {**os.environ, **config}
-        subprocess.Popen(order, env=environment, stdin=theirs, stdout=subprocess.DEVNULL)
+        if name.startswith("ps"):
+            environment["CUDA_VISIBLE_DEVICES"] = "-1"  # tables are on the CPU
+        started[name] = subprocess.Popen(
+            order,
+            env=environment,
+            stdin=theirs,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the chief
+        )
     os.close(theirs)
+    threading.Thread(target=_watch, args=(started,), daemon=True).start()
+
+
+def _watch(started: Mapping[str, subprocess.Popen[bytes]]) -> None:
+    """Ends this process when one of the others has ended, which TensorFlow waits for forever."""
+    while True:
+        time.sleep(0.5)
+        for name, process in started.items():
+            if (status := process.poll()) is not None:
+                print(f"Error: {name} ended with status {status}", file=sys.stderr, flush=True)
+                os._exit(1)
 
 
 def start_server() -> Any:

@@ -32,11 +32,13 @@ class Inputs:
         rows: how many ids each categorical feature has.
         lists: those that have any number of ids, whose tensors are sparse.
         is_log: whether counts are logarithms already.
+        whole_counts: whether counts are integers in Examples.
     """
 
     rows: Mapping[str, int]
     lists: Sequence[str] = ()
     is_log: bool = False
+    whole_counts: bool = False
 
     def specs(self) -> dict[str, Any]:
         """The type of each feature: float32 counts, int64 ids, all [n, 1]; sparse lists of ids."""

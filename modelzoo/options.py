@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,8 @@ class Options:
         data: a path, or "synthetic".
         eval_data: held-out samples; of synthetic ones others of the same kind.
         cap: the most ids of a feature, of synthetic data and where words are hashed.
+        rows: how many ids each feature has, of files that do not tell.
+        ready: whether counts are taken as they are, and not their logarithms.
         do_fusion: None, "v1" or "v2", of the embedding columns.
         enable: whether `fusion.enable` fuses what columns leave.
         style: "keras" for Keras 3, "graph" for compat.v1.
@@ -60,11 +63,14 @@ class Options:
         seed: of initial values and synthetic data.
         deterministic: whether the same numbers come out each time, with fusion and without.
         dim: elements of vectors; None for the architecture's.
+        hidden: units of the layers on top, by commas; None for the architecture's.
     """
 
     data: str = "synthetic"
     eval_data: str | None = None
     cap: int | None = 200_000
+    rows: int | None = None
+    ready: bool = False
     do_fusion: str | None = None
     enable: bool = False
     style: str = "keras"
@@ -80,6 +86,7 @@ class Options:
     seed: int = 0
     deterministic: bool = False
     dim: int | None = None
+    hidden: str | None = None
 
     def __post_init__(self) -> None:
         choices = {
@@ -94,6 +101,8 @@ class Options:
         for name in ("batch_size", "steps", "save_every", "eval_samples"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.hidden is not None and not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", self.hidden):
+            raise ValueError(f"hidden must be numbers by commas, got {self.hidden!r}")
         for name in ("eval_every", "patience"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")

@@ -34,8 +34,6 @@ STYLES = ("graph", "keras")
 BATCHES = (512, 4096)
 #: DeepRec's own table, do_fusion="v2" on an A100, whole steps, by batch size.
 DEEPREC = {"wide_deep": (1.07, 1.12), "deepfm": (1.29, 1.29), "dlrm": (1.34, 1.31)}
-#: What is asked for at batch 512.
-ASKED = {"wide_deep": 1.15, "deepfm": 1.3, "dlrm": 1.3}
 _TITLES = {"wide_deep": "Wide and deep", "deepfm": "DeepFM", "dlrm": "DLRM"}
 _COLORS = {"stock": "0.5", "v1": "tab:orange", "v2": "tab:blue", "enable": "tab:green"}
 _STYLES_TOLD = {

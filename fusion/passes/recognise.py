@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.ordering import helper_waits
 from fusion.passes.recognise_fused import match_fused
@@ -23,7 +23,7 @@ from fusion.passes.recognise_reduction import (
 from fusion.passes.recognise_simplified import DistinctGathers, as_built
 from fusion.passes.recognise_single import match_single, single_anchors
 from fusion.passes.recognise_source import Source, match_source
-from fusion.passes.recognise_table import Table, is_matrix, match_table, table_spec
+from fusion.passes.recognise_table import Shard, Table, match_table, table_spec
 from fusion.passes.recognise_whole import WHOLE, match_whole
 from fusion.passes.shapes import Dim, Vector
 from fusion.passes.spec import (
@@ -37,6 +37,7 @@ from fusion.passes.spec import (
     WeightsSpec,
 )
 
+_PASSED_IN = frozenset({ARG_OP, "Placeholder"})
 #: What explains all of a lookup at once, by the op of its last node.
 _IN_ONE_PART = {WHOLE: match_whole, "Select": match_single}
 
@@ -194,7 +195,7 @@ def _recognise(view: GraphView, anchor: str, shared: _Shared) -> Recognition:
     mask = match_mask(view, reduction.output, fill, shape)
     if isinstance(mask, NoMatch):
         return stop(mask)
-    strange = next((s for s in table.shards if not mask.present and not is_matrix(view, s)), None)
+    strange = next((s for s in table.shards if not mask.present and not _is_matrix(view, s)), None)
     if strange is not None:
         return stop(NoMatch("the table is not known to be a matrix", strange.tensor.node))
     tail = match_tail(view, mask.output, shape)
@@ -227,6 +228,20 @@ def _recognise_fused(view: GraphView, anchor: str) -> Recognition:
     known = tuple(part for part in parts if part is not None)
     waits = helper_waits(view, known, spec)
     return Recognition(anchor, known, spec, None, table.name, waits, is_fused=True)
+
+
+def _is_matrix(view: GraphView, shard: Shard) -> bool:
+    """Whether the table is a matrix, or a variable from outside of unknown shape: it counts as one.
+
+    A mask proves that the rows are vectors, because it has to fit them; without one nothing does.
+    """
+    if shard.shape is not None:
+        return True
+    source = view.resolve(shard.tensor)
+    is_variable = shard.is_resource
+    if view.op(source.node) == "ReadVariableOp":
+        source, is_variable = view.inputs(source.node)[0], True
+    return is_variable and view.op(view.origin(source).node) in _PASSED_IN
 
 
 def _result_shape(reduction: Reduction, source: Source, table: Table) -> Vector:

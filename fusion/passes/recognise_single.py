@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph_view import GraphView, Tensor
-from fusion.passes.idioms import compares_with, is_row_gather, pass_casts
+from fusion.passes.idioms import INTEGERS, compares_with, is_row_gather, pass_casts
 from fusion.passes.match import NoMatch, Stage
 from fusion.passes.recognise_output import match_tail, match_zeros
 from fusion.passes.recognise_reduction import TABLE_DTYPES, Reduction
-from fusion.passes.recognise_table import Table, is_matrix, match_table, table_spec
+from fusion.passes.recognise_table import Table, match_table, table_spec
 from fusion.passes.recognise_whole import Whole
 from fusion.passes.shapes import Dim
 from fusion.passes.spec import DenseIds, LookupSpec
@@ -54,7 +54,7 @@ def match_single(view: GraphView, select: str) -> Whole | NoMatch:
     table = match_table(view, reduction)
     if isinstance(table, NoMatch):
         return table
-    strange = next((shard for shard in table.shards if not is_matrix(view, shard)), None)
+    strange = next((shard for shard in table.shards if shard.shape is None), None)
     if strange is not None:
         return NoMatch("the table is not known to be a matrix", strange.tensor.node)
     if table.name == gather.node:
@@ -72,6 +72,8 @@ def match_single(view: GraphView, select: str) -> Whole | NoMatch:
     if view.resolve(view.inputs(test.node)[0]) != view.resolve(ids):
         return NoMatch("rows are left out by other ids", test.node)
     dtype = view.type_attr(clipped.node, "T")
+    if dtype not in INTEGERS:
+        return NoMatch("the ids are no int32 or int64", clipped.node)
     column = _column(view, ids, dtype)
     if isinstance(column, NoMatch):
         return column

@@ -15,7 +15,6 @@ from fusion.passes.spec import ShardSpec, TableSpec
 from fusion.passes.static_shapes import Shape
 
 _UNIQUES = frozenset({"Unique", "UniqueWithCountsV3"})
-_PASSED_IN = frozenset({ARG_OP, "Placeholder"})
 
 
 @dataclass(frozen=True)
@@ -152,20 +151,6 @@ def _table_shape(view: GraphView, table: Tensor, rows: Tensor, is_resource: bool
     if known is None and (gathered := view.shape(rows)) is not None:
         return (None, *gathered[1:])
     return known
-
-
-def is_matrix(view: GraphView, shard: Shard) -> bool:
-    """Whether the table is a matrix, or a variable from outside of unknown shape: it counts as one.
-
-    A mask proves that the rows are vectors, because it has to fit them; without one nothing does.
-    """
-    if shard.shape is not None:
-        return True
-    source = view.resolve(shard.tensor)
-    is_variable = shard.is_resource
-    if view.op(source.node) == "ReadVariableOp":
-        source, is_variable = view.inputs(source.node)[0], True
-    return is_variable and view.op(view.origin(source).node) in _PASSED_IN
 
 
 def table_spec(view: GraphView, table: Table, dtype: int) -> TableSpec:

@@ -43,7 +43,8 @@ from fusion.saved_model.verify import DEFAULT_TIMEOUT, Verification, compare_mod
 TARGETS = tuple(target.value for target in Target)
 
 ROUNDING = 1e-5
-"""What the elements of an output may differ by, as a share of its largest, where lookups round."""
+"""What the elements of an output may differ by, as a share of its largest, where lookups round, or
+where these are equal to the bit and TensorFlow orders the arithmetic behind them otherwise."""
 
 
 @dataclass(frozen=True)
@@ -292,7 +293,12 @@ def _is_exact(source: SourceModel, proto: saved_model_pb2.SavedModel, report: Fu
 def _verified(source: Path, staging: Path, timeout: float, tolerance: float) -> Verification:
     try:
         verification = compare_models(
-            source, staging, timeout=timeout, scratch=staging.parent, tolerance=tolerance
+            source,
+            staging,
+            timeout=timeout,
+            scratch=staging.parent,
+            tolerance=tolerance,
+            rounding=ROUNDING,
         )
     except ModelError as error:
         # The staged folder's path means nothing to the user, and is gone when this is read.

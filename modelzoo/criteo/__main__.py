@@ -13,8 +13,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
+from modelzoo.console import told_plainly
 from modelzoo.criteo import convert as converter
-from modelzoo.criteo.schema import DataError
 from modelzoo.criteo.source import open_source
 from modelzoo.criteo.synthetic import CriteoData
 
@@ -53,6 +53,9 @@ def _progress() -> tuple[Progress, converter.Progress]:
 )
 @click.option("--cap", type=int, help="Most ids of a feature, where they are hashed.")
 @click.option("--least", type=int, default=10, show_default=True, help="How often a word occurs.")
+@click.option(
+    "--words", help="A converted folder whose vocabularies are taken, as for held-out lines."
+)
 @click.option("--log", is_flag=True, help="Counts become log(1 + x).")
 @click.option(
     "--part", type=int, default=converter.PART, show_default=True, help="Samples of a file."
@@ -60,12 +63,9 @@ def _progress() -> tuple[Progress, converter.Progress]:
 def convert(source: Path, destination: Path, **plan: object) -> None:
     """Convert Criteo's text files; run again it goes on where it was killed."""
     bar, told = _progress()
-    try:
-        with bar:
-            settings = converter.Plan(**plan)  # type: ignore[arg-type]
-            info, malformed = converter.convert(source, destination, settings, told)
-    except (ValueError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+    with told_plainly(), bar:
+        settings = converter.Plan(**plan)  # type: ignore[arg-type]
+        info, malformed = converter.convert(source, destination, settings, told)
     click.echo(f"{info.samples} samples in {destination}")
     if malformed.count:
         click.echo(str(malformed))
@@ -92,12 +92,9 @@ def generate(
 ) -> None:
     """Write synthetic samples in the shape of Criteo's."""
     bar, told = _progress()
-    try:
+    with told_plainly(), bar:
         data = CriteoData(cap=cap, missing=missing, seed=seed)
-        with bar:
-            info = converter.generate(destination, data, samples, target, part, told)
-    except (ValueError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+        info = converter.generate(destination, data, samples, target, part, told)
     click.echo(f"{info.samples} samples in {destination}")
 
 
@@ -106,11 +103,19 @@ def generate(
 @click.option("--batch-size", type=int, default=512, show_default=True)
 @click.option("--seconds", type=float, default=10.0, show_default=True)
 @click.option("--cap", type=int, help="Most ids of a feature, where they are hashed.")
+@click.option("--rows", type=int, help="Ids of each feature, of files that do not tell.")
 @click.option("--json", "target", type=click.Path(path_type=Path), help="Where numbers go.")
-def bench(data: str, batch_size: int, seconds: float, cap: int | None, target: Path | None) -> None:
+def bench(
+    data: str,
+    batch_size: int,
+    seconds: float,
+    cap: int | None,
+    rows: int | None,
+    target: Path | None,
+) -> None:
     """Measure how many samples a second the pipeline alone gives."""
-    try:
-        source = open_source(data, cap)
+    with told_plainly():
+        source = open_source(data, cap, rows=rows)
         batches = iter(source.dataset(batch_size).repeat().prefetch(8))
         for _ in range(_WARM_UP):
             next(batches)
@@ -121,8 +126,6 @@ def bench(data: str, batch_size: int, seconds: float, cap: int | None, target: P
             while time.monotonic() < start + seconds / 10:
                 samples += int(next(batches)[1].shape[0])
             rates.append(samples / (time.monotonic() - start))
-    except DataError as error:
-        raise click.ClickException(str(error)) from error
     low, middle, high = min(rates), statistics.median(rates), max(rates)
     click.echo(f"{middle:,.0f} samples/s ({low:,.0f} to {high:,.0f}), batches of {batch_size}")
     if target is not None:

@@ -11,11 +11,13 @@ import pyarrow as pa
 
 from modelzoo.criteo.blocks import Block, in_whole, without_first
 from modelzoo.criteo.encoding import (
+    WORDS,
     count_words,
+    digest,
     hashing,
     read_words,
     vocabulary,
-    write_words,
+    write_all_words,
 )
 from modelzoo.criteo.parquet import from_block, to_block, write_parquet
 from modelzoo.criteo.schema import CATEGORICAL, DataError, cardinalities, log_counts
@@ -23,12 +25,12 @@ from modelzoo.criteo.source import Info, find_files, synthetic_block
 from modelzoo.criteo.synthetic import CriteoData
 from modelzoo.criteo.tfrecord import write_tfrecord
 from modelzoo.criteo.tsv import Encoder, Malformed, encoded, read_tsv
+from modelzoo.files import PARTIAL, put, put_text
 
 TARGETS = ("parquet", "tfrecord")
 ENCODINGS = ("hash", "vocabulary")
 PART = 1 << 20
 _PLAN = "conversion.json"
-_WORDS = "vocabulary"
 _SYNTHETIC_BLOCK = 1 << 13
 
 Progress = Callable[[float, int], None]
@@ -46,6 +48,7 @@ class Plan:
         least: see `encoding`.
         log: whether counts become log(1 + x), of which missing and negative ones are 0.
         part: samples of a file.
+        words: a converted folder whose vocabularies are taken; None to count words.
     """
 
     target: str = "parquet"
@@ -54,6 +57,7 @@ class Plan:
     least: int = 10
     log: bool = False
     part: int = PART
+    words: str | None = None
 
     def __post_init__(self) -> None:
         for name, known in (("target", TARGETS), ("encoding", ENCODINGS)):
@@ -64,6 +68,8 @@ class Plan:
         for name in ("least", "part"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.words is not None and self.encoding != "vocabulary":
+            raise ValueError(f"words are of the encoding vocabulary, not of {self.encoding}")
         cardinalities(self.cap)
 
 
@@ -88,15 +94,17 @@ def convert(
     if kind != "tsv":
         raise DataError(f"{source}: {kind} files, not tab-separated ones")
     told = progress or (lambda share, samples: None)
-    described = {"files": [file.name for file in files], **asdict(plan)}
+    sizes = {file.name: file.stat().st_size for file in files}
+    described = {"files": sizes, **asdict(plan)}
     if (done := _begin(destination, described)) is not None:
         return done, Malformed(done.malformed)
     malformed = Malformed()
     rows, encoder = _encoder(files, destination, plan, told)
-    first = _parts(destination, plan.target)
+    first, samples = _parts(destination, plan.target), 0
 
     def blocks() -> Iterator[Block]:
-        skip, samples = first * plan.part, 0
+        nonlocal samples
+        skip = first * plan.part
         for lines in read_tsv(files, malformed):
             samples += len(lines.table)
             told(lines.read, samples)
@@ -108,8 +116,9 @@ def convert(
                 yield block
             skip = max(skip - len(lines.table), 0)
 
-    samples = first * plan.part + _write(blocks(), destination, plan, first)
-    info = Info(rows, plan.encoding, plan.log, samples, malformed.count, described)
+    _write(blocks(), destination, plan, first)
+    words = digest(destination / WORDS) if plan.encoding == "vocabulary" else ""
+    info = Info(rows, plan.encoding, plan.log, samples, malformed.count, described, words)
     _end(destination, info)
     return info, malformed
 
@@ -143,8 +152,9 @@ def generate(
         place = first * part // _SYNTHETIC_BLOCK
         skip, end = first * part % _SYNTHETIC_BLOCK, -(-samples // _SYNTHETIC_BLOCK)
         made = (synthetic_block(data, _SYNTHETIC_BLOCK, k) for k in range(place, end))
-        left = samples - first * part
-        for block in without_first(made, skip):
+        # All of it may be there already, but for what is written at the end.
+        left = max(samples - first * part, 0)
+        for block in without_first(made, skip) if left else ():
             yield block.part(0, min(left, len(block)))
             left -= min(left, len(block))
             told(1 - left / samples, samples - left)
@@ -170,11 +180,11 @@ def _begin(destination: Path, described: Mapping[str, object]) -> Info | None:
                 f"{destination}: a conversion was begun here, otherwise ({plan.read_text()}); "
                 "remove the folder, or choose another one"
             )
-    elif any(not file.name.endswith(".partial") for file in destination.iterdir()):
+    elif any(not file.name.endswith(PARTIAL) for file in destination.iterdir()):
         raise DataError(f"{destination}: is not empty; choose another folder")
     else:
-        _appears(plan, lambda path: path.write_text(json.dumps(told)))
-    for partial in destination.glob("*.partial*"):
+        put_text(plan, json.dumps(told))
+    for partial in destination.glob(f"*{PARTIAL}"):
         partial.unlink()
     return None
 
@@ -191,7 +201,9 @@ def _encoder(
     if plan.encoding == "hash":
         rows = cardinalities(plan.cap)
         return rows, hashing(rows)
-    folder = destination / _WORDS
+    folder = destination / WORDS
+    if not folder.is_dir() and plan.words is not None:
+        write_all_words(folder, read_words(Path(plan.words) / WORDS))
     if not folder.is_dir():
 
         def tables() -> Iterator[pa.Table]:
@@ -201,10 +213,7 @@ def _encoder(
                 told(lines.read, samples)
                 yield lines.table
 
-        words = count_words(tables(), plan.least)
-        partial = destination / f"{_WORDS}.new"
-        write_words(partial, words)
-        partial.rename(folder)
+        write_all_words(folder, count_words(tables(), plan.least))
     words = read_words(folder)
     return {name: len(words[name]) + 1 for name in CATEGORICAL}, vocabulary(words)
 
@@ -221,9 +230,9 @@ def _parts(destination: Path, target: str) -> int:
     return part
 
 
-def _write(blocks: Iterable[Block], destination: Path, plan: Plan, first: int) -> int:
-    """Writes parts from number `first` on; gives how many samples."""
-    samples, part = 0, first
+def _write(blocks: Iterable[Block], destination: Path, plan: Plan, first: int) -> None:
+    """Writes parts from number `first` on."""
+    part = first
     for whole in in_whole(blocks, plan.part, plan.part):
         for start in range(0, len(whole), plan.part):
             block = whole.part(start, min(start + plan.part, len(whole)))
@@ -232,15 +241,7 @@ def _write(blocks: Iterable[Block], destination: Path, plan: Plan, first: int) -
                 if plan.target == "parquet":
                     write_parquet(path, from_block(block))
                 else:
-                    write_tfrecord(path, block)
+                    write_tfrecord(path, block, is_whole=not plan.log)
 
-            _appears(_path(destination, plan.target, part), write)
-            samples, part = samples + len(block), part + 1
-    return samples
-
-
-def _appears(path: Path, write: Callable[[Path], object]) -> None:
-    """Lets a file appear whole or not at all."""
-    partial = path.with_name(f"{path.name}.partial")
-    write(partial)
-    partial.rename(path)
+            put(_path(destination, plan.target, part), write)
+            part += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import tensorflow as tf
 
 from modelzoo.criteo.schema import CATEGORICAL, DataError
 from modelzoo.criteo.tsv import Encoder
+
+WORDS = "vocabulary"
+"""The folder of vocabularies beside converted data."""
 
 
 def hashing(rows: Mapping[str, int]) -> Encoder:
@@ -41,23 +45,63 @@ def count_words(tables: Iterable[pa.Table], least: int) -> dict[str, pa.Array]:
 
     Words that are equally frequent are in the order of the alphabet.
     """
-    counts: dict[str, pa.Table] = {}
+    counts = {name: _Counts() for name in CATEGORICAL}
     for table in tables:
-        for name in CATEGORICAL:
+        for name, own in counts.items():
             found = table.select([name]).rename_columns(["word"]).drop_null()
-            found = found.append_column("count", pa.array([1] * len(found), pa.int64()))
-            before = [counts[name]] if name in counts else []
-            counts[name] = _summed(pa.concat_tables([*before, found]))
+            own.add(found.append_column("count", pa.array([1] * len(found), pa.int64())))
     words = {}
-    for name, table in counts.items():
+    for name, own in counts.items():
+        table = own.summed()
         kept = table.filter(pc.greater_equal(table["count"], least))
         kept = kept.sort_by([("count", "descending"), ("word", "ascending")])
         words[name] = kept["word"].combine_chunks()
     return words
 
 
-def _summed(table: pa.Table) -> pa.Table:
+class _Counts:
+    """How often words occurred; what was added is summed up when it is as much as there was."""
+
+    def __init__(self) -> None:
+        self._parts: list[pa.Table] = []
+        self._summed = self._added = 0
+
+    def add(self, table: pa.Table) -> None:
+        """Adds words with counts; of a table of words alone each counts once."""
+        table = _sums(table)
+        self._parts.append(table)
+        self._added += len(table)
+        if self._added > max(self._summed, _FEW):
+            self.summed()
+
+    def summed(self) -> pa.Table:
+        """The sums so far."""
+        self._parts = [_sums(pa.concat_tables(self._parts))] if self._parts else [_NONE]
+        self._summed, self._added = len(self._parts[0]), 0
+        return self._parts[0]
+
+
+_FEW = 1 << 20
+_NONE = pa.table({"word": pa.array([], pa.string()), "count": pa.array([], pa.int64())})
+
+
+def _sums(table: pa.Table) -> pa.Table:
     return table.group_by("word").aggregate([("count", "sum")]).rename_columns(["word", "count"])
+
+
+def write_all_words(folder: Path, words: Mapping[str, pa.Array]) -> None:
+    """Writes a folder of vocabularies, which appears whole or not at all."""
+    partial = folder.with_name(f"{folder.name}.new")
+    write_words(partial, words)
+    partial.rename(folder)
+
+
+def digest(folder: Path) -> str:
+    """A number that tells vocabularies apart, in hexadecimal."""
+    sums = hashlib.sha256()
+    for name in CATEGORICAL:
+        sums.update(hashlib.sha256((folder / f"{name}.txt").read_bytes()).digest())
+    return sums.hexdigest()
 
 
 def write_words(folder: Path, words: Mapping[str, pa.Array]) -> None:

@@ -26,6 +26,8 @@ from modelzoo.criteo.schema import (
     DataError,
 )
 
+_BUFFER = 1 << 20
+
 
 def list_columns(file: Path) -> list[str]:
     """The categorical columns of a file that hold lists.
@@ -48,11 +50,6 @@ def list_columns(file: Path) -> list[str]:
     return lists
 
 
-def count_rows(file: Path) -> int:
-    """How many samples a file has."""
-    return int(_opened(file).metadata.num_rows)
-
-
 def largest_ids(files: Sequence[Path]) -> dict[str, int]:
     """The largest id of each categorical feature, from the files' statistics.
 
@@ -70,8 +67,11 @@ def largest_ids(files: Sequence[Path]) -> dict[str, int]:
                     continue
                 statistics = column.statistics
                 if statistics is None or not statistics.has_min_max:
-                    if column.num_values and (statistics is None or statistics.null_count == 0):
-                        raise DataError(f"{file}: no statistics of {name}: say how many ids it has")
+                    nulls = statistics.null_count if statistics is not None else 0
+                    if column.num_values and nulls != column.num_values:
+                        raise DataError(
+                            f"{file}: no statistics of {name}: tell how many ids there are (--rows)"
+                        )
                     continue
                 largest[name] = max(largest[name], int(statistics.max))
     return largest
@@ -138,7 +138,8 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 
 def _opened(file: Path) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(file)
+        # Else all that was read of a file stays in memory until its end.
+        return pq.ParquetFile(file, pre_buffer=False, buffer_size=_BUFFER)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file}: cannot be read as Parquet: {error}") from error
 
@@ -146,9 +147,13 @@ def _opened(file: Path) -> pq.ParquetFile:
 def _numbers(
     column: pa.Array | pa.ChunkedArray, kind: pa.DataType, missing: float
 ) -> npt.NDArray[Any]:
+    column = column.cast(kind, safe=False)
     if column.null_count:
-        column = pc.fill_null(column, pa.scalar(missing).cast(column.type))
-    return column.cast(kind, safe=False).to_numpy(zero_copy_only=False)
+        column = pc.fill_null(column, pa.scalar(missing, kind))
+    numbers = column.to_numpy(zero_copy_only=False)
+    if pa.types.is_floating(kind) and np.isnan(numbers).any():
+        numbers = np.where(np.isnan(numbers), kind.to_pandas_dtype()(missing), numbers)
+    return numbers
 
 
 def _side_by_side(

@@ -13,17 +13,12 @@ import tensorflow as tf
 
 from modelzoo.criteo.blocks import BLOCK, Block, dataset_of, without_first
 from modelzoo.criteo.encoding import hashing
-from modelzoo.criteo.parquet import (
-    count_rows,
-    list_columns,
-    read_parquet,
-    rows_of,
-    to_block,
-)
+from modelzoo.criteo.parquet import list_columns, read_parquet, rows_of, to_block
 from modelzoo.criteo.schema import CATEGORICAL, NUMERIC, DataError, cardinalities
 from modelzoo.criteo.synthetic import CriteoData
-from modelzoo.criteo.tfrecord import read_tfrecord
+from modelzoo.criteo.tfrecord import counts_are_floats, read_tfrecord
 from modelzoo.criteo.tsv import Malformed, encoded, read_tsv
+from modelzoo.files import put_text
 
 SYNTHETIC = "synthetic"
 """Instead of a path: samples that are made up."""
@@ -46,6 +41,7 @@ class Info:
         samples: how many there are.
         malformed: how many lines were left out.
         source: the files that were converted, and how.
+        words: a digest of the vocabularies, if there are any.
     """
 
     rows: Mapping[str, int]
@@ -54,12 +50,11 @@ class Info:
     samples: int
     malformed: int = 0
     source: Mapping[str, object] = field(default_factory=dict)
+    words: str = ""
 
     def write(self, folder: Path) -> None:
         """Writes it to a folder, whole or not at all."""
-        partial = folder / f"{INFO}.partial"
-        partial.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        partial.rename(folder / INFO)
+        put_text(folder / INFO, json.dumps(asdict(self), indent=1) + "\n")
 
     @staticmethod
     def read(folder: Path) -> Info | None:
@@ -84,12 +79,16 @@ class Source(Protocol):
         rows: how many ids each categorical feature has.
         lists: the features that have any number of ids, whose tensors are sparse.
         is_log: whether counts are logarithms already.
+        whole_counts: whether counts are integers in Examples.
+        words: a digest of the vocabularies by which ids were made, or "".
         malformed: the lines left out so far.
     """
 
     rows: Mapping[str, int]
     lists: tuple[str, ...]
     is_log: bool
+    whole_counts: bool
+    words: str
     malformed: Malformed
 
     def dataset(self, batch_size: int, skip_batches: int = 0) -> tf.data.Dataset:
@@ -112,6 +111,8 @@ class Synthetic:
     first: int = 0
     lists: tuple[str, ...] = ()
     is_log: bool = False
+    whole_counts: bool = False
+    words: str = ""
 
     def __post_init__(self) -> None:
         self.rows: Mapping[str, int] = cardinalities(self.data.cap)
@@ -145,6 +146,8 @@ class _Files:
     rows: Mapping[str, int]
     is_log: bool = False
     lists: tuple[str, ...] = ()
+    whole_counts: bool = False
+    words: str = ""
 
     def __post_init__(self) -> None:
         self.malformed = Malformed()
@@ -157,10 +160,6 @@ class ParquetFiles(_Files):
         """See `Source`."""
         skip = skip_batches * batch_size
         return dataset_of(lambda: read_parquet(self.files, skip), batch_size, self.lists)
-
-    def samples(self) -> int:
-        """How many there are."""
-        return sum(map(count_rows, self.files))
 
 
 class TsvFiles(_Files):
@@ -188,7 +187,11 @@ class TfrecordFiles(_Files):
 
 
 def open_source(
-    path: str | Path, cap: int | None = None, seed: int = 0, missing: float = 0.02
+    path: str | Path,
+    cap: int | None = None,
+    seed: int = 0,
+    missing: float = 0.02,
+    rows: int | None = None,
 ) -> Source:
     """Opens data.
 
@@ -198,6 +201,8 @@ def open_source(
         cap: the most ids that a feature gets, of synthetic data and where categories are hashed.
         seed: of synthetic data.
         missing: the share of ids that are missing in synthetic data.
+        rows: how many ids each feature has, of Parquet and TFRecord files that others made; Parquet
+            files are asked otherwise, if they know.
 
     Raises:
         DataError: there is nothing, or it is not known what it is.
@@ -208,11 +213,18 @@ def open_source(
     info = Info.read(files[0].parent)
     if kind == "tsv":
         return TsvFiles(files, cardinalities(cap))
-    is_log = info is not None and info.is_log
+    given = None if rows is None else dict.fromkeys(CATEGORICAL, rows)
+    whole = kind == "tfrecord" and not counts_are_floats(files[0])
+    if info is None and kind == "tfrecord" and given is None:
+        raise DataError(
+            f"{path}: beside no {INFO}, TFRecord files do not tell how many ids there are (--rows)"
+        )
+    lists = tuple(list_columns(files[0])) if kind == "parquet" else ()
+    if info is None:
+        info = Info(given or rows_of(files), "ids", False, 0)
     if kind == "parquet":
-        lists = tuple(list_columns(files[0]))
-        return ParquetFiles(files, rows_of(files) if info is None else info.rows, is_log, lists)
-    return TfrecordFiles(files, cardinalities(cap) if info is None else info.rows, is_log)
+        return ParquetFiles(files, info.rows, info.is_log, lists, words=info.words)
+    return TfrecordFiles(files, info.rows, info.is_log, whole_counts=whole, words=info.words)
 
 
 def find_files(path: Path) -> tuple[list[Path], str]:

@@ -24,9 +24,8 @@ from modelzoo.criteo.schema import (
 )
 
 
-def write_tfrecord(path: Path, block: Block) -> None:
+def write_tfrecord(path: Path, block: Block, is_whole: bool = True) -> None:
     """Writes a file of samples, gzipped if its name ends in .gz; counts are whole or floats."""
-    is_whole = bool((block.counts == block.counts.round()).all())
     number = int if is_whole else float
     options = tf.io.TFRecordOptions(compression_type="GZIP" if path.suffix == ".gz" else "")
     with tf.io.TFRecordWriter(str(path), options) as writer:
@@ -68,8 +67,16 @@ def counts_are_floats(file: Path) -> bool:
 
 
 def read_tfrecord(files: Sequence[Path], batch_size: int, skip: int = 0) -> tf.data.Dataset:
-    """Batches (features, labels) of the samples of files, without the first `skip`."""
-    count_type = tf.float32 if counts_are_floats(files[0]) else tf.int64
+    """Batches (features, labels) of the samples of files, without the first `skip`.
+
+    Raises:
+        DataError: a file cannot be read, or has counts of another type, or is gzipped where others
+            are not.
+    """
+    kinds = {file: (counts_are_floats(file), _compression(file)) for file in files}
+    if strange := next((file for file in files if kinds[file] != kinds[files[0]]), None):
+        raise DataError(f"{strange}: gzipped or of float counts, unlike {files[0]}")
+    count_type = tf.float32 if kinds[files[0]][0] else tf.int64
     no_count = count_type.as_numpy_dtype(MISSING_COUNT)
     missing = dict.fromkeys(NUMERIC, no_count) | dict.fromkeys(CATEGORICAL, MISSING_ID)
     wanted = {
@@ -89,7 +96,7 @@ def read_tfrecord(files: Sequence[Path], batch_size: int, skip: int = 0) -> tf.d
         return features, labels
 
     names = [str(file) for file in files]
-    records = tf.data.TFRecordDataset(names, compression_type=_compression(files[0]))
+    records = tf.data.TFRecordDataset(names, compression_type=kinds[files[0]][1])
     return records.skip(skip).batch(batch_size).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
 
 

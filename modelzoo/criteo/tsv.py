@@ -97,16 +97,37 @@ def _tables(file: Path, malformed: Malformed) -> Iterator[tuple[pa.Table, int]]:
                 delimiter="\t", quote_char=False, ignore_empty_lines=True, invalid_row_handler=wrong
             ),
             pyarrow.csv.ConvertOptions(
-                column_types=dict.fromkeys(FIELDS, pa.string()),
+                column_types=dict.fromkeys(FIELDS, pa.binary()),
                 null_values=[""],
                 strings_can_be_null=True,
             ),
         ) as reader:
             for batch in reader:
-                yield _checked(pa.Table.from_batches([batch]), file, malformed), raw.tell()
+                table = _texts(pa.Table.from_batches([batch]), file, malformed)
+                yield _checked(table, file, malformed), raw.tell()
     except (pa.ArrowException, OSError) as error:
         # An empty file is an error of the reader's, too.
         raise DataError(f"{file}: cannot be read as tab-separated values: {error}") from error
+
+
+def _texts(table: pa.Table, file: Path, malformed: Malformed) -> pa.Table:
+    """The lines that are UTF-8, of strings."""
+    strings = pa.schema([(name, pa.string()) for name in FIELDS])
+    try:
+        return table.cast(strings)
+    except pa.ArrowInvalid:
+        for name in FIELDS:
+            is_text = pa.array([_is_text(one) for one in table[name].to_pylist()])
+            table = _kept(table, pa.chunked_array([is_text]), name, file, malformed)
+        return table.cast(strings)
+
+
+def _is_text(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _checked(table: pa.Table, file: Path, malformed: Malformed) -> pa.Table:

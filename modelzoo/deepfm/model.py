@@ -3,7 +3,8 @@
 The architecture is that of HugeCTR's notebook for its TensorFlow plugin: counts are fields, too,
 each multiplied by a vector of its own. The notebook's second order has the opposite sign of the one
 of the paper (Guo et al., 2017, equation 2), which is the one here: half of what the square of the
-sum has more than the sum of squares.
+sum has more than the sum of squares. Its ten layers of 1024 units, without activations and with
+dropout, are fewer and smaller here and have activations; `--hidden` makes others.
 """
 
 from __future__ import annotations

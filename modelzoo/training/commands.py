@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import tensorflow as tf
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from modelzoo.cluster import start_server
-from modelzoo.criteo import DataError
+from modelzoo.console import told_plainly
 from modelzoo.options import Model, Options
 from modelzoo.signatures import EMBEDDINGS, EXAMPLES, SERVING
 from modelzoo.training import loop
@@ -38,6 +36,8 @@ _HELP = {
     "data": "Files, or synthetic.",
     "eval_data": "Files of held-out samples.",
     "cap": "Most ids of a feature, of synthetic data and of hashed words.",
+    "rows": "Ids of each feature, of files that do not tell.",
+    "ready": "Take counts as they are, not their logarithms.",
     "do_fusion": "Fused embedding columns.",
     "enable": "Call fusion.enable().",
     "style": "Keras 3, or a compat.v1 graph.",
@@ -53,6 +53,7 @@ _HELP = {
     "seed": "Of initial values and synthetic data.",
     "deterministic": "The same numbers each time, with fusion and without.",
     "dim": "Elements of the vectors.",
+    "hidden": "Units of the layers on top, by commas.",
 }
 _CHOICES = {
     "do_fusion": ("v1", "v2"),
@@ -60,7 +61,7 @@ _CHOICES = {
     "strategy": ("none", "mirrored", "ps"),
     "optimizer": tuple(RATES),
 }
-_TYPES = {"cap": int, "rate": float, "dim": int, "eval_data": str}
+_TYPES = {"cap": int, "rows": int, "rate": float, "dim": int, "eval_data": str, "hidden": str}
 
 
 def training_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,23 +103,25 @@ def _train(model: Model) -> click.Command:
     @training_options
     def train(folder: Path, fresh: bool, **options: Any) -> None:
         """Train; run again it goes on with the last checkpoint."""
-        with _told_plainly():
+        with told_plainly():
             run = Run(folder, model.name, Options(**options))
             prepare(run.options)
             if serves(run.options):
                 start_server().join()
-            if fresh:
-                shutil.rmtree(folder, ignore_errors=True)
             source, held_out = sources(run.options)
-            steps = build(model, run.options, source)
-            with _Bar(run) as watcher:
-                state = loop.train(run, steps, source, held_out, watcher)
+            with run.locked():
+                if fresh:
+                    run.forget()
+                step = run.begin().step
+                steps = build(model, run.options, source)
+                with _Bar(run, step) as watcher:
+                    state = loop.train(run, steps, source, held_out, watcher)
         if source.malformed.count:
             click.echo(str(source.malformed))
-        last = [one for one in run.told() if "eval_auc" in one][-1]
-        seen = "of the training samples" if is_same_data(run.options) else "held-out"
         ended = "done" if state.step >= run.options.steps else "stopped early"
-        click.echo(f"{ended} at step {state.step}; {seen} AUC {last['eval_auc']:.4f}")
+        seen = "of the training samples" if is_same_data(run.options) else "held-out"
+        aucs = [f"; {seen} AUC {one['eval_auc']:.4f}" for one in run.told() if "eval_auc" in one]
+        click.echo(f"{ended} at step {state.step}{''.join(aucs[-1:])}")
 
     return train
 
@@ -130,13 +133,13 @@ def _eval(model: Model) -> click.Command:
     @click.option("--samples", type=int, help="How many.")
     def evaluate(folder: Path, data: str | None, samples: int | None) -> None:
         """Evaluate what was trained."""
-        with _told_plainly():
+        with told_plainly():
             run, steps, (_, held_out) = _restored(model, folder)
             options = run.options
             if data is not None:
-                held_out = sources(Options(data=data, cap=options.cap))[0]
+                held_out = sources(replace(options, data=data, eval_data=None))[1]
             if samples is not None:
-                options = Options(**{**_as_dict(options), "eval_samples": samples})
+                options = replace(options, eval_samples=samples)
             numbers = loop.evaluate(steps, held_out, options)
         click.echo(f"AUC {numbers['eval_auc']:.6f}, loss {numbers['eval_loss']:.6f}")
 
@@ -149,7 +152,7 @@ def _export(model: Model) -> click.Command:
     @_folder(model)
     def export(destination: Path, folder: Path) -> None:
         """Write a SavedModel of what was trained."""
-        with _told_plainly():
+        with told_plainly():
             if destination.exists():
                 raise RunError(f"{destination}: already exists; choose a new path")
             run, steps, (source, _) = _restored(model, folder)
@@ -171,11 +174,12 @@ def _bench(model: Model) -> click.Command:
     @training_options
     def bench(rounds: int, steps_per_round: int, target: Path | None, **options: Any) -> None:
         """Measure a step without fusion and with it, side by side, of the same numbers."""
-        with _told_plainly():
+        with told_plainly():
             told = Options(**options)
-            if told.strategy == "ps":
-                raise RunError("strategy 'ps' is for train: bench measures steps of one process")
-            prepare(told)
+            if told.strategy != "none":
+                raise RunError("bench measures steps on one device: leave out --strategy")
+            # Which variant is fused is the measurement's own choice.
+            prepare(replace(told, enable=False))
             source, _ = sources(told)
             found = measure(model, told, source, rounds, steps_per_round)
         for name, one in found["variants"].items():
@@ -209,24 +213,11 @@ def _restored(model: Model, folder: Path) -> tuple[Run, KerasSteps | GraphSteps,
     return run, steps, both
 
 
-def _as_dict(options: Options) -> dict[str, Any]:
-    return {one.name: getattr(options, one.name) for one in fields(Options)}
-
-
-@contextmanager
-def _told_plainly() -> Any:
-    """Tells of what a user can act on in a line."""
-    try:
-        yield
-    except (DataError, RunError, ValueError, OSError, tf.errors.OpError) as error:
-        raise click.ClickException(" ".join(str(error).split())) from error
-
-
 class _Bar:
     """A bar with what was measured, and TensorBoard's logs in the run's folder."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run: Run, step: int) -> None:
+        self._run, self._step = run, step
         self._bar = Progress(
             TextColumn("step {task.completed}/{task.total}"),
             BarColumn(),
@@ -237,7 +228,8 @@ class _Bar:
     def __enter__(self) -> _Bar:
         self._logs = tf.summary.create_file_writer(str(self._run.folder / "logs"))
         self._bar.start()
-        self._task = self._bar.add_task("", total=self._run.options.steps, told="")
+        steps = self._run.options.steps
+        self._task = self._bar.add_task("", total=steps, completed=self._step, told="")
         self._evaluated = ""
         return self
 

@@ -18,8 +18,10 @@ v1 = tf.compat.v1
 
 
 def parsing(inputs: Inputs) -> dict[str, Any]:
-    """What an Example holds: a float or none for each count, an integer for each id, or several."""
-    counts = {name: tf.io.FixedLenFeature([1], tf.float32, [MISSING_COUNT]) for name in NUMERIC}
+    """What an Example holds: a number or none for each count, and an id or several."""
+    kind = tf.int64 if inputs.whole_counts else tf.float32
+    missing = kind.as_numpy_dtype(MISSING_COUNT)
+    counts = {name: tf.io.FixedLenFeature([1], kind, [missing]) for name in NUMERIC}
     ids = {
         name: tf.io.VarLenFeature(tf.int64)
         if name in inputs.lists
@@ -27,6 +29,12 @@ def parsing(inputs: Inputs) -> dict[str, Any]:
         for name in CATEGORICAL
     }
     return counts | ids
+
+
+def _parsed(examples: Any, inputs: Inputs) -> dict[str, Any]:
+    """The features of serialized Examples."""
+    features: dict[str, Any] = tf.io.parse_example(examples, parsing(inputs))
+    return features | {name: tf.cast(features[name], tf.float32) for name in NUMERIC}
 
 
 def export_keras(steps: KerasSteps, inputs: Inputs, path: Path) -> None:
@@ -44,7 +52,7 @@ def export_keras(steps: KerasSteps, inputs: Inputs, path: Path) -> None:
         return outputs(steps.model(features, training=False))
 
     def of_examples(examples: Any) -> dict[str, Any]:
-        return serve(tf.io.parse_example(examples, parsing(inputs)))
+        return serve(_parsed(examples, inputs))
 
     def embed(ids: Any) -> dict[str, Any]:
         return dict(steps.embeddings(ids, training=False))
@@ -69,7 +77,7 @@ def export_graph(
         # Nothing is drawn, but deterministic ops ask for one.
         v1.set_random_seed(0)
         examples = v1.placeholder(tf.string, [None], name="examples")
-        parsed = v1.io.parse_example(examples, parsing(columns.inputs))
+        parsed = _parsed(examples, columns.inputs)
         # Whoever has tensors feeds them in the place of what is parsed.
         features = {name: _that_may_be_fed(parsed[name], name) for name in columns.inputs.specs()}
         layers = GraphLayers(columns, features)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-import os
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from modelzoo.files import PARTIAL, put_text
 from modelzoo.options import Options
 from modelzoo.training.steps import Steps
 
-_OPTIONS, _STATE, _METRICS = "options.json", "state.json", "metrics.jsonl"
+_OPTIONS, _STATE, _METRICS, _LOCK = "options.json", "state.json", "metrics.jsonl", "lock"
 
 
 class RunError(ValueError):
@@ -65,7 +68,6 @@ class Run:
         """
         file = self.folder / _OPTIONS
         self.folder.mkdir(parents=True, exist_ok=True)
-        others = [one for one in self.folder.iterdir() if one.name != "logs"]
         if file.is_file():
             told = {"model": self.model, **asdict(self.options)}
             kept = json.loads(file.read_text())
@@ -73,12 +75,39 @@ class Run:
             if different := [k for k in told if told[k] != kept.get(k) and k not in _MAY_CHANGE]:
                 shown = ", ".join(f"{k}={kept.get(k)}" for k in different)
                 raise RunError(f"{self.folder}: a training with {shown}; choose another folder")
-        elif others:
-            raise RunError(f"{self.folder}: is not empty and holds no training")
-        _put(file, json.dumps({"model": self.model, **asdict(self.options)}, indent=1) + "\n")
+        else:
+            self._check_empty()
+        put_text(file, json.dumps({"model": self.model, **asdict(self.options)}, indent=1) + "\n")
         state = self.state()
         self._forget_behind(state.step)
         return state
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other processes from training in the folder.
+
+        Raises:
+            RunError: another one does.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / _LOCK, "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RunError(f"{self.folder}: another process trains here") from error
+            yield
+
+    def forget(self) -> None:
+        """Removes what was trained.
+
+        Raises:
+            RunError: the folder holds something else.
+        """
+        if not (self.folder / _OPTIONS).is_file():
+            self._check_empty()
+        for path in self.folder.iterdir():
+            if path.name != _LOCK:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     @staticmethod
     def opened(folder: Path) -> Run:
@@ -98,16 +127,23 @@ class Run:
     def state(self) -> State:
         """The state of the last checkpoint."""
         file = self.folder / _STATE
-        return State(**json.loads(file.read_text())) if file.is_file() else State()
+        if not file.is_file():
+            return State()
+        try:
+            return State(**json.loads(file.read_text()))
+        except (TypeError, ValueError) as error:
+            raise RunError(f"{file}: not what `train` wrote: {error}") from error
 
     def save(self, steps: Steps, state: State) -> None:
         """Writes a checkpoint, which counts as soon as it is whole; then removes the others."""
         (self.folder / "checkpoints").mkdir(exist_ok=True)
         steps.save(self._prefix(state.step))
-        _put(self.folder / _STATE, json.dumps(asdict(state)) + "\n")
-        for file in (self.folder / "checkpoints").iterdir():
-            if not file.name.startswith(f"{self._prefix(state.step).name}."):
-                file.unlink()
+        put_text(self.folder / _STATE, json.dumps(asdict(state)) + "\n")
+        for path in (self.folder / "checkpoints").iterdir():
+            if path.name.startswith(f"{self._prefix(state.step).name}."):
+                continue
+            # Of a process that was killed while it wrote, there may be a folder.
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def restore(self, steps: Steps) -> State:
         """Reads the last checkpoint, if there is one."""
@@ -135,20 +171,18 @@ class Run:
 
     def _forget_behind(self, step: int) -> None:
         lines = [json.dumps(one) for one in self.told() if one["step"] <= step]
-        _put(self.folder / _METRICS, "".join(f"{line}\n" for line in lines))
+        put_text(self.folder / _METRICS, "".join(f"{line}\n" for line in lines))
+
+    def _check_empty(self) -> None:
+        others = (path.name for path in self.folder.iterdir() if not path.name.endswith(PARTIAL))
+        if {*others} - {"logs", _LOCK}:
+            raise RunError(f"{self.folder}: is not empty and holds no training")
 
     def _prefix(self, step: int) -> Path:
         return self.folder / "checkpoints" / f"step-{step:08d}"
 
 
 _MAY_CHANGE = ("steps", "save_every", "eval_every", "patience")
-
-
-def _put(file: Path, text: str) -> None:
-    """Lets a file have a text, at once."""
-    partial = file.with_name(f"{file.name}.partial")
-    partial.write_text(text)
-    os.replace(partial, file)
 
 
 def evaluated(state: State, auc: float) -> State:

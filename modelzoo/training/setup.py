@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import fusion
 from modelzoo import cluster
+from modelzoo.criteo.schema import DataError
 from modelzoo.criteo.source import SYNTHETIC, Source, Synthetic, open_source
 from modelzoo.layers import Columns, Inputs
 from modelzoo.options import Architecture, Model, Options
@@ -46,32 +47,60 @@ def sources(options: Options) -> tuple[Source, Source]:
     Raises:
         DataError: there are none, or they have other ids.
     """
-    source = open_source(options.data, options.cap, options.seed)
-    if options.eval_data is not None:
-        held_out = open_source(options.eval_data, options.cap, options.seed)
-    elif isinstance(source, Synthetic):
-        held_out = replace(source, first=_HELD_OUT)
+    source = open_source(options.data, options.cap, options.seed, rows=options.rows)
+    if isinstance(source, Synthetic):
+        held_out: Source = replace(source, first=_HELD_OUT)
     else:
-        held_out = source
+        held_out = open_source(options.data, options.cap, options.seed, rows=options.rows)
+    if options.eval_data is not None:
+        held_out = open_source(options.eval_data, options.cap, options.seed, rows=options.rows)
+        _check_alike(options, source, held_out)
     return source, held_out
+
+
+def _check_alike(options: Options, source: Source, held_out: Source) -> None:
+    for name in ("lists", "is_log", "words"):
+        own, other = getattr(source, name), getattr(held_out, name)
+        if own != other:
+            raise DataError(
+                f"{options.eval_data}: unlike {options.data} in {name} ({other!r}, not {own!r}); "
+                "convert both alike, held-out lines with --words"
+            )
+    if more := [name for name, rows in held_out.rows.items() if rows > source.rows[name]]:
+        raise DataError(f"{options.eval_data}: more ids than {options.data} in {', '.join(more)}")
 
 
 def shape_of(model: Model, options: Options) -> Architecture:
     """The sizes that are asked for."""
-    return (
-        model.architecture if options.dim is None else replace(model.architecture, dim=options.dim)
-    )
+    shape = model.architecture
+    if options.dim is not None:
+        shape = replace(shape, dim=options.dim)
+    if options.hidden is not None:
+        shape = replace(shape, hidden=tuple(map(int, options.hidden.split(","))))
+    return shape
 
 
 def columns_of(options: Options, source: Source) -> Columns:
     """The feature columns of samples."""
-    inputs = Inputs(source.rows, source.lists, source.is_log)
+    is_log = source.is_log or options.ready
+    inputs = Inputs(source.rows, source.lists, is_log, source.whole_counts)
     return Columns(inputs, options.do_fusion, options.seed)
 
 
 def serves(options: Options) -> bool:
-    """Whether this process is one that only does what the chief of its cluster says."""
-    return options.strategy == "ps" and cluster.own_job() in ("worker", "ps")
+    """Whether this process is one that only does what the chief of its cluster says.
+
+    Raises:
+        ValueError: it has another job.
+    """
+    if options.strategy != "ps":
+        return False
+    job = cluster.own_job()
+    if job not in cluster.HERE:
+        raise ValueError(
+            f"{cluster.CONFIG}: job must be one of {', '.join(cluster.HERE)}, got {job}"
+        )
+    return job != "chief"
 
 
 def build(model: Model, options: Options, source: Source) -> KerasSteps | GraphSteps:

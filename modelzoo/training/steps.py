@@ -134,11 +134,11 @@ class KerasSteps(Steps):
 
     def save(self, prefix: Path) -> None:
         """See `Steps`."""
-        self._checkpoint.write(str(prefix))
+        self._checkpoint.write(str(prefix.absolute()))
 
     def restore(self, prefix: Path) -> None:
         """See `Steps`."""
-        self._checkpoint.read(str(prefix)).assert_consumed()
+        self._checkpoint.read(str(prefix.absolute())).assert_consumed()
 
 
 class ServedSteps(KerasSteps):
@@ -228,10 +228,6 @@ class GraphSteps(Steps):
         """See `Steps`."""
         with self._session.graph.as_default():
             self._saver.restore(self._session, str(prefix))
-
-    def close(self) -> None:
-        """Closes the Session."""
-        self._session.close()
 
 
 def placeholders(columns: Columns) -> dict[str, Any]:

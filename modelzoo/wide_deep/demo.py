@@ -54,8 +54,12 @@ def main() -> int:
     options = parser.parse_args()
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     directory = pathlib.Path(options.directory)
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / LOG).is_file():
+        console.print(f"{directory}: is not empty and holds no demo; name another --directory")
+        return 1
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
+    (directory / LOG).touch()
     try:
         run(directory, options.cap, options.steps)
     except (DemoError, WorkerError) as error:

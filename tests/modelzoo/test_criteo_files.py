@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from modelzoo.criteo.blocks import Block, in_whole, joined, without_first
 from modelzoo.criteo.parquet import from_block, read_parquet, write_parquet
 from modelzoo.criteo.source import INFO, Source, open_source, synthetic_block
 from modelzoo.criteo.tfrecord import write_tfrecord
+from modelzoo.options import Options
+from modelzoo.training.setup import sources
 
 ROOT = Path(__file__).parents[2]
 NAMES = (*criteo.NUMERIC, *criteo.CATEGORICAL)
@@ -94,7 +98,7 @@ def test_parquet_and_tfrecord_give_what_was_written(tmp_path: Path, batch_size: 
                 write_parquet(path, from_block(part))
             else:
                 write_tfrecord(path, part)
-        assert_samples(open_source(folder), joined(parts), batch_size)
+        assert_samples(open_source(folder, rows=50), joined(parts), batch_size)
 
 
 def test_rows_of_other_peoples_parquet_come_from_its_statistics(tmp_path: Path) -> None:
@@ -230,7 +234,7 @@ def test_skipped_batches_are_those_at_the_beginning(tmp_path: Path, kind: str) -
         write_tfrecord(path := tmp_path / "a.tfrecord", block(200))
     elif kind == "tsv":
         path = write_lines(tmp_path / "a.tsv", lines_of(block(200)))
-    source = open_source(path, cap=100)
+    source = open_source(path, cap=100, rows=50)
     whole = [*source.dataset(9).take(20)]
     for skip in (1, 5, 19):
         rest = [*source.dataset(9, skip).take(20 - skip)]
@@ -239,6 +243,84 @@ def test_skipped_batches_are_those_at_the_beginning(tmp_path: Path, kind: str) -
             assert (labels == wanted_labels).numpy().all()
             for name in NAMES:
                 assert (features[name] == wanted[name]).numpy().all()
+
+
+def test_tfrecord_files_that_are_not_alike_are_errors(tmp_path: Path) -> None:
+    write_tfrecord(tmp_path / "a.tfrecord", block(5))
+    with pytest.raises(criteo.DataError, match=r"do not tell how many ids .*--rows"):
+        open_source(tmp_path)
+    write_tfrecord(tmp_path / "b.tfrecord", block(5), is_whole=False)
+    with pytest.raises(criteo.DataError, match=r"b.tfrecord: gzipped or of float counts, unlike"):
+        open_source(tmp_path, rows=50).dataset(5)
+
+
+def test_columns_with_nulls_of_any_type(tmp_path: Path) -> None:
+    table = from_block(block(40))
+
+    def with_column(name: str, array: pa.Array) -> pa.Table:
+        return table.set_column(table.schema.get_field_index(name), name, array)
+
+    table = with_column("C3", pa.array([None if k % 3 else k for k in range(40)], pa.uint32()))
+    table = with_column("I2", pa.array([float("nan") if k % 2 else k for k in range(40)]))
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=7)
+    source = open_source(tmp_path)
+    assert source.rows["C3"] == 40
+    features, _ = samples(source)
+    assert features["C3"][:, 0].tolist() == [-1 if k % 3 else k for k in range(40)]
+    assert features["I2"][:, 0].tolist() == [-1 if k % 2 else k for k in range(40)]
+    pq.write_table(table, tmp_path / "a.parquet", write_statistics=False)
+    with pytest.raises(criteo.DataError, match=r"no statistics of C1: .*--rows"):
+        open_source(tmp_path)
+    assert open_source(tmp_path, rows=99).rows["C7"] == 99
+
+
+def test_bytes_that_are_no_text_are_malformed(tmp_path: Path) -> None:
+    made = block(5)
+    path = write_lines(tmp_path / "a.txt", lines_of(made))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:3], lines[3][:-2] + b"\xff\xfe\n", lines[4]]))
+    source = open_source(path, cap=100)
+    _, labels = samples(source)
+    assert labels[:, 0].tolist() == made.labels[[0, 1, 2, 4]].tolist()
+    assert source.malformed.count == 1
+    assert "C26 is" in str(source.malformed)
+
+
+@pytest.mark.parametrize("makes", ["convert", "generate"])
+def test_killed_behind_the_last_part(tmp_path: Path, makes: str) -> None:
+    text = write_lines(tmp_path / "a.txt", lines_of(block(1000)))
+
+    def run() -> int:
+        if makes == "generate":
+            data = criteo.CriteoData(cap=50)
+            return convert.generate(tmp_path / "to", data, 1000, part=300).samples
+        plan = convert.Plan(part=300, encoding="vocabulary")
+        return convert.convert(text, tmp_path / "to", plan)[0].samples
+
+    assert run() == 1000
+    files = {one.name for one in (tmp_path / "to").iterdir()}
+    info = json.loads((tmp_path / "to" / INFO).read_text())
+    (tmp_path / "to" / INFO).unlink()
+    (tmp_path / "to" / "conversion.json").write_text(json.dumps(info["source"]))
+    assert run() == 1000
+    assert {one.name for one in (tmp_path / "to").iterdir()} == files
+
+
+def test_held_out_lines_have_the_ids_of_others(tmp_path: Path) -> None:
+    for name, place in (("train", 0), ("other", 1)):
+        write_lines(tmp_path / f"{name}.txt", lines_of(block(300, place)))
+    plan = convert.Plan(encoding="vocabulary", least=2)
+    convert.convert(tmp_path / "train.txt", tmp_path / "train", plan)
+    convert.convert(tmp_path / "other.txt", tmp_path / "alone", plan)
+    taken = replace(plan, words=str(tmp_path / "train"))
+    convert.convert(tmp_path / "other.txt", tmp_path / "taken", taken)
+    trained = open_source(tmp_path / "train")
+    assert open_source(tmp_path / "taken").words == trained.words
+    assert open_source(tmp_path / "taken").rows == trained.rows
+    told = Options(data=str(tmp_path / "train"), eval_data=str(tmp_path / "taken"))
+    sources(told)
+    with pytest.raises(criteo.DataError, match=r"alone: unlike .* in words"):
+        sources(replace(told, eval_data=str(tmp_path / "alone")))
 
 
 def test_blocks_are_cut_and_joined() -> None:

@@ -20,6 +20,7 @@ from modelzoo.layers import Columns, Inputs, KerasLayers
 from modelzoo.options import Architecture, Model, Options
 from modelzoo.training import loop
 from modelzoo.training.setup import build, sources
+from modelzoo.training.steps import KerasSteps
 
 #: HugeCTR's notebook for its plugin: 8 rows of 4 elements; ids of 4 samples in 3 slots, -1: none.
 TABLE = np.arange(1, 33, dtype=np.float32).reshape(8, 4)
@@ -175,6 +176,7 @@ def test_deepfm_is_the_sum_of_its_parts(do_fusion: str | None) -> None:
     options = Options(cap=50, dim=10, do_fusion=do_fusion)
     source, _ = sources(options)
     steps = build(DEEPFM, options, source)
+    assert isinstance(steps, KerasSteps)
     ((features, _),) = loop.first_batches(source, 40, 1)
     model, embedded = steps.model, steps.embeddings({n: features[n] for n in criteo.CATEGORICAL})
     counts = np.log1p(np.maximum(np.hstack([features[n] for n in sorted(criteo.NUMERIC)]), 0))

@@ -22,7 +22,7 @@ import tensorflow as tf
 from click.testing import CliRunner
 
 import fusion
-from fusion.saved_model import fuse_saved_model
+from fusion.saved_model import fuse_saved_model, rewrite_saved_model
 from modelzoo import criteo
 from modelzoo.criteo.convert import generate
 from modelzoo.deepfm.model import second_order
@@ -139,11 +139,12 @@ def test_training_that_goes_on_ends_as_one_that_was_not_stopped(tmp_path: Path, 
     assert checkpoints == 2  # the last one alone: its index and its values
 
 
-def test_killed_three_times_it_ends_with_the_same_loss(tmp_path: Path) -> None:
+@pytest.mark.parametrize("style", ["keras", "graph"])
+def test_killed_three_times_it_ends_with_the_same_loss(tmp_path: Path, style: str) -> None:
     order = [
         *(sys.executable, "-m", "modelzoo.dlrm", "train", "--optimizer", "sgd", "--deterministic"),
         *("--cap", "100", "--dim", "4", "--batch-size", "64", "--steps", "400"),
-        *("--save-every", "20", "--eval-samples", "500", "--style", "graph"),
+        *("--save-every", "20", "--eval-samples", "500", "--style", style),
     ]
 
     def started(folder: str) -> subprocess.Popen[bytes]:
@@ -334,6 +335,76 @@ def test_a_loss_that_is_no_number_ends_it(tmp_path: Path) -> None:
         loop.train(run, build(MODELS["dlrm"], options, source), source, held_out, Silent())
 
 
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", "none", SMALL)
+    run.folder.mkdir()
+    (run.folder / "options.json.partial").touch()
+    run.begin()
+    left = run.folder / "checkpoints" / "step-00000005_temp"
+    left.mkdir(parents=True)
+    (left / "part").touch()
+    run.save(Worse(), State(step=10))
+    assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"step-00000010.data"}
+    (run.folder / "state.json").write_text("[")
+    with pytest.raises(RunError, match=r"state.json: not what `train` wrote"):
+        run.state()
+
+
+def test_only_one_process_trains_in_a_folder_and_only_trainings_are_forgotten(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path / "run", "none", SMALL)
+    with (
+        run.locked(),
+        pytest.raises(RunError, match="another process trains here"),
+        run.locked(),
+    ):
+        pass
+    with run.locked():
+        run.begin()
+        run.save(Worse(), State(step=10))
+        run.forget()
+        assert run.begin() == State()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "file").touch()
+    with pytest.raises(RunError, match="holds no training"):
+        Run(tmp_path / "theirs", "none", SMALL).forget()
+    assert (tmp_path / "theirs" / "file").is_file()
+
+
+def test_whole_counts_are_read_from_examples(tmp_path: Path) -> None:
+    """As the converter writes them, and as HugeCTR's scripts do."""
+    generate(tmp_path / "data", criteo.CriteoData(cap=100), 64, "tfrecord")
+    options = replace(SMALL, data=str(tmp_path / "data"))
+    source, _ = sources(options)
+    steps = build(MODELS["dlrm"], options, source)
+    assert isinstance(steps, KerasSteps)
+    export_keras(steps, columns_of(options, source).inputs, tmp_path / "model")
+    ((features, _),) = loop.first_batches(source, 64, 1)
+    records = [*tf.data.TFRecordDataset(str(tmp_path / "data" / "part-00000.tfrecord"))]
+    signatures = tf.saved_model.load(str(tmp_path / "model")).signatures
+    parsed = signatures["parse_example"](examples=tf.stack(records))
+    np.testing.assert_array_equal(
+        parsed["logits"], signatures["serving_default"](**features)["logits"]
+    )
+
+
+def test_a_rewritten_keras_model_is_verified(tmp_path: Path) -> None:
+    """TensorFlow may order the arithmetic behind its lookups otherwise, of which it is told."""
+    options = replace(SMALL, deterministic=True)
+    source, _ = sources(options)
+    steps = build(MODELS["wide_deep"], options, source)
+    assert isinstance(steps, KerasSteps)
+    for batch in loop.first_batches(source, 32, 5):
+        steps.train(*batch)
+    export_keras(steps, columns_of(options, source).inputs, tmp_path / "model")
+    done = rewrite_saved_model(tmp_path / "model", tmp_path / "fused")
+    assert done.verification is not None
+    assert done.verification.same
+    if done.verification.columns is not None:
+        assert "52 columns to the bit" in done.verification.summary()
+
+
 def test_folders_with_something_else_are_left_alone(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "dlrm", SMALL)
     assert run.begin() == State()
@@ -361,6 +432,7 @@ def test_folders_with_something_else_are_left_alone(tmp_path: Path) -> None:
         ({"strategy": "ps", "deterministic": True}, "strategy 'ps' cannot be deterministic"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"patience": -1}, "patience must not be negative, got -1"),
+        ({"hidden": "64,x"}, "hidden must be numbers by commas, got '64,x'"),
     ],
 )
 def test_options_say_what_is_wrong(wrong: dict[str, Any], message: str) -> None:

@@ -53,6 +53,37 @@ def test_models_are_compared_with_the_tolerance_asked_for(
     assert "within 0.001 of the largest" in capsys.readouterr().out
 
 
+class Scaled(tf.Module):
+    """A column, of which an output is a multiple."""
+
+    def __init__(self, scale: float, of_rows: float = 1.0) -> None:
+        rows = np.random.default_rng(1).normal(size=(100, 16)) * of_rows
+        self.table = tf.Variable(rows, dtype=tf.float32)
+        self.scale = tf.Variable(scale)
+
+    @tf.function(input_signature=[tf.SparseTensorSpec([None, None], tf.int64)])
+    def __call__(self, ids: Any) -> Any:
+        found = tf.nn.safe_embedding_lookup_sparse(self.table, ids, combiner="sum")
+        return found * self.scale
+
+
+@pytest.mark.parametrize(
+    ("scale", "of_rows", "same"),
+    [(1 + 1e-6, 1.0, True), (1 + 1e-3, 1.0, False), (1.0, 1 + 1e-6, False)],
+)
+def test_rounding_is_allowed_behind_columns_that_are_equal(
+    tmp_path: Path, scale: float, of_rows: float, same: bool
+) -> None:
+    for name, model in (("a", Scaled(1.0)), ("b", Scaled(scale, of_rows))):
+        tf.saved_model.save(model, str(tmp_path / name), signatures=model.__call__)
+    models = tmp_path / "a", tmp_path / "b"
+    assert not compare_models(*models).same
+    found = compare_models(*models, rounding=1e-5)
+    assert found.same == same
+    if same:
+        assert "within 1e-05 of the largest, 1 columns to the bit" in found.summary()
+
+
 @pytest.mark.parametrize(
     ("a", "b", "same"),
     [

@@ -75,6 +75,11 @@ class Columns:
     unknown: int = 0
     note: str = ""
 
+    @property
+    def are_equal(self) -> bool:
+        """Whether there are columns, and all of them are equal."""
+        return bool(self.same) and not (self.different or self.unknown or self.note)
+
     def __str__(self) -> str:
         if self.note:
             return f"columns not compared: {self.note}"
@@ -101,7 +106,8 @@ class Verification:
         varying: outputs that differ from run to run in the first model and so prove nothing.
         tolerance: what elements of an output may differ by, as a share of its largest one; 0 for
             equal bits.
-        columns: where the first difference arises; None if no values differ.
+        columns: where the first difference arises; None if no values differ, or all of them by no
+            more than a tolerance that holds for columns as well.
         not_run: signatures that the recorded inputs are not for.
     """
 
@@ -134,6 +140,11 @@ class Verification:
             return "could not verify: " + "; ".join(self.unverified)
         equal = f"within {self.tolerance:g} of the largest" if self.tolerance else "to the bit"
         text = f"{len(self.signatures)} signatures, {self.runs} runs, outputs equal {equal}"
+        if self.columns is not None:
+            text += (
+                f", {self.columns.same} columns to the bit (the arithmetic behind them TensorFlow "
+                "orders by the graph that it is in)"
+            )
         if self.varying:
             text += f", but for {len(self.varying)} that vary from run to run"
         if self.errors_alike:

@@ -1,0 +1,1 @@
+"""Wide and deep: `python -m modelzoo.wide_deep`, and the demo."""
