@@ -88,7 +88,13 @@ def _gpu(options: argparse.Namespace) -> int:
     gpu.prepare_package()
     seed = int.from_bytes(os.urandom(4), "little") if options.seed is None else options.seed
     try:
-        numbers = gpu.measure(options.scale, options.repeats, seed, options.workload)
+        numbers = gpu.measure(
+            options.scale,
+            options.repeats,
+            seed,
+            options.workload,
+            lambda so_far: _write(so_far, options.out, "gpu.json"),
+        )
     except ImportError as error:
         print(f"python -m benchmarks gpu: {error}; it needs numba-cuda, and torch or cupy")
         return 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import statistics
+import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -95,18 +96,27 @@ class Memory:
         try:
             import torch
 
-            self.torch = torch
+            self.torch = torch if torch.cuda.is_available() else None
         except ImportError:
+            pass
+        if self.torch is None:
             import cupy
 
             self.cupy = cupy
 
     def launch(self, kernel: str, blocks: int, threads: int, *arguments: int) -> None:
-        """Launches a kernel of `fusion.gpu_ops.kernels.KERNELS`, which is compiled once."""
+        """Launches a kernel of `fusion.gpu_ops.kernels.KERNELS`, which is compiled once.
+
+        It has the registers that it has in TensorFlow's ops, and like there nothing is optimized
+        when it is linked.
+        """
+        from fusion.gpu_ops.device import SIMULATED
         from fusion.gpu_ops.kernels import KERNELS
 
         if kernel not in self.kernels:
-            self.kernels[kernel] = self.cuda.jit(KERNELS[kernel].make())
+            made = KERNELS[kernel]
+            options = {} if SIMULATED else {"max_registers": made.registers, "lto": False}
+            self.kernels[kernel] = self.cuda.jit(**options)(made.make())
         self.kernels[kernel][blocks, threads](*arguments)
 
     def put(self, array: npt.NDArray[Any]) -> Any:
@@ -296,16 +306,39 @@ def device() -> dict[str, Any]:
     if SIMULATED:
         return {"device": "Numba's CUDA simulator", **told}
     name = cuda.get_current_device().name
-    driver = ".".join(map(str, cuda.driver.driver.get_version()))
     return {
         "device": name.decode() if isinstance(name, bytes) else str(name),
-        "cuda": driver,
+        "driver": _driver_version(),
+        "cuda": ".".join(map(str, cuda.driver.driver.get_version())),
         **told,
     }
 
 
-def measure(scale: float, repeats: int, seed: int, names: Sequence[str] = ()) -> dict[str, Any]:
+def _driver_version() -> str:
+    """The version of NVIDIA's driver, "" where its own tool is missing."""
+    try:
+        order = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        done = subprocess.run(order, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.split("\n")[0].strip()
+
+
+def measure(
+    scale: float,
+    repeats: int,
+    seed: int,
+    names: Sequence[str] = (),
+    keep: Callable[[dict[str, Any]], None] = lambda numbers: None,
+) -> dict[str, Any]:
     """Checks and measures the workloads whose names start with one of `names`, by default all.
+
+    Args:
+        scale: of tables and batches.
+        repeats: of what is timed.
+        seed: of tables and ids.
+        names: see above.
+        keep: is given what was found so far behind each workload.
 
     Returns:
         What goes into `gpu.json`: the device, the bandwidth of a copy, the errors of the steps, and
@@ -318,6 +351,13 @@ def measure(scale: float, repeats: int, seed: int, names: Sequence[str] = ()) ->
     memory = Memory()
     rows = gpu_steps.check(memory, max(int(1_000_000 * scale), 40), seed)
     copied = None if SIMULATED else copy_bandwidth(memory, repeats)
+    numbers = {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        **device(),
+        "scale": scale,
+        "copy_bytes_per_second": copied,
+        "workloads": rows,
+    }
     for workload in workloads(scale):
         if names and not workload.name.startswith(tuple(names)):
             continue
@@ -338,23 +378,19 @@ def measure(scale: float, repeats: int, seed: int, names: Sequence[str] = ()) ->
         assert copied is not None
         row["share"] = row["bytes"] / (row["milliseconds"] / 1e3) / copied
         rows.append(row)
-    return {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        **device(),
-        "scale": scale,
-        "copy_bytes_per_second": copied,
-        "workloads": rows,
-    }
+        keep(numbers)
+    return numbers
 
 
 def table(numbers: dict[str, Any]) -> str:
     """The numbers as a table in Markdown."""
     copied = numbers["copy_bytes_per_second"]
+    driver = f", driver {numbers['driver']}" if numbers.get("driver") else ""
     speed = f", copies {copied / 1e9:,.0f} GB/s" if copied else ""
     lines = [
-        f"{numbers['date']}, {numbers['device']}{speed}. Errors are relative to float64; the share "
-        "is that of the copy's bandwidth, distinct rows counted once. TensorFlow's times are those "
-        "of calls, by stock's ops and by the fused op.",
+        f"{numbers['date']}, {numbers['device']}{driver}{speed}. Errors are relative to float64; "
+        "the share is that of the copy's bandwidth, distinct rows counted once. TensorFlow's times "
+        "are those of calls, by stock's ops and by the fused op.",
         "",
         "| workload | error | ms | share | torch ms | FBGEMM ms | stock TensorFlow ms | fused ms |",
         "|---|---|---|---|---|---|---|---|",

@@ -152,7 +152,10 @@ def combine_kernel(stored: str, is_plain: bool) -> Any:
                 return
         bag = _bag_of(call, place, number, item)
         if bag.end < bag.start:
-            tell(call, call_of.BAD_SPLIT, place, number, bag.end)
+            splits, kind = load(bag.source, ROWS), load(bag.column, ROWS_KIND)
+            # The first one has to be 0, each other one no less than the one before.
+            at = number + (number > 0 or integer_at(splits, int64(0), kind) == 0)
+            tell(call, call_of.BAD_SPLIT, place, at, integer_at(splits, at, kind))
         if lanes == widest:
             slow(call, bag, team, lanes)
         else:

@@ -125,9 +125,14 @@ def _asked(words: int, function: int, given: int) -> int:
     return found
 
 
+_tell_now = teller("")
+_tell_before = teller(" (in an earlier run of this node, whose result is not to be used)")
+
+
 @jit
 def _open(frame: int, words: int) -> None:
-    """Finds the stream of a call and makes its context the thread's."""
+    """Finds the stream of a call and makes its context the thread's; tells of earlier trouble."""
+    store(words, TROUBLE_AT, 0)
     state = kernel_state(frame)
     words_of_launcher = load(state, LAUNCHER)
     store(words, FRAME, frame)
@@ -158,17 +163,44 @@ def _open(frame: int, words: int) -> None:
         store(words, GPU_AT, _asked(words, int64(launcher.OPEN_GPU), gpu))
     if load(state, TROUBLE) == 0 and not failed(frame):
         _asked(words, int64(launcher.OPEN_NODE), state)
-    store(words, TROUBLE_AT, load(state, TROUBLE))
+    if not failed(frame):
+        store(words, TROUBLE_AT, _own_place(load(state, TROUBLE)))
+        _tell_of_earlier_runs(frame, load(state, TROUBLE), load(words, TROUBLE_AT))
+
+
+@jit
+def _place_of(node: int, number: int) -> int:
+    return node + 8 * int64(launcher.PLACE_WORDS) * number
+
+
+@jit
+def _own_place(node: int) -> int:
+    """Takes one of a node's places for trouble: calls of a node may run side by side."""
+    for number in range(1, launcher.PLACES):
+        place = _place_of(node, int64(number))
+        if atomic_swap_if(place, int64(launcher.PLACE_TAKEN), int64(0), int64(1)):
+            return place
+    return node
+
+
+@jit
+def _tell_of_earlier_runs(frame: int, node: int, own: int) -> None:
+    """Tells of trouble in places that no other call has."""
+    for number in range(launcher.PLACES):
+        place, taken = _place_of(node, int64(number)), int64(launcher.PLACE_TAKEN)
+        if failed(frame):
+            return
+        if place in (own, node):
+            _tell_before(frame, place)
+        elif load(place, KIND) != 0 and atomic_swap_if(place, taken, int64(0), int64(1)):
+            _tell_before(frame, place)
+            atomic_store(place, taken, int64(0))
 
 
 @jit
 def _wait(words: int) -> None:
     code = driver_call(_driver(words, launcher.WAIT), load(words, STREAM))
     _check(words, code, int64(launcher.WAIT))
-
-
-_tell_now = teller("")
-_tell_before = teller(" (in an earlier run of this node, whose result has NaN)")
 
 
 @jit
@@ -186,6 +218,9 @@ def _close(words: int) -> None:
         _tell(words)
     place = stack_words(1)
     driver_call(_driver(words, int64(launcher.POP)), place)
+    own = load(words, TROUBLE_AT)
+    if own != 0 and own != load(kernel_state(load(words, FRAME)), TROUBLE):
+        atomic_store(own, int64(launcher.PLACE_TAKEN), int64(0))
 
 
 def with_device(body: Callable[[int, Any], None]) -> Callable[[int], None]:
@@ -195,8 +230,6 @@ def with_device(body: Callable[[int, Any], None]) -> Callable[[int], None]:
     def outer(frame: int) -> None:
         words = stack_words(DEVICE_WORDS)
         _open(frame, words)
-        if not failed(frame):
-            _tell_before(frame, load(words, TROUBLE_AT))
         if not failed(frame):
             inner(frame, _device_at(words))
         _close(words)

@@ -68,8 +68,12 @@ FUNCTIONS = {
     EVENT_RECORD: "cuEventRecord",
 }
 
-#: Words that a node's kernels tell of trouble in.
-TROUBLE_WORDS = 4
+#: Places where a node's kernels tell of trouble: one for each call that is under way, and the first
+#: for all that find no other. Of a place, behind the words of `gpu_ops.call_words`: whether a call
+#: has it.
+PLACES = 8
+PLACE_TAKEN = 4
+PLACE_WORDS = 5
 _TROUBLE_PAGE = 1 << 16
 _REASON_BYTES = 400
 #: More than an op reads at once.
@@ -185,8 +189,11 @@ class Launcher:
                 place = ctypes.c_int64.from_address(state + 8 * TROUBLE)
                 if not place.value:
                     if not self._free:
-                        page = self.gpus.shared_memory(_TROUBLE_PAGE)
-                        self._free = range(page, page + _TROUBLE_PAGE, 8 * TROUBLE_WORDS)
+                        page, size = (
+                            self.gpus.shared_memory(_TROUBLE_PAGE),
+                            8 * PLACES * PLACE_WORDS,
+                        )
+                        self._free = range(page, page + _TROUBLE_PAGE - size + 1, size)
                     place.value, self._free = self._free[0], self._free[1:]
                 return 1
 

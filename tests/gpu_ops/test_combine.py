@@ -220,7 +220,11 @@ def test_a_table_of_more_rows_than_an_int32_counts() -> None:
         ({"rows": np.array([0, -1, 1])}, [call_of.BAD_ROW, 0, 1, -1]),
         (
             {"form": "row_splits", "rows": np.array([0, 2, 4])},
-            [call_of.BAD_SPLIT, 0, 1, -1],
+            [call_of.BAD_SPLIT, 0, 2, 4],
+        ),
+        (
+            {"form": "row_splits", "rows": np.array([1, 3, 3])},
+            [call_of.BAD_SPLIT, 0, 0, 1],
         ),
         (
             {"rows": np.array([0, 0, 0]), "attrs": {"fill_empty_row": True, "default_id": 5}},

@@ -83,6 +83,39 @@ def test_threads_launch_side_by_side(simulated: SimulatedGpus) -> None:
     assert simulated.left == 0
 
 
+def test_calls_side_by_side_have_their_own_trouble(simulated: SimulatedGpus) -> None:
+    """Of a node that waits: each call has the error that is its own, and no other one."""
+
+    @tf.function(autograph=False)
+    def prune(rows: Any) -> Any:
+        with labelled():
+            return ops.prune_invalid_and_fill_empty_rows(
+                sp_values=tf.constant([1, 2], tf.int64),
+                sp_indices=rows,
+                sp_dense_shape=tf.constant([3, 1], tf.int64),
+                sp_weights_values=[0.0],
+            ).is_row_empty
+
+    def told(row: int) -> str:
+        try:
+            return str(traced(tf.constant([[0, 0], [row, 0]], tf.int64)).numpy().tolist())
+        except tf.errors.InvalidArgumentError as error:
+            return error.message
+
+    with tf.device("CPU:0"):
+        traced = prune.get_concrete_function(tf.TensorSpec([2, 2], tf.int64))
+        rows = [2, 5, 2, 6, 2, 7, 8, 2] * 3
+        with ThreadPoolExecutor(6) as pool:
+            found = list(pool.map(told, rows))
+    for row, text in zip(rows, found, strict=True):
+        if row == 2:
+            assert text == "[False, True, False]"
+        else:
+            assert f"entry 1 has row {row}, which is not in the batch" in text
+            assert "earlier run" not in text
+    assert simulated.left == 0
+
+
 def test_ops_can_be_made_to_wait(simulated: SimulatedGpus) -> None:
     """Then an error is that of the op that it is in."""
     words = launcher.launcher(lambda: simulated).words
