@@ -531,6 +531,9 @@ def test_the_commands_tell_in_a_line_what_is_wrong(tmp_path: Path) -> None:
 
     folder = str(tmp_path / "run")
     assert "no such file or folder" in told("train", "--run", folder, "--data", f"{tmp_path}/none")
+    (tmp_path / "bad.txt").write_text("nothing\n")
+    line = told("train", "--run", folder, "--data", f"{tmp_path}/bad.txt", "--cap", "9")
+    assert line.startswith(f"Error: {tmp_path}/bad.txt: no sample in 1 lines")
     assert "no training; `train` makes one" in told("eval", "--run", str(tmp_path / "none"))
     Run(tmp_path / "run2", "dlrm", SMALL).begin()
     assert "no checkpoint yet" in told("export", f"{tmp_path}/x", "--run", str(tmp_path / "run2"))
