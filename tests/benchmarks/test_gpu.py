@@ -94,6 +94,7 @@ def test_workloads_in_tensorflow_have_stocks_numbers(monkeypatch: pytest.MonkeyP
     found = gpu_tensorflow.compared(workload, "/CPU:0", 1, 2)
     assert found["stock_ms"] > 0
     assert found["fused_ms"] > 0
+    assert found["same_bits"]
     grouped = gpu_tensorflow._grouped
     monkeypatch.setattr(gpu_tensorflow, "_grouped", lambda *given: grouped(*given) + 1e-4)
     with pytest.raises(RuntimeError, match="some: not stock TensorFlow"):
