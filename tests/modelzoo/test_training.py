@@ -1,4 +1,4 @@
-"""Training of the models: it goes on where it was killed, and its exports answer as it did."""
+"""Training of the models: it learns the same with fusion, and goes on where it was killed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import sys
 import time
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ import tensorflow as tf
 from click.testing import CliRunner
 
 import fusion
-from fusion.saved_model import fuse_saved_model, rewrite_saved_model
 from modelzoo import criteo
 from modelzoo.criteo.convert import generate
 from modelzoo.deepfm.model import second_order
@@ -31,28 +29,13 @@ from modelzoo.options import Architecture, Model, Options
 from modelzoo.training import loop
 from modelzoo.training.bench import VARIANTS, measure
 from modelzoo.training.commands import commands
-from modelzoo.training.export import export_graph, export_keras, parsing
 from modelzoo.training.run import Run, RunError, State
 from modelzoo.training.scores import auc
-from modelzoo.training.setup import build, columns_of, shape_of, sources
-from modelzoo.training.steps import GraphSteps, KerasSteps, Steps
+from modelzoo.training.setup import build, sources
+from modelzoo.training.steps import Steps
+from tests.modelzoo.small import MODELS, SMALL, Silent
 
 ROOT = Path(__file__).parents[2]
-MODELS = {
-    name: import_module(f"modelzoo.{name}.__main__").MODEL
-    for name in ("wide_deep", "deepfm", "dlrm")
-}
-SMALL = Options(cap=100, dim=4, batch_size=32, eval_samples=200, steps=12, save_every=5)
-
-
-class Silent:
-    """Watches and says nothing."""
-
-    def stepped(self, step: int, numbers: dict[str, float]) -> None:
-        pass
-
-    def evaluated(self, step: int, numbers: dict[str, float]) -> None:
-        pass
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -372,39 +355,6 @@ def test_only_one_process_trains_in_a_folder_and_only_trainings_are_forgotten(
     assert (tmp_path / "theirs" / "file").is_file()
 
 
-def test_whole_counts_are_read_from_examples(tmp_path: Path) -> None:
-    """As the converter writes them, and as HugeCTR's scripts do."""
-    generate(tmp_path / "data", criteo.CriteoData(cap=100), 64, "tfrecord")
-    options = replace(SMALL, data=str(tmp_path / "data"))
-    source, _ = sources(options)
-    steps = build(MODELS["dlrm"], options, source)
-    assert isinstance(steps, KerasSteps)
-    export_keras(steps, columns_of(options, source).inputs, tmp_path / "model")
-    ((features, _),) = loop.first_batches(source, 64, 1)
-    records = [*tf.data.TFRecordDataset(str(tmp_path / "data" / "part-00000.tfrecord"))]
-    signatures = tf.saved_model.load(str(tmp_path / "model")).signatures
-    parsed = signatures["parse_example"](examples=tf.stack(records))
-    np.testing.assert_array_equal(
-        parsed["logits"], signatures["serving_default"](**features)["logits"]
-    )
-
-
-def test_a_rewritten_keras_model_is_verified(tmp_path: Path) -> None:
-    """TensorFlow may order the arithmetic behind its lookups otherwise, of which it is told."""
-    options = replace(SMALL, deterministic=True)
-    source, _ = sources(options)
-    steps = build(MODELS["wide_deep"], options, source)
-    assert isinstance(steps, KerasSteps)
-    for batch in loop.first_batches(source, 32, 5):
-        steps.train(*batch)
-    export_keras(steps, columns_of(options, source).inputs, tmp_path / "model")
-    done = rewrite_saved_model(tmp_path / "model", tmp_path / "fused")
-    assert done.verification is not None
-    assert done.verification.same
-    if done.verification.columns is not None:
-        assert "52 columns to the bit" in done.verification.summary()
-
-
 def test_folders_with_something_else_are_left_alone(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "dlrm", SMALL)
     assert run.begin() == State()
@@ -438,78 +388,6 @@ def test_folders_with_something_else_are_left_alone(tmp_path: Path) -> None:
 def test_options_say_what_is_wrong(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Options(**wrong)
-
-
-def examples(features: dict[str, Any]) -> list[bytes]:
-    """Serialized Examples of [n, 1] tensors, without what is missing."""
-    made = []
-    for row in range(len(features["I1"])):
-        example = tf.train.Example()
-        for name, values in features.items():
-            one = np.asarray(values)[row, 0]
-            if one == -1:
-                continue
-            held = example.features.feature[name]
-            (held.float_list if name in criteo.NUMERIC else held.int64_list).value.append(one)
-        made.append(example.SerializeToString())
-    return made
-
-
-@pytest.mark.parametrize("do_fusion", [None, "v2"])
-@pytest.mark.parametrize("style", ["keras", "graph"])
-def test_exports_answer_as_the_model(tmp_path: Path, style: str, do_fusion: str | None) -> None:
-    options = replace(SMALL, style=style, do_fusion=do_fusion)
-    source, _ = sources(options)
-    model, path = MODELS["deepfm"], tmp_path / "model"
-    steps = build(model, options, source)
-    ((features, labels),) = loop.first_batches(source, 32, 1)
-    steps.train(features, labels)
-    columns = columns_of(options, source)
-    if isinstance(steps, KerasSteps):
-        export_keras(steps, columns.inputs, path)
-    else:
-        assert isinstance(steps, GraphSteps)
-        steps.save(tmp_path / "weights")
-        export_graph(model, shape_of(model, options), columns, tmp_path / "weights", path)
-    wanted = steps.scores(features)
-    paths = [path]
-    if do_fusion is None:
-        report = fuse_saved_model(path, tmp_path / "fused", verify=False)
-        # Signatures of a graph share their lookups, those of Keras have their own.
-        lookups = 2 * len(criteo.CATEGORICAL) * (1 if style == "graph" else 3)
-        assert report.fused_count == len(report.columns) == lookups
-        paths.append(tmp_path / "fused")
-    for one in paths:
-        signatures = tf.saved_model.load(str(one)).signatures
-        served = signatures["serving_default"](**features)
-        np.testing.assert_allclose(served["logits"][:, 0], wanted, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(
-            served["probabilities"], 1 / (1 + np.exp(-served["logits"])), rtol=1e-5
-        )
-        parsed = signatures["parse_example"](examples=tf.constant(examples(features)))
-        np.testing.assert_array_equal(parsed["logits"], served["logits"])
-        ids = {name: features[name] for name in criteo.CATEGORICAL}
-        embedded = signatures["embeddings"](**ids)
-        shapes = {name: embedding.shape for name, embedding in embedded.items()}
-        assert shapes == {"weights": (32, 26), "vectors": (32, 26 * 4)}
-
-
-def test_lists_of_ids_are_trained_and_parsed(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    generate(tmp_path / "data", criteo.CriteoData(cap=100), 64)
-    file = tmp_path / "data" / "part-00000.parquet"
-    table = pq.read_table(file)
-    lists = pa.array([[k % 7, k % 5] for k in range(64)])
-    pq.write_table(table.set_column(table.schema.get_field_index("C3"), "C3", lists), file)
-    for style in ("keras", "graph"):
-        options = replace(SMALL, data=str(tmp_path / "data"), style=style, do_fusion="v2")
-        source, _ = sources(options)
-        assert isinstance(parsing(columns_of(options, source).inputs)["C3"], tf.io.VarLenFeature)
-        steps = build(MODELS["dlrm"], options, source)
-        losses = [steps.train(*batch)[0] for batch in loop.first_batches(source, 32, 2) * 3]
-        assert losses[-1] < losses[0]
 
 
 def test_measurements_take_turns() -> None:
