@@ -89,59 +89,58 @@ def grad_scaler(dtype: type, lanes: int) -> tuple[Any, Any]:
     return factor, weighted
 
 
-def norm_of(stored: str) -> Any:
-    """A device function (address, dim) -> the norm of a row."""
-    load_one, item, dtype = vector_loader(stored, 1), ITEM_BYTES[stored], compute_type(stored)
-    zeros = (0.0,) * SUMS
+def _loader_of_sums(load_some: Any, lanes: int, item: int) -> Any:
+    """A device function (address) -> the `SUMS` elements there, of one that gives `lanes`."""
+    if lanes == SUMS:
+        return load_some
 
     @jit
-    def double_at(address: int, place: int) -> Any:
-        return np.float64(load_one(address + place * item)[0])
+    def load_twice(address: int) -> Any:
+        return load_some(address) + load_some(address + lanes * item)
+
+    return _loader_of_sums(load_twice, 2 * lanes, item)
+
+
+def norm_of(stored: str, lanes: int) -> Any:
+    """A device function (address, dim) -> the norm of a row that is read by `lanes` elements."""
+    load_one, item, dtype = vector_loader(stored, 1), ITEM_BYTES[stored], compute_type(stored)
+    load_sums, zeros = _loader_of_sums(vector_loader(stored, lanes), lanes, item), (0.0,) * SUMS
 
     @jit
     def norm(address: int, dim: int) -> Any:
         sums, whole = zeros, dim - dim % SUMS
         for k in range(0, whole, SUMS):
+            v0, v1, v2, v3, v4, v5, v6, v7 = load_sums(address + k * item)
             values = (
-                double_at(address, k),
-                double_at(address, k + 1),
-                double_at(address, k + 2),
-                double_at(address, k + 3),
-                double_at(address, k + 4),
-                double_at(address, k + 5),
-                double_at(address, k + 6),
-                double_at(address, k + 7),
+                np.float64(v0),
+                np.float64(v1),
+                np.float64(v2),
+                np.float64(v3),
+                np.float64(v4),
+                np.float64(v5),
+                np.float64(v6),
+                np.float64(v7),
             )
             sums = added(sums, multiplied(values, values))
         s0, s1, s2, s3, s4, s5, s6, s7 = sums
         total = ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
         for k in range(whole, dim):
-            value = (double_at(address, k),)
+            value = (np.float64(load_one(address + k * item)[0]),)
             total = added((total,), multiplied(value, value))[0]
         return dtype(math.sqrt(dtype(total)))
 
     return norm
 
 
-def row_reader(stored: str, lanes: int, is_clipped: bool) -> Any:
-    """A device function (row, at, dim, limit) -> elements of a row, shortened to a norm if >= 0.
+def clipper(stored: str, lanes: int) -> Any:
+    """A device function (values, row, dim, limit) -> values of a row, shortened to a norm if >= 0.
 
-    Args:
-        is_clipped: whether rows may have to be shortened.
+    The row is read again for its norm.
     """
-    load_vector = vector_loader(stored, lanes)
-    if not is_clipped:
-
-        @jit
-        def plain(row: int, at: int, dim: int, limit: float) -> Any:
-            return load_vector(row + at)
-
-        return plain
-    norm, dtype = norm_of(stored), compute_type(stored)
+    norm, dtype = norm_of(stored, lanes), compute_type(stored)
 
     @jit
-    def clipped(row: int, at: int, dim: int, limit: float) -> Any:
-        values = load_vector(row + at)
+    def clipped(values: Any, row: int, dim: int, limit: float) -> Any:
         if limit < 0:
             return values
         # The multiplication comes first and a zero row with limit 0 gives NaN, as in stock.

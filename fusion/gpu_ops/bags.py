@@ -1,68 +1,36 @@
 """One bag's elements, `lanes` of them at a time, from ids to what its rows give.
 
-There are `quick_bag` and `shared_bag` for bags of which nothing needs to be asked, and `any_bag`.
+Here for bags of which nothing needs to be asked: `quick_bag` and `shared_bag`. For others, see
+`any_bags`.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from fusion.cpu_ops.column_words import (
     COMBINER,
-    DEFAULT_ID,
-    DEFAULT_WEIGHT,
-    FILL,
     IDS,
     IDS_KIND,
-    IGNORED,
-    MAX_NORM,
-    NO_NAN,
-    PRUNE,
     ROW_BYTES,
-    ROW_STEP,
-    ROWS,
-    ROWS_KIND,
     TABLE,
-    TABLE_DIM,
-    TABLE_KIND,
     TABLE_ROWS,
-    USE_IGNORED,
-    WEIGHTED,
-    WEIGHTS,
 )
-from fusion.gpu_ops.arithmetic import compute_type, normalizer, row_reader, weigher
-from fusion.gpu_ops.call_words import BAD_DEFAULT, BAD_ID
-from fusion.gpu_ops.device import (
-    added,
-    as_float,
-    from_lane,
-    jit,
-    load,
-    multiplied,
-    vector_loader,
-)
-from fusion.gpu_ops.elements import id_at, integer_at, is_dropped, is_ignored, weight_at
-from fusion.gpu_ops.trouble import tell
-from fusion.runtime.jit import int64
-
-#: Elements that are no entry, and those with trouble: no addresses of rows.
-_NO_ENTRY, _TROUBLE = -1, 0
+from fusion.gpu_ops.arithmetic import compute_type, normalizer
+from fusion.gpu_ops.device import added, from_lane, jit, load, vector_loader
+from fusion.gpu_ops.elements import integer_at
 
 
 class Bag(NamedTuple):
     """A bag of a call: its column and source, see `column_words`, and what it is made of.
 
     Attributes:
-        place: the number of the column.
         out: the address of its first element in the result.
         start: its first element.
         end: behind its last one; before `start` in a bag that is no bag.
         row: its number if its elements lie among those of others, else -1.
     """
 
-    place: int
     column: int
     source: int
     out: int
@@ -83,55 +51,6 @@ class Team(NamedTuple):
     thread: int
     group: int
     shares: int
-
-
-@jit
-def _is_of_row(column: int, source: int, k: int, row: int) -> bool:
-    """Whether an element belongs to a row; to any if that is negative."""
-    if row < 0:
-        return True
-    rows, step = load(source, ROWS), load(source, ROW_STEP)
-    return integer_at(rows, k * step, load(column, ROWS_KIND)) == row
-
-
-@jit
-def _plain_id(column: int, source: int, k: int, place: int) -> int:
-    return integer_at(load(source, IDS), k, load(column, IDS_KIND))
-
-
-@jit
-def _is_plain_entry(column: int, source: int, number: int, k: int) -> bool:
-    if load(column, USE_IGNORED) != 0 and number == load(column, IGNORED):
-        return False
-    return number >= 0 or load(column, PRUNE) == 0
-
-
-@jit
-def _is_entry(column: int, source: int, number: int, k: int) -> bool:
-    return not is_ignored(column, source, k) and not is_dropped(column, source, number, k)
-
-
-def _entry_finder(is_plain: bool) -> Any:
-    """A device function (call, place, column, source, element, first element, row) -> an address.
-
-    That is the one of its table row, or else `_NO_ENTRY` or `_TROUBLE`; only if `row` is negative
-    or the element's.
-    """
-    id_of, counts = (_plain_id, _is_plain_entry) if is_plain else (id_at, _is_entry)
-
-    @jit
-    def entry(call: int, place: int, column: int, source: int, k: int, first: int, row: int) -> int:
-        if not _is_of_row(column, source, k, row):
-            return int64(_NO_ENTRY)
-        number = id_of(column, source, k, k - first)
-        if not counts(column, source, number, k):
-            return int64(_NO_ENTRY)
-        if number < 0 or number >= load(source, TABLE_ROWS):
-            tell(call, BAD_ID, place, k, number)
-            return int64(_TROUBLE)
-        return load(source, TABLE) + number * load(source, ROW_BYTES)
-
-    return entry
 
 
 @jit
@@ -252,117 +171,3 @@ def shared_bag(stored: str, lanes: int) -> Any:
         return normalized(total, load(bag.column, COMBINER), n), is_sound
 
     return sum_of
-
-
-def any_bag(stored: str, lanes: int, is_plain: bool) -> Any:
-    """A device function (call, bag, at) -> what a bag gives; NaN if there is trouble."""
-    plain = _plain_sum(stored, lanes, is_plain)
-    if is_plain:
-        return plain
-    weighted = _weighted_sum(stored, lanes)
-
-    @jit
-    def values_of(call: int, bag: Bag, at: int) -> Any:
-        if load(bag.column, WEIGHTED) != 0:
-            return weighted(call, bag, at)
-        return plain(call, bag, at)
-
-    return values_of
-
-
-def _plain_sum(stored: str, lanes: int, is_plain: bool) -> Any:
-    """`any_bag` without weights."""
-    dtype, read = compute_type(stored), row_reader(stored, lanes, is_clipped=not is_plain)
-    entry, fill = _entry_finder(is_plain), _filler(stored, lanes, is_plain)
-    normalized, zero, nan = normalizer(dtype), (dtype(0),) * lanes, dtype(np.nan)
-
-    @jit
-    def values_of(call: int, bag: Bag, at: int) -> Any:
-        place, column, source, _, start, end, row = bag
-        n = 0
-        for k in range(start, end):
-            if entry(call, place, column, source, k, start, row) != _NO_ENTRY:
-                n += 1
-        if n == 0 and end >= start:
-            return fill(call, place, column, source, at)
-        limit, dim, head = as_float(load(column, MAX_NORM)), load(source, TABLE_DIM), head_of(n)
-        total, block, seen, is_sound = zero, zero, 0, end >= start
-        for k in range(start, end):
-            address = entry(call, place, column, source, k, start, row)
-            if address == _NO_ENTRY:
-                continue
-            if address == _TROUBLE:
-                is_sound = False
-                continue
-            values = read(address, at, dim, limit)
-            if seen < head:
-                total = values if seen == 0 else added(total, values)
-            else:
-                block = values if (seen - head) % 8 == 0 else added(block, values)
-                if (seen - head) % 8 == 7:
-                    total = added(total, block)
-            seen += 1
-        if not is_sound:
-            return multiplied(zero, nan)
-        return normalized(total, load(column, COMBINER), n)
-
-    return values_of
-
-
-def _weighted_sum(stored: str, lanes: int) -> Any:
-    """`any_bag` with weights."""
-    dtype, read = compute_type(stored), row_reader(stored, lanes, is_clipped=True)
-    entry, fill = _entry_finder(is_plain=False), _filler(stored, lanes, is_plain=False)
-    (term, weighted), zero, nan = weigher(dtype, lanes), (dtype(0),) * lanes, dtype(np.nan)
-
-    @jit
-    def values_of(call: int, bag: Bag, at: int) -> Any:
-        place, column, source, _, start, end, row = bag
-        limit, dim = as_float(load(column, MAX_NORM)), load(source, TABLE_DIM)
-        combiner, weights = load(column, COMBINER), load(source, WEIGHTS)
-        kind, total, terms, n = load(source, TABLE_KIND), zero, dtype(0), 0
-        is_sound = end >= start
-        for k in range(start, end):
-            address = entry(call, place, column, source, k, start, row)
-            if address == _NO_ENTRY:
-                continue
-            n += 1
-            if address == _TROUBLE:
-                is_sound = False
-                continue
-            weight = dtype(weight_at(weights, k, kind))
-            total = added(total, multiplied(read(address, at, dim, limit), weight))
-            terms = added((terms,), (term(weight, combiner),))[0]
-        if n == 0 and end >= start:
-            return fill(call, place, column, source, at)
-        if not is_sound:
-            return multiplied(zero, nan)
-        return weighted(total, combiner, terms, load(column, NO_NAN) != 0)
-
-    return values_of
-
-
-def _filler(stored: str, lanes: int, is_plain: bool) -> Any:
-    """A device function (call, place, column, source, at) -> what a row without entries gives."""
-    dtype, read = compute_type(stored), row_reader(stored, lanes, is_clipped=not is_plain)
-    (term, weighted), zero, nan = weigher(dtype, lanes), (dtype(0),) * lanes, dtype(np.nan)
-
-    @jit
-    def fill(call: int, place: int, column: int, source: int, at: int) -> Any:
-        if load(column, FILL) == 0:
-            return zero
-        number = max(load(column, DEFAULT_ID), np.int64(0))
-        if number >= load(source, TABLE_ROWS):
-            tell(call, BAD_DEFAULT, place, np.int64(-1), number)
-            return multiplied(zero, nan)
-        if load(column, DEFAULT_ID) < 0:
-            return zero
-        row = load(source, TABLE) + number * load(source, ROW_BYTES)
-        values = read(row, at, load(source, TABLE_DIM), as_float(load(column, MAX_NORM)))
-        if is_plain or load(column, WEIGHTED) == 0:
-            return values
-        weight, combiner = dtype(as_float(load(column, DEFAULT_WEIGHT))), load(column, COMBINER)
-        total = added(zero, multiplied(values, weight))
-        return weighted(total, combiner, term(weight, combiner), load(column, NO_NAN) != 0)
-
-    return fill

@@ -24,8 +24,8 @@ from fusion.gpu_ops.elements import weight_at
 from fusion.gpu_ops.parts import part_of
 from fusion.runtime.jit import int64
 
-_norm16, _norm_b16 = norm_of("float16"), norm_of("bfloat16")
-_norm32, _norm64 = norm_of("float32"), norm_of("float64")
+_norm16, _norm_b16 = norm_of("float16", 1), norm_of("bfloat16", 1)
+_norm32, _norm64 = norm_of("float32", 1), norm_of("float64", 1)
 _store16, _store_b16 = vector_storer("float16", 1), vector_storer("bfloat16", 1)
 _store32, _store64 = vector_storer("float32", 1), vector_storer("float64", 1)
 

@@ -28,7 +28,8 @@ from fusion.cpu_ops.column_words import (
 )
 from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops.bags import Bag, Team, any_bag, quick_bag, shared_bag
+from fusion.gpu_ops.any_bags import any_bag
+from fusion.gpu_ops.bags import Bag, Team, quick_bag, shared_bag
 from fusion.gpu_ops.device import cuda, jit, load, store, vector_loader, vector_storer
 from fusion.gpu_ops.elements import element_range, id_at, integer_at, is_dropped
 from fusion.gpu_ops.tiles import column_of
@@ -45,11 +46,11 @@ def _bag_of(call: int, place: int, number: int, item: int) -> Any:
     out = load(call, call_of.OUT) + number * load(call, call_of.OUT_BYTES) + offset * item
     form, all_elements = load(column, FORM), load(source, ID_COUNT)
     if form == COPY:
-        return Bag(place, column, source, out, int64(0), int64(0), number)
+        return Bag(column, source, out, int64(0), int64(0), number)
     if form in (INDICES, ROW_IDS) and load(load(call, call_of.UNSORTED), place) != 0:
-        return Bag(place, column, source, out, int64(0), all_elements, number)
+        return Bag(column, source, out, int64(0), all_elements, number)
     start, end = element_range(column, source, number, int64(1))
-    return Bag(place, column, source, out, start, end, int64(-1))
+    return Bag(column, source, out, start, end, int64(-1))
 
 
 def _quick(stored: str, lanes: int, is_shared: bool) -> Any:
@@ -93,14 +94,21 @@ def _slow(stored: str, lanes: int, is_plain: bool) -> Any:
 
     @jit
     def slow(call: int, bag: Bag, team: Team, width: int) -> None:
-        dim, step = load(bag.source, TABLE_DIM), team.group * team.shares * width
-        is_copy = load(bag.column, FORM) == COPY
+        if is_plain:  # shared, it needed more registers than the kernel may have
+            team = Team(team.thread, team.group * team.shares, int64(1))
+        dim, is_copy = load(bag.source, TABLE_DIM), load(bag.column, FORM) == COPY
         row = load(bag.source, TABLE) + bag.row * load(bag.source, ROW_BYTES)
-        for first in range(team.thread * width, dim, step):
-            for k in range(first, min(first + width, dim), lanes):
-                at = int64(k) * item
-                values = load_vector(row + at) if is_copy else values_of(call, bag, at)
-                store_vector(bag.out + at, values)
+        for first in range(0, dim, team.group * width):
+            own = first + team.thread % team.group * width
+            for k in range(own, own + width, lanes):
+                # All threads of a warp that shares a bag go along, whether they have elements or
+                # not.
+                if k >= dim and team.shares == 1:
+                    return
+                at = int64(k) * item if k < dim else int64(0)
+                values = load_vector(row + at) if is_copy else values_of(call, bag, team, at)
+                if k < dim and team.thread < team.group:
+                    store_vector(bag.out + at, values)
 
     return slow
 

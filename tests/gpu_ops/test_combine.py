@@ -167,14 +167,12 @@ def test_long_bags_get_a_warp(length: int, batch: int, dim: int, group: int, sha
     found = words_of(call, call_of.LANES, call_of.GROUPS, call_of.SHARES)
     assert found == (min(dim, 4), group, shares)
     assert call.tiles(call_of.PLAIN_TILES)[0] == -(-batch * group * shares // call_of.THREADS)
-
-
-def test_what_is_not_plain_has_no_shares() -> None:
-    column = calls.Column(
-        words.ROW_SPLITS, 0, 9, 8, ids=0, id_count=300, attrs={words.MAX_NORM: 1.0}
+    other = calls.Column(
+        words.ROW_SPLITS, 0, 9, dim, ids=0, id_count=length * batch, attrs={words.MAX_NORM: 1.0}
     )
-    call = calls.prepare("float32", 1, [column], 0, lambda size: 0)
-    assert words_of(call, call_of.SHARES) == (1,)
+    call = calls.prepare("float32", batch, [other], 0, lambda size: 0)
+    assert words_of(call, call_of.LANES, call_of.GROUPS, call_of.SHARES) == found
+    assert call.tiles(call_of.OTHER_TILES)[0] == -(-batch * group * shares // call_of.THREADS)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -187,6 +185,62 @@ def test_long_bags(dtype: str) -> None:
         out, _, call = combine(5, [given])
         assert out.tobytes() == given.by_cpu(5).tobytes()
         assert words_of(call, call_of.SHARES)[0] > 1 or dtype == "float64"
+
+
+#: Columns of which each element is asked what it is.
+OTHERS: dict[str, dict[str, Any]] = {
+    "weights": {"weighted": True},
+    "pruned": {"weighted": True, "prune": True, "prune_sparse_weights": True},
+    "buckets": {"num_buckets": 7, "bucket_default": 2, "prune": True},
+    "max_norm": {"max_norm": 1.25, "prune": True},
+    "all": {"weighted": True, "max_norm": 1.25, "prune": True, "prune_sparse_weights": True},
+}
+
+
+@pytest.mark.parametrize("kind", list(OTHERS))
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_long_bags_of_other_columns(dtype: str, kind: str) -> None:
+    """As above; a warp reads four rows for each share, and some of them do not count."""
+    splits, draw = np.array([0, 1, 10, 10, 57, 400]), np.random.default_rng(9)
+    ids, attrs = draw.integers(-1, 9, splits[-1]), dict(OTHERS[kind])
+    weighted = attrs.pop("weighted", False)
+    ids[1:10] = -1  # nothing counts
+    if not attrs.get("prune"):
+        ids = np.maximum(ids, 0)
+    weights = draw.integers(-2, 4, ids.size).astype(table(1, 1, dtype).dtype)
+    for dim, combiner in ((8, "mean"), (6, "sqrtn"), (40, "sum")):
+        given = Given(
+            "row_splits", table(9, dim, dtype), ids, splits, weights if weighted else None,
+            attrs=attrs | {"combiner": combiner, "fill_empty_row": True, "default_id": 3},
+        )  # fmt: skip
+        out, told, call = combine(5, [given])
+        assert told[call_of.KIND] == 0
+        assert out.tobytes() == given.by_cpu(5).tobytes()
+        assert call.tiles(call_of.OTHER_TILES)[0] > 0
+        assert words_of(call, call_of.SHARES)[0] > 1 or dtype == "float64"
+
+
+def test_long_bags_that_are_not_in_order() -> None:
+    draw = np.random.default_rng(4)
+    for attrs in ({"prune": True}, {"prune": True, "max_norm": 0.9}):
+        ids = draw.integers(-1, 9, 300)
+        given = Given("row_ids", table(9, 8), ids, draw.integers(0, 4, 300), attrs=attrs)
+        out, _, call = combine(4, [given])
+        assert out.tobytes() == given.by_cpu(4).tobytes()
+        assert words_of(call, call_of.SHARES) == (16,)
+
+
+@pytest.mark.parametrize("place", [0, 20, 99])
+def test_long_bags_of_other_columns_with_trouble(place: int) -> None:
+    ids, rows = np.random.default_rng(3).integers(0, 9, 203), np.array([0, 101, 203])
+    ids[place] = 9
+    for weights in (None, np.ones(203, np.float32)):
+        given = Given("row_splits", table(9, 8), ids, rows, weights, attrs={"max_norm": 2.0})
+        out, told, call = combine(2, [given])
+        assert words_of(call, call_of.SHARES) == (16,)
+        assert told == [call_of.BAD_ID, 0, place, 9]
+        assert np.isnan(out[0]).all()
+        assert np.isfinite(out[1]).all()
 
 
 @pytest.mark.parametrize("place", [0, 20, 99])

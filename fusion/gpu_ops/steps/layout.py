@@ -157,7 +157,7 @@ def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, s
     """Writes what depends on the columns and their sources, which are in the call.
 
     As many threads read a row as have something to read, at most a warp. They compute a bag, or, if
-    it is long and plain, all the groups of a warp do.
+    it is long, all the groups of a warp do.
 
     Args:
         batch, width, item: rows and elements of a row of the result, and the bytes of one.
@@ -177,7 +177,7 @@ def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, s
         at_once = _at_once(call, source, call[offsets + k], item, width, skew)
         group, is_simple = group_of(dim, at_once), is_plain(call, column, source)
         length = _LONG if is_busy else _LONG_FOR_FEW
-        is_long = is_simple and call[source + ID_COUNT] >= max(length * batch, 1)
+        is_long = call[source + ID_COUNT] >= max(length * batch, 1)
         call[lanes + k], call[groups + k] = at_once, group
         call[shares + k] = WARP // group if is_long else 1
         bags = THREADS // (group * call[shares + k])
