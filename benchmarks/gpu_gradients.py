@@ -49,6 +49,7 @@ def grouped(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> flo
         words.KEYS: keys,
         words.OWNERS: gpu.room(8 * each),
         words.STARTS: gpu.room(8 * (2 * most + 1)),
+        words.SCALES: gpu.room(16 * batch),
     }
     columns = [
         calls.GradColumn(most, dims[0], outs[0], 0, MEAN, False),

@@ -7,14 +7,14 @@ for each bag.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fusion.cpu_ops.column_words import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 from fusion.cpu_ops.pieces import ITEM_BYTES
-from fusion.gpu_ops.arithmetic import MEAN, SUM, compute_type, grad_scaler
+from fusion.gpu_ops.arithmetic import SUM, compute_type, grad_scaler
+from fusion.gpu_ops.bag_scales import put_scale
 from fusion.gpu_ops.device import (
     added,
     cuda,
@@ -22,36 +22,12 @@ from fusion.gpu_ops.device import (
     load,
     load_as,
     multiplied,
-    store_as,
     vector_loader,
     vector_storer,
 )
-from fusion.gpu_ops.elements import weight_at
 from fusion.gpu_ops.entries import is_masked
 from fusion.gpu_ops.parts import part_of
 from fusion.runtime.jit import int64
-
-
-def _scaler(dtype: type) -> Any:
-    """A device function of `scale_bags` -> what is told of a bag with entries."""
-    factor, _ = grad_scaler(dtype, 1)
-
-    @jit
-    def scale(order: int, start: int, end: int, weights: int, kind: int, combiner: int) -> Any:
-        if weights == 0 or combiner == SUM:
-            return factor(combiner, end - start)
-        total = dtype(0)
-        for number in range(start, end):
-            entry = int64(load_as(order, number, np.int32))
-            weight = dtype(weight_at(weights, entry, kind))
-            term = weight if combiner == MEAN else multiplied((weight,), weight)[0]
-            total = added((total,), (term,))[0]
-        return total if combiner == MEAN else dtype(math.sqrt(total))
-
-    return scale
-
-
-_scale32, _scale64 = _scaler(np.float32), _scaler(np.float64)
 
 
 def scale_bags(
@@ -71,11 +47,7 @@ def scale_bags(
     start, end = load(starts, row), load(starts, row + 1)
     if start == end:
         return
-    if kind == FLOAT64:
-        scale = _scale64(order, start, end, weights, kind, combiner)
-        store_as(scales, row, scale, np.float64)
-    else:
-        store_as(scales, row, _scale32(order, start, end, weights, kind, combiner), np.float32)
+    put_scale(scales, row, order, start, end, weights, kind, combiner)
 
 
 class _Bags(NamedTuple):

@@ -173,7 +173,7 @@ def prepare_gradient(
     Args:
         stored: dtype of the gradients.
         batch: rows of the result.
-        arrays: the words from `ENTRY_COUNT` to `TOP` and from `KEYS` to `STARTS`, by place.
+        arrays: the words from `ENTRY_COUNT` to `TOP`, from `KEYS` to `STARTS`, and `SCALES`.
         top_width: elements of a row of the result.
         address: (bytes) -> where so many bytes will be.
     """
@@ -185,6 +185,7 @@ def prepare_gradient(
         grad_layout.put_grad_column(content, base, place, *given)
     for word, value in arrays.items():
         content[word] = value
+    content[call_of.GRAD_KIND] = words.KINDS.index(stored)
     blocks = grad_layout.lay_out_gradient(content, base, batch, _ITEM_BYTES[stored], top_width)
     trouble = layout.place_in(content, base, call_of.GRAD_TROUBLE)
     return GradCall(content, int(blocks), int(trouble))

@@ -75,7 +75,8 @@ def group_of(dim: int, lanes: int) -> int:
 #: of the result, in elements, and how many there are; the combiner; whether it has weights; the
 #: elements that a thread computes at once; the threads of a row; the first tile, and the number of
 #: all; where its gradients go; then, of the entries, int32: their distinct id among all columns'
-#: and their row of the batch; where those of each distinct id start, int64; where trouble is told.
+#: and their row of the batch; where those of each distinct id start, int64; the kind of weights and
+#: gradients; by column and row, what `bag_scales.put_scale` writes; where trouble is told.
 (
     GRAD_COUNT,
     GRAD_BATCH,
@@ -97,9 +98,11 @@ def group_of(dim: int, lanes: int) -> int:
     KEYS,
     OWNERS,
     STARTS,
+    GRAD_KIND,
+    SCALES,
     GRAD_TROUBLE,
-) = range(21)
-GRAD_WORDS = 21
+) = range(23)
+GRAD_WORDS = 23
 
 #: A call of the kernels before gathers, by word: the number of columns, and of rows of the batch;
 #: where columns and sources are described; by column, int64 [columns + 1]: the elements of all

@@ -46,7 +46,7 @@ def _scatter(stored: str) -> Kernel:
 
         return scatter_kernel(stored)
 
-    return Kernel(make, 2, 96)
+    return Kernel(make, 2, 80)
 
 
 def _update(stored: str) -> Kernel:

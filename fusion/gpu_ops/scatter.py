@@ -7,14 +7,14 @@ those of the CPU (`fusion.cpu_ops.scatter`), and the same each time.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops.arithmetic import MEAN, SUM, compute_type, grad_scaler
+from fusion.gpu_ops.arithmetic import SUM, compute_type, grad_scaler
+from fusion.gpu_ops.bag_scales import put_scale
 from fusion.gpu_ops.device import (
     added,
     cuda,
@@ -41,7 +41,8 @@ def _split(call: int, place: int, row: int) -> int:
 def own_entries(call: int) -> None:
     """Kernel, a thread for each row of each column: writes the key and the row of its entries.
 
-    Keys are the number of all distinct ids before, and stay so for entries that belong to none.
+    And what its gradient is scaled by (`bag_scales`). Keys are the number of all distinct ids
+    before, and stay so for entries that belong to none.
     """
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     batch = load(call, call_of.GRAD_BATCH)
@@ -52,6 +53,13 @@ def own_entries(call: int) -> None:
     if start < 0 or end < start or end > load(call, call_of.ENTRY_COUNT):
         tell_at(load(call, call_of.GRAD_TROUBLE), call_of.BAD_SPLIT, place, row, end)
         return
+    if start == end:
+        return
+    combiner, weights = load(load(call, call_of.COMBINERS), place), int64(0)
+    if load(load(call, call_of.WEIGHTED), place) != 0:
+        weights = load(call, call_of.ENTRY_WEIGHTS)
+    scales, kind = load(call, call_of.SCALES), load(call, call_of.GRAD_KIND)
+    put_scale(scales, thread, int64(0), start, end, weights, kind, combiner)
     bases = load(call, call_of.BASES)
     base, unique = load(bases, place), load(bases, place + 1) - load(bases, place)
     for k in range(start, end):
@@ -69,30 +77,18 @@ def _scaler(stored: str, lanes: int) -> Any:
     The arithmetic is that of `fusion.cpu_ops.scatter`.
     """
     dtype, load_one = compute_type(stored), vector_loader(stored, 1)
-    item, (factor, weighted) = ITEM_BYTES[stored], grad_scaler(dtype, lanes)
-
-    @jit
-    def plain(call: int, place: int, row: int, combiner: int, values: Any) -> Any:
-        n = _split(call, place, row + 1) - _split(call, place, row)
-        return values if combiner == SUM else multiplied(values, factor(combiner, n))
-
-    @jit
-    def divisor(call: int, place: int, row: int, combiner: int) -> Any:
-        weights, total = load(call, call_of.ENTRY_WEIGHTS), dtype(0)
-        for k in range(_split(call, place, row), _split(call, place, row + 1)):
-            weight = load_one(weights + k * item)[0]
-            term = weight if combiner == MEAN else multiplied((weight,), weight)[0]
-            total = added((total,), (term,))[0]
-        return total if combiner == MEAN else dtype(math.sqrt(total))
+    item, (_, weighted) = ITEM_BYTES[stored], grad_scaler(dtype, lanes)
 
     @jit
     def scaled(call: int, place: int, k: int, row: int, values: Any) -> Any:
-        combiner = load(load(call, call_of.COMBINERS), place)
-        if load(load(call, call_of.WEIGHTED), place) == 0:
-            return plain(call, place, row, combiner, values)
-        size = divisor(call, place, row, combiner) if combiner != SUM else dtype(1)
-        weight = load_one(load(call, call_of.ENTRY_WEIGHTS) + k * item)[0]
-        return weighted(values, combiner, size, weight)
+        combiner, scale = load(load(call, call_of.COMBINERS), place), dtype(1)
+        if combiner != SUM:
+            bag = place * load(call, call_of.GRAD_BATCH) + row
+            scale = load_as(load(call, call_of.SCALES), bag, dtype)
+        if load(load(call, call_of.WEIGHTED), place) != 0:
+            weight = load_one(load(call, call_of.ENTRY_WEIGHTS) + k * item)[0]
+            return weighted(values, combiner, scale, weight)
+        return values if combiner == SUM else multiplied(values, scale)
 
     return scaled
 

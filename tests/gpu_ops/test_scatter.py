@@ -46,6 +46,7 @@ def gradient(
         call_of.KEYS: keys,
         call_of.OWNERS: device.room(4 * count),
         call_of.STARTS: device.room(8 * (unique + 1)),
+        call_of.SCALES: device.room(8 * len(columns) * batch),
     }
     call = calls.prepare_gradient(stored, batch, described, words, top.shape[1], device.room)
     held = device.arrays[-1].view(np.int64)

@@ -68,7 +68,8 @@ def _add_up(frame: int, device: Any, job: int, shared: int, width: int, call: Ar
     call[call_of.ENTRY_WEIGHTS] = load(shared, ENTRY_WEIGHTS)
     call[call_of.TOP], call[call_of.GRAD_TROUBLE] = load(job, job_of.TOP), trouble_of(device)
     call[call_of.KEYS], call[call_of.OWNERS] = keys, device.room(4 * number)
-    call[call_of.STARTS] = starts
+    call[call_of.STARTS], call[call_of.GRAD_KIND] = starts, body(state, KIND)
+    call[call_of.SCALES] = device.room(8 * body(state, COUNT) * batch)
     blocks = _lay_out(call, base, batch, body(state, ITEM), width)
     copy_in(device, base, call.ctypes.data, 8 * size)
     entries = _grad_entries(number, unique, keys, starts)
