@@ -32,6 +32,7 @@ def _steps() -> Iterator[tuple[str, Step]]:
     yield "entries of shards", gpu_shards.pre_lookup
     yield "last row", gpu_bags.last_row
     yield "columns before gathers", gpu_training.columns
+    yield "columns up to their last rows", gpu_training.columns_to_last
     yield "row updates", gpu_training.row_update
     in_dtypes = {
         "columns": gpu_columns.columns,

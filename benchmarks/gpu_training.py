@@ -50,7 +50,7 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
         gpu.put_words([word for column in described for word in column.column()]),
         gpu.put_words([word for one in described for word in one.source("float32", batch, 0)]),
     )
-    layout = [3, batch, own, sources, gpu.put_words(elements), gpu.put_words(starts), told]
+    layout = [3, batch, own, sources, gpu.put_words(elements), gpu.put_words(starts), told, 0]
     call = PreCall(gpu.put_words(layout), told, 3, batch, elements[3], starts[3])
     splits, entries = gpu.room(12 * (batch + 1)), gpu.room(4 * starts[3])
     weights = gpu.room(4 * starts[3])
@@ -74,6 +74,54 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
         same("columns", mine[places[starts[k] :][: order.size]], ids[k][order])
     told_weights = gpu.get(weights, np.float32, heavy.size)
     same("weights of columns", told_weights, heavy[np.argsort(rows[0], kind="stable")])
+    return 0.0
+
+
+def columns_to_last(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
+    """Two columns before their gathers, with as many rows as the last entries have."""
+    from fusion.cpu_ops import column_words as words
+    from fusion.gpu_ops import call_words as call_of
+    from fusion.gpu_ops.call import Column
+    from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
+
+    batch, each = count // _PER_ROW + 1, count // 2 + 1
+    ids = [draw.integers(0, count + 1, each) for _ in range(2)]
+    rows = [np.sort(draw.integers(0, batch, each)) for _ in range(2)]
+    rows[0][-1] = rows[1][-1] = batch - 1
+    attrs = {words.KEYS_KIND: words.INT64, words.ROW_COUNT: 1}
+    described = [
+        Column(
+            words.ROW_IDS, 0, 2**63 - 1, 1, gpu.put(ids[k]), each, rows=gpu.put(rows[k]),
+            attrs=attrs,
+        )
+        for k in range(2)
+    ]  # fmt: skip
+    own, sources, starts, told = (
+        gpu.put_words([word for column in described for word in column.column()]),
+        gpu.put_words([word for one in described for word in one.source("float32", 1, 0)]),
+        gpu.put_words([0, each, 2 * each]),
+        gpu.put_words([0] * call_of.told_words(2)),
+    )
+    layout = gpu.put_words([2, 1, own, sources, starts, starts, told, 1])
+    call = PreCall(layout, told, 2, 1, 2 * each, 2 * each)
+    one_row, entries = gpu.room(16), gpu.room(8 * each)
+    listed, paired = list_entries(gpu, call, one_row)
+    found = gpu.words(told, call_of.told_words(2))
+    same("rows up to the last", found[call_of.TROUBLE_WORDS + 6 :], np.full(2, batch))
+    splits = gpu.room(8 * (batch + 1))
+    split_rows(gpu, call, listed, batch, splits)
+    numbers = [int(one) for one in found[call_of.TROUBLE_WORDS + 2 :][:2]]
+    keys = [gpu.room(8 * number) for number in numbers]
+    number_entries(gpu, call, listed, paired, found, one_row, gpu.put_words(keys), entries, 0)
+    gpu.check_trouble("columns", told)
+    places = gpu.get(entries, np.int32, 2 * each)
+    ends = gpu.get(splits, np.int32, 2 * (batch + 1)).reshape(2, batch + 1)
+    for k in range(2):
+        wanted = each * k + np.searchsorted(rows[k], np.arange(batch + 1))
+        same("rows up to the last", ends[k], wanted.astype(np.int32))
+        mine = gpu.get(keys[k], np.int64, numbers[k])
+        same("columns", mine, _distinct(ids[k], is_sorted=False))
+        same("columns", mine[places[each * k :][:each]], ids[k])
     return 0.0
 
 

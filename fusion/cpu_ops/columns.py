@@ -231,9 +231,9 @@ def element_range(column: int, source: int, first: int, count: int) -> Any:
             return int64(0), int64(-1)
         return start, end
     step = load(source, ROW_STEP)
-    start = int64(0) if first == 0 else _lower_bound(rows, step, kind, total, first)
+    start = int64(0) if first == 0 else lower_bound(rows, step, kind, total, first)
     is_last = first + count == load(source, BATCH)
-    end = total if is_last else _lower_bound(rows, step, kind, total, first + count)
+    end = total if is_last else lower_bound(rows, step, kind, total, first + count)
     return start, max(start, end)
 
 
@@ -246,7 +246,7 @@ def _put_weight(batch: Batch, place: int, weight: float) -> None:
 
 
 @jit
-def _lower_bound(rows: int, step: int, kind: int, count: int, row: int) -> int:
+def lower_bound(rows: int, step: int, kind: int, count: int, row: int) -> int:
     """The number of entries before a row, if entries are sorted."""
     low, high = int64(0), count
     while low < high:

@@ -108,8 +108,10 @@ GRAD_WORDS = 23
 #: where columns and sources are described; by column, int64 [columns + 1]: the elements of all
 #: columns before, and where its entries start: a column has a place for each of its elements, and
 #: with `FILL` one for each row; what is told of the call, by word: trouble, flags of columns whose
-#: elements are not in the order of rows, the distinct ids of each column, and of those that are to
-#: be sorted the complement of the largest one.
+#: elements are not in the order of rows, the distinct ids of each column, of those that are to be
+#: sorted the complement of the largest one, and of those with `ROW_COUNT` the rows up to that of
+#: the last element; whether only that tells how many rows there are. If so, no column fills rows,
+#: and the batch has one row with all elements, until it is told.
 (
     PRE_COUNT,
     PRE_BATCH,
@@ -118,10 +120,14 @@ GRAD_WORDS = 23
     PRE_ELEMENTS,
     PRE_FIRSTS,
     PRE_TOLD,
-) = range(7)
-PRE_WORDS = 7
+    PRE_IS_OPEN,
+) = range(8)
+PRE_WORDS = 8
+
+#: Rows are not counted further: they would be more than any tensor has.
+MOST_ROWS = 2**48
 
 
 def told_words(columns: int) -> int:
     """How many words are told of a call before gathers; all are zeros before."""
-    return TROUBLE_WORDS + 3 * columns
+    return TROUBLE_WORDS + 4 * columns

@@ -104,7 +104,7 @@ _STEPS = {
     },
     "prune_dense": {"mark_dense": 14, "put_dense": 8, "put_row_flags": 5},
     "listing": {"mark_elements": 4, "mark_rows": 2},
-    "places": {"place_elements": 8, "place_rows": 6},
+    "places": {"place_elements": 8, "place_rows": 6, "split_rows": 4},
     "pairs": {
         "insert_pairs": 6,
         "mark_pairs": 5,

@@ -80,14 +80,18 @@ def _row_by_splits(column: int, source: int, k: int, batch: int) -> int:
 
 @jit
 def _row_of(call: int, place: int, column: int, source: int, k: int) -> int:
-    """The row of an element, as it is told; flags its column if rows are not in order."""
+    """The row of an element, as it is told; flags its column if rows are not in order.
+
+    Tells the rows up to that of the last element, where these are the rows of the batch.
+    """
     form = load(column, FORM)
     if form == DENSE:
         return k // load(source, ID_COLUMNS)
     if form == ROW_SPLITS:
         return _row_by_splits(column, source, k, load(call, call_of.PRE_BATCH))
     rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
-    row, before = integer_at(rows, k * step, kind), int64(0)
+    row = integer_at(rows, k * step, kind)
+    before = row
     if k > 0:
         before = integer_at(rows, (k - 1) * step, kind)
     told, to_last = load(call, call_of.PRE_TOLD), load(column, ROW_COUNT) != 0
@@ -96,9 +100,13 @@ def _row_of(call: int, place: int, column: int, source: int, k: int) -> int:
             tell_at(told, call_of.UNSORTED_ROW, place, k, row)
         else:
             store(told, call_of.TROUBLE_WORDS + place, 1)
-    elif to_last and k == load(source, ID_COUNT) - 1 and row + 1 != load(call, call_of.PRE_BATCH):
-        tell_at(told, call_of.BAD_ROW, place, k, row)
-    return row
+    is_open = load(call, call_of.PRE_IS_OPEN) != 0
+    if to_last and k == load(source, ID_COUNT) - 1:
+        rows_to_last = min(max(row, int64(-1)), int64(call_of.MOST_ROWS)) + 1
+        store(told, call_of.TROUBLE_WORDS + 3 * load(call, call_of.PRE_COUNT) + place, rows_to_last)
+        if not is_open and row >= before and rows_to_last != load(call, call_of.PRE_BATCH):
+            tell_at(told, call_of.BAD_ROW, place, k, row)
+    return min(row, int64(0)) if is_open else row
 
 
 @jit

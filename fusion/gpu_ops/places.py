@@ -9,9 +9,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from fusion.cpu_ops.column_words import ID_COUNT, ROW_STEP, ROWS, ROWS_KIND
 from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.device import cuda, jit, load, load_as, store, store_as
-from fusion.gpu_ops.listing import column_words, elements_of, filler_of, fills_entries
+from fusion.gpu_ops.elements import lower_bound
+from fusion.gpu_ops.listing import (
+    column_words,
+    elements_of,
+    filler_of,
+    fills_entries,
+    source_words,
+)
 from fusion.runtime.jit import int64
 
 
@@ -92,6 +100,29 @@ def place_elements(
     own += first + _fillers_among(call, sums, place, row, is_ordered)
     store(keys, own, load(ids, element))
     store_as(sources, own, np.int32(element), np.int32)
+
+
+def split_rows(call: int, sums: int, batch: int, splits: int) -> None:
+    """Kernel, a thread for each row of each column, and one more of each: where its entries start.
+
+    For calls whose rows became known behind the other kernels (`PRE_IS_OPEN`); all columns have
+    rows in order, and fill none.
+
+    Args:
+        sums: see `place_elements`.
+        batch: the rows.
+        splits: out, int32 [columns, batch + 1].
+    """
+    thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if thread >= load(call, call_of.PRE_COUNT) * (batch + 1):
+        return
+    place, row = thread // (batch + 1), thread % (batch + 1)
+    column, source = column_words(call, place), source_words(call, place)
+    rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
+    first = load(load(call, call_of.PRE_ELEMENTS), place)
+    element = first + lower_bound(rows, step, kind, load(source, ID_COUNT), row)
+    split = load(load(call, call_of.PRE_FIRSTS), place) + load(sums, element) - load(sums, first)
+    store_as(splits, thread, np.int32(split), np.int32)
 
 
 def place_rows(call: int, sums: int, is_ordered: int, keys: int, sources: int, splits: int) -> None:

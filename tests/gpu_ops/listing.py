@@ -14,7 +14,7 @@ from fusion import ops
 from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.call import Column
-from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries
+from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
 from tests.gpu_ops.simulation import FORMS, KINDS, Simulated
 
 #: Attrs of a column that are words: the name of its list, its word, its default.
@@ -92,7 +92,9 @@ def _sums(numbers: Sequence[int]) -> list[int]:
     return list(itertools.accumulate(numbers, initial=0))
 
 
-def call_in(device: Simulated, batch: int, columns: Sequence[Given], dtype: Any) -> PreCall:
+def call_in(
+    device: Simulated, batch: int, columns: Sequence[Given], dtype: Any, is_open: bool
+) -> PreCall:
     """The words of a call in memory."""
     described, count = [one.column(device) for one in columns], len(columns)
     limits = [device.put(np.array([*one.boundaries, 0], np.float32)) for one in columns]
@@ -110,23 +112,31 @@ def call_in(device: Simulated, batch: int, columns: Sequence[Given], dtype: Any)
     parts = [
         device.put(np.array(part, np.int64)) for part in (own, sources, elements, firsts, told)
     ]
-    call = device.put(np.array([count, batch, *parts], np.int64))
+    call = device.put(np.array([count, batch, *parts, is_open], np.int64))
     return PreCall(call, parts[-1], count, batch, elements[-1], firsts[-1])
 
 
-def by_steps(batch: int, columns: Sequence[Given], dtype: Any) -> tuple[Any, list[int]]:
+def by_steps(
+    batch: int, columns: Sequence[Given], dtype: Any, is_open: bool = False
+) -> tuple[Any, list[int]]:
     """What the steps make of columns, and what they tell of trouble.
 
     With trouble there is no result.
+
+    Args:
+        is_open: whether the steps have to find out how many rows there are.
     """
     device, count = Simulated(), len(columns)
-    call = call_in(device, batch, columns, dtype)
+    call = call_in(device, 1 if is_open else batch, columns, dtype, is_open)
     splits, entries = device.room(4 * count * (batch + 1)), device.room(4 * call.entries)
     listed, paired = list_entries(device, call, splits)
     told = device.words(call.told, call_of.told_words(count))
     trouble = [int(word) for word in told[: call_of.TROUBLE_WORDS]]
     if trouble[0]:
         return None, trouble
+    if is_open:
+        assert {int(rows) for rows in told[call_of.TROUBLE_WORDS + 3 * count :]} == {batch}
+        split_rows(device, call, listed, batch, splits)
     item, weighted = np.dtype(dtype).itemsize, any(one.weights is not None for one in columns)
     weights = device.room(item * call.entries) if weighted else 0
     first = call_of.TROUBLE_WORDS + count

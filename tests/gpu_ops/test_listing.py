@@ -24,8 +24,8 @@ FILLS: list[dict[str, Any]] = [
 ]
 
 
-def same(batch: int, *columns: Given, dtype: Any = np.float32) -> None:
-    found, trouble = by_steps(batch, columns, dtype)
+def same(batch: int, *columns: Given, dtype: Any = np.float32, is_open: bool = False) -> None:
+    found, trouble = by_steps(batch, columns, dtype, is_open)
     assert not any(trouble)
     wanted = by_cpu(batch, columns, dtype)
     for mine, theirs in zip(found[0], wanted.unique_keys, strict=True):
@@ -156,6 +156,14 @@ def test_rows_up_to_the_last() -> None:
     ids, rows = np.array([4, 2, 4]), np.array([0, 2, 2])
     attrs = {"fill_empty_row": True, "default_id": 2}
     same(3, Given("row_ids", ids, rows, last_row=True, attrs=attrs), column("dense", 3, 1))
+
+
+def test_rows_that_the_kernels_count() -> None:
+    rows = np.sort(np.random.default_rng(1).integers(0, 70, 150))
+    rows[-1], pairs = 69, np.array([[0, 0], [69, 0]])
+    ids = np.random.default_rng(2).integers(-1, 9, 150)
+    some = Given("row_ids", ids, rows.astype(np.int32), last_row=True, attrs={"prune": True})
+    same(70, some, Given("indices", np.array([5, 6]), pairs, last_row=True), is_open=True)
 
 
 def test_more_than_a_tile() -> None:

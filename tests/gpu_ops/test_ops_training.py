@@ -45,6 +45,51 @@ def test_pre_lookup_waits_once(is_sorted: bool) -> None:
     same(tf.nest.flatten(found), tf.nest.flatten(tuple(wanted)))
 
 
+def up_to_last(*rows: Any, **attrs: Any) -> list[Given]:
+    """Columns whose rows are those up to the last entry's."""
+    draw = np.random.default_rng(7)
+    return [
+        Given(
+            "indices" if one.ndim > 1 else "row_ids", draw.integers(-1, 5, len(one)), one,
+            draw.integers(0, 3, len(one)).astype(np.float32) if place == 1 else None,
+            last_row=True, attrs={"prune": True, **attrs},
+        )
+        for place, one in enumerate(rows)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("attrs", "waits"), [({}, 1), ({"fill_empty_row": True, "default_id": 3}, 2)]
+)
+def test_rows_up_to_the_last_are_told_with_the_sizes(attrs: dict[str, Any], waits: int) -> None:
+    """Unless rows are filled: then it depends on them what there is to list."""
+    rows = np.array([0, 0, 2, 5]), np.array([[1, 0], [1, 3], [5, 0], [5, 1]]), np.array([5], "i4")
+    columns = up_to_last(*rows, **attrs)
+    gpus().log.clear()
+    found, wanted = prepared(0, columns)
+    assert gpus().log.count("cuStreamSynchronize") == waits
+    assert gpus().log.count("split_rows") == 2 - waits
+    same(tf.nest.flatten(found), tf.nest.flatten(tuple(wanted)))
+    assert wanted.row_splits.shape == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (([0, 2], [0, 1, 1]), "column 1 has 2 rows, but others have 3"),
+        (([0, 1], [1, 0, 1]), "column 1: entry 1 has row 0, less than the one before"),
+        (([0, 1], [-1, 0, 1]), "column 1: entry 0 has row -1, which is not in the batch"),
+        (([2**63 - 1], [2**63 - 1]), f"2 columns of {2**48 + 1} rows are more than"),
+        (([2**63 - 2], [2**63 - 1]), f"2 columns of {2**48 + 1} rows are more than"),
+    ],
+)
+def test_rows_up_to_the_last_that_make_no_sense(rows: Any, message: str) -> None:
+    columns = [replace(one, weights=None, attrs={}) for one in up_to_last(*map(np.array, rows))]
+    columns = [replace(one, ids=np.arange(len(one.ids))) for one in columns]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        prepared(0, columns)
+
+
 def test_pre_lookup_refuses_what_the_cpu_refuses() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="column 1: element 2 has id -1"):
         prepared(2, [column("dense", 2, 1), Given("dense", np.array([[1, 2], [-1, 3]]))])

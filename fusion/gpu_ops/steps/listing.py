@@ -3,7 +3,8 @@
     list_entries -> Device.words(call.told, told_words(columns)) -> number_entries
 
 What is told says how many distinct ids each column has, and what is wrong; nothing of
-`number_entries` may be launched if anything is.
+`number_entries` may be launched if anything is. Of a call that is open (`PRE_IS_OPEN`) it says how
+many rows there are, too, and `split_rows` tells the entries of each.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class PreCall(NamedTuple):
 
     Attributes:
         words, told: addresses of its words (`call_words.PRE_COUNT` ...), and of what is told.
-        columns, batch: the columns, and the rows of each.
+        columns, batch: the columns, and the rows of each; 1 as long as these are not known.
         elements: the elements of all columns.
         entries: the entries that there is room for, the last of the words at `PRE_FIRSTS`.
     """
@@ -113,6 +114,18 @@ def list_entries(device: Device, call: PreCall, splits: int) -> tuple[Listed, Pa
     paired = _pairs(device, call, listed, 0, 0, splits)
     device.launch("count_pairs", blocks_of(call.columns), THREADS, call.words, paired.ranks)
     return listed, paired
+
+
+def split_rows(device: Device, call: PreCall, listed: Listed, batch: int, splits: int) -> None:
+    """Writes where the entries of each row of an open call start.
+
+    Args:
+        listed: of `list_entries`.
+        batch: the rows.
+        splits: out, int32 [columns, batch + 1].
+    """
+    threads = call.columns * (batch + 1)
+    device.launch("split_rows", blocks_of(threads), THREADS, call.words, listed.sums, batch, splits)
 
 
 def _in_order_of_rows(device: Device, call: PreCall, listed: Listed, splits: int) -> Paired:

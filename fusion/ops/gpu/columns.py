@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops import column_words as words
+from fusion.gpu_ops.call_words import MOST_ROWS
 from fusion.ops.lookup_source import body, column_at, release, take_source
 from fusion.ops.lookup_state import COUNT, LIMITS_AT
 from fusion.runtime.jit import int64, jit
@@ -46,8 +47,10 @@ def put_columns(state: int, target: int, limits_target: int) -> None:
 
 
 @jit
-def put_sources(frame: int, device: Any, target: int, limits: int, shared: int) -> int:
+def put_sources(frame: int, target: int, limits: int, shared: int) -> int:
     """Writes what the columns are given; gives the rows of the batch, unless the call failed.
+
+    Or -1: they are those up to the last entry's row of each column.
 
     Args:
       target: the address of the first source.
@@ -72,21 +75,26 @@ def put_sources(frame: int, device: Any, target: int, limits: int, shared: int) 
         store(source, words.LIMITS, limits)
         limits += 4 * load(column_at(state, place), words.BOUNDARY_COUNT)
         source += 8 * words.SOURCE_WORDS
-    if batch < 0:
-        batch = max(_rows_to_last(device, column_at(state, int64(0)), target), int64(0))
-    for place in range(count):
-        store(target + 8 * words.SOURCE_WORDS * place, words.BATCH, batch)
     return batch
 
 
 @jit
-def _rows_to_last(device: Any, column: int, source: int) -> int:
-    """The rows up to that of a column's last entry."""
+def put_batch(state: int, target: int, batch: int) -> None:
+    """Writes the rows of the batch to all sources."""
+    for place in range(body(state, COUNT)):
+        store(target + 8 * words.SOURCE_WORDS * place, words.BATCH, batch)
+
+
+@jit
+def rows_to_last(device: Any, state: int, source: int) -> int:
+    """The rows up to that of the first column's last entry, for which the host waits."""
+    column = column_at(state, int64(0))
     place = (load(source, words.ID_COUNT) - 1) * load(source, words.ROW_STEP)
     is_wide = load(column, words.ROWS_KIND) == words.INT64
     address = load(source, words.ROWS) + place * (8 if is_wide else 4)
     aligned = address - address % 8
     found = device.words(aligned, 1)
-    if is_wide:
-        return found[0] + 1
-    return int64(load_as(found.ctypes.data, (address - aligned) // 4, np.int32)) + 1
+    row = found[0]
+    if not is_wide:
+        row = int64(load_as(found.ctypes.data, (address - aligned) // 4, np.int32))
+    return min(max(row, int64(-1)), int64(MOST_ROWS)) + 1

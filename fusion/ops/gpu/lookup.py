@@ -16,7 +16,13 @@ from numba import carray
 from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.host import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps import combine, layout
-from fusion.ops.gpu.columns import count_boundaries, put_columns, put_sources
+from fusion.ops.gpu.columns import (
+    count_boundaries,
+    put_batch,
+    put_columns,
+    put_sources,
+    rows_to_last,
+)
 from fusion.ops.lookup_source import SHARED_WORDS, body, release_shared, take_shared
 from fusion.ops.lookup_state import (
     COUNT,
@@ -53,9 +59,12 @@ def _compute(frame: int, device: Any, call: Array, base: int, limits_at: int, sh
     host = call.ctypes.data
     put_columns(state, host + 8 * _place_in(call, base, call_of.COLUMNS), host + 8 * limits_at)
     sources = host + 8 * _place_in(call, base, call_of.SOURCES)
-    batch = put_sources(frame, device, sources, base + 8 * limits_at, shared)
+    batch = put_sources(frame, sources, base + 8 * limits_at, shared)
     if failed(frame):
         return
+    if batch < 0:
+        batch = rows_to_last(device, state, sources)
+    put_batch(state, sources, batch)
     width, item = _width_of(call, base), body(state, ITEM)
     out = output_bytes(frame, batch, width, item)
     if failed(frame):

@@ -11,9 +11,15 @@ from numba import carray
 from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.host import copy_in, explain, on_host
-from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries
+from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
 from fusion.ops.common import MOST_ENTRIES
-from fusion.ops.gpu.columns import count_boundaries, put_columns, put_sources
+from fusion.ops.gpu.columns import (
+    count_boundaries,
+    put_batch,
+    put_columns,
+    put_sources,
+    rows_to_last,
+)
 from fusion.ops.lookup_source import body, column_at
 from fusion.ops.lookup_state import COUNT, ITEM, WEIGHTED_COUNT
 from fusion.runtime.jit import Array, int64, jit
@@ -29,6 +35,7 @@ from fusion.runtime.native import (
 from fusion.runtime.spec import OpSpec
 
 _list_entries, _number_entries = on_host(list_entries), on_host(number_entries)
+_split_rows, _told_words = on_host(split_rows), jit(call_of.told_words)
 
 
 @jit
@@ -44,6 +51,15 @@ def _put_firsts(state: int, call: Array, sources: int, elements: int, batch: int
 
 
 @jit
+def _fills_rows(state: int) -> bool:
+    """Whether any column does."""
+    for place in range(body(state, COUNT)):
+        if load(column_at(state, place), words.FILL) != 0:
+            return True
+    return False
+
+
+@jit
 def _described(frame: int, device: Any, call: Array, boundaries: int) -> Any:
     """The call of all columns, in memory of the GPU."""
     state = kernel_state(frame)
@@ -56,9 +72,15 @@ def _described(frame: int, device: Any, call: Array, boundaries: int) -> Any:
     for k in range(size):
         call[k] = 0
     put_columns(state, host + 8 * columns, host + 8 * limits)
-    batch = put_sources(frame, device, host + 8 * sources, base + 8 * limits, int64(0))
-    told = device.filled(8 * (call_of.TROUBLE_WORDS + 3 * count), 0)
+    batch = put_sources(frame, host + 8 * sources, base + 8 * limits, int64(0))
+    told = device.filled(8 * _told_words(count), 0)
+    if batch < 0 and not failed(frame):
+        if _fills_rows(state):  # what there is to list depends on it
+            batch = rows_to_last(device, state, host + 8 * sources)
+        else:
+            call[call_of.PRE_IS_OPEN], batch = 1, int64(1)
     if not failed(frame):
+        put_batch(state, host + 8 * sources, batch)
         _put_firsts(state, call, sources, elements, batch)
     call[call_of.PRE_COUNT], call[call_of.PRE_BATCH] = count, batch
     call[call_of.PRE_COLUMNS], call[call_of.PRE_SOURCES] = base + 8 * columns, base + 8 * sources
@@ -83,6 +105,32 @@ def _new_keys(frame: int, device: Any, told: Array, count: int, host: Array) -> 
 
 
 @jit
+def _check_rows(frame: int, columns: int, batch: int) -> None:
+    """Rows of all columns have numbers that are int32."""
+    if columns * (batch + 1) > int64(MOST_ENTRIES) and not failed(frame):
+        text = "%lld columns of %lld rows are more than the %lld rows that can be numbered"
+        fail(frame, INVALID_ARGUMENT, text, columns, batch, int64(MOST_ENTRIES))
+
+
+@jit
+def _split_open(frame: int, device: Any, call: Any, listed: Any, told: Array) -> None:
+    """Allocates and writes the row splits of a call of which it is told how many rows it has."""
+    first, count = call_of.TROUBLE_WORDS + 3 * call.columns, call.columns
+    batch = told[first]
+    for place in range(count):
+        if told[first + place] != batch:
+            text = "column %lld has %lld rows, but others have %lld"
+            fail(frame, INVALID_ARGUMENT, text, int64(place), told[first + place], batch)
+            return
+    _check_rows(frame, count, batch)
+    if failed(frame):
+        return
+    splits = new_output(frame, count + 1, int64(2), count, batch + 1, int64(4))
+    if not failed(frame):
+        _split_rows(device, call, listed, batch, splits)
+
+
+@jit
 def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
     state = kernel_state(frame)
     count = body(state, COUNT)
@@ -90,23 +138,25 @@ def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
     if call.entries > int64(MOST_ENTRIES):
         text = "%lld entries are more than the %lld that can be numbered"
         fail(frame, INVALID_ARGUMENT, text, call.entries, int64(MOST_ENTRIES))
-    # Rows of all columns have numbers that are int32.
-    elif call.columns * (call.batch + 1) > int64(MOST_ENTRIES):
-        text = "%lld columns of %lld rows are more than the %lld rows that can be numbered"
-        fail(frame, INVALID_ARGUMENT, text, call.columns, call.batch, int64(MOST_ENTRIES))
+    _check_rows(frame, call.columns, call.batch)
     if failed(frame):
         return
-    one, four = int64(1), int64(4)
+    one, four, is_open = int64(1), int64(4), host[call_of.PRE_IS_OPEN] != 0
     entries = new_output(frame, count, one, call.entries, one, four)
-    splits = new_output(frame, count + 1, int64(2), count, call.batch + 1, four)
+    if is_open:
+        splits = device.room(8 * count)
+    else:
+        splits = new_output(frame, count + 1, int64(2), count, call.batch + 1, four)
     weighted = body(state, WEIGHTED_COUNT) != 0
     heavy = call.entries if weighted else int64(0)
     weights = new_output(frame, count + 2, one, heavy, one, body(state, ITEM))
     if failed(frame):
         return
     listed, paired = _list_entries(device, call, splits)
-    told = device.words(call.told, call_of.TROUBLE_WORDS + 3 * count)
+    told = device.words(call.told, _told_words(count))
     explain(device, told.ctypes.data)
+    if is_open and not failed(frame):
+        _split_open(frame, device, call, listed, told)
     if failed(frame):
         return
     keys = _new_keys(frame, device, told, count, host)
