@@ -211,6 +211,8 @@ class Prepared:
     def check(self, bags: int = 500) -> float:
         """The largest error of some bags, relative to float64, after computing them over poison.
 
+        Of the first columns so many bags, of the others a few.
+
         Raises:
             RuntimeError: the kernel told of trouble, an element was not written, or is wrong.
         """
@@ -223,17 +225,16 @@ class Prepared:
         worst, first = 0.0, 0
         rows = np.unique(np.linspace(0, self.workload.batch - 1, bags).astype(int))
         for place, column in enumerate(self.workload.columns):
-            table = self.memory.get(self.tables[place]) if place < 40 else None
-            if table is not None:
-                for row in rows:
-                    start, end = self.splits[place][row : row + 2]
-                    entries = table[self.ids[place][start:end]].astype(np.float64)
-                    wanted = entries.sum(0)
-                    size = np.abs(entries).sum(0) + 1e-30
-                    if column.combiner == 1 and end > start:
-                        wanted, size = wanted / (end - start), size / (end - start)
-                    error = np.abs(out[row, first : first + column.dim] - wanted) / size
-                    worst = max(worst, float(error.max()))
+            table = self.memory.get(self.tables[place])
+            for row in rows[:: 1 if place < 40 else 20]:
+                start, end = self.splits[place][row : row + 2]
+                entries = table[self.ids[place][start:end]].astype(np.float64)
+                wanted = entries.sum(0)
+                size = np.abs(entries).sum(0) + 1e-30
+                if column.combiner == 1 and end > start:
+                    wanted, size = wanted / (end - start), size / (end - start)
+                error = np.abs(out[row, first : first + column.dim] - wanted) / size
+                worst = max(worst, float(error.max()))
             first += column.dim
         if worst > _TOLERANCE:
             raise RuntimeError(f"{self.workload.name}: off by {worst:.2g}")

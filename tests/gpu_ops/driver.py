@@ -3,13 +3,16 @@
 The bodies of the ops' kernels for GPUs are registered for nodes on a CPU that ask for them by a
 label. They launch kernels as on a GPU, by addresses of functions: those here, which run kernels in
 the simulator, on the memory that TensorFlow gives on a CPU.
+
+As on a GPU, what is on a stream comes later: here, when a thread waits for it, or when the op ends,
+since TensorFlow on a CPU looks at results then.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -23,9 +26,11 @@ from fusion.runtime import launcher, registration
 from tests.gpu_ops.simulation import launch
 
 LABEL = "simulated"
-#: What stands for a stream and for the context of each of two GPUs.
-STREAMS = (0x51, 0x52)
+#: What stands for the context of each of two GPUs, and for streams: one of each, and one more of
+#: the first GPU.
 CONTEXTS = (0xC1, 0xC2)
+STREAMS = (0x51, 0x52, 0x53)
+_GPU_OF = dict(zip(STREAMS, (0, 1, 0), strict=True))
 
 _C64, _C32 = ctypes.c_int64, ctypes.c_uint32
 _TYPES: dict[int, tuple[Any, ...]] = {
@@ -51,7 +56,7 @@ class SimulatedGpus:
         events: how many were made.
         left: how many contexts threads have pushed and not popped.
         fails: the results of functions and kernels that shall fail, by name.
-        gpu: the one that streams are of.
+        streams: what calls get, one after the other, again and again.
     """
 
     kernels = len(KERNELS)
@@ -62,14 +67,43 @@ class SimulatedGpus:
         self.log: list[str] = []
         self.left = self.events = 0
         self.fails: dict[str, int] = {}
-        self.gpu = 0
+        self.streams: list[int] = [STREAMS[0]]
+        self.calls = 0
         self.loaded: list[tuple[str, int]] = []
         self._lock = threading.RLock()
         self._pushed: dict[int, list[int]] = {}
+        self._own: dict[int, int] = {}
+        self._later: dict[int, list[Callable[[], Any]]] = {stream: [] for stream in STREAMS}
+        self._recorded: dict[int, int] = {}
         self._kept: list[Any] = []
         self._names = list(KERNELS)
         simulated.allow_all()
-        self._stream = ctypes.CFUNCTYPE(_C64, _C64)(lambda context: STREAMS[self.gpu])
+        self._stream = ctypes.CFUNCTYPE(_C64, _C64)(lambda context: self._next_stream())
+
+    def _next_stream(self) -> int:
+        """That of a call, whose thread has it from now on."""
+        with self._lock:
+            self.calls += 1
+            found = self.streams[self.calls % len(self.streams)]
+            self._own[threading.get_native_id()] = found
+        return found
+
+    @property
+    def own(self) -> int:
+        """The stream of the thread's call."""
+        return self._own[threading.get_native_id()]
+
+    def _put(self, stream: int, run: Callable[[], Any]) -> None:
+        """Puts something on the stream of the call."""
+        assert stream == self.own
+        assert self.pushed == [CONTEXTS[_GPU_OF[stream]]]
+        self._later[stream].append(run)
+
+    def _finish(self, stream: int) -> None:
+        """Does what is on a stream."""
+        waiting, self._later[stream] = self._later[stream], []
+        for run in waiting:
+            run()
 
     @property
     def pushed(self) -> list[int]:
@@ -103,7 +137,7 @@ class SimulatedGpus:
     def stream(self, context: int) -> tuple[int, int]:
         if "stream" in self.fails:
             raise RuntimeError("there is none")
-        return STREAMS[self.gpu], ctypes.cast(self._stream, ctypes.c_void_p).value or 0
+        return self._next_stream(), ctypes.cast(self._stream, ctypes.c_void_p).value or 0
 
     def load(self, kernel: int, gpu: int) -> int:
         name = self._names[kernel]
@@ -123,50 +157,52 @@ class SimulatedGpus:
 
     def cuEventSynchronize(self, event: int) -> None:
         assert 0 < event <= self.events
+        if event in self._recorded:
+            self._finish(self._recorded[event])
 
     def cuEventRecord(self, event: int, stream: int) -> None:
         assert 0 < event <= self.events
-        assert stream == STREAMS[self.gpu]
+        assert stream == self.own
+        self._recorded[event] = stream
 
     def cuLaunchKernel(self, handle: int, *given: int) -> int:
-        """Runs a kernel; blocks and threads have one dimension."""
+        """Launches a kernel; blocks and threads have one dimension."""
         grid, block, shared, stream, places, extra = *given[:1], *given[3:4], *given[6:]
         assert given[1:3] == given[4:6] == (1, 1)
-        assert (shared, extra, stream) == (0, 0, STREAMS[self.gpu])
-        assert self.pushed == [CONTEXTS[self.gpu]]
-        assert handle // 1000 == self.gpu + 1
+        assert (shared, extra) == (0, 0)
+        assert handle // 1000 == _GPU_OF[stream] + 1
         name = self._names[handle % 1000]
         self.log.append(name)
         if name in self.fails:
             return self.fails[name]
         count = KERNELS[name].arguments
         at = (_C64 * count).from_address(places)
-        launch(name, grid, block, [_C64.from_address(place).value for place in at])
+        arguments = [_C64.from_address(place).value for place in at]
+        self._put(stream, lambda: launch(name, grid, block, arguments))
         return 0
 
     def cuMemcpyHtoDAsync(self, target: int, source: int, size: int, stream: int) -> None:
-        assert stream == STREAMS[self.gpu]
-        ctypes.memmove(target, source, size)
+        self._put(stream, lambda: ctypes.memmove(target, source, size))
 
     def cuMemcpyDtoHAsync(self, target: int, source: int, size: int, stream: int) -> None:
-        assert stream == STREAMS[self.gpu]
-        ctypes.memmove(target, source, size)
+        self._put(stream, lambda: ctypes.memmove(target, source, size))
 
     def cuMemsetD8Async(self, target: int, byte: int, size: int, stream: int) -> None:
-        assert stream == STREAMS[self.gpu]
-        ctypes.memset(target, byte, size)
+        self._put(stream, lambda: ctypes.memset(target, byte, size))
 
     def cuStreamSynchronize(self, stream: int) -> None:
-        assert stream == STREAMS[self.gpu]
+        assert stream == self.own
+        self._finish(stream)
 
     def cuStreamGetCtx(self, stream: int, place: int) -> None:
-        _C64.from_address(place).value = CONTEXTS[STREAMS.index(stream)]
+        _C64.from_address(place).value = CONTEXTS[_GPU_OF[stream]]
 
     def cuCtxPushCurrent(self, context: int) -> None:
         self.pushed.append(context)
         self.left += 1
 
     def cuCtxPopCurrent(self, place: int) -> None:
+        self._finish(self.own)
         _C64.from_address(place).value = self.pushed.pop()
         self.left -= 1
 

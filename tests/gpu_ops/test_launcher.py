@@ -34,7 +34,7 @@ def simulated() -> Iterator[SimulatedGpus]:
     found = gpus()
     yield found
     found.fails.clear()
-    found.gpu = 0
+    found.streams = [STREAMS[0]]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,11 @@ def test_errors_of_the_driver_end_the_op(
     assert unique() == [[7, 5], [0, 1, 0], [2, 1]]
 
 
-def test_threads_launch_side_by_side(simulated: SimulatedGpus) -> None:
+@pytest.mark.parametrize("streams", [STREAMS[:1], STREAMS[::2], STREAMS])
+def test_threads_launch_side_by_side(streams: tuple[int, ...], simulated: SimulatedGpus) -> None:
+    """Of one stream, of two of one GPU, and of two GPUs: calls do not mix."""
+    simulated.streams = list(streams)
+
     @tf.function(autograph=False)
     def several(ids: Any) -> Any:
         with labelled():
@@ -85,6 +89,7 @@ def test_threads_launch_side_by_side(simulated: SimulatedGpus) -> None:
 
 def test_calls_side_by_side_have_their_own_trouble(simulated: SimulatedGpus) -> None:
     """Of a node that waits: each call has the error that is its own, and no other one."""
+    simulated.streams = list(STREAMS)
 
     @tf.function(autograph=False)
     def prune(rows: Any) -> Any:
@@ -143,22 +148,16 @@ def test_ops_can_be_made_to_wait(simulated: SimulatedGpus) -> None:
 
 def test_each_gpu_has_kernels_of_its_own(simulated: SimulatedGpus) -> None:
     wanted = unique()
-    simulated.gpu = 1
-    simulated.loaded.clear()
+    simulated.streams = [STREAMS[1]]
     assert unique() == wanted
-    assert ("insert_ids", 1) in simulated.loaded or ("insert_ids", 1) in LOADED_BEFORE
-    assert all(gpu == 1 for _, gpu in simulated.loaded)
-    LOADED_BEFORE.update(simulated.loaded)
-    simulated.loaded.clear()
+    assert {("insert_ids", 0), ("insert_ids", 1)} <= set(simulated.loaded)
+    simulated.loaded.append(("the last one", 0))
     assert unique() == wanted
-    assert not simulated.loaded  # loaded once
-
-
-LOADED_BEFORE: set[tuple[str, int]] = set()
+    assert simulated.loaded.pop() == ("the last one", 0)  # loaded once
 
 
 def test_kernels_that_cannot_be_loaded_are_an_error(simulated: SimulatedGpus) -> None:
-    simulated.gpu = 1
+    simulated.streams = [STREAMS[1]]
     simulated.fails["load fill_rows"] = 1
     given = np.array([1, 2]), np.array([[0, 0], [1, 0]])
 
@@ -204,9 +203,13 @@ def test_a_key_that_is_pressed_while_a_kernel_is_made_is_an_error(
         on_gpu(lambda ids: ops.unique_with_counts_v3(input=ids), np.array([1]))
 
 
-def test_much_is_copied_in_parts_each_from_memory_of_its_own(simulated: SimulatedGpus) -> None:
-    """A copy on the stream is still to come when the op has returned."""
-    columns, rows = 200, np.array([[1], [0]])
+@pytest.mark.parametrize(("columns", "parts"), [(200, 2), (1000, 8)])
+def test_many_columns_take_one_launch(columns: int, parts: int, simulated: SimulatedGpus) -> None:
+    """What describes them is copied in parts, each from memory of its own.
+
+    A copy on the stream is still to come when the op has returned.
+    """
+    rows = np.array([[1], [0]])
     attrs = {name: [attr.default] * columns for name, attr in COLUMN_ATTRS.items()}
     attrs |= {"forms": ["dense"] * columns, "boundaries": [], "boundary_counts": [0] * columns}
     nothing = np.zeros([0], np.int64)
@@ -227,7 +230,8 @@ def test_much_is_copied_in_parts_each_from_memory_of_its_own(simulated: Simulate
     assert found.tobytes() == look_up(*given).numpy().tobytes()
     driver = [name for name in simulated.log if name.startswith(("cuEvent", "cuMemcpy"))]
     part = ["cuEventSynchronize", "cuMemcpyHtoDAsync_v2", "cuEventRecord"]
-    assert driver == part * 2
+    assert driver == part * parts
+    assert [name for name in simulated.log if not name.startswith("cu")] == ["combine_float32"]
 
 
 def test_each_node_has_words_of_its_own() -> None:
