@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from numba.core.errors import TypingError
 
 from fusion import ops
-from fusion.gpu_ops import cuda_driver
+from fusion.gpu_ops import cuda_driver, host
 from fusion.ops.gpu import facts
 from fusion.ops.lookup import COLUMN_ATTRS
 from fusion.runtime import launcher, library, registration, stream
+from fusion.runtime.jit import jit
 from fusion.runtime.layout import STATE_WORDS, TROUBLE
 from tests.gpu_ops.driver import STREAMS, SimulatedGpus, gpus, labelled, on_gpu
 
@@ -27,6 +29,46 @@ _Call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 def unique() -> list[Any]:
     found = on_gpu(lambda ids: ops.unique_with_counts_v3(input=ids), np.array([7, 5, 7]))
     return [one.tolist() for one in found]
+
+
+def _too_few(frame: int, device: Any) -> None:
+    device.launch("fill_numbers", 1, 128, 0, 0)
+
+
+def _too_many(frame: int, device: Any) -> None:
+    device.launch("fill_numbers", 1, 128, 0, 0, 0, 0)
+
+
+def _unknown(frame: int, device: Any) -> None:
+    device.launch("no_kernel", 1, 128, 0)
+
+
+def _not_said(frame: int, device: Any) -> None:
+    name = "fill_numbers" if frame else "mark_firsts"
+    device.launch(name, 1, 128, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (_too_few, "fill_numbers is no kernel of 2 arguments"),
+        (_too_many, "fill_numbers is no kernel of 4 arguments"),
+        (_unknown, "no_kernel is no kernel of 1 arguments"),
+        (_not_said, "the name of a kernel must be a literal"),
+    ],
+)
+def test_a_launch_that_fits_no_kernel_is_not_compiled(body: Any, message: str) -> None:
+    compiled: Any = jit(host.with_device(body))
+    with pytest.raises(TypingError, match=message):
+        compiled.compile("void(int64)")
+
+
+def test_a_launch_that_fits_its_kernel_is_compiled() -> None:
+    def body(frame: int, device: Any) -> None:
+        device.launch("fill_numbers", 1, 128, 0, 0, 0)
+
+    compiled: Any = jit(host.with_device(body))
+    compiled.compile("void(int64)")
 
 
 @pytest.fixture
