@@ -175,8 +175,9 @@ def combine_kernel(stored: str, is_plain: bool) -> Any:
 def check_rows_kernel() -> Any:
     """The kernel `(call)` that looks at the rows of entries, a thread for each.
 
-    It tells of rows outside the batch and flags a column whose rows are not in order; where the
-    rows of the batch are those up to the last entry's, that must be so, and it is told, too.
+    It tells of rows outside the batch, and flags a column that has some or whose rows are not in
+    order; where the rows of the batch are those up to the last entry's, they must be, and it is
+    told if they are not.
     """
 
     def check_rows(call: int) -> None:
@@ -200,5 +201,6 @@ def check_rows_kernel() -> Any:
         is_outside = row < 0 or row >= load(call, call_of.BATCH)
         if is_outside and not is_dropped(column, source, id_at(column, source, k, int64(0)), k):
             tell(call, call_of.BAD_ROW, place, k, row)
+            store(load(call, call_of.UNSORTED), place, 1)  # so that it is in no bag
 
     return check_rows

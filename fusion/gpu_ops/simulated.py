@@ -38,9 +38,14 @@ def allow(*arrays: np.ndarray[Any, Any]) -> Iterator[None]:
         del _allowed[len(_allowed) - len(arrays) :]
 
 
-def allow_all() -> None:
-    """Lets device code read and write all memory of the process, as host code does."""
+@contextmanager
+def allow_all() -> Iterator[None]:
+    """Lets device code read and write all memory of the process in a `with` block."""
     _unchecked.append(True)
+    try:
+        yield
+    finally:
+        _unchecked.pop()
 
 
 def _elements(address: Any, index: Any, count: int, dtype: Any) -> np.ndarray[Any, Any]:

@@ -77,7 +77,6 @@ class SimulatedGpus:
         self._recorded: dict[int, int] = {}
         self._kept: list[Any] = []
         self._names = list(KERNELS)
-        simulated.allow_all()
         self._stream = ctypes.CFUNCTYPE(_C64, _C64)(lambda context: self._next_stream())
 
     def _next_stream(self) -> int:
@@ -102,8 +101,9 @@ class SimulatedGpus:
     def _finish(self, stream: int) -> None:
         """Does what is on a stream."""
         waiting, self._later[stream] = self._later[stream], []
-        for run in waiting:
-            run()
+        with simulated.allow_all():
+            for run in waiting:
+                run()
 
     @property
     def pushed(self) -> list[int]:

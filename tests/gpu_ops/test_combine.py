@@ -201,14 +201,14 @@ OTHERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_long_bags_of_other_columns(dtype: str, kind: str) -> None:
     """As above; a warp reads four rows for each share, and some of them do not count."""
-    splits, draw = np.array([0, 1, 10, 10, 57, 400]), np.random.default_rng(9)
+    splits, draw = np.array([0, 1, 10, 10, 47, 190]), np.random.default_rng(9)
     ids, attrs = draw.integers(-1, 9, splits[-1]), dict(OTHERS[kind])
     weighted = attrs.pop("weighted", False)
     ids[1:10] = -1  # nothing counts
     if not attrs.get("prune"):
         ids = np.maximum(ids, 0)
     weights = draw.integers(-2, 4, ids.size).astype(table(1, 1, dtype).dtype)
-    for dim, combiner in ((8, "mean"), (6, "sqrtn"), (40, "sum")):
+    for dim, combiner in ((8, "mean"), (6, "sqrtn"), (40, "sum"))[: 3 if dtype == "float32" else 2]:
         given = Given(
             "row_splits", table(9, dim, dtype), ids, splits, weights if weighted else None,
             attrs=attrs | {"combiner": combiner, "fill_empty_row": True, "default_id": 3},
@@ -217,7 +217,7 @@ def test_long_bags_of_other_columns(dtype: str, kind: str) -> None:
         assert told[call_of.KIND] == 0
         assert out.tobytes() == given.by_cpu(5).tobytes()
         assert call.tiles(call_of.OTHER_TILES)[0] > 0
-        assert words_of(call, call_of.SHARES)[0] > 1 or dtype == "float64"
+        assert words_of(call, call_of.SHARES)[0] > 1
 
 
 def test_long_bags_that_are_not_in_order() -> None:
@@ -292,6 +292,10 @@ def test_trouble_is_told(change: dict[str, Any], told: list[int]) -> None:
     assert found == told
     if told[0] != call_of.BAD_ROW:
         assert np.isnan(out).any()
+        return
+    rest = np.flatnonzero(change["rows"] == np.clip(change["rows"], 0, 1))
+    inside = Given("row_ids", table(5, 4), given["ids"][rest], change["rows"][rest])
+    assert out.tobytes() == inside.by_cpu(2).tobytes()  # the entry is in no bag
 
 
 def test_memory_that_is_not_given_is_not_read() -> None:
