@@ -218,18 +218,23 @@ def list_kept_unsorted(batch: Batch, order: int) -> int:
 
 
 @jit
+def split_range(column: int, source: int, first: int, count: int) -> Any:
+    """As `element_range`, for rows that are dense or have splits."""
+    start = first_element(column, source, first)
+    end, total = first_element(column, source, first + count), load(source, ID_COUNT)
+    is_last = first + count == load(source, BATCH)
+    is_cut = (first == 0 and start != 0) or (is_last and end != total)
+    if (is_cut and load(column, FORM) != LISTED) or start < 0 or end < start or end > total:
+        return int64(0), int64(-1)
+    return start, end
+
+
+@jit
 def element_range(column: int, source: int, first: int, count: int) -> Any:
     """The first of the elements of some rows, and the one behind the last; (0, -1) if wrong."""
-    form, rows, kind = load(column, FORM), load(source, ROWS), load(column, ROWS_KIND)
-    total = load(source, ID_COUNT)
-    if form in (DENSE, ROW_SPLITS, LISTED):
-        start = first_element(column, source, first)
-        end = first_element(column, source, first + count)
-        is_last = first + count == load(source, BATCH)
-        is_cut = (first == 0 and start != 0) or (is_last and end != total)
-        if (is_cut and form != LISTED) or start < 0 or end < start or end > total:
-            return int64(0), int64(-1)
-        return start, end
+    if load(column, FORM) in (DENSE, ROW_SPLITS, LISTED):
+        return split_range(column, source, first, count)
+    rows, kind, total = load(source, ROWS), load(column, ROWS_KIND), load(source, ID_COUNT)
     step = load(source, ROW_STEP)
     start = int64(0) if first == 0 else lower_bound(rows, step, kind, total, first)
     is_last = first + count == load(source, BATCH)

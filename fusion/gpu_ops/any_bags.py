@@ -319,7 +319,8 @@ def any_bag(stored: str, lanes: int, is_plain: bool) -> Any:
         sums, head, is_sound = _Sums(zero, zero, dtype(0), int64(0)), head_of(n), True
         for k in range(bag.start, bag.end, step * shares):
             mine = read(call, bag, k + step * (thread // group), at, is_weighted)
-            for share in range(shares):
+            busy = min(shares, (bag.end - k + step - 1) // step) if shares > 1 else shares
+            for share in range(busy):
                 lane = thread % group + share * group if shares > 1 else int64(-1)
                 marks = from_lane((mine.marks,), lane)[0] if shares > 1 else mine.marks
                 sums = fold(sums, mine, marks, lane, head, column, is_weighted)

@@ -76,7 +76,8 @@ def group_of(dim: int, lanes: int) -> int:
 #: elements that a thread computes at once; the threads of a row; the first tile, and the number of
 #: all; where its gradients go; then, of the entries, int32: their distinct id among all columns'
 #: and their row of the batch; where those of each distinct id start, int64; the kind of weights and
-#: gradients; by column and row, what `bag_scales.put_scale` writes; where trouble is told.
+#: gradients; by column and row, what `bag_scales.put_scale` writes, not read if all columns are
+#: added up; where trouble is told.
 (
     GRAD_COUNT,
     GRAD_BATCH,

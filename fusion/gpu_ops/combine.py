@@ -2,8 +2,9 @@
 
 A group of threads computes a bag, from one thread to a warp: each has its own elements of the
 result, 16 bytes of them if they lie right, and goes through the entries of the bag in their order.
-A long bag is shared by all groups of a warp: each adds up blocks of entries, and all of them add
-these sums in the order of the blocks. So the sums are those of the CPU, in the same order.
+A long bag is shared by all groups of a warp, which take turns at entries: of plain columns each
+adds up blocks, and all of them add these sums; of others each reads rows, and all of them add
+these, in the order of the entries. So the sums are those of the CPU, in the same order.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.any_bags import any_bag
 from fusion.gpu_ops.bags import Bag, Team, quick_bag, shared_bag
 from fusion.gpu_ops.device import cuda, jit, load, store, vector_loader, vector_storer
-from fusion.gpu_ops.elements import element_range, id_at, integer_at, is_dropped
+from fusion.gpu_ops.elements import id_at, integer_at, is_dropped, lower_bound, split_range
 from fusion.gpu_ops.tiles import column_of
 from fusion.gpu_ops.trouble import tell
 from fusion.runtime.jit import int64
@@ -47,9 +48,15 @@ def _bag_of(call: int, place: int, number: int, item: int) -> Any:
     form, all_elements = load(column, FORM), load(source, ID_COUNT)
     if form == COPY:
         return Bag(column, source, out, int64(0), int64(0), number)
-    if form in (INDICES, ROW_IDS) and load(load(call, call_of.UNSORTED), place) != 0:
-        return Bag(column, source, out, int64(0), all_elements, number)
-    start, end = element_range(column, source, number, int64(1))
+    if form in (INDICES, ROW_IDS):
+        if load(load(call, call_of.UNSORTED), place) != 0:
+            return Bag(column, source, out, int64(0), all_elements, number)
+        # Elements of rows outside the batch are in no bag.
+        rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
+        start = lower_bound(rows, step, kind, all_elements, number)
+        end = lower_bound(rows, step, kind, all_elements, number + 1)
+        return Bag(column, source, out, start, end, int64(-1))
+    start, end = split_range(column, source, number, int64(1))
     return Bag(column, source, out, start, end, int64(-1))
 
 
@@ -175,9 +182,8 @@ def combine_kernel(stored: str, is_plain: bool) -> Any:
 def check_rows_kernel() -> Any:
     """The kernel `(call)` that looks at the rows of entries, a thread for each.
 
-    It tells of rows outside the batch, and flags a column that has some or whose rows are not in
-    order; where the rows of the batch are those up to the last entry's, they must be, and it is
-    told if they are not.
+    It tells of rows outside the batch and flags a column whose rows are not in order; where the
+    rows of the batch are those up to the last entry's, that must be so, and it is told, too.
     """
 
     def check_rows(call: int) -> None:
@@ -199,8 +205,9 @@ def check_rows_kernel() -> Any:
         if to_last and is_last and row + 1 != load(call, call_of.BATCH):
             tell(call, call_of.BAD_ROW, place, k, row)
         is_outside = row < 0 or row >= load(call, call_of.BATCH)
-        if is_outside and not is_dropped(column, source, id_at(column, source, k, int64(0)), k):
+        # Up to the last row, rows are looked at whether their entries count or not.
+        counts = to_last or not is_dropped(column, source, id_at(column, source, k, int64(0)), k)
+        if is_outside and counts:
             tell(call, call_of.BAD_ROW, place, k, row)
-            store(load(call, call_of.UNSORTED), place, 1)  # so that it is in no bag
 
     return check_rows

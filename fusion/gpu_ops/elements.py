@@ -36,7 +36,7 @@ id_at = on_device(elements.id_at)
 is_ignored = on_device(elements.is_ignored)
 is_dropped = on_device(elements.is_dropped)
 weight_at = on_device(elements.weight_at)
-element_range = on_device(columns.element_range)
+split_range = on_device(columns.split_range)
 lower_bound = on_device(columns.lower_bound)
 
 

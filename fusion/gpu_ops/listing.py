@@ -100,13 +100,12 @@ def _row_of(call: int, place: int, column: int, source: int, k: int) -> int:
             tell_at(told, call_of.UNSORTED_ROW, place, k, row)
         else:
             store(told, call_of.TROUBLE_WORDS + place, 1)
-    is_open = load(call, call_of.PRE_IS_OPEN) != 0
+    if to_last and row < 0:  # whether the element counts or not
+        tell_at(told, call_of.BAD_ROW, place, k, row)
     if to_last and k == load(source, ID_COUNT) - 1:
         rows_to_last = min(max(row, int64(-1)), int64(call_of.MOST_ROWS)) + 1
         store(told, call_of.TROUBLE_WORDS + 3 * load(call, call_of.PRE_COUNT) + place, rows_to_last)
-        if not is_open and row >= before and rows_to_last != load(call, call_of.PRE_BATCH):
-            tell_at(told, call_of.BAD_ROW, place, k, row)
-    return min(row, int64(0)) if is_open else row
+    return min(row, int64(0)) if load(call, call_of.PRE_IS_OPEN) != 0 else row
 
 
 @jit
@@ -143,7 +142,7 @@ def mark_elements(call: int, ids: int, owners: int, marks: int) -> None:
         owners: out, int32 by element: the number of its row among those of all columns, or how
             many these are for an element that does not count.
         marks: out, int32, zeros before: 1 for each element that counts; how many each row of each
-            column has; what is for `mark_rows`.
+            column has, unless the call is open; what is for `mark_rows`.
     """
     element = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     elements, columns = elements_of(call), load(call, call_of.PRE_COUNT)
@@ -162,7 +161,8 @@ def mark_elements(call: int, ids: int, owners: int, marks: int) -> None:
     if counts:
         owner = place * batch + row
         store_as(marks, element, np.int32(1), np.int32)
-        atomic_add(marks, elements + owner, np.int32(1), np.int32)
+        if load(call, call_of.PRE_IS_OPEN) == 0:  # else all threads would add to one word
+            atomic_add(marks, elements + owner, np.int32(1), np.int32)
     store(ids, element, number)
     store_as(owners, element, np.int32(owner), np.int32)
 
@@ -193,8 +193,6 @@ def mark_rows(call: int, marks: int) -> None:
     column, source = column_words(call, place), source_words(call, place)
     if load(column, FORM) == ROW_SPLITS:
         _check_split(call, place, column, source, row)
-    if load(column, ROW_COUNT) != 0 and load(source, ID_COUNT) == 0 and row < batch:
-        tell_at(load(call, call_of.PRE_TOLD), call_of.BAD_ROW, place, int64(-1), int64(-1))
     if row == batch or load(column, FILL) == 0:
         return
     own = elements_of(call) + place * batch + row

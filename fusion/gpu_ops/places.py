@@ -36,6 +36,10 @@ def entries_before(call: int, sums: int, place: int, row: int) -> int:
     Args:
         sums: int64, prefix sums of marks; see `mark_elements`.
     """
+    if load(call, call_of.PRE_IS_OPEN) != 0:  # all are in one row
+        starts = load(call, call_of.PRE_ELEMENTS)
+        end = load(starts, place + 1) if row > 0 else load(starts, place)
+        return load(sums, end) - load(sums, load(starts, place))
     first = elements_of(call) + place * load(call, call_of.PRE_BATCH)
     return load(sums, first + row) - load(sums, first)
 

@@ -58,8 +58,9 @@ def own_entries(call: int) -> None:
     combiner, weights = load(load(call, call_of.COMBINERS), place), int64(0)
     if load(load(call, call_of.WEIGHTED), place) != 0:
         weights = load(call, call_of.ENTRY_WEIGHTS)
-    scales, kind = load(call, call_of.SCALES), load(call, call_of.GRAD_KIND)
-    put_scale(scales, thread, int64(0), start, end, weights, kind, combiner)
+    if combiner != SUM:
+        scales, kind = load(call, call_of.SCALES), load(call, call_of.GRAD_KIND)
+        put_scale(scales, thread, int64(0), start, end, weights, kind, combiner)
     bases = load(call, call_of.BASES)
     base, unique = load(bases, place), load(bases, place + 1) - load(bases, place)
     for k in range(start, end):

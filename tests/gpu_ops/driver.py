@@ -57,6 +57,7 @@ class SimulatedGpus:
         left: how many contexts threads have pushed and not popped.
         fails: the results of functions and kernels that shall fail, by name.
         streams: what calls get, one after the other, again and again.
+        problems: what went wrong in functions and kernels, and should not have.
     """
 
     kernels = len(KERNELS)
@@ -69,6 +70,7 @@ class SimulatedGpus:
         self.fails: dict[str, int] = {}
         self.streams: list[int] = [STREAMS[0]]
         self.calls = 0
+        self.problems: list[BaseException] = []
         self.loaded: list[tuple[str, int]] = []
         self._lock = threading.RLock()
         self._pushed: dict[int, list[int]] = {}
@@ -130,7 +132,11 @@ class SimulatedGpus:
                 self.log.append(name)
                 if name in self.fails:
                     return self.fails[name]
-                return int(run(*arguments) or 0)
+                try:
+                    return int(run(*arguments) or 0)
+                except BaseException as error:  # which compiled code cannot pass on
+                    self.problems.append(error)
+                    return 999
 
         return called
 
@@ -202,9 +208,9 @@ class SimulatedGpus:
         self.left += 1
 
     def cuCtxPopCurrent(self, place: int) -> None:
-        self._finish(self.own)
         _C64.from_address(place).value = self.pushed.pop()
         self.left -= 1
+        self._finish(self.own)
 
     def cuCtxGetDevice(self, place: int) -> None:
         ctypes.c_int32.from_address(place).value = CONTEXTS.index(self.pushed[-1])

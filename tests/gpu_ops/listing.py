@@ -126,17 +126,16 @@ def by_steps(
     Args:
         is_open: whether the steps have to find out how many rows there are.
     """
-    device, count = Simulated(), len(columns)
-    call = call_in(device, 1 if is_open else batch, columns, dtype, is_open)
-    splits, entries = device.room(4 * count * (batch + 1)), device.room(4 * call.entries)
+    device, count, rows = Simulated(), len(columns), 1 if is_open else batch
+    call = call_in(device, rows, columns, dtype, is_open)
+    splits, entries = device.room(4 * count * (rows + 1)), device.room(4 * call.entries)
     listed, paired = list_entries(device, call, splits)
     told = device.words(call.told, call_of.told_words(count))
     trouble = [int(word) for word in told[: call_of.TROUBLE_WORDS]]
     if trouble[0]:
         return None, trouble
-    if is_open:
-        assert {int(rows) for rows in told[call_of.TROUBLE_WORDS + 3 * count :]} == {batch}
-        split_rows(device, call, listed, batch, splits)
+    to_last = told[call_of.TROUBLE_WORDS + 3 * count :]
+    assert [int(one) for one in to_last] == [batch * one.last_row for one in columns]
     item, weighted = np.dtype(dtype).itemsize, any(one.weights is not None for one in columns)
     weights = device.room(item * call.entries) if weighted else 0
     first = call_of.TROUBLE_WORDS + count
@@ -146,6 +145,9 @@ def by_steps(
     ]
     outs = device.put(np.array([device.put(one) for one in keys], np.int64))
     number_entries(device, call, listed, paired, told, splits, outs, entries, weights)
+    if is_open:
+        splits = device.room(4 * count * (batch + 1))
+        split_rows(device, call, listed, batch, splits)
     return (
         keys,
         device.get(entries, call.entries, np.int32),

@@ -125,7 +125,13 @@ def test_trouble_is_told(change: tuple[str, Any, int], told: list[int]) -> None:
 
 def test_rows_up_to_the_last() -> None:
     device, trouble = Simulated(), np.zeros(4, np.int64)
-    for rows, wanted in (([], 0), ([-4], 0), ([0, 0, 2], 3), ([2**40], 2**40 + 1)):
+    for rows, wanted in (
+        ([], 0),
+        ([-4], 0),
+        ([0, 0, 2], 3),
+        ([2**40], 2**40 + 1),
+        ([2**63 - 1], 2**48 + 1),
+    ):
         indices = np.array([[row, 9] for row in rows], np.int64).reshape(-1, 2)
         found = last_row(device, device.put(indices), len(rows), device.put(trouble))
         assert device.words(found, 1) == [wanted]

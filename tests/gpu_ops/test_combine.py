@@ -220,6 +220,25 @@ def test_long_bags_of_other_columns(dtype: str, kind: str) -> None:
         assert words_of(call, call_of.SHARES)[0] > 1
 
 
+def test_bags_behind_gathers_share_by_the_entries_of_all_columns() -> None:
+    """Each such column is told the number of all entries."""
+    for columns, length, shares in ((20, 1, 1), (20, 200, 8), (1, 200, 8)):
+        column = calls.Column(words.LISTED, 0, 9, 16, ids=0, id_count=columns * length * 1024)
+        call = calls.prepare("float32", 1024, [column] * columns, 0, lambda size: 0)
+        assert words_of(call, call_of.SHARES) == (shares,)
+
+
+def test_entries_outside_the_batch_are_in_no_bag() -> None:
+    draw = np.random.default_rng(6)
+    ids, rows = draw.integers(0, 9, 40), np.sort(draw.integers(-1, 6, 40))
+    for attrs in ({}, {"max_norm": 0.9}):
+        out, told, _ = combine(5, [Given("row_ids", table(9, 8), ids, rows, attrs=attrs)])
+        assert told[0] == call_of.BAD_ROW
+        inside = (rows >= 0) & (rows < 5)
+        given = Given("row_ids", table(9, 8), ids[inside], rows[inside], attrs=attrs)
+        assert out.tobytes() == given.by_cpu(5).tobytes()
+
+
 def test_long_bags_that_are_not_in_order() -> None:
     draw = np.random.default_rng(4)
     for attrs in ({"prune": True}, {"prune": True, "max_norm": 0.9}):

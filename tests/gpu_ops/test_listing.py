@@ -177,10 +177,15 @@ def test_more_than_a_tile() -> None:
         ({"rows": np.array([0, 1, 2])}, [call_of.BAD_ROW, 1, 2, 2]),
         ({"rows": np.array([0, -1, 1])}, [call_of.BAD_ROW, 1, 1, -1]),
         ({"rows": np.array([1, 0, 1]), "last_row": True}, [call_of.UNSORTED_ROW, 1, 1, 0]),
-        ({"rows": np.array([0, 0, 0]), "last_row": True}, [call_of.BAD_ROW, 1, 2, 0]),
+        ({"rows": np.array([-1, 0, 1]), "last_row": True}, [call_of.BAD_ROW, 1, 0, -1]),
         (
-            {"ids": np.zeros(0, int), "rows": np.zeros(0, int), "last_row": True},
-            [call_of.BAD_ROW, 1, -1, -1],
+            {
+                "ids": np.array([-1, 1, 2]),
+                "rows": np.array([-1, 0, 1]),
+                "last_row": True,
+                "attrs": {"prune": True},  # though it does not count
+            },
+            [call_of.BAD_ROW, 1, 0, -1],
         ),
         ({"ids": np.array([0, -7, 2])}, [call_of.BAD_ID, 1, 1, -7]),
         ({"ids": np.array([0, 1, 2**63 - 1])}, [call_of.BAD_ID, 1, 2, 2**63 - 1]),

@@ -189,6 +189,23 @@ def test_rows_up_to_the_last_entry(rows: list[int], dtype: Any) -> None:
     same([found], [up_to_last(*given)])
 
 
+def test_rows_up_to_the_last_entry_that_are_negative() -> None:
+    """An error as on a CPU, also of an entry that does not count."""
+
+    @tf.function(autograph=False)
+    def traced(ids: Any, rows: Any) -> Any:
+        with labelled():
+            return look_up(ids, rows, row_count="last_row", prune=True)
+
+    bad, good = tf.constant([-1, 0]), tf.constant([0, 0])
+    with tf.device("CPU:0"):
+        traced(tf.constant([-1, 2]), bad)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="entry 0 has row -1"):
+            traced(tf.constant([1, 2]), good)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="row -1"):
+            look_up(tf.constant([-1, 2]), bad, row_count="last_row", prune=True)
+
+
 @pytest.mark.parametrize(("stored", "shards"), [("float32", 1), ("bfloat16", 3)])
 @pytest.mark.parametrize(
     "attrs",

@@ -90,6 +90,23 @@ def test_rows_up_to_the_last_that_make_no_sense(rows: Any, message: str) -> None
         prepared(0, columns)
 
 
+@pytest.mark.parametrize(
+    ("rows", "attrs", "number"),
+    [([0, 3], {}, 4), ([0, 1], {}, 2), ([], {}, 0), ([0, 3], {"fill_empty_row": True}, 4)],
+)
+def test_rows_up_to_the_last_beside_a_batch(
+    rows: list[int], attrs: dict[str, Any], number: int
+) -> None:
+    """The message is the CPU's."""
+    ids, given = np.arange(len(rows)), np.array(rows, np.int64)
+    columns = [column("dense", 3, 1), Given("row_ids", ids, given, last_row=True, attrs=attrs)]
+    message = f"column 1 has {number} rows, but others have 3"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        prepared(3, columns)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        by_cpu(3, columns, np.float32)
+
+
 def test_pre_lookup_refuses_what_the_cpu_refuses() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="column 1: element 2 has id -1"):
         prepared(2, [column("dense", 2, 1), Given("dense", np.array([[1, 2], [-1, 3]]))])

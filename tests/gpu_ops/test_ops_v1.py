@@ -129,3 +129,23 @@ def test_post_lookup(attrs: dict[str, Any], sizes: list[int], stored: str) -> No
     found = on_gpu(post, *given)
     assert waits() == int(last_row or shards > 1)
     same(found, post(*given))
+
+
+def test_more_rows_than_any_result_has() -> None:
+    """Of the last entry's row; on a CPU memory cannot be had for them."""
+
+    def post(rows: Any, indices: Any) -> Any:
+        return ops.fused_embedding_sparse_post_look_up(
+            emb_shards=[rows],
+            partitioned_indices=[indices],
+            sp_dense_shape=tf.constant([1, 9], tf.int64),
+            row_empty_and_invalid_flags=np.zeros(1, np.int32),
+            partitioned_values=[indices[:, 0]],
+            partitioned_weights=[[0.0]],
+            row_count="last_row",
+        )
+
+    given = table(1, 4, "float32"), np.array([[2**63 - 1, 0]])
+    for run in (post, lambda *tensors: on_gpu(post, *tensors)):
+        with pytest.raises(tf.errors.OpError, match=str(2**48 + 1)):
+            run(*given)

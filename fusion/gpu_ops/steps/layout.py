@@ -17,6 +17,7 @@ from fusion.cpu_ops.column_words import (
     ID_COUNT,
     IGNORED,
     INDICES,
+    LISTED,
     MAX_NORM,
     ROW_IDS,
     SOURCE_WORDS,
@@ -142,6 +143,14 @@ def _at_once(call: Any, source: int, offset: int, item: int, width: int, skew: i
     return lanes if (call[source + TABLE] | skew) % (lanes * item) == 0 else 1
 
 
+def _listed(call: Any, base: int) -> int:
+    """The columns behind gathers, each of which is told the number of entries of all of them."""
+    columns, count = place_in(call, base, COLUMNS), 0
+    for k in range(call[COUNT]):
+        count += call[columns + k * COLUMN_WORDS + FORM] == LISTED
+    return count
+
+
 def _threads(call: Any, base: int, batch: int, item: int, width: int, skew: int) -> int:
     """How many threads there are if each reads as much at once as it can."""
     sources, offsets = place_in(call, base, SOURCES), place_in(call, base, OFFSETS)
@@ -171,13 +180,14 @@ def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, s
     other, check = place_in(call, base, OTHER_TILES), place_in(call, base, CHECK_TILES)
     shares = place_in(call, base, SHARES)
     is_busy = _threads(call, base, batch, item, width, skew) >= _BUSY_THREADS
+    length, listed = _LONG if is_busy else _LONG_FOR_FEW, _listed(call, base)
     for k in range(call[COUNT]):
         column, source = columns + k * COLUMN_WORDS, sources + k * SOURCE_WORDS
         dim, form = call[source + TABLE_DIM], call[column + FORM]
         at_once = _at_once(call, source, call[offsets + k], item, width, skew)
         group, is_simple = group_of(dim, at_once), is_plain(call, column, source)
-        length = _LONG if is_busy else _LONG_FOR_FEW
-        is_long = call[source + ID_COUNT] >= max(length * batch, 1)
+        alike = listed if form == LISTED else 1
+        is_long = call[source + ID_COUNT] >= max(length * batch * alike, 1)
         call[lanes + k], call[groups + k] = at_once, group
         call[shares + k] = WARP // group if is_long else 1
         bags = THREADS // (group * call[shares + k])

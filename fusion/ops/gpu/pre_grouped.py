@@ -113,19 +113,25 @@ def _check_rows(frame: int, columns: int, batch: int) -> None:
 
 
 @jit
-def _split_open(frame: int, device: Any, call: Any, listed: Any, told: Array) -> None:
-    """Allocates and writes the row splits of a call of which it is told how many rows it has."""
-    first, count = call_of.TROUBLE_WORDS + 3 * call.columns, call.columns
-    batch = told[first]
-    for place in range(count):
-        if told[first + place] != batch:
+def _told_batch(frame: int, call: Any, is_open: bool, told: Array) -> int:
+    """The rows of the batch, which all columns that end with their last entries must have."""
+    first, state = call_of.TROUBLE_WORDS + 3 * call.columns, kernel_state(frame)
+    batch = told[first] if is_open else call.batch
+    for place in range(call.columns):
+        to_last = load(column_at(state, place), words.ROW_COUNT) != 0
+        if to_last and told[first + place] != batch and not failed(frame):
             text = "column %lld has %lld rows, but others have %lld"
             fail(frame, INVALID_ARGUMENT, text, int64(place), told[first + place], batch)
-            return
-    _check_rows(frame, count, batch)
+    return batch
+
+
+@jit
+def _split_open(frame: int, device: Any, call: Any, listed: Any, batch: int) -> None:
+    """Allocates and writes the row splits of a call of which it is told how many rows it has."""
+    _check_rows(frame, call.columns, batch)
     if failed(frame):
         return
-    splits = new_output(frame, count + 1, int64(2), count, batch + 1, int64(4))
+    splits = new_output(frame, call.columns + 1, int64(2), call.columns, batch + 1, int64(4))
     if not failed(frame):
         _split_rows(device, call, listed, batch, splits)
 
@@ -154,9 +160,12 @@ def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
         return
     listed, paired = _list_entries(device, call, splits)
     told = device.words(call.told, _told_words(count))
-    explain(device, told.ctypes.data)
-    if is_open and not failed(frame):
-        _split_open(frame, device, call, listed, told)
+    if told[call_of.KIND] != call_of.UNSORTED_ROW and not failed(frame):
+        batch = _told_batch(frame, call, is_open, told)
+        if is_open and told[call_of.KIND] == 0 and not failed(frame):
+            _split_open(frame, device, call, listed, batch)
+    if not failed(frame):
+        explain(device, told.ctypes.data)
     if failed(frame):
         return
     keys = _new_keys(frame, device, told, count, host)

@@ -10,6 +10,7 @@ from numba import carray
 
 from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops import call_words as call_of
+from fusion.gpu_ops.arithmetic import SUM
 from fusion.gpu_ops.host import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps import grad_layout, gradient
 from fusion.gpu_ops.steps.sums import numbers
@@ -57,6 +58,18 @@ def _put_columns(state: int, job: int, call: Array, base: int) -> int:
 
 
 @jit
+def _scale_bytes(state: int, batch: int) -> int:
+    """The bytes of what gradients of bags are scaled by."""
+    count, item = body(state, COUNT), int64(4)
+    if body(state, KIND) == words.FLOAT64:
+        item = int64(8)
+    for place in range(count):
+        if load(column_at(state, place), words.COMBINER) != SUM:
+            return item * count * batch
+    return int64(0)
+
+
+@jit
 def _add_up(frame: int, device: Any, job: int, shared: int, width: int, call: Array) -> None:
     state, size = kernel_state(frame), int64(call.shape[0])
     base, batch = device.room(8 * size), load(shared, SPLIT_COUNT) - 1
@@ -69,7 +82,7 @@ def _add_up(frame: int, device: Any, job: int, shared: int, width: int, call: Ar
     call[call_of.TOP], call[call_of.GRAD_TROUBLE] = load(job, job_of.TOP), trouble_of(device)
     call[call_of.KEYS], call[call_of.OWNERS] = keys, device.room(4 * number)
     call[call_of.STARTS], call[call_of.GRAD_KIND] = starts, body(state, KIND)
-    call[call_of.SCALES] = device.room(8 * body(state, COUNT) * batch)
+    call[call_of.SCALES] = device.room(_scale_bytes(state, batch))
     blocks = _lay_out(call, base, batch, body(state, ITEM), width)
     copy_in(device, base, call.ctypes.data, 8 * size)
     entries = _grad_entries(number, unique, keys, starts)
