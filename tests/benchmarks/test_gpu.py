@@ -56,7 +56,7 @@ def test_kernels_are_checked_without_tensorflow(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     numbers = json.loads((tmp_path / "gpu.json").read_text())
     assert numbers["device"] == "Numba's CUDA simulator"
-    assert len(numbers["workloads"]) == 35
+    assert len(numbers["workloads"]) == 36
     for row in numbers["workloads"]:
         assert 0 <= row["error"] < (1e-2 if "float16" in row["name"] else 1e-5)
     assert (tmp_path / "gpu.md").read_text() == done.stdout
