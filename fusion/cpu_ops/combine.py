@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from fusion.cpu_ops.elements import rows_until
 from fusion.cpu_ops.norms import row_norm
 from fusion.cpu_ops.sort import sort_by_key
 from fusion.runtime.jit import Array, int64, jit
@@ -22,9 +23,6 @@ SUM, MEAN, SQRTN = range(3)
 
 #: Above this many rows stock TensorFlow divides by the count instead of multiplying by 1/count.
 _MULTIPLIED = 9
-
-#: No memory has room for so many rows.
-_TOO_MANY_ROWS = 2**48
 
 
 @jit
@@ -84,13 +82,8 @@ def first_unsorted(rows: Array) -> int:
 
 @jit
 def rows_until_last(rows: Array) -> int:
-    """The number of rows up to that of the last entry; none if it is negative.
-
-    Never more than one above `_TOO_MANY_ROWS`, so that the number can be added to.
-    """
-    if rows.shape[0] == 0:
-        return int64(0)
-    return min(max(rows[rows.shape[0] - 1, 0], int64(-1)), int64(_TOO_MANY_ROWS)) + 1
+    """The number of rows up to that of the last of some entries, see `elements.rows_until`."""
+    return rows_until(rows[rows.shape[0] - 1, 0]) if rows.shape[0] > 0 else int64(0)
 
 
 @jit

@@ -44,6 +44,9 @@ from fusion.runtime.memory import load, load_as, store_as
 #: That rows are not sorted, or that something is out of bounds.
 TROUBLE = -1
 
+#: No memory has room for so many rows.
+MOST_ROWS = 2**48
+
 
 class Batch(NamedTuple):
     """Rows of a column, and room for their entries, in compiled code: addresses.
@@ -73,6 +76,15 @@ _narrow_float16, _narrow_bfloat16 = narrower("float16"), narrower("bfloat16")
 def integer_at(address: int, index: int, kind: int) -> int:
     """The int32 or int64 at a place."""
     return load(address, index) if kind == INT64 else int64(load_as(address, index, np.int32))
+
+
+@jit
+def rows_until(last: int) -> int:
+    """The number of rows up to that of the last entry; none if it is negative.
+
+    Never more than one above `MOST_ROWS`, so that the number can be added to.
+    """
+    return min(max(last, int64(-1)), int64(MOST_ROWS)) + 1
 
 
 def _counter(stored: str, dtype: type) -> Any:

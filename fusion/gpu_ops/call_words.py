@@ -125,9 +125,6 @@ GRAD_WORDS = 23
 ) = range(8)
 PRE_WORDS = 8
 
-#: Rows are not counted further: they would be more than any tensor has.
-MOST_ROWS = 2**48
-
 
 def told_words(columns: int) -> int:
     """How many words are told of a call before gathers; all are zeros before."""

@@ -37,6 +37,7 @@ is_ignored = on_device(elements.is_ignored)
 is_dropped = on_device(elements.is_dropped)
 weight_at = on_device(elements.weight_at)
 split_range = on_device(columns.split_range)
+rows_until = on_device(elements.rows_until)
 lower_bound = on_device(columns.lower_bound)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fusion.gpu_ops.call_words import BAD_ID, BAD_ROW, MOST_ROWS, REPEATED, UNSORTED_ROW
+from fusion.gpu_ops.call_words import BAD_ID, BAD_ROW, REPEATED, UNSORTED_ROW
 from fusion.gpu_ops.device import atomic_add, cuda, jit, load, load_as, store, store_as
-from fusion.gpu_ops.elements import copy_element
+from fusion.gpu_ops.elements import copy_element, rows_until
 from fusion.gpu_ops.trouble import tell_at
 from fusion.runtime.jit import int64
 
@@ -200,7 +200,7 @@ def find_last_row(indices: int, count: int, rows: int, trouble: int) -> None:
     if k > 0 and row < load(indices, 2 * k - 2):
         tell_at(trouble, UNSORTED_ROW, int64(0), k, row)
     if k == count - 1:
-        store(rows, int64(0), min(max(row, int64(-1)), int64(MOST_ROWS)) + 1)
+        store(rows, int64(0), rows_until(row))
 
 
 def count_entries(starts: int, batch: int, counts: int) -> None:

@@ -28,7 +28,7 @@ from fusion.cpu_ops.column_words import (
 )
 from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.device import atomic_add, cuda, jit, load, load_as, store, store_as
-from fusion.gpu_ops.elements import id_at, integer_at, is_dropped, is_ignored
+from fusion.gpu_ops.elements import id_at, integer_at, is_dropped, is_ignored, rows_until
 from fusion.gpu_ops.tiles import column_of
 from fusion.gpu_ops.trouble import tell_at
 from fusion.runtime.jit import int64
@@ -103,8 +103,8 @@ def _row_of(call: int, place: int, column: int, source: int, k: int) -> int:
     if to_last and row < 0:  # whether the element counts or not
         tell_at(told, call_of.BAD_ROW, place, k, row)
     if to_last and k == load(source, ID_COUNT) - 1:
-        rows_to_last = min(max(row, int64(-1)), int64(call_of.MOST_ROWS)) + 1
-        store(told, call_of.TROUBLE_WORDS + 3 * load(call, call_of.PRE_COUNT) + place, rows_to_last)
+        word = call_of.TROUBLE_WORDS + 3 * load(call, call_of.PRE_COUNT) + place
+        store(told, word, rows_until(row))
     return min(row, int64(0)) if load(call, call_of.PRE_IS_OPEN) != 0 else row
 
 

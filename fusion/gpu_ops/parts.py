@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fusion.gpu_ops.call_words import BAD_ROW, MOST_ROWS, UNSORTED_ROW
+from fusion.gpu_ops.call_words import BAD_ROW, UNSORTED_ROW
 from fusion.gpu_ops.device import atomic_min, cuda, jit, load, load_as, store, store_as
-from fusion.gpu_ops.elements import copy_element
+from fusion.gpu_ops.elements import copy_element, rows_until
 from fusion.gpu_ops.entries import is_masked
 from fusion.gpu_ops.tiles import column_of
 from fusion.gpu_ops.trouble import tell_at
@@ -90,7 +90,7 @@ def join_parts(
     elif batch < 0:
         if place > 0 and row < load(at, 2 * place - 2):
             tell_at(trouble, UNSORTED_ROW, shard, place, row)
-        _lower(found, ROWS, -1 - min(row, int64(MOST_ROWS)))
+        _lower(found, ROWS, -rows_until(row))
         row = min(row, int64(_MOST_ROWS))
     store_as(rows, k, np.int32(row), np.int32)
     if ranks != 0:

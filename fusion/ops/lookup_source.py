@@ -38,7 +38,7 @@ from fusion.cpu_ops.column_words import (
     WEIGHTS,
     ZEROS,
 )
-from fusion.cpu_ops.elements import integer_at
+from fusion.cpu_ops.elements import integer_at, rows_until
 from fusion.ops.lookup_state import (
     BODY,
     COLUMNS,
@@ -65,8 +65,6 @@ from fusion.runtime.memory import load, store
 from fusion.runtime.native import INVALID_ARGUMENT, check, fail, failed, status_of
 
 _TENSORS = 5
-#: No memory has room for so many rows.
-_TOO_MANY_ROWS = 2**48
 
 #: The inputs of a column, in their order; an op before gathers has no tables.
 _TABLE_INPUT, _IDS_INPUT, _ROWS_INPUT, _SHAPE_INPUT, _WEIGHTS_INPUT = range(_TENSORS)
@@ -289,7 +287,7 @@ def _take_batch(frame: int, ctx: int, state: int, place: int, source: int, statu
         if entries > 0:
             place_of_last = (entries - 1) * load(source, ROW_STEP)
             last = integer_at(load(source, ROWS), place_of_last, load(column, ROWS_KIND))
-        store(source, BATCH, min(max(last, int64(-1)), int64(_TOO_MANY_ROWS)) + 1)
+        store(source, BATCH, rows_until(last))
         return True
     shape = _take(ctx, state, place, _SHAPE_INPUT, source, status)
     if shape == 0:

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fusion.cpu_ops.elements import MOST_ROWS
 from fusion.ops import gpu
 from fusion.ops.common import (
     AXIS_ATTR,
@@ -30,9 +31,6 @@ from fusion.runtime.spec import Arg, Attr, OpSpec
 
 #: The values of `entry_order`, by place.
 _INPUT, _ROW = range(2)
-
-#: More rows than any tensor has elements.
-_TOO_MANY = 2**48
 
 
 def _row_counter(spec: OpSpec, check_shape: Any) -> Any:
@@ -209,7 +207,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         values = vector(frame, arg.sp_values, tid)
         weights = read(frame, vector(frame, arg.sp_weights_values, stored))
         count = values.shape[0]
-        flags = output_vector(frame, 2, 0, min(batch, int64(_TOO_MANY)) + count, np.int32)
+        flags = output_vector(frame, 2, 0, min(batch, int64(MOST_ROWS)) + count, np.int32)
         if failed(frame):
             return
         kept = mark(frame, weights, flags[:batch])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops import column_words as words
-from fusion.gpu_ops.call_words import MOST_ROWS
+from fusion.cpu_ops.elements import rows_until
 from fusion.ops.lookup_source import body, column_at, release, take_source
 from fusion.ops.lookup_state import COUNT, LIMITS_AT
 from fusion.runtime.jit import int64, jit
@@ -97,4 +97,4 @@ def rows_to_last(device: Any, state: int, source: int) -> int:
     row = found[0]
     if not is_wide:
         row = int64(load_as(found.ctypes.data, (address - aligned) // 4, np.int32))
-    return min(max(row, int64(-1)), int64(MOST_ROWS)) + 1
+    return rows_until(row)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops.column_words import KINDS
+from fusion.cpu_ops.elements import MOST_ROWS
 from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.host import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps.pre_lookup import Rules, put_split_entries, split_entries
@@ -32,9 +33,6 @@ from fusion.runtime.native import (
     vector,
 )
 from fusion.runtime.spec import OpSpec
-
-#: More rows than any tensor has elements.
-_TOO_MANY = 2**48
 
 
 def _rules_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
@@ -66,7 +64,7 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     def count_rows(frame: int, device: Any) -> int:
         if attr(frame, slot.row_count) != LAST_ROW:
             check_shape(frame)
-            return min(vector(frame, arg.sp_dense_shape, np.int64)[0], int64(_TOO_MANY))
+            return min(vector(frame, arg.sp_dense_shape, np.int64)[0], int64(MOST_ROWS))
         number = size(frame, arg.sp_indices, 0, 0)
         return rows_to_last(frame, device, data(frame, arg.sp_indices, 0), number)
 
