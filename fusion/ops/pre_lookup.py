@@ -7,7 +7,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusion.cpu_ops.elements import MOST_ROWS
 from fusion.ops import gpu
 from fusion.ops.common import (
     AXIS_ATTR,
@@ -164,6 +163,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     import numpy as np
 
     from fusion.cpu_ops.combine import first_unsorted
+    from fusion.cpu_ops.elements import MOST_ROWS
     from fusion.cpu_ops.prune import count_true, mark_entries
     from fusion.runtime.jit import int64, jit
     from fusion.runtime.native import (
