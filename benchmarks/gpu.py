@@ -194,10 +194,9 @@ class Prepared:
 
     def launch(self) -> None:
         """Computes all columns in one launch."""
-        from fusion.gpu_ops.call_words import PLAIN_TILES, THREADS
+        from fusion.gpu_ops.call_words import THREADS, TILES
 
-        blocks, tiles = self.call.tiles(PLAIN_TILES)
-        self.memory.launch("combine_float32", blocks, THREADS, self.call.base, tiles)
+        self.memory.launch("combine_float32", self.call.tiles(TILES), THREADS, self.call.base)
 
     def moved(self) -> int:
         """The least bytes that must be moved: distinct rows and ids once, the result once."""

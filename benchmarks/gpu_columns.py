@@ -56,16 +56,11 @@ def combine(
         first = place_in(call.words, call.base, call_of.SOURCES) + words.ROW_BYTES
         call.words[first :: words.SOURCE_WORDS][: len(columns)] = row_bytes
     gpu.write(call.base, call.words)
-    checked, _ = call.tiles(call_of.CHECK_TILES)
+    checked, tiles = call.tiles(call_of.CHECK_TILES), call.tiles(call_of.TILES)
     if checked:
         steps.check_rows(gpu, call.base, checked)
-    for step, word in (
-        (steps.combine_plain, call_of.PLAIN_TILES),
-        (steps.combine_others, call_of.OTHER_TILES),
-    ):
-        blocks, tiles = call.tiles(word)
-        if blocks:
-            step(gpu, kind, call.base, blocks, tiles)
+    if tiles:
+        steps.combine_columns(gpu, kind, call.base, tiles, call.is_plain)
     gpu.check_trouble("columns", call.base + 8 * call.trouble)
     return gpu.numbers(out, stored, (batch, width)), call
 
@@ -203,7 +198,7 @@ class _Columns:
 
 
 def columns(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> float:
-    """Columns of all forms and rules, side by side."""
+    """Columns of all forms and rules, side by side, and then the plain ones among them."""
     from fusion.gpu_ops import call_words as call_of
 
     found = _Columns(gpu, draw, stored, count)
@@ -214,7 +209,15 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> flo
     found.bucketized()
     found.dense()
     found.copied(13)
-    mine, call = combine(gpu, stored, found.batch, found.columns)
-    unsorted = gpu.words(int(call.words[call_of.UNSORTED]), len(found.columns))
-    same("columns in any order", unsorted, np.array([1, 1, 0, 0, 0, 0, 0]))
-    return close("columns", stored, mine, np.hstack(found.wanted), np.hstack(found.sizes))
+    is_unsorted, error = np.array([1, 1, 0, 0, 0, 0, 0]), 0.0
+    for places, is_plain in ((range(7), False), ((1, 3, 6), True)):
+        chosen = [found.columns[k] for k in places]
+        mine, call = combine(gpu, stored, found.batch, chosen)
+        same("plain columns", np.array(call.is_plain), np.array(is_plain))
+        unsorted = gpu.words(int(call.words[call_of.UNSORTED]), len(chosen))
+        same("columns in any order", unsorted, is_unsorted[list(places)])
+        wanted, sizes = (
+            np.hstack([all_[k] for k in places]) for all_ in (found.wanted, found.sizes)
+        )
+        error = max(error, close("columns", stored, mine, wanted, sizes))
+    return error

@@ -33,6 +33,7 @@ from fusion.cpu_ops.column_words import (
     WEIGHTED,
     WEIGHTS,
 )
+from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.arithmetic import clipper, compute_type, normalizer, weigher
 from fusion.gpu_ops.bags import Bag, Team, head_of
 from fusion.gpu_ops.call_words import BAD_DEFAULT, BAD_ID, COLUMNS
@@ -46,6 +47,7 @@ from fusion.gpu_ops.device import (
     vector_loader,
 )
 from fusion.gpu_ops.elements import id_at, integer_at, is_dropped, is_ignored, weight_at
+from fusion.gpu_ops.tiles import quotient, remainder
 from fusion.gpu_ops.trouble import tell
 from fusion.runtime.jit import int64
 
@@ -136,20 +138,21 @@ class _Sums(NamedTuple):
     seen: int
 
 
-def _rows_at_once(is_plain: bool) -> int:
-    """How many rows of a bag a thread has on their way, if the bag is not quick.
+def _rows_at_once(stored: str, is_plain: bool) -> int:
+    """How many rows of a bag a thread has on their way, if the bag is not quick: one or four.
 
-    With more of them the kernel for plain columns needed more registers than it may have.
+    With four of them, of eight elements each, the kernel for plain columns needed more registers
+    than it may have.
     """
-    return 1 if is_plain else 4
+    return 1 if is_plain and ITEM_BYTES[stored] == 2 else 4
 
 
-def _four_finder(is_plain: bool) -> Any:
+def _four_finder(is_plain: bool, step: int) -> Any:
     """A device function (call, bag, element) -> the addresses of it and the next three.
 
-    `_NO_ENTRY` for those that are not among the rows at once.
+    `_NO_ENTRY` for those that are not among the `step` rows at once.
     """
-    entry, is_alone = _entry_finder(is_plain), _rows_at_once(is_plain) == 1
+    entry, is_alone = _entry_finder(is_plain), step == 1
 
     @jit
     def four(call: int, bag: Bag, k: int) -> Any:
@@ -165,17 +168,19 @@ def _four_finder(is_plain: bool) -> Any:
     return four
 
 
-def _counter(is_plain: bool) -> Any:
+def _counter(is_plain: bool, step: int) -> Any:
     """A device function (call, bag, team) -> the entries of a bag."""
-    four, step = _four_finder(is_plain), _rows_at_once(is_plain)
+    four = _four_finder(is_plain, step)
 
     @jit
     def count(call: int, bag: Bag, team: Team) -> int:
-        n, share = int64(0), team.thread // team.group
-        for k in range(bag.start + step * share, bag.end, step * team.shares):
+        n, share = int64(0), quotient(team.thread, team.group)
+        k = bag.start + step * share
+        while k < bag.end:
             a0, a1, a2, a3 = four(call, bag, k)
             n += int64(a0 != _NO_ENTRY) + int64(a1 != _NO_ENTRY)
             n += int64(a2 != _NO_ENTRY) + int64(a3 != _NO_ENTRY)
+            k += step * team.shares
         if team.shares == 1:
             return n
         total = int64(0)
@@ -193,9 +198,9 @@ def _mark(address: int, bit: int) -> int:
     return int64(_IS_UNSOUND) if address == _TROUBLE else int64(bit)
 
 
-def _four_reader(stored: str, lanes: int, is_plain: bool) -> Any:
+def _four_reader(stored: str, lanes: int, is_plain: bool, step: int) -> Any:
     """A device function (call, bag, element, at, whether there are weights) -> `_Four`."""
-    dtype, four = compute_type(stored), _four_finder(is_plain)
+    dtype, four = compute_type(stored), _four_finder(is_plain, step)
     load_vector, clipped = vector_loader(stored, lanes), clipper(stored, lanes)
     ones = (dtype(1),) * 4
 
@@ -253,21 +258,21 @@ def _adder(dtype: type, lanes: int, is_plain: bool) -> Any:
         elif seen < head:
             total = values if seen == 0 else added(total, values)
         else:
-            block = values if (seen - head) % 8 == 0 else added(block, values)
-            if (seen - head) % 8 == 7:
+            block = values if (seen - head) & 7 == 0 else added(block, values)
+            if (seen - head) & 7 == 7:
                 total = added(total, block)
         return _Sums(total, block, terms, seen + 1)
 
     return add
 
 
-def _folder(dtype: type, lanes: int, is_plain: bool) -> Any:
+def _folder(dtype: type, lanes: int, is_plain: bool, step: int) -> Any:
     """A device function that adds what four elements give to sums.
 
     (sums, `_Four`, marks, lane, head, column, whether there are weights) -> sums. The lane is that
     of the thread of the warp that has them, and the marks are its; or else -1: this one.
     """
-    add, is_alone = _adder(dtype, lanes, is_plain), _rows_at_once(is_plain) == 1
+    add, is_alone = _adder(dtype, lanes, is_plain), step == 1
 
     @jit
     def shown(values: Any, lane: int) -> Any:
@@ -306,25 +311,27 @@ def any_bag(stored: str, lanes: int, is_plain: bool) -> Any:
     Groups that share a bag read its rows in turns, and each adds all of them.
     """
     dtype, zero = compute_type(stored), (compute_type(stored)(0),) * lanes
-    count, read = _counter(is_plain), _four_reader(stored, lanes, is_plain)
-    step = _rows_at_once(is_plain)
-    fold, fill = _folder(dtype, lanes, is_plain), _filler(stored, lanes, is_plain)
+    step = _rows_at_once(stored, is_plain)
+    count, read = _counter(is_plain, step), _four_reader(stored, lanes, is_plain, step)
+    fold, fill = _folder(dtype, lanes, is_plain, step), _filler(stored, lanes, is_plain)
     normalized, (_, weighted), nan = normalizer(dtype), weigher(dtype, lanes), dtype(np.nan)
 
     @jit
     def values_of(call: int, bag: Bag, team: Team, at: int) -> Any:
         column, (thread, group, shares) = bag.column, team
         is_weighted = not is_plain and load(column, WEIGHTED) != 0
-        n = int64(0) if is_weighted else count(call, bag, team)
-        sums, head, is_sound = _Sums(zero, zero, dtype(0), int64(0)), head_of(n), True
-        for k in range(bag.start, bag.end, step * shares):
-            mine = read(call, bag, k + step * (thread // group), at, is_weighted)
+        head = np.int32(0 if is_weighted else head_of(count(call, bag, team)))
+        sums, is_sound = _Sums(zero, zero, dtype(0), int64(0)), True
+        k = bag.start
+        while k < bag.end:
+            mine = read(call, bag, k + step * quotient(thread, group), at, is_weighted)
             busy = min(shares, (bag.end - k + step - 1) // step) if shares > 1 else shares
             for share in range(busy):
-                lane = thread % group + share * group if shares > 1 else int64(-1)
+                lane = np.int32(remainder(thread, group) + share * group if shares > 1 else -1)
                 marks = from_lane((mine.marks,), lane)[0] if shares > 1 else mine.marks
                 sums = fold(sums, mine, marks, lane, head, column, is_weighted)
                 is_sound = is_sound and marks < _IS_UNSOUND
+            k += step * shares
         if not is_sound or bag.end < bag.start:
             return multiplied(zero, nan)
         if sums.seen == 0:
@@ -332,7 +339,7 @@ def any_bag(stored: str, lanes: int, is_plain: bool) -> Any:
         if is_weighted:
             no_nan = load(column, NO_NAN) != 0
             return weighted(sums.total, load(column, COMBINER), sums.terms, no_nan)
-        return normalized(sums.total, load(column, COMBINER), n)
+        return normalized(sums.total, load(column, COMBINER), sums.seen)
 
     return values_of
 

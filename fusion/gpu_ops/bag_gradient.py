@@ -27,6 +27,7 @@ from fusion.gpu_ops.device import (
 )
 from fusion.gpu_ops.entries import is_masked
 from fusion.gpu_ops.parts import part_of
+from fusion.gpu_ops.tiles import quotient, remainder
 from fusion.runtime.jit import int64
 
 
@@ -93,7 +94,8 @@ def _row(stored: str, lanes: int, kept: str) -> Any:
     def write(
         bags: _Bags, start: int, end: int, out: int, dim: int, thread: int, group: int
     ) -> None:
-        for first in range(thread * lanes, dim, group * lanes):
+        first = thread * lanes
+        while first < dim:
             found, is_first = zero, True
             for number in range(start, end):
                 entry = number
@@ -102,11 +104,12 @@ def _row(stored: str, lanes: int, kept: str) -> Any:
                 row = int64(load_as(bags.owners, entry, np.int32))
                 if row >= bags.batch:
                     continue
-                values = share(bags, entry, row, int64(first) * item)
+                values = share(bags, entry, row, first * item)
                 # Not begun with 0: 0 + -0 would lose the sign.
                 found = values if is_first else added(found, values)
                 is_first = False
-            store_vector(out + int64(first) * out_item, found)
+            store_vector(out + first * out_item, found)
+            first += group * lanes
 
     return write
 
@@ -187,7 +190,7 @@ def scatter_bags(
             written.
     """
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    number, thread = thread // group, thread % group
+    number, thread = quotient(thread, group), remainder(thread, group)
     if number >= rows:
         return
     start, end = number, number + 1

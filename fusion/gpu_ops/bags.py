@@ -19,6 +19,7 @@ from fusion.cpu_ops.column_words import (
 from fusion.gpu_ops.arithmetic import compute_type, normalizer
 from fusion.gpu_ops.device import added, from_lane, jit, load, vector_loader
 from fusion.gpu_ops.elements import integer_at
+from fusion.gpu_ops.tiles import quotient, remainder
 
 
 class Bag(NamedTuple):
@@ -42,21 +43,23 @@ class Bag(NamedTuple):
 class Team(NamedTuple):
     """The threads that compute a bag, seen from one of them.
 
+    The numbers are int32: wider ones take two registers each.
+
     Attributes:
         thread: its number among them.
         group: how many of them go through the elements of a row side by side.
         shares: how many such groups there are.
     """
 
-    thread: int
-    group: int
-    shares: int
+    thread: Any
+    group: Any
+    shares: Any
 
 
 @jit
 def head_of(n: int) -> int:
     """How many of n rows are added up one by one; blocks of 8 follow."""
-    head = n % 8
+    head = n & 7
     return head if head >= 2 else min(head + 8, n)
 
 
@@ -88,7 +91,7 @@ def _head_adder(stored: str, lanes: int) -> Any:
 def quick_bag(stored: str, lanes: int) -> Any:
     """A device function (bag, team, at) -> (sum, whether all count).
 
-    It is for at least one element of a plain column (`Column.is_plain`); `at` says where in a row,
+    It is for at least one element of a plain column (`layout.is_plain`); `at` says where in a row,
     in bytes. For elements that do not count, the bag's own memory in the result is read as if it
     were their row, and the sum means nothing.
     """
@@ -112,7 +115,7 @@ def quick_bag(stored: str, lanes: int) -> Any:
         v6, v7 = load_vector(r6 + at), load_vector(r7 + at)
         block = added(added(added(v0, v1), v2), v3)
         block = added(added(added(added(block, v4), v5), v6), v7)
-        return block, s0 and s1 and s2 and s3 and s4 and s5 and s6 and s7
+        return block, s0 & s1 & s2 & s3 & s4 & s5 & s6 & s7
 
     @jit
     def sum_of(bag: Bag, team: Team, at: int) -> Any:
@@ -149,7 +152,7 @@ def shared_bag(stored: str, lanes: int) -> Any:
         v0, v1 = load_vector(r0 + at), load_vector(r1 + at)
         v2, v3 = load_vector(r2 + at), load_vector(r3 + at)
         total = v0 if is_first else added(total, v0)
-        return added(added(added(total, v1), v2), v3), s0 and s1 and s2 and s3
+        return added(added(added(total, v1), v2), v3), s0 & s1 & s2 & s3
 
     @jit
     def sum_of(bag: Bag, team: Team, at: int) -> Any:
@@ -157,16 +160,18 @@ def shared_bag(stored: str, lanes: int) -> Any:
         n, kind = bag.end - bag.start, load(bag.column, IDS_KIND)
         source, safe, behind = bag.source, bag.out, bag.start + head_of(n)
         total, is_sound = head(source, kind, bag.start, behind, at, safe)
-        for k in range(behind, bag.end, 8 * shares):
-            mine, block = k + 8 * (thread // group), zero
+        k = behind
+        while k < bag.end:
+            mine, block = k + 8 * quotient(thread, group), zero
             if mine < bag.end:
                 for row in range(mine, mine + 8, 4):
                     block, counts = four_of(source, kind, row, at, safe, block, row == mine)
                     is_sound = is_sound and counts
             for share in range(min(shares, (bag.end - k) // 8)):
-                total = added(total, from_lane(block, thread % group + share * group))
+                total = added(total, from_lane(block, remainder(thread, group) + share * group))
+            k += 8 * shares
         for share in range(shares):
-            verdict = from_lane(yes if is_sound else no, thread % group + share * group)
+            verdict = from_lane(yes if is_sound else no, remainder(thread, group) + share * group)
             is_sound = is_sound and verdict[0] != dtype(0)
         return normalized(total, load(bag.column, COMBINER), n), is_sound
 

@@ -94,9 +94,14 @@ class Call:
     width: int
     base: int
 
-    def tiles(self, word: int) -> tuple[int, int]:
-        """The blocks of a launch, and the address of their tiles, by the word of that."""
-        return int(layout.tiles_of(self.words, self.base, word)), int(self.words[word])
+    def tiles(self, word: int) -> int:
+        """The blocks of a launch, by the word of their tiles."""
+        return int(layout.tiles_of(self.words, self.base, word))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all columns are plain."""
+        return bool(self.words[call_of.ALL_PLAIN])
 
     @property
     def trouble(self) -> int:

@@ -7,29 +7,30 @@ from __future__ import annotations
 
 #: A call, by word: the number of columns, and of rows of the batch; where columns and sources are
 #: described (`fusion.cpu_ops.column_words`); the first tile of each column and the number of all,
-#: int64 [columns + 1], of columns that are plain and of the others, and of those whose rows are
-#: looked at; where each column starts in a row of the result, in elements, int64; the elements that
-#: a thread computes at once, the threads of a row, and how many groups of so many share a bag,
-#: int64 each; the address of the result, and the bytes of a row of it; flags of columns whose
+#: int64 [columns + 1], of bags and of entries whose rows are looked at; where each column starts in
+#: a row of the result, in elements, int64; the elements that a thread computes at once, the threads
+#: of a row, how many groups of so many share a bag, and whether the column is plain, int64 each;
+#: whether all are; the address of the result, and the bytes of a row of it; flags of columns whose
 #: entries are not in the order of rows, int64; where trouble is told.
 (
     COUNT,
     BATCH,
     COLUMNS,
     SOURCES,
-    PLAIN_TILES,
-    OTHER_TILES,
+    TILES,
     CHECK_TILES,
     OFFSETS,
     LANES,
     GROUPS,
     SHARES,
+    PLAIN,
+    ALL_PLAIN,
     OUT,
     OUT_BYTES,
     UNSORTED,
     TROUBLE,
-) = range(15)
-CALL_WORDS = 15
+) = range(16)
+CALL_WORDS = 16
 
 #: Trouble, by word: its kind, 0 for none; the column, the element and its id or row.
 KIND, COLUMN, ELEMENT, NUMBER = range(4)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from fusion.cpu_ops.column_words import (
     COLUMN_WORDS,
     COPY,
@@ -33,7 +35,7 @@ from fusion.gpu_ops.any_bags import any_bag
 from fusion.gpu_ops.bags import Bag, Team, quick_bag, shared_bag
 from fusion.gpu_ops.device import cuda, jit, load, store, vector_loader, vector_storer
 from fusion.gpu_ops.elements import id_at, integer_at, is_dropped, lower_bound, split_range
-from fusion.gpu_ops.tiles import column_of
+from fusion.gpu_ops.tiles import column_of, quotient, remainder
 from fusion.gpu_ops.trouble import tell
 from fusion.runtime.jit import int64
 
@@ -70,7 +72,7 @@ def _quick(stored: str, lanes: int, is_shared: bool) -> Any:
 
     @jit
     def quick(call: int, place: int, number: int, team: Team) -> bool:
-        first = (team.thread % team.group if is_shared else team.thread) * lanes
+        first = (remainder(team.thread, team.group) if is_shared else team.thread) * lanes
         while True:
             # Found here, and not before, it takes fewer registers.
             bag = _bag_of(call, place, number, item)
@@ -78,7 +80,9 @@ def _quick(stored: str, lanes: int, is_shared: bool) -> Any:
                 return False
             dim = load(bag.source, TABLE_DIM)
             # All threads of a warp go along, whether they have elements or not.
-            if first >= dim and (not is_shared or first - first % (team.group * lanes) >= dim):
+            if first >= dim and (
+                not is_shared or first - remainder(first, team.group * lanes) >= dim
+            ):
                 return True
             at = int64(first) * item if first < dim else int64(0)
             total, is_sound = sum_of(bag, team, at)
@@ -100,71 +104,55 @@ def _slow(stored: str, lanes: int, is_plain: bool) -> Any:
     load_vector, store_vector = vector_loader(stored, lanes), vector_storer(stored, lanes)
 
     @jit
+    def copied(bag: Bag, at: int) -> Any:
+        return load_vector(load(bag.source, TABLE) + bag.row * load(bag.source, ROW_BYTES) + at)
+
+    @jit
     def slow(call: int, bag: Bag, team: Team, width: int) -> None:
         if is_plain:  # shared, it needed more registers than the kernel may have
-            team = Team(team.thread, team.group * team.shares, int64(1))
-        dim, is_copy = load(bag.source, TABLE_DIM), load(bag.column, FORM) == COPY
-        row = load(bag.source, TABLE) + bag.row * load(bag.source, ROW_BYTES)
-        for first in range(0, dim, team.group * width):
-            own = first + team.thread % team.group * width
+            team = Team(team.thread, np.int32(team.group * team.shares), np.int32(1))
+        dim, first = load(bag.source, TABLE_DIM), int64(0)
+        while first < dim:
+            own = first + remainder(team.thread, team.group) * width
             for k in range(own, own + width, lanes):
                 # All threads of a warp that shares a bag go along, whether they have elements or
                 # not.
                 if k >= dim and team.shares == 1:
                     return
                 at = int64(k) * item if k < dim else int64(0)
-                values = load_vector(row + at) if is_copy else values_of(call, bag, team, at)
+                if load(bag.column, FORM) == COPY:
+                    values = copied(bag, at)
+                else:
+                    values = values_of(call, bag, team, at)
                 if k < dim and team.thread < team.group:
                     store_vector(bag.out + at, values)
+            first += team.group * width
 
     return slow
 
 
 @jit
-def _own_bag(call: int, tiles: int) -> Any:
+def _own_bag(call: int) -> Any:
     """Column, number and team of the bag that a thread has to do with; the elements at once."""
     tile, thread = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
+    tiles, threads = load(call, call_of.TILES), int64(call_of.THREADS)
     place = column_of(tiles, load(call, call_of.COUNT), tile)
     group = load(load(call, call_of.GROUPS), place)
     shares = load(load(call, call_of.SHARES), place)
     size, lanes = group * shares, load(load(call, call_of.LANES), place)
-    number = (tile - load(tiles, place)) * (call_of.THREADS // size) + thread // size
-    return place, number, Team(thread % size, group, shares), lanes
+    number = (tile - load(tiles, place)) * quotient(threads, size) + quotient(thread, size)
+    team = Team(np.int32(remainder(thread, size)), np.int32(group), np.int32(shares))
+    return place, number, team, lanes
 
 
-def combine_kernel(stored: str, is_plain: bool) -> Any:
-    """The kernel `(call, tiles)` for tables of dtype `stored`, of one block for each tile.
-
-    A tile is as many bags of a column as a block of `THREADS` has room for; `tiles` is the address
-    of the first tile of each column and the number of all.
-
-    Args:
-        is_plain: whether it is for plain columns (`Column.is_plain`) or for the others.
-    """
+def _writer(stored: str, is_plain: bool) -> Any:
+    """A device function (call, place, number, team, lanes) that writes a bag."""
     item = ITEM_BYTES[stored]
     widest = 16 // item
-    half = max(widest // 2, 1)
-    wide, narrow, single = (_quick(stored, lanes, False) for lanes in (widest, half, 1))
-    shared, shared_single = (_quick(stored, lanes, True) for lanes in (widest, 1))
     slow, slow_single = (_slow(stored, lanes, is_plain) for lanes in (widest, 1))
 
-    def combine(call: int, tiles: int) -> None:
-        place, number, team, lanes = _own_bag(call, tiles)
-        if number >= load(call, call_of.BATCH):
-            return
-        if is_plain:
-            if team.shares > 1 and lanes == widest:
-                is_done = shared(call, place, number, team)
-            elif team.shares > 1:
-                is_done = shared_single(call, place, number, team)
-            elif lanes == widest:
-                is_done = wide(call, place, number, team)
-            elif lanes == half:
-                is_done = narrow(call, place, number, team)
-            else:
-                is_done = single(call, place, number, team)
-            if is_done:
-                return
+    @jit
+    def write(call: int, place: int, number: int, team: Team, lanes: int) -> None:
         bag = _bag_of(call, place, number, item)
         if bag.end < bag.start:
             splits, kind = load(bag.source, ROWS), load(bag.column, ROWS_KIND)
@@ -172,9 +160,58 @@ def combine_kernel(stored: str, is_plain: bool) -> Any:
             at = number + (number > 0 or integer_at(splits, int64(0), kind) == 0)
             tell(call, call_of.BAD_SPLIT, place, at, integer_at(splits, at, kind))
         if lanes == widest:
-            slow(call, bag, team, lanes)
+            slow(call, bag, team, int64(widest))
         else:
             slow_single(call, bag, team, lanes)
+
+    return write
+
+
+def _plain_writer(stored: str) -> Any:
+    """As `_writer`, for plain columns: it tries to be quick."""
+    widest = 16 // ITEM_BYTES[stored]
+    half = max(widest // 2, 1)
+    wide, narrow, single = (_quick(stored, lanes, False) for lanes in (widest, half, 1))
+    shared, shared_single = (_quick(stored, lanes, True) for lanes in (widest, 1))
+    write_slowly = _writer(stored, True)
+
+    @jit
+    def write(call: int, place: int, number: int, team: Team, lanes: int) -> None:
+        if team.shares > 1 and lanes == widest:
+            is_done = shared(call, place, number, team)
+        elif team.shares > 1:
+            is_done = shared_single(call, place, number, team)
+        elif lanes == widest:
+            is_done = wide(call, place, number, team)
+        elif lanes == half:
+            is_done = narrow(call, place, number, team)
+        else:
+            is_done = single(call, place, number, team)
+        if not is_done:
+            write_slowly(call, place, number, team, lanes)
+
+    return write
+
+
+def combine_kernel(stored: str, is_plain: bool) -> Any:
+    """The kernel `(call)` for tables of dtype `stored`, of one block for each tile.
+
+    A tile is as many bags of a column as a block of `THREADS` has room for.
+
+    Args:
+        is_plain: whether it is for calls of which all columns are plain (`layout.is_plain`), or for
+            any: then it needs more registers.
+    """
+    write_plain, write_other = _plain_writer(stored), _writer(stored, False)
+
+    def combine(call: int) -> None:
+        place, number, team, lanes = _own_bag(call)
+        if number >= load(call, call_of.BATCH):
+            return
+        if is_plain or load(load(call, call_of.PLAIN), place) != 0:
+            write_plain(call, place, number, team, lanes)
+        else:
+            write_other(call, place, number, team, lanes)
 
     return combine
 

@@ -29,6 +29,7 @@ jit: Any = language.jit
 load, store = language.load, language.store
 load_as, store_as, as_float = language.load_as, language.store_as, language.as_float
 atomic_add, atomic_min = language.atomic_add, language.atomic_min
+bit_count = language.bit_count
 compare_and_swap, publish = language.compare_and_swap, language.publish
 from_lane = language.from_lane
 vector_loader, vector_storer = language.vector_loader, language.vector_storer
@@ -76,6 +77,7 @@ __all__ = [
     "as_float",
     "atomic_add",
     "atomic_min",
+    "bit_count",
     "compare_and_swap",
     "cuda",
     "divided",

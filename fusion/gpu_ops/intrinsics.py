@@ -116,6 +116,12 @@ def compare_and_swap(typingctx: Any, address: Any, index: Any, old: Any, new: An
 
 
 @jit
+def bit_count(word: int) -> int:
+    """How many bits of a word are ones."""
+    return cuda.popc(word)
+
+
+@jit
 def publish() -> None:
     """What was written before is seen before what is written next, by the host, too."""
     cuda.threadfence_system()

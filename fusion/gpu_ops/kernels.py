@@ -34,10 +34,11 @@ def _combine(stored: str, *, is_plain: bool) -> Kernel:
 
         return combine_kernel(stored, is_plain)
 
-    # Of the plain one five blocks are on a multiprocessor (of doubles four): rows are on their way
-    # for all of them.
-    quick = 104 if stored == "float64" else 96
-    return Kernel(make, 2, quick if is_plain else 168)
+    # So many blocks are on a multiprocessor, for all of which rows are on their way: of plain
+    # columns six, or five if a thread has eight elements; of any four, or three.
+    has_eight = stored in ("float16", "bfloat16")
+    plain, other = (96, 168) if has_eight else (80, 128)
+    return Kernel(make, 1, plain if is_plain else other)
 
 
 def _scatter(stored: str) -> Kernel:

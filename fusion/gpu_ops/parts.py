@@ -23,7 +23,7 @@ from fusion.runtime.jit import int64
 RANK_BITS, ROWS = range(2)
 
 #: Rows are not more, and not worth telling apart then.
-_MOST_ROWS = 2**31 - 1
+_LARGEST_ROW = 2**31 - 1
 _SIGN = -(2**63)
 
 
@@ -91,7 +91,7 @@ def join_parts(
         if place > 0 and row < load(at, 2 * place - 2):
             tell_at(trouble, UNSORTED_ROW, shard, place, row)
         _lower(found, ROWS, -rows_until(row))
-        row = min(row, int64(_MOST_ROWS))
+        row = min(row, int64(_LARGEST_ROW))
     store_as(rows, k, np.int32(row), np.int32)
     if ranks != 0:
         first = load(load(indices, column_of(firsts, shard_count, int64(0))), int64(1))

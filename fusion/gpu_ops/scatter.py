@@ -26,7 +26,7 @@ from fusion.gpu_ops.device import (
     vector_loader,
     vector_storer,
 )
-from fusion.gpu_ops.tiles import column_of
+from fusion.gpu_ops.tiles import column_of, quotient, remainder
 from fusion.gpu_ops.trouble import tell_at
 from fusion.runtime.jit import int64
 
@@ -122,10 +122,12 @@ def _row(stored: str, lanes: int) -> Any:
         starts = load(call, call_of.STARTS)
         offset = load(load(call, call_of.GRAD_OFFSETS), place)
         out = load(load(call, call_of.GRAD_OUTS), place) + number * dim * item
-        for first in range(thread * lanes, dim, group * lanes):
+        first = thread * lanes
+        while first < dim:
             at = (offset + first) * item
             values = total(call, order, place, load(starts, key), load(starts, key + 1), at)
-            store_vector(out + int64(first) * item, values)
+            store_vector(out + first * item, values)
+            first += group * lanes
 
     return row
 
@@ -144,12 +146,13 @@ def scatter_kernel(stored: str) -> Any:
         tiles, bases = load(call, call_of.GRAD_TILES), load(call, call_of.BASES)
         place = column_of(tiles, load(call, call_of.GRAD_COUNT), tile)
         group = load(load(call, call_of.GRAD_GROUPS), place)
-        number = (tile - load(tiles, place)) * (call_of.THREADS // group) + thread // group
+        number = (tile - load(tiles, place)) * quotient(int64(call_of.THREADS), group)
+        number += quotient(thread, group)
         if number >= load(bases, place + 1) - load(bases, place):
             return
         if load(load(call, call_of.GRAD_LANES), place) == widest:
-            wide(call, order, place, number, thread % group, group)
+            wide(call, order, place, number, remainder(thread, group), group)
         else:
-            single(call, order, place, number, thread % group, group)
+            single(call, order, place, number, remainder(thread, group), group)
 
     return scatter

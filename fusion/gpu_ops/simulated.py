@@ -121,6 +121,11 @@ def compare_and_swap(address: Any, index: Any, old: Any, new: Any) -> Any:
     return before
 
 
+def bit_count(word: Any) -> int:
+    """See `intrinsics`."""
+    return int(word).bit_count()
+
+
 def publish() -> None:
     """See `intrinsics`."""
 

@@ -1,8 +1,8 @@
-"""Tiles: what the blocks of a launch compute, each a part of one column."""
+"""Tiles: what the blocks of a launch compute, each a part of one column, and their threads."""
 
 from __future__ import annotations
 
-from fusion.gpu_ops.device import jit, load
+from fusion.gpu_ops.device import bit_count, jit, load
 from fusion.runtime.jit import int64
 
 
@@ -21,3 +21,15 @@ def column_of(tiles: int, count: int, tile: int) -> int:
         else:
             end = middle
     return place
+
+
+@jit
+def quotient(number: int, power: int) -> int:
+    """`number // power`, of a power of 2: GPUs have no instruction that divides integers."""
+    return number >> int64(bit_count(power - 1))
+
+
+@jit
+def remainder(number: int, power: int) -> int:
+    """`number % power`, of a power of 2."""
+    return number & (power - 1)

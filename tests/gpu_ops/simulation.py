@@ -94,10 +94,6 @@ class Given:
         return result.numpy()
 
 
-def kernel(stored: str, is_plain: bool) -> Any:
-    return cuda.jit(combine_kernel(stored, is_plain))
-
-
 def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]:
     """The result of a call, written over poison, what it tells of trouble, and the call."""
     stored = columns[0].table.dtype.name
@@ -119,13 +115,11 @@ def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]
     held[:] = call.words
     base = held.ctypes.data
     with allow(held, out, *(array for one in columns for array in one.arrays())):
-        checked, _ = call.tiles(call_of.CHECK_TILES)
+        checked, tiles = call.tiles(call_of.CHECK_TILES), call.tiles(call_of.TILES)
         if checked:
             cuda.jit(check_rows_kernel())[checked, call_of.THREADS](base)
-        for is_plain, word in ((True, call_of.PLAIN_TILES), (False, call_of.OTHER_TILES)):
-            blocks, tiles = call.tiles(word)
-            if blocks:
-                kernel(stored, is_plain)[blocks, call_of.THREADS](base, tiles)
+        if tiles:
+            cuda.jit(combine_kernel(stored, call.is_plain))[tiles, call_of.THREADS](base)
     told = held[call.trouble : call.trouble + call_of.TROUBLE_WORDS]
     return out, [int(word) for word in told], call
 

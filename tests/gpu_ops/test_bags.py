@@ -12,6 +12,7 @@ from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops import call as calls
 from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.steps.bags import Bags, Gathered, bags, last_row
+from fusion.gpu_ops.steps.combine import combine_columns
 from fusion.gpu_ops.steps.prune import Entries
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_combine import table
@@ -34,11 +35,10 @@ def combined(
     held[:] = call.words
     source = (held[call_of.SOURCES] - held.ctypes.data) // 8
     held[source + words.ROW_BYTES] = 1
-    for name, word in (("", call_of.PLAIN_TILES), ("any_", call_of.OTHER_TILES)):
-        blocks, tiles = call.tiles(word)
-        if blocks:
-            given = call.base, tiles
-            device.launch(f"combine_{name}{stored}", blocks, call_of.THREADS, *given)
+    tiles = call.tiles(call_of.TILES)
+    if tiles:
+        kind = words.KINDS.index(stored)
+        combine_columns(device, kind, call.base, tiles, call.is_plain)
     assert not held[call.trouble]
     return out
 

@@ -140,14 +140,56 @@ def test_many_columns_in_one_call() -> None:
     columns.append(Given("dense", table(6, 4), np.ones([40, 1], np.float32), boundaries=[0.5]))
     same(40, *columns)
     _, _, call = combine(40, columns)
-    assert call.tiles(call_of.PLAIN_TILES)[0] > len(columns) - 1
-    assert call.tiles(call_of.OTHER_TILES)[0] == 2
+    assert not call.is_plain
+    assert words_of(call, call_of.PLAIN, count=8) == (1,) * 7 + (0,)
+    assert call.tiles(call_of.TILES) > len(columns)
 
 
-def words_of(call: Any, *names: int) -> tuple[int, ...]:
-    """What a call of one column has there."""
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_plain_columns_beside_others(dtype: str) -> None:
+    """All ways in which plain columns are computed are in the kernel for any, too."""
+    draw = np.random.default_rng(3)
+    lengths = {"short": [0, 1, 2, 3, 10], "long": [0, 1, 9, 47, 133]}
+    columns = []
+    for dim in (40, 8, 4, 2, 3):
+        for each in lengths.values():
+            splits = np.concatenate([[0], np.cumsum(each)])
+            ids = draw.integers(0, 9, splits[-1])
+            columns.append(Given("row_splits", table(9, dim, dtype, seed=dim), ids, splits))
+        owners = draw.integers(0, 5, 30)
+        pruned = {"prune": True, "fill_empty_row": True, "default_id": 4}
+        for rows in (np.sort(owners), owners):
+            ids = draw.integers(-1, 9, 30)
+            columns.append(Given("row_ids", table(9, dim, dtype), ids, rows, attrs=dict(pruned)))
+        columns.append(Given("copy", table(5, dim, dtype)))
+    columns.append(columns[-1])
+    out, told, call = combine(5, columns)
+    assert told[call_of.KIND] == 0
+    assert call.is_plain
+    shares = np.array(words_of(call, call_of.SHARES, count=len(columns)))
+    assert (shares > 1).any()
+    assert (shares == 1).any()
+    widest = 16 // columns[0].table.itemsize
+    lanes = words_of(call, call_of.LANES, count=len(columns))
+    assert {widest, max(widest // 2, 1), 1} <= set(lanes)
+    # What needs the other kernel is a multiple of 16 bytes, so that the others lie as before.
+    splits = np.array([0, 2, 2, 3, 5, 6])
+    ids, clipped = np.array([1, 1, 5, 3, 0, 2]), {"max_norm": 0.5}
+    columns.append(Given("row_splits", table(9, 8, dtype), ids, splits, attrs=clipped))
+    beside, told, call = combine(5, columns)
+    assert told[call_of.KIND] == 0
+    assert not call.is_plain
+    assert words_of(call, call_of.LANES, count=len(columns))[:-1] == lanes
+    wanted = np.concatenate([one.by_cpu(5) for one in columns], 1)
+    assert beside.tobytes() == wanted.tobytes()
+    assert out.tobytes() == np.ascontiguousarray(wanted[:, :-8]).tobytes()
+
+
+def words_of(call: Any, *names: int, count: int = 1) -> tuple[int, ...]:
+    """What a call has there of its first columns."""
     base = int(call.words[call_of.TROUBLE]) - 8 * call_of.CALL_WORDS
-    return tuple(call.words[layout.place_in(call.words, base, name)] for name in names)
+    places = [layout.place_in(call.words, base, name) for name in names]
+    return tuple(int(word) for place in places for word in call.words[place : place + count])
 
 
 @pytest.mark.parametrize(
@@ -166,13 +208,15 @@ def test_long_bags_get_a_warp(length: int, batch: int, dim: int, group: int, sha
     call = calls.prepare("float32", batch, [column], 0, lambda size: 0)
     found = words_of(call, call_of.LANES, call_of.GROUPS, call_of.SHARES)
     assert found == (min(dim, 4), group, shares)
-    assert call.tiles(call_of.PLAIN_TILES)[0] == -(-batch * group * shares // call_of.THREADS)
+    assert call.is_plain
+    assert call.tiles(call_of.TILES) == -(-batch * group * shares // call_of.THREADS)
     other = calls.Column(
         words.ROW_SPLITS, 0, 9, dim, ids=0, id_count=length * batch, attrs={words.MAX_NORM: 1.0}
     )
     call = calls.prepare("float32", batch, [other], 0, lambda size: 0)
     assert words_of(call, call_of.LANES, call_of.GROUPS, call_of.SHARES) == found
-    assert call.tiles(call_of.OTHER_TILES)[0] == -(-batch * group * shares // call_of.THREADS)
+    assert not call.is_plain
+    assert call.tiles(call_of.TILES) == -(-batch * group * shares // call_of.THREADS)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -216,7 +260,7 @@ def test_long_bags_of_other_columns(dtype: str, kind: str) -> None:
         out, told, call = combine(5, [given])
         assert told[call_of.KIND] == 0
         assert out.tobytes() == given.by_cpu(5).tobytes()
-        assert call.tiles(call_of.OTHER_TILES)[0] > 0
+        assert not call.is_plain
         assert words_of(call, call_of.SHARES)[0] > 1
 
 

@@ -1,4 +1,4 @@
-"""Rows combined into bags, all columns of a call: one launch for plain ones, one for the others."""
+"""Rows combined into bags, all columns of a call in one launch."""
 
 from __future__ import annotations
 
@@ -12,29 +12,35 @@ def check_rows(device: Device, call: int, tiles: int) -> None:
     device.launch("check_rows", tiles, THREADS, call)
 
 
-def combine_plain(device: Device, kind: int, call: int, blocks: int, tiles: int) -> None:
-    """Computes the plain columns of a call, of tables of a kind of numbers.
+def combine_columns(device: Device, kind: int, call: int, tiles: int, is_plain: int) -> None:
+    """Computes the columns of a call, of tables of a kind of numbers, in so many tiles.
 
     Args:
-        blocks, tiles: how many tiles there are, and where they are described.
+        is_plain: whether all are plain.
     """
-    if kind == FLOAT32:
-        device.launch("combine_float32", blocks, THREADS, call, tiles)
-    elif kind == FLOAT16:
-        device.launch("combine_float16", blocks, THREADS, call, tiles)
-    elif kind == BFLOAT16:
-        device.launch("combine_bfloat16", blocks, THREADS, call, tiles)
+    if is_plain != 0:
+        _combine_plain(device, kind, call, tiles)
     else:
-        device.launch("combine_float64", blocks, THREADS, call, tiles)
+        _combine_any(device, kind, call, tiles)
 
 
-def combine_others(device: Device, kind: int, call: int, blocks: int, tiles: int) -> None:
-    """As `combine_plain`, for the columns that are not plain."""
+def _combine_plain(device: Device, kind: int, call: int, tiles: int) -> None:
     if kind == FLOAT32:
-        device.launch("combine_any_float32", blocks, THREADS, call, tiles)
+        device.launch("combine_float32", tiles, THREADS, call)
     elif kind == FLOAT16:
-        device.launch("combine_any_float16", blocks, THREADS, call, tiles)
+        device.launch("combine_float16", tiles, THREADS, call)
     elif kind == BFLOAT16:
-        device.launch("combine_any_bfloat16", blocks, THREADS, call, tiles)
+        device.launch("combine_bfloat16", tiles, THREADS, call)
     else:
-        device.launch("combine_any_float64", blocks, THREADS, call, tiles)
+        device.launch("combine_float64", tiles, THREADS, call)
+
+
+def _combine_any(device: Device, kind: int, call: int, tiles: int) -> None:
+    if kind == FLOAT32:
+        device.launch("combine_any_float32", tiles, THREADS, call)
+    elif kind == FLOAT16:
+        device.launch("combine_any_float16", tiles, THREADS, call)
+    elif kind == BFLOAT16:
+        device.launch("combine_any_bfloat16", tiles, THREADS, call)
+    else:
+        device.launch("combine_any_float64", tiles, THREADS, call)

@@ -29,6 +29,7 @@ from fusion.cpu_ops.column_words import (
     WEIGHTED,
 )
 from fusion.gpu_ops.call_words import (
+    ALL_PLAIN,
     BATCH,
     CALL_WORDS,
     CHECK_TILES,
@@ -37,13 +38,13 @@ from fusion.gpu_ops.call_words import (
     GROUPS,
     LANES,
     OFFSETS,
-    OTHER_TILES,
     OUT,
     OUT_BYTES,
-    PLAIN_TILES,
+    PLAIN,
     SHARES,
     SOURCES,
     THREADS,
+    TILES,
     TROUBLE,
     TROUBLE_WORDS,
     UNSORTED,
@@ -65,9 +66,9 @@ _MINUS_ZERO = -(2**63)
 
 def words_of_call(columns: int, boundaries: int) -> int:
     """The words of a call of so many columns, with so many boundaries in all."""
-    tiles = 3 * (columns + 1)
+    tiles = 2 * (columns + 1)
     described = columns * (COLUMN_WORDS + SOURCE_WORDS)
-    return CALL_WORDS + TROUBLE_WORDS + 5 * columns + tiles + described + (boundaries + 1) // 2
+    return CALL_WORDS + TROUBLE_WORDS + 6 * columns + tiles + described + (boundaries + 1) // 2
 
 
 def open_call(call: Any, base: int, columns: int) -> int:
@@ -81,22 +82,12 @@ def open_call(call: Any, base: int, columns: int) -> int:
     place = CALL_WORDS
     call[TROUBLE] = base + 8 * place
     place += TROUBLE_WORDS
-    call[UNSORTED] = base + 8 * place
-    place += columns
-    call[PLAIN_TILES] = base + 8 * place
-    place += columns + 1
-    call[OTHER_TILES] = base + 8 * place
-    place += columns + 1
-    call[CHECK_TILES] = base + 8 * place
-    place += columns + 1
-    call[OFFSETS] = base + 8 * place
-    place += columns
-    call[LANES] = base + 8 * place
-    place += columns
-    call[GROUPS] = base + 8 * place
-    place += columns
-    call[SHARES] = base + 8 * place
-    place += columns
+    for part in (TILES, CHECK_TILES):
+        call[part] = base + 8 * place
+        place += columns + 1
+    for part in (UNSORTED, OFFSETS, LANES, GROUPS, SHARES, PLAIN):
+        call[part] = base + 8 * place
+        place += columns
     call[COLUMNS] = base + 8 * place
     place += columns * COLUMN_WORDS
     call[SOURCES] = base + 8 * place
@@ -176,24 +167,26 @@ def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, s
     call[BATCH], call[OUT], call[OUT_BYTES] = batch, out, width * item
     columns, sources = place_in(call, base, COLUMNS), place_in(call, base, SOURCES)
     offsets, lanes = place_in(call, base, OFFSETS), place_in(call, base, LANES)
-    groups, plain = place_in(call, base, GROUPS), place_in(call, base, PLAIN_TILES)
-    other, check = place_in(call, base, OTHER_TILES), place_in(call, base, CHECK_TILES)
-    shares = place_in(call, base, SHARES)
+    groups, shares = place_in(call, base, GROUPS), place_in(call, base, SHARES)
+    tiles, check = place_in(call, base, TILES), place_in(call, base, CHECK_TILES)
+    plain = place_in(call, base, PLAIN)
     is_busy = _threads(call, base, batch, item, width, skew) >= _BUSY_THREADS
     length, listed = _LONG if is_busy else _LONG_FOR_FEW, _listed(call, base)
+    call[ALL_PLAIN] = 1
     for k in range(call[COUNT]):
         column, source = columns + k * COLUMN_WORDS, sources + k * SOURCE_WORDS
         dim, form = call[source + TABLE_DIM], call[column + FORM]
         at_once = _at_once(call, source, call[offsets + k], item, width, skew)
-        group, is_simple = group_of(dim, at_once), is_plain(call, column, source)
+        group = group_of(dim, at_once)
         alike = listed if form == LISTED else 1
         is_long = call[source + ID_COUNT] >= max(length * batch * alike, 1)
         call[lanes + k], call[groups + k] = at_once, group
         call[shares + k] = WARP // group if is_long else 1
+        call[plain + k] = is_plain(call, column, source)
+        call[ALL_PLAIN] &= call[plain + k]
         bags = THREADS // (group * call[shares + k])
-        tiles = (batch + bags - 1) // bags if dim > 0 else 0
-        call[plain + k + 1] = call[plain + k] + (tiles if is_simple else 0)
-        call[other + k + 1] = call[other + k] + (0 if is_simple else tiles)
+        needed = (batch + bags - 1) // bags if dim > 0 else 0
+        call[tiles + k + 1] = call[tiles + k] + needed
         checked = call[source + ID_COUNT] if form in (INDICES, ROW_IDS) else 0
         call[check + k + 1] = call[check + k] + (checked + THREADS - 1) // THREADS
 

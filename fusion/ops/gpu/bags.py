@@ -27,7 +27,7 @@ _ALL_MEMORY = 2**63 - 1
 _open_call, _place_in = on_host(layout.open_call), on_host(layout.place_in)
 _width_of, _lay_out = on_host(layout.width_of), on_host(layout.lay_out)
 _tiles_of, _last_row = on_host(layout.tiles_of), on_host(last_row)
-_combine_plain, _combine_others = on_host(combine.combine_plain), on_host(combine.combine_others)
+_combine_columns = on_host(combine.combine_columns)
 
 
 def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
@@ -78,9 +78,8 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
         _lay_out(call, base, batch, item, width, out, skew)
         call[call_of.TROUBLE] = trouble_of(device)
         copy_in(device, base, call.ctypes.data, int64(8 * _WORDS))
-        plain, others = call_of.PLAIN_TILES, call_of.OTHER_TILES
-        _combine_plain(device, kind, base, _tiles_of(call, base, plain), call[plain])
-        _combine_others(device, kind, base, _tiles_of(call, base, others), call[others])
+        tiles = _tiles_of(call, base, call_of.TILES)
+        _combine_columns(device, kind, base, tiles, call[call_of.ALL_PLAIN])
 
     return combine_bags
 

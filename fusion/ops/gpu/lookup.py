@@ -49,7 +49,7 @@ _words_of_call, _open_call = on_host(layout.words_of_call), on_host(layout.open_
 _place_in, _width_of = on_host(layout.place_in), on_host(layout.width_of)
 _lay_out, _tiles_of = on_host(layout.lay_out), on_host(layout.tiles_of)
 _check_rows = on_host(combine.check_rows)
-_combine_plain, _combine_others = on_host(combine.combine_plain), on_host(combine.combine_others)
+_combine_columns = on_host(combine.combine_columns)
 
 
 @jit
@@ -74,9 +74,8 @@ def _compute(frame: int, device: Any, call: Array, base: int, limits_at: int, sh
     copy_in(device, base, call.ctypes.data, 8 * int64(call.shape[0]))
     kind = body(state, KIND)
     _check_rows(device, base, _tiles_of(call, base, call_of.CHECK_TILES))
-    plain, others = call_of.PLAIN_TILES, call_of.OTHER_TILES
-    _combine_plain(device, kind, base, _tiles_of(call, base, plain), call[plain])
-    _combine_others(device, kind, base, _tiles_of(call, base, others), call[others])
+    tiles = _tiles_of(call, base, call_of.TILES)
+    _combine_columns(device, kind, base, tiles, call[call_of.ALL_PLAIN])
 
 
 @jit
