@@ -7,25 +7,13 @@ for each bag.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from fusion.cpu_ops.column_words import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 from fusion.cpu_ops.pieces import ITEM_BYTES
-from fusion.gpu_ops.arithmetic import SUM, compute_type, grad_scaler
 from fusion.gpu_ops.bag_scales import put_scale
-from fusion.gpu_ops.device import (
-    added,
-    cuda,
-    jit,
-    load,
-    load_as,
-    multiplied,
-    vector_loader,
-    vector_storer,
-)
-from fusion.gpu_ops.entries import is_masked
+from fusion.gpu_ops.device import cuda, jit, load, vector_storer
+from fusion.gpu_ops.entry_sums import GradBags, entry_summer
 from fusion.gpu_ops.parts import part_of
 from fusion.gpu_ops.tiles import quotient, remainder
 from fusion.runtime.jit import int64
@@ -51,64 +39,21 @@ def scale_bags(
     put_scale(scales, row, order, start, end, weights, kind, combiner)
 
 
-class _Bags(NamedTuple):
-    """What the entries of a row are told; see `scatter_bags`."""
-
-    order: int
-    owners: int
-    scales: int
-    weights: int
-    masked: int
-    mask_bytes: int
-    flags: int
-    combiner: int
-    batch: int
-    top: int
-    row_bytes: int
-
-
 def _row(stored: str, lanes: int, kept: str) -> Any:
-    """A device function (bags, start, end, out, dim, thread of it, its threads) -> None.
+    """A device function (`GradBags`, start, end, out, dim, thread of it, its threads) -> None.
 
     It writes what the entries from `start` to `end` give, as dtype `kept`.
     """
-    load_vector, store_vector = vector_loader(stored, lanes), vector_storer(kept, lanes)
-    load_one, dtype = vector_loader(stored, 1), compute_type(stored)
-    zero, item, out_item = (dtype(0),) * lanes, ITEM_BYTES[stored], ITEM_BYTES[kept]
-    _, weighted = grad_scaler(dtype, lanes)
-
-    @jit
-    def share(bags: _Bags, entry: int, row: int, at: int) -> Any:
-        values, scale = zero, dtype(1)
-        is_zero = is_masked(bags.masked, bags.mask_bytes, bags.flags, row)
-        if not is_zero:
-            values = load_vector(bags.top + row * bags.row_bytes + at)
-            if bags.combiner != SUM:
-                scale = load_as(bags.scales, row, dtype)
-        if bags.weights != 0:
-            weight = load_one(bags.weights + entry * item)[0]
-            return weighted(values, bags.combiner, scale, weight)
-        return values if bags.combiner == SUM else multiplied(values, scale)
+    store_vector, sum_of = vector_storer(kept, lanes), entry_summer(stored, lanes)
+    item, out_item = ITEM_BYTES[stored], ITEM_BYTES[kept]
 
     @jit
     def write(
-        bags: _Bags, start: int, end: int, out: int, dim: int, thread: int, group: int
+        bags: GradBags, start: int, end: int, out: int, dim: int, thread: int, group: int
     ) -> None:
         first = thread * lanes
         while first < dim:
-            found, is_first = zero, True
-            for number in range(start, end):
-                entry = number
-                if bags.order != 0:
-                    entry = int64(load_as(bags.order, number, np.int32))
-                row = int64(load_as(bags.owners, entry, np.int32))
-                if row >= bags.batch:
-                    continue
-                values = share(bags, entry, row, first * item)
-                # Not begun with 0: 0 + -0 would lose the sign.
-                found = values if is_first else added(found, values)
-                is_first = False
-            store_vector(out + first * out_item, found)
+            store_vector(out + first * out_item, sum_of(bags, start, end, first * item))
             first += group * lanes
 
     return write
@@ -125,7 +70,7 @@ def _writer(stored: str) -> Any:
 
     @jit
     def write(
-        bags: _Bags,
+        bags: GradBags,
         start: int,
         end: int,
         out: int,
@@ -207,8 +152,8 @@ def scatter_bags(
     else:
         shard, place = part_of(firsts, shard_count, number)
         out = load(outs, shard) + place * row_bytes
-    bags = _Bags(
-        order, owners, scales, weights, masked, mask_bytes, flags, combiner, batch, top, row_bytes
+    bags = GradBags(
+        order, owners, batch, scales, weights, combiner, masked, mask_bytes, flags, top, row_bytes
     )
     if kind == FLOAT32:
         _write32(bags, start, end, out, dim, thread, group, lanes, keeps)

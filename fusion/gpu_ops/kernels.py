@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-#: Dtypes of tables.
+#: Dtypes of tables, and those of which a thread has eight elements at once.
 _STORED = ("float16", "bfloat16", "float32", "float64")
+_EIGHT = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,7 @@ def _combine(stored: str, *, is_plain: bool) -> Kernel:
 
     # So many blocks are on a multiprocessor, for all of which rows are on their way: of plain
     # columns six, or five if a thread has eight elements; of any four, or three.
-    has_eight = stored in ("float16", "bfloat16")
-    plain, other = (96, 168) if has_eight else (80, 128)
+    plain, other = (96, 168) if stored in _EIGHT else (80, 128)
     return Kernel(make, 1, plain if is_plain else other)
 
 
@@ -47,7 +47,7 @@ def _scatter(stored: str) -> Kernel:
 
         return scatter_kernel(stored)
 
-    return Kernel(make, 2, 80)
+    return Kernel(make, 2, 80 if stored == "float32" else 96)
 
 
 def _update(stored: str) -> Kernel:

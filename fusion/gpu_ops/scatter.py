@@ -13,19 +13,10 @@ import numpy as np
 
 from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops.arithmetic import SUM, compute_type, grad_scaler
+from fusion.gpu_ops.arithmetic import SUM, compute_type
 from fusion.gpu_ops.bag_scales import put_scale
-from fusion.gpu_ops.device import (
-    added,
-    cuda,
-    jit,
-    load,
-    load_as,
-    multiplied,
-    store_as,
-    vector_loader,
-    vector_storer,
-)
+from fusion.gpu_ops.device import cuda, jit, load, load_as, store_as, vector_storer
+from fusion.gpu_ops.entry_sums import GradBags, entry_summer
 from fusion.gpu_ops.tiles import column_of, quotient, remainder
 from fusion.gpu_ops.trouble import tell_at
 from fusion.runtime.jit import int64
@@ -72,61 +63,42 @@ def own_entries(call: int) -> None:
             store_as(load(call, call_of.OWNERS), k, np.int32(row), np.int32)
 
 
-def _scaler(stored: str, lanes: int) -> Any:
-    """A device function (call, place, entry, row, values) -> the entry's share of a gradient.
-
-    The arithmetic is that of `fusion.cpu_ops.scatter`.
-    """
-    dtype, load_one = compute_type(stored), vector_loader(stored, 1)
-    item, (_, weighted) = ITEM_BYTES[stored], grad_scaler(dtype, lanes)
-
-    @jit
-    def scaled(call: int, place: int, k: int, row: int, values: Any) -> Any:
-        combiner, scale = load(load(call, call_of.COMBINERS), place), dtype(1)
-        if combiner != SUM:
-            bag = place * load(call, call_of.GRAD_BATCH) + row
-            scale = load_as(load(call, call_of.SCALES), bag, dtype)
-        if load(load(call, call_of.WEIGHTED), place) != 0:
-            weight = load_one(load(call, call_of.ENTRY_WEIGHTS) + k * item)[0]
-            return weighted(values, combiner, scale, weight)
-        return values if combiner == SUM else multiplied(values, scale)
-
-    return scaled
-
-
 def _row(stored: str, lanes: int) -> Any:
     """A device function that writes a distinct id's row.
 
     (call, order, column's place, number, thread of it, its threads) -> None
     """
-    load_vector, store_vector = vector_loader(stored, lanes), vector_storer(stored, lanes)
-    scaled, zero = _scaler(stored, lanes), (compute_type(stored)(0),) * lanes
-    item = ITEM_BYTES[stored]
+    store_vector, sum_of = vector_storer(stored, lanes), entry_summer(stored, lanes)
+    item, scale_bytes = ITEM_BYTES[stored], np.dtype(compute_type(stored)).itemsize
 
     @jit
-    def total(call: int, order: int, place: int, start: int, end: int, at: int) -> Any:
-        top, found = load(call, call_of.TOP) + at, zero
-        for number in range(start, end):
-            k = int64(load_as(order, number, np.int32))
-            row = int64(load_as(load(call, call_of.OWNERS), k, np.int32))
-            values = load_vector(top + row * load(call, call_of.TOP_BYTES))
-            values = scaled(call, place, k, row, values)
-            # Not begun with 0: 0 + -0 would lose the sign.
-            found = values if number == start else added(found, values)
-        return found
+    def bags_of(call: int, order: int, place: int) -> GradBags:
+        batch, weights, no_mask = load(call, call_of.GRAD_BATCH), int64(0), int64(0)
+        if load(load(call, call_of.WEIGHTED), place) != 0:
+            weights = load(call, call_of.ENTRY_WEIGHTS)
+        return GradBags(
+            order,
+            load(call, call_of.OWNERS),
+            batch,
+            load(call, call_of.SCALES) + place * batch * scale_bytes,
+            weights,
+            load(load(call, call_of.COMBINERS), place),
+            no_mask,
+            no_mask,
+            no_mask,
+            load(call, call_of.TOP) + load(load(call, call_of.GRAD_OFFSETS), place) * item,
+            load(call, call_of.TOP_BYTES),
+        )
 
     @jit
     def row(call: int, order: int, place: int, number: int, thread: int, group: int) -> None:
-        dim = load(load(call, call_of.DIMS), place)
-        key = load(load(call, call_of.BASES), place) + number
-        starts = load(call, call_of.STARTS)
-        offset = load(load(call, call_of.GRAD_OFFSETS), place)
+        dim, bags = load(load(call, call_of.DIMS), place), bags_of(call, order, place)
+        key, starts = load(load(call, call_of.BASES), place) + number, load(call, call_of.STARTS)
+        start, end = load(starts, key), load(starts, key + 1)
         out = load(load(call, call_of.GRAD_OUTS), place) + number * dim * item
         first = thread * lanes
         while first < dim:
-            at = (offset + first) * item
-            values = total(call, order, place, load(starts, key), load(starts, key + 1), at)
-            store_vector(out + first * item, values)
+            store_vector(out + first * item, sum_of(bags, start, end, first * item))
             first += group * lanes
 
     return row
