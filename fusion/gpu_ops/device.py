@@ -31,7 +31,7 @@ load_as, store_as, as_float = language.load_as, language.store_as, language.as_f
 atomic_add, atomic_min = language.atomic_add, language.atomic_min
 bit_count = language.bit_count
 compare_and_swap, publish = language.compare_and_swap, language.publish
-from_lane = language.from_lane
+from_lane, any_in_warp = language.from_lane, language.any_in_warp
 vector_loader, vector_storer = language.vector_loader, language.vector_storer
 added, multiplied, divided = language.added, language.multiplied, language.divided
 
@@ -74,6 +74,7 @@ def _brought(value: Any) -> Any:
 __all__ = [
     "SIMULATED",
     "added",
+    "any_in_warp",
     "as_float",
     "atomic_add",
     "atomic_min",

@@ -287,5 +287,11 @@ def from_lane(typingctx: Any, values: Any, lane: Any) -> Any:
     return values(values, _i64), codegen
 
 
+@jit
+def any_in_warp(is_so: bool) -> bool:
+    """Whether it is so in any thread of the warp, all of which call it together."""
+    return cuda.any_sync(0xFFFFFFFF, is_so)
+
+
 #: (tuple, tuple or number) -> a tuple; each element is rounded on its own.
 added, multiplied, divided = map(_elementwise, ("add", "mul", "div"))

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fusion.gpu_ops.call_words import WARP
+
 #: Dtypes of tables, and those of which a thread has eight elements at once.
 _STORED = ("float16", "bfloat16", "float32", "float64")
 _EIGHT = ("float16", "bfloat16")
@@ -20,13 +22,14 @@ class Kernel:
         make: () -> the Python function that Numba compiles.
         arguments: how many 64-bit integers it takes.
         registers: the most that a thread of it may have.
-        by_element: whether each thread is for one element, in blocks of any size.
+        together: how many threads, side by side, do something together: blocks of any size that it
+            divides will do. None: a block is for a tile, and as large as its launch says.
     """
 
     make: Callable[[], Any]
     arguments: int
     registers: int
-    by_element: bool = False
+    together: int | None = None
 
 
 def _combine(stored: str, *, is_plain: bool) -> Kernel:
@@ -47,7 +50,20 @@ def _scatter(stored: str) -> Kernel:
 
         return scatter_kernel(stored)
 
-    return Kernel(make, 2, 80 if stored == "float32" else 96)
+    return Kernel(make, 2, _scatter_registers(stored))
+
+
+def _scatter_registers(stored: str) -> int:
+    return 80 if stored == "float32" else 96
+
+
+def _scatter_bags(stored: str) -> Kernel:
+    def make() -> Any:
+        from fusion.gpu_ops.bag_gradient import scatter_bags_kernel
+
+        return scatter_bags_kernel(stored)
+
+    return Kernel(make, 19, _scatter_registers(stored), together=WARP)
 
 
 def _update(stored: str) -> Kernel:
@@ -56,14 +72,15 @@ def _update(stored: str) -> Kernel:
 
         return update_kernel(stored)
 
-    return Kernel(make, 11, 64, by_element=True)
+    return Kernel(make, 11, 64, together=1)
 
 
 def _of(module: str, name: str, arguments: int) -> Kernel:
     def make() -> Any:
         return getattr(importlib.import_module(f"fusion.gpu_ops.{module}"), name)
 
-    return Kernel(make, arguments, _REGISTERS.get(name, 64), name not in _OF_TILES)
+    together = None if name in _OF_TILES else 1
+    return Kernel(make, arguments, _REGISTERS.get(name, 64), together)
 
 
 def _check_rows() -> Any:
@@ -114,13 +131,13 @@ _STEPS = {
         "invert_order": 3,
         "number_places": 12,
     },
-    "bag_gradient": {"scale_bags": 7, "scatter_bags": 20},
+    "bag_gradient": {"scale_bags": 7},
     "clipping": {"measure_rows": 11, "unclip_rows": 12},
     "weight_gradient": {"total_bags": 15, "through_bags": 9, "weight_grads": 21},
 }
 
 #: Those of them that need more than 64 registers.
-_REGISTERS = {"scatter_bags": 96, "measure_rows": 96}
+_REGISTERS = {"measure_rows": 96}
 
 #: Those of them that have a block for each tile.
 _OF_TILES = ("sum_tiles", "scan_sums", "scan_tiles", "count_keys", "place_keys")
@@ -129,6 +146,7 @@ KERNELS: dict[str, Kernel] = {
     **{f"combine_{stored}": _combine(stored, is_plain=True) for stored in _STORED},
     **{f"combine_any_{stored}": _combine(stored, is_plain=False) for stored in _STORED},
     **{f"scatter_{stored}": _scatter(stored) for stored in _STORED},
+    **{f"scatter_bags_{stored}": _scatter_bags(stored) for stored in _STORED},
     **{f"update_{stored}": _update(stored) for stored in ("float32", "float64")},
     "check_rows": Kernel(_check_rows, 1, 64),
     **{

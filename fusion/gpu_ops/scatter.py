@@ -15,8 +15,8 @@ from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.arithmetic import SUM, compute_type
 from fusion.gpu_ops.bag_scales import put_scale
-from fusion.gpu_ops.device import cuda, jit, load, load_as, store_as, vector_storer
-from fusion.gpu_ops.entry_sums import GradBags, entry_summer
+from fusion.gpu_ops.device import cuda, jit, load, load_as, store_as
+from fusion.gpu_ops.entry_sums import BagGradient, row_writer
 from fusion.gpu_ops.tiles import column_of, quotient, remainder
 from fusion.gpu_ops.trouble import tell_at
 from fusion.runtime.jit import int64
@@ -66,17 +66,17 @@ def own_entries(call: int) -> None:
 def _row(stored: str, lanes: int) -> Any:
     """A device function that writes a distinct id's row.
 
-    (call, order, column's place, number, thread of it, its threads) -> None
+    (call, order, column's place, number, lane, group) -> None; see `row_writer`.
     """
-    store_vector, sum_of = vector_storer(stored, lanes), entry_summer(stored, lanes)
+    write = row_writer(stored, stored, lanes)
     item, scale_bytes = ITEM_BYTES[stored], np.dtype(compute_type(stored)).itemsize
 
     @jit
-    def bags_of(call: int, order: int, place: int) -> GradBags:
+    def bags_of(call: int, order: int, place: int) -> BagGradient:
         batch, weights, no_mask = load(call, call_of.GRAD_BATCH), int64(0), int64(0)
         if load(load(call, call_of.WEIGHTED), place) != 0:
             weights = load(call, call_of.ENTRY_WEIGHTS)
-        return GradBags(
+        return BagGradient(
             order,
             load(call, call_of.OWNERS),
             batch,
@@ -91,15 +91,14 @@ def _row(stored: str, lanes: int) -> Any:
         )
 
     @jit
-    def row(call: int, order: int, place: int, number: int, thread: int, group: int) -> None:
-        dim, bags = load(load(call, call_of.DIMS), place), bags_of(call, order, place)
-        key, starts = load(load(call, call_of.BASES), place) + number, load(call, call_of.STARTS)
-        start, end = load(starts, key), load(starts, key + 1)
-        out = load(load(call, call_of.GRAD_OUTS), place) + number * dim * item
-        first = thread * lanes
-        while first < dim:
-            store_vector(out + first * item, sum_of(bags, start, end, first * item))
-            first += group * lanes
+    def row(call: int, order: int, place: int, number: int, lane: int, group: int) -> None:
+        dim, bases = load(load(call, call_of.DIMS), place), load(call, call_of.BASES)
+        key, start, end, out = load(bases, place) + number, int64(0), int64(0), int64(0)
+        if key < load(bases, place + 1):
+            starts = load(call, call_of.STARTS)
+            start, end = load(starts, key), load(starts, key + 1)
+            out = load(load(call, call_of.GRAD_OUTS), place) + number * dim * item
+        write(bags_of(call, order, place), start, end, out, dim, lane, group)
 
     return row
 
@@ -115,16 +114,14 @@ def scatter_kernel(stored: str) -> Any:
 
     def scatter(call: int, order: int) -> None:
         tile, thread = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
-        tiles, bases = load(call, call_of.GRAD_TILES), load(call, call_of.BASES)
+        tiles, lane = load(call, call_of.GRAD_TILES), remainder(thread, int64(call_of.WARP))
         place = column_of(tiles, load(call, call_of.GRAD_COUNT), tile)
         group = load(load(call, call_of.GRAD_GROUPS), place)
         number = (tile - load(tiles, place)) * quotient(int64(call_of.THREADS), group)
         number += quotient(thread, group)
-        if number >= load(bases, place + 1) - load(bases, place):
-            return
         if load(load(call, call_of.GRAD_LANES), place) == widest:
-            wide(call, order, place, number, remainder(thread, group), group)
+            wide(call, order, place, number, lane, group)
         else:
-            single(call, order, place, number, remainder(thread, group), group)
+            single(call, order, place, number, lane, group)
 
     return scatter

@@ -164,6 +164,11 @@ def from_lane(values: Any, lane: Any) -> Any:
     return simulated_threads.current().shown_in_warp(values)[int(lane)]
 
 
+def any_in_warp(is_so: Any) -> bool:
+    """See `intrinsics`."""
+    return any(simulated_threads.current().shown_in_warp(bool(is_so)).values())
+
+
 def _elementwise(operation: Any) -> Any:
     def apply(values: Any, others: Any) -> Any:
         if not isinstance(others, tuple):

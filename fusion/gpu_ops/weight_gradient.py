@@ -214,7 +214,7 @@ def weight_grads(
     """Kernel, a thread for each entry: the gradient of its weight.
 
     Args:
-        owners, masked, mask_bytes, flags: as of `bag_gradient.scatter_bags`.
+        owners, masked, mask_bytes, flags: as of `bag_gradient.scatter_bags_kernel`.
         throughs: as `through_bags` leaves them; not read for sums.
         grads: out, [count] of the kind.
 

@@ -125,8 +125,9 @@ def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]
 
 
 def launch(name: str, blocks: int, threads: int, arguments: Sequence[int]) -> None:
-    """Runs a kernel of `KERNELS`, one for each element in blocks that are small, and more."""
-    least = 16 if KERNELS[name].by_element else threads
+    """Runs a kernel of `KERNELS`, in blocks that are small, and more of them, if it may be."""
+    together = KERNELS[name].together
+    least = threads if together is None else max(together, 16)
     made = cuda.jit(KERNELS[name].make())
     made[blocks * threads // least, least](*map(int, arguments))
 

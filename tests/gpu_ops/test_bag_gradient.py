@@ -10,6 +10,7 @@ import pytest
 from fusion import ops
 from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops import call_words as call_of
+from fusion.gpu_ops.entry_sums import LONG
 from fusion.gpu_ops.steps import bag_gradient as steps
 from fusion.gpu_ops.steps.bags import Gathered, by_row
 from fusion.gpu_ops.steps.parts import join, joined_weights, order_parts
@@ -144,6 +145,15 @@ def test_dtypes(dtype: str, dim: int) -> None:
     given = Ids([6], 15, 4, dim, dtype)
     given.check(True, "sqrtn", 1.5, False)
     given.check(False, "mean", -1.0, False)
+
+
+@pytest.mark.parametrize(("dim", "dtype"), [(3, "bfloat16"), (8, "float16"), (8, "float32")])
+def test_ids_with_many_entries(dim: int, dtype: str) -> None:
+    """A warp adds up those of one."""
+    given = Ids([1, 2], 110, 6, dim, dtype)
+    assert np.bincount(given.places).max() > LONG
+    given.check(True, "mean", -1.0, True)
+    given.check(False, "sqrtn", 1.5, False)
 
 
 @pytest.mark.parametrize(("sizes", "count", "batch"), [([0], 0, 0), ([2], 0, 3), ([1, 0], 1, 1)])

@@ -12,6 +12,7 @@ import pytest
 from fusion import ops
 from fusion.gpu_ops import call as calls
 from fusion.gpu_ops import call_words as call_of
+from fusion.gpu_ops.entry_sums import LONG
 from fusion.gpu_ops.steps.gradient import GradEntries, order_entries
 from fusion.gpu_ops.steps.sums import numbers
 from tests.gpu_ops.simulation import COMBINERS, Simulated
@@ -86,7 +87,13 @@ def drawn(
 
 
 def same(columns: Sequence[tuple[int, int, str, bool]], batch: int, dtype: Any, seed: int) -> None:
-    top, places, splits, weights = drawn(columns, batch, dtype, seed)
+    same_given(columns, *drawn(columns, batch, dtype, seed))
+
+
+def same_given(
+    columns: Sequence[tuple[int, int, str, bool]], top: Any, places: Any, splits: Any, weights: Any
+) -> None:
+    dtype = top.dtype
     found, told = gradient(top, columns, places, splits, weights)
     assert not any(told)
     wanted = ops.grouped_embedding_post_look_up_grad(
@@ -114,6 +121,31 @@ def test_gradients_have_the_bits_of_the_cpu(combiner: str, dtype: Any) -> None:
 def test_columns_of_all_sizes() -> None:
     columns = [(30, 16, "mean", False), (1, 1, "sum", False), (0, 4, "sum", False)]
     same([*columns, (7, 40, "sqrtn", True)], 20, np.float32, seed=3)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_ids_with_many_entries(dtype: Any) -> None:
+    """A warp adds up one; some of its groups have one, others few entries, and some no id."""
+    draw = np.random.default_rng(5)
+    columns = [
+        (3, 8, "mean", False),
+        (6, 3, "sqrtn", True),
+        (2, 40, "sum", True),
+        (5, 1, "sum", False),
+    ]
+    for number, dim, combiner, weighted in columns[:: 1 if dtype == np.float32 else 2]:
+        counts = np.array([40, 1, 33, 3, 90, 32])[:number]
+        assert (counts > LONG).any()
+        places = draw.permutation(np.repeat(np.arange(number), counts)).astype(np.int32)
+        _, first = np.unique(places, return_index=True)
+        renamed = np.argsort(np.argsort(first))  # numbers are in the order of first occurrence
+        places = renamed[places].astype(np.int32)
+        cuts = np.sort(draw.integers(0, places.size + 1, 30))
+        splits = np.concatenate([[0], cuts, [places.size]]).astype(np.int32)[None]
+        weights = draw.integers(-2, 4, places.size).astype(dtype)
+        top = table(31, dim, np.dtype(dtype).name, seed=number)
+        top[draw.random(top.shape) < 0.1] = -0.0
+        same_given([(number, dim, combiner, weighted)], top, places, splits, weights)
 
 
 def test_nothing_to_add() -> None:

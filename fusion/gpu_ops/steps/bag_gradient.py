@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusion.cpu_ops.column_words import FLOAT32, FLOAT64, INT32
+from fusion.cpu_ops.column_words import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32
 from fusion.gpu_ops.arithmetic import SUM
 from fusion.gpu_ops.call_words import group_of
 from fusion.gpu_ops.steps.bags import Gathered, Ordered
@@ -157,12 +157,36 @@ def add_up(device: Device, given: Gradient, bags: GradBags, rows: GradRows, outs
     if given.dim % lanes != 0 or given.top % 16 != 0:
         lanes = 1
     group = group_of(given.dim, lanes)
-    device.launch(
-        "scatter_bags", blocks_of(rows.number * group), THREADS,
-        order, starts, bags.owners, bags.batch, scales, bags.weights, bags.masked,
-        bags.mask_bytes, bags.flags, given.combiner, given.top, given.kind, given.dim, rows.number,
-        rows.firsts, rows.shard_count, outs, working, lanes, group,
-    )  # fmt: skip
+    # A launch's arguments cannot be a tuple: Numba would not take its kernel's name for a literal.
+    blocks = blocks_of(rows.number * group)
+    if given.kind == FLOAT32:
+        device.launch(
+            "scatter_bags_float32", blocks, THREADS,
+            order, starts, bags.owners, bags.batch, scales, bags.weights, given.combiner,
+            bags.masked, bags.mask_bytes, bags.flags, given.top, given.dim, rows.number,
+            rows.firsts, rows.shard_count, outs, working, lanes, group,
+        )  # fmt: skip
+    elif given.kind == FLOAT16:
+        device.launch(
+            "scatter_bags_float16", blocks, THREADS,
+            order, starts, bags.owners, bags.batch, scales, bags.weights, given.combiner,
+            bags.masked, bags.mask_bytes, bags.flags, given.top, given.dim, rows.number,
+            rows.firsts, rows.shard_count, outs, working, lanes, group,
+        )  # fmt: skip
+    elif given.kind == BFLOAT16:
+        device.launch(
+            "scatter_bags_bfloat16", blocks, THREADS,
+            order, starts, bags.owners, bags.batch, scales, bags.weights, given.combiner,
+            bags.masked, bags.mask_bytes, bags.flags, given.top, given.dim, rows.number,
+            rows.firsts, rows.shard_count, outs, working, lanes, group,
+        )  # fmt: skip
+    else:
+        device.launch(
+            "scatter_bags_float64", blocks, THREADS,
+            order, starts, bags.owners, bags.batch, scales, bags.weights, given.combiner,
+            bags.masked, bags.mask_bytes, bags.flags, given.top, given.dim, rows.number,
+            rows.firsts, rows.shard_count, outs, working, lanes, group,
+        )  # fmt: skip
     norms = 0
     if given.clips != 0:
         norms = _unclip(device, given, rows, working, outs)
