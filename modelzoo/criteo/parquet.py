@@ -110,9 +110,9 @@ def read_parquet(files: Sequence[Path], skip: int = 0) -> Iterator[Block]:
 def to_block(table: pa.RecordBatch | pa.Table, lists: Sequence[str] = ()) -> Block:
     """The samples of a table of numbers; a label that is missing is 0."""
     single = [name for name in CATEGORICAL if name not in lists]
-    labels = _numbers(table[LABEL], pa.float32(), 0)
-    counts = _side_by_side(table, NUMERIC, pa.float32(), MISSING_COUNT)
-    ids = _side_by_side(table, single, pa.int64(), MISSING_ID)
+    labels = _numbers(table[LABEL], np.float32, 0)
+    counts = _side_by_side(table, NUMERIC, np.float32, MISSING_COUNT)
+    ids = _side_by_side(table, single, np.int64, MISSING_ID)
     return Block(labels, counts, ids, {name: _ragged(table[name]) for name in lists})
 
 
@@ -145,23 +145,27 @@ def _opened(file: Path) -> pq.ParquetFile:
 
 
 def _numbers(
-    column: pa.Array | pa.ChunkedArray, kind: pa.DataType, missing: float
+    column: pa.Array | pa.ChunkedArray, dtype: type[np.number[Any]], missing: float
 ) -> npt.NDArray[Any]:
+    kind = pa.from_numpy_dtype(dtype)
     column = column.cast(kind, safe=False)
     if column.null_count:
         column = pc.fill_null(column, pa.scalar(missing, kind))
     numbers = column.to_numpy(zero_copy_only=False)
     if pa.types.is_floating(kind) and np.isnan(numbers).any():
-        numbers = np.where(np.isnan(numbers), kind.to_pandas_dtype()(missing), numbers)
+        numbers = np.where(np.isnan(numbers), np.asarray(missing, dtype), numbers)
     return numbers
 
 
 def _side_by_side(
-    table: pa.RecordBatch | pa.Table, names: Sequence[str], kind: pa.DataType, missing: float
+    table: pa.RecordBatch | pa.Table,
+    names: Sequence[str],
+    dtype: type[np.number[Any]],
+    missing: float,
 ) -> npt.NDArray[Any]:
-    out = np.empty([len(table), len(names)], kind.to_pandas_dtype())
+    out = np.empty([len(table), len(names)], dtype)
     for place, name in enumerate(names):
-        out[:, place] = _numbers(table[name], kind, missing)
+        out[:, place] = _numbers(table[name], dtype, missing)
     return out
 
 
@@ -172,7 +176,7 @@ def _ragged(column: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[Any], npt.N
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
     splits = np.zeros([len(lengths) + 1], np.int64)
     np.cumsum(lengths, out=splits[1:])
-    return _numbers(column.flatten(), pa.int64(), MISSING_ID), splits
+    return _numbers(column.flatten(), np.int64, MISSING_ID), splits
 
 
 def rows_of(files: Sequence[Path]) -> Mapping[str, int]:
