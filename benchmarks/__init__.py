@@ -1,0 +1,1 @@
+"""What is measured, against stock TensorFlow and others: `python -m benchmarks`."""
