@@ -20,6 +20,7 @@ from fusion.ops import (
     pre_lookup,
     prune,
     prune_dense,
+    read_tables,
     row_update,
     training,
     unique,
@@ -46,6 +47,7 @@ SPECS: tuple[OpSpec, ...] = (
     training.PRE,
     training.POST,
     training.GRAD,
+    read_tables.SPEC,
     row_update.SPEC,
 )
 
@@ -78,4 +80,5 @@ grouped_embedding_lookup = _functions["grouped_embedding_lookup"]
 grouped_embedding_pre_look_up = _functions["grouped_embedding_pre_look_up"]
 grouped_embedding_post_look_up = _functions["grouped_embedding_post_look_up"]
 grouped_embedding_post_look_up_grad = _functions["grouped_embedding_post_look_up_grad"]
+read_embedding_tables = _functions["read_embedding_tables"]
 fused_embedding_row_update = _functions["fused_embedding_row_update"]

@@ -28,6 +28,7 @@ SYMBOLS = (
     "TF_OpDefinitionBuilderAddAttr",
     "TF_OpDefinitionBuilderAddInput",
     "TF_OpDefinitionBuilderAddOutput",
+    "TF_OpDefinitionBuilderSetIsStateful",
     "TF_OpDefinitionBuilderSetShapeInferenceFunction",
     "TF_ShapeInferenceContextNumInputs",
     "TF_ShapeInferenceContextGetInput",

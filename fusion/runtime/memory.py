@@ -109,24 +109,15 @@ def _element_pointer(builder: Any, address: Any, index: Any, dtype: Any, context
     return builder.inttoptr(byte, kind.as_pointer())
 
 
-def _caller(count: int) -> Any:
-    """An intrinsic that calls the C function `void f(int64...)` at an address."""
+@intrinsic
+def call_at(typingctx: Any, address: Any, *arguments: Any) -> Any:
+    """Calls the C function `int64 f(int64...)` at an address; of a void one the result is noise."""
+    packed = types.StarArgTuple([_i64] * len(arguments))
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * count)
-        builder.call(builder.inttoptr(args[0], kind.as_pointer()), list(args[1:]))
-        return context.get_dummy_value()
+        word = ir.IntType(64)
+        kind = ir.FunctionType(word, [word] * len(packed))
+        values = [builder.extract_value(args[1], k) for k in range(len(packed))]
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), values)
 
-    return codegen
-
-
-@intrinsic
-def call_at(typingctx: Any, address: Any, argument: Any) -> Any:
-    """Calls the C function `void f(int64)` at an address."""
-    return types.void(_i64, _i64), _caller(1)
-
-
-@intrinsic
-def call_with(typingctx: Any, address: Any, first: Any, second: Any) -> Any:
-    """Calls the C function `void f(int64, int64)` at an address."""
-    return types.void(_i64, _i64, _i64), _caller(2)
+    return _i64(_i64, packed), codegen

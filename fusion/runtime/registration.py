@@ -137,6 +137,7 @@ def _define(spec: OpSpec, shape_function: int) -> None:
         tf.TF_OpDefinitionBuilderAddInput(builder, arg.definition(spec.types).encode())
     for arg in spec.outputs:
         tf.TF_OpDefinitionBuilderAddOutput(builder, arg.definition(spec.types).encode())
+    tf.TF_OpDefinitionBuilderSetIsStateful(builder, ctypes.c_bool(spec.is_stateful))
     tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, ctypes.c_void_p(shape_function))
     with library.Status() as status:
         tf.TF_RegisterOpDefinition(builder, status.address)
@@ -262,7 +263,7 @@ def compile_kernel(spec: OpSpec, device: str, types: Mapping[str, str], label: s
     made: Any = spec.kernels[device](spec, types)
     if spec.custom is None:
         entry = make_entry(made)
-    elif device == "CPU":
+    elif isinstance(made, tuple):
         entry = make_shared_entry(*made)
     else:
         entry = make_short_entry(made)

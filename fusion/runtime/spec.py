@@ -180,8 +180,9 @@ class OpSpec:
     function; without one TensorFlow raises when it is asked for.
 
     The kernel of an op with a `custom` state, which that makes of a node's attrs, is the same for
-    all dtypes and takes its inputs itself; the factory of that for a CPU gives the arguments of
-    `entry.make_shared_entry`.
+    all dtypes and takes its inputs itself; a factory that gives two functions gives the arguments
+    of `entry.make_shared_entry`. The results of a stateful op depend on more than its inputs, so
+    that equal nodes are not the same.
     """
 
     name: str
@@ -193,6 +194,7 @@ class OpSpec:
     kernel_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     gradient: Callable[..., Any] | Literal["not differentiable"] | None = None
     custom: CustomState | None = None
+    is_stateful: bool = False
 
     @cached_property
     def python_name(self) -> str:
@@ -252,7 +254,7 @@ class OpSpec:
     @cached_property
     def op_def(self) -> op_def_pb2.OpDef:
         """The definition as TensorFlow's registry holds it, without descriptions."""
-        op_def = op_def_pb2.OpDef(name=self.name)
+        op_def = op_def_pb2.OpDef(name=self.name, is_stateful=self.is_stateful)
         types = self.types
         for arg in self.inputs:
             arg.add_to(op_def.input_arg, types)

@@ -26,7 +26,7 @@ from fusion.runtime.atomic import (
 )
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.large_pages import enlarge_a_page
-from fusion.runtime.memory import call_with, load, store
+from fusion.runtime.memory import call_at, load, store
 from fusion.runtime.threads import ACTIVE, SLOT_COUNT, SLOTS, THREADS
 
 KERNEL, NEXT, TASKS, HELPERS, MOST_HELPERS, MODES = range(6)
@@ -139,7 +139,7 @@ def _help(pool: int, slot: int) -> None:
     if job != 0 and _is_wanted(job):
         begin(pool)
         set_float_modes(job + 8 * MODES)
-        call_with(load(job, KERNEL), job, int64(0))
+        call_at(load(job, KERNEL), job, int64(0))
         end(pool)
     atomic_add(pool, looking, int64(-1))
 

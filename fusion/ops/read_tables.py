@@ -1,0 +1,113 @@
+"""ReadEmbeddingTables: variables whose rows may change while they are looked up, without a copy.
+
+ReadVariableOp copies a variable whole once its rows have been gathered or changed one by one, and
+where it does not, the next change of a row copies it. This op takes part in TensorFlow's sparse
+access instead, as ResourceGather and the sparse optimizers do: nobody copies anything, and a row
+that is changed while it is looked up may be read half changed, as by a gather beside Keras's
+optimizers. What replaces a variable as a whole leaves this op's result as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from fusion.ops.common import FLOATS, TABLE_ATTR
+from fusion.runtime.spec import Arg, Attr, OpSpec
+
+
+def read_tables(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+    """The kernel body, for any device: nothing of it runs anywhere but on the host."""
+    from fusion.runtime import variable_access as access
+    from fusion.runtime.c_api import tf_num_inputs
+    from fusion.runtime.jit import int64, jit
+    from fusion.runtime.layout import STATE_WORDS
+    from fusion.runtime.memory import c_malloc, call_at, load, stack_words, store
+    from fusion.runtime.native import context, kernel_state
+
+    @jit
+    def is_ok(status: int) -> bool:
+        """Whether an absl::Status, in older versions and in newer ones, tells of no error."""
+        return load(status, 0) == 0 or load(status, 0) == 1
+
+    @jit
+    def share(ctx: int, functions: int, place: int, words: int) -> bool:
+        """Makes the tensor of a variable an output, under a lock; returns whether there is one."""
+        status, found, numbers, number = words, words + 8, words + 16, words + 40
+        holder, tensor = words + 48, words + 8 * (6 + access.OBJECT_WORDS)
+        handle = call_at(load(functions, access.HANDLE), ctx, place)
+        call_at(load(functions, access.FIND), status, ctx, handle, found)
+        if not is_ok(status):
+            call_at(load(functions, access.FAIL), ctx, status)
+            return False
+        # The std::vector<int> of the number of the input.
+        store(number, 0, place)
+        store(numbers, 0, number)
+        store(numbers, 1, number + 4)
+        store(numbers, 2, number + 4)
+        exclusive, sparse = int64(0), int64(1)
+        call_at(load(functions, access.LOCK), holder, ctx, exclusive, sparse, numbers)
+        call_at(load(functions, access.MAKE_TENSOR), tensor)
+        call_at(load(functions, access.READ), status, ctx, place, exclusive, sparse, tensor)
+        call_at(load(functions, access.UNLOCK), holder)
+        # What FIND has found is held until a holder without locks lets go of it, whose first
+        # member is a std::vector<Var*>.
+        for k in range(access.OBJECT_WORDS):
+            store(holder, k, 0)
+        found_at = c_malloc(8)
+        store(found_at, 0, load(found, 0))
+        store(holder, 0, found_at)
+        store(holder, 1, found_at + 8)
+        store(holder, 2, found_at + 8)
+        call_at(load(functions, access.UNLOCK), holder)
+        sound = is_ok(status)
+        if sound:
+            call_at(load(functions, access.SET_OUTPUT), ctx, place, tensor)
+        else:
+            call_at(load(functions, access.FAIL), ctx, status)
+        call_at(load(functions, access.END_TENSOR), tensor)
+        return sound
+
+    def body(frame: int) -> None:
+        ctx, functions = context(frame), kernel_state(frame) + 8 * STATE_WORDS
+        words = stack_words(6 + 2 * access.OBJECT_WORDS)
+        for place in range(int64(tf_num_inputs(ctx))):
+            if not share(ctx, functions, int64(place), words):
+                return
+
+    return body
+
+
+def _state(values: Mapping[str, Any], device: str) -> list[int]:
+    from fusion.runtime import variable_access
+
+    return variable_access.functions(values["T"], device)
+
+
+def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
+    """That of reading a variable: what comes goes on, IndexedSlices as they are."""
+    return list(grads)
+
+
+SPEC = OpSpec(
+    name="ReadEmbeddingTables",
+    doc="Reads variables without copying them, to look up rows in what it gives.\n\n"
+    "Rows that are changed one by one meanwhile change in the result too; a variable that is\n"
+    "assigned as a whole leaves the result as it was. A variable that was never assigned is an\n"
+    "error, as with ResourceGather.",
+    inputs=(
+        Arg("handles", "resource", "[...]", length="num_tables", doc="of variables", on_host=True),
+    ),
+    outputs=(Arg("tables", "T", "[?, ?]", length="num_tables"),),
+    attrs=(
+        Attr("num_tables", "int", minimum=1, doc="number of variables"),
+        TABLE_ATTR,
+    ),
+    kernels={"CPU": read_tables, "GPU": read_tables},
+    kernel_types={"T": FLOATS},
+    custom=_state,
+    gradient=_gradient,
+    is_stateful=True,
+)

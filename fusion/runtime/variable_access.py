@@ -1,0 +1,96 @@
+"""TensorFlow's C++ functions by which a kernel shares a variable's tensor, as sparse updates do.
+
+The C API has no way to a variable. TensorFlow's library exports what its own sparse optimizers are
+made of (tensorflow/core/kernels/training_op_helpers.h, tensorflow/core/framework/op_kernel.h and
+resource_mgr.h, which its wheel brings along):
+
+    LookupResource<Var>                     the variable behind a handle, or why there is none
+    MaybeLockVariableInputMutexesInOrder    makes it ready for sparse access, and locks it, shared
+    GetInputTensorFromVariable              its tensor, which nothing is copied for
+    ~VariableInputLockHolder                unlocks it, and lets go of it
+
+A function that returns an object of a class takes the address of the result as its first argument
+(Itanium C++ ABI, 3.1.3.1). Nothing is assumed of what the objects look like inside, but that an
+`absl::Status` is a word, and a `std::vector` three: its begin, its end and the end of its memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+from fusion.runtime import elf, library
+
+#: The template argument of a type of device, and of a dtype, in mangled names.
+_DEVICES = {"CPU": "N5Eigen16ThreadPoolDeviceE", "GPU": "N5Eigen9GpuDeviceE"}
+_DTYPES = {
+    "float16": "NS1_4halfE",
+    "bfloat16": "NS1_8bfloat16E",
+    "float32": "f",
+    "float64": "d",
+}
+
+_LOCK = (
+    "_ZN10tensorflow36MaybeLockVariableInputMutexesInOrderI{device}{dtype}EE"
+    "NS_23VariableInputLockHolderEPNS_15OpKernelContextEbbRKSt6vectorIiSaIiEE"
+)
+#: The device and the dtype do not matter to what is read for sparse access.
+_READ = "_ZN10tensorflow26GetInputTensorFromVariableIN5Eigen16ThreadPoolDeviceEfEE"
+_FIND = "_ZN10tensorflow14LookupResourceINS_3VarELb0EEE"
+#: Without the namespace of an `absl` version, the rest of whose names follows.
+_UNLOCK = "_ZN10tensorflow23VariableInputLockHolderD2Ev"
+_FAIL = "_ZN10tensorflow15OpKernelContext10CtxFailureERK"
+_HANDLE = "_ZN10tensorflow15HandleFromInputEPNS_15OpKernelContextEi"
+_SET_OUTPUT = "_ZN10tensorflow15OpKernelContext10set_outputEiRKNS_6TensorE"
+_MAKE_TENSOR, _END_TENSOR = "_ZN10tensorflow6TensorC1Ev", "_ZN10tensorflow6TensorD1Ev"
+
+#: The functions, by place among the addresses; the bytes that objects take at most, in words.
+(HANDLE, FIND, LOCK, READ, UNLOCK, FAIL, SET_OUTPUT, MAKE_TENSOR, END_TENSOR, FUNCTIONS) = range(10)
+OBJECT_WORDS = 32
+
+
+def is_shared(dtype: str, device: str) -> bool:
+    """Whether this TensorFlow lets kernels share variables of a dtype on a type of device."""
+    try:
+        return bool(functions(dtype, device))
+    except NotImplementedError:
+        return False
+
+
+def functions(dtype: str, device: str) -> list[int]:
+    """The addresses of the functions above for variables of a dtype on a type of device.
+
+    Raises:
+      NotImplementedError: this TensorFlow lacks one.
+    """
+    lock = _LOCK.format(device=_DEVICES[device], dtype=_DTYPES[dtype])
+    find, read, fail = _versioned()
+    names = (_HANDLE, find, lock, read, _UNLOCK, fail, _SET_OUTPUT, _MAKE_TENSOR, _END_TENSOR)
+    return [_address(name) for name in names]
+
+
+@cache
+def _versioned() -> tuple[str, str, str]:
+    """The names that have a version of `absl` in them: of FIND, READ and FAIL."""
+    found = [
+        elf.exported_name(path, prefix.encode()) if path.exists() else None
+        for path, prefix in ((_path(), _FIND), (_path(), _READ), (Path(library.path()), _FAIL))
+    ]
+    if None in found:
+        raise NotImplementedError("TensorFlow does not export what its sparse updates are made of")
+    find, read, fail = (name or "" for name in found)
+    return find, read, fail
+
+
+@cache
+def _address(name: str) -> int:
+    # The second needs the first, and finds its names too; not the other way round.
+    handle = ctypes.CDLL(str(_path()))
+    if not hasattr(handle, name):
+        raise NotImplementedError(f"TensorFlow does not export {name}")
+    return ctypes.cast(getattr(handle, name), ctypes.c_void_p).value or 0
+
+
+def _path() -> Path:
+    return Path(library.path()).with_name("libtensorflow_cc.so.2")
