@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 from fusion import ops
 from fusion.lookup.ids import Ids, Weights, as_sparse, rank_of, weight_values
@@ -16,6 +17,7 @@ from fusion.ops.lookup import COLUMN_ATTRS
 from fusion.ops.training import POST_ATTRS, PRE_ATTRS
 from fusion.runtime.spec import Attr
 from fusion.runtime.tasks import is_beside_ops
+from fusion.runtime.variable_access import is_shared
 
 
 @dataclass(frozen=True)
@@ -50,20 +52,23 @@ class Lookup:
     def reads_table_well(self) -> bool:
         """Whether an op that reads the whole table does what the lookup does, and no worse.
 
-        The table has to be where the op is: a whole one should not come over a network.
+        The table has to be where the op is: a whole one should not come over a network. A variable
+        has to be shared with those who change its rows.
         """
-        shards = self.shards
-        outside_limit, _ = self.options.split_max_norm(shards[0].dtype.base_dtype)
-        device = shards[0].device or ""
+        (table, *_) = self.shards
+        outside_limit, _ = self.options.split_max_norm(table.dtype.base_dtype)
+        device = table.device or ""
         is_of_kind = tf.DeviceSpec.from_string(device).device_type in (None, ops.HOME_TYPE)
-        return outside_limit is None and is_of_kind and is_beside_ops(device)
+        if outside_limit is not None or not is_of_kind or not is_beside_ops(device):
+            return False
+        return not hasattr(table, "handle") or is_shared(table.dtype.base_dtype.name, ops.HOME_TYPE)
 
 
 def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
     """Looks up all columns with one op, which reads variables without copying them.
 
-    The numbers are those of `lookup`. There is a gradient, but training would be slow: a table that
-    is read whole has to be copied before its rows are changed.
+    The numbers are those of `lookup`. There is a gradient, but training is faster with
+    `trained_lookup`.
 
     Args:
       columns: groupable lookups that read their tables well, and matrices [B, D] that are taken
@@ -76,13 +81,9 @@ def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
       TypeError, ValueError: ids, weights or tables that cannot be, seen when the graph is built.
       tf.errors.InvalidArgumentError: at run time, as `lookup`, and different numbers of rows.
     """
-    tables = _Tables()
     parts = [_part(column) for column in columns]
     result = ops.grouped_embedding_lookup(
-        tables=[
-            tables.read(column.shards[0]) if isinstance(column, Lookup) else column
-            for column in columns
-        ],
+        tables=_tables(columns),
         **_inputs(parts),
         **_lists(parts, COLUMN_ATTRS),
     )
@@ -171,19 +172,21 @@ class _Part(NamedTuple):
     attrs: dict[str, Any]
 
 
-class _Tables:
-    """Reads each table once."""
-
-    def __init__(self) -> None:
-        self._read: dict[int, tf.Tensor] = {}
-
-    def read(self, table: Any) -> tf.Tensor:
-        """The value of a Variable, without a copy of it; a Tensor as it is."""
-        if id(table) not in self._read:
-            is_resource = hasattr(table, "read_value_no_copy")
-            value = table.read_value_no_copy() if is_resource else tf.convert_to_tensor(table)
-            self._read[id(table)] = value
-        return self._read[id(table)]
+def _tables(columns: Sequence[Lookup | tf.Tensor]) -> list[tf.Tensor]:
+    """The tables of lookups, each Variable read once and without a copy; matrices as they are."""
+    tables = [column.shards[0] if isinstance(column, Lookup) else column for column in columns]
+    variables = {id(table): table for table in tables if hasattr(table, "handle")}
+    read = dict[int, tf.Tensor]()
+    if variables:
+        for variable in variables.values():
+            variable_accessed(variable)  # as by a gather: tapes and functions take note of it
+        handles = [variable.handle for variable in variables.values()]
+        dtype = next(iter(variables.values())).dtype.base_dtype
+        values = ops.read_embedding_tables(handles=handles, T=dtype)
+        for (key, variable), value in zip(variables.items(), values, strict=True):
+            value.set_shape(variable.shape)
+            read[key] = value
+    return [read[id(one)] if id(one) in read else tf.convert_to_tensor(one) for one in tables]
 
 
 def _part(column: Lookup | tf.Tensor) -> _Part:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fusion.ops.lookup import COLUMN_ATTRS, GROUPED, SINGLE
@@ -15,7 +15,7 @@ from fusion.passes.column_arguments import (
 )
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit_concat import ConcatEmitter
-from fusion.passes.emit_table import read_table
+from fusion.passes.emit_table import Reader, share_tables
 from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.plan import Group
@@ -27,7 +27,7 @@ from fusion.passes.spec import LookupSpec
 class InferenceEmitter:
     """Emits lookups as one op each, or many side by side as one op.
 
-    A variable is read whole, which copies nothing: see `read_table`.
+    Variables are shared with whoever changes their rows: see `share_tables`.
     """
 
     edit: GraphEdit
@@ -40,7 +40,7 @@ class InferenceEmitter:
         build = NodeBuilder.of(self.edit, self.known, spec)
         column = column_arguments(build, spec)
         node = build.replacement(SINGLE.name)
-        build.inputs(node, read_table(build, lookup, column[:3]), *column[:4])
+        build.inputs(node, *share_tables(build, [Reader(lookup, column[:3])]), *column[:4])
         set_types(node, T=spec.table.dtype, Tids=column.dtypes[0], Trows=column.dtypes[1])
         set_attrs(node, **column.attrs)
         set_lists(node, boundaries=column.boundaries)
@@ -52,11 +52,10 @@ class InferenceEmitter:
         """Emits a group; one that is all of a concat under its name, in its place."""
         lookups = group.lookups
         first = lookups[0].full_spec
-        pairs = [self._group_column(column, first) for column in group.columns]
-        columns = [column for _, column in pairs]
+        columns = [self._group_column(column, first) for column in group.columns]
         build = self.concats.builder(group, first.ids.values.node)
         node = self.concats.node(group, build, GROUPED.name)
-        build.inputs(node, *(table for table, _ in pairs))
+        build.inputs(node, *self._tables(build, group, columns))
         for inputs in zip(*(column[:4] for column in columns), strict=True):
             build.inputs(node, *inputs)
         set_types(
@@ -77,13 +76,23 @@ class InferenceEmitter:
             self.edit.remove(lookup.nodes(), successor)
             self.edit.wait(successor, sorted(lookup.waits(self.edit.view)))
 
-    def _group_column(
-        self, column: Recognition | Tensor, first: LookupSpec
-    ) -> tuple[Tensor, ColumnArguments]:
-        """Returns the table of a column and the rest."""
+    def _group_column(self, column: Recognition | Tensor, first: LookupSpec) -> ColumnArguments:
         if isinstance(column, Recognition):
             build = NodeBuilder.of(self.edit, self.known, column.full_spec)
-            arguments = column_arguments(build, column.full_spec)
-            return read_table(build, column, arguments[:3]), arguments
+            return column_arguments(build, column.full_spec)
         build = NodeBuilder.of(self.edit, self.known, first)
-        return column, copy_arguments(build, column, first.table.dtype)
+        return copy_arguments(build, column, first.table.dtype)
+
+    def _tables(
+        self, build: NodeBuilder, group: Group, columns: Sequence[ColumnArguments]
+    ) -> list[Tensor]:
+        """Returns the table of each column, which of a tensor that is taken over is itself."""
+        readers = [
+            Reader(column, arguments[:3])
+            for column, arguments in zip(group.columns, columns, strict=True)
+            if isinstance(column, Recognition)
+        ]
+        tables = iter(share_tables(build, readers))
+        return [
+            next(tables) if isinstance(column, Recognition) else column for column in group.columns
+        ]

@@ -21,7 +21,7 @@ from tensorflow.core.framework import types_pb2
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit_entries import Entries, entries, has_one_per_row, one_per_row
 from fusion.passes.emit_rows import emit_clip, split_ids
-from fusion.passes.emit_table import copied_clip, gather, read_table
+from fusion.passes.emit_table import Reader, copied_clip, gather, read_table
 from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import NodeBuilder
 from fusion.passes.recognise import Recognition
@@ -101,7 +101,7 @@ class _Lookup:
         given = entries(build, spec)
         if reads_whole and not self._needs_distinct:
             counted = () if given.count is None else (given.count,)
-            matrix = read_table(build, self.lookup, (given.ids, given.rows, *counted))
+            matrix = read_table(build, Reader(self.lookup, (given.ids, given.rows, *counted)))
             index, index_dtype = given.ids, spec.dtype
         else:
             matrix, index = self._distinct_rows(given.ids)

@@ -16,7 +16,7 @@ from fusion.passes.forward import match_forward
 from fusion.passes.graph_view import ARG_OP, GraphView
 from fusion.passes.match import NoMatch
 from fusion.passes.plan import Form, Group, Plan, Target
-from fusion.passes.planner import reads_table_well, settle
+from fusion.passes.planner import settle, shares_table
 from fusion.passes.recognise import Recognition, recognise_all
 from fusion.passes.recognise_table import Table
 from fusion.passes.report import ColumnReport, FusionReport, FusionResult
@@ -161,7 +161,7 @@ def _can_gain(view: GraphView, one: Recognition, writers: SparseWriters) -> bool
     """Whether there may be better ops for a lookup; those that are fused have one chance left."""
     if not one.is_fused:
         return True
-    return one.spec is not None and reads_table_well(view, one, writers)
+    return one.spec is not None and shares_table(view, one, writers)
 
 
 def _to_lower(one: Recognition) -> Recognition:

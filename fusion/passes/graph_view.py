@@ -24,7 +24,14 @@ from tensorflow.core.framework import (
 from tensorflow.python.framework import tensor_util
 
 from fusion.passes.signatures import OpSignatures
-from fusion.passes.static_shapes import ALIAS_OPS, BRANCH_OPS, Shape, dims, structural_shape
+from fusion.passes.static_shapes import (
+    ALIAS_OPS,
+    BRANCH_OPS,
+    VALUE_READS,
+    Shape,
+    dims,
+    structural_shape,
+)
 
 ARG_OP = "_Arg"
 """Op name of the nodes that stand for a function's arguments in a view."""
@@ -37,7 +44,8 @@ _DEEPEST = 64
 #: Stateful ops that running before or after something makes no difference to others.
 _NO_EFFECT = frozenset(
     {"VarHandleOp", "VariableV2", "Variable", "Placeholder", "PlaceholderV2", ARG_OP}
-    | {"ReadVariableOp", "ResourceGather", "HashTable", "HashTableV2"}
+    | {"ResourceGather", "HashTable", "HashTableV2"}
+    | VALUE_READS
 )
 _FRAME_OPS = frozenset({"Enter", "RefEnter"})
 _INTEGERS: dict[int, tuple[type[np.integer[Any]], str]] = {
@@ -408,6 +416,12 @@ class GraphView:
                 break
             handle = self.resolve(self.inputs(handle.node)[0])
         return handle
+
+    def read_handle(self, value: Tensor) -> Tensor | None:
+        """Returns the handle of the variable that a value is read from, None if it is none."""
+        source = self.resolve(value)
+        is_read = self.op(source.node) in VALUE_READS
+        return self.inputs(source.node)[source.index] if is_read else None
 
     def variable_shape(self, handle: Tensor) -> Shape | None:
         """Returns the static shape of the variable behind a resource handle, or None."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.static_shapes import VALUE_READS
 from fusion.passes.variables import VARIABLE_OPS
 
 _READERS = frozenset(
-    {"ReadVariableOp", "ResourceGather", "VariableShape", "DisableCopyOnRead", "VarIsInitializedOp"}
+    {"ResourceGather", "VariableShape", "DisableCopyOnRead", "VarIsInitializedOp"} | VALUE_READS
 )
 
 

@@ -17,6 +17,7 @@ from fusion.passes.match import NoMatch, Stage
 from fusion.passes.ordering import given_tensors
 from fusion.passes.recognise import Recognition
 from fusion.passes.spec import DenseIds
+from fusion.passes.static_shapes import VALUE_READS
 
 INPUT = "input"
 """Read by the column, computed elsewhere."""
@@ -89,7 +90,7 @@ def _of_others(before: GraphView, after: GraphView, one: Recognition, output: st
 def _emitted_role(name: str, output: str, op: str) -> str:
     if name == output:
         return Stage.OUTPUT.value
-    return (Stage.ROWS if "Gather" in op or op == "ReadVariableOp" else Stage.IDS).value
+    return (Stage.ROWS if "Gather" in op or op in VALUE_READS else Stage.IDS).value
 
 
 def _picture(

@@ -8,7 +8,7 @@ from fusion.ops import HOME_TYPE
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit import emit
 from fusion.passes.emit_stacked import can_stack
-from fusion.passes.emit_table import is_small
+from fusion.passes.emit_table import can_share, is_small
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.op_arguments import clips_in_op
 from fusion.passes.plan import Form, Group, Plan, Target, plan_each
@@ -230,7 +230,19 @@ def _fits_one_op(
     view: GraphView, one: Recognition, vanishing: set[str], writers: SparseWriters
 ) -> bool:
     """Whether one op can take the place of the lookup, and of those who read what it tells."""
-    return reads_table_well(view, one, writers) and not _tells_empty_rows(view, one, vanishing)
+    return shares_table(view, one, writers) and not _tells_empty_rows(view, one, vanishing)
+
+
+def shares_table(view: GraphView, one: Recognition, writers: SparseWriters) -> bool:
+    """Whether a fused op can read the table itself, in its place, without a copy of it.
+
+    A variable has to be shared with those who change its rows: whether anybody does, in this
+    process, no graph tells.
+    """
+    shard = one.full_spec.table.shards[0]
+    if shard.kind == "resource" and not can_share(one.full_spec.table.dtype, shard.device):
+        return False
+    return reads_table_well(view, one, writers)
 
 
 def reads_table_well(view: GraphView, one: Recognition, writers: SparseWriters) -> bool:

@@ -239,8 +239,8 @@ def _is_matrix(view: GraphView, shard: Shard) -> bool:
         return True
     source = view.resolve(shard.tensor)
     is_variable = shard.is_resource
-    if view.op(source.node) == "ReadVariableOp":
-        source, is_variable = view.inputs(source.node)[0], True
+    if (handle := view.read_handle(source)) is not None:
+        source, is_variable = handle, True
     return is_variable and view.op(view.origin(source).node) in _PASSED_IN
 
 

@@ -188,8 +188,8 @@ def table_name(view: GraphView, table: Tensor, output: str, is_part: bool = Fals
     argument does.
     """
     source = view.resolve(table).node
-    if view.op(source) == "ReadVariableOp":
-        source = view.resolve(view.inputs(source)[0]).node
+    if (handle := view.read_handle(table)) is not None:
+        source = view.resolve(handle).node
     if view.op(source) in (ARG_OP, "Placeholder"):
         return output.removesuffix("/embedding_lookup_sparse")
     if view.op(source) == "VarHandleOp":

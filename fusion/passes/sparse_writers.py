@@ -54,9 +54,7 @@ class SparseWriters:
         """Whether rows of the table, a handle or what is read of one, are written somewhere."""
         if not self._written:
             return False
-        source = view.resolve(table)
-        if view.op(source.node) == "ReadVariableOp":
-            source = view.inputs(source.node)[0]
+        source = view.read_handle(table) or view.resolve(table)
         return self._root(self._key(view, source)) in self._written
 
     def _follow_calls(self) -> None:

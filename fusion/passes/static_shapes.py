@@ -27,6 +27,8 @@ _LIKE_INPUT = frozenset(
     | {"BiasAdd", "Elu", "LeakyRelu", "Log1p", "Relu", "Relu6", "Rsqrt", "Selu", "Sigmoid"}
     | {"Softmax", "Softplus", "Tanh"}
 )
+#: What reads variables, each as an output: stock's of one, and ours, which copies nothing.
+VALUE_READS = frozenset({"ReadVariableOp", "ReadEmbeddingTables"})
 #: Ranks of the outputs of ops whose results always have them.
 _OUTPUT_RANKS = {
     "SparseFillEmptyRows": (2, 1, 1, 1),
@@ -55,9 +57,10 @@ def structural_shape(view: GraphView, node: node_def_pb2.NodeDef, index: int) ->
     if node.op in _OUTPUT_RANKS:
         ranks = _OUTPUT_RANKS[node.op]
         return (None,) * ranks[index] if index < len(ranks) else None
-    if node.op in ("ReadVariableOp", "VariableV2", "Variable"):
-        variable = node.op != "ReadVariableOp"
-        return view.shape_attr(node.name) if variable else view.variable_shape(inputs[0])
+    if node.op in ("VariableV2", "Variable"):
+        return view.shape_attr(node.name)
+    if node.op in VALUE_READS:
+        return view.variable_shape(inputs[index])
     rule = _SHAPE_RULES.get(node.op)
     return rule(view, node.name, inputs, index) if rule is not None else None
 

@@ -2,6 +2,7 @@
 
 GroupedEmbeddingLookup -> a FusedEmbeddingLookup for each column, and the concat of them
 boundaries of a FusedEmbeddingLookup -> a Bucketize in front of it
+ReadEmbeddingTables -> a ReadVariableOp for each variable
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, types_pb2
 
 from fusion.ops.lookup import COLUMN_ATTRS, GROUPED, SINGLE
+from fusion.ops.read_tables import SPEC as READ
 from fusion.passes.edit import GraphEdit
 from fusion.passes.edited import bodies, rewritten
 from fusion.passes.graph_view import GraphView, Tensor
@@ -23,7 +25,7 @@ from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_ty
 def ungrouped(
     graph_def: graph_pb2.GraphDef, preserved: frozenset[str] = frozenset()
 ) -> graph_pb2.GraphDef:
-    """Returns the graph without grouped lookups and without boundaries; itself if it has none.
+    """Returns the graph without grouped lookups, boundaries and shared reads, or itself.
 
     Args:
         graph_def: the graph, which is not changed.
@@ -61,6 +63,8 @@ class _Ungroup:
             if _list(view, name, "boundaries").f:
                 build = self._builder(name)
                 self._replace(name, self._single(build, _only_column(view, name), last=True))
+        for name in [*view.named(READ.name)]:
+            self._read(name)
         return self.edit
 
     def _builder(self, name: str) -> NodeBuilder:
@@ -85,6 +89,19 @@ class _Ungroup:
         set_types(node, **types)
         set_attrs(node, N=len(parts))
         self._replace(name, Tensor(build.add(node)))
+
+    def _read(self, name: str) -> None:
+        view = self.edit.view
+        build, dtype = self._builder(name), view.type_attr(name, "T")
+        for place, handle in enumerate(view.inputs(name)):
+            read = build.node("", "ReadVariableOp")
+            if place == 0:
+                build.take_place(read)
+            build.inputs(read, handle)
+            set_types(read, dtype=dtype)
+            self.edit.replace(Tensor(name, place), Tensor(build.add(read)))
+            self.edit.wait(read.name, view.controls(name))
+        self.edit.remove([name], name)
 
     def _replace(self, name: str, new: Tensor) -> None:
         self.edit.remove([name], new.node)

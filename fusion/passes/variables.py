@@ -84,8 +84,8 @@ class VariableSearch:
         view = self._views[function]
         if tensor.node in view.nodes:
             tensor = view.resolve(tensor)
-            if view.op(tensor.node) == "ReadVariableOp":
-                tensor = view.resolve(view.inputs(tensor.node)[0])
+            if (handle := view.read_handle(tensor)) is not None:
+                tensor = view.resolve(handle)
         return self._known.get((function, tensor.node))
 
     def _follow_calls(self) -> None:

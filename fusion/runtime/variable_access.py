@@ -52,6 +52,8 @@ OBJECT_WORDS = 32
 
 def is_shared(dtype: str, device: str) -> bool:
     """Whether this TensorFlow lets kernels share variables of a dtype on a type of device."""
+    if device not in _DEVICES:
+        return False
     try:
         return bool(functions(dtype, device))
     except NotImplementedError:

@@ -37,7 +37,7 @@ def test_one_column_becomes_one_op_under_the_old_output_name() -> None:
     assert after["out"] == nodes(graph_def)["out"]
     kinds = Counter(node.op for node in after.values() if node.name.startswith("embedding_lookup"))
     assert kinds == {
-        "ReadVariableOp": 1,
+        "ReadEmbeddingTables": 1,
         "FusedEmbeddingLookup": 1,
         "Const": 2,
     }

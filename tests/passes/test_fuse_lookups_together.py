@@ -189,7 +189,7 @@ def test_new_names_are_free_ones() -> None:
     add(graph_def, "NoOp", taken)
     after = fused(graph_def)
     assert nodes(after)[taken].op == "NoOp"
-    assert nodes(after)[f"{taken}_1"].op == "ReadVariableOp"
+    assert nodes(after)[f"{taken}_1"].op == "ReadEmbeddingTables"
 
 
 @pytest.mark.parametrize("shape", [[10], [10, 4], [10, 2, 3]])

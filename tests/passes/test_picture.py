@@ -76,7 +76,7 @@ def emitted(case: stock.Case) -> tuple[GraphView, nx.DiGraph]:
 @pytest.mark.parametrize(
     ("shards", "reads", "others"),
     [
-        (1, ["ReadVariableOp"], ["FusedEmbeddingLookup"]),
+        (1, ["ReadEmbeddingTables"], ["FusedEmbeddingLookup"]),
         (
             2,
             ["ResourceGather"] * 2,

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.plan import Target
 from tests.passes import stock_graphs as stock
 from tests.passes.planned_graphs import (
     GROUP,
@@ -239,19 +240,30 @@ def test_columns_that_share_a_table_share_its_read() -> None:
         return tf.concat([column(name, shared) for name in "abc"], 1)
 
     after = checked(graph_of(build), feeds(*"abc"), ["grouped"] * 3)
-    reads = {
-        node.name for node in after.node if node.op == "ReadVariableOp" if "/table" in node.name
-    }
-    assert len(reads) == 1
+    (read,) = (node for node in after.node if node.op == "ReadEmbeddingTables")
+    assert read.attr["num_tables"].i == 1
+    assert not {"DisableCopyOnRead", "ResourceGather"}.intersection(ops(after))
+
+
+@pytest.mark.parametrize("device", ["", "/device:CPU:0"])
+def test_tables_of_a_group_that_are_surely_on_one_device_are_read_by_one_op(device: str) -> None:
+    def build() -> Any:
+        with tf.device(device):
+            tables = [table(name) for name in "abc"]
+            return tf.concat([column(name, one) for name, one in zip("abc", tables)], 1)
+
+    after = checked(graph_of(build), feeds(*"abc"), ["grouped"] * 3)
+    counts = [node.attr["num_tables"].i for node in after.node if node.op == "ReadEmbeddingTables"]
+    assert counts == ([3] if device else [1, 1, 1])
 
 
 @pytest.mark.parametrize(("rows", "count"), [(2048, 0), (2049, 1)])
-def test_only_large_tables_are_kept_from_being_copied(rows: int, count: int) -> None:
+def test_stock_reads_keep_only_large_tables_from_being_copied(rows: int, count: int) -> None:
     def build() -> Any:
         large = v1.get_variable("large", [rows, 8], use_resource=True)
         return column("a", large)
 
-    after = PASS.apply(graph_of(build)).graph_def
+    after = FuseLookups(target=Target.STOCK).apply(graph_of(build)).graph_def
     assert ops(after).count("DisableCopyOnRead") == count
     (read,) = (n for n in after.node if n.op == "ReadVariableOp" and n.name.endswith("/table"))
     assert len([text for text in read.input if text[0] == "^"]) == count

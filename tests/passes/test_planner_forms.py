@@ -167,7 +167,7 @@ def placed(of_table: str, of_lookup: str) -> FusionResult:
 def test_a_table_elsewhere_keeps_its_gather(of_table: str, of_lookup: str, form: str) -> None:
     result = placed(of_table, of_lookup)
     assert forms(result) == [form]
-    wanted = "ReadVariableOp" if form == "single" else "ResourceGather"
+    wanted = "ReadEmbeddingTables" if form == "single" else "ResourceGather"
     reads = [n for n in result.graph_def.node if n.op == wanted and n.name.startswith("embedding")]
     assert [node.device for node in reads] == [of_table]
     assert [list(node.attr["_class"].list.s) for node in reads] == [[b"loc:@table"]]

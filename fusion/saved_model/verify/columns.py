@@ -168,8 +168,8 @@ def _table_name(view: GraphView, table: Tensor, search: VariableSearch) -> str:
     """Returns the name of the variable that a matrix or a handle comes from, "" if unknown."""
     if (variable := search.behind(view.function, table)) is not None:
         return variable.name
-    source = view.resolve(table).node
-    if view.op(source) in ("ReadVariableOp", "ResourceGather", "Gather", "GatherV2"):
+    source = view.resolve(view.read_handle(table) or table).node
+    if view.op(source) in ("ResourceGather", "Gather", "GatherV2"):
         source = view.resolve(view.inputs(source)[0]).node
     if view.op(source) == "VarHandleOp":
         shared = view.attr(source, "shared_name")
