@@ -249,8 +249,7 @@ def test_columns_that_share_a_table_share_its_read() -> None:
 def test_tables_of_a_group_that_are_surely_on_one_device_are_read_by_one_op(device: str) -> None:
     def build() -> Any:
         with tf.device(device):
-            tables = [table(name) for name in "abc"]
-            return tf.concat([column(name, one) for name, one in zip("abc", tables)], 1)
+            return tf.concat([column(name) for name in "abc"], 1)
 
     after = checked(graph_of(build), feeds(*"abc"), ["grouped"] * 3)
     counts = [node.attr["num_tables"].i for node in after.node if node.op == "ReadEmbeddingTables"]

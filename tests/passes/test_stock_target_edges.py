@@ -74,7 +74,8 @@ def test_a_table_is_read_after_a_write_that_the_ids_wait_for(kind: str, target: 
     reads = [
         name
         for name in sorted(needed)
-        if nodes(result.graph_def)[name].op in ("ReadVariableOp", "ResourceGather")
+        if nodes(result.graph_def)[name].op
+        in ("ReadVariableOp", "ReadEmbeddingTables", "ResourceGather")
     ]
     assert reads
     for read in reads:
