@@ -17,7 +17,7 @@ from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.recognise import Recognition
 from fusion.passes.recognise_clip import Clip
-from fusion.passes.spec import LookupSpec, ShardSpec, TableSpec
+from fusion.passes.spec import LookupSpec, ShardSpec
 from fusion.passes.static_shapes import Shape
 from fusion.runtime.variable_access import is_shared
 
@@ -82,8 +82,8 @@ def share_tables(build: NodeBuilder, readers: Sequence[Reader]) -> list[Tensor]:
     that are surely on one device and whose reads wait for the same; each is read once for all
     lookups for which that is the same. A stock read goes where nobody else needs it.
     """
-    reads = [_Read.of(build, reader) for reader in readers]
-    missing: dict[tuple[object, ...], dict[tuple[object, ...], _Read]] = {}
+    reads = [_shared_read(build, reader) for reader in readers]
+    missing: dict[tuple[object, ...], dict[tuple[object, ...], VariableRead]] = {}
     for read in reads:
         if read is not None and read.key not in build.known:
             # Which variables are on one device is known once they are placed.
@@ -93,7 +93,7 @@ def share_tables(build: NodeBuilder, readers: Sequence[Reader]) -> list[Tensor]:
         _add_shared_read(build, list(group.values()))
     for read in reads:
         if read is not None and read.stock:
-            build.edit.remove(read.stock, build.known[read.key].partition(":")[0])
+            build.edit.remove(read.stock, _known(build, read).node)
     return [
         reader.lookup.full_spec.table.shards[0].tensor if read is None else _known(build, read)
         for reader, read in zip(readers, reads, strict=True)
@@ -106,8 +106,16 @@ def can_share(dtype: int, device: str) -> bool:
     return is_shared(dtypes.as_dtype(dtype).name, kind)
 
 
+def read_table(build: NodeBuilder, reader: Reader) -> Tensor:
+    """Returns the table for stock ops: it is a matrix, or a stock read of a variable is emitted."""
+    shard = reader.lookup.full_spec.table.shards[0]
+    if shard.kind != "resource":
+        return shard.tensor
+    return Tensor(stock_read(build, _read(build, reader)))
+
+
 @dataclass(frozen=True)
-class _Read:
+class VariableRead:
     """The read of a variable.
 
     Attributes:
@@ -126,34 +134,65 @@ class _Read:
     waits: tuple[str, ...]
     stock: tuple[str, ...] = ()
 
-    @staticmethod
-    def of(build: NodeBuilder, reader: Reader) -> _Read | None:
-        """Returns the read of a lookup's table, None if that is a matrix."""
-        view, spec = build.edit.view, reader.lookup.full_spec
-        shard, dtype = spec.table.shards[0], spec.table.dtype
-        if shard.kind == "resource":
-            waits = _waits(build, reader)
-            handle = view.resolve(shard.tensor)
-            return _Read(handle, dtype, spec.table.shape, shard.device, shard.colocation, waits)
-        source = view.resolve(shard.tensor)
-        node = view.nodes.get(source.node)
-        if node is None or node.op != "ReadVariableOp" or not can_share(dtype, node.device):
-            return None
-        (handle,), waits = view.inputs(source.node), view.controls(source.node)
-        stock = (source.node, *view.aliases(shard.tensor))
-        stock = () if any(name in view.preserved for name in stock) else stock
-        beside = tuple(group.decode() for group in node.attr["_class"].list.s)
-        return _Read(
-            view.resolve(handle), dtype, spec.table.shape, node.device, beside, waits, stock
-        )
-
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for reads of which one is enough."""
         return ("read", self.handle, self.dtype, self.device, self.colocation, self.waits)
 
 
-def _add_shared_read(build: NodeBuilder, reads: Sequence[_Read]) -> None:
+def stock_read(build: NodeBuilder, read: VariableRead) -> str:
+    """Adds stock's read of a variable's value, once; returns its name.
+
+    After any sparse access a variable is in a mode in which each read copies it; that is switched
+    off first, unless a copy costs no more than that.
+    """
+    if read.key not in build.known:
+        node = build.node("table", "ReadVariableOp", read.device)
+        set_types(node, dtype=read.dtype)
+        nodes = [node]
+        if not is_small(read.dtype, read.shape):
+            nodes.insert(0, build.node("share_table", "DisableCopyOnRead", read.device))
+        for one in nodes:
+            build.inputs(one, read.handle)
+            _put_beside(one, read.colocation)
+            build.add(one)
+            build.edit.wait(one.name, read.waits)
+        build.edit.wait(node.name, [one.name for one in nodes[:-1]])
+        _record_shapes(node, [read.shape])
+        build.known[read.key] = node.name
+    return build.known[read.key]
+
+
+def _read(build: NodeBuilder, reader: Reader) -> VariableRead:
+    """Returns the read of the variable that a lookup gathers from."""
+    table = reader.lookup.full_spec.table
+    shard, handle = table.shards[0], build.edit.view.resolve(table.shards[0].tensor)
+    waits = _waits(build, reader)
+    return VariableRead(handle, table.dtype, table.shape, shard.device, shard.colocation, waits)
+
+
+def _shared_read(build: NodeBuilder, reader: Reader) -> VariableRead | None:
+    """Returns the read of a lookup's table, None if that is a matrix."""
+    view, table = build.edit.view, reader.lookup.full_spec.table
+    if table.shards[0].kind == "resource":
+        return _read(build, reader)
+    tensor = table.shards[0].tensor
+    node = view.nodes.get(view.resolve(tensor).node)
+    if node is None or node.op != "ReadVariableOp" or not can_share(table.dtype, node.device):
+        return None
+    (handle,), names = view.inputs(node.name), (node.name, *view.aliases(tensor))
+    return VariableRead(
+        view.resolve(handle),
+        table.dtype,
+        table.shape,
+        node.device,
+        tuple(group.decode() for group in node.attr["_class"].list.s),
+        view.controls(node.name),
+        () if any(name in view.preserved for name in names) else names,
+    )
+
+
+def _add_shared_read(build: NodeBuilder, reads: Sequence[VariableRead]) -> None:
     first = reads[0]
     node = build.node("tables" if len(reads) > 1 else "table", READ.name, first.device)
     build.inputs(node, *(read.handle for read in reads))
@@ -161,18 +200,15 @@ def _add_shared_read(build: NodeBuilder, reads: Sequence[_Read]) -> None:
     set_attrs(node, num_tables=len(reads))
     if len(reads) == 1:
         _put_beside(node, first.colocation)
-    for read in reads:
-        # No shape function knows what a handle is of.
-        shape = node.attr["_output_shapes"].list.shape.add()
-        for size in read.shape:
-            shape.dim.add().size = -1 if size is None else size
+    # No shape function knows what a handle is of.
+    _record_shapes(node, [read.shape for read in reads])
     build.add(node)
     build.edit.wait(node.name, first.waits)
     for place, read in enumerate(reads):
         build.known[read.key] = f"{node.name}:{place}"
 
 
-def _known(build: NodeBuilder, read: _Read) -> Tensor:
+def _known(build: NodeBuilder, read: VariableRead) -> Tensor:
     name, _, place = build.known[read.key].partition(":")
     return Tensor(name, int(place))
 
@@ -191,55 +227,21 @@ def _waits(build: NodeBuilder, reader: Reader) -> tuple[str, ...]:
     return tuple(waits)
 
 
-def read_table(build: NodeBuilder, reader: Reader) -> Tensor:
-    """Returns the table for stock ops: it is a matrix, or the read of a variable is emitted.
-
-    There is one read for all lookups for which it is the same. After any sparse access a variable
-    is in a mode in which each read copies the table; that is switched off first, unless a copy
-    costs no more than that.
-    """
-    spec, edit, view = reader.lookup.full_spec, build.edit, build.edit.view
-    shard = spec.table.shards[0]
-    if shard.kind != "resource":
-        return shard.tensor
-    waits = _waits(build, reader)
-    handle, dtype = view.resolve(shard.tensor), spec.table.dtype
-    key = ("read", handle, dtype, shard.device, shard.colocation, waits)
-    name = build.known.get(key)
-    if name is None:
-        read = build.node("table", "ReadVariableOp", shard.device)
-        set_types(read, dtype=dtype)
-        nodes = [read]
-        if not is_small(spec.table):
-            nodes.insert(0, build.node("share_table", "DisableCopyOnRead", shard.device))
-        for node in nodes:
-            build.inputs(node, shard.tensor)
-            _put_beside(node, shard.colocation)
-            build.add(node)
-            edit.wait(node.name, waits)
-        edit.wait(read.name, [node.name for node in nodes[:-1]])
-        _record_shape(read, view.nodes[shard.gather])
-        name = build.known[key] = read.name
-    return Tensor(name)
-
-
 def _put_beside(node: node_def_pb2.NodeDef, colocation: tuple[str, ...]) -> None:
     if colocation:
         node.attr["_class"].list.s.extend(group.encode() for group in colocation)
 
 
-def is_small(table: TableSpec) -> bool:
-    """Whether copying the table costs about as little as an op."""
-    rows, dim = table.shape
-    size = dtypes.as_dtype(table.dtype).size
+def is_small(dtype: int, shape: Shape) -> bool:
+    """Whether copying a table costs about as little as an op."""
+    rows, dim = shape
+    size = dtypes.as_dtype(dtype).size
     return rows is not None and dim is not None and rows * dim * size <= _SMALL_BYTES
 
 
-def _record_shape(read: node_def_pb2.NodeDef, gathered: node_def_pb2.NodeDef) -> None:
-    """Records the width of the rows, which is all that some functions know of a variable."""
-    if "_output_shapes" in gathered.attr:
-        rows = gathered.attr["_output_shapes"].list.shape[0]
-        shape = read.attr["_output_shapes"].list.shape.add()
-        shape.CopyFrom(rows)
-        if shape.dim:
-            shape.dim[0].size = -1
+def _record_shapes(node: node_def_pb2.NodeDef, shapes: Sequence[Shape]) -> None:
+    """Records the outputs' shapes, which are all that some functions know of a variable."""
+    for shape in shapes:
+        recorded = node.attr["_output_shapes"].list.shape.add()
+        for size in shape:
+            recorded.dim.add().size = -1 if size is None else size

@@ -129,14 +129,16 @@ def _held_once(
         kept = tuple(
             group
             for group in groups
-            if all(
-                len(readers[_table(view, one)]) == 1 or is_small(one.full_spec.table)
-                for one in group.lookups
-            )
+            if all(len(readers[_table(view, one)]) == 1 or _is_small(one) for one in group.lookups)
         )
         if len(kept) == len(groups):
             return groups
         groups = kept
+
+
+def _is_small(one: Recognition) -> bool:
+    table = one.full_spec.table
+    return is_small(table.dtype, table.shape)
 
 
 def _table(view: GraphView, one: Recognition) -> Tensor:

@@ -18,6 +18,7 @@ from fusion.ops.lookup import COLUMN_ATTRS, GROUPED, SINGLE
 from fusion.ops.read_tables import SPEC as READ
 from fusion.passes.edit import GraphEdit
 from fusion.passes.edited import bodies, rewritten
+from fusion.passes.emit_table import VariableRead, stock_read
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 
@@ -91,17 +92,16 @@ class _Ungroup:
         self._replace(name, Tensor(build.add(node)))
 
     def _read(self, name: str) -> None:
-        view = self.edit.view
-        build, dtype = self._builder(name), view.type_attr(name, "T")
+        view, build = self.edit.view, self._builder(name)
+        dtype, waits = view.type_attr(name, "T"), view.controls(name)
+        beside = tuple(group.decode() for group in _list(view, name, "_class").s)
+        reads = []
         for place, handle in enumerate(view.inputs(name)):
-            read = build.node("", "ReadVariableOp")
-            if place == 0:
-                build.take_place(read)
-            build.inputs(read, handle)
-            set_types(read, dtype=dtype)
-            self.edit.replace(Tensor(name, place), Tensor(build.add(read)))
-            self.edit.wait(read.name, view.controls(name))
-        self.edit.remove([name], name)
+            shape = view.shape(Tensor(name, place)) or (None, None)
+            read = VariableRead(handle, dtype, shape, build.device, beside, waits)
+            reads.append(stock_read(build, read))
+            self.edit.replace(Tensor(name, place), Tensor(reads[-1]))
+        self.edit.remove([name], reads[-1])
 
     def _replace(self, name: str, new: Tensor) -> None:
         self.edit.remove([name], new.node)

@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 
-from fusion.runtime import library, objects, optimizer_plugin
+from fusion.runtime import library, objects, optimizer_plugin, variable_access
 from fusion.runtime.spec import OpSpec
 
 #: (what, its value, whether it is as it should be)
@@ -36,6 +36,7 @@ def facts(specs: tuple[OpSpec, ...]) -> list[Fact]:
         *(_op(spec) for spec in specs),
         ("devices", ", ".join(device.name for device in tf.config.list_physical_devices()), True),
         ("Grappler plugin symbol", *_grappler_symbol()),
+        ("variables of lookups", *_shared_variables()),
         *_cache(),
     ]
 
@@ -60,6 +61,12 @@ def _grappler_symbol() -> tuple[str, bool]:
     symbol = optimizer_plugin.symbol()
     # Without it models can still be rewritten in files.
     return ("present" if symbol else "absent: graphs cannot be rewritten while they run"), True
+
+
+def _shared_variables() -> tuple[str, bool]:
+    # Without the functions that it takes, lookups in variables keep their gathers.
+    shared = variable_access.is_shared("float32", "CPU")
+    return ("read in place" if shared else "gathered from: TensorFlow cannot share them"), True
 
 
 def _cache() -> list[Fact]:
