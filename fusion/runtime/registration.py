@@ -137,7 +137,8 @@ def _define(spec: OpSpec, shape_function: int) -> None:
         tf.TF_OpDefinitionBuilderAddInput(builder, arg.definition(spec.types).encode())
     for arg in spec.outputs:
         tf.TF_OpDefinitionBuilderAddOutput(builder, arg.definition(spec.types).encode())
-    tf.TF_OpDefinitionBuilderSetIsStateful(builder, ctypes.c_bool(spec.is_stateful))
+    if spec.is_stateful:  # TensorFlow does not look at the argument
+        tf.TF_OpDefinitionBuilderSetIsStateful(builder, ctypes.c_bool(True))
     tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, ctypes.c_void_p(shape_function))
     with library.Status() as status:
         tf.TF_RegisterOpDefinition(builder, status.address)
