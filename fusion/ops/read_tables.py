@@ -25,7 +25,7 @@ def read_tables(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
     from fusion.runtime.jit import int64, jit
     from fusion.runtime.layout import STATE_WORDS
     from fusion.runtime.memory import c_malloc, call_at, load, stack_words, store
-    from fusion.runtime.native import context, kernel_state
+    from fusion.runtime.native import FAILED_PRECONDITION, context, fail, kernel_state
 
     @jit
     def is_ok(status: int) -> bool:
@@ -33,14 +33,18 @@ def read_tables(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
         return load(status, 0) == 0 or load(status, 0) == 1
 
     @jit
-    def share(ctx: int, functions: int, place: int, words: int) -> bool:
+    def share(frame: int, functions: int, place: int, words: int) -> bool:
         """Makes the tensor of a variable an output, under a lock; returns whether there is one."""
+        ctx = context(frame)
         status, found, numbers, number = words, words + 8, words + 16, words + 40
         holder, tensor = words + 48, words + 8 * (6 + access.OBJECT_WORDS)
         handle = call_at(load(functions, access.HANDLE), ctx, place)
         call_at(load(functions, access.FIND), status, ctx, handle, found)
         if not is_ok(status):
-            call_at(load(functions, access.FAIL), ctx, status)
+            # As ReadVariableOp says it, of any handle behind which there is no variable.
+            call_at(load(functions, access.DESCRIBE), tensor, handle)
+            text = "there is no variable behind %s: it is not initialized, or was deleted"
+            fail(frame, FAILED_PRECONDITION, text, load(tensor, 0))
             return False
         # The std::vector<int> of the number of the input.
         store(number, 0, place)
@@ -74,7 +78,7 @@ def read_tables(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
         ctx, functions = context(frame), kernel_state(frame) + 8 * STATE_WORDS
         words = stack_words(6 + 2 * access.OBJECT_WORDS)
         for place in range(int64(tf_num_inputs(ctx))):
-            if not share(ctx, functions, int64(place), words):
+            if not share(frame, functions, int64(place), words):
                 return
 
     return body
@@ -95,8 +99,8 @@ SPEC = OpSpec(
     name="ReadEmbeddingTables",
     doc="Reads variables without copying them, to look up rows in what it gives.\n\n"
     "Rows that are changed one by one meanwhile change in the result too; a variable that is\n"
-    "assigned as a whole leaves the result as it was. A variable that was never assigned is an\n"
-    "error, as with ResourceGather.",
+    "assigned as a whole leaves the result as it was. A variable that was never assigned is a\n"
+    "FailedPreconditionError, as with ReadVariableOp.",
     inputs=(
         Arg("handles", "resource", "[...]", length="num_tables", doc="of variables", on_host=True),
     ),

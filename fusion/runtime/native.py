@@ -49,6 +49,7 @@ from fusion.runtime.memory import (
 
 INVALID_ARGUMENT = 3
 RESOURCE_EXHAUSTED = 8
+FAILED_PRECONDITION = 9
 INTERNAL = 13
 
 #: The words of a frame up to where its lists begin, see above.

@@ -11,7 +11,8 @@ resource_mgr.h, which its wheel brings along):
 
 A function that returns an object of a class takes the address of the result as its first argument
 (Itanium C++ ABI, 3.1.3.1). Nothing is assumed of what the objects look like inside, but that an
-`absl::Status` is a word, and a `std::vector` three: its begin, its end and the end of its memory.
+`absl::Status` is a word, a `std::vector` three: its begin, its end and the end of its memory, and
+that the first word of a `std::string` is the address of a C string.
 """
 
 from __future__ import annotations
@@ -42,11 +43,24 @@ _FIND = "_ZN10tensorflow14LookupResourceINS_3VarELb0EEE"
 _UNLOCK = "_ZN10tensorflow23VariableInputLockHolderD2Ev"
 _FAIL = "_ZN10tensorflow15OpKernelContext10CtxFailureERK"
 _HANDLE = "_ZN10tensorflow15HandleFromInputEPNS_15OpKernelContextEi"
+_DESCRIBE = "_ZNK10tensorflow14ResourceHandle14SummarizeValueB5cxx11Ev"
 _SET_OUTPUT = "_ZN10tensorflow15OpKernelContext10set_outputEiRKNS_6TensorE"
 _MAKE_TENSOR, _END_TENSOR = "_ZN10tensorflow6TensorC1Ev", "_ZN10tensorflow6TensorD1Ev"
 
 #: The functions, by place among the addresses; the bytes that objects take at most, in words.
-(HANDLE, FIND, LOCK, READ, UNLOCK, FAIL, SET_OUTPUT, MAKE_TENSOR, END_TENSOR, FUNCTIONS) = range(10)
+(
+    HANDLE,
+    FIND,
+    DESCRIBE,
+    LOCK,
+    READ,
+    UNLOCK,
+    FAIL,
+    SET_OUTPUT,
+    MAKE_TENSOR,
+    END_TENSOR,
+    FUNCTIONS,
+) = range(11)
 OBJECT_WORDS = 32
 
 
@@ -68,7 +82,8 @@ def functions(dtype: str, device: str) -> list[int]:
     """
     lock = _LOCK.format(device=_DEVICES[device], dtype=_DTYPES[dtype])
     find, read, fail = _versioned()
-    names = (_HANDLE, find, lock, read, _UNLOCK, fail, _SET_OUTPUT, _MAKE_TENSOR, _END_TENSOR)
+    tensor = (_SET_OUTPUT, _MAKE_TENSOR, _END_TENSOR)
+    names = (_HANDLE, find, _DESCRIBE, lock, read, _UNLOCK, fail, *tensor)
     return [_address(name) for name in names]
 
 

@@ -93,7 +93,7 @@ def test_a_variable_without_a_value_is_named_as_stock_does(scope) -> None:
         )
         output = joined(made, ids)
         session.run(made[0].initializer)
-        with pytest.raises(tf.errors.NotFoundError, match="missing"):
+        with pytest.raises(tf.errors.FailedPreconditionError, match="missing"):
             session.run(output)
         session.run(made[1].initializer)
         np.testing.assert_array_equal(session.run(output), np.ones([1, 8], np.float32))
