@@ -12,7 +12,7 @@ from collections.abc import Sequence
 #: first of its `BOUNDARY_COUNT` boundaries among all. `REST` and `WHOLE` are the addresses of
 #: kernels: the latter, if not 0, for pieces of `PIECE` elements, while more than that are left.
 #: `LISTED_PLACE` is the column's row of row splits that many columns share, `TOP_OFFSET` where it
-#: starts in a row of a gradient. The last two change, see `runtime.large_pages`.
+#: starts in a row of a gradient.
 (
     FORM,
     COMBINER,
@@ -42,10 +42,8 @@ from collections.abc import Sequence
     PIECE,
     LISTED_PLACE,
     TOP_OFFSET,
-    NOTED,
-    NOTES_LEFT,
-) = range(30)
-COLUMN_WORDS = 30
+) = range(28)
+COLUMN_WORDS = 28
 
 #: Forms of ids, by place. Listed ones are a part of a list, with splits for it.
 INDICES, ROW_IDS, ROW_SPLITS, DENSE, COPY, LISTED = range(6)

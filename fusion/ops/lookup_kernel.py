@@ -30,7 +30,6 @@ from fusion.ops.lookup_source import (
 from fusion.ops.lookup_state import (
     COUNT,
     ITEM,
-    LARGE_PAGES,
     LOOKUPS,
     POOL,
     POST,
@@ -39,7 +38,6 @@ from fusion.ops.lookup_state import (
 )
 from fusion.runtime import workers
 from fusion.runtime.jit import int64, jit
-from fusion.runtime.large_pages import ask_for_large_pages
 from fusion.runtime.memory import load, stack_words, store
 from fusion.runtime.native import context, failed, kernel_state, output_bytes, scratch, status_of
 from fusion.runtime.threads import THREADS
@@ -160,8 +158,6 @@ def _look_up(frame: int, shared: int) -> None:
     if failed(frame):
         return
     row_bytes = total * body(state, ITEM)
-    if body(state, LARGE_PAGES) != 0:
-        ask_for_large_pages(out, batch * row_bytes)
     cost = count * _TASK_NS + elements * (_ELEMENT_NS + row_bytes // (count * _BYTES_PER_NS))
     parallel = pool != 0 and cost > _PARALLEL_NS
     threads = load(pool, THREADS) + 1 if parallel else int64(1)

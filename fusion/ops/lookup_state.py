@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,9 +17,8 @@ from fusion.runtime.threads import pool_address
 
 #: The body of a kernel's state, by word: the number of columns; bytes and kind of an element of
 #: the tables; the pool of threads, 0 for none; the places of the boundaries and of a row of zeros
-#: in the state, the latter 0 if there is none; whether to ask for large pages; the role of the op;
-#: the numbers of columns that are lookups, and that have weights. Columns follow, then boundaries
-#: as float32, then zeros.
+#: in the state, the latter 0 if there is none; the role of the op; the numbers of columns that are
+#: lookups, and that have weights. Columns follow, then boundaries as float32, then zeros.
 (
     COUNT,
     ITEM,
@@ -28,20 +26,14 @@ from fusion.runtime.threads import pool_address
     POOL,
     LIMITS_AT,
     ZEROS_AT,
-    LARGE_PAGES,
     ROLE,
     LOOKUPS,
     WEIGHTED_COUNT,
     COLUMNS,
-) = range(11)
+) = range(10)
 
 #: Roles: a whole lookup; what comes before and behind the gathers of one.
 WHOLE, PRE, POST = range(3)
-
-#: "0" leaves the pages of tables and results as they are.
-LARGE_PAGES_VARIABLE = "FUSION_LARGE_PAGES"
-#: So many tables of a column, one after the other, are noted for large pages.
-_NOTES = 4
 
 #: Words before the body.
 BODY = STATE_WORDS
@@ -153,7 +145,7 @@ def state_head(dtype: str, columns: int, device: str) -> list[int]:
     head = [0] * COLUMNS
     head[COUNT], head[ITEM], head[KIND] = columns, ITEM_BYTES[dtype], layout.KINDS.index(dtype)
     if device == "CPU":
-        head[POOL], head[LARGE_PAGES] = pool_address(), int(_wants_large_pages())
+        head[POOL] = pool_address()
     return head
 
 
@@ -164,10 +156,6 @@ def _zero_words(dtype: str, dim: int) -> int:
 def _packed(numbers: Sequence[float]) -> list[int]:
     """An even number of numbers as float32, two in a word."""
     return list(struct.unpack(f"<{len(numbers) // 2}q", struct.pack(f"<{len(numbers)}f", *numbers)))
-
-
-def _wants_large_pages() -> bool:
-    return os.environ.get(LARGE_PAGES_VARIABLE) != "0"
 
 
 def _check(place: int, column: Mapping[str, Any]) -> None:
@@ -225,7 +213,6 @@ def _column_words(column: Mapping[str, Any], first_limit: int) -> list[int]:
     words[layout.SORT_KEYS] = int(column.get("sort_key", False))
     words[layout.BOUNDARIES] = first_limit
     words[layout.BOUNDARY_COUNT] = len(column["boundaries"])
-    words[layout.NOTES_LEFT] = _NOTES if _wants_large_pages() else 0
     return words
 
 

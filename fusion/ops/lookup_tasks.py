@@ -12,14 +12,13 @@ from fusion.cpu_ops import pieces
 from fusion.cpu_ops.columns import element_range, list_entries
 from fusion.cpu_ops.elements import Batch
 from fusion.cpu_ops.vectors import fence
-from fusion.ops.lookup_source import body, column_at, release, take_source
-from fusion.ops.lookup_state import BODY, ITEM, POOL, POST, ROLE
+from fusion.ops.lookup_source import column_at, release, take_source
+from fusion.ops.lookup_state import BODY, ITEM
 from fusion.runtime.atomic import atomic_add, atomic_store
 from fusion.runtime.c_api import tf_delete_status, tf_new_status
 from fusion.runtime.jit import int64, jit
-from fusion.runtime.large_pages import note_table
 from fusion.runtime.memory import c_free, c_malloc, call_at, load, stack_words, store
-from fusion.runtime.workers import JOB_WORDS, next_task, wake
+from fusion.runtime.workers import JOB_WORDS, next_task
 
 #: What the tasks of a call share, by word behind those of every job: the op's context, state and
 #: number of rows; the address of the result and the bytes of a row of it; whether it goes past the
@@ -187,12 +186,6 @@ def copy_rows(batch: Any) -> int:
 
 
 @jit
-def table_bytes(source: int) -> int:
-    """The size of a table in memory."""
-    return load(source, words.TABLE_ROWS) * load(source, words.ROW_BYTES)
-
-
-@jit
 def _do_column(job: int, place: int, first: int, source: int, room: int, arguments: int) -> bool:
     """Does a column of the block that starts at row `first`.
 
@@ -209,10 +202,6 @@ def _do_column(job: int, place: int, first: int, source: int, room: int, argumen
         start, end = element_range(column, source, first, count)
     if end < start or not make_room(room, end - start + count, count):
         return False
-    if not is_copy and body(state, ROLE) != POST:
-        pool, notes = load(state, BODY + POOL), column + 8 * words.NOTED
-        if note_table(pool, notes, load(source, words.TABLE), table_bytes(source)):
-            wake(pool)
     batch = batch_in(room, column, source, first, count)
     entries = copy_rows(batch) if is_copy else list_entries(batch, start, end)
     if entries < 0:

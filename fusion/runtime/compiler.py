@@ -13,10 +13,11 @@ from typing import Any
 
 from fusion.runtime.library import SYMBOLS
 
-#: What compiled code may refer to besides TensorFlow's C API.
+#: What compiled code may refer to besides TensorFlow's C API. Nothing that works on the pages of a
+#: process, as madvise does: it holds a lock for which every thread waits that touches new memory.
 _LIBC = frozenset(
     {"snprintf", "memcpy", "memset", "memmove", "sqrt", "sqrtf", ""}
-    | {"sem_wait", "sem_post", "sched_yield", "madvise", "malloc", "free"}
+    | {"sem_wait", "sem_post", "sched_yield", "malloc", "free"}
 )
 
 

@@ -23,8 +23,8 @@ THREADS_VARIABLE = "FUSION_NUM_THREADS"
 _MOST_THREADS = 64
 
 #: The pool, in words: a semaphore (`sem_t` has 32 bytes), the number of threads, the number of
-#: those at work, what they may do when they have no job (see `large_pages`), slots for jobs.
-THREADS, ACTIVE, CHORE, CHORE_AT, CHORE_END, SLOTS = range(4, 10)
+#: those at work, slots for jobs.
+THREADS, ACTIVE, SLOTS = range(4, 7)
 SLOT_COUNT = 16
 _POOL_WORDS = SLOTS + 2 * SLOT_COUNT
 

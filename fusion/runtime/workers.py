@@ -6,10 +6,10 @@ depends on nobody: busy threads, or none after a fork, make it slower and nothin
 asks for help only while fewer threads are at work than there are processors.
 
 Pool, in words: a semaphore, the number of threads, the number of those at work (kernels that may
-ask for help included), a chore for idle threads (see `large_pages`), then slots of two words each:
-the address of a job, and how many threads look at it. Job, in words: the address of a kernel to be
-called with (job, 0), the number of the next task, the number of tasks, the number of the next
-helper, how many may help, the floating-point modes; the rest is the kernel's.
+ask for help included), then slots of two words each: the address of a job, and how many threads
+look at it. Job, in words: the address of a kernel to be called with (job, 0), the number of the
+next task, the number of tasks, the number of the next helper, how many may help, the floating-point
+modes; the rest is the kernel's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from fusion.runtime.atomic import (
     set_float_modes,
 )
 from fusion.runtime.jit import int64, jit
-from fusion.runtime.large_pages import enlarge_a_page
 from fusion.runtime.memory import call_at, load, store
 from fusion.runtime.threads import ACTIVE, SLOT_COUNT, SLOTS, THREADS
 
@@ -69,12 +68,6 @@ def offer(pool: int, job: int) -> int:
                 _sem_post(pool)
             return int64(slot)
     return int64(-1)
-
-
-@jit
-def wake(pool: int) -> None:
-    """Wakes a thread, if one sleeps, to look what there is to do."""
-    _sem_post(pool)
 
 
 @jit
@@ -165,5 +158,5 @@ def serve(pool: int) -> None:
         _sem_wait(pool)
         idle = 0
         while idle < _LOOKS:
-            idle = 0 if _help_all(pool) or enlarge_a_page(pool) else idle + 1
+            idle = 0 if _help_all(pool) else idle + 1
             sched_yield()

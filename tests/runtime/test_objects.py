@@ -72,6 +72,18 @@ def test_code_that_allocates_is_refused():
         compile_object(allocate, 2, "allocate")
 
 
+def test_code_that_works_on_the_process_s_pages_is_refused():
+    from numba import types
+
+    madvise = types.ExternalFunction("madvise", types.int32(types.int64, types.int64, types.int32))
+
+    def enlarge(address, size):
+        madvise(address, size, np.int32(14))
+
+    with pytest.raises(RuntimeError, match=r"^enlarge: compiled code needs madvise$"):
+        compile_object(enlarge, 2, "enlarge")
+
+
 def test_code_that_can_raise_is_refused():
     def check(count, address):
         if count > address:
