@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -26,6 +27,21 @@ def main() -> int:
     run.add_argument("--processes", type=int, default=3, help="measurements of each, default 3")
     run.add_argument("--scale", type=float, default=1.0, help="times the rows of every table")
     run.add_argument("--out", type=Path, required=True, help="a folder for <workload>.json")
+    latency = commands.add_parser(
+        "latency", help="p50 and p99 of each second since a model's first answer"
+    )
+    latency.add_argument(
+        "--clients", type=int, nargs="+", default=[1, 8], metavar="N", help="default 1 8"
+    )
+    latency.add_argument(
+        "--seconds", type=int, default=12, help="for each of two versions of the model, default 12"
+    )
+    latency.add_argument(
+        "--rate", type=float, default=200.0, help="calls per second of a single client, default 200"
+    )
+    latency.add_argument("--scale", type=float, default=1.0, help="times the rows of every table")
+    latency.add_argument("--processes", type=int, default=1, help="of each side, default 1")
+    latency.add_argument("--out", type=Path, help="a folder for the numbers, latency.json")
     report = commands.add_parser("report", help="write report.md and plots")
     report.add_argument("folder", type=Path, help="what `run` wrote, and where the report goes")
     gpu = commands.add_parser("gpu", help="check and measure the GPU kernels, without TensorFlow")
@@ -142,6 +158,36 @@ def _smoke(options: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
+def _latency(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from benchmarks import latency
+    from benchmarks.report import latency as tables
+    from benchmarks.runner import WorkerFailed, run_worker, write_result
+
+    how = latency.Options(
+        tuple(options.clients), options.processes, options.seconds, options.rate, options.scale
+    )
+    with Console(stderr=True).status("") as status:
+
+        def serve(load: latency.Load) -> dict[str, Any]:
+            label = f"{load.side}, clients {load.clients}"
+            status.update(label)
+            asked = dataclasses.asdict(load)
+            return run_worker("latency", asked, lambda line: status.update(f"{label}: {line}"))
+
+        try:
+            facts = latency.run(how, serve)
+        except (RuntimeError, ValueError, WorkerFailed) as failure:
+            print(f"latency: {failure}", file=sys.stderr)
+            return 1
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        write_result(options.out, "latency", latency.ABOUT, how.processes, facts)
+    print("\n\n".join([latency.ABOUT, *tables(facts)]))
+    return 0
+
+
 def _report(options: argparse.Namespace) -> int:
     from benchmarks.plots import plot
     from benchmarks.report import load, render
@@ -162,12 +208,17 @@ def _worker(options: argparse.Namespace) -> int:
     from benchmarks.costs import COSTS, measure
     from benchmarks.runner import Options
 
-    end_to_end = options.options.pop("end_to_end")
-    how = Options(**options.options)
-
     def progress(line: str) -> None:
         print(line, flush=True)
 
+    if options.name == "latency":
+        from benchmarks import latency
+
+        found = latency.measure(latency.Load(**options.options), progress)
+        options.path.write_text(json.dumps(found))
+        return 0
+    end_to_end = options.options.pop("end_to_end")
+    how = Options(**options.options)
     if options.name in COSTS:
         found = measure(options.name, how.quick, progress)
     else:
@@ -187,6 +238,7 @@ def _worker(options: argparse.Namespace) -> int:
 
 _COMMANDS = {
     "gpu": _gpu,
+    "latency": _latency,
     "pass": _pass,
     "run": _run,
     "report": _report,

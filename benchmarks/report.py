@@ -114,7 +114,8 @@ def render(results: Results, plots: Sequence[tuple[str, str]]) -> str:
         parts += [f"![{title}]({name})\n\n{title}" for name, title in plots]
     for name, result in results.items():
         parts.append(f"## {name}\n\n{result['about']}")
-        parts.extend(_costs(result) if "costs" in result else _cases(result))
+        kind = next((key for key in ("costs", "latency") if key in result), "cases")
+        parts.extend({"costs": _costs, "latency": latency, "cases": _cases}[kind](result))
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -232,6 +233,40 @@ def _costs(result: Mapping[str, Any]) -> Iterator[str]:
         verdict = "" if not bound else "**missed**" if missed else "met"
         rows.append([cost["name"], _spread(cost["value"]), cost["unit"], bound, verdict])
     yield table(["", "measured", "unit", "bound", ""], rows)
+
+
+def latency(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yields, for each number of clients, a table of all seconds and a line about both sides."""
+    for case in result["latency"]:
+        clients, sides = case["clients"], case["sides"]
+        rate = f"{result['rate']:g} calls per second" if clients == 1 else "as fast as they can"
+        yield f"{clients} client{'s' * (clients > 1)}, {rate}:"
+        names = [f"{side} {name}" for side in sides for name in ("calls", "p50 ms", "p99 ms")]
+        rows = []
+        for same in zip(*sides.values(), strict=True):
+            cells = [one[key] for one in same for key in ("calls", "p50_ms", "p99_ms")]
+            rows.append(
+                [
+                    str(same[0]["version"] + 1),
+                    str(same[0]["second"]),
+                    *("-" if cell is None else _spread(cell) for cell in cells),
+                ]
+            )
+        yield table(["version", "second", *names], rows)
+        slower = {key: _slower_seconds(sides, key) for key in ("p50_ms", "p99_ms")}
+        yield (
+            f"Of {len(rows)} seconds, fusion's p50 is above stock's in {slower['p50_ms']}, "
+            f"p99 in {slower['p99_ms']}."
+        )
+
+
+def _slower_seconds(sides: Mapping[str, Sequence[Mapping[str, Any]]], key: str) -> int:
+    """In how many seconds the fused side is slower; one without a call is, if stock had one."""
+    count = 0
+    for stock, fused in zip(sides["stock"], sides["fusion"], strict=True):
+        if stock[key] is not None:
+            count += fused[key] is None or fused[key]["median"] > stock[key]["median"]
+    return count
 
 
 def _spread(value: Mapping[str, float]) -> str:

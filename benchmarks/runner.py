@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,23 +80,30 @@ def run(names: Sequence[str], options: Options, out: Path, console: Console) -> 
             for number in range(options.processes):
                 label = f"{name}, process {number + 1} of {options.processes}"
                 progress.update(task, description=label)
+
+                def say(line: str, label: str = label) -> None:
+                    progress.update(task, description=f"{label}: {line}")
+
                 try:
                     # Tracing a function for calls with fed tensors takes minutes with 1000 columns.
                     how = {**dataclasses.asdict(options), "end_to_end": number == 0}
-                    found.append(_worker(name, how, progress, task, label))
+                    found.append(run_worker(name, how, say))
                 except WorkerFailed as failure:
                     failures.append(f"{name}: {failure}")
                     break
                 progress.advance(task)
             else:
-                _write(out / f"{name}.json", name, options, found)
+                facts = {"quick": options.quick, "scale": options.scale, **combine(found)}
+                write_result(out, name, found[0]["about"], options.processes, facts)
     return failures
 
 
-def _worker(
-    name: str, options: dict[str, Any], progress: Progress, task: Any, label: str
-) -> dict[str, Any]:
-    """What one process measured; it says on a line each what it has done."""
+def run_worker(name: str, options: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+    """What one process measured; it says on a line each what it has done.
+
+    Raises:
+        WorkerFailed: the process ended with an error.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path, errors = Path(folder) / "result.json", Path(folder) / "errors"
         with (
@@ -120,7 +127,7 @@ def _worker(
         ):
             assert process.stdout is not None
             for line in process.stdout:
-                progress.update(task, description=f"{label}: {line.strip()}")
+                say(line.strip())
         if process.returncode != 0 or not path.exists():
             last = errors.read_text().strip()[-2000:]
             raise WorkerFailed(f"exit code {process.returncode}\n{last}")
@@ -128,15 +135,16 @@ def _worker(
         return found
 
 
-def _write(path: Path, name: str, options: Options, processes: Sequence[dict[str, Any]]) -> None:
+def write_result(
+    out: Path, name: str, about: str, processes: int, facts: Mapping[str, Any]
+) -> None:
+    """Writes `<name>.json`: the facts, what they are about, when and where they were measured."""
     result = {
         "workload": name,
-        "about": processes[0]["about"],
+        "about": about,
         "date": datetime.date.today().isoformat(),
         "machine": {**machine(), **baselines()},
-        "processes": len(processes),
-        "quick": options.quick,
-        "scale": options.scale,
-        **combine(processes),
+        "processes": processes,
+        **facts,
     }
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    (out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -19,7 +19,7 @@ def test_each_workload_gets_its_processes_and_a_file(tmp_path, monkeypatch):
         asked.append((name, options["end_to_end"]))
         return process(case(float(len(asked))))
 
-    monkeypatch.setattr(runner, "_worker", worker)
+    monkeypatch.setattr(runner, "run_worker", worker)
     assert run(["multihot26", "shared"], tmp_path / "out", processes=2) == []
     assert asked == [(name, first) for name in ("multihot26", "shared") for first in (True, False)]
     found = load(tmp_path / "out")
