@@ -42,12 +42,13 @@ def ungrouped(
 
 @dataclass(frozen=True)
 class _Column:
-    """What a column is given, and its attrs by the names that FusedEmbeddingLookup has."""
+    """What a column is given, its attrs by the names that FusedEmbeddingLookup has, and its name."""
 
     inputs: tuple[Tensor, ...]
     dtypes: tuple[int, int]
     attrs: dict[str, Any]
     boundaries: tuple[float, ...]
+    name: str
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class _Ungroup:
         build.inputs(node, *inputs)
         table = build.edit.view.type_attr(build.base, "T")
         set_types(node, T=table, Tids=tids, Trows=column.dtypes[1])
-        set_attrs(node, **column.attrs)
+        set_attrs(node, **column.attrs, column_name=column.name)
         return Tensor(build.add(node))
 
     def _bucketized(self, build: NodeBuilder, column: _Column) -> Tensor:
@@ -138,6 +139,7 @@ def _columns(view: GraphView, name: str) -> Iterator[_Column]:
     tids, trows = _list(view, name, "Tids").type, _list(view, name, "Trows").type
     boundaries = [*_list(view, name, "boundaries").f]
     counts = [*_list(view, name, "boundary_counts").i]
+    names = _names(view, name) or [""] * count
     for place in range(count):
         start = sum(counts[:place])
         yield _Column(
@@ -145,6 +147,7 @@ def _columns(view: GraphView, name: str) -> Iterator[_Column]:
             dtypes=(tids[place], trows[place]),
             attrs={key: values[place] for key, values in lists.items()},
             boundaries=tuple(boundaries[start : start + counts[place]]),
+            name=names[place],
         )
 
 
@@ -156,7 +159,15 @@ def _only_column(view: GraphView, name: str) -> _Column:
         assert value is not None, "attrs have a default or are there"
         attrs[attr.name] = _plain(value)
     dtypes = view.type_attr(name, "Tids"), view.type_attr(name, "Trows")
-    return _Column(view.inputs(name), dtypes, attrs, tuple(_list(view, name, "boundaries").f))
+    boundaries = tuple(_list(view, name, "boundaries").f)
+    return _Column(
+        view.inputs(name), dtypes, attrs, boundaries, view.text_attr(name, "column_name")
+    )
+
+
+def _names(view: GraphView, name: str) -> list[str]:
+    """Returns what messages call the columns, if the op says."""
+    return [text.decode(errors="replace") for text in _list(view, name, "column_names").s]
 
 
 def _list(view: GraphView, name: str, key: str) -> attr_value_pb2.AttrValue.ListValue:
