@@ -191,7 +191,7 @@ class DenseFeatures(keras.layers.Layer):
             given = categorical.get_sparse_tensors(features, self._state)
             ids, weights = given.id_tensor, given.weight_tensor
         options = column.lookup_options(ids.shape.rank)
-        name = f"{self.name}/{column.name}"
+        name = scope_name(column.name)
         found = Lookup(self._state.table(column), ids, weights, options, name)
         return found if found.is_groupable else None
 

@@ -29,7 +29,7 @@ class Lookup:
       ids: `SparseTensor` or `RaggedTensor` of rank 2, or `Tensor` [B, L], all int32 or int64.
       weights: of the ids, as in `lookup`; None for a Tensor of ids.
       options: what is done with the ids.
-      name: what messages call it, besides the table's name.
+      name: what messages call it, besides the table's name; can be a name scope.
     """
 
     table: Any
@@ -135,7 +135,8 @@ def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
 def _rows(column: Lookup, keys: tf.Tensor) -> tf.Tensor:
     """The rows of distinct ids, gathered beside the table."""
     (table,) = column.shards
-    return tf.nn.embedding_lookup(table, keys, max_norm=column.options.max_norm)
+    name = f"{column.name}/embedding_lookup" if column.name else None
+    return tf.nn.embedding_lookup(table, keys, max_norm=column.options.max_norm, name=name)
 
 
 def _inputs(parts: Sequence[_Part]) -> dict[str, list[Any]]:

@@ -103,8 +103,11 @@ def _check_elements(frame: int, place: int, batch: Any) -> None:
             continue
         # Behind the last row there are only rows that are out of order.
         if by_row and (row < 0 or (row >= batch.count and not sorted_rows)):
-            text = ": row %lld of entry %lld is not in [0, %lld), the rows"
-            fail_column(frame, INVALID_ARGUMENT, text, place, row, int64(k), batch.count)
+            text = (
+                ": row %lld of entry %lld is not in [0, %lld), the rows of the batch; "
+                "its id is %lld"
+            )
+            fail_column(frame, INVALID_ARGUMENT, text, place, row, int64(k), batch.count, number)
             return
         if number < 0 and load(source, words.TABLE) == 0:
             text = ": indices[%lld] = %lld is negative, in row %lld of the batch"

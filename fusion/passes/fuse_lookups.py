@@ -144,7 +144,7 @@ class FuseLookups:
         return _Verdict(view.function, tuple(columns), edit)
 
     def _found(self, view: GraphView, writers: SparseWriters) -> tuple[Recognition, ...]:
-        """Returns the lookups that there may be other ops for; those of a function with its names."""
+        """Returns the lookups that there may be other ops for, by their tables' names."""
         found = recognise_all(view, whole=self._lowers)
         if self._lowers:
             found = tuple(map(_to_lower, found))

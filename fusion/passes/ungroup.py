@@ -7,6 +7,7 @@ ReadEmbeddingTables -> a ReadVariableOp for each variable
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,9 @@ from fusion.passes.edited import bodies, rewritten
 from fusion.passes.emit_table import VariableRead, stock_read
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
+
+#: What TensorFlow takes for the name of a node.
+_NODE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 
 
 def ungrouped(
@@ -42,7 +46,7 @@ def ungrouped(
 
 @dataclass(frozen=True)
 class _Column:
-    """What a column is given, its attrs by the names that FusedEmbeddingLookup has, and its name."""
+    """What a column is given, its attrs as FusedEmbeddingLookup calls them, and its name."""
 
     inputs: tuple[Tensor, ...]
     dtypes: tuple[int, int]
@@ -114,6 +118,9 @@ class _Ungroup:
             inputs = (inputs[0], self._bucketized(build, column), *inputs[2:])
             tids = types_pb2.DT_INT32
         node = build.replacement(SINGLE.name) if last else build.node("column", SINGLE.name)
+        scope = column.name.partition(" ")[0]
+        if not last and _NODE_NAME.fullmatch(scope):
+            node.name = self.edit.unique_name(scope)
         build.inputs(node, *inputs)
         table = build.edit.view.type_attr(build.base, "T")
         set_types(node, T=table, Tids=tids, Trows=column.dtypes[1])
@@ -160,9 +167,8 @@ def _only_column(view: GraphView, name: str) -> _Column:
         attrs[attr.name] = _plain(value)
     dtypes = view.type_attr(name, "Tids"), view.type_attr(name, "Trows")
     boundaries = tuple(_list(view, name, "boundaries").f)
-    return _Column(
-        view.inputs(name), dtypes, attrs, boundaries, view.text_attr(name, "column_name")
-    )
+    called = view.text_attr(name, "column_name")
+    return _Column(view.inputs(name), dtypes, attrs, boundaries, called)
 
 
 def _names(view: GraphView, name: str) -> list[str]:
