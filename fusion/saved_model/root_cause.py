@@ -33,7 +33,9 @@ _BEHIND = re.compile(
 _NODE = re.compile(r"\s+\[\[(?:\{\{node )?([^\s\]}]+)(?:\}\})?\]\]")
 #: Colours, the function that ran, and the code of the first of several errors.
 _NOISE = re.compile(
-    r"\x1b\[[0-9;]*m|\{\{function_node [^}]*\}\} ?|\[Op:[^\]]*\](?: name: *$)?|^ *\(0\) [A-Z_]+: "
+    r"""\x1b\[[0-9;]*m | \{\{function_node\ [^}]*\}\}\ ? | ^\ *\(0\)\ [A-Z_]+:[ ]
+    | \[Op:[^\]]*\](\ name:\ ?(?=\x1b|$))?""",
+    re.VERBOSE,
 )
 _FILE = re.compile(r'^\s+File ".*", line \d+')
 
