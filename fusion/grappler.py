@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from fusion.passes.recognise_reduction import ANCHORS
 from fusion.passes.recognise_single import SINGLE_OPS
 from fusion.passes.report import FusionReport
 from fusion.passes.row_updates import SCATTERS, fuse_updates
+from fusion.printable import printable_lines
 from fusion.runtime import optimizer_plugin, process
 from fusion.runtime.tasks import local_tasks
 
@@ -205,8 +207,8 @@ def _optimize(item: optimizer_plugin.Item) -> bytes | None:
     if failure is not None and first:
         _logger.warning(
             "fusion left a graph as it was, because of an error of its own; more of them will be "
-            "counted in fusion.stats(), not shown",
-            exc_info=failure,
+            "counted in fusion.stats(), not shown\n%s",
+            printable_lines("".join(traceback.format_exception(failure))),
         )
     return graph
 

@@ -18,7 +18,9 @@ from fusion.cli.doctor import doctor
 from fusion.cli.inspect import inspect
 from fusion.cli.rewrite import rewrite
 from fusion.cli.verify import verify
+from fusion.printable import printable, printable_lines
 from fusion.saved_model.errors import ModelError
+from fusion.saved_model.root_cause import root_cause
 from fusion.version import __version__
 
 USAGE = 2
@@ -71,11 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _explained(error: Exception) -> tuple[str, int]:
     """Returns the message for an exception, and the exit status."""
-    text = " ".join(str(error).split())
+    text = root_cause(str(error))
     if isinstance(error, click.ClickException):
         return error.format_message(), USAGE
     if isinstance(error, ModelError):
-        return text, USAGE
+        return str(error), USAGE
     if isinstance(error, ImportError):
         return f"{text}; see `fusion doctor`", USAGE
     return (
@@ -86,8 +88,8 @@ def _explained(error: Exception) -> tuple[str, int]:
 
 def _failed(message: str, status: int, verbose: bool) -> int:
     if verbose:
-        traceback.print_exc()
-    print(f"fusion: error: {message}", file=sys.stderr)
+        print(printable_lines(traceback.format_exc()), file=sys.stderr)
+    print(f"fusion: error: {printable(message)}", file=sys.stderr)
     return status
 
 

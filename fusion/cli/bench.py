@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from fusion.cli.output_file import check_output_file, drawing, write_output_file
-from fusion.cli.report import console, plain_table
+from fusion.cli.report import cell, console, plain_table, say
 
 if TYPE_CHECKING:
     from fusion.saved_model import BenchReport, Measurement
@@ -110,16 +109,17 @@ def bench(
             batches=batch or DEFAULT_BATCHES,
             inputs=inputs,
             tags=None if tags is None else tags.split(","),
-            progress=lambda line: status.update(Text(line)),
+            progress=lambda line: status.update(cell(line)),
             **options,
         )
     console().print(_table(report))
-    click.echo("\n".join(_notes(report)))
+    for note in _notes(report):
+        say(note)
     if json_file is not None:
         write_output_file(json_file, (json.dumps(report.to_dict(), indent=2) + "\n").encode())
     if png is not None and draw is not None:
         write_output_file(png, draw(report))
-        click.echo(f"wrote {png}")
+        say(f"wrote {png}")
 
 
 def _drawer(png: str | None) -> Callable[[BenchReport], bytes] | None:

@@ -6,7 +6,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from fusion.cli.report import console
+from fusion.cli.report import cell, console, say
 from fusion.version import __version__
 
 BROKEN = 1
@@ -24,8 +24,8 @@ def doctor() -> int:
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     for name, value, ok in found:
         verdict = Text("ok", "green") if ok else Text("BROKEN", "red")
-        table.add_row(verdict, Text(name), Text(value))
+        table.add_row(verdict, cell(name), cell(value))
     console().print(table)
     broken = [name for name, _, ok in found if not ok]
-    click.echo(f"broken: {', '.join(broken)}" if broken else "everything works")
+    say(f"broken: {', '.join(broken)}" if broken else "everything works")
     return BROKEN if broken else 0

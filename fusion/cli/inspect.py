@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fusion.cli.output_file import check_output_file, drawing, write_output_file
-from fusion.cli.report import column_table, console, totals
+from fusion.cli.report import cell, column_table, console, say, totals
 from fusion.passes.columns import Column, distinct_columns
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ def inspect(model: str, as_json: bool, column: str | None, svg: str | None) -> N
     else:
         if report.columns:
             out.print(column_table(report))
-        out.print(totals(report, "can be fused"), markup=False)
+        out.print(cell(totals(report, "can be fused")))
         if report.fused_count:
-            click.echo(gain or UNMEASURED)
+            say(gain or UNMEASURED)
     if drawn is not None:
-        click.echo(f"wrote {svg}: {drawn.name}")
+        say(f"wrote {svg}: {drawn.name}")
 
 
 def _chosen(report: FusionReport, name: str | None) -> list[Column]:

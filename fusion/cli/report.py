@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fusion.passes.columns import distinct_columns
+from fusion.printable import printable
 
 if TYPE_CHECKING:
     from fusion.passes.report import ColumnReport, FusionReport
@@ -22,6 +24,16 @@ def console() -> Console:
     """Returns the console for results; wide when the output goes to a file or a pipe."""
     plain = Console(highlight=False)
     return plain if plain.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
+
+
+def say(text: object) -> None:
+    """Prints a line of text as it is, without what a terminal would obey."""
+    click.echo(printable(text))
+
+
+def cell(text: object) -> Text:
+    """Returns text for rich, which finds no markup in it."""
+    return Text(printable(text))
 
 
 def totals(report: FusionReport, verb: str) -> str:
@@ -48,7 +60,7 @@ def column_table(report: FusionReport) -> Table:
         spec, limit = column.spec, column.limit
         table.add_row(
             *map(
-                Text,
+                cell,
                 (
                     column.name,
                     "" if spec is None else spec.matrix,
@@ -76,7 +88,7 @@ def refusal_table(report: FusionReport) -> Table:
         names = ", ".join(name for name, _ in columns[:_NAMES_SHOWN])
         more = len(columns) - _NAMES_SHOWN
         names += f" and {more} more" if more > 0 else ""
-        table.add_row(*map(Text, (names, reason, _place(columns[0][1]))))
+        table.add_row(*map(cell, (names, reason, _place(columns[0][1]))))
     return table
 
 

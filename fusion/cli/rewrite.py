@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fusion.cli.output_file import check_output_file
-from fusion.cli.report import console, refusal_table, totals
+from fusion.cli.report import cell, console, refusal_table, totals
 from fusion.passes.columns import distinct_columns
 
 if TYPE_CHECKING:
@@ -119,20 +119,17 @@ def _write_report(file: str, done: Rewrite) -> None:
 def _show(done: Rewrite, dst: str, *, is_stock: bool) -> None:
     out = console()
     report = done.report
-    out.print(totals(report, "made of fewer stock ops" if is_stock else "fused"), markup=False)
+    out.print(cell(totals(report, "made of fewer stock ops" if is_stock else "fused")))
     if any(column.limit for column in distinct_columns(report)):
         out.print(refusal_table(report))
     if not report.fused_count:
-        out.print(f"nothing was rewritten: {dst} is a copy", markup=False)
+        out.print(cell(f"nothing was rewritten: {dst} is a copy"))
         return
     verification = done.verification
     checked = "not verified" if verification is None else f"verified: {verification.summary()}"
-    out.print(checked, markup=False)
+    out.print(cell(checked))
     if done.unchecked:
-        out.print(
-            f"not compared: {len(done.unchecked)} functions that no signature runs, named in "
-            "fusion.json",
-            markup=False,
-        )
+        count, where = len(done.unchecked), "named in fusion.json"
+        out.print(cell(f"not compared: {count} functions that no signature runs, {where}"))
     load = "it needs TensorFlow alone" if is_stock else "run `import fusion` before loading it"
-    out.print(f"wrote {dst}; {load}", markup=False)
+    out.print(cell(f"wrote {dst}; {load}"))

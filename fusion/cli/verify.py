@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from fusion.cli.report import say
+
 DIFFERENT = 1
 """Exit status when the models differ."""
 
@@ -57,12 +59,12 @@ def verify(
     if result.unverified and not result.differences:
         raise VerificationError(result.summary())
     for difference in result.differences:
-        click.echo(difference)
+        say(difference)
     for error in result.errors_alike:
-        click.echo(f"both fail alike: {error}")
+        say(f"both fail alike: {error}")
     for output in result.varying:
-        click.echo(f"varies from run to run, not compared: signature {output}")
+        say(f"varies from run to run, not compared: signature {output}")
     for title in result.not_run:
-        click.echo(f"no recorded inputs, not compared: signature {title!r}")
-    click.echo(("different: " if result.differences else "same: ") + result.summary())
+        say(f"no recorded inputs, not compared: signature {title!r}")
+    say(("different: " if result.differences else "same: ") + result.summary())
     return DIFFERENT if result.differences else 0

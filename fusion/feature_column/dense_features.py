@@ -191,7 +191,8 @@ class DenseFeatures(keras.layers.Layer):
             given = categorical.get_sparse_tensors(features, self._state)
             ids, weights = given.id_tensor, given.weight_tensor
         options = column.lookup_options(ids.shape.rank)
-        found = Lookup(self._state.table(column), ids, weights, options)
+        name = scope_name(column.name)
+        found = Lookup(self._state.table(column), ids, weights, options, name)
         return found if found.is_groupable else None
 
     def _evaluate(self, column: Any, features: Any) -> tf.Tensor:

@@ -20,7 +20,7 @@ from fusion.gpu_ops.call_words import (
 )
 from fusion.runtime.jit import jit
 from fusion.runtime.memory import load, store
-from fusion.runtime.native import INVALID_ARGUMENT, fail
+from fusion.runtime.native import INVALID_ARGUMENT, fail, fail_column
 
 
 def teller(when: str) -> Any:
@@ -29,14 +29,14 @@ def teller(when: str) -> Any:
     Args:
         when: the end of what is said.
     """
-    bad_id = f"column %lld: element %lld has id %lld, which is not in its table{when}"
-    bad_default = f"column %lld: the id of empty rows, %lld, is not in its table{when}"
-    bad_row = f"column %lld: entry %lld has row %lld, which is not in the batch{when}"
-    unsorted = f"column %lld: entry %lld has row %lld, less than the one before it{when}"
+    bad_id = f": element %lld has id %lld, which is not in its table{when}"
+    bad_default = f": the id of empty rows, %lld, is not in its table{when}"
+    bad_row = f": entry %lld has row %lld, which is not in the batch{when}"
+    unsorted = f": entry %lld has row %lld, less than the one before it{when}"
     repeated = f"shard %lld: distinct id %lld has row %lld, which another has, too{when}"
-    bad_key = f"column %lld: element %lld has id %lld, too large for the type of its keys{when}"
+    bad_key = f": element %lld has id %lld, too large for the type of its keys{when}"
     bad_rate = f"rule ftrl: lr is not a positive scalar (numbers[0]){when}"
-    bad_split = f"column %lld: the row splits at %lld make no sense, there is %lld{when}"
+    bad_split = f": the row splits at %lld make no sense, there is %lld{when}"
 
     @jit
     def tell(frame: int, trouble: int) -> None:
@@ -45,20 +45,20 @@ def teller(when: str) -> Any:
         if kind > 0:  # else it is still being written
             store(trouble, KIND, 0)
         if kind == BAD_ID:
-            fail(frame, INVALID_ARGUMENT, bad_id, place, element, number)
+            fail_column(frame, INVALID_ARGUMENT, bad_id, place, element, number)
         elif kind == BAD_DEFAULT:
-            fail(frame, INVALID_ARGUMENT, bad_default, place, number)
+            fail_column(frame, INVALID_ARGUMENT, bad_default, place, number)
         elif kind == BAD_ROW:
-            fail(frame, INVALID_ARGUMENT, bad_row, place, element, number)
+            fail_column(frame, INVALID_ARGUMENT, bad_row, place, element, number)
         elif kind == UNSORTED_ROW:
-            fail(frame, INVALID_ARGUMENT, unsorted, place, element, number)
+            fail_column(frame, INVALID_ARGUMENT, unsorted, place, element, number)
         elif kind == BAD_RATE:
             fail(frame, INVALID_ARGUMENT, bad_rate)
         elif kind == BAD_KEY:
-            fail(frame, INVALID_ARGUMENT, bad_key, place, element, number)
+            fail_column(frame, INVALID_ARGUMENT, bad_key, place, element, number)
         elif kind == REPEATED:
             fail(frame, INVALID_ARGUMENT, repeated, place, element, number)
         elif kind == BAD_SPLIT:
-            fail(frame, INVALID_ARGUMENT, bad_split, place, element, number)
+            fail_column(frame, INVALID_ARGUMENT, bad_split, place, element, number)
 
     return tell

@@ -13,7 +13,7 @@ from fusion import ops
 from fusion.lookup.ids import Ids, Weights, as_sparse, rank_of, weight_values
 from fusion.lookup.options import LookupOptions
 from fusion.lookup.tables import as_shards
-from fusion.ops.lookup import COLUMN_ATTRS
+from fusion.ops.lookup import COLUMN_ATTRS, column_name
 from fusion.ops.training import POST_ATTRS, PRE_ATTRS
 from fusion.runtime.spec import Attr
 from fusion.runtime.tasks import is_beside_ops
@@ -29,12 +29,14 @@ class Lookup:
       ids: `SparseTensor` or `RaggedTensor` of rank 2, or `Tensor` [B, L], all int32 or int64.
       weights: of the ids, as in `lookup`; None for a Tensor of ids.
       options: what is done with the ids.
+      name: what messages call it, besides the table's name; can be a name scope.
     """
 
     table: Any
     ids: Ids | tf.Tensor
     weights: Weights | None
     options: LookupOptions
+    name: str = ""
 
     @property
     def is_groupable(self) -> bool:
@@ -86,6 +88,7 @@ def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
         tables=_tables(columns),
         **_inputs(parts),
         **_lists(parts, COLUMN_ATTRS),
+        column_names=_names(columns),
     )
     return _shaped(result, columns, parts)
 
@@ -108,7 +111,10 @@ def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
     parts = [_part(column) for column in columns]
     told = [part for part, one in zip(parts, columns, strict=True) if isinstance(one, Lookup)]
     entries = ops.grouped_embedding_pre_look_up(
-        **_inputs(told), Tkeys=[part.ids.dtype for part in told], **_lists(told, PRE_ATTRS)
+        **_inputs(told),
+        Tkeys=[part.ids.dtype for part in told],
+        **_lists(told, PRE_ATTRS),
+        column_names=_names([column for column in columns if isinstance(column, Lookup)]),
     )
     keys = iter(entries.unique_keys)
     rows = [
@@ -129,7 +135,8 @@ def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
 def _rows(column: Lookup, keys: tf.Tensor) -> tf.Tensor:
     """The rows of distinct ids, gathered beside the table."""
     (table,) = column.shards
-    return tf.nn.embedding_lookup(table, keys, max_norm=column.options.max_norm)
+    name = f"{column.name}/embedding_lookup" if column.name else None
+    return tf.nn.embedding_lookup(table, keys, max_norm=column.options.max_norm, name=name)
 
 
 def _inputs(parts: Sequence[_Part]) -> dict[str, list[Any]]:
@@ -150,6 +157,18 @@ def _lists(parts: Sequence[_Part], attrs: Mapping[str, Attr]) -> dict[str, list[
         key: [part.attrs.get(attr.name, attr.default) for part in parts]
         for key, attr in attrs.items()
     }
+
+
+def _names(columns: Sequence[Lookup | tf.Tensor]) -> list[str]:
+    """What messages call the columns."""
+    return [_name(column) if isinstance(column, Lookup) else "" for column in columns]
+
+
+def _name(column: Lookup) -> str:
+    (table,) = column.shards
+    # Tensors made eagerly have no name.
+    called = "" if tf.is_tensor(table) and not hasattr(table, "handle") else table.name
+    return column_name(column.name, called.partition(":")[0])
 
 
 def _shaped(

@@ -85,6 +85,23 @@ _BOUNDARIES = Attr(
     default=(),
     doc="if not empty, ascending, and the number of those <= a value is its id; only dense",
 )
+
+#: What messages call a column; not among `COLUMN_ATTRS`, since nothing is computed by it.
+NAME_ATTR = Attr("column_name", "string", default="", doc="what messages call the column")
+NAMES_ATTR = Attr(
+    "column_names",
+    "list(string)",
+    default=(),
+    doc="if not empty, column_name of each column",
+)
+
+
+def column_name(lookup: str, table: str) -> str:
+    """What messages call a column: its lookup, and its table if that is known by another name."""
+    is_scope = f"{lookup}/".startswith(f"{table}/")
+    return lookup if is_scope or not table else f"{lookup} of table {table}"
+
+
 FORMS_DOC = (
     "`form` says how ids are given:\n"
     "- indices: ids [nnz], entry_rows int64 [nnz, 2] with the row of each in column 0, and\n"
@@ -121,10 +138,12 @@ SINGLE = OpSpec(
         Attr("Trows", "type", allowed=IDS, doc="dtype of entry_rows"),
         *COLUMN_ATTRS.values(),
         _BOUNDARIES,
+        NAME_ATTR,
     ),
     kernels={"CPU": lookup_kernel, "GPU": gpu.kernel("lookup")},
     kernel_types={"T": FLOATS},
     custom=single_state,
+    names=NAME_ATTR.name,
     gradient=single_gradient,
 )
 
@@ -158,9 +177,11 @@ GROUPED = OpSpec(
         ),
         Attr("boundaries", "list(float)", doc="of all columns, one after the other"),
         Attr("boundary_counts", "list(int)", doc="how many each column has"),
+        NAMES_ATTR,
     ),
     kernels={"CPU": lookup_kernel, "GPU": gpu.kernel("lookup")},
     kernel_types={"T": FLOATS},
     custom=grouped_state,
+    names=NAMES_ATTR.name,
     gradient=grouped_gradient,
 )

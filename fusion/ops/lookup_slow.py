@@ -17,7 +17,7 @@ from fusion.runtime.native import (
     INTERNAL,
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
-    fail,
+    fail_column,
     failed,
     status_of,
 )
@@ -38,13 +38,13 @@ def _check_splits(frame: int, place: int, column: int, source: int) -> None:
     for row in range(batch + 1):
         split = integer_at(rows, row, kind)
         if split < last or split > total or (row == 0 and split != 0):
-            text = "column %lld: row split %lld is %lld, after %lld, for %lld ids"
-            fail(frame, INVALID_ARGUMENT, text, place, int64(row), split, last, total)
+            text = ": row split %lld is %lld, after %lld, for %lld ids"
+            fail_column(frame, INVALID_ARGUMENT, text, place, int64(row), split, last, total)
             return
         last = split
     if last != total:
-        text = "column %lld: the last row split is %lld, but there are %lld ids"
-        fail(frame, INVALID_ARGUMENT, text, place, last, total)
+        text = ": the last row split is %lld, but there are %lld ids"
+        fail_column(frame, INVALID_ARGUMENT, text, place, last, total)
 
 
 @jit
@@ -54,16 +54,31 @@ def _check_listed(frame: int, place: int, column: int, source: int) -> None:
     for row in range(load(source, words.BATCH) + 1):
         split = integer_at(rows, row, kind)
         if split < last or split > total:
-            text = "column %lld: row split %lld is %lld, after %lld, for %lld entries"
-            fail(frame, INVALID_ARGUMENT, text, place, int64(row), split, last, total)
+            text = ": row split %lld is %lld, after %lld, for %lld entries"
+            fail_column(frame, INVALID_ARGUMENT, text, place, int64(row), split, last, total)
             return
         last = split
     for k in range(integer_at(rows, int64(0), kind), last):
         number = id_at(column, source, int64(k), int64(0))
         if number < 0 or number >= table_rows:
-            text = "column %lld: unique_idxs[%lld] = %lld is not in [0, %lld), the rows"
-            fail(frame, INVALID_ARGUMENT, text, place, int64(k), number, table_rows)
+            text = ": unique_idxs[%lld] = %lld is not in [0, %lld), the rows"
+            fail_column(frame, INVALID_ARGUMENT, text, place, int64(k), number, table_rows)
             return
+
+
+@jit
+def _row_of(batch: Any, element: int) -> int:
+    """The row of the batch that an element belongs to."""
+    column, source = batch.column, batch.source
+    rows, kind = load(source, words.ROWS), load(column, words.ROWS_KIND)
+    if is_by_row(column):
+        return integer_at(rows, element * load(source, words.ROW_STEP), kind)
+    if load(column, words.FORM) == words.DENSE:
+        return element // max(load(source, words.ID_COLUMNS), int64(1))
+    row = int64(0)
+    while integer_at(rows, row + 1, kind) <= element:
+        row += 1
+    return row
 
 
 @jit
@@ -77,8 +92,8 @@ def _check_elements(frame: int, place: int, batch: Any) -> None:
         if by_row:
             row = integer_at(rows, k * load(source, words.ROW_STEP), kind)
             if sorted_rows and row < before:
-                text = "column %lld: row %lld of entry %lld is less than %lld before it"
-                fail(frame, INVALID_ARGUMENT, text, place, row, int64(k), before)
+                text = ": row %lld of entry %lld is less than %lld before it"
+                fail_column(frame, INVALID_ARGUMENT, text, place, row, int64(k), before)
                 return
             before = max(before, row)
         if is_ignored(column, source, k):
@@ -88,17 +103,24 @@ def _check_elements(frame: int, place: int, batch: Any) -> None:
             continue
         # Behind the last row there are only rows that are out of order.
         if by_row and (row < 0 or (row >= batch.count and not sorted_rows)):
-            text = "column %lld: row %lld of entry %lld is not in [0, %lld), the rows"
-            fail(frame, INVALID_ARGUMENT, text, place, row, int64(k), batch.count)
+            text = (
+                ": row %lld of entry %lld is not in [0, %lld), the rows of the batch; "
+                "its id is %lld"
+            )
+            fail_column(frame, INVALID_ARGUMENT, text, place, row, int64(k), batch.count, number)
             return
         if number < 0 and load(source, words.TABLE) == 0:
-            text = "column %lld: indices[%lld] = %lld is negative"
-            fail(frame, INVALID_ARGUMENT, text, place, int64(k), number)
+            text = ": indices[%lld] = %lld is negative, in row %lld of the batch"
+            row = _row_of(batch, int64(k))
+            fail_column(frame, INVALID_ARGUMENT, text, place, int64(k), number, row)
             return
         if number < 0 or number >= load(source, words.TABLE_ROWS):
-            text = "column %lld: indices[%lld] = %lld is not in [0, %lld), the rows of the table"
-            table_rows = load(source, words.TABLE_ROWS)
-            fail(frame, INVALID_ARGUMENT, text, place, int64(k), number, table_rows)
+            text = (
+                ": indices[%lld] = %lld is not in [0, %lld), the rows of the table, "
+                "in row %lld of the batch"
+            )
+            end, row = load(source, words.TABLE_ROWS), _row_of(batch, int64(k))
+            fail_column(frame, INVALID_ARGUMENT, text, place, int64(k), number, end, row)
             return
 
 
@@ -117,10 +139,10 @@ def explain(frame: int, place: int, batch: Any) -> None:
         return
     number = max(load(column, words.DEFAULT_ID), int64(0))
     if load(column, words.FILL) != 0 and number >= load(source, words.TABLE_ROWS):
-        text = "column %lld: the id %lld of empty rows is not in [0, %lld), the rows of the table"
-        fail(frame, INVALID_ARGUMENT, text, place, number, load(source, words.TABLE_ROWS))
+        text = ": the id %lld of empty rows is not in [0, %lld), the rows of the table"
+        fail_column(frame, INVALID_ARGUMENT, text, place, number, load(source, words.TABLE_ROWS))
         return
-    fail(frame, INTERNAL, "column %lld cannot be computed; was it changed meanwhile?", place)
+    fail_column(frame, INTERNAL, " cannot be computed; was it changed meanwhile?", place)
 
 
 @jit
@@ -131,11 +153,11 @@ def _finish(frame: int, job: int, place: int, source: int, room: int) -> None:
     if not take_source(frame, ctx, state, place, source, status_of(frame), shared):
         return
     if load(source, words.BATCH) != rows:
-        text = "column %lld has %lld rows, but others have %lld"
-        fail(frame, INVALID_ARGUMENT, text, place, load(source, words.BATCH), rows)
+        text = " has %lld rows, but others have %lld"
+        fail_column(frame, INVALID_ARGUMENT, text, place, load(source, words.BATCH), rows)
         return
     if not tasks.make_room(room, load(source, words.ID_COUNT) + rows, rows + 1):
-        fail(frame, RESOURCE_EXHAUSTED, "column %lld: no memory for %lld rows", place, rows)
+        fail_column(frame, RESOURCE_EXHAUSTED, ": no memory for %lld rows", place, rows)
         return
     batch = tasks.batch_in(room, column, source, int64(0), rows)
     if load(column, words.FORM) == words.COPY:

@@ -62,7 +62,7 @@ from fusion.runtime.c_api import (
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.layout import LAUNCHER
 from fusion.runtime.memory import load, store
-from fusion.runtime.native import INVALID_ARGUMENT, check, fail, failed, status_of
+from fusion.runtime.native import INVALID_ARGUMENT, check, fail, fail_column, failed, status_of
 
 _TENSORS = 5
 
@@ -177,8 +177,8 @@ def _has_rank(frame: int, place: int, tensor: int, rank: int) -> bool:
     if tensor != 0 and tf_num_dims(tensor) == rank:
         return True
     if frame != 0 and tensor != 0:
-        text = "column %lld: an input has rank %lld where %lld is needed"
-        fail(frame, INVALID_ARGUMENT, text, place, int64(tf_num_dims(tensor)), rank)
+        text = ": an input has rank %lld where %lld is needed"
+        fail_column(frame, INVALID_ARGUMENT, text, place, int64(tf_num_dims(tensor)), rank)
     return False
 
 
@@ -191,8 +191,8 @@ def _take_table(frame: int, ctx: int, state: int, place: int, source: int, statu
     dim = tf_dim(table, np.int32(1))
     if load(column, DIM) >= 0 and load(column, DIM) != dim:
         if frame != 0:
-            text = "column %lld: the table has rows of %lld elements, but dim is %lld"
-            fail(frame, INVALID_ARGUMENT, text, place, dim, load(column, DIM))
+            text = ": the table has rows of %lld elements, but dim is %lld"
+            fail_column(frame, INVALID_ARGUMENT, text, place, dim, load(column, DIM))
         return False
     store(source, TABLE, tf_tensor_data(table))
     store(source, TABLE_ROWS, tf_dim(table, np.int32(0)))
@@ -237,8 +237,8 @@ def _take_ids(frame: int, ctx: int, state: int, place: int, source: int, status:
         return False
     if tf_dim(weights, np.int32(0)) != count:
         if frame != 0:
-            text = "column %lld: there are %lld weights for %lld ids"
-            fail(frame, INVALID_ARGUMENT, text, place, tf_dim(weights, np.int32(0)), count)
+            text = ": there are %lld weights for %lld ids"
+            fail_column(frame, INVALID_ARGUMENT, text, place, tf_dim(weights, np.int32(0)), count)
         return False
     store(source, WEIGHTS, tf_tensor_data(weights))
     return True
@@ -256,21 +256,21 @@ def _take_rows(frame: int, ctx: int, state: int, place: int, source: int, status
         step = tf_dim(rows, np.int32(1))
         if step < 1:
             if frame != 0:
-                text = "column %lld: entry_rows have no column"
-                fail(frame, INVALID_ARGUMENT, text, place)
+                text = ": entry_rows have no column"
+                fail_column(frame, INVALID_ARGUMENT, text, place)
             return False
     store(source, ROWS, tf_tensor_data(rows))
     store(source, ROW_STEP, step)
     if form == ROW_SPLITS:
         if count < 1:
             if frame != 0:
-                fail(frame, INVALID_ARGUMENT, "column %lld: there are no row splits", place)
+                fail_column(frame, INVALID_ARGUMENT, ": there are no row splits", place)
             return False
         store(source, BATCH, count - 1)
     elif count != load(source, ID_COUNT):
         if frame != 0:
-            text = "column %lld: there are %lld entry_rows for %lld ids"
-            fail(frame, INVALID_ARGUMENT, text, place, count, load(source, ID_COUNT))
+            text = ": there are %lld entry_rows for %lld ids"
+            fail_column(frame, INVALID_ARGUMENT, text, place, count, load(source, ID_COUNT))
         return False
     return True
 
@@ -295,14 +295,14 @@ def _take_batch(frame: int, ctx: int, state: int, place: int, source: int, statu
     rank = tf_num_dims(shape)
     if rank > 1 or (rank == 1 and tf_dim(shape, np.int32(0)) < 1):
         if frame != 0:
-            text = "column %lld: dense_shape must be a number or a vector of one and more"
-            fail(frame, INVALID_ARGUMENT, text, place)
+            text = ": dense_shape must be a number or a vector of one and more"
+            fail_column(frame, INVALID_ARGUMENT, text, place)
         return False
     batch = load(tf_tensor_data(shape), 0)
     if batch < 0:
         if frame != 0:
-            text = "column %lld: dense_shape must not be negative, but has %lld rows"
-            fail(frame, INVALID_ARGUMENT, text, place, batch)
+            text = ": dense_shape must not be negative, but has %lld rows"
+            fail_column(frame, INVALID_ARGUMENT, text, place, batch)
         return False
     store(source, BATCH, batch)
     return True

@@ -40,6 +40,7 @@ from fusion.runtime.native import (
     RESOURCE_EXHAUSTED,
     context,
     fail,
+    fail_column,
     failed,
     kernel_state,
     new_output,
@@ -75,15 +76,15 @@ def _survey(frame: int, ctx: int, state: int, source: int, firsts: int) -> int:
         if sound:
             rows, ids = load(source, words.BATCH), load(source, words.ID_COUNT)
             if max(rows, ids) >= int64(MOST_ENTRIES):
-                text = "column %lld has %lld rows and %lld ids, more than can be numbered"
-                fail(frame, INVALID_ARGUMENT, text, int64(place), rows, ids)
+                text = " has %lld rows and %lld ids, more than can be numbered"
+                fail_column(frame, INVALID_ARGUMENT, text, int64(place), rows, ids)
             batch = rows if batch < 0 else batch
             total += ids
             if load(column_at(state, place), words.FILL) != 0:
                 total += rows
             if rows != batch:
-                text = "column %lld has %lld rows, but others have %lld"
-                fail(frame, INVALID_ARGUMENT, text, int64(place), rows, batch)
+                text = " has %lld rows, but others have %lld"
+                fail_column(frame, INVALID_ARGUMENT, text, int64(place), rows, batch)
         release(source)
         if failed(frame):
             return batch
@@ -176,7 +177,7 @@ def _finish_column(frame: int, job: int, place: int, source: int, room: int) -> 
     if not take_source(frame, load(job, CTX), state, place, source, status_of(frame), int64(0)):
         return
     if not make_room(room, load(source, words.ID_COUNT) + rows, rows + 1):
-        fail(frame, RESOURCE_EXHAUSTED, "column %lld: no memory for %lld rows", place, rows)
+        fail_column(frame, RESOURCE_EXHAUSTED, ": no memory for %lld rows", place, rows)
         return
     batch = batch_in(room, column, source, int64(0), rows)
     start, end = element_range(column, source, int64(0), rows)
@@ -241,8 +242,8 @@ def _put_keys(frame: int, job: int, pool: int) -> None:
     for place in range(count):
         key = load(load(job, MARKS), place)
         if key != 0:
-            text = "column %lld: the id %lld does not fit int32, the dtype of unique_keys"
-            fail(frame, INVALID_ARGUMENT, text, int64(place), key)
+            text = ": the id %lld does not fit int32, the dtype of unique_keys"
+            fail_column(frame, INVALID_ARGUMENT, text, int64(place), key)
             return
 
 

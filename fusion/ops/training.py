@@ -14,7 +14,7 @@ from typing import Any
 
 from fusion.ops import gpu
 from fusion.ops.common import FLOATS, IDS, TABLE_ATTR
-from fusion.ops.lookup import COLUMN_ATTRS, FORMS_DOC, VALUES, lookup_kernel
+from fusion.ops.lookup import COLUMN_ATTRS, FORMS_DOC, NAMES_ATTR, VALUES, lookup_kernel
 from fusion.ops.training_grad import post_gradient, pre_gradient, second_gradient
 from fusion.ops.training_state import grad_state, post_state, pre_state
 from fusion.runtime.spec import Arg, Attr, OpSpec
@@ -112,10 +112,12 @@ PRE = OpSpec(
         *_lists(PRE_ATTRS),
         Attr("boundaries", "list(float)", doc="of all columns, one after the other"),
         Attr("boundary_counts", "list(int)", doc="how many each column has"),
+        NAMES_ATTR,
     ),
     kernels={"CPU": pre_kernel, "GPU": gpu.kernel("pre_grouped")},
     kernel_types={"T": FLOATS},
     custom=pre_state,
+    names=NAMES_ATTR.name,
     gradient=pre_gradient,
 )
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
+from fusion.ops.lookup import column_name
 from fusion.passes.bucketize import folded_bucketize
 from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import AttrValue, NodeBuilder, set_lists
@@ -54,6 +55,7 @@ class ColumnArguments(NamedTuple):
     Attributes:
         dtypes: DataTypes of `ids` and `entry_rows`.
         boundaries: of the buckets that values fall into, none if they are ids.
+        name: what messages call it.
     """
 
     ids: Tensor
@@ -63,6 +65,7 @@ class ColumnArguments(NamedTuple):
     dtypes: tuple[int, int]
     attrs: dict[str, AttrValue]
     boundaries: tuple[float, ...]
+    name: str = ""
 
 
 def column_arguments(build: NodeBuilder, spec: LookupSpec) -> ColumnArguments:
@@ -79,7 +82,9 @@ def column_arguments(build: NodeBuilder, spec: LookupSpec) -> ColumnArguments:
             ids, boundaries = folded.values, folded.boundaries
             dtypes = (folded.dtype, dtypes[1])
     given = weights(build, spec)
-    return ColumnArguments(ids, entry_rows, dense_shape, given, dtypes, attrs, boundaries)
+    scope = spec.anchor.rpartition("/")[0] or spec.anchor
+    name = column_name(scope, spec.table.name)
+    return ColumnArguments(ids, entry_rows, dense_shape, given, dtypes, attrs, boundaries, name)
 
 
 def copy_arguments(build: NodeBuilder, matrix: Tensor, dtype: int) -> ColumnArguments:
@@ -96,6 +101,11 @@ def set_columns(
     """Sets the attrs of an op that list those of its columns, here by the name of their list."""
     lists = {key: [column.attrs[attr.name] for column in columns] for key, attr in attrs.items()}
     set_lists(node, **lists)
+
+
+def set_names(node: node_def_pb2.NodeDef, columns: Sequence[ColumnArguments]) -> None:
+    """Sets what messages call the columns."""
+    set_lists(node, column_names=[column.name for column in columns])
 
 
 def set_boundaries(node: node_def_pb2.NodeDef, columns: Sequence[ColumnArguments]) -> None:

@@ -28,6 +28,7 @@ from fusion.passes.picture import (
 )
 from fusion.passes.recognise import recognise
 from fusion.passes.report import ColumnReport
+from fusion.printable import printable
 
 #: Role -> colour and what the legend says. The colours differ for the colour-blind too.
 _ROLES: dict[str, tuple[str, str]] = {
@@ -105,15 +106,19 @@ def draw_svg(title: str, left: Side, right: Side) -> bytes:
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set(xlim=(0, figure.get_figwidth()), ylim=(figure.get_figheight(), 0))
         axes.axis("off")
-        axes.text(
-            _MARGIN, _MARGIN, _clipped(title, figure.get_figwidth()), fontsize=11, va="center"
-        )
+        title = _clipped(printable(title), figure.get_figwidth())
+        _write(axes, (_MARGIN, _MARGIN), title, fontsize=11, va="center")
         _draw_side(axes, left, layouts[0], (_MARGIN, top))
         _draw_side(axes, right, layouts[1], (middle, top))
         _draw_legend(axes, roles, (middle, legend))
         buffer = io.BytesIO()
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
+
+
+def _write(axes: Axes, place: Point, words: str, **style: Any) -> None:
+    """Writes words as they are: XML has no control characters, and a name no formulas."""
+    axes.text(*place, printable(words), parse_math=False, **style)
 
 
 def _clipped(title: str, inches: float) -> str:
@@ -128,10 +133,10 @@ def _used_roles(*sides: Side) -> list[str]:
 
 def _draw_side(axes: Axes, side: Side, layout: Layout, corner: Point) -> None:
     left, top = corner
-    axes.text(left, top - 0.25, side.heading, fontsize=10, weight="bold", va="center")
+    _write(axes, (left, top - 0.25), side.heading, fontsize=10, weight="bold", va="center")
 
     for i, line in enumerate(side.words):
-        axes.text(left, top + i * _LINE, line, fontsize=9, va="center")
+        _write(axes, (left, top + i * _LINE), line, fontsize=9, va="center")
 
     def scaled(point: Point) -> Point:
         return left + point[0] * _COLUMN, top + point[1] * _LAYER
@@ -160,8 +165,8 @@ def _draw_box(axes: Axes, centre: Point, op: str, label: str, role: str, last: b
     )
     middle: dict[str, Any] = {"ha": "center", "va": "center", "zorder": 3}
     size = min(7.5, 7.5 * _FITTING / len(op))
-    axes.text(x, y - 0.08, op, fontsize=size, weight="bold", **middle)
-    axes.text(x, y + 0.1, label, fontsize=6, color="#444444", **middle)
+    _write(axes, (x, y - 0.08), op, fontsize=size, weight="bold", **middle)
+    _write(axes, (x, y + 0.1), label, fontsize=6, color="#444444", **middle)
 
 
 def _draw_edge(axes: Axes, points: list[Point]) -> None:

@@ -12,6 +12,7 @@ from fusion.passes.column_arguments import (
     copy_arguments,
     set_boundaries,
     set_columns,
+    set_names,
 )
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit_concat import ConcatEmitter
@@ -42,7 +43,7 @@ class InferenceEmitter:
         node = build.replacement(SINGLE.name)
         build.inputs(node, *share_tables(build, [Reader(lookup, column[:3])]), *column[:4])
         set_types(node, T=spec.table.dtype, Tids=column.dtypes[0], Trows=column.dtypes[1])
-        set_attrs(node, **column.attrs)
+        set_attrs(node, **column.attrs, column_name=column.name)
         set_lists(node, boundaries=column.boundaries)
         build.add(node)
         self._take_out([lookup], build.base)
@@ -67,6 +68,7 @@ class InferenceEmitter:
         set_attrs(node, num_columns=len(columns))
         set_columns(node, columns, COLUMN_ATTRS)
         set_boundaries(node, columns)
+        set_names(node, columns)
         name = build.add(node)
         self._take_out(lookups, name)
         self.concats.put(group, name)

@@ -22,6 +22,7 @@ from fusion.passes.column_arguments import (
     copy_arguments,
     set_boundaries,
     set_columns,
+    set_names,
 )
 from fusion.passes.dying import dying
 from fusion.passes.edit import GraphEdit
@@ -108,6 +109,7 @@ class TrainedEmitter:
         set_attrs(node, num_columns=len(told))
         set_columns(node, told, PRE_ATTRS)
         set_boundaries(node, told)
+        set_names(node, told)
         self.known[key] = build.add(node)
         return self.known[key]
 

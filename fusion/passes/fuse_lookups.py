@@ -25,7 +25,7 @@ from fusion.passes.signatures import OpSignatures
 from fusion.passes.sparse_writers import SparseWriters
 from fusion.passes.static_shapes import Shape
 from fusion.passes.ungroup import ungrouped
-from fusion.passes.variables import Variable
+from fusion.passes.variables import Variable, named_table
 from fusion.passes.words import describe
 
 _COMPILED = "_XlaMustCompile"
@@ -108,11 +108,7 @@ class FuseLookups:
         return (self._verdict(view, refusal, writers) for view, refusal in bodies)
 
     def _verdict(self, view: GraphView, refusal: str, writers: SparseWriters) -> _Verdict:
-        found = recognise_all(view, whole=self._lowers)
-        if self._lowers:
-            found = tuple(map(_to_lower, found))
-        else:
-            found = tuple(one for one in found if _can_gain(view, one, writers))
+        found = self._found(view, writers)
         refusals = refuse_unsafe(view, found, self.device_types, self.tasks)
         refused, forward = refusals.all, list[Recognition]()
         if refusal:
@@ -146,6 +142,22 @@ class FuseLookups:
         ]
         columns = (_column(view, one, refused, groups.get(one.anchor)) for one in told)
         return _Verdict(view.function, tuple(columns), edit)
+
+    def _found(self, view: GraphView, writers: SparseWriters) -> tuple[Recognition, ...]:
+        """Returns the lookups that there may be other ops for, by their tables' names."""
+        found = recognise_all(view, whole=self._lowers)
+        if self._lowers:
+            found = tuple(map(_to_lower, found))
+        else:
+            found = tuple(one for one in found if _can_gain(view, one, writers))
+        return tuple(self._named(view, one) for one in found) if view.function else found
+
+    def _named(self, view: GraphView, one: Recognition) -> Recognition:
+        """Returns a function's lookup with its table's name, where callers tell it."""
+        table = None if one.spec is None else named_table(view, one.spec.table, self.variables)
+        if one.spec is None or table is None:
+            return one
+        return replace(one, name=table.name, spec=replace(one.spec, table=table))
 
 
 @dataclass(frozen=True)

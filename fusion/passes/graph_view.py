@@ -341,7 +341,7 @@ class GraphView:
     def text_attr(self, name: str, key: str) -> str:
         """Returns a string attribute; "" when it is absent and has no default."""
         attr = self.attr(name, key)
-        return attr.s.decode() if attr is not None else ""
+        return attr.s.decode(errors="replace") if attr is not None else ""
 
     def type_attr(self, name: str, key: str) -> int:
         """Returns a type attribute as a DataType number; 0 (invalid) when absent."""

@@ -13,6 +13,7 @@ from tensorflow.core.framework import graph_pb2
 
 from fusion.passes.graph_view import Tensor
 from fusion.passes.spec import LookupSpec
+from fusion.printable import printable
 
 _SCOPE = "~"
 """Stands for the scope of a lookup in what is printed about it."""
@@ -84,10 +85,10 @@ class ColumnReport:
         if self.form is not None:
             lines += [f"  form     {self.form} in {self.op}"]
         if self.spec is not None:
-            lines += [f"  {line}" for line in str(self.spec).splitlines()]
+            lines += [f"  {line}" for line in str(self.spec).split("\n")]
         scope = self.anchor.rpartition("/")[0]
         head = [f"{_verdict(self)} {self.name}"] + ([f"  {_SCOPE} is {scope}"] if scope else [])
-        return "\n".join(head + [_in_scope(line, scope) for line in lines])
+        return "\n".join(printable(line) for line in head + [_in_scope(x, scope) for x in lines])
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class FusionReport:
             f"{self.nodes_before}{after} nodes"
         )
         told = (_lines(self.columns), _group_lines(self.columns), _update_lines(self.updates))
-        return "\n".join([head, *chain.from_iterable(told)])
+        return "\n".join([head, *map(printable, chain.from_iterable(told))])
 
     @staticmethod
     def merge(reports: Iterable[FusionReport]) -> FusionReport:

@@ -9,6 +9,7 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph_view import Tensor
 from fusion.passes.static_shapes import Shape
+from fusion.printable import printable
 
 
 @dataclass(frozen=True)
@@ -241,9 +242,8 @@ class LookupSpec:
         return self.weights is None and self.table.max_norm is None
 
     def __str__(self) -> str:
-        return "\n".join(
-            [f"lookup {self.anchor}", *(f"  {key:<8} {text}" for key, text in self._lines())]
-        )
+        lines = [f"lookup {self.anchor}", *(f"  {key:<8} {text}" for key, text in self._lines())]
+        return "\n".join(map(printable, lines))
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         yield "ids", f"{dtype_name(self.dtype)} {self.ids}"

@@ -7,6 +7,7 @@ ReadEmbeddingTables -> a ReadVariableOp for each variable
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,9 @@ from fusion.passes.edited import bodies, rewritten
 from fusion.passes.emit_table import VariableRead, stock_read
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
+
+#: What TensorFlow takes for the name of a node.
+_NODE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 
 
 def ungrouped(
@@ -42,12 +46,13 @@ def ungrouped(
 
 @dataclass(frozen=True)
 class _Column:
-    """What a column is given, and its attrs by the names that FusedEmbeddingLookup has."""
+    """What a column is given, its attrs as FusedEmbeddingLookup calls them, and its name."""
 
     inputs: tuple[Tensor, ...]
     dtypes: tuple[int, int]
     attrs: dict[str, Any]
     boundaries: tuple[float, ...]
+    name: str
 
 
 @dataclass(frozen=True)
@@ -113,10 +118,13 @@ class _Ungroup:
             inputs = (inputs[0], self._bucketized(build, column), *inputs[2:])
             tids = types_pb2.DT_INT32
         node = build.replacement(SINGLE.name) if last else build.node("column", SINGLE.name)
+        scope = column.name.partition(" ")[0]
+        if not last and _NODE_NAME.fullmatch(scope):
+            node.name = self.edit.unique_name(scope)
         build.inputs(node, *inputs)
         table = build.edit.view.type_attr(build.base, "T")
         set_types(node, T=table, Tids=tids, Trows=column.dtypes[1])
-        set_attrs(node, **column.attrs)
+        set_attrs(node, **column.attrs, column_name=column.name)
         return Tensor(build.add(node))
 
     def _bucketized(self, build: NodeBuilder, column: _Column) -> Tensor:
@@ -138,6 +146,7 @@ def _columns(view: GraphView, name: str) -> Iterator[_Column]:
     tids, trows = _list(view, name, "Tids").type, _list(view, name, "Trows").type
     boundaries = [*_list(view, name, "boundaries").f]
     counts = [*_list(view, name, "boundary_counts").i]
+    names = _names(view, name) or [""] * count
     for place in range(count):
         start = sum(counts[:place])
         yield _Column(
@@ -145,6 +154,7 @@ def _columns(view: GraphView, name: str) -> Iterator[_Column]:
             dtypes=(tids[place], trows[place]),
             attrs={key: values[place] for key, values in lists.items()},
             boundaries=tuple(boundaries[start : start + counts[place]]),
+            name=names[place],
         )
 
 
@@ -156,7 +166,14 @@ def _only_column(view: GraphView, name: str) -> _Column:
         assert value is not None, "attrs have a default or are there"
         attrs[attr.name] = _plain(value)
     dtypes = view.type_attr(name, "Tids"), view.type_attr(name, "Trows")
-    return _Column(view.inputs(name), dtypes, attrs, tuple(_list(view, name, "boundaries").f))
+    boundaries = tuple(_list(view, name, "boundaries").f)
+    called = view.text_attr(name, "column_name")
+    return _Column(view.inputs(name), dtypes, attrs, boundaries, called)
+
+
+def _names(view: GraphView, name: str) -> list[str]:
+    """Returns what messages call the columns, if the op says."""
+    return [text.decode(errors="replace") for text in _list(view, name, "column_names").s]
 
 
 def _list(view: GraphView, name: str, key: str) -> attr_value_pb2.AttrValue.ListValue:

@@ -6,7 +6,7 @@ the calls, starting at the main graph and at the functions whose arguments are k
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from fusion.passes.calls import callees, first_argument
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.report import ColumnReport, FusionReport
 from fusion.passes.signatures import OpSignatures
+from fusion.passes.spec import TableSpec
 from fusion.passes.static_shapes import Shape
 
 VARIABLE_OPS = frozenset(["VarHandleOp", "VariableV2", "Variable"])
@@ -28,6 +29,28 @@ class Variable(NamedTuple):
     shape: Shape
 
 
+def named_table(
+    view: GraphView, table: TableSpec, known: Mapping[tuple[str, str], Variable]
+) -> TableSpec | None:
+    """Returns `table` with the name of the variables behind arguments, if all are known."""
+    found = [known.get((view.function, _handle(view, one.tensor).node)) for one in table.shards]
+    names = [variable.name for variable in found if variable is not None]
+    return replace(table, name=_table_name(names)) if len(names) == len(found) else None
+
+
+def _handle(view: GraphView, tensor: Tensor) -> Tensor:
+    """Returns the handle of a table: through a read, what that reads."""
+    if tensor.node in view.nodes:
+        tensor = view.resolve(tensor)
+        if (handle := view.read_handle(tensor)) is not None:
+            tensor = view.resolve(handle)
+    return tensor
+
+
+def _table_name(variables: Sequence[str]) -> str:
+    return variables[0] if len(variables) == 1 else variables[0].removesuffix("/part_0")
+
+
 def named_columns(report: FusionReport, search: VariableSearch) -> FusionReport:
     """Returns `report` with the names and sizes of the variables behind function arguments."""
     return replace(report, columns=tuple(_named(column, search) for column in report.columns))
@@ -38,8 +61,7 @@ def _named(column: ColumnReport, search: VariableSearch) -> ColumnReport:
     variables = [v for v in found if v is not None and len(v.shape) == 2]
     if not variables or len(variables) != len(found):
         return column
-    name = variables[0].name
-    name = name if len(variables) == 1 else name.removesuffix("/part_0")
+    name = _table_name([variable.name for variable in variables])
     if column.spec is None:
         return replace(column, name=name)
     table = column.spec.table
@@ -81,12 +103,7 @@ class VariableSearch:
 
     def behind(self, function: str, tensor: Tensor) -> Variable | None:
         """Returns the variable behind a table: through a read, the one of its handle."""
-        view = self._views[function]
-        if tensor.node in view.nodes:
-            tensor = view.resolve(tensor)
-            if (handle := view.read_handle(tensor)) is not None:
-                tensor = view.resolve(handle)
-        return self._known.get((function, tensor.node))
+        return self._known.get((function, _handle(self._views[function], tensor).node))
 
     def _follow_calls(self) -> None:
         """Visits each function again whenever one of its arguments became known."""

@@ -23,9 +23,10 @@ from fusion.runtime.spec import Arg, OpSpec
 MAX_RANK = 2
 
 #: A kernel's state, in words: the address of the kernel, of the op's table, of what launches
-#: kernels on a GPU and of where those tell of trouble (`runtime.launcher`; both 0 on a CPU); then
-#: attributes, or what the op's `custom` made of them.
-KERNEL, TABLE, LAUNCHER, TROUBLE, STATE_WORDS = range(5)
+#: kernels on a GPU and of where those tell of trouble (`runtime.launcher`; both 0 on a CPU); where
+#: in the state the names of columns are, in words, 0 if they have none (`runtime.names`); then
+#: attributes, or what the op's `custom` made of them; then the names.
+KERNEL, TABLE, LAUNCHER, TROUBLE, NAMES, STATE_WORDS = range(6)
 UNKNOWN = -1
 FIRST_SYMBOL = -2
 FIRST_PEER = -1000

@@ -36,7 +36,7 @@ from fusion.runtime.c_api import (
     tf_tensor_data,
 )
 from fusion.runtime.jit import Array, int64, jit
-from fusion.runtime.layout import STATE_WORDS, TABLE
+from fusion.runtime.layout import NAMES, STATE_WORDS, TABLE
 from fusion.runtime.memory import (
     as_float,
     load,
@@ -82,21 +82,56 @@ def fail(typingctx: Any, frame: Any, code: Any, text: Any, *values: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         frame, code, _, packed = args
         numbers = [builder.extract_value(packed, k) for k in range(len(packed_type))]
-        flag = word_pointer(builder, frame, FAILED)
-        first = builder.icmp_unsigned("==", builder.load(flag), ir.Constant(_WORD, 0))
-        with builder.if_then(first, likely=False):
-            builder.store(ir.Constant(_WORD, 1), flag)
-            message = _format(builder, text.literal_value, numbers)
-            function = cgutils.get_or_insert_function(
-                builder.module,
-                ir.FunctionType(ir.VoidType(), [_WORD, ir.IntType(32), message.type]),
-                "TF_SetStatus",
-            )
-            status = builder.load(word_pointer(builder, frame, STATUS))
-            builder.call(function, [status, builder.trunc(code, ir.IntType(32)), message])
+        _report(builder, frame, code, text.literal_value, numbers)
         return context.get_dummy_value()
 
     return types.void(_i64, _i64, text, packed_type), codegen
+
+
+@intrinsic(prefer_literal=True)
+def fail_column(typingctx: Any, frame: Any, code: Any, text: Any, place: Any, *values: Any) -> Any:
+    """As `fail`, about the column at a place: its number and name come before the text."""
+    if not isinstance(text, types.StringLiteral):
+        return None
+    packed_type = types.StarArgTuple([_i64] * len(values))
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        frame, code, _, place, packed = args
+        numbers = [builder.extract_value(packed, k) for k in range(len(packed_type))]
+        numbers = [place, _name_of(builder, frame, place), *numbers]
+        _report(builder, frame, code, f"column %lld%s{text.literal_value}", numbers)
+        return context.get_dummy_value()
+
+    return types.void(_i64, _i64, text, _i64, packed_type), codegen
+
+
+def _report(builder: Any, frame: Any, code: Any, text: str, numbers: list[Any]) -> None:
+    """Code that sets the call's status, unless it has failed already."""
+    flag = word_pointer(builder, frame, FAILED)
+    first = builder.icmp_unsigned("==", builder.load(flag), ir.Constant(_WORD, 0))
+    with builder.if_then(first, likely=False):
+        builder.store(ir.Constant(_WORD, 1), flag)
+        message = _format(builder, text, numbers)
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [_WORD, ir.IntType(32), message.type]),
+            "TF_SetStatus",
+        )
+        status = builder.load(word_pointer(builder, frame, STATUS))
+        builder.call(function, [status, builder.trunc(code, ir.IntType(32)), message])
+
+
+def _name_of(builder: Any, frame: Any, place: Any) -> Any:
+    """The address of the C string that follows a column's number, see `names`."""
+    state = builder.load(word_pointer(builder, frame, STATE))
+    names = builder.load(word_pointer(builder, state, NAMES))
+    is_named = builder.icmp_unsigned("!=", names, ir.Constant(_WORD, 0))
+    # Without names this is the word that says so: 0, which is an empty string as well.
+    none = ir.Constant(_WORD, NAMES)
+    index = builder.select(is_named, builder.add(names, place), none)
+    offset = builder.load(word_pointer(builder, state, index))
+    empty = ir.Constant(_WORD, 8 * NAMES)
+    return builder.add(state, builder.select(is_named, offset, empty))
 
 
 def _format(builder: Any, text: str, numbers: list[Any]) -> Any:

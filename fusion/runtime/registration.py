@@ -18,6 +18,7 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.framework import dtypes, kernels, op_def_registry, ops
 
 from fusion.runtime import launcher, layout, library, objects
+from fusion.runtime.names import name_words
 from fusion.runtime.process import keep_forever
 from fusion.runtime.spec import Attr, OpSpec, as_dtype
 
@@ -197,11 +198,12 @@ class Kernels:
 
     def _create(self, construction: int) -> int | None:
         """Makes the state of one node's kernel; TensorFlow calls it when a node is first run."""
-        spec = self.spec
+        spec, names = self.spec, list[str]()
         try:
             if spec.custom is not None:
                 values = {attr.name: _attr_value(construction, attr) for attr in spec.attrs}
                 words = spec.custom(values, self.device)
+                names = _names(spec, values)
                 address = kernel_address(spec, self.device, {}, self.label)
             else:
                 words = [_word(attr, _attr_value(construction, attr)) for attr in spec.value_attrs]
@@ -220,7 +222,25 @@ class Kernels:
                     ctypes.c_void_p(construction), status.address
                 )
             return None
-        return _allocate([address, self.table, launching, 0, *words])
+        names_at = layout.STATE_WORDS + len(words) if names else 0
+        head = [address, self.table, launching, 0, names_at]
+        return _allocate([*head, *words, *name_words(names, names_at)])
+
+
+def _names(spec: OpSpec, values: Mapping[str, Any]) -> list[str]:
+    """What a node's messages call its columns; nothing if it does not say.
+
+    Raises:
+      ValueError: names of another number of columns.
+    """
+    if spec.names is None or not values[spec.names]:
+        return []
+    given = values[spec.names]
+    if isinstance(given, str):
+        return [given]
+    if len(given) != values["num_columns"]:
+        raise ValueError(f"{spec.names} has {len(given)} items for {values['num_columns']} columns")
+    return list(given)
 
 
 def _allocate(words: list[int]) -> int:
@@ -317,15 +337,19 @@ def _strings(construction: int, attr: Attr, count: int, size: int) -> list[str]:
     storage = ctypes.create_string_buffer(size + 1)
     if not attr.is_list:
         _read_attr("String", construction, attr.name, storage, ctypes.c_size_t(size))
-        return [storage.raw[:size].decode()]
+        return [_decoded(storage.raw[:size])]
     starts, lengths = (ctypes.c_void_p * count)(), (ctypes.c_size_t * count)()
     room = ctypes.c_size_t(size + 1)
     arguments = (starts, lengths, ctypes.c_int(count), storage, room)
     _read_attr("StringList", construction, attr.name, *arguments)
     return [
-        ctypes.string_at(start or 0, length).decode() if length else ""
+        _decoded(ctypes.string_at(start or 0, length)) if length else ""
         for start, length in zip(starts, lengths, strict=True)
     ]
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode(errors="backslashreplace")  # a file may hold anything
 
 
 def _word(attr: Attr, value: Any) -> int:

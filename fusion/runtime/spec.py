@@ -183,6 +183,8 @@ class OpSpec:
     all dtypes and takes its inputs itself; a factory that gives two functions gives the arguments
     of `entry.make_shared_entry`. The results of a stateful op depend on more than its inputs, so
     that equal nodes are not the same.
+
+    `names` is the string attr, or list of one for each column, by which its messages call columns.
     """
 
     name: str
@@ -195,6 +197,7 @@ class OpSpec:
     gradient: Callable[..., Any] | Literal["not differentiable"] | None = None
     custom: CustomState | None = None
     is_stateful: bool = False
+    names: str | None = None
 
     @cached_property
     def python_name(self) -> str:

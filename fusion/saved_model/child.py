@@ -7,12 +7,17 @@ import ctypes
 import os
 import resource
 import signal
+import sys
+import traceback
 from pathlib import Path
 
 import fusion
+from fusion.printable import printable
+from fusion.saved_model.errors import reason_of
 
 _PR_SET_PDEATHSIG = 1
 _TAIL_BYTES = 1 << 14
+_REASON = "fusion: this process ends because of: "
 
 
 def child_environment() -> dict[str, str]:
@@ -48,10 +53,18 @@ def memory() -> int:
     return 1024 * (kibibytes["MemTotal"] + kibibytes["SwapTotal"])
 
 
-def last_line(log: Path) -> str:
-    """Returns the last line of a child's messages that is not empty."""
+def tell(error: BaseException) -> None:
+    """Says among a child's messages why it ends, for `told` to find."""
+    traceback.print_exception(error)
+    print(f"{_REASON}{reason_of(error)}", file=sys.stderr, flush=True)
+
+
+def told(log: Path) -> str:
+    """Returns why a child ended, by its messages: what it told, else their last line."""
     with open(log, "rb") as file:
         with contextlib.suppress(OSError):
             file.seek(-_TAIL_BYTES, os.SEEK_END)
-        lines = file.read().decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "no message")
+        lines = [line.strip() for line in file.read().decode(errors="replace").split("\n")]
+    reasons = [line for line in lines if line.startswith(_REASON)]
+    last = (reasons or [line for line in lines if line] or ["no message"])[-1]
+    return printable(last.removeprefix(_REASON))

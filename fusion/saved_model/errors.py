@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-_LONGEST = 400
+from pathlib import Path
+
+from fusion.printable import printable
+from fusion.saved_model.root_cause import root_cause
 
 
 class ModelError(ValueError):
@@ -13,16 +16,27 @@ class ModelError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(printable(" ".join(message.split())))
 
 
 class VerificationError(ModelError):
     """A rewritten model that does not behave as its source, or could not be compared with it."""
 
 
+class CannotRun(ModelError):
+    """A model that TensorFlow itself cannot load or run.
+
+    Attributes:
+        model: its directory.
+    """
+
+    def __init__(self, model: Path, message: str) -> None:
+        super().__init__(message)
+        self.model = model
+
+
 def reason_of(error: BaseException) -> str:
-    """Returns one line for an exception, without the errno and the file names of an OSError."""
+    """Returns one line for an exception: its cause, and of an OSError neither errno nor files."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return root_cause(str(error)) or type(error).__name__

@@ -49,7 +49,7 @@ def manifest(
         "unchecked_functions": list(unchecked),
         "report": report.to_dict(),
     }
-    return (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode(errors="replace")
+    return (json.dumps(facts, indent=2) + "\n").encode()
 
 
 def _origin(source: SourceModel) -> dict[str, object]:

@@ -18,7 +18,7 @@ from fusion.passes.plan import Target
 from fusion.passes.report import FusionReport
 from fusion.passes.variables import named_columns
 from fusion.saved_model.copies import Progress, copy_file, copy_files
-from fusion.saved_model.errors import ModelError, VerificationError, reason_of
+from fusion.saved_model.errors import CannotRun, ModelError, VerificationError, reason_of
 from fusion.saved_model.fingerprint import compute_fingerprint
 from fusion.saved_model.frozen import write_loadable
 from fusion.saved_model.manifest import manifest
@@ -304,6 +304,8 @@ def _verified(source: Path, staging: Path, timeout: float, tolerance: float) -> 
         # The staged folder's path means nothing to the user, and is gone when this is read.
         told = str(error).replace(str(staging), "the rewritten model")
         told = told.replace(str(staging.parent / "source"), "the source")
+        if isinstance(error, CannotRun) and error.model == source:
+            told += "; so nothing can be compared, --no-verify (verify=False) does without"
         raise VerificationError(f"nothing written: {told}") from error
     if verification.differences:
         raise VerificationError(f"verification failed, nothing written: {verification.summary()}")

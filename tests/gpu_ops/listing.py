@@ -66,7 +66,7 @@ class Given:
         )  # fmt: skip
 
 
-def by_cpu(batch: int, columns: Sequence[Given], dtype: Any) -> Any:
+def by_cpu(batch: int, columns: Sequence[Given], dtype: Any, **given: Any) -> Any:
     """What the CPU's op makes of columns."""
     nothing, no_rows = np.zeros([1], dtype), np.zeros([0], np.int64)
     lists = {
@@ -85,6 +85,7 @@ def by_cpu(batch: int, columns: Sequence[Given], dtype: Any) -> Any:
         boundaries=[limit for one in columns for limit in one.boundaries],
         boundary_counts=[len(one.boundaries) for one in columns],
         **lists,
+        **given,
     )
 
 

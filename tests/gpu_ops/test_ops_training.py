@@ -114,6 +114,19 @@ def test_pre_lookup_refuses_what_the_cpu_refuses() -> None:
         prepared(2, [Given("row_ids", np.array([1, 2]), np.array([0, 2]))])
 
 
+def test_pre_lookup_names_the_column() -> None:
+    columns = [column("dense", 2, 1), Given("dense", np.array([[1, 2], [-1, 3]]))]
+
+    def pre(*ids: Any) -> Any:
+        given = [replace(one, ids=own) for one, own in zip(columns, ids, strict=True)]
+        return tuple(by_cpu(2, given, np.float32, column_names=["a", "b"]))
+
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"column 1 \(b\): element 2 has id -1"
+    ):
+        on_gpu(pre, *(one.ids for one in columns))
+
+
 def test_pre_lookup_refuses_more_rows_than_have_numbers() -> None:
     none = np.zeros(0, np.int64)
     for batch in (2**30, 2**47):

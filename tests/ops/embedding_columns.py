@@ -29,7 +29,7 @@ def lookup(column: dict[str, Any]) -> Any:
     return ops.fused_embedding_lookup(**column["inputs"], **column["attrs"])
 
 
-def grouped(columns: list[dict[str, Any]]) -> Any:
+def grouped(columns: list[dict[str, Any]], **given: Any) -> Any:
     """The columns by one GroupedEmbeddingLookup."""
     names = {"table": "tables", "dense_shape": "dense_shapes"}
     inputs: dict[str, list[Any]] = {}
@@ -46,6 +46,7 @@ def grouped(columns: list[dict[str, Any]]) -> Any:
         **lists,
         boundaries=[limit for limits in boundaries for limit in limits],
         boundary_counts=[len(limits) for limits in boundaries],
+        **given,
     )
 
 

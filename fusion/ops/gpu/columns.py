@@ -15,7 +15,7 @@ from fusion.runtime.memory import load, load_as, store, store_as
 from fusion.runtime.native import (
     INVALID_ARGUMENT,
     context,
-    fail,
+    fail_column,
     failed,
     kernel_state,
     status_of,
@@ -63,14 +63,14 @@ def put_sources(frame: int, target: int, limits: int, shared: int) -> int:
         release(source)  # the context holds the inputs
         if not sound:
             if not failed(frame):
-                fail(frame, INVALID_ARGUMENT, "column %lld: an input cannot be had", int64(place))
+                fail_column(frame, INVALID_ARGUMENT, ": an input cannot be had", int64(place))
             return batch
         rows = load(source, words.BATCH)
         if batch < 0:
             batch = rows
         elif rows >= 0 and rows != batch:
-            text = "column %lld has %lld rows, but others have %lld"
-            fail(frame, INVALID_ARGUMENT, text, int64(place), rows, batch)
+            text = " has %lld rows, but others have %lld"
+            fail_column(frame, INVALID_ARGUMENT, text, int64(place), rows, batch)
             return batch
         store(source, words.LIMITS, limits)
         limits += 4 * load(column_at(state, place), words.BOUNDARY_COUNT)

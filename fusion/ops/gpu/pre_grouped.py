@@ -28,6 +28,7 @@ from fusion.runtime.native import (
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
     fail,
+    fail_column,
     failed,
     kernel_state,
     new_output,
@@ -120,8 +121,8 @@ def _told_batch(frame: int, call: Any, is_open: bool, told: Array) -> int:
     for place in range(call.columns):
         to_last = load(column_at(state, place), words.ROW_COUNT) != 0
         if to_last and told[first + place] != batch and not failed(frame):
-            text = "column %lld has %lld rows, but others have %lld"
-            fail(frame, INVALID_ARGUMENT, text, int64(place), told[first + place], batch)
+            text = " has %lld rows, but others have %lld"
+            fail_column(frame, INVALID_ARGUMENT, text, int64(place), told[first + place], batch)
     return batch
 
 

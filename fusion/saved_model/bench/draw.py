@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
+from fusion.printable import printable
 from fusion.saved_model.bench.report import END_TO_END, IN_GRAPH, BenchReport, Measurement
 
 _STYLES = ("o-", "s--")
@@ -33,9 +34,12 @@ def draw_report(report: BenchReport) -> bytes:
             _finish(axes, way, report)
     for axes in grid[-1]:
         axes.set_xlabel("batch")
-    figure.suptitle(f"signature {report.signature}", fontsize="medium")
+    title = printable(f"signature {report.signature}")
+    figure.suptitle(title, fontsize="medium", parse_math=False)
     handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small")
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small")
+    for text in legend.get_texts():
+        text.set_parse_math(False)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=120)
     return file.getvalue()
@@ -48,7 +52,7 @@ def _lines(report: BenchReport, way: str) -> Iterator[tuple[str, str, str, list[
         for model, name in enumerate(short_names(report.models)):
             wanted = (way, count, model)
             points = [m for m in report.measurements if (m.way, m.clients, m.model) == wanted]
-            label = f"{name}, {count} client{'s' * (count > 1)}"
+            label = printable(f"{name}, {count} client{'s' * (count > 1)}")
             color = f"C{place * len(report.models) + model}"
             yield label, _STYLES[model], color, sorted(points, key=lambda one: one.batch)
 

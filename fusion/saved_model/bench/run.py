@@ -17,7 +17,7 @@ from fusion.saved_model.bench.feeds import read_feeds
 from fusion.saved_model.bench.report import BenchReport
 from fusion.saved_model.bench.request import BenchRequest
 from fusion.saved_model.bench.selection import check_same_interface, choose_signature
-from fusion.saved_model.child import child_environment, last_line
+from fusion.saved_model.child import child_environment, told
 from fusion.saved_model.errors import ModelError, VerificationError
 from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.verify import DEFAULT_TIMEOUT
@@ -133,7 +133,7 @@ def _in_a_child(
             raise ModelError(f"TensorFlow crashed ({crash}) while running {what}")
         if status:
             said = RuntimeError(messages.read_text(errors="replace").strip())
-            raise ModelError(f"measuring {what} failed: {last_line(messages)}") from said
+            raise ModelError(f"measuring {what} failed: {told(messages)}") from said
         found = json.loads(given.read_text())
     if "error" in found:
         raise (VerificationError if found["differ"] else ModelError)(found["error"])

@@ -25,7 +25,7 @@ from fusion.saved_model.bench.request import BenchRequest
 from fusion.saved_model.bench.selection import choose_signature
 from fusion.saved_model.bench.sides import WAYS, Side
 from fusion.saved_model.bench.timing import Load, interleaved, run_clients, spread
-from fusion.saved_model.child import be_a_safe_child
+from fusion.saved_model.child import be_a_safe_child, tell
 from fusion.saved_model.errors import ModelError, VerificationError, reason_of
 from fusion.saved_model.source import SourceModel, read_saved_model
 from fusion.saved_model.verify.compare import compare_outcomes
@@ -53,6 +53,9 @@ def main(arguments: Sequence[str]) -> int:
         found = measure(request, lambda line: print(line, flush=True)).to_dict()
     except ModelError as error:
         found = {"error": str(error), "differ": isinstance(error, VerificationError)}
+    except Exception as error:
+        tell(error)
+        return 1
     Path(arguments[1]).write_text(json.dumps(found))
     return 0
 

@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fusion.saved_model.child import child_environment, last_line
-from fusion.saved_model.errors import ModelError
+from fusion.saved_model.child import child_environment, told
+from fusion.saved_model.errors import CannotRun, ModelError
 from fusion.saved_model.verify.job import Job
 from fusion.saved_model.verify.outcome import LOAD_FAILED, MESSAGES, OS_FAILED
 
@@ -27,7 +27,8 @@ def run_models(job: Job, timeout: float) -> None:
         timeout: seconds for each of them.
 
     Raises:
-        ModelError: a model cannot be loaded, or its process crashed or took too long.
+        CannotRun: a model cannot be loaded, or its process crashed.
+        ModelError: it took too long.
     """
     for run in job.runs:
         run.directory.mkdir()
@@ -69,11 +70,12 @@ def run_models(job: Job, timeout: float) -> None:
 def _raise_unless_run(model: Path, status: int, messages: Path) -> None:
     if status < 0:
         name = signal.Signals(-status).name
-        raise ModelError(f"cannot verify: TensorFlow crashed ({name}) while running {model}")
+        text = f"cannot verify: TensorFlow crashed ({name}) while running {model}"
+        raise CannotRun(model, text)
     if status == LOAD_FAILED:
-        raise ModelError(f"cannot verify: {model} cannot be loaded: {last_line(messages)}")
+        raise CannotRun(model, f"cannot verify: {model} cannot be loaded: {told(messages)}")
     if status > OS_FAILED:
         why = os.strerror(status - OS_FAILED).lower()
         raise ModelError(f"cannot verify: running {model} failed: {why}")
     if status:
-        raise ModelError(f"cannot verify: running {model} failed: {last_line(messages)}")
+        raise ModelError(f"cannot verify: running {model} failed: {told(messages)}")

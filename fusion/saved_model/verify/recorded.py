@@ -207,7 +207,7 @@ def _records(path: Path) -> Iterator[bytes]:
             size += len(record) + _RECORD_OVERHEAD
         why = "" if compressed or size == path.stat().st_size else "the file ends within it"
     except tf.errors.OpError as error:
-        why = str(error.message)
+        why = reason_of(error)
     if why:
         raise ModelError(
             f"{path}: not a TFRecord file, nor an npz file, or damaged at record {count}: {why}"

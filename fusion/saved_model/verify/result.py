@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fusion.printable import printable
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -34,7 +36,7 @@ class Difference:
         place = [f"signature {self.signature!r}"]
         place += [f"output {self.output!r}"] if self.output else []
         place += [f"{self.case} ({self.loader})"] if self.case else []
-        return f"{', '.join(place)}: {self.detail}"
+        return printable(f"{', '.join(place)}: {self.detail}")
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class ColumnDifference:
     detail: str
 
     def __str__(self) -> str:
-        return f"{self.name!r} at {', in the second model at '.join(self.places)}: {self.detail}"
+        places = ", in the second model at ".join(self.places)
+        return printable(f"{self.name!r} at {places}: {self.detail}")
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Columns:
 
     def __str__(self) -> str:
         if self.note:
-            return f"columns not compared: {self.note}"
+            return printable(f"columns not compared: {self.note}")
         told = f"; {self.unknown} more were found in one model alone" if self.unknown else ""
         if self.first is not None:
             total = self.same + self.different
@@ -137,7 +140,7 @@ class Verification:
             text += f"; and {more} more" if more else ""
             return text if self.columns is None else f"{text}; {self.columns}"
         if self.unverified:
-            return "could not verify: " + "; ".join(self.unverified)
+            return printable("could not verify: " + "; ".join(self.unverified))
         equal = f"within {self.tolerance:g} of the largest" if self.tolerance else "to the bit"
         text = f"{len(self.signatures)} signatures, {self.runs} runs, outputs equal {equal}"
         if self.columns is not None:

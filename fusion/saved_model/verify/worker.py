@@ -11,7 +11,6 @@ import contextlib
 import gc
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -20,7 +19,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import fusion  # noqa: F401  (registers the ops that a rewritten model uses)
-from fusion.saved_model.child import be_a_safe_child
+from fusion.saved_model.child import be_a_safe_child, tell
 from fusion.saved_model.errors import reason_of
 from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.verify.batches import Batches
@@ -70,8 +69,8 @@ def _run_as_child(job: Job, run: Run) -> NoReturn:
         status = _run(job, run)
     except OSError as error:
         status = OS_FAILED + (error.errno or 0)
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        tell(error)
     finally:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
@@ -94,7 +93,7 @@ def _run(job: Job, run: Run) -> int:
                 try:
                     runner = load(run.model, tags)
                 except Exception as error:  # whatever TensorFlow raises, it is the answer
-                    print(reason_of(error), file=sys.stderr)
+                    tell(error)
                     return LOAD_FAILED
                 with contextlib.closing(runner):
                     for signature in signatures(mine):

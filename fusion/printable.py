@@ -1,0 +1,27 @@
+"""Names and messages from models as text that is safe to show.
+
+A model may come from anybody, and protocol buffers hold any text: escape sequences that a terminal
+obeys, line ends that begin a line of their own, marks that turn the direction of writing around,
+characters that XML has no place for.
+"""
+
+from __future__ import annotations
+
+
+def printable(text: object) -> str:
+    r"""Returns one line: what `str` makes of a thing, with all that is not printed escaped.
+
+    That is what `str.isprintable` says: control and format characters, line ends, surrogates. They
+    come out as in Python's own literals, e.g. "\x1b" or "\u202e".
+    """
+    shown = str(text)
+    if shown.isprintable():
+        return shown
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown
+    )
+
+
+def printable_lines(text: object) -> str:
+    """Returns text in several lines, each as `printable` makes it."""
+    return "\n".join(map(printable, str(text).split("\n")))
