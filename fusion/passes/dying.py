@@ -1,10 +1,14 @@
-"""Nodes that die with others: they read what goes away, and only for what goes away."""
+"""Nodes that die with others: they read what goes away, and only for what goes away.
+
+TensorFlow 1 groups the gradients of an op, so that each waits for the others: such an order among
+nodes without effect keeps none of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fusion.passes.graph_view import GraphView
+from fusion.passes.graph_view import RETURN, GraphView
 from fusion.passes.static_shapes import ALIAS_OPS
 
 _SMALL = ALIAS_OPS | frozenset(
@@ -52,16 +56,16 @@ def dying(view: GraphView, gone: Iterable[str], *, unseen: bool = True) -> set[s
 def _may_die(view: GraphView, name: str) -> bool:
     if view.op(name) not in _SMALL:
         return False
-    if view.controls(name) or view.control_uses(name):
+    if view.controls(name) or (view.control_uses(name) and view.has_effect(name)):
         return False
     return name not in view.preserved and name not in view.awaited
 
 
 def _is_needed(view: GraphView, name: str, dead: set[str], unseen: bool) -> bool:
     uses = view.uses(name)
-    if not uses:
+    users = [*(use.node for use in uses), *view.control_uses(name)]
+    if not users:
         return unseen or view.is_live(name)
-    return any(
-        use.position < 0 or (use.node not in dead and (unseen or view.is_live(use.node)))
-        for use in uses
-    )
+    if RETURN in users or any(use.position < 0 for use in uses):
+        return True
+    return any(user not in dead and (unseen or view.is_live(user)) for user in users)

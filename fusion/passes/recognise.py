@@ -202,7 +202,10 @@ def _recognise(view: GraphView, anchor: str, shared: _Shared) -> Recognition:
     parts += [mask, tail]
     spec = _Specifier(view, reduction, table, fill, prune, source, mask, tail).spec()
     waits = helper_waits(view, parts, spec)
-    gradients = match_gradients(shared.sums, reduction, table.unique, mask, tail.output, shape)
+    positive = _has_positive_divisor(reduction, fill, prune)
+    gradients = match_gradients(
+        shared.sums, reduction, table.unique, mask, tail.output, shape, positive
+    )
     return Recognition(anchor, tuple(parts), spec, None, table.name, waits, gradients)
 
 
@@ -228,6 +231,13 @@ def _recognise_fused(view: GraphView, anchor: str) -> Recognition:
     known = tuple(part for part in parts if part is not None)
     waits = helper_waits(view, known, spec)
     return Recognition(anchor, known, spec, None, table.name, waits, is_fused=True)
+
+
+def _has_positive_divisor(reduction: Reduction, fill: Fill | None, prune: Prune | None) -> bool:
+    """Whether the weights of each bag that has any add up to more than 0; their squares may not."""
+    is_filled = fill is None or fill.default_weight > 0
+    is_pruned = prune is not None and prune.by_weight
+    return reduction.combiner == "mean" and is_pruned and is_filled
 
 
 def _is_matrix(view: GraphView, shard: Shard) -> bool:

@@ -12,7 +12,7 @@ from fusion.passes.idioms import is_row_gather, pass_casts
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_output import Mask, match_tail
 from fusion.passes.recognise_part import measured, packed_shapes
-from fusion.passes.recognise_reduction import COMBINERS, Reduction
+from fusion.passes.recognise_reduction import COMBINERS, QUOTIENTS, Reduction
 from fusion.passes.shapes import Dim, ShapeMath, Vector
 
 GRADIENTS = frozenset({*(f"{op}Grad" for op in COMBINERS), "UnsortedSegmentSum"})
@@ -43,6 +43,7 @@ def match_gradients(
     mask: Mask,
     result: Tensor,
     shape: Vector,
+    is_divisor_positive: bool,
 ) -> tuple[Gradient | NoMatch, ...]:
     """Explains gradients of the reduction, by what adds up rows for the places of its entries.
 
@@ -53,9 +54,10 @@ def match_gradients(
         mask: of the reduced rows.
         result: the result of the lookup.
         shape: the symbolic [B, D] of it.
+        is_divisor_positive: whether what divides the weighted rows of a bag can be no 0.
     """
     kind = _Matcher if unique else _TableMatcher
-    matcher = kind(sums.view, reduction, mask, result, shape)
+    matcher = kind(sums.view, reduction, mask, result, shape, is_divisor_positive)
     maybe = sums.of(reduction.positions, reduction.rows)
     return tuple(matcher.match(use) for use in maybe if matcher.is_own(use))
 
@@ -97,15 +99,29 @@ class GradientSums:
 
 
 def _readers(view: GraphView, tensor: Tensor) -> Iterator[Use]:
-    """Yields the uses of what a tensor stands for, through aliases too."""
+    """Yields the uses of what a vector stands for, through aliases too."""
     stack = [view.resolve(tensor)]
     while stack:
         for use in view.tensor_uses(stack.pop()):
             alias = Tensor(use.node)
-            if use.position >= 0 and view.resolve(alias) == view.resolve(use.tensor) != alias:
+            if use.position >= 0 and (_is_alias(view, use) or _is_same_vector(view, use)):
                 stack.append(alias)
             elif use.position >= 0 and view.is_live(use.node):
                 yield use
+
+
+def _is_alias(view: GraphView, use: Use) -> bool:
+    alias = Tensor(use.node)
+    return view.resolve(alias) == view.resolve(use.tensor) != alias
+
+
+def _is_same_vector(view: GraphView, use: Use) -> bool:
+    """Whether a vector is reshaped to itself, as the gradient of a gather does with its indices."""
+    if view.op(use.node) != "Reshape" or use.position or view.controls(use.node):
+        return False
+    length = Dim(use.tensor, 0)
+    math = ShapeMath(view, {use.tensor: (length,)})
+    return math.vector(view.inputs(use.node)[1]) in ((-1,), (length,))
 
 
 @dataclass(frozen=True)
@@ -117,6 +133,7 @@ class _Matcher:
     mask: Mask
     result: Tensor
     shape: Vector
+    is_divisor_positive: bool
 
     def is_own(self, use: Use) -> bool:
         """Whether the node of a use counts the rows that are gathered for this reduction."""
@@ -200,8 +217,11 @@ class _Matcher:
         nodes += passed
         if weighting.divisor is None:
             return quotient, nodes
-        if view.op(quotient.node) != "DivNoNan":
+        if view.op(quotient.node) not in QUOTIENTS:
             return refusal
+        if view.op(quotient.node) != "DivNoNan" and not self.is_divisor_positive:
+            why = "the gradient of weighted rows divides by what may be 0"
+            return NoMatch(why, quotient.node)
         grad, divisor = view.inputs(quotient.node)
         if view.resolve(divisor) != weighting.divisor:
             return refusal

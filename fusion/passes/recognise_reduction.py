@@ -15,7 +15,7 @@ from fusion.passes.shapes import Dim, ShapeMath
 COMBINERS = {"SparseSegmentSum": "sum", "SparseSegmentMean": "mean", "SparseSegmentSqrtN": "sqrtn"}
 _COUNTED = frozenset(f"{op}WithNumSegments" for op in COMBINERS)
 _WEIGHTED = "SegmentSum"
-_QUOTIENTS = frozenset({"DivNoNan", "RealDiv", "Div"})
+QUOTIENTS = frozenset({"DivNoNan", "RealDiv", "Div"})
 _HALF_DTYPES = (types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)
 TABLE_DTYPES = (*_HALF_DTYPES, types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
 """DataTypes of tables that the fused ops take."""
@@ -282,7 +282,7 @@ def _match_quotient(
     """Finds the division that makes a mean or sqrtn of the weighted sum `anchor`."""
     for use in view.tensor_uses(Tensor(anchor)):
         op = view.op(use.node)
-        if op in _QUOTIENTS and use.position == 0:
+        if op in QUOTIENTS and use.position == 0:
             divisor = view.inputs(use.node)[1]
             inverse = False
         elif op == "Mul":
@@ -351,7 +351,7 @@ def _is_divisor(view: GraphView, name: str) -> bool:
         divisor = uses[0].node
         uses = view.uses(divisor)
     # Grappler turns x / sqrt(y) into x * rsqrt(y).
-    quotients = {"Mul"} if view.op(divisor) == "Rsqrt" else _QUOTIENTS
+    quotients = {"Mul"} if view.op(divisor) == "Rsqrt" else QUOTIENTS
     for use in uses:
         if view.op(use.node) in quotients and (use.position == 1 or "Mul" in quotients):
             operands = [view.resolve(operand).node for operand in view.inputs(use.node)]

@@ -1,8 +1,8 @@
 """A lookup that Grappler has changed, as it was built.
 
-Grappler's SimplifyEmbeddingLookupStage lets a reduction read the whole variable with the ids as
-they are, which copies the table in each step of training; the gradient goes on using the distinct
-ids and what is gathered for them. Then both are there, of the same variable at the same time.
+Grappler's SimplifyEmbeddingLookupStage lets a reduction read the whole table with the ids as they
+are, which copies a resource variable in each step of training; the gradient goes on using the
+distinct ids and what is gathered for them. Then both are there, of the same table at the same time.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.idioms import is_row_gather
 from fusion.passes.recognise_gradient import GRADIENTS
 from fusion.passes.recognise_reduction import Reduction
 
 _Place = tuple[Tensor, tuple[str, ...]]
-"""The handle of a variable, and what a read of it waits for."""
+"""The handle of a variable, and what a read of it waits for; any other matrix itself, and nothing."""
 
 
 def as_built(distinct: DistinctGathers, reduction: Reduction) -> Reduction:
     """Returns the reduction of gathered rows of distinct ids, if the graph still has these."""
     view = distinct.view
-    read = view.resolve(reduction.rows)
-    if view.op(read.node) != "ReadVariableOp" or reduction.weighting is not None:
+    if reduction.weighting is not None:
         return reduction
-    gather = distinct.gather(reduction.positions, read.node)
+    gather = distinct.gather(reduction.positions, reduction.rows)
     if gather is None:
         return reduction
-    places = Tensor(view.inputs(gather)[1].node, 1)
-    alone = all(other.node == reduction.anchor for other in view.uses(read.node))
+    places = Tensor(view.resolve(view.inputs(gather)[1]).node, 1)
+    read = view.resolve(reduction.rows)
+    alone = view.op(read.node) == "ReadVariableOp" and all(
+        other.node == reduction.anchor for other in view.uses(read.node)
+    )
     nodes = (*reduction.nodes, *([read.node] if alone else []))
     return replace(reduction, rows=Tensor(gather), positions=places, nodes=nodes)
 
@@ -40,14 +43,14 @@ class DistinctGathers:
     view: GraphView
     _known: dict[Tensor, dict[_Place, str]] = field(default_factory=dict)
 
-    def gather(self, ids: Tensor, read: str) -> str | None:
-        """Returns the gather from the variable that is read whole, when it is; None if none is."""
+    def gather(self, ids: Tensor, table: Tensor) -> str | None:
+        """Returns the gather from the table that is read whole, when it is; None if none is."""
         ids = self.view.resolve(ids)
         if ids not in self._known:
             gathers = list(self._gathers(ids))
-            self._known[ids] = {self._place(name): name for name in reversed(gathers)}
+            self._known[ids] = {self._source(name): name for name in reversed(gathers)}
         known = self._known[ids]
-        return known.get(self._place(read)) if known else None
+        return known.get(self._place(table)) if known else None
 
     def _gathers(self, ids: Tensor) -> Iterator[str]:
         view = self.view
@@ -57,8 +60,20 @@ class DistinctGathers:
                 continue
             if any(view.op(other.node) in GRADIENTS for other in view.tensor_uses(places)):
                 readers = (other.node for other in view.tensor_uses(keys))
-                yield from (name for name in readers if view.op(name) == "ResourceGather")
+                yield from filter(self._is_gather, readers)
 
-    def _place(self, name: str) -> _Place:
-        view = self.view
-        return view.resolve(view.inputs(name)[0]), view.controls(name)
+    def _is_gather(self, name: str) -> bool:
+        return self.view.op(name) == "ResourceGather" or is_row_gather(self.view, name)
+
+    def _source(self, gather: str) -> _Place:
+        """Returns what a gather reads."""
+        view, table = self.view, self.view.inputs(gather)[0]
+        if view.op(gather) == "ResourceGather":
+            return view.resolve(table), view.controls(gather)
+        return self._place(table)
+
+    def _place(self, table: Tensor) -> _Place:
+        view, table = self.view, self.view.resolve(table)
+        if view.op(table.node) == "ReadVariableOp":
+            return view.resolve(view.inputs(table.node)[0]), view.controls(table.node)
+        return table, ()
