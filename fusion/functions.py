@@ -46,9 +46,9 @@ def fuse_function(concrete_function: ConcreteFunction) -> ConcreteFunction:
     variables alive. Gradients flow as through the original, which stays as it is, and
     `tf.saved_model.save` takes the result as a signature.
 
-    What was fused, and why the rest was not, `fusion.explain(concrete_function)` tells, asked about
-    the original. A function in which nothing can be fused, also one compiled by XLA, is returned
-    itself.
+    What was fused, and why the rest was not, `fusion.explain(concrete_function, under="rewrite")`
+    tells, asked about the original. A function in which nothing can be fused, also one compiled by
+    XLA, is returned itself.
 
     Args:
         concrete_function: what `tf.function(...).get_concrete_function(...)` returns, or a
@@ -62,7 +62,7 @@ def fuse_function(concrete_function: ConcreteFunction) -> ConcreteFunction:
         raise wrong_type("fuse_function", "concrete_function", wanted, concrete_function)
     # Called while a function is traced: AutoGraph would translate all of it.
     with ControlStatusCtx(Status.DISABLED):
-        library = _Library.of(concrete_function)
+        library = Library.of(concrete_function)
         search = VariableSearch(library.graph_def, library.captured_variables(concrete_function))
         result = FuseLookups(variables=search.known).apply(library.graph_def)
         fused = {column.function for column in result.report.columns if column.fused}
@@ -76,7 +76,7 @@ def explain_function(concrete_function: ConcreteFunction) -> FusionReport:
 
     Columns of the function itself have `function` "", others the name of the called function.
     """
-    library = _Library.of(concrete_function)
+    library = Library.of(concrete_function)
     search = VariableSearch(library.graph_def, library.captured_variables(concrete_function))
     report = named_columns(FuseLookups(variables=search.known).explain(library.graph_def), search)
     columns = (
@@ -87,7 +87,7 @@ def explain_function(concrete_function: ConcreteFunction) -> FusionReport:
 
 
 @dataclass(frozen=True)
-class _Library:
+class Library:
     """A function and all that it calls, at any depth.
 
     Attributes:
@@ -101,10 +101,11 @@ class _Library:
     top: str
 
     @staticmethod
-    def of(function: ConcreteFunction) -> _Library:
+    def of(function: ConcreteFunction, *, add_shapes: bool = True) -> Library:
+        """Returns that of a function, by default with all static shapes that Python knows."""
         graph = tf.Graph()
         function.add_to_graph(graph)
-        return _Library(graph, graph.as_graph_def(add_shapes=True), function.name.decode())
+        return Library(graph, graph.as_graph_def(add_shapes=add_shapes), function.name.decode())
 
     def captured_variables(self, function: ConcreteFunction) -> Iterator[tuple[str, str, Variable]]:
         """Yields (function, argument, variable) for every variable that the function captured."""
@@ -124,7 +125,7 @@ class _Library:
 class _Rebuild:
     """Makes functions of a rewritten library, callees before callers."""
 
-    def __init__(self, library: _Library, rewritten: graph_pb2.GraphDef, fused: set[str]) -> None:
+    def __init__(self, library: Library, rewritten: graph_pb2.GraphDef, fused: set[str]) -> None:
         self._library = library
         self._definitions = {f.signature.name: f for f in rewritten.library.function}
         self._rebuilt = _to_rebuild(self._definitions, fused)

@@ -48,7 +48,9 @@ def fuse_graph(
         raise ValueError(f"fuse_graph: target must be one of {', '.join(targets)}, got {target!r}")
     if not isinstance(graph_def, graph_pb2.GraphDef):
         raise wrong_type("fuse_graph", "graph_def", "a GraphDef", graph_def)
-    preserve = final_nodes(graph_def) if outputs is None else _named(graph_def, outputs)
+    preserve = final_nodes(graph_def)
+    if outputs is not None:
+        preserve = frozenset(checked_outputs("fuse_graph", graph_def, outputs))
     with _graph_errors("fuse_graph: graph_def"):
         search = _search(graph_def)
         lookups = FuseLookups(preserve=preserve, variables=search.known, target=Target(target))
@@ -61,11 +63,16 @@ def fuse_graph(
     return result
 
 
-def explain_graph(graph_def: graph_pb2.GraphDef) -> FusionReport:
-    """Returns what `fuse_graph(graph_def)` would fuse, and why it would leave the rest."""
+def explain_graph(
+    graph_def: graph_pb2.GraphDef, outputs: Iterable[str] | None = None
+) -> FusionReport:
+    """Returns what `fuse_graph` would fuse, and why it would leave the rest."""
+    preserve = final_nodes(graph_def)
+    if outputs is not None:
+        preserve = frozenset(checked_outputs("explain", graph_def, outputs))
     with _graph_errors("explain: model"):
         search = _search(graph_def)
-        lookups = FuseLookups(preserve=final_nodes(graph_def), variables=search.known)
+        lookups = FuseLookups(preserve=preserve, variables=search.known)
         return named_columns(lookups.explain(graph_def), search)
 
 
@@ -93,27 +100,29 @@ def _search(graph_def: graph_pb2.GraphDef) -> VariableSearch:
     return VariableSearch(graph_def if graph_def.library.function else graph_pb2.GraphDef())
 
 
-def _named(graph_def: graph_pb2.GraphDef, outputs: Iterable[str]) -> frozenset[str]:
-    return frozenset(_checked(graph_def, outputs))
+def checked_outputs(
+    function: str, graph_def: graph_pb2.GraphDef, outputs: Iterable[str]
+) -> Iterator[str]:
+    """Yields the node of each output after checking that there is such a node or tensor.
 
-
-def _checked(graph_def: graph_pb2.GraphDef, outputs: Iterable[str]) -> Iterator[str]:
-    """Yields the node of each output after checking that there is such a node or tensor."""
+    Raises:
+        TypeError, ValueError: if not, naming the public `function`.
+    """
     wanted = "an iterable of names of nodes or tensors"
     if isinstance(outputs, (str, bytes)) or not isinstance(outputs, Iterable):
-        raise wrong_type("fuse_graph", "outputs", wanted, outputs)
+        raise wrong_type(function, "outputs", wanted, outputs)
     nodes = {node.name: node for node in graph_def.node}
     signatures = OpSignatures(graph_def.library.function)
     for name in outputs:
         if not isinstance(name, str):
-            raise wrong_type("fuse_graph", "outputs", wanted, name)
+            raise wrong_type(function, "outputs", wanted, name)
         node = nodes.get(_node(name))
         if node is None:
-            raise ValueError(f"fuse_graph: outputs: the graph has no node {_node(name)!r}")
+            raise ValueError(f"{function}: outputs: the graph has no node {_node(name)!r}")
         _, colon, index = name.partition(":")
         if colon and not _has_output(node, index, signatures):
             raise ValueError(
-                f"fuse_graph: outputs: node {node.name!r} ({node.op}) has no output {name!r}"
+                f"{function}: outputs: node {node.name!r} ({node.op}) has no output {name!r}"
             )
         yield node.name
 

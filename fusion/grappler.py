@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -84,6 +84,10 @@ class FusionStats:
         return head if self.last_report is None else f"{head}\nlast graph: {self.last_report}"
 
 
+Observer = Callable[[graph_pb2.GraphDef, FusionReport], None]
+"""Is told of a graph that TensorFlow is about to run, and of what becomes of it."""
+
+
 class _State:
     """The switch and the counts, one of each in a process."""
 
@@ -97,6 +101,7 @@ class _State:
         self.seconds = 0.0
         self.failures = 0
         self.last_report: FusionReport | None = None
+        self.observers: dict[int, Callable[[optimizer_plugin.Item], bytes | None]] = {}
         self.renew_lock()
         os.register_at_fork(after_in_child=self.renew_lock)
 
@@ -170,6 +175,44 @@ def fused(*, row_updates: bool = False) -> Iterator[None]:
             _state.update_scopes -= row_updates
 
 
+@contextmanager
+def observed(observer: Observer, awaited: frozenset[str]) -> Iterator[None]:
+    """Fuses what TensorFlow optimizes on this thread while the scope lasts, whatever the switch.
+
+    None of that is counted or shown by `stats`; an error in it leaves the scope.
+
+    Args:
+        observer: is told of each graph.
+        awaited: fetched nodes of which nobody reads a value.
+
+    Raises:
+        tf.errors.UnimplementedError: as `enable`.
+        tf.errors.AlreadyExistsError: as `enable`.
+    """
+    optimizer_plugin.install(_optimize)
+    failures: list[Exception] = []
+
+    def observe(item: optimizer_plugin.Item) -> bytes | None:
+        try:
+            if failures or not _may_gain(item):
+                return None
+            serialized, report = _fuse(item, awaited)
+            observer(graph_pb2.GraphDef.FromString(item.graph_def()), report)
+            return serialized
+        except Exception as error:
+            failures.append(error)
+            return None
+
+    thread = threading.get_ident()
+    _state.observers[thread] = observe
+    try:
+        yield
+    finally:
+        del _state.observers[thread]
+    if failures:
+        raise failures[0]
+
+
 def stats() -> FusionStats:
     """Returns what happened in this process so far."""
     with _state.lock:
@@ -185,6 +228,9 @@ def stats() -> FusionStats:
 
 def _optimize(item: optimizer_plugin.Item) -> bytes | None:
     """Returns the graph with its lookups fused, serialized; None when there is nothing to fuse."""
+    observe = _state.observers.get(threading.get_ident())
+    if observe is not None:
+        return observe(item)
     if not _state.on:
         return None
     start = time.perf_counter()
@@ -226,7 +272,15 @@ def _may_gain(item: optimizer_plugin.Item) -> bool:
     return _state.updates_on and has_any(_GRADIENT) and has_any(_SCATTERS)
 
 
-def _fuse(item: optimizer_plugin.Item) -> tuple[bytes | None, FusionReport]:
+def _fuse(
+    item: optimizer_plugin.Item, not_read: frozenset[str] = frozenset()
+) -> tuple[bytes | None, FusionReport]:
+    """Returns the graph with its lookups fused, None if it stays, and the report.
+
+    Args:
+        item: the graph.
+        not_read: fetched nodes of which nobody reads a value.
+    """
     serialized = item.graph_def()
     graph_def = graph_pb2.GraphDef.FromString(serialized)
     preserve, awaited = item.nodes_to_preserve(), frozenset[str]()
@@ -234,7 +288,7 @@ def _fuse(item: optimizer_plugin.Item) -> tuple[bytes | None, FusionReport]:
         # A function is given its values by name of its arguments only. What else it does not
         # return is there to be waited for: its control outputs.
         arguments = {node.name for node in graph_def.node if node.op in _FUNCTION_OPS}
-        awaited = preserve - item.fetches() - arguments
+        awaited = preserve - (item.fetches() - not_read) - arguments
     tasks = local_tasks(serialized)
     fuse = FuseLookups(preserve=preserve - awaited, awaited=awaited, tasks=tasks)
     result = fuse.apply(graph_def)

@@ -1,4 +1,7 @@
-"""`explain` takes everything that can be fused, and says about all of it what fusing would do."""
+"""`explain` takes everything that can be fused, and says about all of it what fusing would do.
+
+What it says under `enable` is compared with what `enable` does in tests/grappler.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
 
 import fusion
 from fusion.passes.report import FusionReport
@@ -72,11 +76,21 @@ def check(report: FusionReport) -> None:
 
 def test_a_concrete_function(model: Model) -> None:
     function = model.__call__.get_concrete_function()
-    report = fusion.explain(function)
+    report = fusion.explain(function, under="rewrite")
     check(report)
     first, second = report.columns
     assert first.function == ""
     assert "embed" in second.function
+    assert report.nodes_before == report.nodes_after > 60
+
+
+def test_a_concrete_function_that_runs(model: Model) -> None:
+    function = model.__call__.get_concrete_function()
+    report = fusion.explain(function)
+    check(report)
+    assert fusion.explain(function, under="enable") == report
+    # TensorFlow inlines what is called.
+    assert {column.function for column in report.columns} == {""}
     assert report.nodes_before == report.nodes_after > 60
 
 
@@ -102,7 +116,10 @@ def test_it_tells_what_fuse_function_did(model: Model) -> None:
     function = model.__call__.get_concrete_function()
     fused = fusion.fuse_function(function)
     (left,) = fusion.explain(fused).columns
-    assert left.to_dict() == by_op(fusion.explain(function))["segmentsum"].to_dict()
+    explained = fusion.explain(function, under="rewrite")
+    (still,) = (one for one in fusion.explain(fused, under="rewrite").columns if not one.fused)
+    assert still.to_dict() == by_op(explained)["segmentsum"].to_dict()
+    assert (left.reason, left.fused) == (still.reason, False)
 
 
 def test_nothing_is_changed_by_asking(model: Model, saved: Path) -> None:
@@ -112,6 +129,7 @@ def test_nothing_is_changed_by_asking(model: Model, saved: Path) -> None:
     files = {path: path.read_bytes() for path in saved.rglob("*") if path.is_file()}
     assert fusion.explain(graph_def) == fusion.explain(graph_def)
     assert fusion.explain(function) == fusion.explain(function)
+    assert fusion.explain(function, under="rewrite") == fusion.explain(function, under="rewrite")
     assert fusion.explain(saved) == fusion.explain(saved)
     assert graph_def.SerializeToString(deterministic=True) == before
     assert {path: path.read_bytes() for path in saved.rglob("*") if path.is_file()} == files
@@ -135,3 +153,63 @@ def test_other_arguments_are_refused(argument: Any, message: str) -> None:
 def test_a_path_without_model_is_the_error_of_fuse_saved_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="not a SavedModel"):
         fusion.explain(tmp_path)
+
+
+def v1_graph() -> graph_pb2.GraphDef:
+    """Two lookups, of which each is a result."""
+    v1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        for name in ("a", "b"):
+            table = v1.get_variable(name, [20, 6])
+            ids = v1.sparse_placeholder(tf.int64, [None, None], name=f"{name}_ids")
+            tf.identity(tf.nn.safe_embedding_lookup_sparse(table, ids), name=f"{name}_rows")
+    return graph.as_graph_def()
+
+
+@pytest.mark.parametrize("under", ["enable", "rewrite"])
+def test_outputs_of_a_graph(under: str) -> None:
+    graph_def = v1_graph()
+    both = fusion.explain(graph_def, under=under)
+    assert both.fused_count == len(both.columns) == 2
+    (inside,) = (
+        n.name for n in graph_def.node if n.op.startswith("SparseSegment") and "_1" in n.name
+    )
+    report = fusion.explain(graph_def, under=under, outputs=["a_rows", "b_rows:0", inside])
+    reasons = {column.name: column.reason for column in report.columns}
+    assert reasons["a"] is None
+    assert "named outside the graph" in str(reasons["b"])
+    with pytest.raises(ValueError, match="the graph has no node 'rows'"):
+        fusion.explain(graph_def, under=under, outputs=["rows"])
+    with pytest.raises(TypeError, match="outputs must be an iterable of names"):
+        fusion.explain(graph_def, under=under, outputs="a_rows")
+
+
+def test_outputs_are_those_of_a_graph(model: Model, saved: Path) -> None:
+    for other in (model.__call__.get_concrete_function(), saved):
+        with pytest.raises(TypeError, match="model must be a GraphDef, of which outputs are named"):
+            fusion.explain(other, outputs=["x"])
+
+
+def test_a_way_that_there_is_not(model: Model, saved: Path) -> None:
+    with pytest.raises(ValueError, match="under must be 'enable' or 'rewrite', got 'run'"):
+        fusion.explain(model.__call__.get_concrete_function(), under="run")
+    with pytest.raises(ValueError, match="load the model, and pass one of its signatures"):
+        fusion.explain(saved, under="enable")
+
+
+def test_a_graph_that_cannot_run_here_is_explained_as_it_is() -> None:
+    graph_def = v1_graph()
+    graph_def.node.add(name="other", op="AnOpOfSomebodyElse")
+    with pytest.raises(ValueError, match=r"AnOpOfSomebodyElse.*under='rewrite'"):
+        fusion.explain(graph_def)
+    assert fusion.explain(graph_def, under="rewrite").fused_count == 2
+
+
+def test_a_function_that_xla_compiles_is_explained_as_it_is(model: Model) -> None:
+    compiled = tf.function(model.embed, jit_compile=True)
+    function = compiled.get_concrete_function(SPEC)
+    (column,) = fusion.explain(function).columns
+    assert column.reason == "the function is compiled by XLA"
+    outer = tf.function(lambda ids: compiled(ids) + 1).get_concrete_function(SPEC)
+    (column,) = fusion.explain(outer).columns
+    assert column.reason == "the function is compiled by XLA"

@@ -28,7 +28,9 @@ from fusion.passes.ungroup import ungrouped
 from fusion.passes.variables import Variable, named_table
 from fusion.passes.words import describe
 
-_COMPILED = "_XlaMustCompile"
+COMPILED = "_XlaMustCompile"
+COMPILED_REASON = "the function is compiled by XLA"
+"""The attr of what XLA compiles, and what is said of lookups there."""
 _FEWEST = "it has as few stock ops as it can have"
 
 
@@ -99,7 +101,7 @@ class FuseLookups:
             shapes[function][argument] = variable.shape
         for definition in graph_def.library.function:
             name = definition.signature.name
-            refusal = "the function is compiled by XLA" if name in compiled else ""
+            refusal = COMPILED_REASON if name in compiled else ""
             yield GraphView.of_function(definition, signatures, shapes[name]), refusal
 
     def _verdicts(self, graph_def: graph_pb2.GraphDef) -> Iterator[_Verdict]:
@@ -239,11 +241,11 @@ def _compiled_functions(graph_def: graph_pb2.GraphDef) -> set[str]:
     """Returns the functions that XLA compiles: those marked so, and all that they call."""
     functions = {f.signature.name: f for f in graph_def.library.function}
     found: set[str] = set()
-    stack = [name for name, f in functions.items() if _COMPILED in f.attr and f.attr[_COMPILED].b]
+    stack = [name for name, f in functions.items() if COMPILED in f.attr and f.attr[COMPILED].b]
     bodies = (graph_def.node, *(f.node_def for f in functions.values()))
     for body in bodies:
         for node in body:
-            if _COMPILED in node.attr and node.attr[_COMPILED].b:
+            if COMPILED in node.attr and node.attr[COMPILED].b:
                 stack.extend(called(node))
     while stack:
         name = stack.pop()

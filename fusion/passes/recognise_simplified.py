@@ -16,7 +16,7 @@ from fusion.passes.recognise_gradient import GRADIENTS
 from fusion.passes.recognise_reduction import Reduction
 
 _Place = tuple[Tensor, tuple[str, ...]]
-"""The handle of a variable, and what a read of it waits for; any other matrix itself, and nothing."""
+"""The handle of a variable, and what a read of it waits for; any other matrix, and nothing."""
 
 
 def as_built(distinct: DistinctGathers, reduction: Reduction) -> Reduction:

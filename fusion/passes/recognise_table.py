@@ -187,9 +187,9 @@ def table_name(view: GraphView, table: Tensor, output: str, is_part: bool = Fals
     A function does not know what its caller passes in; there the scope tells people more than the
     argument does.
     """
-    source = view.resolve(table).node
+    source = view.origin(table).node
     if (handle := view.read_handle(table)) is not None:
-        source = view.resolve(handle).node
+        source = view.origin(handle).node
     if view.op(source) in (ARG_OP, "Placeholder"):
         return output.removesuffix("/embedding_lookup_sparse")
     if view.op(source) == "VarHandleOp":

@@ -41,9 +41,9 @@ def named_table(
 def _handle(view: GraphView, tensor: Tensor) -> Tensor:
     """Returns the handle of a table: through a read, what that reads."""
     if tensor.node in view.nodes:
-        tensor = view.resolve(tensor)
+        tensor = view.origin(tensor)
         if (handle := view.read_handle(tensor)) is not None:
-            tensor = view.resolve(handle)
+            tensor = view.origin(handle)
     return tensor
 
 

@@ -1,0 +1,255 @@
+"""What `enable` makes of a graph or a function: TensorFlow optimizes it, and does not run it.
+
+A Session that prepares a call places the graph, lowers its functions and optimizes it, in the same
+steps as those that come before a tf.function first runs. Of the graph fusion only sees what they
+leave: shared and folded nodes, inlined functions, no more than what is fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+from tensorflow.python.ops import handle_data_util
+
+from fusion.functions import Library
+from fusion.graphs import checked_outputs, final_nodes
+from fusion.grappler import observed
+from fusion.passes.calls import called
+from fusion.passes.fuse_lookups import COMPILED, COMPILED_REASON, FuseLookups
+from fusion.passes.graph_view import ARG_OP, GraphView
+from fusion.passes.report import ColumnReport, FusionReport
+from fusion.passes.signatures import OpSignatures
+from fusion.passes.variables import Variable, VariableSearch, named_columns
+
+_PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+_LOWERED, _NOT_INLINED = "_lower_using_switch_merge", "_noinline"
+#: Facts about arguments, which TensorFlow takes out of a graph that is imported.
+_FACTS = ("_output_shapes", "_handle_dtypes", "_handle_shapes")
+
+
+def explain_optimized_graph(
+    graph_def: graph_pb2.GraphDef, outputs: Iterable[str] | None = None
+) -> FusionReport:
+    """Returns what `enable` would fuse in a graph that is run.
+
+    Args:
+        graph_def: the graph.
+        outputs: what is fetched, see `fuse_graph`. By default all final nodes that do something, as
+            steps of training, at once; and of the columns that these do not have what all others
+            do, which may be results, or ends that gradients leave behind.
+
+    Raises:
+        ValueError: TensorFlow cannot run the graph here; no such output.
+    """
+    nodes = {node.name: node.op for node in graph_def.node}
+    if outputs is not None:
+        fetched = [sorted(checked_outputs("explain", graph_def, outputs))]
+    else:
+        signatures = OpSignatures(graph_def.library.function)
+        steps, results = list[str](), list[str]()
+        for name in sorted(final_nodes(graph_def)):
+            acts = nodes[name] == "NoOp" or signatures.is_stateful(nodes[name])
+            (steps if acts else results).append(name)
+        fetched = [steps, results]
+    feeds = [f"{name}:0" for name, op in nodes.items() if op in _PLACEHOLDERS]
+    runs = []
+    for names in fetched:
+        targets = [name for name in names if nodes[name] not in _PLACEHOLDERS]
+        if targets:
+            runs.append(_Run(graph_def, config_pb2.CallableOptions(target=targets, feed=feeds)))
+    return _explained(graph_def, runs)
+
+
+def explain_optimized_function(function: ConcreteFunction) -> FusionReport | None:
+    """Returns what `enable` would fuse in a function; None of one that XLA compiles whole.
+
+    Raises:
+        ValueError: TensorFlow cannot run the function here.
+    """
+    found = Library.of(function, add_shapes=False)
+    definition = next(f for f in found.graph_def.library.function if f.signature.name == found.top)
+    if _is_compiled(definition):
+        return None
+    run = _function_run(definition, found.graph_def.library)
+    arguments = [node for node in run.graph_def.node if node.op == ARG_OP]
+    for node, tensor in zip(arguments, function.graph.inputs, strict=True):
+        _tell_handle(node, tensor)
+    run.config.graph_options.MergeFrom(context.context().config.graph_options)
+    captured = found.captured_variables(function)
+    variables = {argument: variable for _, argument, variable in captured}
+    return _explained(run.graph_def, [replace(run, variables=variables, function="")])
+
+
+def _tell_handle(argument: node_def_pb2.NodeDef, tensor: tf.Tensor) -> None:
+    """Adds what TensorFlow knows of a variable that a function is called with."""
+    known = handle_data_util.get_resource_handle_data(tensor)
+    if known is not None and known.is_set and len(known.shape_and_type) == 1:
+        (variable,) = known.shape_and_type
+        argument.attr["_handle_dtypes"].list.type.append(variable.dtype)
+        argument.attr["_handle_shapes"].list.shape.add().CopyFrom(variable.shape)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What is prepared to run.
+
+    Attributes:
+        graph_def: a graph, or a function as one.
+        options: what is fed and fetched.
+        config: of the session.
+        variables: those behind arguments, by argument.
+        awaited: fetched nodes of which nobody reads a value.
+        function: the name of a function that runs on its own.
+    """
+
+    graph_def: graph_pb2.GraphDef
+    options: config_pb2.CallableOptions
+    config: config_pb2.ConfigProto = field(default_factory=config_pb2.ConfigProto)
+    variables: Mapping[str, Variable] = field(default_factory=dict)
+    awaited: frozenset[str] = frozenset()
+    function: str = ""
+
+    def columns(self) -> Iterator[ColumnReport]:
+        """Yields what is said of the columns, several times of each: TensorFlow looks again."""
+        found: list[FusionReport] = []
+
+        def observe(seen: graph_pb2.GraphDef, report: FusionReport) -> None:
+            bound = (("", argument, variable) for argument, variable in self.variables.items())
+            found.append(named_columns(report, VariableSearch(seen, bound)))
+
+        # As tf.function does, not as sessions do unless they are told so.
+        self.config.allow_soft_placement = True
+        try:
+            graph = _imported(self.graph_def)
+        except (ValueError, tf.errors.OpError) as error:
+            raise _cannot_run(error) from error
+        session = tf.compat.v1.Session(graph=graph, config=self.config)
+        with observed(observe, self.awaited), session:
+            try:
+                session._make_callable_from_options(self.options)
+            except tf.errors.OpError as error:
+                raise _cannot_run(error) from error
+        for column in (column for report in found for column in report.columns):
+            yield replace(column, function=column.function or self.function)
+
+
+def _function_run(
+    definition: function_pb2.FunctionDef, library: function_pb2.FunctionDefLibrary
+) -> _Run:
+    """Returns how a function runs on its own: as a graph with arguments and returned values."""
+    view = GraphView.of_function(definition, OpSignatures(library.function))
+    graph_def = graph_pb2.GraphDef(library=library)
+    graph_def.versions.producer = tf.version.GRAPH_DEF_VERSION
+    number = 0
+    for name, given in view.nodes.items():
+        node = graph_def.node.add()
+        node.CopyFrom(given)
+        node.input[:] = [*map(str, view.inputs(name)), *(f"^{b}" for b in view.controls(name))]
+        if node.op == ARG_OP:
+            node.attr["index"].i, number = number, number + 1
+    awaited = frozenset(definition.control_ret.values())
+    targets = sorted(awaited)
+    for place, output in enumerate(definition.signature.output_arg):
+        node = graph_def.node.add(name=f"{output.name}_RetVal", op="_Retval")
+        node.input.append(str(view.tensor(definition.ret[output.name])))
+        node.attr["T"].type, node.attr["index"].i = output.type, place
+        targets.append(node.name)
+    _drop_unknown_colocations(graph_def)
+    options = config_pb2.CallableOptions(target=targets)
+    config = config_pb2.ConfigProto()
+    config.graph_options.optimizer_options.do_function_inlining = True  # as eager contexts do
+    return _Run(graph_def, options, config, awaited=awaited, function=definition.signature.name)
+
+
+def _drop_unknown_colocations(graph_def: graph_pb2.GraphDef) -> None:
+    """Lets go of names that arguments had in the program, which only an import minds."""
+    names = {f"loc:@{node.name}".encode() for node in graph_def.node}
+    for node in graph_def.node:
+        if "_class" in node.attr:
+            groups = node.attr["_class"].list.s
+            groups[:] = [group for group in groups if group in names]
+
+
+def _imported(graph_def: graph_pb2.GraphDef) -> tf.Graph:
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(graph_def, name="")
+    for node in graph_def.node:
+        if node.op == ARG_OP:
+            op: Any = graph.get_operation_by_name(node.name)
+            for key in _FACTS:
+                if key in node.attr:
+                    op._set_attr(key, node.attr[key])
+    return graph
+
+
+def _cannot_run(error: Exception) -> ValueError:
+    what = str(error).partition("\n")[0]
+    return ValueError(
+        f"explain: model cannot be run here, so `enable` does nothing to it ({what}); "
+        "under='rewrite' explains it as it is"
+    )
+
+
+def _explained(graph_def: graph_pb2.GraphDef, runs: list[_Run]) -> FusionReport:
+    """Returns what becomes of each column of runs, and of the functions that stay functions.
+
+    Of a column that is seen several times that is the form in which it is fused in the end, or else
+    what was said of it first.
+    """
+    library = {f.signature.name: f for f in graph_def.library.function}
+    apart = (library[name] for name in _functions_apart(graph_def, library))
+    runs += [_function_run(function, graph_def.library) for function in apart]
+    found = [column for run in runs for column in run.columns()]
+    if any(map(_is_compiled, library.values())):
+        # TensorFlow shows nobody what XLA compiles.
+        told = FuseLookups().explain(graph_def).columns
+        found += [column for column in told if column.reason == COMPILED_REASON]
+    columns: dict[tuple[str, str], ColumnReport] = {}
+    for column in found:
+        key = (column.function, column.anchor)
+        if key not in columns or (column.fused and not columns[key].fused):
+            columns[key] = column
+    count = len(graph_def.node) + sum(len(f.node_def) for f in graph_def.library.function)
+    return FusionReport(tuple(columns.values()), count, count)
+
+
+def _functions_apart(
+    graph_def: graph_pb2.GraphDef, library: Mapping[str, function_pb2.FunctionDef]
+) -> list[str]:
+    """Returns the functions that TensorFlow runs, at any depth, and optimizes on their own."""
+    apart: dict[str, None] = {}
+    seen: set[str] = set()
+    stack = list(graph_def.node)
+    while stack:
+        node = stack.pop()
+        for name in called(node):
+            if name not in library or _is_compiled(library[name]):
+                continue
+            if not _is_inlined(node, library[name]):
+                apart[name] = None
+            if name not in seen:
+                seen.add(name)
+                stack.extend(library[name].node_def)
+    return [*apart]
+
+
+def _is_inlined(node: node_def_pb2.NodeDef, definition: function_pb2.FunctionDef) -> bool:
+    """Whether the function that a node calls becomes a part of the graph around it."""
+    attributes = definition.attr
+    if _NOT_INLINED in attributes and attributes[_NOT_INLINED].b:
+        return False
+    if node.op in _CALLS or node.op == definition.signature.name:
+        return True
+    return _LOWERED in node.attr and node.attr[_LOWERED].b
+
+
+def _is_compiled(definition: function_pb2.FunctionDef) -> bool:
+    return COMPILED in definition.attr and definition.attr[COMPILED].b
