@@ -24,7 +24,8 @@ from tensorflow.core.framework import graph_pb2
 from fusion.ops.training import GRAD
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.recognise_reduction import ANCHORS
-from fusion.passes.recognise_single import SINGLE_OPS
+from fusion.passes.recognise_single import LAST
+from fusion.passes.recognise_table import UNIQUES
 from fusion.passes.report import FusionReport
 from fusion.passes.row_updates import SCATTERS, fuse_updates
 from fusion.printable import printable_lines
@@ -44,7 +45,7 @@ def _serialized(ops: Iterable[str]) -> tuple[bytes, ...]:
 #: All anchors have one of the first.
 _COMMON = (b"Segment", b"SparsePostLookUp")
 _ANCHORS = _serialized(ANCHORS)
-_SINGLE = _serialized(SINGLE_OPS)
+_LAST, _UNIQUES = _serialized([LAST]), _serialized(UNIQUES)
 _GRADIENT = _serialized([GRAD.name])
 _SCATTERS = _serialized(SCATTERS)
 _FUNCTION_OPS = frozenset({"_Arg", "_Retval"})
@@ -267,7 +268,7 @@ def _may_gain(item: optimizer_plugin.Item) -> bool:
 
     if has_any(_COMMON) and has_any(_ANCHORS):
         return True
-    if all(map(item.contains, _SINGLE)):
+    if has_any(_LAST) and has_any(_UNIQUES):
         return True
     return _state.updates_on and has_any(_GRADIENT) and has_any(_SCATTERS)
 

@@ -21,7 +21,7 @@ from fusion.passes.recognise_reduction import (
     match_reduction,
 )
 from fusion.passes.recognise_simplified import DistinctGathers, as_built
-from fusion.passes.recognise_single import match_single, single_anchors
+from fusion.passes.recognise_single import LAST, match_single, single_anchors
 from fusion.passes.recognise_source import Source, match_source
 from fusion.passes.recognise_table import Shard, Table, match_table, table_spec
 from fusion.passes.recognise_whole import WHOLE, match_whole
@@ -39,7 +39,7 @@ from fusion.passes.spec import (
 
 _PASSED_IN = frozenset({ARG_OP, "Placeholder"})
 #: What explains all of a lookup at once, by the op of its last node.
-_IN_ONE_PART = {WHOLE: match_whole, "Select": match_single}
+_IN_ONE_PART = {WHOLE: match_whole, LAST: match_single}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Lookups of one id per row in a few stock ops, as `DenseFeatures` builds them of stock columns.
+"""Lookups of one id per row in a few ops, as `DenseFeatures` builds them.
 
 They are `select(id >= 0, gather(table[unique(max(id, 0))]), zeros)`, see
 `fusion.feature_column.single_ids.embed`: no segment reduction is in them. One op for all of them is
@@ -16,13 +16,13 @@ from fusion.passes.idioms import INTEGERS, compares_with, is_row_gather, pass_ca
 from fusion.passes.match import NoMatch, Stage
 from fusion.passes.recognise_output import match_tail, match_zeros
 from fusion.passes.recognise_reduction import TABLE_DTYPES, Reduction
-from fusion.passes.recognise_table import Table, match_table, table_spec
+from fusion.passes.recognise_table import UNIQUES, Table, match_table, table_spec
 from fusion.passes.recognise_whole import Whole
 from fusion.passes.shapes import Dim
 from fusion.passes.spec import DenseIds, LookupSpec
 
-SINGLE_OPS = frozenset({"Select", "Unique"})
-"""Ops that each such lookup has; the first one is its last."""
+LAST = "Select"
+"""The op that each such lookup ends with."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _Column:
 
 def single_anchors(view: GraphView) -> tuple[str, ...]:
     """Returns the nodes that such lookups may end in, in file order."""
-    return tuple(name for name in view.named("Select") if _rows(view, name) is not None)
+    return tuple(name for name in view.named(LAST) if _rows(view, name) is not None)
 
 
 def match_single(view: GraphView, select: str) -> Whole | NoMatch:
@@ -119,7 +119,7 @@ def _rows(view: GraphView, select: str) -> Reduction | None:
         return None
     rows, positions = view.inputs(gather)[:2]
     found, dtype = view.resolve(positions), view.type_attr(gather, "Tparams")
-    if view.op(found.node) != "Unique" or found.index != 1 or dtype not in TABLE_DTYPES:
+    if view.op(found.node) not in UNIQUES or found.index != 1 or dtype not in TABLE_DTYPES:
         return None
     return Reduction(
         stage=Stage.OUTPUT,

@@ -14,7 +14,8 @@ from fusion.passes.recognise_reduction import Reduction
 from fusion.passes.spec import ShardSpec, TableSpec
 from fusion.passes.static_shapes import Shape
 
-_UNIQUES = frozenset({"Unique", "UniqueWithCountsV3"})
+UNIQUES = frozenset({"Unique", "UniqueWithCountsV3"})
+"""What finds distinct ids, in order of first occurrence: outputs 0 and 1 are those, and places."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Table(Match):
 def match_table(view: GraphView, reduction: Reduction) -> Table | NoMatch:
     """Explains the reduced rows as `table[unique ids]` or as the table itself."""
     positions = view.resolve(reduction.positions)
-    if view.op(positions.node) in _UNIQUES and positions.index == 1:
+    if view.op(positions.node) in UNIQUES and positions.index == 1:
         found = _match_classic(view, reduction, positions.node)
     else:
         found = _match_fast(view, reduction, positions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusion.ops.lookup import SINGLE
+from fusion.passes.fused_columns import FusedColumn, only_column
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_table import table_name
@@ -38,47 +39,51 @@ class Whole(Match):
 
 def match_whole(view: GraphView, name: str) -> Whole | NoMatch:
     """Says what a FusedEmbeddingLookup without boundaries looks up."""
-    inputs = view.inputs(name)
-    counts = view.text_attr(name, "row_count") == "dense_shape"
-    if view.flag_attr(name, "fill_empty_row") and not counts:
+    column = only_column(view, name)
+    spec = column_spec(view, name, column)
+    if spec.fill != (column.attrs["row_count"] == "dense_shape"):
         return NoMatch("empty rows are filled, but only up to the last with an entry", name)
-    default, limit = view.int_attr(name, "default_id"), view.float_attr(name, "max_norm")
-    default_id = default if view.flag_attr(name, "fill_empty_row") and default >= 0 else None
-    weights = None
-    if view.flag_attr(name, "use_sparse_weights"):
-        prunes = view.flag_attr(name, "prune_sparse_weights")
-        weights = WeightsSpec(inputs[4], prunes, view.float_attr(name, "default_weight"))
-    count = view.int_attr(name, "num_buckets")
-    spec = LookupSpec(
-        anchor=name,
-        ids=_ids(view, name, counts),
-        dtype=view.type_attr(name, "Tids"),
-        buckets=BucketsSpec(count, view.int_attr(name, "bucket_default")) if count else None,
-        weights=weights,
-        table=_table(view, name, inputs[0], limit if limit >= 0 else None),
-        prune=view.flag_attr(name, "prune"),
-        fill=counts,
-        default_id=default_id,
-        combiner=view.text_attr(name, "combiner"),
-        divide_no_nan=view.flag_attr(name, "divide_no_nan"),
-        output=Tensor(name),
-    )
-    passed = (alias for tensor in inputs for alias in view.aliases(tensor))
+    passed = (alias for tensor in column.inputs for alias in view.aliases(tensor))
     return Whole(stage=Stage.OUTPUT, nodes=(name,), front=tuple(dict.fromkeys(passed)), spec=spec)
 
 
-def _ids(view: GraphView, name: str, counts: bool) -> IdsSpec:
-    _, ids, rows, shape, _ = view.inputs(name)
-    form, rows_dtype = view.text_attr(name, "form"), view.type_attr(name, "Trows")
-    if form == "indices":
+def column_spec(view: GraphView, name: str, column: FusedColumn) -> LookupSpec:
+    """Returns what a column of a fused op in one piece looks up, boundaries aside."""
+    attrs, inputs = column.attrs, column.inputs
+    counts = attrs["row_count"] == "dense_shape"
+    default, limit = attrs["default_id"], attrs["max_norm"]
+    fills = attrs["fill_empty_row"]
+    weights = None
+    if attrs["use_sparse_weights"]:
+        weights = WeightsSpec(inputs[4], attrs["prune_sparse_weights"], attrs["default_weight"])
+    count = attrs["num_buckets"]
+    return LookupSpec(
+        anchor=name,
+        ids=_ids(column, counts),
+        dtype=column.dtypes[0],
+        buckets=BucketsSpec(count, attrs["bucket_default"]) if count else None,
+        weights=weights,
+        table=_table(view, name, inputs[0], limit if limit >= 0 else None),
+        prune=attrs["prune"],
+        fill=counts or fills,
+        default_id=default if fills and default >= 0 else None,
+        combiner=attrs["combiner"],
+        divide_no_nan=attrs["divide_no_nan"],
+        output=Tensor(name),
+    )
+
+
+def _ids(column: FusedColumn, counts: bool) -> IdsSpec:
+    _, ids, rows, shape, _ = column.inputs
+    attrs, (dtype, rows_dtype) = column.attrs, column.dtypes
+    if attrs["form"] == "indices":
         return SparseIds(ids, rows, shape if counts else None, flattened=False)
-    if form == "row_splits":
+    if attrs["form"] == "row_splits":
         return RaggedIds(ids, rows, rows_dtype)
-    if form == "row_ids":
+    if attrs["form"] == "row_ids":
         return RowIds(ids, rows, rows_dtype, shape if counts else None)
-    ignored = view.int_attr(name, "ignored_id") if view.flag_attr(name, "use_ignored_id") else None
-    dtype = view.type_attr(name, "Tids")
-    return DenseIds(ids, dtype, ignored, view.int_attr(name, "column_stride"))
+    ignored = attrs["ignored_id"] if attrs["use_ignored_id"] else None
+    return DenseIds(ids, dtype, ignored, attrs["column_stride"])
 
 
 def _table(view: GraphView, name: str, table: Tensor, max_norm: float | None) -> TableSpec:

@@ -8,18 +8,17 @@ ReadEmbeddingTables -> a ReadVariableOp for each variable
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from tensorflow.core.framework import attr_value_pb2, graph_pb2, types_pb2
+from tensorflow.core.framework import graph_pb2, types_pb2
 
-from fusion.ops.lookup import COLUMN_ATTRS, GROUPED, SINGLE
+from fusion.ops.lookup import GROUPED, SINGLE
 from fusion.ops.read_tables import SPEC as READ
 from fusion.passes.edit import GraphEdit
 from fusion.passes.edited import bodies, rewritten
 from fusion.passes.emit_table import VariableRead, stock_read
+from fusion.passes.fused_columns import FusedColumn, grouped_columns, list_attr, only_column
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 
@@ -45,17 +44,6 @@ def ungrouped(
 
 
 @dataclass(frozen=True)
-class _Column:
-    """What a column is given, its attrs as FusedEmbeddingLookup calls them, and its name."""
-
-    inputs: tuple[Tensor, ...]
-    dtypes: tuple[int, int]
-    attrs: dict[str, Any]
-    boundaries: tuple[float, ...]
-    name: str
-
-
-@dataclass(frozen=True)
 class _Ungroup:
     edit: GraphEdit
     known: dict[tuple[object, ...], str] = field(default_factory=dict)
@@ -66,9 +54,9 @@ class _Ungroup:
         for name in [*view.named(GROUPED.name)]:
             self._split(name)
         for name in [*view.named(SINGLE.name)]:
-            if _list(view, name, "boundaries").f:
+            if list_attr(view, name, "boundaries").f:
                 build = self._builder(name)
-                self._replace(name, self._single(build, _only_column(view, name), last=True))
+                self._replace(name, self._single(build, only_column(view, name), last=True))
         for name in [*view.named(READ.name)]:
             self._read(name)
         return self.edit
@@ -80,13 +68,13 @@ class _Ungroup:
 
     def _split(self, name: str) -> None:
         build, view = self._builder(name), self.edit.view
-        columns = [*_columns(view, name)]
-        if len(columns) == 1 and columns[0].attrs["form"] != "copy":
+        columns = [*grouped_columns(view, name)]
+        if len(columns) == 1 and not columns[0].is_copy:
             # A concat has at least two inputs.
             self._replace(name, self._single(build, columns[0], last=True))
             return
         parts = [
-            column.inputs[0] if column.attrs["form"] == "copy" else self._single(build, column)
+            column.inputs[0] if column.is_copy else self._single(build, column)
             for column in columns
         ]
         types = {"T": view.type_attr(name, "T"), "Tidx": types_pb2.DT_INT32}
@@ -112,7 +100,7 @@ class _Ungroup:
         self.edit.remove([name], new.node)
         self.edit.replace(Tensor(name), new)
 
-    def _single(self, build: NodeBuilder, column: _Column, *, last: bool = False) -> Tensor:
+    def _single(self, build: NodeBuilder, column: FusedColumn, *, last: bool = False) -> Tensor:
         inputs, tids = column.inputs, column.dtypes[0]
         if column.boundaries:
             inputs = (inputs[0], self._bucketized(build, column), *inputs[2:])
@@ -127,7 +115,7 @@ class _Ungroup:
         set_attrs(node, **column.attrs, column_name=column.name)
         return Tensor(build.add(node))
 
-    def _bucketized(self, build: NodeBuilder, column: _Column) -> Tensor:
+    def _bucketized(self, build: NodeBuilder, column: FusedColumn) -> Tensor:
         values, dtype = column.inputs[1], column.dtypes[0]
         key = ("Bucketize", values, dtype, column.boundaries, build.device)
         if key not in self.known:
@@ -137,57 +125,3 @@ class _Ungroup:
             set_lists(node, boundaries=column.boundaries)
             self.known[key] = build.add(node)
         return Tensor(self.known[key])
-
-
-def _columns(view: GraphView, name: str) -> Iterator[_Column]:
-    """Yields the columns of a grouped lookup."""
-    count, inputs = view.int_attr(name, "num_columns"), view.inputs(name)
-    lists = {attr.name: [*_items(view, name, key, attr.kind)] for key, attr in COLUMN_ATTRS.items()}
-    tids, trows = _list(view, name, "Tids").type, _list(view, name, "Trows").type
-    boundaries = [*_list(view, name, "boundaries").f]
-    counts = [*_list(view, name, "boundary_counts").i]
-    names = _names(view, name) or [""] * count
-    for place in range(count):
-        start = sum(counts[:place])
-        yield _Column(
-            inputs=inputs[place::count],
-            dtypes=(tids[place], trows[place]),
-            attrs={key: values[place] for key, values in lists.items()},
-            boundaries=tuple(boundaries[start : start + counts[place]]),
-            name=names[place],
-        )
-
-
-def _only_column(view: GraphView, name: str) -> _Column:
-    """Returns the column of a lookup that is not grouped."""
-    attrs = {}
-    for attr in COLUMN_ATTRS.values():
-        value = view.attr(name, attr.name)
-        assert value is not None, "attrs have a default or are there"
-        attrs[attr.name] = _plain(value)
-    dtypes = view.type_attr(name, "Tids"), view.type_attr(name, "Trows")
-    boundaries = tuple(_list(view, name, "boundaries").f)
-    called = view.text_attr(name, "column_name")
-    return _Column(view.inputs(name), dtypes, attrs, boundaries, called)
-
-
-def _names(view: GraphView, name: str) -> list[str]:
-    """Returns what messages call the columns, if the op says."""
-    return [text.decode(errors="replace") for text in _list(view, name, "column_names").s]
-
-
-def _list(view: GraphView, name: str, key: str) -> attr_value_pb2.AttrValue.ListValue:
-    attr = view.attr(name, key)
-    return attr_value_pb2.AttrValue.ListValue() if attr is None else attr.list
-
-
-def _items(view: GraphView, name: str, key: str, kind: str) -> Iterator[Any]:
-    values = _list(view, name, key)
-    if kind == "string":
-        return (text.decode() for text in values.s)
-    return iter({"bool": values.b, "int": values.i, "float": values.f}[kind])
-
-
-def _plain(value: attr_value_pb2.AttrValue) -> Any:
-    kind = value.WhichOneof("value")
-    return value.s.decode() if kind == "s" else getattr(value, kind or "i")
