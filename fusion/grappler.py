@@ -318,11 +318,17 @@ def _last_report(report: FusionReport, last: FusionReport | None) -> FusionRepor
     if updates and not report.columns and updates <= {update.name for update in last.updates}:
         # TensorFlow's optimizers, which ran between, told more of what is updated.
         return replace(last, updates=report.updates, nodes_after=report.nodes_after)
-    looks_again = not report.modified and _left(report) <= _left(last)
+    known = {name for column in last.columns for name in (column.anchor, column.op)}
+    kept = {column.anchor for column in report.columns if column.fused_before}
+    looks_again = not report.modified and _left(report) <= _left(last) and kept <= known
     return last if looks_again else report
 
 
 def _left(report: FusionReport) -> set[tuple[str, str | None]]:
     """What stays as it is, and why."""
-    columns = {(column.anchor, column.reason) for column in report.columns if not column.fused}
+    columns = {
+        (column.anchor, column.reason)
+        for column in report.columns
+        if not column.fused and not column.fused_before
+    }
     return columns | {(one.name, one.reason) for one in report.updates if not one.fused}

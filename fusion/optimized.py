@@ -212,9 +212,12 @@ def _explained(graph_def: graph_pb2.GraphDef, runs: list[_Run]) -> FusionReport:
         # TensorFlow shows nobody what XLA compiles.
         told = FuseLookups().explain(graph_def).columns
         found += [column for column in told if column.reason == COMPILED_REASON]
-    columns: dict[tuple[str, str], ColumnReport] = {}
+    columns: dict[tuple[str, str, str], ColumnReport] = {}
+    made = {(column.function, column.op) for column in found if column.fused}
     for column in found:
-        key = (column.function, column.anchor)
+        if not column.fused and column.fused_before and (column.function, column.anchor) in made:
+            continue  # its fused ops are the pass's own
+        key = (column.function, column.anchor, column.name)
         if key not in columns or (column.fused and not columns[key].fused):
             columns[key] = column
     count = len(graph_def.node) + sum(len(f.node_def) for f in graph_def.library.function)

@@ -115,11 +115,13 @@ def test_a_graph(model: Model) -> None:
 def test_it_tells_what_fuse_function_did(model: Model) -> None:
     function = model.__call__.get_concrete_function()
     fused = fusion.fuse_function(function)
-    (left,) = fusion.explain(fused).columns
-    explained = fusion.explain(function, under="rewrite")
-    (still,) = (one for one in fusion.explain(fused, under="rewrite").columns if not one.fused)
-    assert still.to_dict() == by_op(explained)["segmentsum"].to_dict()
-    assert (left.reason, left.fused) == (still.reason, False)
+    for under in ("enable", "rewrite"):
+        columns = fusion.explain(fused, under=under).columns
+        (left,) = (one for one in columns if not one.fused_before)
+        (kept,) = (one for one in columns if one.fused_before)
+        before = by_op(fusion.explain(function, under=under))["segmentsum"]
+        assert (left.reason, left.node, left.fused) == (before.reason, before.node, False)
+        assert (kept.reason, kept.fused) == ("it is one fused op already", False)
 
 
 def test_nothing_is_changed_by_asking(model: Model, saved: Path) -> None:

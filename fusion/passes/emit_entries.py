@@ -236,7 +236,7 @@ def _checked(build: NodeBuilder, spec: LookupSpec, rows: _Rows) -> _Rows:
         return rows
     if spec.default_id is None and spec.weights is None:
         return rows
-    if shape.node in view.nodes and view.op(view.resolve(shape).node) in _CHECK_SHAPES:
+    if shape.node in view.nodes and view.op(view.resolve(shape).node) in _CHECK_SHAPES | _MEASURE:
         return rows
     inputs = (rows.places, shape, shape)
     node = build.shared("checked", "SparseReshape", inputs, {}).node

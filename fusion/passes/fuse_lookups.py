@@ -12,12 +12,23 @@ from fusion.ops import DEVICE_TYPES
 from fusion.passes.calls import called
 from fusion.passes.edit import GraphEdit
 from fusion.passes.edited import rewritten
+from fusion.passes.expand import expanded
 from fusion.passes.forward import match_forward
+from fusion.passes.fused_before import (
+    HAS_GRADIENT,
+    has_gradient,
+    in_one_piece,
+    in_parts,
+    is_computed_for_its_gradient,
+    is_of_fused_ops,
+    trained_in_groups,
+)
 from fusion.passes.graph_view import ARG_OP, GraphView
 from fusion.passes.match import NoMatch
 from fusion.passes.plan import Form, Group, Plan, Target
 from fusion.passes.planner import settle, shares_table
 from fusion.passes.recognise import Recognition, recognise_all
+from fusion.passes.recognise_reduction import POST_V1
 from fusion.passes.recognise_table import Table
 from fusion.passes.report import ColumnReport, FusionReport, FusionResult
 from fusion.passes.safety import refuse_unsafe
@@ -73,14 +84,19 @@ class FuseLookups:
         columns = tuple(column for verdict in verdicts for column in verdict.columns)
         edits = {one.function: one.edit for one in verdicts if one.edit is not None}
         result = rewritten(given, edits) if edits else graph_def
+        if self._lowers:
+            result, functions = expanded(result, self.preserve)
+            columns = tuple(_lowered(column, functions) for column in columns)
         counts = _count_nodes(graph_def), _count_nodes(result)
         return FusionResult(result, FusionReport(columns, *counts))
 
     def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
         """Returns what `apply` would fuse and why it would leave the rest, changing nothing."""
-        verdicts = self._verdicts(self._given(graph_def))
-        columns = tuple(column for verdict in verdicts for column in verdict.columns)
         count = _count_nodes(graph_def)
+        if self._lowers:
+            return replace(self.apply(graph_def).report, nodes_after=count)
+        verdicts = self._verdicts(graph_def)
+        columns = tuple(column for verdict in verdicts for column in verdict.columns)
         return FusionReport(columns, count, count)
 
     def _given(self, graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
@@ -110,7 +126,7 @@ class FuseLookups:
         return (self._verdict(view, refusal, writers) for view, refusal in bodies)
 
     def _verdict(self, view: GraphView, refusal: str, writers: SparseWriters) -> _Verdict:
-        found = self._found(view, writers)
+        found, kept = self._found(view, writers)
         refusals = refuse_unsafe(view, found, self.device_types, self.tasks)
         refused, forward = refusals.all, list[Recognition]()
         if refusal:
@@ -133,26 +149,37 @@ class FuseLookups:
             refused |= {} if forward else _refuse_circular(view, lookups)
             forward = []
         groups = {one.anchor: group for group in plan.groups for one in group.lookups}
-        # Of lookups that have fused ops already there is nothing to say if they stay as they are.
         inside = {node for one in found if one.anchor in groups for node in one.nodes()}
-        told = [
-            one
-            for one in found
-            if one.anchor in groups
-            or not one.is_fused
-            or (self._lowers and one.anchor not in inside)
-        ]
-        columns = (_column(view, one, refused, groups.get(one.anchor)) for one in told)
+        columns = list[ColumnReport]()
+        for one in (*found, *kept):
+            if one.anchor in groups or not one.is_fused:
+                columns.append(_column(view, one, refused, groups.get(one.anchor)))
+            elif one.anchor in inside or not _is_told(view, one):
+                continue
+            elif self._lowers:
+                columns.append(_column(view, one, refused, None))
+            else:
+                why = in_parts(view, one, refused, writers)
+                columns.append(_column(view, replace(one, failure=why), {}, None))
+        columns += trained_in_groups(view)
+        columns += [] if self._lowers else in_one_piece(view)
         return _Verdict(view.function, tuple(columns), edit)
 
-    def _found(self, view: GraphView, writers: SparseWriters) -> tuple[Recognition, ...]:
-        """Returns the lookups that there may be other ops for, by their tables' names."""
+    def _found(
+        self, view: GraphView, writers: SparseWriters
+    ) -> tuple[tuple[Recognition, ...], tuple[Recognition, ...]]:
+        """Returns the lookups that there may be other ops for, and those that keep theirs.
+
+        They have the names of their tables, where callers tell these.
+        """
         found = recognise_all(view, whole=self._lowers)
+        if view.function:
+            found = tuple(self._named(view, one) for one in found)
         if self._lowers:
-            found = tuple(map(_to_lower, found))
-        else:
-            found = tuple(one for one in found if _can_gain(view, one, writers))
-        return tuple(self._named(view, one) for one in found) if view.function else found
+            return tuple(_to_lower(view, one) for one in found), ()
+        gains = {one.anchor for one in found if _can_gain(view, one, writers)}
+        kept = tuple(one for one in found if one.anchor not in gains)
+        return tuple(one for one in found if one.anchor in gains), kept
 
     def _named(self, view: GraphView, one: Recognition) -> Recognition:
         """Returns a function's lookup with its table's name, where callers tell it."""
@@ -178,11 +205,23 @@ def _can_gain(view: GraphView, one: Recognition, writers: SparseWriters) -> bool
     return one.spec is not None and shares_table(view, one, writers)
 
 
-def _to_lower(one: Recognition) -> Recognition:
+def _is_told(view: GraphView, one: Recognition) -> bool:
+    """Whether what has few ops already is a lookup: of stock ops alone it only looks like one.
+
+    Nor is a copy of rows for each entry, which v1 ops combine.
+    """
+    if any(view.op(use.node) == POST_V1 for use in view.uses(one.anchor)):
+        return False
+    if is_computed_for_its_gradient(view, one.anchor):
+        return False
+    return one.spec is not None or is_of_fused_ops(view, one)
+
+
+def _to_lower(view: GraphView, one: Recognition) -> Recognition:
     """Returns the lookup, or why it does not become other stock ops."""
     reason = ""
-    if one.gradients:
-        reason = "its gradient is in the graph, which reads what is inside it"
+    if one.gradients or (one.is_fused and has_gradient(view, one.nodes())):
+        reason = f"{HAS_GRADIENT}, which reads what is inside it"
     elif one.spec is not None and not (one.is_fused or one.spec.fill or one.unique):
         reason = _FEWEST
     if not reason:
@@ -226,10 +265,19 @@ def _column(
         node=failure.node if failure is not None else None,
         form=None if group is None else group.form.value,
         op=None if group is None else group.op,
+        fused_before=is_of_fused_ops(view, one),
         spec=one.spec,
         explained=tuple(describe(part) for part in one.parts),
         tables=tuple(s.tensor for p in one.parts if isinstance(p, Table) for s in p.shards),
     )
+
+
+def _lowered(column: ColumnReport, functions: frozenset[str]) -> ColumnReport:
+    """Returns what is said of a column whose ops each became stock ones, as all of a function."""
+    if column.fused or not column.fused_before or column.function not in functions:
+        return column
+    form, op = Form.STOCK.value, column.anchor
+    return replace(column, fused=True, reason=None, node=None, form=form, op=op)
 
 
 def _count_nodes(graph_def: graph_pb2.GraphDef) -> int:

@@ -6,16 +6,20 @@ from collections.abc import Iterable, Iterator
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from fusion.ops import OP_NAMES
+from fusion.ops import OP_NAMES, row_update
+from fusion.passes.fused_before import HAS_GRADIENT
 from fusion.passes.report import FusionReport
 
 
-def not_lowered(graph_def: graph_pb2.GraphDef, report: FusionReport) -> str | None:
-    """Returns which op of this package is still there, and why; None if there is none.
+def not_lowered(
+    graph_def: graph_pb2.GraphDef, report: FusionReport, *, was_rewritten: bool = False
+) -> str | None:
+    """Returns which op of this package is still there, why, and what to do; None if there is none.
 
     Args:
         graph_def: the result of the pass with target "stock".
         report: that of the pass.
+        was_rewritten: whether the pass is known to have fused the model that it was given.
     """
     reasons = {(c.function, c.anchor): c.reason for c in report.columns if not c.fused}
     left = [
@@ -29,7 +33,16 @@ def not_lowered(graph_def: graph_pb2.GraphDef, report: FusionReport) -> str | No
     # One that is known not to fit says more than what is around it.
     node, reason = min(left, key=lambda pair: pair[1] is None)
     why = "" if reason is None else f": {reason}"
-    return f"{node.name} ({node.op}) cannot become stock ops{why}"
+    advice = _advice(node.op, reason or "", was_rewritten)
+    return f"{node.name} ({node.op}) cannot become stock ops{why}; {advice}"
+
+
+def _advice(op: str, reason: str, was_rewritten: bool) -> str:
+    if was_rewritten:
+        return "rewrite the model that was fused instead"
+    if op == row_update.SPEC.name or op.endswith("Grad") or reason.startswith(HAS_GRADIENT):
+        return "leave steps of training out of what is exported"
+    return "build the model with do_fusion=None, or TensorFlow's own lookups, and export it again"
 
 
 def _node_lists(

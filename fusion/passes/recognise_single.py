@@ -79,7 +79,8 @@ def match_single(view: GraphView, select: str) -> Whole | NoMatch:
         return column
     result, of_table = Tensor(select), table_spec(view, table, reduction.dtype)
     width = Dim(result, 1) if of_table.shape[1] is None else of_table.shape[1]
-    tail = match_tail(view, result, (Dim(result, 0), width))
+    batch = (view.shape(column.matrix) or (None,))[0]
+    tail = match_tail(view, result, (Dim(result, 0) if batch is None else batch, width))
     spec = LookupSpec(
         anchor=select,
         ids=DenseIds(column.matrix, column.dtype, None, 0),

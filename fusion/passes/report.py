@@ -41,6 +41,8 @@ class ColumnReport:
             where the gradient stays stock ("forward"); with target "stock" fewer stock ops of its
             own ("stock"), or one gather for several columns ("stacked"); None for any other.
         op: the node in whose place its result is then found: for a grouped one, the concat.
+        fused_before: whether it has fused ops before the pass; if it is not `fused`, it keeps them,
+            and the reason says why these and no others.
     """
 
     name: str
@@ -54,6 +56,7 @@ class ColumnReport:
     tables: tuple[Tensor, ...] = ()
     form: str | None = None
     op: str | None = None
+    fused_before: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Returns strings, truth values and lists, ready for JSON; the spec as it prints.

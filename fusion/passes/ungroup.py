@@ -19,7 +19,7 @@ from fusion.passes.edit import GraphEdit
 from fusion.passes.edited import bodies, rewritten
 from fusion.passes.emit_table import VariableRead, stock_read
 from fusion.passes.fused_columns import FusedColumn, grouped_columns, list_attr, only_column
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 
 #: What TensorFlow takes for the name of a node.
@@ -87,7 +87,7 @@ class _Ungroup:
     def _read(self, name: str) -> None:
         view, build = self.edit.view, self._builder(name)
         dtype, waits = view.type_attr(name, "T"), view.controls(name)
-        beside = tuple(group.decode() for group in _list(view, name, "_class").s)
+        beside = tuple(group.decode() for group in list_attr(view, name, "_class").s)
         reads = []
         for place, handle in enumerate(view.inputs(name)):
             shape = view.shape(Tensor(name, place)) or (None, None)

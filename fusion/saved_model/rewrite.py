@@ -235,10 +235,18 @@ def _rewritten(
         reports = [apply_pass(meta, lookup_pass(meta, target)) for meta in proto.meta_graphs]
     if target is Target.STOCK:
         for meta, report in zip(proto.meta_graphs, reports, strict=True):
-            left = not_lowered(meta.graph_def, report)
+            was_rewritten = _was_rewritten(source)
+            left = not_lowered(meta.graph_def, report, was_rewritten=was_rewritten)
             if left is not None:
-                raise ModelError(f"{source.path}: {left}; rewrite the model that was fused instead")
+                raise ModelError(f"{source.path}: {left}")
     return proto, FusionReport.merge(reports)
+
+
+def _was_rewritten(source: SourceModel) -> bool:
+    """Whether there is a record of a rewrite beside the model."""
+    if source.is_frozen:
+        return source.path.with_name(f"{source.path.name}.{MANIFEST_FILE}").is_file()
+    return (source.path / MANIFEST_FILE).is_file()
 
 
 def _serialized(proto: Message, source: SourceModel) -> bytes:
@@ -287,7 +295,11 @@ def _is_exact(source: SourceModel, proto: saved_model_pb2.SavedModel, report: Fu
     """Whether both models give the same bits."""
     if not _custom_ops(source.proto) and not _custom_ops(proto):
         return True
-    return all(c.spec is None or c.spec.is_exact for c in report.columns if c.fused)
+    return all(
+        c.spec.is_exact if c.spec is not None else not c.fused_before
+        for c in report.columns
+        if c.fused
+    )
 
 
 def _verified(source: Path, staging: Path, timeout: float, tolerance: float) -> Verification:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import keras
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import fusion
 from fusion.cli.app import main
+from fusion.feature_column import DenseFeatures, embedding_column
 from fusion.ops import OP_NAMES
+from fusion.optimizers import LazyAdam
 from fusion.saved_model import ModelError, rewrite_saved_model
 from fusion.saved_model.meta_graph import used_ops
 from fusion.saved_model.source import read_saved_model
@@ -72,27 +75,64 @@ def test_a_second_run_writes_the_same_bytes(
         assert one.read_bytes() == other.read_bytes()
 
 
-def test_what_cannot_become_stock_ops_is_an_error(tmp_path: Path) -> None:
-    """A gradient of fused ops has no stock form."""
+class Trained(tf.Module):
+    """Steps with gradients in them."""
 
-    class Trained(tf.Module):
-        def __init__(self) -> None:
-            self.table = tf.Variable(tf.ones([5, 3]), name="table")
+    def __init__(self) -> None:
+        self.table = tf.Variable(tf.reshape(tf.range(15.0), [5, 3]), name="table")
+        self.optimizer = LazyAdam(0.1)
+        self.optimizer.build([self.table])
 
-        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.int64)])
-        def step(self, matrix: tf.Tensor) -> tf.Tensor:
-            with tf.GradientTape() as tape:
-                ids = tf.sparse.from_dense(matrix)
-                loss = tf.reduce_sum(fusion.fused_embedding_lookup_sparse_v2(self.table, ids, None))
-            gradient = tape.gradient(loss, self.table)
-            return tf.convert_to_tensor(gradient)
+    def gradient(self, matrix: tf.Tensor) -> tf.IndexedSlices:
+        ids = tf.sparse.from_dense(matrix % 5)
+        with tf.GradientTape() as tape:
+            found = fusion.fused_safe_embedding_lookup_sparse(self.table, ids)
+            loss = tf.reduce_sum(found**2)
+        return tape.gradient(loss, self.table)
 
-    module = Trained()
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.int64)])
+    def update(self, matrix: tf.Tensor) -> tf.Tensor:
+        self.optimizer.apply_gradients([(self.gradient(matrix), self.table)])
+        return tf.shape(matrix)
+
+
+def test_gradients_become_stock_ops_too(tmp_path: Path) -> None:
+    trained, module = Trained(), tf.Module()
+    module.table = trained.table
+    spec = tf.TensorSpec([None, 2], tf.int64)
+    module.step = tf.function(
+        lambda matrix: tf.convert_to_tensor(trained.gradient(matrix)), input_signature=[spec]
+    )
     tf.saved_model.save(module, str(tmp_path / "trained"), module.step)
-    with pytest.raises(ModelError, match=r"FusedEmbedding\w+\) cannot become stock ops") as caught:
-        fusion.fuse_saved_model(tmp_path / "trained", tmp_path / "stock", "stock")
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "stock").exists()
+    report = fusion.fuse_saved_model(tmp_path / "trained", tmp_path / "stock", "stock")
+    assert report.fused_count == len(report.columns) > 0
+    assert not ops(tmp_path / "stock") & {*OP_NAMES}
+
+
+def test_what_cannot_become_stock_ops_is_an_error(tmp_path: Path) -> None:
+    """What an optimizer of rows does has no stock form; and what to do about it depends."""
+    module = Trained()
+    tf.saved_model.save(module, str(tmp_path / "trained"), module.update)
+    for advice in ("leave steps of training out of what is exported", "rewrite the model that was"):
+        with pytest.raises(ModelError, match=r"cannot become stock ops.*; " + advice) as caught:
+            fusion.fuse_saved_model(tmp_path / "trained", tmp_path / "stock", "stock")
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "stock").exists()
+        (tmp_path / "trained" / "fusion.json").write_text("{}")
+
+
+def test_a_keras_export_of_single_ids_is_known_to_both_targets(tmp_path: Path) -> None:
+    """Nobody says training=False, so that each column has ops of its own."""
+    identity = tf.feature_column.categorical_column_with_identity
+    columns = [embedding_column(identity(name, 10), 4, do_fusion="v2") for name in ("a", "b")]
+    inputs = {name: keras.Input((1,), dtype="int64", name=name) for name in ("a", "b")}
+    keras.Model(inputs, DenseFeatures(columns)(inputs)).export(tmp_path / "model", verbose=False)
+    for target, form in (("fused", "grouped"), ("stock", "stock")):
+        report = fusion.fuse_saved_model(tmp_path / "model", tmp_path / target, target)
+        assert {column.form for column in report.columns} == {form}
+    assert not ops(tmp_path / "stock") & {*OP_NAMES}
+    again = fusion.explain(tmp_path / "fused")
+    assert {column.reason for column in again.columns} == {"it is a part of one fused op already"}
 
 
 def test_a_frozen_graph_becomes_one_gather_for_all_columns(tmp_path: Path) -> None:

@@ -1,0 +1,153 @@
+"""Puts stock ops in the place of each fused op that no lookup could be made of.
+
+That is the way back of what is trained: where a gradient reads what is inside a lookup, each op
+alone is still what its definition by stock ops says.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.python.framework import op_def_registry
+
+from fusion.ops import OP_NAMES
+from fusion.passes.edit import GraphEdit
+from fusion.passes.edited import bodies, rewritten
+from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.stock_definitions import DEFINITIONS
+from fusion.passes.stock_entries import NoDefinition
+
+_MATRICES = frozenset(
+    {"emb_shards", "emb_rows", "top_grad", "partition_permutation", "row_splits"}
+    | {"sp_indices", "indices_before_unique", "partitioned_indices", "dense_ids"}
+)
+"""Inputs of rank 2; all others are vectors, but for the ids and rows of groups."""
+
+
+def expanded(
+    graph_def: graph_pb2.GraphDef, preserved: frozenset[str] = frozenset()
+) -> tuple[graph_pb2.GraphDef, frozenset[str]]:
+    """Returns the graph without fused ops, and the functions that had any ("" is the main graph).
+
+    One with an op that has no definition stays as it is: what is left would need our ops anyway.
+
+    Args:
+        graph_def: the graph, which is not changed.
+        preserved: names of main-graph nodes that outsiders refer to.
+    """
+    edits = {}
+    for view in bodies(graph_def, preserved):
+        edit = GraphEdit(view)
+        names = [name for name, node in view.nodes.items() if node.op in OP_NAMES]
+        if any(view.op(name) not in DEFINITIONS or name in view.preserved for name in names):
+            continue
+        if view.has_loops:  # in which constants would have to be told of their iteration
+            continue
+        try:
+            for name in names:
+                _expand(edit, name)
+        except NoDefinition:
+            continue
+        if names:
+            edits[view.function] = edit
+    return (rewritten(graph_def, edits) if edits else graph_def), frozenset(edits)
+
+
+def _expand(edit: GraphEdit, name: str) -> None:
+    view, node = edit.view, edit.view.nodes[name]
+    definition, inputs, outputs = _traced(_key(view, name))
+    names = dict(zip(inputs, view.inputs(name), strict=True))
+    new: dict[str, str] = {}
+    for stock in definition.node:
+        if stock.name in names:
+            continue
+        added = node_def_pb2.NodeDef()
+        added.CopyFrom(stock)
+        added.name = edit.unique_name(f"{name}/{stock.name}")
+        added.device = node.device
+        new[stock.name] = added.name
+        del added.input[:]
+        for text in stock.input:
+            if text.startswith("^"):
+                added.input.append(f"^{new[text[1:]]}")
+            else:
+                added.input.append(edit.text(_tensor(text, names, new)))
+        edit.add(added, at=name)
+    results = [_tensor(text, names, new) for text in outputs]
+    made = next(iter(reversed(new.values())))
+    for index, result in enumerate(results):
+        edit.replace(Tensor(name, index), result)
+    edit.remove([name], made)
+
+
+def _tensor(text: str, names: dict[str, Tensor], new: dict[str, str]) -> Tensor:
+    node, _, index = text.partition(":")
+    return names[node] if node in names else Tensor(new[node], int(index or 0))
+
+
+_Key = tuple[str, bytes]
+
+
+def _key(view: GraphView, name: str) -> _Key:
+    """Returns all that the definition of an op depends on."""
+    node = node_def_pb2.NodeDef(op=view.op(name))
+    definition = view.signatures.op_def(node.op)
+    assert definition is not None, "fused ops are known"
+    for attr in definition.attr:
+        value = view.attr(name, attr.name)
+        if value is not None:
+            node.attr[attr.name].CopyFrom(value)
+    return node.op, node.SerializeToString(deterministic=True)
+
+
+@lru_cache(maxsize=256)
+def _traced(key: _Key) -> tuple[graph_pb2.GraphDef, tuple[str, ...], tuple[str, ...]]:
+    """Returns the definition of an op as a graph, the nodes of its inputs, and its outputs."""
+    op, serialized = key
+    node = node_def_pb2.NodeDef.FromString(serialized)
+    attrs = {name: _plain(value) for name, value in node.attr.items()}
+    with tf.Graph().as_default() as graph:
+        inputs = [
+            tf.compat.v1.placeholder(dtype, [None] * rank, f"input_{place}")
+            for place, (dtype, rank) in enumerate(_signature(node))
+        ]
+        results = [tf.identity(one) for one in DEFINITIONS[op](attrs, inputs)]
+    names = tuple(tensor.op.name for tensor in inputs)
+    return graph.as_graph_def(), names, tuple(tensor.name for tensor in results)
+
+
+def _signature(node: node_def_pb2.NodeDef) -> list[tuple[tf.DType, int]]:
+    """Returns dtype and rank of each input."""
+    found: list[tuple[tf.DType, int]] = []
+    for arg in op_def_registry.get(node.op).input_arg:
+        if arg.type_list_attr:
+            dtypes = list(node.attr[arg.type_list_attr].list.type)
+        else:
+            count = node.attr[arg.number_attr].i if arg.number_attr else 1
+            dtypes = [arg.type or node.attr[arg.type_attr].type] * count
+        forms = [form.decode() for form in node.attr["forms"].list.s]
+        for place, dtype in enumerate(dtypes):
+            rank = 2 if arg.name in _MATRICES else 1
+            if forms and arg.name == "ids":
+                rank = 2 if forms[place] == "dense" else 1
+            elif forms and arg.name == "entry_rows":
+                rank = 2 if forms[place] == "indices" else 1
+            found.append((tf.as_dtype(dtype), rank))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "type":
+        return tf.as_dtype(value.type)
+    if kind == "list":
+        values = value.list
+        if values.type:
+            return [tf.as_dtype(dtype) for dtype in values.type]
+        if values.s:
+            return [text.decode() for text in values.s]
+        return [*values.b, *values.i, *values.f]
+    return value.s.decode() if kind == "s" else getattr(value, kind)

@@ -1,0 +1,176 @@
+"""What the fused ops around a gather, and their gradients, compute: by stock ops.
+
+A definition is given an op's inputs and attrs, and returns its outputs. Gradients are those that
+TensorFlow has of the stock ops. Ops that are not here, or that are used otherwise than lookups do,
+have no definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from fusion.ops.training import GRAD, POST, PRE
+from fusion.passes.stock_bags import Bags, combined, entry_counts, gradients, sorted_bags
+from fusion.passes.stock_entries import (
+    Attrs,
+    NoDefinition,
+    Tensors,
+    or_default,
+    pruned,
+    pruned_matrix,
+    shard_of,
+)
+from fusion.passes.stock_groups import grouped_post, grouped_post_grad, grouped_pre
+
+Definition = Callable[[Attrs, Tensors], Tensors]
+
+
+def _prune(attrs: Attrs, inputs: Tensors) -> Tensors:
+    ids, indices, shape, weights = inputs
+    given = weights if attrs["use_sparse_weights"] else None
+    kept = pruned(attrs, ids, indices, shape[0], given)
+    pairs = tf.stack([kept.rows, kept.columns], 1)
+    return kept.ids, pairs, or_default(kept, attrs, weights.dtype), kept.is_row_empty
+
+
+def _prune_dense(attrs: Attrs, inputs: Tensors) -> Tensors:
+    (matrix,) = inputs
+    kept, shape = pruned_matrix(attrs, matrix, attrs["Tid"])
+    return kept.ids, tf.stack([kept.rows, kept.columns], 1), kept.is_row_empty, shape
+
+
+def _unique(attrs: Attrs, inputs: Tensors) -> Tensors:
+    keys, places, counts = tf.unique_with_counts(inputs[0])
+    return keys, places, counts
+
+
+def _partition(attrs: Attrs, inputs: Tensors) -> Tensors:
+    ids, *shapes = inputs
+    shard, local = shard_of(attrs, ids, shapes)
+    parts = tf.dynamic_partition(local, shard, len(shapes))
+    places = tf.dynamic_partition(tf.range(tf.size(ids)), shard, len(shapes))
+    inside = tf.dynamic_stitch(places, [tf.range(tf.size(part)) for part in parts])
+    inside = tf.reshape(inside, tf.shape(ids))
+    return *parts, tf.stack([shard, inside], 1)
+
+
+def _in_order(shards: Tensors, permutation: tf.Tensor) -> tf.Tensor:
+    if len(shards) == 1:
+        return shards[0]
+    firsts = tf.cumsum(tf.stack([tf.shape(shard)[0] for shard in shards]), exclusive=True)
+    return tf.gather(tf.concat(shards, 0), tf.gather(firsts, permutation[:, 0]) + permutation[:, 1])
+
+
+def _masked(attrs: Attrs, flags: tf.Tensor) -> tf.Tensor | None:
+    fills = attrs.get("fill_empty_row", True) and attrs["row_count"] == "dense_shape"
+    return flags if fills and attrs["default_id"] < 0 else None
+
+
+def _post(attrs: Attrs, inputs: Tensors) -> Tensors:
+    shards = inputs[: attrs["num_partitions"]]
+    permutation, shape, indices, flags, places, weights = inputs[len(shards) :]
+    bags = _bags(attrs, indices[:, 0], flags, places, weights, shape[0])
+    return combined(attrs, _in_order(shards, permutation), bags), entry_counts(bags)
+
+
+def _bags(
+    attrs: Attrs,
+    rows: tf.Tensor,
+    flags: tf.Tensor,
+    places: tf.Tensor,
+    weights: tf.Tensor,
+    count: tf.Tensor,
+) -> Bags:
+    given = weights if attrs["use_sparse_weights"] else None
+    until_last = attrs["row_count"] == "last_row"
+    return sorted_bags(places, rows, given, None if until_last else count, _masked(attrs, flags))
+
+
+def _post_grad(attrs: Attrs, inputs: Tensors) -> Tensors:
+    top, *rest = inputs
+    shards = rest[: attrs["num_partitions"]]
+    permutation, _, indices, places, flags, weights = rest[len(shards) :]
+    count = tf.shape(top, out_type=tf.int64)[0]
+    told = {**attrs, "row_count": attrs["row_count"]}
+    bags = _bags(told, indices[:, 0], flags, places, weights, count)
+    bags = bags._replace(count=count)
+    result = combined(attrs, _in_order(shards, permutation), bags)
+    if attrs["use_sparse_weights"]:
+        return gradients(result, [*shards, weights], top)
+    return *gradients(result, shards, top), tf.zeros([0], weights.dtype)
+
+
+def _pre_v1(attrs: Attrs, inputs: Tensors) -> Tensors:
+    number = attrs["num_partitions"]
+    shapes, (ids, indices, shape, weights) = inputs[:number], inputs[number:]
+    if attrs["row_count"] == "last_row":
+        raise NoDefinition
+    told = {**attrs, "prune": attrs["prune_invalid_id"], "num_buckets": 0}
+    given = weights if attrs["use_sparse_weights"] else None
+    kept = pruned(told, ids, indices, shape[0], given)
+    weights = or_default(kept, attrs, weights.dtype)
+    pairs = tf.stack([kept.rows, kept.columns], 1)
+    ids = kept.ids
+    if attrs["entry_order"] == "row":
+        order = tf.argsort(kept.rows, stable=True)
+        ids, pairs, weights = (tf.gather(one, order) for one in (ids, pairs, weights))
+    shard, local = shard_of(attrs, ids, shapes)
+    parts = [tf.dynamic_partition(one, shard, number) for one in (local, pairs, weights)]
+    empty, kept_flags = tf.cast(kept.is_row_empty, tf.int32), tf.cast(kept.kept, tf.int32)
+    return *parts[0], *parts[1], tf.concat([empty, kept_flags], 0), *parts[2]
+
+
+def _bags_v1(
+    attrs: Attrs, pairs: Tensors, flags: tf.Tensor, weights: Tensors, count: tf.Tensor
+) -> Bags:
+    if attrs["row_count"] == "last_row":
+        raise NoDefinition
+    rows = tf.concat(pairs, 0)
+    places = tf.range(tf.shape(rows)[0])
+    joined = tf.concat(weights, 0)
+    if len(pairs) > 1:
+        order = tf.argsort(rows[:, 1], stable=True)
+        rows, places, joined = (tf.gather(one, order) for one in (rows, places, joined))
+    masked = flags[: tf.cast(count, tf.int32)] > 0 if attrs["default_id"] < 0 else None
+    given = joined if attrs["use_sparse_weights"] else None
+    return sorted_bags(places, rows[:, 0], given, count, masked)
+
+
+def _post_v1(attrs: Attrs, inputs: Tensors) -> Tensors:
+    number = attrs["num_partitions"]
+    shards, pairs = inputs[:number], inputs[number : 2 * number]
+    shape, flags, weights = inputs[2 * number], inputs[2 * number + 1], inputs[-number:]
+    bags = _bags_v1(attrs, pairs, flags, weights, shape[0])
+    return combined(attrs, tf.concat(shards, 0), bags), entry_counts(bags)
+
+
+def _post_v1_grad(attrs: Attrs, inputs: Tensors) -> Tensors:
+    number = attrs["num_partitions"]
+    top, *rest = inputs
+    shards, pairs = rest[:number], rest[number : 2 * number]
+    flags, weights = rest[2 * number + 1], rest[-number:]
+    bags = _bags_v1(attrs, pairs, flags, weights, tf.shape(top, out_type=tf.int64)[0])
+    result = combined(attrs, tf.concat(shards, 0), bags)
+    if attrs["use_sparse_weights"]:
+        return gradients(result, [*shards, *weights], top)
+    empty = [tf.zeros([0], one.dtype) for one in weights]
+    return *gradients(result, shards, top), *empty
+
+
+DEFINITIONS: dict[str, Definition] = {
+    "UniqueWithCountsV3": _unique,
+    "PruneInvalidAndFillEmptyRows": _prune,
+    "PruneDenseAndFillEmptyRows": _prune_dense,
+    "PartitionWithPermutation": _partition,
+    "FusedEmbeddingSparsePostLookUpV2": _post,
+    "FusedEmbeddingSparsePostLookUpV2Grad": _post_grad,
+    "FusedEmbeddingSparsePreLookUp": _pre_v1,
+    "FusedEmbeddingSparsePostLookUp": _post_v1,
+    "FusedEmbeddingSparsePostLookUpGrad": _post_v1_grad,
+    PRE.name: grouped_pre,
+    POST.name: grouped_post,
+    GRAD.name: grouped_post_grad,
+}
+"""By the name of the op."""

@@ -1,0 +1,123 @@
+"""What the fused ops for training in groups compute: by stock ops."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import tensorflow as tf
+
+from fusion.ops.training import PRE_ATTRS
+from fusion.passes.stock_bags import Bags, combined, gradients
+from fusion.passes.stock_entries import (
+    Attrs,
+    NoDefinition,
+    StockEntries,
+    Tensors,
+    or_default,
+    pruned,
+    pruned_matrix,
+)
+
+
+def grouped_pre(attrs: Attrs, inputs: Tensors) -> Tensors:
+    """GroupedEmbeddingPreLookUp."""
+    number = attrs["num_columns"]
+    columns = [inputs[place::number] for place in range(number)]
+    names = {name: attr.name for name, attr in PRE_ATTRS.items()}
+    boundaries = iter(attrs["boundaries"])
+    keys, places, splits, weights, end = [], [], [], [], tf.constant(0)
+    for place, given in enumerate(columns):
+        own = {name: attrs[key][place] for key, name in names.items()}
+        own["boundaries"] = [*islice(boundaries, attrs["boundary_counts"][place])]
+        entries, count = _column_entries(own, given, attrs["Tkeys"][place])
+        order = tf.argsort(entries.rows, stable=True)
+        ids, rows = tf.gather(entries.ids, order), tf.gather(entries.rows, order)
+        found, own_places = tf.unique(ids)
+        if own["sort_key"]:
+            ascending = tf.argsort(found)
+            found = tf.gather(found, ascending)
+            own_places = tf.gather(tf.argsort(ascending), own_places)
+        own_weights = tf.gather(or_default(entries, own, attrs["T"]), order)
+        if own["default_id"] < 0:
+            # Rows that were filled have the id, but no entry.
+            left = tf.where(tf.logical_not(tf.gather(entries.is_row_empty, rows)))[:, 0]
+            rows, own_places = tf.gather(rows, left), tf.gather(own_places, left)
+            own_weights = tf.gather(own_weights, left)
+        lengths = tf.math.unsorted_segment_sum(tf.ones_like(own_places), rows, count)
+        splits.append(end + tf.concat([[0], tf.cumsum(lengths)], 0))
+        end += tf.size(rows, tf.int32)
+        weights.append(own_weights)
+        keys.append(found)
+        places.append(own_places)
+    joined = tf.concat(weights, 0) if any(attrs["use_sparse_weights"]) else None
+    joined = tf.zeros([0], attrs["T"]) if joined is None else joined
+    return *keys, tf.concat(places, 0), tf.stack(splits), joined
+
+
+def _column_entries(own: Attrs, given: Tensors, dtype: tf.DType) -> tuple[StockEntries, tf.Tensor]:
+    """Returns the entries of a column, and the number of rows."""
+    ids, entry_rows, dense_shape, weights = given
+    form = own["form"]
+    if own["boundaries"]:
+        ids = tf.raw_ops.Bucketize(input=ids, boundaries=own["boundaries"])
+    if form == "dense":
+        matrix = tf.reshape(ids, [tf.shape(ids)[0], -1])
+        entries, shape = pruned_matrix(own, matrix, dtype)
+        return entries, shape[0]
+    ids = tf.cast(ids, dtype)
+    if form == "row_splits":
+        lengths = entry_rows[1:] - entry_rows[:-1]
+        count = tf.size(lengths, out_type=tf.int64)
+        rows = tf.repeat(tf.range(count), lengths)
+    else:
+        rows = tf.cast(entry_rows if form == "row_ids" else entry_rows[:, 0], tf.int64)
+        if own["row_count"] == "last_row":
+            raise NoDefinition
+        count = tf.reshape(dense_shape, [-1])[0]
+    used = weights if own["use_sparse_weights"] else None
+    return pruned(own, ids, tf.stack([rows, rows], 1), count, used), count
+
+
+def _grouped_bags(
+    weighted: bool, number: int, places: tf.Tensor, splits: tf.Tensor, weights: tf.Tensor
+) -> Bags:
+    """The bags of one lookup, of whose entries `splits` [lookups, B + 1] tell."""
+    own = splits[number]
+    count = tf.shape(splits)[1] - 1
+    rows = tf.repeat(tf.range(count), own[1:] - own[:-1])
+    given = weights[own[0] : own[-1]] if weighted else None
+    return Bags(places[own[0] : own[-1]], rows, given, count, None)
+
+
+def grouped_post(attrs: Attrs, inputs: Tensors) -> Tensors:
+    """GroupedEmbeddingPostLookUp."""
+    *matrices, places, splits, weights = inputs
+    results, number = [], 0
+    for place, matrix in enumerate(matrices):
+        if attrs["copied"][place]:
+            results.append(matrix)
+            continue
+        weighted = attrs["use_sparse_weights"][place]
+        bags = _grouped_bags(weighted, number, places, splits, weights)
+        own = {"combiner": attrs["combiners"][place]}
+        own["divide_no_nan"] = attrs["divide_no_nans"][place]
+        results.append(combined(own, matrix, bags))
+        number += 1
+    return (tf.concat(results, 1),)
+
+
+def grouped_post_grad(attrs: Attrs, inputs: Tensors) -> Tensors:
+    """GroupedEmbeddingPostLookUpGrad."""
+    top, *matrices, places, splits, weights = inputs
+    found, end = list[tf.Tensor](), tf.constant(0)
+    for number, matrix in enumerate(matrices):
+        weighted, offset = attrs["use_sparse_weights"][number], attrs["offsets"][number]
+        bags = _grouped_bags(weighted, number, places, splits, weights)
+        first, width = end if offset < 0 else tf.constant(offset), tf.shape(matrix)[1]
+        end = first + width
+        part = tf.slice(top, tf.stack([0, first]), tf.stack([bags.count, width]))
+        result = combined({"combiner": attrs["combiners"][number]}, matrix, bags)
+        (gradient,) = gradients(result, [matrix], part)
+        # For no entries stock's gradient is whatever lies in memory.
+        found.append(tf.where(tf.size(bags.places) > 0, gradient, tf.zeros_like(gradient)))
+    return found
