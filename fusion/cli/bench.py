@@ -54,8 +54,16 @@ def _numbers(text: str) -> tuple[int, ...]:
 )
 @click.option(
     "--inputs",
-    metavar="NPZ",
-    help="Inputs instead of generated ones: a file of numpy.savez with an array for each input.",
+    metavar="FILE",
+    help="Inputs instead of generated ones: an npz file of arrays, or the first batch of a "
+    "TFRecord file of Examples, as in `fusion verify`.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="How many Examples of a TFRecord file are a batch.",
 )
 @click.option(
     "--tolerance",

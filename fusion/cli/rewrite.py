@@ -48,6 +48,18 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Hard-link the variables and assets instead of copying them, where that is possible.",
 )
+@click.option(
+    "--inputs",
+    metavar="FILE",
+    help="Compare on an npz file of arrays or a TFRecord file of Examples, as `fusion verify`.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="How many Examples of a TFRecord file are a batch.",
+)
 @click.option("--report", "report_file", help="Also write the report to this file, as JSON.")
 def rewrite(
     src: str,
@@ -57,11 +69,14 @@ def rewrite(
     timeout: float,
     outputs: str | None,
     link: bool,
+    inputs: str | None,
+    batch_size: int,
     report_file: str | None,
 ) -> None:
     """Write to DST the SavedModel or frozen graph SRC with its embedding columns fused.
 
-    DST's signatures are compared with SRC's on generated inputs, to the bit, before it appears.
+    DST's signatures are compared with SRC's on generated or recorded inputs, to the bit, before it
+    appears.
     SRC is never changed. Run `import fusion` before loading DST; with --target stock any TensorFlow
     loads it, and what is fused in SRC becomes stock ops again.
     """
@@ -78,6 +93,8 @@ def rewrite(
             outputs=None if outputs is None else [name for name in outputs.split(",") if name],
             link=link,
             progress=progress,
+            inputs=inputs,
+            batch_size=batch_size,
         )
     if report_file is not None:
         _write_report(report_file, done)

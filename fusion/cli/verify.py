@@ -62,6 +62,8 @@ def verify(
         say(difference)
     for error in result.errors_alike:
         say(f"both fail alike: {error}")
+    for batch in result.not_compared:
+        say(f"not compared: {batch}")
     for output in result.varying:
         say(f"varies from run to run, not compared: signature {output}")
     for title in result.not_run:

@@ -38,7 +38,12 @@ from fusion.saved_model.staging import (
     write_file,
 )
 from fusion.saved_model.variables import variable_search
-from fusion.saved_model.verify import DEFAULT_TIMEOUT, Verification, compare_models
+from fusion.saved_model.verify import (
+    DEFAULT_BATCH_SIZE,
+    DEFAULT_TIMEOUT,
+    Verification,
+    compare_models,
+)
 
 TARGETS = tuple(target.value for target in Target)
 
@@ -74,6 +79,8 @@ def fuse_saved_model(
     outputs: Sequence[str] | None = None,
     link: bool = False,
     progress: Progress | None = None,
+    inputs: str | os.PathLike[str] | None = None,
+    batch_size: int = DEFAULT_BATCH_SIZE,
 ) -> FusionReport:
     """Writes to `dst` the model `src` with its embedding lookups fused, or made of stock ops.
 
@@ -101,6 +108,9 @@ def fuse_saved_model(
         link: whether to make the unchanged files hard links of the source's, where the file system
             can. Whoever then changes such a file in place changes both models.
         progress: is called with the number of bytes copied so far and of all that are copied.
+        inputs: a file of recorded inputs to compare the models on, see `compare_models`; generated
+            ones by default.
+        batch_size: how many Examples of a TFRecord file of inputs are a batch.
 
     Returns:
         What was fused, and for each column that was not, why. With several meta graphs the
@@ -113,7 +123,16 @@ def fuse_saved_model(
         ValueError: an unknown target.
     """
     return rewrite_saved_model(
-        src, dst, target, verify, timeout, outputs=outputs, link=link, progress=progress
+        src,
+        dst,
+        target,
+        verify,
+        timeout,
+        outputs=outputs,
+        link=link,
+        progress=progress,
+        inputs=inputs,
+        batch_size=batch_size,
     ).report
 
 
@@ -127,15 +146,19 @@ def rewrite_saved_model(
     outputs: Sequence[str] | None = None,
     link: bool = False,
     progress: Progress | None = None,
+    inputs: str | os.PathLike[str] | None = None,
+    batch_size: int = DEFAULT_BATCH_SIZE,
 ) -> Rewrite:
     """Does what `fuse_saved_model` says and also returns the verification."""
+    verifier = _Verifier(timeout, inputs, batch_size)
     if target not in TARGETS:
         raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
     source = read_saved_model(src, outputs)
     options: dict[str, object] = {"target": target, "verify": verify}
+    options |= {} if inputs is None else {"inputs": os.path.basename(inputs)}
     if source.is_frozen:
         options |= {} if outputs is None else {"outputs": list(outputs)}
-        return _rewrite_frozen(source, dst, options, timeout)
+        return _rewrite_frozen(source, dst, options, verifier)
     options |= {"link": True} if link else {}
     destination = check_destination(source.path, dst)
     proto, report = _rewritten(source, Target(target))
@@ -148,7 +171,7 @@ def rewrite_saved_model(
         done = Rewrite(report, None, unchecked)
         if compare:
             tolerance = 0.0 if _is_exact(source, proto, report) else ROUNDING
-            verification = _verified(source.path, staging, timeout, tolerance)
+            verification = verifier(source.path, staging, tolerance)
             done = replace(done, verification=verification)
         if content == source.content and (source.path / MANIFEST_FILE).is_file():
             copy_file(source.path / MANIFEST_FILE, staging / MANIFEST_FILE)
@@ -161,7 +184,7 @@ def _rewrite_frozen(
     source: SourceModel,
     dst: str | os.PathLike[str],
     options: dict[str, object],
-    timeout: float,
+    verifier: _Verifier,
 ) -> Rewrite:
     """Rewrites a file with a GraphDef, which is verified as the SavedModel that it is seen as."""
     record = f"{os.path.basename(dst)}.{MANIFEST_FILE}"
@@ -179,7 +202,7 @@ def _rewrite_frozen(
                 model.mkdir()
                 write_loadable(seen_as, model)
             tolerance = 0.0 if _is_exact(source, proto, report) else ROUNDING
-            done = replace(done, verification=_verified(*models, timeout, tolerance))
+            done = replace(done, verification=verifier(*models, tolerance))
         write_file(record_file, _record(source, proto, options, done))
     return done
 
@@ -302,27 +325,39 @@ def _is_exact(source: SourceModel, proto: saved_model_pb2.SavedModel, report: Fu
     )
 
 
-def _verified(source: Path, staging: Path, timeout: float, tolerance: float) -> Verification:
-    try:
-        verification = compare_models(
-            source,
-            staging,
-            timeout=timeout,
-            scratch=staging.parent,
-            tolerance=tolerance,
-            rounding=ROUNDING,
-        )
-    except ModelError as error:
-        # The staged folder's path means nothing to the user, and is gone when this is read.
-        told = str(error).replace(str(staging), "the rewritten model")
-        told = told.replace(str(staging.parent / "source"), "the source")
-        if isinstance(error, CannotRun) and error.model == source:
-            told += "; so nothing can be compared, --no-verify (verify=False) does without"
-        raise VerificationError(f"nothing written: {told}") from error
-    if verification.differences:
-        raise VerificationError(f"verification failed, nothing written: {verification.summary()}")
-    if verification.unverified:
-        raise VerificationError(
-            f"nothing written: {verification.summary()}; --no-verify (verify=False) does without"
-        )
-    return verification
+@dataclass(frozen=True)
+class _Verifier:
+    """Compares a source with what was made of it; see `compare_models`."""
+
+    timeout: float
+    inputs: str | os.PathLike[str] | None
+    batch_size: int
+
+    def __call__(self, source: Path, staging: Path, tolerance: float) -> Verification:
+        """Returns the comparison; raises VerificationError unless they are alike."""
+        try:
+            verification = compare_models(
+                source,
+                staging,
+                timeout=self.timeout,
+                scratch=staging.parent,
+                tolerance=tolerance,
+                inputs=self.inputs,
+                batch_size=self.batch_size,
+                rounding=ROUNDING,
+            )
+        except ModelError as error:
+            # The staged folder's path means nothing to the user, and is gone when this is read.
+            told = str(error).replace(str(staging), "the rewritten model")
+            told = told.replace(str(staging.parent / "source"), "the source")
+            if isinstance(error, CannotRun) and error.model == source:
+                told += "; so nothing can be compared, --no-verify (verify=False) does without"
+            raise VerificationError(f"nothing written: {told}") from error
+        said = verification.summary()
+        if verification.differences:
+            raise VerificationError(f"verification failed, nothing written: {said}")
+        if verification.unverified:
+            raise VerificationError(
+                f"nothing written: {said}; --no-verify (verify=False) does without"
+            )
+        return verification

@@ -110,7 +110,7 @@ def test_numbers_and_a_picture(models: Path, tmp_path: Path) -> None:
         (["--batch", "1", "--inputs", "a.npz"], "--inputs has a batch size of its own"),
         (["--signature", "nowhere"], "signatures embedding, serving_default, none is 'nowhere'"),
         (["--tags", "gpu,serve"], "with the tags serve, none has gpu,serve"),
-        (["--inputs", "nowhere.npz"], "nowhere.npz: no npz file that can be read"),
+        (["--inputs", "nowhere.npz"], "nowhere.npz: cannot be read: no such file"),
         (["--json", "no/bench.json"], "does not exist, create it first"),
         (["--png", "."], "is a folder, give a file"),
     ],

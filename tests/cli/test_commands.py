@@ -120,6 +120,26 @@ def test_verify_takes_batches_of_examples(
     )
 
 
+def test_rewrite_runs_recorded_inputs(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file, model, new = tmp_path / "examples", str(models / "example"), tmp_path / "new"
+    assert main(["rewrite", "--inputs", str(file), model, str(new)]) == 2
+    assert capsys.readouterr().err == (
+        f"fusion: error: nothing written: {file}: cannot be read: no such file or directory\n"
+    )
+    assert not new.exists()
+    example = tf.train.Example()
+    example.features.feature["price"].float_list.value.extend([1.0, 2.0])
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for _ in range(3):
+            writer.write(example.SerializeToString())
+    options = ["--inputs", str(file), "--batch-size", "2"]
+    assert main(["rewrite", *options, model, str(new)]) == 0
+    assert "verified: 1 signatures, 4 runs, outputs equal to the bit" in capsys.readouterr().out
+    assert json.loads((new / "fusion.json").read_text())["options"]["inputs"] == "examples"
+
+
 def test_rewrite_of_a_model_without_embeddings(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -16,7 +16,8 @@ class BenchRequest:
         batches: examples per call.
         clients: numbers of threads that call.
         seconds: for how long each model is called under each load.
-        inputs: an npz file with the inputs, instead of generated ones of those batch sizes.
+        inputs: a file with the inputs, instead of generated ones of those batch sizes.
+        batch_size: how many Examples of a TFRecord file of inputs are a batch.
         tolerance: see `compare_models`.
         threads: of each of TensorFlow's pools; None for as many as there are processors.
     """
@@ -28,6 +29,7 @@ class BenchRequest:
     clients: tuple[int, ...]
     seconds: float
     inputs: str | None
+    batch_size: int
     tolerance: float
     threads: int | None
 

@@ -20,7 +20,7 @@ from fusion.saved_model.bench.selection import check_same_interface, choose_sign
 from fusion.saved_model.child import child_environment, told
 from fusion.saved_model.errors import ModelError, VerificationError
 from fusion.saved_model.source import read_saved_model
-from fusion.saved_model.verify import DEFAULT_TIMEOUT
+from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT
 
 DEFAULT_BATCHES = (1, 64, 512, 4096)
 DEFAULT_SECONDS = 2.0
@@ -39,6 +39,7 @@ def bench_models(
     tags: Sequence[str] | None = None,
     seconds: float = DEFAULT_SECONDS,
     inputs: str | os.PathLike[str] | None = None,
+    batch_size: int = DEFAULT_BATCH_SIZE,
     tolerance: float = 0.0,
     threads: int | None = None,
     timeout: float = DEFAULT_TIMEOUT,
@@ -58,8 +59,9 @@ def bench_models(
         signature: its name; "serving_default" by default, or the only one.
         tags: of its meta graph; "serve" by default, or those of the only one.
         seconds: for how long each model is called under each load (way, batch, clients).
-        inputs: an npz file with an array for each input key, instead of generated inputs of the
-            sizes in `batches`.
+        inputs: a file of recorded inputs, see `compare_models`, of which the first batch is used,
+            instead of generated inputs of the sizes in `batches`.
+        batch_size: how many Examples of a TFRecord file of inputs are a batch.
         tolerance: by how much the outputs of two models may differ, see `compare_models`.
         threads: of each of TensorFlow's pools and of fusion's; by default as many as there are
             processors.
@@ -81,7 +83,7 @@ def bench_models(
     for source in sources[1:]:
         check_same_interface(chosen, choose_signature(source, chosen.tags, chosen.name), source)
     if inputs is not None:
-        batches = tuple(read_feeds(inputs, sources[0], chosen))
+        batches = tuple(read_feeds(inputs, sources[0], chosen, batch_size))
     request = BenchRequest(
         models=tuple(str(source.path) for source in sources),
         tags=chosen.tags,
@@ -90,6 +92,7 @@ def bench_models(
         clients=tuple(clients),
         seconds=seconds,
         inputs=None if inputs is None else os.path.abspath(inputs),
+        batch_size=batch_size,
         tolerance=tolerance,
         threads=threads,
     )

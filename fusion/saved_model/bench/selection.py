@@ -6,8 +6,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
 from fusion.saved_model.errors import ModelError
+from fusion.saved_model.inputs.signature import Signature, TensorSpec, signatures
 from fusion.saved_model.source import SourceModel
-from fusion.saved_model.verify.signature import Signature, TensorSpec, signatures
 
 _TAGS = ("serve",)
 _NAME = "serving_default"

@@ -27,11 +27,11 @@ from fusion.saved_model.bench.sides import WAYS, Side
 from fusion.saved_model.bench.timing import Load, interleaved, run_clients, spread
 from fusion.saved_model.child import be_a_safe_child, tell
 from fusion.saved_model.errors import ModelError, VerificationError, reason_of
+from fusion.saved_model.inputs.signature import Signature
 from fusion.saved_model.source import SourceModel, read_saved_model
 from fusion.saved_model.verify.compare import compare_outcomes
 from fusion.saved_model.verify.outcome import Outcome, OutcomeWriter
 from fusion.saved_model.verify.result import Verification
-from fusion.saved_model.verify.signature import Signature
 from fusion.saved_model.verify.values import varying_outputs
 
 _ROUNDS = 5
@@ -72,7 +72,7 @@ def measure(request: BenchRequest, progress: Progress) -> BenchReport:
     if request.inputs is None:
         feeds = generated_feeds(models[0], signatures[0], request.batches)
     else:
-        feeds = read_feeds(request.inputs, models[0], signatures[0])
+        feeds = read_feeds(request.inputs, models[0], signatures[0], request.batch_size)
     measurements: list[Measurement] = []
     ratios: list[Ratio] = []
     verified: dict[str, None] = {}

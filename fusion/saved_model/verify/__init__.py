@@ -1,7 +1,7 @@
 """Comparing two SavedModels by what they compute."""
 
+from fusion.saved_model.inputs.recorded import DEFAULT_BATCH_SIZE
 from fusion.saved_model.verify.compare import DEFAULT_TIMEOUT, compare_models
-from fusion.saved_model.verify.recorded import DEFAULT_BATCH_SIZE
 from fusion.saved_model.verify.result import ColumnDifference, Columns, Difference, Verification
 
 __all__ = [

@@ -2,19 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from tensorflow.core.protobuf import meta_graph_pb2
 
+from fusion.saved_model.inputs.constraints import Array
+from fusion.saved_model.inputs.dataflow import signature_meanings
+from fusion.saved_model.inputs.generator import InputGenerator, Unsupported, vocabulary
+from fusion.saved_model.inputs.recorded import recorded_batches
+from fusion.saved_model.inputs.signature import Signature, signatures
 from fusion.saved_model.source import SourceModel, read_saved_model
-from fusion.saved_model.verify.dataflow import input_meaning
-from fusion.saved_model.verify.inputs import Array, InputGenerator, Unsupported, vocabulary
 from fusion.saved_model.verify.job import Job
-from fusion.saved_model.verify.outcome import read_outcomes
-from fusion.saved_model.verify.signature import Signature, signatures
+from fusion.saved_model.verify.outcome import Outcome, OutcomeWriter, read_outcomes
 
-Batch = tuple[str, dict[str, Array] | str]
-"""Its name, and an array for each input key or why there are none."""
+
+class Batch(NamedTuple):
+    """One batch of a signature.
+
+    Attributes:
+        name: for messages.
+        inputs: an array for each input key, or why there are none.
+        may_raise: whether it has something unusual, over which a model may well raise an error.
+        violation: in what the inputs are not what belongs together has to be, or "".
+    """
+
+    name: str
+    inputs: dict[str, Array] | str
+    may_raise: bool = False
+    violation: str = ""
+
+
+def record_inputs(
+    file: str | os.PathLike[str],
+    signatures: Sequence[Signature],
+    batch_size: int,
+    directory: Path,
+) -> list[str]:
+    """Writes the batches of a file, see `recorded_batches`, as outcomes without error.
+
+    Args:
+        file: the file.
+        signatures: the signatures of a model.
+        batch_size: how many Examples are a batch.
+        directory: where to write, see `read_outcomes`; it is created.
+
+    Returns:
+        The titles of the signatures that they fit, sorted.
+
+    Raises:
+        ModelError: the file cannot be read, is damaged, or fits no signature.
+    """
+    batches = recorded_batches(file, signatures, batch_size)
+    directory.mkdir()
+    writer = OutcomeWriter(directory)
+    try:
+        titles: dict[str, None] = {}
+        for signature, name, arrays in batches:
+            titles[signature.title] = None
+            writer.write(Outcome("", signature.title, name, tuple(arrays)), arrays)
+    finally:
+        writer.close()
+    return sorted(titles)
 
 
 class Batches:
@@ -30,31 +81,29 @@ class Batches:
         self._recorded = job.recorded
         self.tags = [tuple(meta.meta_info_def.tags) for meta in source.meta_graphs]
         self._generators: dict[str, InputGenerator] = {}
-        for meta in source.meta_graphs if self._recorded is None else ():
+        for meta in source.meta_graphs:
             self._generators |= _generators(source, meta)
 
     def of(self, signature: Signature) -> Iterator[Batch]:
         """Yields the batches of a signature."""
+        generate = self._generators[signature.title]
         if self._recorded is not None:
             for outcome, inputs in read_outcomes(self._recorded):
                 if outcome.signature == signature.title:
-                    yield outcome.case, inputs
+                    why = generate.violation(inputs)
+                    yield Batch(outcome.case, inputs, violation=why or "")
             return
-        generate = self._generators[signature.title]
         for case in generate.cases():
             try:
-                yield case.name, generate(case)
+                yield Batch(case.name, generate(case), case.may_raise)
             except Unsupported as error:
-                yield case.name, str(error)
+                yield Batch(case.name, str(error))
 
 
 def _generators(
     source: SourceModel, meta: meta_graph_pb2.MetaGraphDef
 ) -> dict[str, InputGenerator]:
     words = vocabulary(source.path, meta.graph_def)
-    found: dict[str, InputGenerator] = {}
-    for signature in signatures(meta):
-        names = {spec.key: spec.tensor for spec in signature.inputs}
-        meaning = input_meaning(meta.graph_def, names)
-        found[signature.title] = InputGenerator(signature, meaning, words)
-    return found
+    known = signatures(meta)
+    meanings = signature_meanings(meta, known)
+    return {one.title: InputGenerator(one, meanings[one.title], words) for one in known}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fusion.saved_model.inputs.recorded import DEFAULT_BATCH_SIZE, recording_advice
+from fusion.saved_model.inputs.signature import Signature, TensorSpec, signatures
 from fusion.saved_model.source import SourceModel, read_saved_model
+from fusion.saved_model.verify.batches import record_inputs
 from fusion.saved_model.verify.job import Job, Run
 from fusion.saved_model.verify.locate import locate
 from fusion.saved_model.verify.outcome import Outcome, read_outcomes
 from fusion.saved_model.verify.processes import run_models
-from fusion.saved_model.verify.recorded import DEFAULT_BATCH_SIZE, record_inputs
 from fusion.saved_model.verify.result import Difference, Verification
-from fusion.saved_model.verify.signature import Signature, TensorSpec, signatures
 from fusion.saved_model.verify.values import difference_of
 
 DEFAULT_TIMEOUT = 1800.0
@@ -49,7 +50,7 @@ def compare_models(
         tolerance: what the elements of a float output may differ by, as a share of its largest
             finite element, or four units in the last place where its dtype is coarser; 0 compares
             bits.
-        inputs: a file of recorded inputs, see `record_inputs`; generated ones by default.
+        inputs: a file of recorded inputs, see `recorded_batches`; generated ones by default.
         batch_size: how many Examples of a TFRecord file are a batch.
         rounding: as `tolerance`, where all embedding columns are equal to the bit: then the
             difference is one of TensorFlow's, which orders the arithmetic of other layers by the
@@ -83,7 +84,16 @@ def compare_models(
                 rounded = compare_outcomes(titles, folder / "a", folder / "b", rounding)
                 if not rounded.differences:
                     found = replace(rounded, columns=columns)
+    if inputs is None:
+        found = replace(found, unverified=tuple(_with_advice(found.unverified, mine)))
     return replace(found, not_run=tuple(title for title in sorted(mine) if title not in titles))
+
+
+def _with_advice(unverified: Sequence[str], known: Mapping[str, Signature]) -> Iterator[str]:
+    """Yields the reasons with what to record instead of generated inputs."""
+    for why in unverified:
+        signature = next((s for s in known.values() if f"signature {s.title!r} " in why), None)
+        yield why if signature is None else f"{why}; {recording_advice(signature)}"
 
 
 def _is_not_of_session(difference: Difference) -> bool:
@@ -127,18 +137,24 @@ def compare_outcomes(
     """
     differences: list[Difference] = []
     alike: list[str] = []
+    skipped: list[str] = []
     varying: dict[str, None] = {}
     ran = dict.fromkeys(titles, 0)
     compared = dict.fromkeys(titles, False)
     failed: dict[str, str] = {}
     pairs = zip(read_outcomes(directory_a), read_outcomes(directory_b), strict=True)
     for (a, values_a), (b, values_b) in pairs:
+        here = f"{a.signature}, {a.case} ({a.loader})"
+        if why := _proves_nothing(a, b):
+            skipped.append(f"{here}: {why}")
+            failed[a.signature] = why
+            continue
         if a.error or b.error:
             if a.error != b.error:
                 differences.append(_different_error(a, b))
             else:
-                alike.append(f"{a.signature}, {a.case} ({a.loader}): {a.error}")
-                failed[a.signature] = a.message or a.error or ""
+                alike.append(f"{here}: {a.error}")
+                failed.setdefault(a.signature, _said(a))
             continue
         for key in a.outputs:
             if key in a.varying:
@@ -164,14 +180,27 @@ def compare_outcomes(
         errors_alike=tuple(alike),
         varying=tuple(varying),
         tolerance=tolerance,
+        not_compared=tuple(skipped),
     )
 
 
-def _different_error(a: Outcome, b: Outcome) -> Difference:
-    def said(outcome: Outcome) -> str:
-        return f"raises {outcome.error} ({outcome.message})" if outcome.error else "runs"
+def _proves_nothing(a: Outcome, b: Outcome) -> str | None:
+    """Returns why a batch says nothing of whether the models are alike, None if it does."""
+    if a.error and not a.may_raise:
+        return f"{_said(a)}; the inputs are malformed: {a.violation}" if a.violation else _said(a)
+    if b.error and not a.error and a.violation:
+        return f"the inputs are malformed, which the second model alone refuses: {a.violation}"
+    return None
 
-    detail = f"the first model {said(a)}, the second {said(b)}"
+
+def _said(outcome: Outcome) -> str:
+    if outcome.error == "Unsupported":
+        return f"no inputs can be made up: {outcome.message}"
+    return f"raises {outcome.error} ({outcome.message})" if outcome.error else "runs"
+
+
+def _different_error(a: Outcome, b: Outcome) -> Difference:
+    detail = f"the first model {_said(a)}, the second {_said(b)}"
     return Difference(a.signature, "", a.case, detail, a.loader)
 
 

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusion.saved_model.errors import ModelError, reason_of
+from fusion.saved_model.inputs.signature import signatures
 from fusion.saved_model.source import SourceModel
 from fusion.saved_model.verify.columns import ColumnPair, Pairing, Place, paired_columns
 from fusion.saved_model.verify.job import Job, Observed, Run
 from fusion.saved_model.verify.outcome import read_outcomes
 from fusion.saved_model.verify.processes import run_models
 from fusion.saved_model.verify.result import ColumnDifference, Columns, Difference
-from fusion.saved_model.verify.signature import signatures
 from fusion.saved_model.verify.values import difference_of, unmatched
 
 Array = NDArray[Any]

@@ -21,11 +21,11 @@ from tensorflow.python.framework import op_def_registry
 
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.signatures import OpSignatures, arg_length
+from fusion.saved_model.inputs.signature import Signature, signatures
 from fusion.saved_model.source import FINGERPRINT_FILE, MODEL_FILE
 from fusion.saved_model.verify.columns import widths_of
 from fusion.saved_model.verify.job import Observed
 from fusion.saved_model.verify.runner import SessionRunner
-from fusion.saved_model.verify.signature import Signature, signatures
 
 _PREFIX = "fusion_observed"
 

@@ -39,6 +39,8 @@ class Outcome:
         error: the class of the error instead of outputs, or None.
         message: the error's text.
         varying: outputs that differed when the same inputs were run once more.
+        may_raise: whether the inputs have something over which a model may well raise an error.
+        violation: in what the inputs are not what belongs together has to be, or "".
     """
 
     loader: str
@@ -48,6 +50,8 @@ class Outcome:
     error: str | None = None
     message: str = ""
     varying: tuple[str, ...] = ()
+    may_raise: bool = False
+    violation: str = ""
 
 
 class OutcomeWriter:

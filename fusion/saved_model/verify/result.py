@@ -112,6 +112,8 @@ class Verification:
         columns: where the first difference arises; None if no values differ, or all of them by no
             more than a tolerance that holds for columns as well.
         not_run: signatures that the recorded inputs are not for.
+        not_compared: batches that prove nothing: the first model raises an error over them, or they
+            are malformed, which the second alone finds out.
     """
 
     signatures: tuple[str, ...]
@@ -123,6 +125,7 @@ class Verification:
     tolerance: float = 0.0
     columns: Columns | None = None
     not_run: tuple[str, ...] = ()
+    not_compared: tuple[str, ...] = ()
 
     @property
     def same(self) -> bool:
@@ -152,6 +155,8 @@ class Verification:
             text += f", but for {len(self.varying)} that vary from run to run"
         if self.errors_alike:
             text += f"; {len(self.errors_alike)} runs fail alike in both"
+        if self.not_compared:
+            text += f"; {len(self.not_compared)} runs not compared"
         return text
 
     def to_dict(self) -> dict[str, Any]:
@@ -167,4 +172,5 @@ class Verification:
             "tolerance": self.tolerance,
             "columns": None if self.columns is None else str(self.columns),
             "not_run": list(self.not_run),
+            "not_compared": list(self.not_compared),
         }

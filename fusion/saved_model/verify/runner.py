@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tensorflow.core.protobuf import saved_model_pb2
 
 from fusion.saved_model.frozen import loadable
-from fusion.saved_model.verify.signature import Signature, TensorSpec
+from fusion.saved_model.inputs.signature import Signature, TensorSpec
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -12,6 +12,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,9 +22,10 @@ from tensorflow.core.protobuf import saved_model_pb2
 import fusion  # noqa: F401  (registers the ops that a rewritten model uses)
 from fusion.saved_model.child import be_a_safe_child, tell
 from fusion.saved_model.errors import reason_of
+from fusion.saved_model.inputs.constraints import Array
+from fusion.saved_model.inputs.signature import Signature, signatures
 from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.verify.batches import Batches
-from fusion.saved_model.verify.inputs import Array
 from fusion.saved_model.verify.job import Job, Run
 from fusion.saved_model.verify.observe import observe
 from fusion.saved_model.verify.outcome import (
@@ -34,7 +36,6 @@ from fusion.saved_model.verify.outcome import (
     OutcomeWriter,
 )
 from fusion.saved_model.verify.runner import Runner, loaders
-from fusion.saved_model.verify.signature import Signature, signatures
 from fusion.saved_model.verify.values import varying_outputs
 
 
@@ -108,19 +109,24 @@ def _run(job: Job, run: Run) -> int:
 def _run_all(
     loader: str, runner: Runner, signature: Signature, batches: Batches, writer: OutcomeWriter
 ) -> None:
-    for case, inputs in batches.of(signature):
-        if isinstance(inputs, str):
-            outcome = Outcome(loader, signature.title, case, error="Unsupported", message=inputs)
-            writer.write(outcome, {})
+    for batch in batches.of(signature):
+        outcome = Outcome(
+            loader,
+            signature.title,
+            batch.name,
+            may_raise=batch.may_raise,
+            violation=batch.violation,
+        )
+        if isinstance(batch.inputs, str):
+            writer.write(replace(outcome, error="Unsupported", message=batch.inputs), {})
         else:
-            _run_once(loader, runner, signature, case, inputs, writer)
+            _run_once(outcome, runner, signature, batch.inputs, writer)
 
 
 def _run_once(
-    loader: str,
+    outcome: Outcome,
     runner: Runner,
     signature: Signature,
-    case: str,
     inputs: dict[str, Array],
     writer: OutcomeWriter,
 ) -> None:
@@ -129,14 +135,10 @@ def _run_once(
         first = runner.run(signature, inputs)
         second = runner.run(signature, inputs)
     except Exception as error:  # both models must fail alike, whatever they raise
-        failed = Outcome(
-            loader, signature.title, case, error=type(error).__name__, message=reason_of(error)
-        )
-        writer.write(failed, {})
+        writer.write(replace(outcome, error=type(error).__name__, message=reason_of(error)), {})
         return
     varying = varying_outputs(first, second)
-    done = Outcome(loader, signature.title, case, outputs=tuple(first), varying=varying)
-    writer.write(done, first)
+    writer.write(replace(outcome, outputs=tuple(first), varying=varying), first)
 
 
 def _look_inside(
@@ -150,7 +152,7 @@ def _look_inside(
     """Writes what the observed tensors were, as `place/time/value` and `place/time/widths`."""
     title, wanted = only
     for signature in all_signatures:
-        for case, inputs in batches.of(signature) if signature.title == title else ():
+        for case, inputs, *_ in batches.of(signature) if signature.title == title else ():
             if case != wanted or isinstance(inputs, str):
                 continue
             try:

@@ -11,8 +11,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 from fusion.saved_model import ModelError
 from fusion.saved_model.bench.feeds import generated_feeds, read_feeds
 from fusion.saved_model.bench.selection import choose_signature
+from fusion.saved_model.inputs.signature import Signature, TensorSpec
 from fusion.saved_model.source import SourceModel, read_saved_model
-from fusion.saved_model.verify.signature import Signature, TensorSpec
 
 
 def _signature(*inputs: tuple[str, tf.DType, tuple[int, ...] | None]) -> Signature:
@@ -52,7 +52,7 @@ def test_generated_ids_are_inside_their_tables(models: Path) -> None:
 
 def test_an_input_that_cannot_be_made_up_is_named(models: Path) -> None:
     model = read_saved_model(models / "tf2")
-    with pytest.raises(ModelError, match="'r' has dtype resource; give them with --inputs"):
+    with pytest.raises(ModelError, match=r"'r' has dtype resource; record .* --inputs FILE"):
         generated_feeds(model, _signature(("r", tf.resource, ())), (1,))
 
 
@@ -89,14 +89,14 @@ def test_inputs_of_fixed_sizes_are_one_example(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     word = np.array(["a"])
     price = np.ones([1, 2], np.float32)
-    assert "takes price, word, the file has price" in _refused(tmp_path, DENSE, price=price)
-    assert "'price' has shape [1, 3], not (None, 2)" in _refused(
+    assert "signature 'rank' needs arrays called word" in _refused(tmp_path, DENSE, price=price)
+    assert "'price' of signature 'rank' takes the shape [?, 2]" in _refused(
         tmp_path, DENSE, price=np.ones([1, 3], np.float32), word=word
     )
-    assert "'price' is complex128, and should be float32" in _refused(
+    assert "takes float32, and its array is complex128" in _refused(
         tmp_path, DENSE, price=price.astype(complex), word=word
     )
-    assert "'word' is int64, and should be string" in _refused(
+    assert "takes string, and its array is int64" in _refused(
         tmp_path, DENSE, price=price, word=np.array([1])
     )
 
@@ -106,14 +106,15 @@ def test_a_file_that_is_no_npz(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "inputs.npz"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(ModelError, match=r"no npz file that can be read .*numpy\.savez"):
+    why = "cannot be read|holds no record|not a TFRecord file|not a usable npz file"
+    with pytest.raises(ModelError, match=why):
         read_feeds(file, EMPTY, DENSE)
 
 
 def test_a_single_array_and_pickles_are_no_inputs(tmp_path: Path) -> None:
     np.save(tmp_path / "one.npy", np.ones(3))
-    with pytest.raises(ModelError, match="no npz file"):
+    with pytest.raises(ModelError, match="not a TFRecord file, nor an npz file"):
         read_feeds(tmp_path / "one.npy", EMPTY, DENSE)
     np.savez(tmp_path / "pickled.npz", price=np.array([{}]), word=np.array(["a"]))
-    with pytest.raises(ModelError, match="allow_pickle"):
+    with pytest.raises(ModelError, match="holds Python objects"):
         read_feeds(tmp_path / "pickled.npz", EMPTY, DENSE)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +24,17 @@ def _run(case: str, *values: float, varying: bool = False) -> Run:
     return outcome, {"out": np.array(values, np.float32)}
 
 
-def _error(case: str, kind: str) -> Run:
-    return Outcome("session", "score", case, error=kind, message="said so"), {}
+def _error(case: str, kind: str, may_raise: bool = True, violation: str = "") -> Run:
+    outcome = Outcome(
+        "session",
+        "score",
+        case,
+        error=kind,
+        message="said so",
+        may_raise=may_raise,
+        violation=violation,
+    )
+    return outcome, {}
 
 
 def _compare(tmp_path: Path, a: list[Run], b: list[Run]) -> Verification:
@@ -86,9 +96,56 @@ def test_a_signature_that_never_runs_is_not_verified(tmp_path: Path):
     runs = [_error("batch 1", "InvalidArgumentError")]
     result = _compare(tmp_path, runs, runs)
     assert not result.same
-    assert "could not verify: signature 'score' gives nothing to compare (said so)" in (
-        result.summary()
+    assert (
+        "could not verify: signature 'score' gives nothing to compare "
+        "(raises InvalidArgumentError (said so))" in result.summary()
     )
+
+
+@pytest.mark.parametrize("other", [_run("batch 1", 1.0), _error("batch 1", "NotFoundError")])
+def test_an_ordinary_batch_that_the_first_model_refuses_proves_nothing(tmp_path: Path, other: Run):
+    a = [_error("batch 1", "InvalidArgumentError", may_raise=False), _run("batch 2", 1.0)]
+    result = _compare(tmp_path, a, [other, _run("batch 2", 1.0)])
+    assert result.same
+    assert result.errors_alike == ()
+    assert result.not_compared == (
+        "score, batch 1 (session): raises InvalidArgumentError (said so)",
+    )
+    assert result.summary().endswith("outputs equal to the bit; 1 runs not compared")
+
+
+def test_errors_alike_over_ordinary_batches_alone_verify_nothing(tmp_path: Path):
+    runs = [_error("batch 1", "InvalidArgumentError", may_raise=False)]
+    result = _compare(tmp_path, runs, runs)
+    assert not result.same
+    assert len(result.unverified) == 1
+
+
+def test_an_ordinary_batch_that_the_second_model_alone_refuses_is_a_difference(tmp_path: Path):
+    a = [_run("batch 1", 1.0), _run("batch 2", 1.0)]
+    b = [_error("batch 1", "InvalidArgumentError", may_raise=False), _run("batch 2", 1.0)]
+    result = _compare(tmp_path, a, b)
+    assert "the first model runs, the second raises InvalidArgumentError" in result.summary()
+
+
+def test_malformed_inputs_that_the_second_model_alone_refuses_are_no_difference(tmp_path: Path):
+    outcome, values = _run("batch 1", 1.0)
+    malformed = replace(outcome, violation="'x_1' holds no row splits of 'x'"), values
+    refused = _error("batch 1", "InvalidArgumentError", may_raise=False)
+    ran = _run("batch 2", 1.0)
+    result = _compare(tmp_path, [malformed, ran], [refused, ran])
+    assert result.same
+    (told,) = result.not_compared
+    assert "malformed, which the second model alone refuses: 'x_1' holds no row splits" in told
+    # That the first model refuses them too is no answer either.
+    broken = _error("batch 1", "InvalidArgumentError", False, "'x_1' holds no row splits of 'x'")
+    (tmp_path / "both").mkdir()
+    told = _compare(tmp_path / "both", [broken], [refused]).summary()
+    assert "(said so); the inputs are malformed: 'x_1' holds no row splits of 'x'" in told
+    # But where both run, their outputs have to agree.
+    different = outcome, {"out": np.ones(1, np.float32) * 2}
+    (tmp_path / "more").mkdir()
+    assert not _compare(tmp_path / "more", [malformed], [different]).same
 
 
 def test_a_signature_whose_outputs_all_vary_is_not_verified(tmp_path: Path):

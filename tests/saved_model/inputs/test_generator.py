@@ -6,18 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from fusion.saved_model.inputs.cases import CASES, Case, Ids
+from fusion.saved_model.inputs.constraints import Key
+from fusion.saved_model.inputs.dataflow import Meaning
+from fusion.saved_model.inputs.generator import InputGenerator, Unsupported, vocabulary
+from fusion.saved_model.inputs.records import Feature, RecordSpec
+from fusion.saved_model.inputs.signature import Signature, TensorSpec
 from fusion.saved_model.source import read_saved_model
-from fusion.saved_model.verify.dataflow import Meaning, Source
-from fusion.saved_model.verify.examples import ExampleSpec, Feature
-from fusion.saved_model.verify.inputs import (
-    CASES,
-    Case,
-    Ids,
-    InputGenerator,
-    Unsupported,
-    vocabulary,
-)
-from fusion.saved_model.verify.signature import Signature, TensorSpec
 
 INT64 = tf.int64.as_datatype_enum
 CLEAN = Case("clean", 50)
@@ -39,7 +34,7 @@ def _generator(
 
 def _sparse(rank: int, rows: int = 20) -> InputGenerator:
     keys = ("i", "v", "s")
-    meaning = Meaning(rows={Source("v"): rows}, sparse={keys})
+    meaning = Meaning(rows={Key("v"): rows}, sparse={keys})
     shapes = ((-1, rank), (-1,), (rank,))
     return _generator(
         *((k, tf.int64, shape) for k, shape in zip(keys, shapes, strict=True)), meaning=meaning
@@ -86,7 +81,7 @@ def test_ids_are_inside_their_table_unless_they_are_to_be_unusual(rows: int):
 
 
 def test_one_id_is_enough_to_be_unusual():
-    meaning = Meaning(rows={Source("x"): 7})
+    meaning = Meaning(rows={Key("x"): 7})
     generate = _generator(("x", tf.int32, ()), meaning=meaning)
     assert generate(NEGATIVE)["x"] < 0
     assert generate(BEYOND)["x"] >= 7
@@ -94,7 +89,7 @@ def test_one_id_is_enough_to_be_unusual():
 
 
 def test_ids_beyond_a_table_fit_their_dtype():
-    meaning = Meaning(rows={Source("x"): 126, Source("y"): 128})
+    meaning = Meaning(rows={Key("x"): 126, Key("y"): 128})
     generate = _generator(("x", tf.int8, (-1,)), ("y", tf.int8, (-1,)), meaning=meaning)
     feeds = generate(BEYOND)
     assert {126, 127} <= set(feeds["x"].tolist())
@@ -104,7 +99,7 @@ def test_ids_beyond_a_table_fit_their_dtype():
 def test_missing_ids_leave_rows_empty():
     assert _sparse(2)(MISSING)["v"].shape == (0,)
     assert _sparse(2)(MISSING)["s"].tolist() == [50, 11]
-    meaning = Meaning(rows={Source("x"): 7})
+    meaning = Meaning(rows={Key("x"): 7})
     generate = _generator(
         ("x", tf.int64, (-1, 2)), ("age", tf.int64, (-1,)), ("t", tf.string, (-1,)), meaning=meaning
     )
@@ -172,7 +167,7 @@ def test_examples_parse_with_their_features():
         Feature("price", tf.float32.as_datatype_enum, (2,)),
         Feature("words", tf.string.as_datatype_enum, None),
     )
-    meaning = Meaning(rows={Source("x", "ids"): 7}, examples={"x": ExampleSpec(features)})
+    meaning = Meaning(rows={Key("x", ("ids",)): 7}, records={Key("x"): RecordSpec(features)})
     feeds = _generator(("x", tf.string, (-1,)), meaning=meaning)(CLEAN)
     parsed = tf.io.parse_example(
         tf.constant(feeds["x"]),
@@ -190,7 +185,7 @@ def test_examples_parse_with_their_features():
 
 def test_examples_without_entries_and_of_unequal_lengths():
     features = (Feature("ids", INT64, None), Feature("more", INT64, None))
-    meaning = Meaning(rows={Source("x", "ids"): 7}, examples={"x": ExampleSpec(features)})
+    meaning = Meaning(rows={Key("x", ("ids",)): 7}, records={Key("x"): RecordSpec(features)})
     generate = _generator(("x", tf.string, (-1,)), meaning=meaning)
     spec = {"ids": tf.io.VarLenFeature(tf.int64), "more": tf.io.VarLenFeature(tf.int64)}
 

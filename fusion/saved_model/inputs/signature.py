@@ -39,6 +39,7 @@ class Signature:
         inputs: sorted by key.
         outputs: sorted by key.
         sparse: the (indices, values, dense_shape) keys of inputs declared as sparse tensors.
+        ragged: the keys of the flat values and the row splits of inputs declared as ragged ones.
     """
 
     tags: tuple[str, ...]
@@ -46,6 +47,7 @@ class Signature:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     sparse: tuple[tuple[str, str, str], ...]
+    ragged: tuple[tuple[str, ...], ...] = ()
 
     @property
     def title(self) -> str:
@@ -75,7 +77,15 @@ def _signature(
         inputs,
         _tensors(signature.outputs),
         tuple(triple for triple in triples if keys.issuperset(triple)),
+        tuple(_ragged(signature.inputs)),
     )
+
+
+def _ragged(infos: Mapping[str, meta_graph_pb2.TensorInfo]) -> Iterator[tuple[str, ...]]:
+    for key, info in sorted(infos.items()):
+        composite = info.composite_tensor
+        if composite.type_spec.type_spec_class == struct_pb2.TypeSpecProto.RAGGED_TENSOR_SPEC:
+            yield tuple(f"{key}/{place}" for place in range(len(composite.components)))
 
 
 def _tensors(infos: Mapping[str, meta_graph_pb2.TensorInfo]) -> tuple[TensorSpec, ...]:

@@ -14,10 +14,9 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from fusion.saved_model.errors import ModelError, reason_of
-from fusion.saved_model.verify.example_inputs import ExampleInputs, UnfitExample
-from fusion.saved_model.verify.inputs import Array
-from fusion.saved_model.verify.outcome import Outcome, OutcomeWriter
-from fusion.saved_model.verify.signature import Signature, TensorSpec
+from fusion.saved_model.inputs.constraints import Array
+from fusion.saved_model.inputs.example_inputs import ExampleInputs, UnfitExample
+from fusion.saved_model.inputs.signature import Signature, TensorSpec
 
 DEFAULT_BATCH_SIZE = 32
 
@@ -26,13 +25,13 @@ _RECORD_OVERHEAD = 16
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 
 
-def record_inputs(
-    file: str | os.PathLike[str],
-    signatures: Sequence[Signature],
-    batch_size: int,
-    directory: Path,
-) -> list[str]:
-    """Writes the batches of a file for each signature that they fit, as outcomes without error.
+_Batches = Iterator[tuple[Signature, str, dict[str, Array]]]
+
+
+def recorded_batches(
+    file: str | os.PathLike[str], signatures: Sequence[Signature], batch_size: int
+) -> _Batches:
+    """Returns the batches of a file with the signature that each fits and a name.
 
     An npz file holds one batch: an array for each input of a signature, named as the input, or
     `signature/input`. Arrays without a signature's name are for every signature that has all of its
@@ -44,13 +43,10 @@ def record_inputs(
         file: the file.
         signatures: the signatures of a model.
         batch_size: how many Examples are a batch.
-        directory: where to write, see `read_outcomes`; it is created.
-
-    Returns:
-        The titles of the signatures, sorted.
 
     Raises:
-        ModelError: the file cannot be read, is damaged, or fits no signature.
+        ModelError: at once, or when a batch is asked for: the file cannot be read, is damaged, or
+            fits no signature.
     """
     path = Path(file)
     try:
@@ -58,20 +54,17 @@ def record_inputs(
             is_zip = opened.read(4) in _ZIP
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {reason_of(error)}") from error
-    directory.mkdir()
-    writer = OutcomeWriter(directory)
-    try:
-        batches = _of_npz(path, signatures) if is_zip else _of_records(path, signatures, batch_size)
-        titles: dict[str, None] = {}
-        for signature, name, arrays in batches:
-            titles[signature.title] = None
-            writer.write(Outcome("", signature.title, name, tuple(arrays)), arrays)
-    finally:
-        writer.close()
-    return sorted(titles)
+    return _of_npz(path, signatures) if is_zip else _of_records(path, signatures, batch_size)
 
 
-_Batches = Iterator[tuple[Signature, str, dict[str, Array]]]
+def recording_advice(signature: Signature) -> str:
+    """Returns how to give inputs of a signature that are not generated."""
+    names = ", ".join(_keys(signature))
+    records = ", or Examples to a TFRecord file," if _takes_examples(signature) else ""
+    return (
+        "record inputs that it takes, in an npz file (numpy.savez) with the arrays "
+        f"{names}{records} and give the file with --inputs FILE (inputs=)"
+    )
 
 
 def _of_npz(path: Path, signatures: Sequence[Signature]) -> _Batches:
@@ -135,11 +128,21 @@ def _checked(path: Path, signature: Signature, spec: TensorSpec, array: Array) -
         if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
             # npz files know no bfloat16.
             array = array.view(wanted)
-        if array.dtype != wanted:
+        if not _fits(array, wanted):
             found = "string" if array.dtype == object else array.dtype.name
             raise ModelError(f"{here} takes {kind.name}, and its array is {found}")
+        array = array.astype(wanted)
     check_shape(here, spec, array.shape)
     return array
+
+
+def _fits(array: Array, wanted: np.dtype[Any]) -> bool:
+    """Whether numbers keep their kind, and integers their value, in another dtype."""
+    if array.dtype == wanted:
+        return True
+    if object in (array.dtype, wanted) or not np.can_cast(array.dtype, wanted, "same_kind"):
+        return False
+    return wanted.kind not in "iu" or bool((array.astype(wanted) == array).all())
 
 
 def check_shape(here: str, spec: TensorSpec, shape: tuple[int, ...]) -> None:

@@ -6,9 +6,10 @@ import pytest
 import tensorflow as tf
 
 import fusion
+from fusion.saved_model.inputs.constraints import Key
+from fusion.saved_model.inputs.dataflow import Meaning, input_meaning
+from fusion.saved_model.inputs.signature import signatures
 from fusion.saved_model.source import read_saved_model
-from fusion.saved_model.verify.dataflow import Meaning, Source, input_meaning
-from fusion.saved_model.verify.signature import signatures
 from tests.saved_model.models import ROWS
 
 
@@ -21,7 +22,7 @@ def _meaning(model: Path, name: str = "serving_default") -> Meaning:
 def test_sparse_placeholders_of_input_layer(models: Path):
     for kind in ("v1_ref", "v1_resource"):
         meaning = _meaning(models / kind)
-        assert meaning.rows == {Source("item/values"): ROWS, Source("shop/values"): 2 * ROWS}
+        assert meaning.rows == {Key("item/values"): ROWS, Key("shop/values"): 2 * ROWS}
         assert meaning.sparse == {
             (f"{name}/indices", f"{name}/values", f"{name}/dense_shape")
             for name in ("item", "shop", "city", "color")
@@ -31,7 +32,7 @@ def test_sparse_placeholders_of_input_layer(models: Path):
 def test_flattened_sparse_tensors_through_nested_functions(models: Path):
     meaning = _meaning(models / "tf2")
     assert meaning.sparse == {("items", "items_1", "items_2"), ("shops", "shops_1", "shops_2")}
-    assert meaning.rows == {Source("items_1"): ROWS, Source("shops_1"): 2 * ROWS}
+    assert meaning.rows == {Key("items_1"): ROWS, Key("shops_1"): 2 * ROWS}
 
 
 def test_hashed_and_looked_up_strings_keep_their_place_but_index_no_table(models: Path):
@@ -42,15 +43,15 @@ def test_hashed_and_looked_up_strings_keep_their_place_but_index_no_table(models
 
 def test_features_of_examples(models: Path):
     meaning = _meaning(models / "example")
-    features = {f.key: (f.dtype, f.shape) for f in meaning.examples["examples"].features}
+    features = {f.key: (f.dtype, f.shape) for f in meaning.records[Key("examples")].features}
     assert features == {
         "item": (tf.int64.as_datatype_enum, None),
         "shop": (tf.int64.as_datatype_enum, None),
         "price": (tf.float32.as_datatype_enum, (2,)),
     }
     assert meaning.rows == {
-        Source("examples", "item"): ROWS,
-        Source("examples", "shop"): 2 * ROWS,
+        Key("examples", ("item",)): ROWS,
+        Key("examples", ("shop",)): 2 * ROWS,
     }
 
 
@@ -63,7 +64,7 @@ def test_the_smallest_table_bounds_an_input_and_arithmetic_hides_it():
             tf.gather(tf.zeros([rows, 2]), tf.reshape(ids, [-1]))
         tf.gather(tf.zeros([3, 2]), other // 2)
     meaning = input_meaning(graph.as_graph_def(), {"ids": "ids:0", "other": "other:0"})
-    assert meaning.rows == {Source("ids"): 5}
+    assert meaning.rows == {Key("ids"): 5}
 
 
 def test_branches_and_loops_are_followed():
@@ -75,7 +76,7 @@ def test_branches_and_loops_are_followed():
     concrete = branching.get_concrete_function()
     names = {"ids": concrete.inputs[0].name, "flag": concrete.inputs[1].name}
     meaning = input_meaning(concrete.graph.as_graph_def(), names)
-    assert meaning.rows == {Source("ids"): 6}
+    assert meaning.rows == {Key("ids"): 6}
     assert meaning.sparse == set()
 
 
@@ -95,8 +96,8 @@ def test_version_one_parse_example_with_separate_keys():
         tf.gather(tf.zeros([11, 2]), outputs.sparse_values[0])
         tf.gather(tf.zeros([12, 2]), outputs.dense_values[0])
     meaning = input_meaning(graph.as_graph_def(), {"x": "serialized:0"})
-    assert [f.key for f in meaning.examples["x"].features] == ["ids", "words", "dense"]
-    assert meaning.rows == {Source("x", "ids"): 11, Source("x", "dense"): 12}
+    assert [f.key for f in meaning.records[Key("x")].features] == ["ids", "words", "dense"]
+    assert meaning.rows == {Key("x", ("ids",)): 11, Key("x", ("dense",)): 12}
 
 
 def test_keys_that_are_no_constants_say_nothing():
@@ -117,7 +118,9 @@ def test_keys_that_are_no_constants_say_nothing():
             ragged_split_types=[],
             dense_shapes=[],
         )
-    assert input_meaning(graph.as_graph_def(), {"x": "serialized:0"}).examples == {}
+    meaning = input_meaning(graph.as_graph_def(), {"x": "serialized:0"})
+    assert meaning.records == {}
+    assert meaning.opaque == {"x": "ParseExampleV2"}
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -136,6 +139,7 @@ def test_columns_that_are_fused_already(grouped: bool):
     result = fusion.fuse_graph(stock)
     assert {one.form for one in result.report.columns} == {"grouped" if grouped else "single"}
     meaning = input_meaning(result.graph_def, names)
-    assert meaning == input_meaning(stock, names)
-    assert {source.input for source in meaning.rows} == {"v", "w"}
+    expected = input_meaning(stock, names)
+    assert (meaning.rows, meaning.sparse) == (expected.rows, expected.sparse)
+    assert {key.input for key in meaning.rows} == {"v", "w"}
     assert meaning.sparse == {("i", "v", "s"), ("j", "w", "t")}

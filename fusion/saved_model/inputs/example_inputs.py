@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fusion.saved_model.verify.inputs import Array
-from fusion.saved_model.verify.signature import Signature, TensorSpec
+from fusion.saved_model.inputs.constraints import Array
+from fusion.saved_model.inputs.signature import Signature, TensorSpec
 
 _LISTS = {tf.int64: "int64_list", tf.float32: "float_list", tf.string: "bytes_list"}
 

@@ -11,9 +11,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from fusion.saved_model import ModelError, compare_models
+from fusion.saved_model.inputs.signature import Signature, TensorSpec
+from fusion.saved_model.verify.batches import record_inputs
 from fusion.saved_model.verify.outcome import read_outcomes
-from fusion.saved_model.verify.recorded import record_inputs
-from fusion.saved_model.verify.signature import Signature, TensorSpec
 from tests.saved_model.verify.broken import with_table
 
 Array = NDArray[Any]
@@ -99,6 +99,19 @@ def test_half_types_survive(tmp_path: Path):
     assert array.tolist() == x.tolist()
 
 
+def test_numbers_get_the_dtype_of_the_input_if_they_keep_their_value(tmp_path: Path):
+    spec = TensorSpec("i", "i:0", tf.int32.as_datatype_enum, (-1,))
+    signature = Signature(("serve",), "ids", (spec,), (), ())
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    found = _batches(_npz(tmp_path / "a", x=np.full((1, 2), 0.5)), PRICE)
+    assert found["price", "the recorded batch"]["x"].dtype == np.float32
+    found = _batches(_npz(tmp_path / "b", i=np.array([7, 2**31 - 1])), signature)
+    assert found["ids", "the recorded batch"]["i"].dtype == np.int32
+    with pytest.raises(ModelError, match="takes int32, and its array is int64"):
+        _batches(_npz(tmp_path / "c", i=np.array([2**31])), signature)
+
+
 def test_parts_of_a_sparse_input_have_names_of_their_own(tmp_path: Path):
     arrays = {
         "age": np.array([7], np.int32),
@@ -116,7 +129,7 @@ def test_parts_of_a_sparse_input_have_names_of_their_own(tmp_path: Path):
         ({}, "signature 'price' needs arrays called x$"),
         ({"y": 1}, "signature 'price' needs arrays called x$"),
         ({"x": np.zeros((1, 2), np.float32), "y": 1}, "no signature takes the arrays y; there are"),
-        ({"x": np.zeros((1, 2))}, "'x' of signature 'price' takes float32, .* is float64"),
+        ({"x": np.zeros((1, 2), complex)}, "'x' of .* 'price' takes float32, .* is complex128"),
         ({"x": np.array([["a", "b"]])}, "takes float32, and its array is string"),
         ({"x": np.zeros((1, 3), np.float32)}, r"takes the shape \[\?, 2\], .* is \[1, 3\]"),
         ({"x": np.zeros(2, np.float32)}, r"takes the shape \[\?, 2\], .* is \[2\]"),

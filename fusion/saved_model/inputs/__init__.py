@@ -1,0 +1,1 @@
+"""The inputs of a signature: what they mean, made up, or recorded."""

@@ -1,0 +1,120 @@
+"""What can be known of a tensor: the facts that travel through a graph, from op to op."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fusion.saved_model.inputs.constraints import Extent, Key, Role
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where values come from.
+
+    Attributes:
+        input: an input of the signature.
+        path: the field parsed out of its records, see `Key`.
+        exact: whether these are its very values, not others computed one by one from them.
+    """
+
+    input: str
+    path: tuple[str, ...] = ()
+    exact: bool = True
+
+    @property
+    def key(self) -> Key:
+        """The input or field."""
+        return Key(self.input, self.path)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A variable or constant with this many rows."""
+
+    rows: int
+
+
+@dataclass(frozen=True)
+class Text:
+    """A constant string tensor, as the keys of parse_example are."""
+
+    values: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Number:
+    """A constant whose elements are all this number or string."""
+
+    value: float | bytes
+
+
+@dataclass(frozen=True)
+class Along:
+    """What the elements along axis 0 stand for."""
+
+    extent: Extent
+
+
+@dataclass(frozen=True)
+class Count:
+    """Numbers of elements, along axis 0 or in all."""
+
+    extent: Extent
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Positions of elements along axis 0 of a tensor of this extent."""
+
+    extent: Extent
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Consecutive numbers."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where rows end, how long they are, or how long all are together.
+
+    Attributes:
+        key: the input that says so.
+        role: how it says so, if it is what it seems to be.
+        form: "splits", "lengths", "total", "inside" of a mask of the entries within rows that are
+            padded, or "present" of a mask of the elements that are not `missing`.
+        missing: see `Extent`.
+    """
+
+    key: Key
+    role: Role | None
+    form: str
+    missing: float | bytes | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A truth value: how two tensors compare, element by element."""
+
+    op: str
+    left: frozenset[Source | Number | Count | Rows]
+    right: frozenset[Source | Number | Count | Rows]
+
+
+Atom = Source | Table | Text | Number | Along | Count | Positions | Steps | Rows | Claim
+Atoms = frozenset[Atom]
+NOTHING: Atoms = frozenset()
+
+A = TypeVar("A", bound=Atom)
+
+
+def of_kind(atoms: Iterable[Atom], kind: type[A]) -> frozenset[A]:
+    """Returns those atoms of one kind."""
+    return frozenset(atom for atom in atoms if isinstance(atom, kind))
+
+
+def extents(atoms: Iterable[Atom]) -> frozenset[Extent]:
+    """Returns what the elements along axis 0 stand for."""
+    return frozenset(atom.extent for atom in atoms if isinstance(atom, Along))

@@ -1,0 +1,346 @@
+"""Inputs on which two models are compared: generated, reproducible, and fit to be accepted."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.core.framework import graph_pb2
+
+from fusion.saved_model.inputs.cases import CASES, Case, Ids
+from fusion.saved_model.inputs.constraints import (
+    Array,
+    Bounds,
+    Extent,
+    Key,
+    Role,
+)
+from fusion.saved_model.inputs.dataflow import Meaning
+from fusion.saved_model.inputs.layout import BAGS, RowLayout
+from fusion.saved_model.inputs.records import Feature
+from fusion.saved_model.inputs.serialized import RecordMaker
+from fusion.saved_model.inputs.signature import Signature, TensorSpec
+
+_UNKNOWN_ROWS = 10
+_OTHER_DIM = 3
+_NESTED = 3
+"""How many records lie in one, where parsing pads them to equally many."""
+_UNUSUAL = 0.25
+_WORDS = ("a", "bb", "unseen", "", "7", "sparse table", "\u00e9\u00e8")
+_MAX_WORDS = 1000
+_SAVERS = frozenset(["SaveV2", "RestoreV2", "Save", "Restore"])
+
+
+class Unsupported(Exception):
+    """An input for which no value can be generated."""
+
+
+class InputGenerator:
+    """Generates the inputs of one signature; equal arguments give equal inputs."""
+
+    def __init__(self, signature: Signature, meaning: Meaning, words: Sequence[bytes]) -> None:
+        """Takes what `input_meaning` found, and words worth trying as strings."""
+        self._signature = signature
+        self._meaning = meaning
+        self._words = [*words, *(word.encode() for word in _WORDS)]
+        shapes = {spec.key: spec.shape for spec in signature.inputs}
+        found = [t for t in meaning.sparse if _may_be_sparse([shapes.get(key, ()) for key in t])]
+        # Weights are found with the indices of their ids too: first those of one sparse tensor.
+        uses = Counter(values for _, values, _ in found)
+        found.sort(key=lambda triple: (uses[triple[1]], triple))
+        self._triples = _disjoint((*signature.sparse, *found))
+
+    def cases(self) -> tuple[Case, ...]:
+        """Returns the batches that are unlike each other for this signature."""
+        one_by_one = bool(self._meaning.records)
+        rows = RowLayout(
+            self._signature, self._meaning.constraints, self._triples, CASES[0], self._rng
+        )
+        groups = len(rows.groups())
+        useful = {
+            Ids.UNEQUAL: one_by_one or groups > 1,
+            Ids.BEYOND: bool(self._meaning.rows),
+            Ids.MISSING: one_by_one or groups > 0 or bool(self._meaning.rows),
+        }
+        return tuple(case for case in CASES if useful.get(case.ids, True))
+
+    def __call__(self, case: Case) -> dict[str, Array]:
+        """Returns an array for each input of the signature, by key.
+
+        Raises:
+            Unsupported: an input of which no value can be made.
+        """
+        specs = {spec.key: spec for spec in self._signature.inputs}
+        constraints = self._meaning.constraints
+        rows = RowLayout(self._signature, constraints, self._triples, case, self._rng)
+        feeds: dict[str, Array] = {}
+        for triple in self._triples:
+            parts = [specs[key] for key in triple]
+            feeds.update(self._sparse(case, parts, rows.bags(Extent(Key(triple[1])))))
+        for name, spec in specs.items():
+            if name not in feeds:
+                found = rows.divided(spec)
+                feeds[name] = self._dense(case, spec, rows) if found is None else found
+        self._miss_together(case, feeds)
+        for (first, second), strict in constraints.orders.items():
+            _order(feeds, first, second, strict)
+        return feeds
+
+    def violation(self, feeds: Mapping[str, Array]) -> str | None:
+        """Returns in what inputs are not parts of ragged or sparse tensors; see `Constraints`."""
+        return self._meaning.constraints.violation(feeds, self._triples)
+
+    def batch_size(self, feeds: Mapping[str, Array]) -> int:
+        """Returns the number of examples in a batch.
+
+        That is the number of rows that inputs say there are, or the length of one that may be of
+        any; 1 if there is neither.
+        """
+        if self._triples:
+            return int(feeds[self._triples[0][2]][0])
+        constraints = self._meaning.constraints
+        lengths, ids = [], []
+        for spec in self._signature.inputs:
+            array, key = feeds[spec.key], Key(spec.key)
+            role = constraints.divider(key)
+            if array.ndim == 1 and role is Role.ROW_IDS:
+                ids.append(int(array[-1]) + 1 if array.size else 0)
+            elif array.ndim == 1 and role is not None:
+                return len(array) - (role is Role.SPLITS)
+            elif array.ndim and (spec.shape or (-1,))[0] < 0:
+                is_divided = any(one.is_inside for one in constraints.linked(Extent(key)))
+                lengths += [] if is_divided else [len(array)]
+        return next(iter(lengths + ids), 1)
+
+    def _rng(self, case: Case, key: str) -> np.random.Generator:
+        text = "\0".join((*self._signature.tags, self._signature.name, case.name, key))
+        return np.random.default_rng(zlib.crc32(text.encode()))
+
+    def _sparse(
+        self, case: Case, specs: Sequence[TensorSpec], bags: NDArray[np.int64]
+    ) -> dict[str, Array]:
+        """Returns indices int64[n, rank], values [n] and dense_shape int64[rank]."""
+        indices, values, shape = specs
+        rng = self._rng(case, values.key)
+        rank = _sparse_rank(indices, shape)
+        if rank == 1:
+            bags = np.minimum(bags, 1)
+        inner = _inner_dims(rank, max(BAGS))
+        rows = np.repeat(np.arange(case.batch), bags)
+        places = np.concatenate([np.arange(0), *(np.arange(n) for n in bags)]).astype(np.int64)
+        columns = np.unravel_index(places, inner) if inner else ()
+        count = int(bags.sum())
+        return {
+            indices.key: np.stack([rows, *columns], axis=1).astype(np.int64).reshape(count, rank),
+            values.key: self._values(rng, case, values.dtype, (count,), Key(values.key)),
+            shape.key: np.array([case.batch, *inner], np.int64),
+        }
+
+    def _dense(self, case: Case, spec: TensorSpec, rows: RowLayout) -> Array:
+        key = Key(spec.key)
+        shape = (-1,) if spec.shape is None else spec.shape
+        dims = [
+            dim if dim >= 0 else (rows.length(key) if place == 0 else _OTHER_DIM)
+            for place, dim in enumerate(shape)
+        ]
+        rng = self._rng(case, spec.key)
+        if key in self._meaning.records:
+            make = self._record_maker(rng, case)
+            texts = np.empty(int(np.prod(dims)), dtype=object)
+            texts[:] = [make(key) for _ in texts]
+            return texts.reshape(dims)
+        if (op := self._meaning.opaque.get(spec.key)) is not None:
+            raise Unsupported(f"input {spec.key!r} is read by {op}, and what it reads is unknown")
+        return self._values(rng, case, spec.dtype, tuple(dims), key)
+
+    def _values(
+        self,
+        rng: np.random.Generator,
+        case: Case,
+        dtype: int,
+        shape: tuple[int, ...],
+        key: Key,
+    ) -> Array:
+        kind = tf.dtypes.as_dtype(dtype) if dtype else tf.float32
+        missing = case.ids is Ids.MISSING
+        bounds = self._meaning.constraints.bounds.get(key)
+        if kind == tf.string:
+            words = np.array([b""] if missing else self._words, dtype=object)
+            return words[rng.integers(len(words), size=shape)]
+        if kind == tf.bool:
+            return rng.random(shape) < 0.5
+        if kind.is_integer and not kind.is_quantized:
+            rows = self._meaning.rows.get(key)
+            if missing and rows is not None and not kind.is_unsigned:
+                return np.full(shape, -1, kind.as_numpy_dtype)
+            return _integers(rng, case.ids, kind, shape, rows, bounds)
+        if kind.is_floating or kind.is_complex:
+            numbers = rng.standard_normal(shape)
+            bounded = numbers if bounds is None else _bounded(rng, numbers, bounds)
+            return bounded.astype(kind.as_numpy_dtype)
+        raise Unsupported(f"input {key.input!r} has dtype {kind.name}")
+
+    def _record_maker(self, rng: np.random.Generator, case: Case) -> RecordMaker:
+        """Returns what makes records that have, but for unequal ones, one number of values each."""
+        missing = case.ids is Ids.MISSING
+
+        def values(key: Key, dtype: int, count: int) -> list[Any]:
+            made: list[Any] = self._values(rng, case, dtype, (count,), key).tolist()
+            return made
+
+        def length(feature: Feature, key: Key) -> int:
+            bag = 0 if missing else int(rng.choice(BAGS))
+            if key in self._meaning.records and case.ids is not Ids.UNEQUAL:
+                return 0 if missing else _NESTED
+            return bag
+
+        return RecordMaker(
+            self._meaning.records,
+            self._meaning.constraints,
+            values,
+            length,
+            lambda: missing or rng.random() < _UNUSUAL,
+            is_equal=case.ids is not Ids.UNEQUAL,
+        )
+
+    def _miss_together(self, case: Case, feeds: dict[str, Array]) -> None:
+        """Lets inputs that drop what stands for a missing value drop the same elements."""
+        for name, array in feeds.items():
+            same = self._meaning.constraints.same_missing(Key(name))
+            arrays = [feeds[key.input] for key in same if not key.path]
+            if not same or any(other.shape != array.shape for other in arrays):
+                continue
+            rng = self._rng(case, repr(min(same)))
+            mask = rng.random(array.shape) < (1.0 if case.ids is Ids.MISSING else _UNUSUAL)
+            missing = same[Key(name)]
+            others = array[array != missing].ravel()
+            present = others[0] if others.size else _present(array, missing)
+            feeds[name] = np.where(array == missing, present, array).astype(array.dtype)
+            feeds[name][mask] = missing
+
+
+def _integers(
+    rng: np.random.Generator,
+    ids: Ids,
+    kind: tf.DType,
+    shape: tuple[int, ...],
+    rows: int | None,
+    bounds: Bounds | None,
+) -> Array:
+    """Returns integers in [0, rows), and about a quarter of those that a batch is to show.
+
+    Args:
+        rng: what to draw them with.
+        ids: what the batch is to show.
+        kind: their dtype.
+        shape: their shape.
+        rows: those of the table that they index; None if they index none that is known.
+        bounds: those that the model asserts.
+    """
+    largest = int(kind.max)
+    count = max(min(_UNKNOWN_ROWS if rows is None else rows, largest), 1)
+    low, end = 0, count
+    if bounds is not None:
+        bounds = bounds if rows is None else bounds.clipped(Bounds(0, rows - 1))
+        low, end = bounds.integers(count)
+    values: Array = rng.integers(low, end, size=shape).astype(kind.as_numpy_dtype)
+    others: list[int] = []
+    if ids is Ids.NEGATIVE and not kind.is_unsigned:
+        others = [n for n in (-1, -2, -count) if n >= int(kind.min)]
+    elif ids is Ids.BEYOND and rows is not None:
+        others = [n for n in (rows, rows + 1, 2 * rows) if n <= largest]
+    if others and values.size:
+        chosen = np.asarray(rng.random(shape) < _UNUSUAL)
+        chosen.reshape(-1)[rng.integers(chosen.size)] = True
+        drawn = np.array(others, kind.as_numpy_dtype)[rng.integers(len(others), size=shape)]
+        values = np.where(chosen, drawn, values)
+    return values
+
+
+def _bounded(rng: np.random.Generator, numbers: Array, bounds: Bounds) -> Array:
+    """Returns numbers strictly between bounds."""
+    low, high = np.isfinite(bounds.low), np.isfinite(bounds.high)
+    if low and high:
+        return bounds.low + (bounds.high - bounds.low) * rng.uniform(0.05, 0.95, numbers.shape)
+    far = np.abs(numbers) + 0.01
+    return bounds.low + far if low else bounds.high - far
+
+
+def _present(array: Array, missing: float | bytes) -> Any:
+    """Returns a value that does not stand for a missing one."""
+    if array.dtype == object:
+        return b"a"
+    return 1 if missing == 0 else 0
+
+
+def _order(feeds: dict[str, Array], first: Key, second: Key, strict: bool) -> None:
+    """Lets each element of one input be less than that of another."""
+    if first.path or second.path or not {first.input, second.input} <= feeds.keys():
+        return
+    a, b = feeds[first.input], feeds[second.input]
+    if a.shape != b.shape or a.dtype != b.dtype or a.dtype == object:
+        return
+    low, high = np.minimum(a, b), np.maximum(a, b)
+    one, equal = np.array(1, a.dtype), (low == high) & strict
+    # Down rather than up, where the last row of a table may be.
+    feeds[first.input] = np.where(equal & (low > 0), low - one, low)
+    feeds[second.input] = np.where(equal & (low <= 0), high + one, high)
+
+
+def _disjoint(triples: Iterable[tuple[str, str, str]]) -> tuple[tuple[str, str, str], ...]:
+    """Returns those of which no part is one of a triple before."""
+    taken: set[str] = set()
+    chosen = []
+    for triple in triples:
+        if taken.isdisjoint(triple):
+            chosen.append(triple)
+            taken.update(triple)
+    return tuple(chosen)
+
+
+def _may_be_sparse(shapes: Sequence[tuple[int, ...] | None]) -> bool:
+    """Whether indices, values and dense shape have these shapes."""
+    return all(
+        shape is None or len(shape) == rank for shape, rank in zip(shapes, (2, 1, 1), strict=True)
+    )
+
+
+def _inner_dims(rank: int, cells: int) -> list[int]:
+    """Returns the dimensions after the first of a rank-`rank` row with at least `cells` cells."""
+    if rank < 3:
+        return [cells] * (rank - 1)
+    return [1] * (rank - 3) + [4, -(-cells // 4)]
+
+
+def _sparse_rank(indices: TensorSpec, shape: TensorSpec) -> int:
+    candidates = [(indices.shape or ())[1:2], (shape.shape or ())[0:1]]
+    return next((dims[0] for dims in candidates if dims and dims[0] > 0), 2)
+
+
+def vocabulary(model: Path, graph: graph_pb2.GraphDef) -> list[bytes]:
+    """Returns words that the model may know: lines of its assets and its string constants.
+
+    Random strings alone would miss every vocabulary and compare nothing but empty rows.
+    """
+    words: dict[bytes, None] = {}
+    for file in sorted((model / "assets").glob("*")):
+        if file.is_file():
+            with open(file, "rb") as lines:
+                head = lines.read(1 << 16).split(b"\n")
+            words.update(dict.fromkeys(word for word in head[:-1][:_MAX_WORDS] if len(word) < 256))
+    bodies = [graph.node, *(function.node_def for function in graph.library.function)]
+    for body in bodies:
+        # The names of saved tensors are no words of the model.
+        of_savers = {i.partition(":")[0] for n in body if n.op in _SAVERS for i in n.input}
+        for node in body:
+            if node.op == "Const" and node.name not in of_savers:
+                strings = node.attr["value"].tensor.string_val
+                if len(strings) > 1:
+                    words.update(dict.fromkeys(strings[:_MAX_WORDS]))
+    return list(words)[: 4 * _MAX_WORDS]

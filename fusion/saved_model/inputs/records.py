@@ -1,0 +1,241 @@
+"""What the records in a string tensor consist of, read from the op that parses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from tensorflow.core.framework import node_def_pb2, tensor_shape_pb2
+
+Texts = Sequence[tuple[bytes, ...]]
+"""For each input of a parse op the strings it holds where those are constant, else ()."""
+
+
+class Format(Enum):
+    """A kind of record."""
+
+    EXAMPLE = "tf.train.Example"
+    SEQUENCE = "tf.train.SequenceExample"
+    PROTO = "protocol buffer"
+    CSV = "line of comma-separated values"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One field of a record.
+
+    Attributes:
+        key: its name in the record; of a column of CSV its number.
+        dtype: a DataType enum value.
+        shape: of a dense feature, -1 for an unknown dimension; None for one of any length.
+        is_list: whether it is a feature list of a SequenceExample: `shape` is that of a step.
+    """
+
+    key: str
+    dtype: int
+    shape: tuple[int, ...] | None
+    is_list: bool = False
+
+
+@dataclass(frozen=True)
+class RecordSpec:
+    """The fields that a parse op reads out of a record.
+
+    Attributes:
+        features: the fields.
+        format: the kind of record.
+        message: of a protocol buffer, its type and the serialized FileDescriptorSet.
+        delimiter: of CSV, what separates the fields.
+    """
+
+    features: tuple[Feature, ...]
+    format: Format = Format.EXAMPLE
+    message: tuple[str, bytes] = ("", b"")
+    delimiter: str = ","
+
+    def merged(self, other: RecordSpec) -> RecordSpec:
+        """Returns a spec with the features of both; the first definition of a key wins."""
+        known = {(feature.key, feature.is_list) for feature in self.features}
+        more = (f for f in other.features if (f.key, f.is_list) not in known)
+        return RecordSpec((*self.features, *more), other.format, other.message, other.delimiter)
+
+
+Parsed = tuple[RecordSpec, dict[int, str]]
+"""The records, and for each flat output of the op that carries a feature's values, its key."""
+
+
+class _Outputs:
+    """Collects features in the order of a parse op's outputs, which come in groups."""
+
+    def __init__(self) -> None:
+        self.features: list[Feature] = []
+        self.keys: dict[int, str] = {}
+        self._place = 0
+
+    def sparse(
+        self, names: Sequence[bytes], types: Sequence[int], is_list: bool = False, parts: int = 3
+    ) -> bool:
+        """Adds features with `parts` outputs; returns whether there is a name for each.
+
+        The values are the second of three parts, and the first of two.
+        """
+        values = self._place + (len(types) if parts == 3 else 0)
+        self._place += parts * len(types)
+        return self._add(names, types, [None] * len(types), values, is_list)
+
+    def dense(
+        self,
+        names: Sequence[bytes],
+        types: Sequence[int],
+        shapes: Sequence[tensor_shape_pb2.TensorShapeProto],
+        is_list: bool = False,
+    ) -> bool:
+        """Adds features of one output each."""
+        values = self._place
+        self._place += len(types)
+        dims = [tuple(dim.size for dim in shape.dim) for shape in shapes]
+        return self._add(names, types, dims, values, is_list)
+
+    def skip(self, count: int) -> bool:
+        """Leaves out outputs."""
+        self._place += count
+        return True
+
+    def _add(
+        self,
+        names: Sequence[bytes],
+        types: Sequence[int],
+        shapes: Sequence[tuple[int, ...] | None],
+        place: int,
+        is_list: bool,
+    ) -> bool:
+        if not len(names) == len(types) == len(shapes):
+            return False
+        for i, (name, dtype, shape) in enumerate(zip(names, types, shapes, strict=True)):
+            key = name.decode(errors="replace")
+            self.features.append(Feature(key, dtype, shape, is_list))
+            self.keys[place + i] = key
+        return True
+
+
+def _types(node: node_def_pb2.NodeDef, name: str) -> list[int]:
+    return list(node.attr[name].list.type)
+
+
+def _flat(texts: Texts) -> list[bytes]:
+    return [text for strings in texts for text in strings]
+
+
+def _example(node: node_def_pb2.NodeDef, texts: Texts, found: _Outputs) -> bool:
+    sparse, dense = _types(node, "sparse_types"), _types(node, "Tdense")
+    shapes = node.attr["dense_shapes"].list.shape
+    if node.op == "ParseExampleV2":
+        names = [list(strings) for strings in texts[2:5]]
+    elif node.op == "ParseSingleExample":
+        names = [list(node.attr[name].list.s) for name in ("sparse_keys", "dense_keys")]
+    else:
+        ends = 2 + len(sparse), 2 + len(sparse) + len(dense)
+        names = [_flat(texts[2 : ends[0]]), _flat(texts[ends[0] : ends[1]])]
+    ragged = _types(node, "ragged_value_types")
+    return (
+        found.sparse(names[0], sparse)
+        and found.dense(names[1], dense, shapes)
+        and (not ragged or found.sparse(names[2], ragged, parts=2))
+    )
+
+
+def _sequence(node: node_def_pb2.NodeDef, texts: Texts, found: _Outputs) -> bool:
+    """Reads both ops for batches, and that for one SequenceExample.
+
+    Of these the second has ragged features as well and keys as inputs, the third no lengths.
+    """
+    context, steps = "context", "feature_list"
+    kinds = ("context_sparse", "context_dense", "feature_list_sparse", "feature_list_dense")
+    if node.op == "ParseSequenceExampleV2":
+        c_sparse, c_dense, c_ragged, l_sparse, l_dense, l_ragged = texts[2:8]
+    elif node.op == "ParseSequenceExample":
+        c_sparse, c_dense, l_sparse, l_dense = (
+            tuple(node.attr[f"{kind}_keys"].list.s) for kind in kinds
+        )
+        c_ragged = l_ragged = ()
+    else:
+        keys: list[tuple[bytes, ...]] = []
+        place = 2
+        for kind in kinds:
+            count = node.attr[f"N{kind}"].i
+            keys.append(tuple(_flat(texts[place : place + count])))
+            place += count
+        c_sparse, c_dense, l_sparse, l_dense = keys
+        c_ragged = l_ragged = ()
+    single = node.op == "ParseSingleSequenceExample"
+    dense = _types(node, f"{steps}_dense_types")
+    shapes = node.attr["context_dense_shapes"].list.shape
+    step_shapes = node.attr["feature_list_dense_shapes"].list.shape
+    return (
+        found.sparse(c_sparse, _types(node, f"{context}_sparse_types"))
+        and found.dense(c_dense, _types(node, "Tcontext_dense"), shapes)
+        and found.sparse(c_ragged, _types(node, f"{context}_ragged_value_types"), parts=2)
+        and found.sparse(l_sparse, _types(node, f"{steps}_sparse_types"), is_list=True)
+        and found.dense(l_dense, dense, step_shapes, is_list=True)
+        and found.skip(0 if single else len(dense))
+        and found.sparse(
+            l_ragged, _types(node, f"{steps}_ragged_value_types"), is_list=True, parts=2
+        )
+    )
+
+
+_READERS: dict[str, tuple[Format, Callable[[node_def_pb2.NodeDef, Texts, _Outputs], bool]]] = {
+    "ParseExample": (Format.EXAMPLE, _example),
+    "ParseExampleV2": (Format.EXAMPLE, _example),
+    "ParseSingleExample": (Format.EXAMPLE, _example),
+    "ParseSequenceExample": (Format.SEQUENCE, _sequence),
+    "ParseSequenceExampleV2": (Format.SEQUENCE, _sequence),
+    "ParseSingleSequenceExample": (Format.SEQUENCE, _sequence),
+}
+_DESCRIPTOR = b"bytes://"
+
+PARSERS = frozenset([*_READERS, "DecodeProtoV2", "DecodeCSV"])
+"""The ops whose input 0 holds records that can be made up."""
+
+OPAQUE = frozenset(
+    [
+        "DecodeBase64", "DecodeBmp", "DecodeCompressed", "DecodeGif", "DecodeImage",
+        "DecodeJSONExample", "DecodeJpeg", "DecodePaddedRaw", "DecodePng", "DecodeRaw",
+        "DecodeWav", "ParseTensor", "ReadFile",
+    ]
+)  # fmt: skip
+"""Those whose input 0 holds what cannot."""
+
+
+def parsed_records(node: node_def_pb2.NodeDef, texts: Texts) -> Parsed | None:
+    """Returns what a parse op reads, None if that is not constant."""
+    if node.op == "DecodeCSV":
+        return _csv(node)
+    if node.op == "DecodeProtoV2":
+        return _proto(node)
+    record_format, read = _READERS[node.op]
+    found = _Outputs()
+    if not read(node, texts, found):
+        return None
+    return RecordSpec(tuple(found.features), record_format), found.keys
+
+
+def _csv(node: node_def_pb2.NodeDef) -> Parsed:
+    types = _types(node, "OUT_TYPE")
+    chosen = list(node.attr["select_cols"].list.i) or list(range(len(types)))
+    features = tuple(Feature(f"{c}", t, ()) for c, t in zip(chosen, types, strict=True))
+    delimiter = node.attr["field_delim"].s.decode() or ","
+    spec = RecordSpec(features, Format.CSV, delimiter=delimiter)
+    return spec, {i: feature.key for i, feature in enumerate(features)}
+
+
+def _proto(node: node_def_pb2.NodeDef) -> Parsed | None:
+    source, name = node.attr["descriptor_source"].s, node.attr["message_type"].s.decode()
+    if not source.startswith(_DESCRIPTOR) or node.attr["message_format"].s not in (b"", b"binary"):
+        return None
+    names = [text.decode() for text in node.attr["field_names"].list.s]
+    types = _types(node, "output_types")
+    features = tuple(Feature(key, t, None) for key, t in zip(names, types, strict=True))
+    spec = RecordSpec(features, Format.PROTO, (name, source[len(_DESCRIPTOR) :]))
+    return spec, {1 + i: feature.key for i, feature in enumerate(features)}
