@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2
@@ -43,12 +44,12 @@ def _serialized(ops: Iterable[str]) -> tuple[bytes, ...]:
 
 
 #: What graphs have that may have lookups in them. All anchors have one of the first two strings.
-_LOOKUPS: Rule = (
+LOOKUPS: Rule = (
     ((b"Segment", b"SparsePostLookUp"), _serialized(ANCHORS)),
     tuple((op,) for op in _serialized(SINGLE_OPS)),
 )
 #: And those that may have updates by fusion's own gradients.
-_UPDATES: Rule = ((_serialized([GRAD.name]), _serialized(SCATTERS)),)
+UPDATES: Rule = ((_serialized([GRAD.name]), _serialized(SCATTERS)),)
 _FUNCTION_OPS = frozenset({"_Arg", "_Retval"})
 
 
@@ -62,8 +63,8 @@ class FusionStats:
         columns_fused: how many lookups were replaced.
         milliseconds: the time spent in all of this, summed over threads.
         failures: how often something went wrong, and the graph stayed as it was.
-        timeouts: how often a graph stayed as it was because Python's lock (the GIL) was not to be
-            had within a second.
+        timeouts: how often a graph stayed as it was because another thread kept Python's lock (the
+            GIL): for a second in which the process did nothing, or for ten.
         last_report: on the last graph with segment reductions; None when there was none yet.
     """
 
@@ -122,7 +123,7 @@ class _State:
         """Which graphs are looked at now."""
         if not self.on:
             return ()
-        return (*_LOOKUPS, *_UPDATES) if self.updates_on else _LOOKUPS
+        return (*LOOKUPS, *UPDATES) if self.updates_on else LOOKUPS
 
     @contextmanager
     def switching(self) -> Iterator[None]:
@@ -215,7 +216,9 @@ def _optimize(item: optimizer_plugin.Item) -> bytes | None:
     with _state.lock:
         if report is not None:
             _state.columns_fused += report.fused_count
-            _state.last_report = _last_report(report, _state.last_report)
+            before = _state.last_report
+            shown = _state.last_report = _last_report(report, before)
+            item.when_abandoned(partial(_take_back, report.fused_count, shown, before))
         if failure is not None:
             _state.failures += 1
             first = _state.failures == 1
@@ -226,6 +229,14 @@ def _optimize(item: optimizer_plugin.Item) -> bytes | None:
             printable_lines("".join(traceback.format_exception(failure))),
         )
     return graph
+
+
+def _take_back(columns: int, shown: FusionReport, before: FusionReport | None) -> None:
+    """Forgets columns that TensorFlow did not wait for, and the report on them."""
+    with _state.lock:
+        _state.columns_fused -= columns
+        if _state.last_report is shown:
+            _state.last_report = before
 
 
 def _fuse(item: optimizer_plugin.Item) -> tuple[bytes | None, FusionReport]:

@@ -43,8 +43,8 @@ COUNT, ENTRIES, PREPARED_WORDS = range(3)
 #: address of the state and its length in bytes.
 NUMBER, OWNER, STATE, STATE_BYTES, ENTRY_WORDS = range(5)
 
-#: A node fails only where nothing else can have Python's lock for so long.
-PATIENCE_NS = 60_000_000_000
+#: A node fails only where nothing in an idle process can have Python's lock for so long.
+PATIENCE_NS = 20_000_000_000
 
 _FIRST_CAPACITY = 64
 
@@ -55,6 +55,7 @@ class Prepared:
     def __init__(self) -> None:
         self.words = (ctypes.c_int64 * PREPARED_WORDS)()
         keep_forever(self.words)
+        self._entries: ctypes.Array[ctypes.c_int64] = (ctypes.c_int64 * 0)()
         self._reserve(_FIRST_CAPACITY)
         self.forget()
         os.register_at_fork(after_in_child=self.forget)
@@ -87,8 +88,7 @@ class Prepared:
         """Moves the entries; native code may still read the old ones, which stay."""
         entries = (ctypes.c_int64 * (capacity * ENTRY_WORDS))()
         keep_forever(entries)
-        if count := self.words[COUNT]:
-            entries[: count * ENTRY_WORDS] = self._entries[: count * ENTRY_WORDS]
+        entries[: len(self._entries)] = self._entries[:]
         self._entries, self._capacity = entries, capacity
         self.words[ENTRIES] = ctypes.addressof(entries)
 

@@ -107,6 +107,10 @@ class Item:
     def __init__(self, request: Request) -> None:
         self._request = request
 
+    def when_abandoned(self, undo: Callable[[], None]) -> None:
+        """Has `undo` called if the new graph comes too late, and TensorFlow goes on without it."""
+        self._request.when_abandoned = undo
+
     def graph_def(self) -> bytes:
         """The graph, a serialized GraphDef."""
         return self._request.input()
@@ -183,10 +187,9 @@ class _Plugin:
         if not self._told:
             self._told = True
             _logger.warning(
-                "fusion left a graph as it was: Python's lock (the GIL) was not to be had within "
-                "%.0f s, since another thread kept it, perhaps while waiting for this very graph; "
-                "more of them will be counted in fusion.stats(), not shown",
-                self.words[PATIENCE] / 1e9,
+                "fusion left a graph as it was: Python's lock (the GIL) was not to be had in time, "
+                "since another thread kept it, perhaps while waiting for this very graph; more of "
+                "them will be counted in fusion.stats(), not shown"
             )
 
     def look_for(self, rule: Rule) -> None:

@@ -24,4 +24,5 @@ from __future__ import annotations
     OPTIMIZER_WORDS,
 ) = range(14)
 
+#: A graph that is left as it is runs all the same.
 PATIENCE_NS = 1_000_000_000

@@ -191,22 +191,27 @@ class Kernels:
     label: str = ""
 
     @cached_property
-    def address(self) -> int:
-        """The address of the words that native code has of them, see `creation`."""
+    def words(self) -> ctypes.Array[ctypes.c_int64]:
+        """The words that native code has of them, see `creation`."""
         words = (ctypes.c_int64 * creation.CREATION_WORDS)()
         keep_forever(words)
         words[creation.SERVER_NUMBER] = upcalls().add(self)
         words[creation.UPCALLS] = upcalls().address
         words[creation.PATIENCE] = creation.PATIENCE_NS
         words[creation.TOO_LATE] = creation.c_string(
-            f"{self.spec.name}: its kernel cannot be made, for which Python's lock (the GIL) is "
-            "needed: another thread has kept it for a minute, perhaps while it waits for this very "
-            "node. Run the function once before that."
+            f"{self.spec.name}: no kernel, because to make one takes Python's lock (the GIL), "
+            "which was not to be had in time: another thread kept it, perhaps while waiting for "
+            "this very node. Run the function once before"
         )
         words[creation.NO_MEMORY] = creation.c_string(f"{self.spec.name}: no memory for a kernel")
         words[creation.ATTR_NAME] = creation.c_string(STATE_ATTR)
         words[creation.PREPARED] = ctypes.addressof(prepared().words)
-        return ctypes.addressof(words)
+        return words
+
+    @property
+    def address(self) -> int:
+        """The address of the words."""
+        return ctypes.addressof(self.words)
 
     def register(self, dispatch: int, create: int) -> None:
         """Tells TensorFlow of them.
@@ -298,10 +303,12 @@ def prepare(node: node_def_pb2.NodeDef) -> None:
     Of others than fusion's own, and where anything is in the way, nothing happens: whoever runs the
     node will find out.
     """
+    if (node.op, "CPU") not in _kernels:
+        return
     node.attr.pop(STATE_ATTR, None)
     device = DeviceSpecV2.from_string(node.device).device_type if node.device else None
     kernels_of = _kernels.get((node.op, str(device)))
-    if kernels_of is None or "_kernel" in node.attr:
+    if kernels_of is None or "_kernel" in node.attr:  # one with a label
         return
     try:
         number = prepared().number(kernels_of.address, kernels_of.state(node))

@@ -4,7 +4,9 @@ Whoever holds Python's lock (the GIL) may be waiting for the very thread that as
 Python function runs on a thread of its own, and the caller waits for it without the lock, in
 `native_upcalls`. Every tenth of a second of that it has a *probe* made: a thread that takes the
 lock, counts, and ends. When no probe has had the lock for as long as the caller allows, the call is
-given up. So a function may take its time, but nobody waits for a lock that is not to be had.
+given up. So a function may take its time, but nobody waits for a lock that is not to be had. How
+long that is depends on whether the process is idle meanwhile, as it is where threads wait for each
+other, or busy.
 
 A *request* is memory from malloc, with copies of all that the function is to know, because what
 TensorFlow passes is valid during the call only. Whoever is last to set its state owns it then.
@@ -15,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from fusion.runtime import objects
@@ -81,10 +84,15 @@ _START_ROUTINE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
 
 class Request:
-    """What a thread of TensorFlow asks."""
+    """What a thread of TensorFlow asks.
+
+    Attributes:
+        when_abandoned: is called when nobody waits for the answer any more.
+    """
 
     def __init__(self, address: int) -> None:
         self.address = address
+        self.when_abandoned: Callable[[], None] = lambda: None
         self._words = (ctypes.c_int64 * REQUEST_WORDS).from_address(address)
 
     @property
@@ -188,6 +196,7 @@ class Upcalls:
         finally:
             if self._swap(address + 8 * STATE, DONE) == ABANDONED:
                 request.free()
+                request.when_abandoned()
                 server.too_late()
             else:
                 _libc.syscall(FUTEX, address + 8 * STATE, FUTEX_WAKE, 1)

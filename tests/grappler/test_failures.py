@@ -115,7 +115,7 @@ def test_graphs_without_segment_reductions_are_not_parsed(monkeypatch):
 def test_every_segment_reduction_is_found(op):
     node = tf.compat.v1.NodeDef(name="x", op=op).SerializeToString()
     for data, found in ((node, True), (node.replace(op.encode(), op.encode()[:-1]), False)):
-        assert prefilter.meets(grappler._LOOKUPS, data) == found
+        assert prefilter.meets(grappler.LOOKUPS, data) == found
 
 
 @pytest.mark.parametrize("op", sorted(SCATTERS))
