@@ -88,7 +88,7 @@ class Prepared:
         """Moves the entries; native code may still read the old ones, which stay."""
         entries = (ctypes.c_int64 * (capacity * ENTRY_WORDS))()
         keep_forever(entries)
-        entries[: len(self._entries)] = self._entries[:]
+        ctypes.memmove(entries, self._entries, ctypes.sizeof(self._entries))
         self._entries, self._capacity = entries, capacity
         self.words[ENTRIES] = ctypes.addressof(entries)
 

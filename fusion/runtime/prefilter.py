@@ -10,6 +10,7 @@ string its address and its length.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
 
 from fusion.runtime import objects
@@ -48,7 +49,7 @@ def meets(rule: Rule, graph: bytes) -> bool:
 
 
 @cache
-def _meets() -> ctypes._CFuncPtr:
+def _meets() -> Callable[..., object]:
     def compile_it() -> bytes:
         from fusion.runtime.compiler import compile_object
         from fusion.runtime.native_optimizer import tell_whether_met
