@@ -11,7 +11,7 @@ from numba import types
 from fusion.runtime.atomic import atomic_add, atomic_load
 from fusion.runtime.c_api import tf_delete_status, tf_get_code, tf_new_status, tf_set_status
 from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import c_free, c_malloc, call, load, stack_words, store
+from fusion.runtime.memory import c_free, c_malloc, call_at, load, stack_words, store
 from fusion.runtime.native_upcalls import free_request, new_request, now, upcall
 from fusion.runtime.optimizer_words import (
     EMPTY,
@@ -118,7 +118,7 @@ def _names(size_function: int, function: int, item: int) -> int:
     store(sizes, 0, int64(0))
     # A status of its own: functions that succeed set it, too.
     status = tf_new_status()
-    call(size_function, item, sizes, sizes + 8, status)
+    call_at(size_function, item, sizes, sizes + 8, status)
     count, names = int64(_i32(load(sizes, 0))), int64(0)
     if tf_get_code(status) == _OK:
         names = c_malloc(8 * NAMES + 16 * count + load(sizes, 1))
@@ -126,7 +126,7 @@ def _names(size_function: int, function: int, item: int) -> int:
         store(names, NAME_COUNT, count)
         starts = names + 8 * NAMES
         lengths, storage = starts + 8 * count, starts + 16 * count
-        call(function, item, starts, lengths, count, storage, load(sizes, 1), status)
+        call_at(function, item, starts, lengths, count, storage, load(sizes, 1), status)
         if tf_get_code(status) != _OK:
             c_free(names)
             names = int64(0)

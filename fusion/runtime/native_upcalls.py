@@ -6,7 +6,7 @@ from numba import types
 
 from fusion.runtime.atomic import atomic_add, atomic_load, atomic_swap, atomic_swap_if
 from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import c_free, c_malloc, call, load, stack_words, store
+from fusion.runtime.memory import c_free, c_malloc, call_at, load, stack_words, store
 from fusion.runtime.upcalls import (
     ABANDONED,
     BYTES,
@@ -102,9 +102,9 @@ def upcall(words: int, request: int, patience: int) -> bool:
     if not _is_initialized(words):
         free_request(request)
         return False
-    if _i32(call(load(words, HOLDS_LOCK))) != 0:
+    if _i32(call_at(load(words, HOLDS_LOCK))) != 0:
         # This thread has the lock itself: nobody else could have it before the call is over.
-        call(load(words, SERVE), request)
+        call_at(load(words, SERVE), request)
         return True
     length = load(request, INPUT_LENGTH)
     atomic_add(words, BYTES, length)
@@ -164,4 +164,4 @@ def _start_thread(routine: int, argument: int) -> bool:
 @jit
 def _is_initialized(words: int) -> bool:
     """Whether there is a Python, which there is not when the process ends."""
-    return _i32(call(load(words, IS_INITIALIZED))) != 0
+    return _i32(call_at(load(words, IS_INITIALIZED))) != 0
