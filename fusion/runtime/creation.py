@@ -126,5 +126,6 @@ def attr_value(node: node_def_pb2.NodeDef, attr: Attr) -> Any:
     if attr.element == "type":
         values = [str(dtypes.as_dtype(value).name) for value in values]
     elif attr.element == "string":
-        values = [value.decode() for value in values]
+        # A file may hold anything.
+        values = [value.decode(errors="backslashreplace") for value in values]
     return values if attr.is_list else values[0]
