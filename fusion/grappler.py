@@ -1,9 +1,10 @@
 """Fusing inside TensorFlow: every graph that it optimizes while this is on.
 
-TensorFlow calls `_optimize` below, after its own optimizers, for each graph that it is about to run
-for the first time: a tf.function with all that it calls inlined, the body of a function that stays
-on its own, a function of a tf.data pipeline, the graph of a v1 Session. It calls several times per
-graph, and takes the graph as it is unless it gets another one.
+TensorFlow calls native code of ours, after its own optimizers, for each graph that it is about to
+run for the first time: a tf.function with all that it calls inlined, the body of a function that
+stays on its own, a function of a tf.data pipeline, the graph of a v1 Session. It calls several
+times per graph, and takes the graph as it is unless it gets another one. That code has `_optimize`
+below called for graphs with certain strings in them; the others need nothing of Python.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import gc
 import logging
 import os
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2
@@ -29,7 +30,8 @@ from fusion.passes.recognise_table import UNIQUES
 from fusion.passes.report import FusionReport
 from fusion.passes.row_updates import SCATTERS, fuse_updates
 from fusion.printable import printable_lines
-from fusion.runtime import optimizer_plugin, process
+from fusion.runtime import optimizer_plugin, process, registration
+from fusion.runtime.prefilter import Rule
 from fusion.runtime.tasks import local_tasks
 
 _logger = logging.getLogger("fusion")
@@ -42,12 +44,13 @@ def _serialized(ops: Iterable[str]) -> tuple[bytes, ...]:
     return tuple(bytes([_OP_FIELD, len(op)]) + op.encode() for op in sorted(ops))
 
 
-#: All anchors have one of the first.
-_COMMON = (b"Segment", b"SparsePostLookUp")
-_ANCHORS = _serialized(ANCHORS)
-_LAST, _UNIQUES = _serialized([LAST]), _serialized(UNIQUES)
-_GRADIENT = _serialized([GRAD.name])
-_SCATTERS = _serialized(SCATTERS)
+#: What graphs have that may have lookups in them. All anchors have one of the first two strings.
+LOOKUPS: Rule = (
+    ((b"Segment", b"SparsePostLookUp"), _serialized(ANCHORS)),
+    (_serialized([LAST]), _serialized(UNIQUES)),
+)
+#: And those that may have updates by fusion's own gradients.
+UPDATES: Rule = ((_serialized([GRAD.name]), _serialized(SCATTERS)),)
 _FUNCTION_OPS = frozenset({"_Arg", "_Retval"})
 
 
@@ -61,6 +64,8 @@ class FusionStats:
         columns_fused: how many lookups were replaced.
         milliseconds: the time spent in all of this, summed over threads.
         failures: how often something went wrong, and the graph stayed as it was.
+        timeouts: how often a graph stayed as it was because another thread kept Python's lock (the
+            GIL): for a second in which the process did nothing, or for ten.
         last_report: on the last graph with segment reductions; None when there was none yet.
     """
 
@@ -69,6 +74,7 @@ class FusionStats:
     columns_fused: int
     milliseconds: float
     failures: int
+    timeouts: int
     last_report: FusionReport | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,7 +86,7 @@ class FusionStats:
         head = (
             f"fusion is {'on' if self.enabled else 'off'}: {self.graphs_seen} graphs seen, "
             f"{self.columns_fused} columns fused, {self.milliseconds:.1f} ms, "
-            f"{self.failures} failures"
+            f"{self.failures} failures, {self.timeouts} timeouts"
         )
         return head if self.last_report is None else f"{head}\nlast graph: {self.last_report}"
 
@@ -97,9 +103,7 @@ class _State:
         self.updates_enabled = False
         self.scopes = 0
         self.update_scopes = 0
-        self.graphs_seen = 0
         self.columns_fused = 0
-        self.seconds = 0.0
         self.failures = 0
         self.last_report: FusionReport | None = None
         self.observers: dict[int, Callable[[optimizer_plugin.Item], bytes | None]] = {}
@@ -119,6 +123,20 @@ class _State:
     def updates_on(self) -> bool:
         """Whether row updates are fused now, too."""
         return (self.enabled and self.updates_enabled) or self.update_scopes > 0
+
+    @property
+    def rule(self) -> Rule:
+        """Which graphs are looked at now."""
+        if not self.on:
+            return LOOKUPS if self.observers else ()
+        return (*LOOKUPS, *UPDATES) if self.updates_on else LOOKUPS
+
+    @contextmanager
+    def switching(self) -> Iterator[None]:
+        """Does what is done in the block, and lets TensorFlow's threads know."""
+        with self.lock:
+            yield
+            optimizer_plugin.look_for(self.rule, is_counted=self.on)
 
 
 _state = process.single("grappler", _State)
@@ -140,7 +158,7 @@ def enable(*, row_updates: bool = False) -> None:
         tf.errors.AlreadyExistsError: another library does so already.
     """
     optimizer_plugin.install(_optimize)
-    with _state.lock:
+    with _state.switching():
         _state.enabled, _state.updates_enabled = True, row_updates
 
 
@@ -149,7 +167,7 @@ def disable() -> None:
 
     What is fused already stays fused, and a `fused` scope goes on to its end.
     """
-    with _state.lock:
+    with _state.switching():
         _state.enabled = False
 
 
@@ -165,13 +183,13 @@ def fused(*, row_updates: bool = False) -> Iterator[None]:
         tf.errors.AlreadyExistsError: as `enable`.
     """
     optimizer_plugin.install(_optimize)
-    with _state.lock:
+    with _state.switching():
         _state.scopes += 1
         _state.update_scopes += row_updates
     try:
         yield
     finally:
-        with _state.lock:
+        with _state.switching():
             _state.scopes -= 1
             _state.update_scopes -= row_updates
 
@@ -195,7 +213,7 @@ def observed(observer: Observer, awaited: frozenset[str]) -> Iterator[None]:
 
     def observe(item: optimizer_plugin.Item) -> bytes | None:
         try:
-            if failures or not _may_gain(item):
+            if failures:
                 return None
             serialized, report = _fuse(item, awaited)
             observer(graph_pb2.GraphDef.FromString(item.graph_def()), report)
@@ -205,49 +223,51 @@ def observed(observer: Observer, awaited: frozenset[str]) -> Iterator[None]:
             return None
 
     thread = threading.get_ident()
-    _state.observers[thread] = observe
+    with _state.switching():
+        _state.observers[thread] = observe
     try:
         yield
     finally:
-        del _state.observers[thread]
+        with _state.switching():
+            del _state.observers[thread]
     if failures:
         raise failures[0]
 
 
 def stats() -> FusionStats:
     """Returns what happened in this process so far."""
+    counts = optimizer_plugin.counts()
     with _state.lock:
         return FusionStats(
             enabled=_state.on,
-            graphs_seen=_state.graphs_seen,
+            graphs_seen=counts.graphs,
             columns_fused=_state.columns_fused,
-            milliseconds=_state.seconds * 1e3,
+            milliseconds=counts.seconds * 1e3,
             failures=_state.failures,
+            timeouts=counts.timeouts,
             last_report=_state.last_report,
         )
 
 
 def _optimize(item: optimizer_plugin.Item) -> bytes | None:
     """Returns the graph with its lookups fused, serialized; None when there is nothing to fuse."""
-    observe = _state.observers.get(threading.get_ident())
+    observe = _state.observers.get(item.thread)
     if observe is not None:
         return observe(item)
     if not _state.on:
         return None
-    start = time.perf_counter()
     graph, report, failure = None, None, None
     try:
-        if _may_gain(item):
-            with _no_garbage_collection():
-                graph, report = _fuse(item)
+        with _no_garbage_collection():
+            graph, report = _fuse(item)
     except Exception as error:
         failure = error
     with _state.lock:
-        _state.graphs_seen += 1
-        _state.seconds += time.perf_counter() - start
         if report is not None:
             _state.columns_fused += report.fused_count
-            _state.last_report = _last_report(report, _state.last_report)
+            before = _state.last_report
+            shown = _state.last_report = _last_report(report, before)
+            item.when_abandoned(partial(_take_back, report.fused_count, shown, before))
         if failure is not None:
             _state.failures += 1
             first = _state.failures == 1
@@ -260,17 +280,12 @@ def _optimize(item: optimizer_plugin.Item) -> bytes | None:
     return graph
 
 
-def _may_gain(item: optimizer_plugin.Item) -> bool:
-    """Whether the graph may have lookups in it, or updates by their gradients; parses nothing."""
-
-    def has_any(texts: Iterable[bytes]) -> bool:
-        return any(map(item.contains, texts))
-
-    if has_any(_COMMON) and has_any(_ANCHORS):
-        return True
-    if has_any(_LAST) and has_any(_UNIQUES):
-        return True
-    return _state.updates_on and has_any(_GRADIENT) and has_any(_SCATTERS)
+def _take_back(columns: int, shown: FusionReport, before: FusionReport | None) -> None:
+    """Forgets columns that TensorFlow did not wait for, and the report on them."""
+    with _state.lock:
+        _state.columns_fused -= columns
+        if _state.last_report is shown:
+            _state.last_report = before
 
 
 def _fuse(
@@ -295,7 +310,12 @@ def _fuse(
     result = fuse.apply(graph_def)
     if _state.updates_on:
         result = fuse_updates(fuse, result)
-    return result.graph_def.SerializeToString() if result.modified else None, result.report
+    if not result.modified:
+        return None, result.report
+    for node in result.graph_def.node:
+        # Whoever has Python's lock may wait for the very thread that makes the kernels.
+        registration.prepare(node)
+    return result.graph_def.SerializeToString(), result.report
 
 
 @contextmanager

@@ -48,6 +48,17 @@ def atomic_add(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
 
 
 @intrinsic
+def atomic_swap(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
+    """Sets a word; the result is what it was before."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = word_pointer(builder, args[0], args[1])
+        return builder.atomic_rmw("xchg", place, args[2], _ORDER)
+
+    return _i64(_i64, _i64, _i64), codegen
+
+
+@intrinsic
 def atomic_swap_if(typingctx: Any, address: Any, index: Any, old: Any, new: Any) -> Any:
     """Sets a word to `new` if it is `old`; the result says whether it was."""
 

@@ -27,7 +27,15 @@ tf_tensor_data = c_function("TF_TensorData", _i64, _i64)
 tf_delete_tensor = c_function("TF_DeleteTensor", types.void, _i64)
 tf_new_status = c_function("TF_NewStatus", _i64)
 tf_delete_status = c_function("TF_DeleteStatus", types.void, _i64)
+tf_set_status = c_function("TF_SetStatus", types.void, _i64, _i32, _i64)
 tf_get_code = c_function("TF_GetCode", _i32, _i64)
+tf_delete_buffer = c_function("TF_DeleteBuffer", types.void, _i64)
+tf_has_attr = c_function("TF_OpKernelConstruction_HasAttr", types.uint8, _i64, _i64, _i64)
+tf_get_attr_int64 = c_function(
+    "TF_OpKernelConstruction_GetAttrInt64", types.void, _i64, _i64, _i64, _i64
+)
+tf_get_node_def = c_function("TF_OpKernelConstruction_GetNodeDef", _i64, _i64, _i64)
+tf_fail_construction = c_function("TF_OpKernelConstruction_Failure", types.void, _i64, _i64)
 tf_failure = c_function("TF_OpKernelContext_Failure", types.void, _i64, _i64)
 tf_allocate_output = c_function("TF_AllocateOutput", _i64, _i64, _i32, _i32, _i64, _i32, _i64, _i64)
 tf_forward_or_allocate = c_function(

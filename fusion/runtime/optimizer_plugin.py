@@ -7,21 +7,50 @@ this package; what it calls can be exchanged.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import logging
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import tensorflow as tf
 
-from fusion.runtime import elf, library, process
+from fusion.runtime import elf, library, objects, prefilter, process, upcalls
+from fusion.runtime.optimizer_words import (
+    COUNTED,
+    EMPTY,
+    FETCHES,
+    FETCHES_SIZE,
+    FREE,
+    NANOSECONDS,
+    OPTIMIZER_WORDS,
+    PATIENCE,
+    PATIENCE_NS,
+    PRESERVED,
+    PRESERVED_SIZE,
+    RULE,
+    SEEN,
+    SERVER_NUMBER,
+    TIMEOUTS,
+    UPCALLS,
+)
+from fusion.runtime.prefilter import Rule
+from fusion.runtime.process import keep_forever
+from fusion.runtime.upcalls import Request
 
 #: Graphs of a process without accelerators are of type CPU; with them, of both.
 DEVICE_TYPES = ("CPU", "GPU")
 
-_OK, _ABORTED = 0, 10
+_logger = logging.getLogger("fusion")
+
+#: The name under which the process has one.
+_NAME = "optimizer_plugin"
+
+_OK = 0
 #: The only word of an absl::Status, which C++ returns in memory of the caller, in older versions
 #: and in newer ones. Neither is a pointer to an error or a code with another number in it.
 _ABSL_OK, _UNKNOWN = (0, 1), 2
@@ -37,7 +66,7 @@ _ITEM_SYMBOLS = (
 )
 
 
-# The structures of tensorflow/c/experimental/grappler/grappler.h and tensorflow/c/tf_buffer.h
+# The structures of tensorflow/c/experimental/grappler/grappler.h
 
 
 class _Configs(ctypes.Structure):
@@ -70,43 +99,27 @@ class _Params(ctypes.Structure):
     )
 
 
-class _Buffer(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("length", ctypes.c_size_t),
-        ("deallocate", ctypes.c_void_p),
-    )
-
-
 _INIT = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Params), ctypes.c_void_p)
-_OPTIMIZE = ctypes.CFUNCTYPE(
-    None,
-    ctypes.c_void_p,
-    ctypes.POINTER(_Buffer),
-    ctypes.c_void_p,
-    ctypes.POINTER(_Buffer),
-    ctypes.c_void_p,
-)
 
 
 class Item:
     """A graph that TensorFlow is about to run; valid during the call only."""
 
-    def __init__(self, graph: _Buffer, address: int | None) -> None:
-        self._graph = graph
-        self._address = ctypes.c_void_p(address)
+    def __init__(self, request: Request) -> None:
+        self._request = request
 
-    def contains(self, text: bytes) -> bool:
-        """Whether the serialized graph has these bytes in it: a fast search, without the GIL."""
-        graph = self._graph
-        found = _libc().memmem(
-            ctypes.c_void_p(graph.data), ctypes.c_size_t(graph.length), text, len(text)
-        )
-        return found is not None
+    def when_abandoned(self, undo: Callable[[], None]) -> None:
+        """Has `undo` called if the new graph comes too late, and TensorFlow goes on without it."""
+        self._request.when_abandoned = undo
+
+    @property
+    def thread(self) -> int:
+        """The thread of TensorFlow's that waits for the graph, as `threading.get_ident` has it."""
+        return self._request.thread
 
     def graph_def(self) -> bytes:
         """The graph, a serialized GraphDef."""
-        return ctypes.string_at(self._graph.data, self._graph.length)
+        return self._request.input()
 
     def nodes_to_preserve(self) -> frozenset[str]:
         """Names that must not vanish: fetches, feeds, and nodes that others wait for.
@@ -114,7 +127,7 @@ class Item:
         Raises:
           RuntimeError: TensorFlow cannot tell.
         """
-        return frozenset(self._names("TF_GetNodesToPreserveList"))
+        return self._names(upcalls.FIRST_NAMES, "TF_GetNodesToPreserveList")
 
     def fetches(self) -> frozenset[str]:
         """The nodes whose values are read by whoever runs the graph.
@@ -122,38 +135,45 @@ class Item:
         Raises:
           RuntimeError: TensorFlow cannot tell.
         """
-        return frozenset(name.partition(":")[0] for name in self._names("TF_GetFetchNodesList"))
+        names = self._names(upcalls.SECOND_NAMES, "TF_GetFetchNodesList")
+        return frozenset(name.partition(":")[0] for name in names)
 
-    def _names(self, function: str) -> list[str]:
-        tensorflow = _library()
-        count, size = ctypes.c_int(), ctypes.c_size_t()
-        with library.Status() as status:
-            getattr(tensorflow, f"{function}Size")(
-                self._address, ctypes.byref(count), ctypes.byref(size), status.address
-            )
-            status.check(f"calling {function}Size")
-            starts = (ctypes.c_void_p * count.value)()
-            lengths = (ctypes.c_size_t * count.value)()
-            storage = ctypes.create_string_buffer(max(size.value, 1))
-            getattr(tensorflow, function)(
-                self._address, starts, lengths, count, storage, size, status.address
-            )
-            status.check(f"calling {function}")
-            pairs = list(zip(starts, lengths, strict=True))
-            return [ctypes.string_at(start, length).decode() for start, length in pairs]
+    def _names(self, field: int, function: str) -> frozenset[str]:
+        names = self._request.names(field)
+        if names is None:
+            raise RuntimeError(f"TensorFlow's {function} fails")
+        return names
 
 
 #: Returns the new graph, a serialized GraphDef, or None to leave the graph as it is.
 Optimize = Callable[[Item], "bytes | None"]
 
 
+@dataclass(frozen=True)
+class Counts:
+    """What has come by while there was a rule.
+
+    Attributes:
+        graphs: how often TensorFlow showed a graph.
+        seconds: the time that took, summed over threads.
+        timeouts: how often a graph was left because Python's lock did not come.
+    """
+
+    graphs: int = 0
+    seconds: float = 0.0
+    timeouts: int = 0
+
+
 class _Plugin:
-    """What all copies of this package in the process share."""
+    """What all copies of this package in the process share; the first one reads its words."""
 
     def __init__(self) -> None:
         self.attempted = False
         self.accepted = False
         self.optimize: Optimize | None = None
+        self.words = (ctypes.c_int64 * OPTIMIZER_WORDS)()
+        keep_forever(self.words)
+        self._told = False
         self.renew_lock()
         # A child of a fork may inherit the lock while a thread that it lacks holds it.
         os.register_at_fork(after_in_child=self.renew_lock)
@@ -161,28 +181,77 @@ class _Plugin:
     def renew_lock(self) -> None:
         self.lock = threading.Lock()
 
+    def serve(self, request: Request) -> None:
+        """Optimizes the graph of a request."""
+        optimize = self.optimize
+        optimized = optimize(Item(request)) if optimize is not None else None
+        if optimized is not None:
+            request.answer(optimized)
+
+    def too_late(self) -> None:
+        """Says once that graphs were left as they were."""
+        if not self._told:
+            self._told = True
+            _logger.warning(
+                "fusion left a graph as it was: Python's lock (the GIL) was not to be had in time, "
+                "since another thread kept it, perhaps while waiting for this very graph; more of "
+                "them will be counted in fusion.stats(), not shown"
+            )
+
+    def look_for(self, rule: Rule, is_counted: bool = True) -> None:
+        """Optimizes graphs that meet a rule from now on."""
+        self.words[COUNTED] = is_counted
+        self.words[RULE] = prefilter.table(rule)
+
+    def counts(self) -> Counts:
+        """What has come by."""
+        return Counts(self.words[SEEN], self.words[NANOSECONDS] / 1e9, self.words[TIMEOUTS])
+
+    def close(self) -> None:
+        """Lets the process end: graphs are left alone, and those under way are waited for."""
+        self.look_for(())
+        upcalls.upcalls().wait_for_all()
+
 
 def install(optimize: Optimize) -> None:
-    """Lets TensorFlow call `optimize` for every graph that it is about to run, from now on.
+    """Lets TensorFlow call `optimize` for the graphs that it is about to run, see `look_for`.
 
-    It is called by the thread that needs the graph. There is one in a process: the last installed.
+    It is called on a thread of its own while that which needs the graph waits, unless Python's lock
+    is not to be had (`upcalls`). There is one in a process: the last installed.
 
     Raises:
       tf.errors.UnimplementedError: this TensorFlow takes no optimizers from outside.
       tf.errors.AlreadyExistsError: another library has registered one.
     """
-    plugin = process.single("optimizer_plugin", _Plugin)
+    plugin = process.single(_NAME, _Plugin)
     with plugin.lock:
         if not plugin.attempted:
             init_graph_plugin = _entry_point()
             # Once and for all: a second attempt ends the process if the first one worked.
+            address = _native_entry(plugin)
             plugin.attempted = True
-            plugin.accepted = _register(init_graph_plugin, plugin)
+            plugin.accepted = _register(init_graph_plugin, address)
+            atexit.register(plugin.close)
         if not plugin.accepted:
             raise tf.errors.UnimplementedError(
                 None, None, f"TensorFlow {tf.__version__} has refused fusion's graph optimizer"
             )
         plugin.optimize = optimize
+
+
+def look_for(rule: Rule, *, is_counted: bool = True) -> None:
+    """Has the graphs optimized that meet a rule, from now on; without clauses, none.
+
+    The others are passed by in native code: they need nothing of Python. What comes by is counted
+    if `is_counted`.
+    """
+    process.single(_NAME, _Plugin).look_for(rule, is_counted)
+
+
+def counts() -> Counts:
+    """What has come by in this process."""
+    plugin = process.existing(_NAME)
+    return Counts() if plugin is None else plugin.counts()
 
 
 def symbol() -> str | None:
@@ -213,23 +282,56 @@ def _entry_point() -> Callable[..., object]:
     return getattr(_library(), name)
 
 
-def _register(init_graph_plugin: Callable[..., object], plugin: _Plugin) -> bool:
-    """Registers the callback for every device type; False when TensorFlow refuses one."""
-    callback = _OPTIMIZE(_Callback(plugin))
-    process.keep_forever(callback)
+def _register(init_graph_plugin: Callable[..., object], address: int) -> bool:
+    """Registers the optimizer for every device type; False when TensorFlow refuses one."""
     for device_type in DEVICE_TYPES:
         status = ctypes.c_uint64(_UNKNOWN)
-        init_graph_plugin(ctypes.byref(status), _filled(device_type, callback))
+        init_graph_plugin(ctypes.byref(status), _filled(device_type, address))
         if status.value not in _ABSL_OK:
             return False
     return True
 
 
-def _filled(device_type: str, callback: object) -> object:
+#: What TensorFlow calls passes the words on.
+_ENTRY = """
+define void @optimize_graph(i64 %optimizer, i64 %graph, i64 %item, i64 %result, i64 %status) {{
+  %optimize = inttoptr i64 {optimize} to ptr
+  tail call void %optimize(i64 {words}, i64 %graph, i64 %item, i64 %result, i64 %status)
+  ret void
+}}
+"""
+
+
+def _native_entry(plugin: _Plugin) -> int:
+    """The address of what TensorFlow calls with a graph."""
+
+    def compile_it() -> bytes:
+        from fusion.runtime.compiler import compile_object
+        from fusion.runtime.native_optimizer import optimize
+
+        return compile_object(optimize, 5, "optimize")
+
+    tensorflow, libc, words = _library(), ctypes.CDLL(None), plugin.words
+    empty = ctypes.create_string_buffer(1)
+    keep_forever(empty)
+    words[SERVER_NUMBER] = upcalls.upcalls().add(plugin)
+    words[PATIENCE] = PATIENCE_NS
+    words[UPCALLS] = upcalls.upcalls().address
+    words[EMPTY] = ctypes.addressof(empty)
+    words[FREE] = _address(libc.free)
+    words[PRESERVED_SIZE] = _address(tensorflow.TF_GetNodesToPreserveListSize)
+    words[PRESERVED] = _address(tensorflow.TF_GetNodesToPreserveList)
+    words[FETCHES_SIZE] = _address(tensorflow.TF_GetFetchNodesListSize)
+    words[FETCHES] = _address(tensorflow.TF_GetFetchNodesList)
+    optimize = objects.load(objects.get("optimize", compile_it), "optimize")
+    text = _ENTRY.format(optimize=optimize, words=ctypes.addressof(words))
+    return objects.load_ir(text, ["optimize_graph"])[0]
+
+
+def _filled(device_type: str, address: int) -> object:
     """Returns the function by which TensorFlow asks for an optimizer."""
-    address = ctypes.cast(callback, ctypes.c_void_p).value  # type: ignore[arg-type]
     name = ctypes.c_char_p(device_type.encode())
-    process.keep_forever(name)
+    keep_forever(name)
 
     def fill(params: ctypes._Pointer[_Params], status: int) -> None:
         asked = params.contents
@@ -242,41 +344,6 @@ def _filled(device_type: str, callback: object) -> object:
         _set_status(status, _OK)
 
     return _INIT(fill)
-
-
-class _Callback:
-    """What TensorFlow calls with a graph; it survives reloads of this module."""
-
-    def __init__(self, plugin: _Plugin) -> None:
-        self._plugin = plugin
-
-    def __call__(
-        self,
-        _: int | None,
-        graph: ctypes._Pointer[_Buffer],
-        item: int | None,
-        result: ctypes._Pointer[_Buffer],
-        status: int,
-    ) -> None:
-        # First of all: whatever happens, the graph is left alone. An empty result that goes with
-        # another status would be an empty graph.
-        _set_status(status, _ABORTED)
-        optimize = self._plugin.optimize
-        optimized = optimize(Item(graph.contents, item)) if optimize is not None else None
-        if optimized is not None and _fill(result.contents, optimized):
-            _set_status(status, _OK)
-
-
-def _fill(buffer: _Buffer, data: bytes) -> bool:
-    """Hands the data over in memory that TensorFlow frees; False when there is none."""
-    libc = _libc()
-    memory = libc.malloc(ctypes.c_size_t(len(data)))
-    if not memory:
-        return False
-    ctypes.memmove(memory, data, len(data))
-    buffer.data, buffer.length = memory, len(data)
-    buffer.deallocate = ctypes.cast(libc.free, ctypes.c_void_p).value
-    return True
 
 
 def _set_status(status: int | None, code: int) -> None:
@@ -307,8 +374,5 @@ def _library() -> ctypes.CDLL:
     return ctypes.CDLL(str(_library_path()))
 
 
-@cache
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype = libc.memmem.restype = ctypes.c_void_p
-    return libc
+def _address(function: object) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import ctypes
 import sys
 import types
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -19,6 +19,12 @@ def single(name: str, make: Callable[[], T]) -> T:
     shared = sys.modules.setdefault(_MODULE, types.ModuleType(_MODULE, __doc__)).__dict__
     found: T = shared[name] if name in shared else shared.setdefault(name, make())
     return found
+
+
+def existing(name: str) -> Any:
+    """Returns the process's object of that name, or None if nobody has asked for it yet."""
+    shared = sys.modules.get(_MODULE)
+    return None if shared is None else shared.__dict__.get(name)
 
 
 def keep_forever(thing: object) -> None:

@@ -7,26 +7,33 @@ So each name is looked up first, and whatever TensorFlow keeps an address of is 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import itertools
 import struct
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from tensorflow.core.framework import op_def_pb2
-from tensorflow.python.framework import dtypes, kernels, op_def_registry, ops
+from tensorflow.core.framework import node_def_pb2, op_def_pb2
+from tensorflow.python.framework import kernels, op_def_registry, ops
+from tensorflow.python.framework.device_spec import DeviceSpecV2
 
-from fusion.runtime import launcher, layout, library, objects
+from fusion.runtime import creation, launcher, layout, library, objects
+from fusion.runtime.creation import STATE_ATTR, attr_value, prepared
 from fusion.runtime.names import name_words
-from fusion.runtime.process import keep_forever
+from fusion.runtime.process import keep_forever, single
 from fusion.runtime.spec import Attr, OpSpec, as_dtype
+from fusion.runtime.upcalls import Request, upcalls
 
 _INVALID_ARGUMENT, _INTERNAL = 3, 13
-_CREATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
 _lock = threading.RLock()
 _addresses: dict[str, int] = {}
+
+#: The kernels of each op and type of device that TensorFlow knows of.
+_kernels: dict[tuple[str, str], Kernels] = single("kernels", dict)
 
 
 def register(specs: tuple[OpSpec, ...], gpus: FindGpus | None = None) -> None:
@@ -44,14 +51,15 @@ def register(specs: tuple[OpSpec, ...], gpus: FindGpus | None = None) -> None:
     unkerneled = [spec for spec in specs if not _has_kernels(spec)]
     tables = {spec.name: _table(spec) for spec in specs}
     if new or unkerneled:
-        dispatch, shapes = _thunks(new, tables)
+        made = [Kernels(spec, "CPU", tables[spec.name]) for spec in unkerneled]
+        if gpus is not None:
+            on_gpus = [one for one in made if "GPU" in one.spec.kernels]
+            made += [replace(one, device="GPU", gpus=gpus) for one in on_gpus]
+        thunks = _thunks(new, tables, made)
         for spec in new:
-            _define(spec, shapes[spec.name])
-        for spec in unkerneled:
-            made = Kernels(spec, "CPU", dispatch, tables[spec.name])
-            made.register()
-            if gpus is not None and "GPU" in spec.kernels:
-                replace(made, device="GPU", gpus=gpus).register()
+            _define(spec, thunks[f"shape_{spec.name}"])
+        for place, kernels_of in enumerate(made):
+            kernels_of.register(thunks["dispatch"], thunks[f"create_{place}"])
     for spec in specs:
         _register_gradient(spec)
 
@@ -61,10 +69,11 @@ def register_labelled(specs: tuple[OpSpec, ...], gpus: FindGpus, label: str) -> 
 
     That is how they are tested where there is no GPU.
     """
-    dispatch, _ = _thunks([], {})
-    for spec in specs:
-        if "GPU" in spec.kernels:
-            Kernels(spec, "GPU", dispatch, _table(spec), gpus, label).register()
+    on_gpus = [spec for spec in specs if "GPU" in spec.kernels]
+    made = [Kernels(spec, "GPU", _table(spec), gpus, label) for spec in on_gpus]
+    thunks = _thunks([], {}, made)
+    for place, kernels_of in enumerate(made):
+        kernels_of.register(thunks["dispatch"], thunks[f"create_{place}"])
 
 
 def _is_registered(spec: OpSpec) -> bool:
@@ -93,13 +102,13 @@ def _table(spec: OpSpec) -> int:
     return ctypes.addressof(array)
 
 
-def _thunks(specs: list[OpSpec], tables: Mapping[str, int]) -> tuple[int, dict[str, int]]:
-    """The compute function of all kernels, and the shape function of each op.
+def _thunks(specs: list[OpSpec], tables: Mapping[str, int], made: list[Kernels]) -> dict[str, int]:
+    """The compute function of all kernels, and the functions of ops and kernels, by name.
 
-    Both are a few instructions: the first jumps to the address in a kernel's state, which is
-    known only when a node is created; the others call the common shape function with a table.
+    All are a few instructions: the first jumps to the address in a kernel's state, which is known
+    only when a node is created; the shape function of an op calls the common one with the op's
+    table, and the create function of kernels the common one with their words.
     """
-    infer = _shape_function()
     parts = [
         "define void @dispatch(ptr %state, i64 %ctx) {\n"
         "  %kernel = load ptr, ptr %state\n"
@@ -107,6 +116,7 @@ def _thunks(specs: list[OpSpec], tables: Mapping[str, int]) -> tuple[int, dict[s
         "  tail call void %kernel(i64 %word, i64 %ctx)\n"
         "  ret void\n}\n"
     ]
+    infer = _native("infer_shapes", "shape_inference", "infer_shapes", 3)
     for spec in specs:
         parts.append(
             f"define void @shape_{spec.name}(i64 %ctx, i64 %status) {{\n"
@@ -114,19 +124,32 @@ def _thunks(specs: list[OpSpec], tables: Mapping[str, int]) -> tuple[int, dict[s
             f"  tail call void %infer(i64 {tables[spec.name]}, i64 %ctx, i64 %status)\n"
             "  ret void\n}\n"
         )
+    create = _native("create_kernel", "native_creation", "create", 3)
+    for place, kernels_of in enumerate(made):
+        parts.append(
+            f"define i64 @create_{place}(i64 %construction) {{\n"
+            "  %made = alloca i64\n"
+            "  %address = ptrtoint ptr %made to i64\n"
+            f"  %create = inttoptr i64 {create} to ptr\n"
+            f"  call void %create(i64 {kernels_of.address}, i64 %construction, i64 %address)\n"
+            "  %state = load i64, ptr %made\n"
+            "  ret i64 %state\n}\n"
+        )
     symbols = ["dispatch", *(f"shape_{spec.name}" for spec in specs)]
-    addresses = objects.load_ir("".join(parts), symbols)
-    return addresses[0], dict(zip((spec.name for spec in specs), addresses[1:], strict=True))
+    symbols += [f"create_{place}" for place in range(len(made))]
+    return dict(zip(symbols, objects.load_ir("".join(parts), symbols), strict=True))
 
 
-def _shape_function() -> int:
+def _native(name: str, module: str, function: str, n_args: int) -> int:
+    """The address of a function of a module of this folder, imported only to compile it."""
+
     def compile_it() -> bytes:
         from fusion.runtime.compiler import compile_object
-        from fusion.runtime.shape_inference import infer_shapes
 
-        return compile_object(infer_shapes, 3, "infer_shapes")
+        made = importlib.import_module(f"fusion.runtime.{module}")
+        return compile_object(getattr(made, function), n_args, name)
 
-    return objects.load(objects.get("infer_shapes", compile_it), "infer_shapes")
+    return objects.load(objects.get(name, compile_it), name)
 
 
 def _define(spec: OpSpec, shape_function: int) -> None:
@@ -156,29 +179,55 @@ class Kernels:
 
     Attributes:
       device: the type that their bodies are made for, a key of `OpSpec.kernels`.
-      dispatch, table: the addresses of the compute function and of the op's table.
+      table: the address of the op's table.
       gpus: finds what launches kernels on a GPU.
       label: with one, they are those of nodes on a CPU that ask for them by it.
     """
 
     spec: OpSpec
     device: str
-    dispatch: int
     table: int
     gpus: FindGpus | None = None
     label: str = ""
 
-    def register(self) -> None:
-        """Tells TensorFlow of them."""
-        create = _CREATE(self._create)
-        keep_forever(create)
-        for combination in itertools.product(*self.spec.kernel_types.values()):
-            self._register(create, combination)
+    @cached_property
+    def words(self) -> ctypes.Array[ctypes.c_int64]:
+        """The words that native code has of them, see `creation`."""
+        words = (ctypes.c_int64 * creation.CREATION_WORDS)()
+        keep_forever(words)
+        words[creation.SERVER_NUMBER] = upcalls().add(self)
+        words[creation.UPCALLS] = upcalls().address
+        words[creation.PATIENCE] = creation.PATIENCE_NS
+        words[creation.TOO_LATE] = creation.c_string(
+            f"{self.spec.name}: no kernel, because to make one takes Python's lock (the GIL), "
+            "which was not to be had in time: another thread kept it, perhaps while waiting for "
+            "this very node. Run the function once before"
+        )
+        words[creation.NO_MEMORY] = creation.c_string(f"{self.spec.name}: no memory for a kernel")
+        words[creation.ATTR_NAME] = creation.c_string(STATE_ATTR)
+        words[creation.PREPARED] = ctypes.addressof(prepared().words)
+        return words
 
-    def _register(self, create: Any, dtypes_of: tuple[str, ...]) -> None:
+    @property
+    def address(self) -> int:
+        """The address of the words."""
+        return ctypes.addressof(self.words)
+
+    def register(self, dispatch: int, create: int) -> None:
+        """Tells TensorFlow of them.
+
+        Args:
+          dispatch, create: the addresses of their functions.
+        """
+        if not self.label:
+            _kernels[self.spec.name, self.device] = self
+        for combination in itertools.product(*self.spec.kernel_types.values()):
+            self._register(ctypes.c_void_p(dispatch), ctypes.c_void_p(create), combination)
+
+    def _register(self, dispatch: Any, create: Any, dtypes_of: tuple[str, ...]) -> None:
         tf, spec = library.load(), self.spec
         free = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)
-        device, dispatch = "CPU" if self.label else self.device, ctypes.c_void_p(self.dispatch)
+        device = "CPU" if self.label else self.device
         builder = ctypes.c_void_p(
             tf.TF_NewKernelBuilder(spec.name.encode(), device.encode(), create, dispatch, free)
         )
@@ -196,35 +245,40 @@ class Kernels:
             tf.TF_RegisterKernelBuilder(name.encode(), builder, status.address)
             status.check(f"registering kernel {name}")
 
-    def _create(self, construction: int) -> int | None:
-        """Makes the state of one node's kernel; TensorFlow calls it when a node is first run."""
-        spec, names = self.spec, list[str]()
+    def serve(self, request: Request) -> None:
+        """Makes the state of one node's kernel: it is first run."""
         try:
-            if spec.custom is not None:
-                values = {attr.name: _attr_value(construction, attr) for attr in spec.attrs}
-                words = spec.custom(values, self.device)
-                names = _names(spec, values)
-                address = kernel_address(spec, self.device, {}, self.label)
-            else:
-                words = [_word(attr, _attr_value(construction, attr)) for attr in spec.value_attrs]
-                types = {
-                    attr.name: _attr_value(construction, attr)
-                    for attr in spec.attrs
-                    if attr.name in spec.kernel_types
-                }
-                address = kernel_address(spec, self.device, types, self.label)
-            launching = 0 if self.gpus is None else launcher.launcher(self.gpus).address
+            state = self.state(node_def_pb2.NodeDef.FromString(request.input()))
         except BaseException as error:  # a KeyboardInterrupt, too: nothing may be raised into C
             code = _INVALID_ARGUMENT if isinstance(error, ValueError) else _INTERNAL
-            with library.Status() as status:
-                status.set(code, f"{spec.name}: {str(error) or type(error).__name__}")
-                library.load().TF_OpKernelConstruction_Failure(
-                    ctypes.c_void_p(construction), status.address
-                )
-            return None
+            text = f"{self.spec.name}: {str(error) or type(error).__name__}"
+            request.answer(text.encode() + b"\0", code)
+        else:
+            request.answer(struct.pack(f"={len(state)}q", *state))
+
+    def too_late(self) -> None:
+        """The node has failed already."""
+
+    def state(self, node: node_def_pb2.NodeDef) -> list[int]:
+        """The words of the state of a node's kernel, see `layout`.
+
+        Raises:
+          ValueError: attrs that do not go together.
+        """
+        spec = self.spec
+        values = {attr.name: attr_value(node, attr) for attr in spec.attrs}
+        if spec.custom is not None:
+            words = spec.custom(values, self.device)
+            address = kernel_address(spec, self.device, {}, self.label)
+        else:
+            words = [_word(attr, values[attr.name]) for attr in spec.value_attrs]
+            types = {name: values[name] for name in spec.kernel_types}
+            address = kernel_address(spec, self.device, types, self.label)
+        launching = 0 if self.gpus is None else launcher.launcher(self.gpus).address
+        names = _names(spec, values)
         names_at = layout.STATE_WORDS + len(words) if names else 0
         head = [address, self.table, launching, 0, names_at]
-        return _allocate([*head, *words, *name_words(names, names_at)])
+        return [*head, *words, *name_words(names, names_at)]
 
 
 def _names(spec: OpSpec, values: Mapping[str, Any]) -> list[str]:
@@ -243,16 +297,24 @@ def _names(spec: OpSpec, values: Mapping[str, Any]) -> list[str]:
     return list(given)
 
 
-def _allocate(words: list[int]) -> int:
-    """A copy of `words` in memory that C's free releases."""
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype = ctypes.c_void_p
-    libc.malloc.argtypes = [ctypes.c_size_t]
-    address = libc.malloc(8 * len(words))
-    if not address:
-        raise MemoryError("no memory for the state of a kernel")
-    ctypes.memmove(address, (ctypes.c_int64 * len(words))(*words), 8 * len(words))
-    return int(address)
+def prepare(node: node_def_pb2.NodeDef) -> None:
+    """Has the kernel of a placed node ready, so that TensorFlow needs nothing of Python to make it.
+
+    Of others than fusion's own, and where anything is in the way, nothing happens: whoever runs the
+    node will find out.
+    """
+    if (node.op, "CPU") not in _kernels:
+        return
+    node.attr.pop(STATE_ATTR, None)
+    device = DeviceSpecV2.from_string(node.device).device_type if node.device else None
+    kernels_of = _kernels.get((node.op, str(device)))
+    if kernels_of is None or "_kernel" in node.attr:  # one with a label
+        return
+    try:
+        number = prepared().number(kernels_of.address, kernels_of.state(node))
+    except Exception:
+        return
+    node.attr[STATE_ATTR].i = number
 
 
 def kernel_address(spec: OpSpec, device: str, types: Mapping[str, str], label: str = "") -> int:
@@ -291,67 +353,6 @@ def compile_kernel(spec: OpSpec, device: str, types: Mapping[str, str], label: s
     return compile_object(entry, 2, kernel_name(spec, device, types, label))
 
 
-def _attr_value(construction: int, attr: Attr) -> Any:
-    """The value of an attr: a dtype's name, an int, a float, a bool, a string, or a list of them.
-
-    Raises:
-      ValueError: an int above the attr's maximum.
-    """
-    count, size = ctypes.c_int32(-1), ctypes.c_int32()
-    if attr.is_list or attr.kind == "string":
-        _read_attr("Size", construction, attr.name, ctypes.byref(count), ctypes.byref(size))
-    values: list[Any]
-    if attr.element == "string":
-        values = _strings(construction, attr, max(count.value, 0), size.value)
-    else:
-        values = _numbers(construction, attr, count.value)
-    if attr.element == "int" and attr.maximum is not None and max(values, default=0) > attr.maximum:
-        raise ValueError(f"{attr.name} must be at most {attr.maximum}, not {max(values)}")
-    if attr.element == "type":
-        values = [str(dtypes.as_dtype(value).name) for value in values]
-    elif attr.element == "bool":
-        values = [bool(value) for value in values]
-    return values if attr.is_list else values[0]
-
-
-#: The name in the C API, and the C type, of each kind of attr but strings.
-_C_KINDS: dict[str, tuple[str, Any]] = {
-    "type": ("Type", ctypes.c_int),
-    "int": ("Int64", ctypes.c_int64),
-    "bool": ("Bool", ctypes.c_ubyte),
-    "float": ("Float", ctypes.c_float),
-}
-
-
-def _numbers(construction: int, attr: Attr, count: int) -> list[Any]:
-    name, kind = _C_KINDS[attr.element]
-    values = (kind * (count if attr.is_list else 1))()
-    if attr.is_list:
-        _read_attr(f"{name}List", construction, attr.name, values, ctypes.c_int(count))
-    else:
-        _read_attr(name, construction, attr.name, values)
-    return list(values)
-
-
-def _strings(construction: int, attr: Attr, count: int, size: int) -> list[str]:
-    storage = ctypes.create_string_buffer(size + 1)
-    if not attr.is_list:
-        _read_attr("String", construction, attr.name, storage, ctypes.c_size_t(size))
-        return [_decoded(storage.raw[:size])]
-    starts, lengths = (ctypes.c_void_p * count)(), (ctypes.c_size_t * count)()
-    room = ctypes.c_size_t(size + 1)
-    arguments = (starts, lengths, ctypes.c_int(count), storage, room)
-    _read_attr("StringList", construction, attr.name, *arguments)
-    return [
-        _decoded(ctypes.string_at(start or 0, length)) if length else ""
-        for start, length in zip(starts, lengths, strict=True)
-    ]
-
-
-def _decoded(text: bytes) -> str:
-    return text.decode(errors="backslashreplace")  # a file may hold anything
-
-
 def _word(attr: Attr, value: Any) -> int:
     """The value of `attr` as a 64-bit word: strings by place in `allowed`, floats as doubles."""
     if attr.kind == "string":
@@ -362,13 +363,6 @@ def _word(attr: Attr, value: Any) -> int:
 def double_word(value: float) -> int:
     """The bits of a double as a 64-bit word."""
     return int(struct.unpack("<q", struct.pack("<d", value))[0])
-
-
-def _read_attr(kind: str, construction: int, name: str, *results: object) -> None:
-    read = getattr(library.load(), f"TF_OpKernelConstruction_GetAttr{kind}")
-    with library.Status() as status:
-        read(ctypes.c_void_p(construction), name.encode(), *results, status.address)
-        status.check(f"reading attribute {name}")
 
 
 def _register_gradient(spec: OpSpec) -> None:

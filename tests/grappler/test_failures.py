@@ -13,7 +13,7 @@ from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.recognise_reduction import ANCHORS
 from fusion.passes.row_updates import SCATTERS
-from fusion.runtime import optimizer_plugin, process
+from fusion.runtime import optimizer_plugin, prefilter, process, upcalls
 from tests.grappler.lookups import expected, ids, is_fused, new_function
 
 
@@ -61,7 +61,7 @@ def test_an_interruption_in_the_pass(monkeypatch):
 
 
 def test_no_memory_for_the_result(monkeypatch):
-    monkeypatch.setattr(optimizer_plugin, "_fill", lambda *_: False)
+    monkeypatch.setattr(upcalls.Request, "answer", lambda *_: False)
     with fusion.fused():
         assert not is_fused()
 
@@ -115,9 +115,7 @@ def test_graphs_without_segment_reductions_are_not_parsed(monkeypatch):
 def test_every_segment_reduction_is_found(op):
     node = tf.compat.v1.NodeDef(name="x", op=op).SerializeToString()
     for data, found in ((node, True), (node.replace(op.encode(), op.encode()[:-1]), False)):
-        graph = optimizer_plugin._Buffer()
-        assert optimizer_plugin._fill(graph, data)
-        assert grappler._may_gain(optimizer_plugin.Item(graph, None)) == found
+        assert prefilter.meets(grappler.LOOKUPS, data) == found
 
 
 @pytest.mark.parametrize("op", sorted(SCATTERS))
@@ -126,9 +124,9 @@ def test_updates_are_found_where_fusions_own_gradients_are(op, gradient):
     """Elsewhere they are found in graphs with lookups, or cannot be of lookups."""
     ops = [op, "GroupedEmbeddingPostLookUpGrad" if gradient else "MatMul"]
     nodes = [tf.compat.v1.NodeDef(name=f"n{k}", op=op) for k, op in enumerate(ops)]
-    graph = optimizer_plugin._Buffer()
-    assert optimizer_plugin._fill(graph, tf.compat.v1.GraphDef(node=nodes).SerializeToString())
-    item = optimizer_plugin.Item(graph, None)
-    assert not grappler._may_gain(item)
+    graph = tf.compat.v1.GraphDef(node=nodes).SerializeToString()
+    assert not prefilter.meets(grappler._state.rule, graph)
+    with fusion.fused():
+        assert not prefilter.meets(grappler._state.rule, graph)
     with fusion.fused(row_updates=True):
-        assert grappler._may_gain(item) == gradient
+        assert prefilter.meets(grappler._state.rule, graph) == gradient

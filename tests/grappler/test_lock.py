@@ -1,0 +1,35 @@
+"""Nobody waits for Python's lock for ever: each case has a process of its own, and a deadline."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.grappler.lock_holders import DEADLINE, PROGRAMS
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(name):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.grappler.lock_holders", name],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=2 * DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-5000:]
+
+
+@pytest.mark.parametrize("name", sorted({*PROGRAMS} - {"exit_with_work_pending"}))
+def test_no_deadlock(name):
+    run(name)
+
+
+@pytest.mark.parametrize("_", range(4))
+def test_a_process_ends_with_work_pending(_):
+    run("exit_with_work_pending")
