@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import struct
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,9 +23,6 @@ from fusion.runtime.spec import Attr, OpSpec, as_dtype
 
 _INVALID_ARGUMENT, _INTERNAL = 3, 13
 _CREATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-
-_lock = threading.RLock()
-_addresses: dict[str, int] = {}
 
 
 def register(specs: tuple[OpSpec, ...], gpus: FindGpus | None = None) -> None:
@@ -99,7 +95,7 @@ def _thunks(specs: list[OpSpec], tables: Mapping[str, int]) -> tuple[int, dict[s
     Both are a few instructions: the first jumps to the address in a kernel's state, which is
     known only when a node is created; the others call the common shape function with a table.
     """
-    infer = _shape_function()
+    infer = shape_function()
     parts = [
         "define void @dispatch(ptr %state, i64 %ctx) {\n"
         "  %kernel = load ptr, ptr %state\n"
@@ -119,14 +115,16 @@ def _thunks(specs: list[OpSpec], tables: Mapping[str, int]) -> tuple[int, dict[s
     return addresses[0], dict(zip((spec.name for spec in specs), addresses[1:], strict=True))
 
 
-def _shape_function() -> int:
+def shape_function() -> int:
+    """The address of the shape function of all ops, which every process needs."""
+
     def compile_it() -> bytes:
         from fusion.runtime.compiler import compile_object
         from fusion.runtime.shape_inference import infer_shapes
 
         return compile_object(infer_shapes, 3, "infer_shapes")
 
-    return objects.load(objects.get("infer_shapes", compile_it), "infer_shapes")
+    return objects.address("infer_shapes", compile_it)
 
 
 def _define(spec: OpSpec, shape_function: int) -> None:
@@ -200,19 +198,9 @@ class Kernels:
         """Makes the state of one node's kernel; TensorFlow calls it when a node is first run."""
         spec, names = self.spec, list[str]()
         try:
-            if spec.custom is not None:
-                values = {attr.name: _attr_value(construction, attr) for attr in spec.attrs}
-                words = spec.custom(values, self.device)
-                names = _names(spec, values)
-                address = kernel_address(spec, self.device, {}, self.label)
-            else:
-                words = [_word(attr, _attr_value(construction, attr)) for attr in spec.value_attrs]
-                types = {
-                    attr.name: _attr_value(construction, attr)
-                    for attr in spec.attrs
-                    if attr.name in spec.kernel_types
-                }
-                address = kernel_address(spec, self.device, types, self.label)
+            values = {attr.name: _attr_value(construction, attr) for attr in spec.attrs}
+            address, words = node_state(spec, self.device, values, self.label)
+            names = _names(spec, values)
             launching = 0 if self.gpus is None else launcher.launcher(self.gpus).address
         except BaseException as error:  # a KeyboardInterrupt, too: nothing may be raised into C
             code = _INVALID_ARGUMENT if isinstance(error, ValueError) else _INTERNAL
@@ -255,18 +243,29 @@ def _allocate(words: list[int]) -> int:
     return int(address)
 
 
+def node_state(
+    spec: OpSpec, device: str, values: Mapping[str, Any], label: str = ""
+) -> tuple[int, list[int]]:
+    """The address of the kernel of a node of an op, and the state it has of its own.
+
+    Args:
+      values: the node's attrs, dtypes by name.
+
+    Raises:
+      ValueError: attrs that do not go together.
+    """
+    if spec.custom is not None:
+        words = spec.custom(values, device)
+        return kernel_address(spec, device, {}, label), words
+    words = [_word(attr, values[attr.name]) for attr in spec.value_attrs]
+    types = {name: values[name] for name in spec.kernel_types}
+    return kernel_address(spec, device, types, label), words
+
+
 def kernel_address(spec: OpSpec, device: str, types: Mapping[str, str], label: str = "") -> int:
     """The address of the kernel of `spec` for these dtypes, loaded or compiled on first use."""
     name = kernel_name(spec, device, types, label)
-    return code_address(name, lambda: compile_kernel(spec, device, types, label))
-
-
-def code_address(name: str, compile_it: Callable[[], bytes]) -> int:
-    """The address of the function `name` of an object of that name, loaded or compiled."""
-    with _lock:
-        if name not in _addresses:
-            _addresses[name] = objects.load(objects.get(name, compile_it), name)
-        return _addresses[name]
+    return objects.address(name, lambda: compile_kernel(spec, device, types, label))
 
 
 def kernel_name(spec: OpSpec, device: str, types: Mapping[str, str], label: str = "") -> str:
