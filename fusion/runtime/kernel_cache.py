@@ -91,17 +91,26 @@ class KernelCache:
         for path in (*self.folders, *(self._private or ())):
             try:
                 with trusted_files.opened_folder(path) as folder:
-                    found = _unwrapped(trusted_files.read(folder, name))
+                    found = self._read_in(folder, path, name)
             except UntrustedError as problem:
                 if self._is_chosen:  # there is no other, so that this says it all
                     self._warn_unkept([str(problem)])
                 elif os.path.lexists(path):
                     self._warn(path, "kernels in %s are not used: %s", path, problem)
-                continue
             except OSError:
                 continue
-            if found is not None:
-                return found
+            else:
+                if found is not None:
+                    return found
+        return None
+
+    def _read_in(self, folder: int, path: str, name: str) -> File | None:
+        try:
+            return _unwrapped(trusted_files.read(folder, name))
+        except UntrustedError as problem:
+            self._warn(f"{path}/", "a kernel in %s is not used: %s", path, problem)
+        except OSError:
+            pass
         return None
 
     def get(
@@ -147,6 +156,8 @@ class KernelCache:
                 _open(path, ".probe.lock").close(is_ours=True)
             except (OSError, UntrustedError) as error:
                 problem = _text(error)
+            if path not in self.folders:
+                problem = "removed when this process ends"
             with suppress(OSError, UntrustedError), trusted_files.opened_folder(path) as folder:
                 kernels = sum(name.endswith(".o") for name in trusted_files.names(folder))
             found.append(FolderState(path, kernels, problem))

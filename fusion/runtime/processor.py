@@ -31,7 +31,7 @@ NAMES = (
 #: Without this instruction set the conversions of float16 would be calls of a library that compiled
 #: code does not have.
 _NEEDED = "f16c"
-_TOO_OLD = ("x86-64", "x86-64-v2", "nehalem", "westmere", "sandybridge")
+_TOO_OLD = ("x86-64", "x86-64-v2")
 
 _logger = logging.getLogger("fusion")
 

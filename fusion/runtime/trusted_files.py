@@ -15,7 +15,6 @@ import errno
 import grp
 import os
 import pwd
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -181,7 +180,7 @@ def write(folder: int, name: str, content: bytes) -> None:
     Raises:
       OSError: it cannot be written.
     """
-    temporary = f".{name}.{secrets.token_hex(8)}.tmp"
+    temporary = f".{name}.{os.urandom(8).hex()}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, _FILE_MODE, dir_fd=folder)
     try:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -162,8 +163,9 @@ def test_why_nothing_can_be_kept_is_told_once(tmp_path, caplog):
     assert without_the_end(caplog.messages) == [told]
     # A process has its own folder for it, of which its children know.
     assert cache.get("one.o", lambda: b"never") == b"one.o"
-    (private,) = (state for state in cache.states() if not state.problem)
-    assert private.kernels == 2
+    *others, private = cache.states()
+    assert [state.problem for state in others] == ["Not a directory"] * 2
+    assert (private.kernels, private.problem) == (2, "removed when this process ends")
     assert os.stat(private.path).st_mode & 0o777 == 0o700
 
 
@@ -244,6 +246,19 @@ def test_a_chosen_folder_that_others_can_write_is_refused_with_one_warning(
     assert without_the_end(caplog.messages) == [UNKEPT + why]
 
 
+def test_a_file_that_others_can_write_is_made_again(tmp_path, caplog):
+    cache = KernelCache(str(tmp_path), is_chosen=True)
+    for name in ("one.o", "two.o"):
+        cache.get(name, lambda: b"planted")
+        (tmp_path / name).chmod(0o666)
+    for name in ("one.o", "two.o", "one.o"):
+        assert cache.get(name, lambda: b"own") == b"own"
+    mode = f"(mode 666, gid {tmp_path.stat().st_gid})"
+    told = f"a kernel in {tmp_path} is not used: one.o can be written by others {mode}"
+    assert without_the_end(caplog.messages) == [told]
+    assert (tmp_path / "one.o").stat().st_mode & 0o022 == 0
+
+
 def test_a_default_folder_that_others_can_write_is_passed_over_with_a_warning(tmp_path, caplog):
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir(mode=0o700)
@@ -255,6 +270,52 @@ def test_a_default_folder_that_others_can_write_is_passed_over_with_a_warning(tm
     told = f"kernels in {first} are not used: {first} can be written by others {mode}"
     assert without_the_end(caplog.messages) == [told]
     assert (os.listdir(first), os.listdir(second)) == ([], ["kernel.o"])
+
+
+AS_USER = """
+import os, sys
+from cache_user import kernel_cache
+folder, user, content, umask = sys.argv[1:]
+os.umask(int(umask, 8))
+os.setgroups([])
+os.setgid(int(user))
+os.setuid(int(user))
+print(kernel_cache.KernelCache(folder, is_chosen=True).get("kernel.o", content.encode).decode())
+"""
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
+
+
+def got_by(user, folder, content, umask="022"):
+    """The kernel that a user gets, who would make it of some content."""
+    command = [sys.executable, "-c", AS_USER, str(folder), str(user), content, umask]
+    environment = {**os.environ, "PYTHONPATH": str(USER.parent)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def public():
+    """A folder of root's that all can enter, in a sticky one that all can write."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o1777)
+        yield Path(folder)
+
+
+@needs_root
+def test_what_root_compiles_serves_all_users(public):
+    assert got_by(0, public / "kernels", "root's") == "root's"
+    assert got_by(STRANGER, public / "kernels", "own") == "root's"
+    assert got_by(0, public / "hidden", "root's", umask="077") == "root's"
+    assert got_by(STRANGER, public / "hidden", "own") == "own"
+
+
+@needs_root
+def test_what_a_user_compiles_serves_that_user_alone(public):
+    assert got_by(STRANGER, public / "kernels", "planted") == "planted"
+    assert got_by(STRANGER, public / "kernels", "never") == "planted"
+    assert got_by(STRANGER + 1, public / "kernels", "own") == "own"
+    assert got_by(0, public / "kernels", "root's") == "root's"
 
 
 @pytest.fixture
@@ -306,7 +367,9 @@ def test_the_doctor_tells_which_folders_can_be_used(tmp_path, monkeypatch):
         ("kernel cache", f"{blocked} (0 kernels): {why}", True),
         ("kernel cache", f"{usable} (1 kernels, new ones go here)", True),
     ]
-    monkeypatch.setattr(kernel_cache, "default", lambda: KernelCache(str(blocked)))
+    alone = KernelCache(str(blocked))
+    alone.get("kernel.o", lambda: b"code")  # goes to the process's own folder
+    monkeypatch.setattr(kernel_cache, "default", lambda: alone)
     assert doctor._cache()[-1] == (
         "kernel cache",
         "none can be written: see docs/cache.md",
