@@ -27,8 +27,8 @@ def start():
 
     def start_one(folder, seconds=600, *more):
         command = [sys.executable, str(USER), str(folder), str(seconds), *more]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        started.append(subprocess.Popen(command, text=True, **pipes))
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe))
         return started[-1]
 
     yield start_one
@@ -183,7 +183,7 @@ def test_no_disk_at_all_is_no_obstacle(tmp_path, monkeypatch):
     def none(**_):
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
 
-    monkeypatch.setattr(kernel_cache.tempfile, "mkdtemp", none)
+    monkeypatch.setattr(tempfile, "mkdtemp", none)
     (tmp_path / "file").write_text("no folder")
     cache = KernelCache(f"{tmp_path}/file/x")
     assert cache.get("kernel.o", lambda: b"code") == b"code"

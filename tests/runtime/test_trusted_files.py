@@ -1,6 +1,8 @@
 """Only what root or this user wrote is read, whatever the path."""
 
+import grp
 import os
+import pwd
 
 import pytest
 
@@ -107,9 +109,9 @@ def test_a_private_group_has_the_users_name_and_no_other_member(
         return Entry(pw_name="ann", pw_gid=primary)
 
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(trusted_files.pwd, "getpwuid", user)
+    monkeypatch.setattr(pwd, "getpwuid", user)
     entry = Entry(gr_name=group, gr_mem=members)
-    monkeypatch.setattr(trusted_files.grp, "getgrgid", lambda _: entry)
+    monkeypatch.setattr(grp, "getgrgid", lambda _: entry)
     assert trusted_files._is_private(77) == wanted
 
 
@@ -117,7 +119,7 @@ def test_users_and_groups_need_no_names(monkeypatch):
     def unknown(_):
         raise KeyError
 
-    monkeypatch.setattr(trusted_files.pwd, "getpwuid", unknown)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
     assert not trusted_files._is_private(77)
 
 
