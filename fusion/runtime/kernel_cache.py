@@ -13,6 +13,7 @@ import hashlib
 import logging
 import os
 import shutil
+import struct
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,14 +28,18 @@ from fusion.runtime.trusted_files import File, UntrustedError
 #: Names the only folder that is used, by an absolute path.
 CACHE_VARIABLE = "FUSION_CACHE_DIR"
 
-#: So many seconds a process waits for another one that makes the file it needs. Then it makes that
-#: itself: the other may be stopped.
-WAIT_SECONDS = 60.0
+#: A process waits for another one that makes the file it needs while that works, as its processor
+#: time tells: on a busy machine it may take long. After so many seconds without any, as if it were
+#: stopped, or so many in all, it makes the file itself.
+IDLE_SECONDS, WAIT_SECONDS = 30.0, 600.0
 _LOOK_SECONDS = 0.05
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _MAGIC = b"fusion object 1\n"
 _HEAD_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
+
+#: A `struct flock`: type, whence, start, length, process.
+_FLOCK = "hhqqi4x"
 
 _logger = logging.getLogger("fusion")
 
@@ -189,7 +194,7 @@ class KernelCache:
         return self._private
 
     def _warn_unkept(self, problems: list[str]) -> None:
-        why = "; ".join(problems) or "there is no home folder"
+        why = "; ".join(problems)
         self._warn("", "kernels cannot be kept, each process compiles them again: %s", why)
 
     def _warn(self, about: str, text: str, *values: object) -> None:
@@ -222,7 +227,8 @@ def _wait(lock: int, name: str, kept: Callable[[], File | None]) -> tuple[File |
     The lock is one of POSIX, that a forked child does not inherit. Where there are no such locks,
     as on some network disks, nobody waits.
     """
-    end, is_told = time.monotonic() + WAIT_SECONDS, False
+    begun = worked = time.monotonic()
+    seconds, is_told = 0.0, False
     while True:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -236,10 +242,25 @@ def _wait(lock: int, name: str, kept: Callable[[], File | None]) -> tuple[File |
             _logger.info("waiting for another process that compiles %s", name)
         if found := kept():
             return found, False
-        if time.monotonic() >= end:
-            _logger.warning("another process takes more than %g s for %s", WAIT_SECONDS, name)
+        now, used = time.monotonic(), _holders_seconds(lock)
+        if used != seconds:
+            worked, seconds = now, used
+        if now - worked >= IDLE_SECONDS or now - begun >= WAIT_SECONDS:
+            _logger.warning("no longer waiting for the process that compiles %s", name)
             return None, False
         time.sleep(_LOOK_SECONDS)
+
+
+def _holders_seconds(lock: int) -> float:
+    """The processor time of the process that has a lock; 0 if it is out of sight."""
+    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        *_, process = struct.unpack(_FLOCK, fcntl.fcntl(lock, fcntl.F_GETLK, asked))
+        # The name in parentheses may have anything in it; user and system time follow as 12 and 13.
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError):
+        return 0.0
 
 
 def _wrapped(content: bytes) -> bytes:

@@ -41,6 +41,6 @@ if __name__ == "__main__":
     logger = logging.getLogger("fusion")
     logger.setLevel(logging.INFO)
     logger.addHandler(Printer())
-    kernel_cache.WAIT_SECONDS = float(sys.argv[2])
+    kernel_cache.IDLE_SECONDS = float(sys.argv[2])
     kept = kernel_cache.KernelCache(sys.argv[1])
     print("got", kept.get("kernel.o", compile_it).decode(), flush=True)

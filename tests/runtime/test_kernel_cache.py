@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def test_one_that_hangs_blocks_nobody_for_long(tmp_path, start):
     first.send_signal(signal.SIGSTOP)
     second = start(tmp_path, 0.2)
     assert line(second) == WAITING
-    assert line(second) == "another process takes more than 0.2 s for kernel.o"
+    assert line(second) == "no longer waiting for the process that compiles kernel.o"
     assert line(second) == "compiling"
     third = start(tmp_path)
     assert line(third) == WAITING
@@ -98,6 +99,37 @@ def test_one_that_hangs_blocks_nobody_for_long(tmp_path, start):
     give(first, "late")
     assert line(first) == "got late"
     assert os.listdir(tmp_path) == ["kernel.o"]
+
+
+@pytest.mark.parametrize(("works_until", "gives_up_after"), [(0, 30), (100, 130), (1000, 600)])
+def test_one_is_waited_for_while_it_works(tmp_path, monkeypatch, works_until, gives_up_after):
+    def locked(*_):
+        raise BlockingIOError
+
+    now = [0.0]
+    monkeypatch.setattr(fcntl, "lockf", locked)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda _: now.append(now.pop() + 1))
+    monkeypatch.setattr(kernel_cache, "_holders_seconds", lambda _: min(now[0], works_until) / 9)
+    assert KernelCache(str(tmp_path)).get("kernel.o", lambda: b"code") == b"code"
+    assert now == [gives_up_after]
+
+
+def test_the_work_of_the_process_that_has_a_lock_is_seen(tmp_path):
+    program = "import fcntl; file = open('lock', 'w'); fcntl.lockf(file, fcntl.LOCK_EX); "
+    program += "print('locked', flush=True)\nwhile True: pass"
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert line(process) == "locked"
+            with (tmp_path / "lock").open("r+") as file:
+                first = kernel_cache._holders_seconds(file.fileno())
+                while kernel_cache._holders_seconds(file.fileno()) <= first:
+                    assert process.poll() is None
+        finally:
+            process.kill()
+    with (tmp_path / "lock").open("r+") as file:
+        assert kernel_cache._holders_seconds(file.fileno()) == 0
 
 
 def test_one_that_fails_leaves_the_work_to_the_next(tmp_path):

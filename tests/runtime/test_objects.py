@@ -198,7 +198,8 @@ def test_another_build_has_other_objects(tmp_path, monkeypatch, suffix):
             source.unlink()
     monkeypatch.setattr(objects, "_PACKAGE", other)
     assert digest() != first
-    monkeypatch.setattr(objects, "_PACKAGE", copied(tmp_path, "same", suffix))
+    same = shutil.copytree(package, tmp_path / "same")
+    monkeypatch.setattr(objects, "_PACKAGE", same)
     assert digest() == first
 
 
