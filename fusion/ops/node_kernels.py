@@ -84,7 +84,7 @@ def _plain(attr: Attr, count: int) -> list[Any]:
         return ["int64"] * count
     if attr.allowed:
         return [attr.allowed[0]] * count
-    return [{"int": 0, "float": -1.0, "bool": False}[attr.element]] * count
+    return [{"int": 0, "float": -1.0, "bool": False, "string": ""}[attr.element]] * count
 
 
 def _value(node: node_def_pb2.NodeDef, attr: Attr) -> Any:
