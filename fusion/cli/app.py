@@ -18,6 +18,7 @@ from fusion.cli.doctor import doctor
 from fusion.cli.inspect import inspect
 from fusion.cli.rewrite import rewrite
 from fusion.cli.verify import verify
+from fusion.cli.warm import warm
 from fusion.printable import printable, printable_lines
 from fusion.saved_model.errors import ModelError
 from fusion.saved_model.root_cause import root_cause
@@ -39,7 +40,7 @@ def cli(verbose: bool) -> None:
     """Make the embedding lookups of TensorFlow models fast, and see what was done."""
 
 
-for _command in (inspect, rewrite, verify, bench, doctor):
+for _command in (inspect, rewrite, verify, bench, warm, doctor):
     cli.add_command(_command)
 
 

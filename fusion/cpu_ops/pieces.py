@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 
-import llvmlite.binding as llvm
+from fusion.runtime import processor
 
 #: What a kernel is told, by word: the number of bags; the address of each entry's row, int64; where
 #: each bag's entries start, int64 [bags + 1]; where the first result goes, and the bytes from one
@@ -46,8 +46,8 @@ ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
 @cache
-def _vector_bytes() -> int:
-    return 64 if llvm.get_host_cpu_features().get("avx512f") else 32
+def _vector_bytes(target: processor.Processor) -> int:
+    return 64 if target.has("avx512f") else 32
 
 
 def pieces(stored: str) -> list[tuple[int, int]]:
@@ -55,7 +55,7 @@ def pieces(stored: str) -> list[tuple[int, int]]:
 
     With one vector a kernel takes exactly that many elements, else up to their product.
     """
-    widest = _vector_bytes() // (8 if stored == "float64" else 4)
+    widest = _vector_bytes(processor.target()) // (8 if stored == "float64" else 4)
     found = [(1, 1)]
     lanes = 1
     while lanes < widest:

@@ -11,7 +11,8 @@ from fusion.cpu_ops import column_words as layout
 from fusion.cpu_ops.pieces import ITEM_BYTES, most_elements, piece_for
 from fusion.ops.common import COMBINERS
 from fusion.runtime.layout import STATE_WORDS
-from fusion.runtime.registration import code_address, double_word
+from fusion.runtime.objects import address
+from fusion.runtime.registration import double_word
 from fusion.runtime.spec import Attr
 from fusion.runtime.threads import pool_address
 
@@ -253,6 +254,6 @@ def _gather_kernel(dtype: str, column: Mapping[str, Any]) -> Callable[[int, int]
                 kernel = gather.any_kernel(dtype, weighted, clipped)
             return compile_object(kernel, 1, name)
 
-        return code_address(name, compile_it)
+        return address(name, compile_it)
 
     return kernel_for

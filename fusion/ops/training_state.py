@@ -17,7 +17,7 @@ from fusion.ops.lookup_state import (
     split_columns,
     state_head,
 )
-from fusion.runtime.registration import code_address
+from fusion.runtime.objects import address
 
 #: What a column is without its part on one side of the gather.
 _NO_ROWS: dict[str, Any] = {
@@ -114,6 +114,6 @@ def _scatter_kernel(dtype: str, weighted: bool) -> Callable[[int, int], int]:
                 kernel = scatter.any_kernel(dtype, weighted)
             return compile_object(kernel, 1, name)
 
-        return code_address(name, compile_it)
+        return address(name, compile_it)
 
     return kernel_for

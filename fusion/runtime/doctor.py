@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-import llvmlite.binding as llvm
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 
-from fusion.runtime import library, objects, optimizer_plugin, variable_access
+from fusion.runtime import kernel_cache, library, optimizer_plugin, processor, variable_access
 from fusion.runtime.spec import OpSpec
 
 #: (what, its value, whether it is as it should be)
@@ -27,7 +27,7 @@ def facts(specs: tuple[OpSpec, ...]) -> list[Fact]:
             True,
         ),
         *((name, *_version(name)) for name in ("tensorflow", "numba", "llvmlite", "numpy")),
-        ("processor", llvm.get_host_cpu_name(), True),
+        _processor(),
         (
             "C API symbols",
             f"{found} {'missing: ' + ', '.join(missing) if missing else ''}".strip(),
@@ -70,11 +70,23 @@ def _shared_variables() -> tuple[str, bool]:
 
 
 def _cache() -> list[Fact]:
-    directory = objects.writable_directory()
-    kept = sum(len(list(folder.glob("*.o"))) for folder in objects.directories())
-    temporary = directory not in objects.directories()
-    note = " (temporary: no other folder can be written)" if temporary else ""
-    return [
-        ("kernel cache", f"{directory}{note}", not temporary),
-        ("kernels kept", str(kept), True),
-    ]
+    found: list[Fact] = []
+    is_kept = False
+    for state in kernel_cache.default().states():
+        kernels = f"{state.path} ({state.kernels} kernels"
+        if not state.problem:
+            note = "" if is_kept else ", new ones go here"
+            found.append(("kernel cache", f"{kernels}{note})", True))
+            is_kept = True
+        else:
+            found.append(("kernel cache", f"{kernels}): {state.problem}", True))
+    if not is_kept:
+        found.append(("kernel cache", "none can be written: see docs/cache.md", False))
+    return found
+
+
+def _processor() -> Fact:
+    chosen, why_not = processor.choice(os.environ.get(processor.CPU_VARIABLE, ""))
+    host = processor.host()
+    compiled = "" if chosen == host else f", kernels for {chosen.name}"
+    return "processor", f"{host.name}{compiled}{why_not and ': ' + why_not}", not why_not

@@ -7,14 +7,17 @@ No exceptions (the NumPy error model), no GIL: then the object code needs no Pyt
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numba import njit
-from numba.core.codegen import CPUCodeLibrary
+from numba.core.codegen import CPUCodeLibrary, JITCPUCodegen
 from numba.core.compiler import Compiler
 from numba.core.dispatcher import _FunctionCompiler
 from numba.core.types import unliteral
+
+from fusion.runtime import processor
 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
@@ -47,12 +50,30 @@ class Library(CPUCodeLibrary):
         self._finalized = True
 
 
+class _Codegen(JITCPUCodegen):
+    """Numba's code generator for a processor that its own settings do not know of."""
+
+    def __init__(self, target: processor.Processor) -> None:
+        self._target = target
+        super().__init__("fusion")
+
+    def _get_host_cpu_name(self) -> str:
+        return self._target.name
+
+    def _get_host_cpu_features(self) -> str:
+        return self._target.features
+
+
+_codegen = cache(_Codegen)
+
+
 class Pipeline(Compiler):
     """Numba's compiler, up to LLVM code."""
 
     def __init__(self, typing: Any, target: Any, library: Any, *options: Any) -> None:
         del library
-        super().__init__(typing, target, Library(target.codegen(), "fusion"), *options)
+        ours = Library(_codegen(processor.target()), "fusion")
+        super().__init__(typing, target, ours, *options)
 
 
 class NativeCompiler(_FunctionCompiler):

@@ -10,6 +10,8 @@ from functools import cache
 import llvmlite.binding as llvm
 import tensorflow as tf
 
+from fusion.runtime import executable_memory
+
 #: Every C function used by this package: the header that declares it is in the comment.
 SYMBOLS = (
     # tensorflow/c/tf_status.h, tf_tensor.h, tf_buffer.h
@@ -96,9 +98,10 @@ def load() -> ctypes.CDLL:
     """The TensorFlow library with every needed symbol present.
 
     Raises:
-      ImportError: the library or one of `SYMBOLS` is missing.
+      ImportError: the library or one of `SYMBOLS` is missing, or no code can be loaded here.
     """
     require_platform()
+    executable_memory.require()
     try:
         missing = missing_symbols()
     except OSError as error:

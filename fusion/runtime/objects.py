@@ -1,117 +1,127 @@
-"""Native objects on disk and in memory: where compiled kernels are kept, and how they are loaded.
+"""Native objects in memory: how compiled kernels are found, loaded and called.
 
-An object is looked up by everything that its code depends on: the package's sources, the versions
-of Numba and LLVM, and the processor. Loading one needs LLVM's linker only, not Numba.
+An object is looked up by everything that its code depends on: the package, the versions of Numba
+and LLVM, and the processor it is for. Loading one needs LLVM's linker only, not Numba.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
-from collections.abc import Callable
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from fusion.runtime import library
-
-CACHE_VARIABLE = "FUSION_CACHE_DIR"
-
-#: With these Numba compiles for another processor than this one.
-_PROCESSOR_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
+from fusion.runtime import kernel_cache, library, processor
+from fusion.version import __version__
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _SOURCES = ("runtime", "ops", "cpu_ops", "gpu_ops")
-_MAGIC = b"fusion object 1\n"
+#: The bytes of a `.pyc` before its code: they tell of its source, which is not there.
+_PYC_HEAD_BYTES = 16
+
+_logger = logging.getLogger("fusion")
+
+#: Makes an object.
+Compile = Callable[[], bytes]
 
 # Whatever is loaded stays loaded: TensorFlow keeps the addresses for the life of the process.
 _engines: list[llvm.ExecutionEngine] = []
 
+#: What each object took that this process compiled.
+_seconds: list[float] = []
+
+_lock = threading.RLock()
+_addresses: dict[str, int] = {}
+_asked_for: list[dict[str, Compile]] = []
+
 
 @cache
-def fingerprint() -> str:
-    """A digest of all that compiled code depends on besides its own name."""
-    digest = hashlib.sha256()
-    for folder in _SOURCES:
-        for source in sorted((_PACKAGE / folder).rglob("*.py")):
-            digest.update(source.relative_to(_PACKAGE).as_posix().encode())
-            digest.update(source.read_bytes())
+def _package_digest() -> str:
+    """A digest of what all compiled code depends on: this package, Numba and LLVM."""
+    digest = hashlib.sha256(f"fusion {__version__}".encode())
+    for source in _source_files(_PACKAGE):
+        content = source.read_bytes()
+        digest.update(source.relative_to(_PACKAGE).as_posix().encode())
+        digest.update(content[_PYC_HEAD_BYTES:] if source.suffix == ".pyc" else content)
     for package in ("numba", "llvmlite"):
         digest.update(f"{package} {version(package)}".encode())
-    digest.update(llvm.get_host_cpu_name().encode())
-    digest.update(llvm.get_host_cpu_features().flatten().encode())
-    for variable in _PROCESSOR_VARIABLES:
-        digest.update(f"{variable}={os.environ.get(variable)}".encode())
     return digest.hexdigest()
 
 
-@cache
-def directories() -> tuple[Path, ...]:
-    """Where objects are looked for, in order; they are written to the first that can be written.
+def _source_files(package: Path) -> list[Path]:
+    """The files of a package that its compiled code depends on.
 
-    That is `FUSION_CACHE_DIR` alone if it is set, else the package's own folder, then the user's
-    cache folder, then a folder of this process.
+    A build may have `.pyc` files in the place of sources.
     """
-    if chosen := os.environ.get(CACHE_VARIABLE):
-        return (Path(chosen),)
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return (_PACKAGE / "__pycache__" / "kernels", Path(home) / "fusion" / "kernels")
+    found: Iterable[Path] = (path for folder in _SOURCES for path in (package / folder).rglob("*"))
+    return sorted(
+        path
+        for path in found
+        if path.suffix in (".py", ".pyc", ".cc") and path.parent.name != "__pycache__"
+    )
 
 
-@cache
-def writable_directory() -> Path:
-    """The directory that new objects are written to, created if need be."""
-    for directory in directories():
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=directory):
-                return directory
-        except OSError:
-            continue
-    return Path(tempfile.mkdtemp(prefix="fusion-kernels-"))
+def fingerprint() -> str:
+    """A digest of all that compiled code depends on besides its own name."""
+    target = processor.target()
+    text = f"{_package_digest()} {target.name} {target.features}"
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def get(name: str, compile_it: Callable[[], bytes]) -> bytes:
-    """The object `name`, from disk or else compiled and kept."""
+def file_name(name: str) -> str:
+    """The name of the file of an object."""
     key = hashlib.sha256(f"{fingerprint()} {name}".encode()).hexdigest()[:24]
-    file_name = f"{name}-{key}.o"
-    for directory in directories():
-        code = _read(directory / file_name)
-        if code is not None:
-            return code
+    return f"{name}-{key}.o"
+
+
+def get(name: str, compile_it: Compile) -> bytes:
+    """The object `name`, from disk or else compiled and kept."""
+    files = kernel_cache.default()
+    return files.get(file_name(name), lambda: compiled(name, compile_it))
+
+
+def compiled(name: str, compile_it: Compile) -> bytes:
+    """The object `name`, compiled now, of which the log tells."""
+    if not _seconds:
+        _logger.info("compiling kernels for %s", processor.target().name)
+    begun = time.monotonic()
     code = compile_it()
-    _write(writable_directory() / file_name, code)
+    _seconds.append(time.monotonic() - begun)
+    told = name, _seconds[-1], len(_seconds), sum(_seconds)
+    _logger.info("compiled %s in %.1f s (%d kernels in %.1f s)", *told)
     return code
 
 
-def _read(path: Path) -> bytes | None:
-    """The object in `path`; None if there is none or it is damaged."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    digest_at = len(_MAGIC)
-    digest, code = content[digest_at : digest_at + 32], content[digest_at + 32 :]
-    if not content.startswith(_MAGIC) or hashlib.sha256(code).digest() != digest:
-        return None
-    return code
+def address(name: str, compile_it: Compile) -> int:
+    """The address of the function `name` of an object of that name, loaded or compiled.
+
+    It is 0 in a block of `asked_for`.
+    """
+    with _lock:
+        if _asked_for:
+            _asked_for[-1][name] = compile_it
+            return 0
+        if name not in _addresses:
+            _addresses[name] = load(get(name, compile_it), name)
+        return _addresses[name]
 
 
-def _write(path: Path, code: bytes) -> None:
-    """Keeps an object; a disk that is full or read-only only costs the next process time."""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    except OSError:
-        return
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(_MAGIC + hashlib.sha256(code).digest() + code)
-        os.replace(temporary, path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
+@contextmanager
+def asked_for() -> Iterator[dict[str, Compile]]:
+    """A block in which objects are not loaded; gives what makes those that are asked for."""
+    with _lock:
+        _asked_for.append({})
+        try:
+            yield _asked_for[-1]
+        finally:
+            _asked_for.pop()
 
 
 @cache

@@ -302,8 +302,8 @@ define void @optimize_graph(i64 %optimizer, i64 %graph, i64 %item, i64 %result, 
 """
 
 
-def _native_entry(plugin: _Plugin) -> int:
-    """The address of what TensorFlow calls with a graph."""
+def native_optimizer() -> int:
+    """The address of the function behind what TensorFlow calls, of its words and the graph."""
 
     def compile_it() -> bytes:
         from fusion.runtime.compiler import compile_object
@@ -311,6 +311,11 @@ def _native_entry(plugin: _Plugin) -> int:
 
         return compile_object(optimize, 5, "optimize")
 
+    return objects.address("optimize", compile_it)
+
+
+def _native_entry(plugin: _Plugin) -> int:
+    """The address of what TensorFlow calls with a graph."""
     tensorflow, libc, words = _library(), ctypes.CDLL(None), plugin.words
     empty = ctypes.create_string_buffer(1)
     keep_forever(empty)
@@ -323,8 +328,7 @@ def _native_entry(plugin: _Plugin) -> int:
     words[PRESERVED] = _address(tensorflow.TF_GetNodesToPreserveList)
     words[FETCHES_SIZE] = _address(tensorflow.TF_GetFetchNodesListSize)
     words[FETCHES] = _address(tensorflow.TF_GetFetchNodesList)
-    optimize = objects.load(objects.get("optimize", compile_it), "optimize")
-    text = _ENTRY.format(optimize=optimize, words=ctypes.addressof(words))
+    text = _ENTRY.format(optimize=native_optimizer(), words=ctypes.addressof(words))
     return objects.load_ir(text, ["optimize_graph"])[0]
 
 

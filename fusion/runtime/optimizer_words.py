@@ -4,9 +4,9 @@ from __future__ import annotations
 
 #: The address of the rule's words, 0 while nothing is optimized (`prefilter`); how many graphs were
 #: seen meanwhile, how many nanoseconds that took, and how many graphs were left because Python's
-#: lock did not come; whether graphs are counted; then what does not change: the number of who serves the requests, nanoseconds
-#: without the lock after which a graph is left, and the addresses of the upcalls' words, of an
-#: empty C string, of C's free, and of functions of TensorFlow's.
+#: lock did not come; whether graphs are counted; then what does not change: the number of who
+#: serves the requests, nanoseconds without the lock after which a graph is left, and the addresses
+#: of the upcalls' words, of an empty C string, of C's free, and of functions of TensorFlow's.
 (
     RULE,
     SEEN,

@@ -57,4 +57,4 @@ def _meets() -> Callable[..., object]:
         return compile_object(tell_whether_met, 4, "meets_rule")
 
     kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
-    return kind(objects.load(objects.get("meets_rule", compile_it), "meets_rule"))
+    return kind(objects.address("meets_rule", compile_it))

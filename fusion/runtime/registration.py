@@ -10,7 +10,6 @@ import ctypes
 import importlib
 import itertools
 import struct
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,9 +27,6 @@ from fusion.runtime.spec import Attr, OpSpec, as_dtype
 from fusion.runtime.upcalls import Request, upcalls
 
 _INVALID_ARGUMENT, _INTERNAL = 3, 13
-
-_lock = threading.RLock()
-_addresses: dict[str, int] = {}
 
 #: The kernels of each op and type of device that TensorFlow knows of.
 _kernels: dict[tuple[str, str], Kernels] = single("kernels", dict)
@@ -109,6 +105,7 @@ def _thunks(specs: list[OpSpec], tables: Mapping[str, int], made: list[Kernels])
     only when a node is created; the shape function of an op calls the common one with the op's
     table, and the create function of kernels the common one with their words.
     """
+    infer, create = native_functions()
     parts = [
         "define void @dispatch(ptr %state, i64 %ctx) {\n"
         "  %kernel = load ptr, ptr %state\n"
@@ -116,7 +113,6 @@ def _thunks(specs: list[OpSpec], tables: Mapping[str, int], made: list[Kernels])
         "  tail call void %kernel(i64 %word, i64 %ctx)\n"
         "  ret void\n}\n"
     ]
-    infer = _native("infer_shapes", "shape_inference", "infer_shapes", 3)
     for spec in specs:
         parts.append(
             f"define void @shape_{spec.name}(i64 %ctx, i64 %status) {{\n"
@@ -124,7 +120,6 @@ def _thunks(specs: list[OpSpec], tables: Mapping[str, int], made: list[Kernels])
             f"  tail call void %infer(i64 {tables[spec.name]}, i64 %ctx, i64 %status)\n"
             "  ret void\n}\n"
         )
-    create = _native("create_kernel", "native_creation", "create", 3)
     for place, kernels_of in enumerate(made):
         parts.append(
             f"define i64 @create_{place}(i64 %construction) {{\n"
@@ -140,6 +135,14 @@ def _thunks(specs: list[OpSpec], tables: Mapping[str, int], made: list[Kernels])
     return dict(zip(symbols, objects.load_ir("".join(parts), symbols), strict=True))
 
 
+def native_functions() -> tuple[int, int]:
+    """The addresses of the shape function and the create function of all ops."""
+    return (
+        _native("infer_shapes", "shape_inference", "infer_shapes", 3),
+        _native("create_kernel", "native_creation", "create", 3),
+    )
+
+
 def _native(name: str, module: str, function: str, n_args: int) -> int:
     """The address of a function of a module of this folder, imported only to compile it."""
 
@@ -149,7 +152,7 @@ def _native(name: str, module: str, function: str, n_args: int) -> int:
         made = importlib.import_module(f"fusion.runtime.{module}")
         return compile_object(getattr(made, function), n_args, name)
 
-    return objects.load(objects.get(name, compile_it), name)
+    return objects.address(name, compile_it)
 
 
 def _define(spec: OpSpec, shape_function: int) -> None:
@@ -267,13 +270,7 @@ class Kernels:
         """
         spec = self.spec
         values = {attr.name: attr_value(node, attr) for attr in spec.attrs}
-        if spec.custom is not None:
-            words = spec.custom(values, self.device)
-            address = kernel_address(spec, self.device, {}, self.label)
-        else:
-            words = [_word(attr, values[attr.name]) for attr in spec.value_attrs]
-            types = {name: values[name] for name in spec.kernel_types}
-            address = kernel_address(spec, self.device, types, self.label)
+        address, words = node_state(spec, self.device, values, self.label)
         launching = 0 if self.gpus is None else launcher.launcher(self.gpus).address
         names = _names(spec, values)
         names_at = layout.STATE_WORDS + len(words) if names else 0
@@ -317,18 +314,29 @@ def prepare(node: node_def_pb2.NodeDef) -> None:
     node.attr[STATE_ATTR].i = number
 
 
+def node_state(
+    spec: OpSpec, device: str, values: Mapping[str, Any], label: str = ""
+) -> tuple[int, list[int]]:
+    """The address of the kernel of a node of an op, and the state it has of its own.
+
+    Args:
+      values: the node's attrs, dtypes by name.
+
+    Raises:
+      ValueError: attrs that do not go together.
+    """
+    if spec.custom is not None:
+        words = spec.custom(values, device)
+        return kernel_address(spec, device, {}, label), words
+    words = [_word(attr, values[attr.name]) for attr in spec.value_attrs]
+    types = {name: values[name] for name in spec.kernel_types}
+    return kernel_address(spec, device, types, label), words
+
+
 def kernel_address(spec: OpSpec, device: str, types: Mapping[str, str], label: str = "") -> int:
     """The address of the kernel of `spec` for these dtypes, loaded or compiled on first use."""
     name = kernel_name(spec, device, types, label)
-    return code_address(name, lambda: compile_kernel(spec, device, types, label))
-
-
-def code_address(name: str, compile_it: Callable[[], bytes]) -> int:
-    """The address of the function `name` of an object of that name, loaded or compiled."""
-    with _lock:
-        if name not in _addresses:
-            _addresses[name] = objects.load(objects.get(name, compile_it), name)
-        return _addresses[name]
+    return objects.address(name, lambda: compile_kernel(spec, device, types, label))
 
 
 def kernel_name(spec: OpSpec, device: str, types: Mapping[str, str], label: str = "") -> str:

@@ -49,10 +49,13 @@ class _Pool:
 
     def start(self, helpers: int) -> None:
         """Starts threads; kernels may ask for them from then on."""
+        address = serve_address()
+        if not address:  # code is compiled only, maybe for another processor
+            return
         libc = ctypes.CDLL(None)
         ctypes.memset(self.words, 0, ctypes.sizeof(self.words))
         libc.sem_init(self.words, 0, 0)
-        serve = ctypes.c_void_p(_serve_address())
+        serve = ctypes.c_void_p(address)
         pool = ctypes.c_void_p(ctypes.addressof(self.words))
         started = 0
         for _ in range(helpers):
@@ -95,11 +98,13 @@ def thread_count() -> int:
     return min(chosen, processors, _MOST_THREADS)
 
 
-def _serve_address() -> int:
+def serve_address() -> int:
+    """The address of what a thread of the pool does."""
+
     def compile_it() -> bytes:
         from fusion.runtime.compiler import compile_object
         from fusion.runtime.workers import serve
 
         return compile_object(serve, 1, "serve")
 
-    return objects.load(objects.get("serve", compile_it), "serve")
+    return objects.address("serve", compile_it)

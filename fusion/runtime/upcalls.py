@@ -40,7 +40,8 @@ from fusion.runtime.process import keep_forever, single
 
 #: A request, in words: its state; who serves it; the address and length of its input; the addresses
 #: of two lists of names, 0 for none; what it comes to: the address and length of bytes, and a code
-#: of the server's; the thread that asks. All addresses are of memory from malloc that belongs to the request.
+#: of the server's; the thread that asks. All addresses are of memory from malloc that belongs to
+#: the request.
 (
     STATE,
     SERVER,

@@ -1,4 +1,4 @@
-"""SavedModels in, SavedModels with fused lookups out; two models compared, and measured."""
+"""SavedModels in, SavedModels with fused lookups out; two compared, measured; their kernels."""
 
 from fusion.saved_model.bench import BenchReport, Measurement, Ratio, bench_models
 from fusion.saved_model.errors import ModelError, VerificationError
@@ -11,6 +11,7 @@ from fusion.saved_model.rewrite import (
     rewrite_saved_model,
 )
 from fusion.saved_model.verify import Verification, compare_models
+from fusion.saved_model.warm import Warmed, warm
 
 __all__ = [
     "TARGETS",
@@ -23,10 +24,12 @@ __all__ = [
     "Saving",
     "Verification",
     "VerificationError",
+    "Warmed",
     "bench_models",
     "compare_models",
     "expected_gain",
     "explain_saved_model",
     "fuse_saved_model",
     "rewrite_saved_model",
+    "warm",
 ]

@@ -224,7 +224,7 @@ def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
         ModelError: `path` cannot be read.
     """
     source = read_saved_model(path)
-    with _graph_errors(source):
+    with graph_errors(source):
         reports = [
             named_columns(
                 lookup_pass(meta).explain(meta.graph_def),
@@ -236,7 +236,7 @@ def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
 
 
 @contextmanager
-def _graph_errors(source: SourceModel) -> Iterator[None]:
+def graph_errors(source: SourceModel) -> Iterator[None]:
     """Turns what goes wrong on a malformed graph, of which there are endless kinds, into one."""
     try:
         yield
@@ -254,7 +254,7 @@ def _rewritten(
     """Applies the pass to each meta graph of a copy."""
     proto = saved_model_pb2.SavedModel()
     proto.CopyFrom(source.proto)
-    with _graph_errors(source):
+    with graph_errors(source):
         reports = [apply_pass(meta, lookup_pass(meta, target)) for meta in proto.meta_graphs]
     if target is Target.STOCK:
         for meta, report in zip(proto.meta_graphs, reports, strict=True):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -182,3 +183,51 @@ def test_rewrite_says_what_it_could_not_compare(
     assert unchecked
     line = f"not compared: {len(unchecked)} functions that no signature runs, named in fusion.json"
     assert line in capsys.readouterr().out.splitlines()
+
+
+def test_warm_compiles_for_a_model_and_says_how_to_use_it(models: Path, tmp_path: Path):
+    done = command("warm", models / "tf2", "--dir", tmp_path / "kernels", "--cpu", "x86-64-v3")
+    assert (done.returncode, done.stderr) == (0, "")
+    kernels = len(os.listdir(tmp_path / "kernels"))
+    first, second = done.stdout.splitlines()
+    made = rf"{kernels} of them added in \d+\.\d s"
+    assert re.fullmatch(rf"{kernels} kernels for x86-64-v3 in {tmp_path}/kernels, {made}", first)
+    settings = f"FUSION_CACHE_DIR={tmp_path}/kernels FUSION_CPU=x86-64-v3"
+    assert second == f"they are used with {settings}"
+
+
+def test_warm_says_that_all_is_there(models: Path, capsys: pytest.CaptureFixture[str]):
+    for _ in range(2):
+        assert main(["warm", str(models / "tf2"), str(models / "example")]) == 0
+    (last,) = capsys.readouterr().out.splitlines()[1:]
+    assert ", 0 of them added in " in last
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--cpu", "x86-64-v2"], "x86-64-v2 has no F16C"),
+        (["--cpu", "i386"], "'i386' is none of x86-64-v3, "),
+        (["--dir", "/proc/none"], "/proc/none: No such file or directory"),
+        (["none"], "none: no such file or directory"),
+    ],
+)
+def test_what_warm_cannot_do_is_one_line(
+    models: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+):
+    assert main(["warm", str(models / "tf2"), *options]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith(f"fusion: error: {message}")
+
+
+@pytest.mark.parametrize("choice", ["", "x86-64-v3", "unheard-of"])
+def test_doctor_tells_the_processor_of_kernels(
+    monkeypatch: pytest.MonkeyPatch, choice: str, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("FUSION_CPU", choice)
+    assert main(["doctor"]) == int(choice == "unheard-of")
+    line = next(x for x in capsys.readouterr().out.splitlines() if x.split()[1] == "processor")
+    assert ("kernels for x86-64-v3" in line) == (choice == "x86-64-v3")
+    assert line.startswith("BROKEN" if choice == "unheard-of" else "ok")

@@ -9,14 +9,14 @@ import pytest
 
 from fusion.gpu_ops import cuda_driver
 from fusion.ops.gpu import facts, probe
-from fusion.runtime import objects
+from fusion.runtime import kernel_cache
+from fusion.runtime.kernel_cache import KernelCache
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where answers are kept; there seems to be a GPU."""
-    monkeypatch.setattr(objects, "directories", lambda: (tmp_path,))
-    monkeypatch.setattr(objects, "writable_directory", lambda: tmp_path)
+    monkeypatch.setattr(kernel_cache, "default", lambda: KernelCache(str(tmp_path)))
     monkeypatch.setattr(cuda_driver, "why_not", lambda: "")
     return tmp_path
 

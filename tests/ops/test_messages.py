@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
-from fusion.runtime import registration
+from fusion.runtime import objects
 from tests.ops.embedding_columns import NO_IDS, attrs, copied, grouped
 from tests.ops.training_columns import pre
 
@@ -96,9 +96,9 @@ def test_there_is_a_name_for_each_column(names):
 
 def test_names_change_no_number_and_need_no_code():
     expected = grouped([GOOD, GOOD]).numpy()
-    known = set(registration._addresses)
+    known = set(objects._addresses)
     found = grouped([GOOD, GOOD], column_names=["never seen", "\x1b[31m"]).numpy()
-    assert set(registration._addresses) == known
+    assert set(objects._addresses) == known
     assert found.tobytes() == expected.tobytes()
 
 

@@ -1,15 +1,21 @@
 """Compiled code: what it needs, where it is kept."""
 
+import compileall
+import ctypes
 import itertools
+import logging
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import fusion
 from fusion.ops import SPECS
-from fusion.runtime import library, objects
+from fusion.runtime import kernel_cache, library, objects, processor
 from fusion.runtime.compiler import compile_object, undefined_symbols
+from fusion.runtime.kernel_cache import KernelCache
 from fusion.runtime.registration import compile_kernel, kernel_name
 
 
@@ -87,6 +93,9 @@ def test_code_that_can_raise_is_refused():
         compile_object(check, 2, "check")
 
 
+ROOT = Path(fusion.__file__).parent
+
+
 def compile_add_up():
     from fusion.runtime.memory import store
 
@@ -96,11 +105,14 @@ def compile_add_up():
     return compile_object(add_up, 3, "add_up")
 
 
-def test_objects_are_kept_and_called(tmp_path, monkeypatch):
-    import ctypes
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where objects are kept."""
+    monkeypatch.setattr(kernel_cache, "default", lambda: KernelCache(str(tmp_path)))
+    return tmp_path
 
-    monkeypatch.setattr(objects, "directories", lambda: (tmp_path,))
-    monkeypatch.setattr(objects, "writable_directory", lambda: tmp_path)
+
+def test_objects_are_kept_and_called(folder):
     compiled = []
 
     def compile_it():
@@ -117,56 +129,78 @@ def test_objects_are_kept_and_called(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "empty"])
-def test_damaged_object_is_compiled_again(tmp_path, monkeypatch, damage):
-    monkeypatch.setattr(objects, "directories", lambda: (tmp_path,))
-    monkeypatch.setattr(objects, "writable_directory", lambda: tmp_path)
+def test_damaged_object_is_compiled_again(folder, damage):
     objects.get("thing", lambda: b"good code")
-    (kept,) = tmp_path.iterdir()
+    (kept,) = folder.iterdir()
     content = kept.read_bytes()
     kept.write_bytes({"truncate": content[:-1], "flip": content[:-1] + b"x", "empty": b""}[damage])
     assert objects.get("thing", lambda: b"new code") == b"new code"
     assert objects.get("thing", lambda: b"never") == b"new code"
 
 
-def test_directory_that_cannot_be_written_is_passed_over(tmp_path, monkeypatch):
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    usable = tmp_path / "cache"
-    monkeypatch.setattr(objects, "directories", lambda: (blocked / "kernels", usable))
-    objects.writable_directory.cache_clear()
-    try:
-        assert objects.writable_directory() == usable
-        assert objects.get("thing", lambda: b"code") == b"code"
-        assert len(list(usable.glob("thing-*.o"))) == 1
-    finally:
-        objects.writable_directory.cache_clear()
+def test_the_log_tells_what_is_compiled_and_how_long_that_takes(folder, monkeypatch, caplog):
+    monkeypatch.setattr(objects, "_seconds", [])
+    with caplog.at_level(logging.INFO, "fusion"):
+        for name in ("first", "second", "first"):
+            objects.get(name, lambda: b"code")
+    begun, first, second = caplog.messages
+    assert begun == f"compiling kernels for {processor.target().name}"
+    assert re.fullmatch(r"compiled first in 0\.0 s \(1 kernels in 0\.0 s\)", first)
+    assert re.fullmatch(r"compiled second in 0\.0 s \(2 kernels in 0\.0 s\)", second)
 
 
-def test_nothing_can_be_written(tmp_path, monkeypatch):
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    monkeypatch.setattr(objects, "directories", lambda: (blocked / "kernels",))
-    objects.writable_directory.cache_clear()
-    try:
-        assert objects.get("thing", lambda: b"code") == b"code"
-        assert objects.writable_directory().name.startswith("fusion-kernels-")
-    finally:
-        objects.writable_directory.cache_clear()
+def test_the_processor_alone_tells_objects_apart(monkeypatch):
+    v3, v4 = processor.named("x86-64-v3"), processor.named("x86-64-v4")
+    names = set()
+    for target in (processor.host(), v3, v4):
+        with processor.compiling_for(target):
+            names.add(objects.file_name("thing"))
+    assert len(names) == 3
+    # Of another machine only its processor differs.
+    monkeypatch.setattr(processor, "host", lambda: processor.Processor("znver1", "+avx2"))
+    with processor.compiling_for(v3):
+        assert objects.file_name("thing") in names
 
 
-def test_cache_directory_can_be_chosen(tmp_path, monkeypatch):
-    monkeypatch.setenv(objects.CACHE_VARIABLE, str(tmp_path))
-    objects.directories.cache_clear()
-    try:
-        assert objects.directories() == (tmp_path,)
-    finally:
-        objects.directories.cache_clear()
+def copied(tmp_path, name, suffix):
+    """The sources of the package alone, or what Python made of them alone."""
+    package = tmp_path / name / "fusion"
+    shutil.copytree(ROOT, package, ignore=shutil.ignore_patterns("__pycache__"))
+    if suffix == ".pyc":
+        assert compileall.compile_dir(package, quiet=2, legacy=True)
+        for source in package.rglob("*.py"):
+            source.unlink()
+    return package
 
 
-@pytest.mark.parametrize("variable", ["NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"])
-def test_code_for_another_processor_is_another_object(monkeypatch, variable):
-    fingerprint = objects.fingerprint.__wrapped__
-    monkeypatch.delenv(variable, raising=False)
-    here = fingerprint()
-    monkeypatch.setenv(variable, "haswell")
-    assert fingerprint() != here
+@pytest.mark.parametrize("suffix", [".py", ".pyc"])
+def test_another_build_has_other_objects(tmp_path, monkeypatch, suffix):
+    digest = objects._package_digest.__wrapped__
+    package = copied(tmp_path, "one", suffix)
+    monkeypatch.setattr(objects, "_PACKAGE", package)
+    first = digest()
+    monkeypatch.setattr(objects, "__version__", "99.0")
+    assert digest() != first
+    monkeypatch.undo()
+
+    other = copied(tmp_path, "other", ".py")
+    with (other / "cpu_ops" / "gather.py").open("a") as source:
+        source.write("\nNEW = 1\n")
+    if suffix == ".pyc":
+        assert compileall.compile_dir(other, quiet=2, legacy=True)
+        for source in other.rglob("*.py"):
+            source.unlink()
+    monkeypatch.setattr(objects, "_PACKAGE", other)
+    assert digest() != first
+    same = shutil.copytree(package, tmp_path / "same")
+    monkeypatch.setattr(objects, "_PACKAGE", same)
+    assert digest() == first
+
+
+def test_what_is_asked_for_is_not_compiled(folder):
+    with objects.asked_for() as wanted:
+        assert objects.address("asked_for_only", lambda: b"code") == 0
+    assert [name for name, compile_it in wanted.items() if compile_it() == b"code"] == [
+        "asked_for_only"
+    ]
+    assert list(folder.iterdir()) == []

@@ -54,7 +54,7 @@ def test_threads_share_one_function():
 
 
 def test_threads_create_the_same_kernel_at_once(monkeypatch):
-    monkeypatch.setattr(registration, "_addresses", {})
+    monkeypatch.setattr(objects, "_addresses", {})
     loaded = []
     load = objects.load
 

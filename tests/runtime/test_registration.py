@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fusion
-from fusion.runtime import objects
+from fusion.runtime import kernel_cache
 
 ROOT = Path(fusion.__file__).parent.parent
 
@@ -111,7 +111,7 @@ def test_a_foreign_op_of_the_same_name_is_an_import_error():
 
 
 def test_a_read_only_install_keeps_kernels_in_the_users_cache(tmp_path, monkeypatch):
-    monkeypatch.delenv(objects.CACHE_VARIABLE, raising=False)
+    monkeypatch.delenv(kernel_cache.CACHE_VARIABLE, raising=False)
     package = tmp_path / "site"
     shutil.copytree(
         ROOT / "fusion", package / "fusion", ignore=shutil.ignore_patterns("__pycache__")

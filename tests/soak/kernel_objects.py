@@ -70,7 +70,7 @@ def kernel_objects(places: Iterable[int]) -> dict[int, Kernel]:
 
 def kernel_objects_for(processor: str) -> dict[int, Kernel]:
     """The object code of all kernels for another processor, by its name in LLVM."""
-    variables = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": ""}
+    variables = {"FUSION_CPU": processor}
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "kernels"
         command = [sys.executable, "-m", "tests.soak.kernel_objects", str(result)]

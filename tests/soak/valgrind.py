@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: What valgrind emulates: newer processors' instructions end the process.
-PROCESSOR = "haswell"
+PROCESSOR = "x86-64-v3"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ asked before kernels are registered: where they do not work, ops stay on the CPU
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
@@ -20,7 +19,8 @@ import tensorflow as tf
 
 from fusion.gpu_ops import compile as compiler
 from fusion.gpu_ops import cuda_driver
-from fusion.runtime import objects
+from fusion.runtime import kernel_cache, objects
+from fusion.runtime.trusted_files import File
 
 #: Set in the process that tries.
 PROBE_VARIABLE = "FUSION_GPU_PROBE"
@@ -53,23 +53,22 @@ def verdict(again: bool = False) -> str:
     Args:
         again: try, whatever is known.
     """
-    name = f"gpu-{_key()}.txt"
-    if not again:
-        for folder in objects.directories():
-            try:
-                kept = (folder / name).read_text()
-                age = time.time() - (folder / name).stat().st_mtime
-            except OSError:
-                continue
-            if not kept or age < _DOUBT_SECONDS:
-                return kept
     try:
-        found = _tried()
+        return (
+            kernel_cache.default()
+            .get(
+                f"gpu-{_key()}.txt",
+                lambda: _tried().encode(),
+                lambda kept: not again and _is_fresh(kept),
+            )
+            .decode()
+        )
     except subprocess.TimeoutExpired:
         return f"trying the GPU took more than {_SECONDS} seconds"
-    with contextlib.suppress(OSError):  # the next process tries again
-        (objects.writable_directory() / name).write_text(found)
-    return found
+
+
+def _is_fresh(kept: File) -> bool:
+    return not kept.content or time.time() - kept.modified < _DOUBT_SECONDS
 
 
 def _key() -> str:

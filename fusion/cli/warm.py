@@ -1,0 +1,55 @@
+"""`fusion warm`: kernels compiled before a model runs."""
+
+from __future__ import annotations
+
+import os
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from fusion.runtime.kernel_cache import CACHE_VARIABLE
+from fusion.runtime.processor import CPU_VARIABLE
+
+
+@click.command()
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.option(
+    "--cpu",
+    metavar="NAME",
+    help="The processor to compile for, as x86-64-v3; by default this machine's.",
+)
+@click.option(
+    "--dir",
+    "folder",
+    metavar="DIR",
+    help="Where to keep the kernels; by default where they are looked for.",
+)
+def warm(models: tuple[str, ...], cpu: str | None, folder: str | None) -> None:
+    """Compile the kernels that the SavedModels or frozen graphs MODEL need, and run nothing.
+
+    Kernels are those of the fused lookups in MODEL and of those that can be fused. Without MODEL
+    they are the kernels that do not depend on a model, which takes minutes.
+    """
+    from fusion.saved_model import ModelError
+    from fusion.saved_model import warm as warm_models
+
+    with Console(stderr=True).status("starting") as status:
+
+        def show(number: int, count: int, name: str) -> None:
+            status.update(Text(f"{number} of {count}: {name}"))
+
+        try:
+            done = warm_models(models, cpu, folder, show)
+        except ModelError:
+            raise
+        except ValueError as error:
+            raise click.ClickException(str(error)) from error
+    click.echo(
+        f"{done.kernels} kernels for {done.cpu} in {done.folder}, "
+        f"{done.added} of them added in {done.seconds:.1f} s"
+    )
+    variables = {CACHE_VARIABLE: folder and os.path.abspath(folder), CPU_VARIABLE: cpu}
+    settings = " ".join(f"{name}={value}" for name, value in variables.items() if value)
+    if settings:
+        click.echo(f"they are used with {settings}")

@@ -1,0 +1,216 @@
+"""Files that nobody but root and this user can have written: opened without trusting any path.
+
+A path is walked from the root, folder by folder, each opened in the one above it without following
+links, and what was opened is checked: it belongs to root or to this user, and no one else may write
+it. Others may write a folder on the way if it is sticky, as /tmp is: what root or this user owns in
+it cannot be renamed or removed by them. A link is followed if it passes the same test.
+
+A group's right to write counts as that of others, unless the group is private to root or to this
+user: it has the user's name, is the user's own, and lists no other member.
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+#: Modes of what is made here, less what the umask takes away; others may never write.
+_FOLDER_MODE, _FILE_MODE = 0o755, 0o644
+#: A file that only this user can open, and so lock.
+_LOCK_MODE = 0o600
+
+_PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_LINKS = 40
+
+
+class UntrustedError(Exception):
+    """Somebody else may have written a file or folder; the message says which, and why."""
+
+
+class File(NamedTuple):
+    """A file's content, and when that was written, in seconds since the epoch."""
+
+    content: bytes
+    modified: float
+
+
+def open_folder(path: str, create: bool = False) -> int:
+    """A descriptor of a folder, which serves as a `dir_fd` only.
+
+    Args:
+      path: absolute.
+      create: make it, and those above it, if they are missing.
+
+    Raises:
+      UntrustedError: others may write in the folder or put another in its place.
+      OSError: it does not exist or cannot be reached.
+    """
+    folder = _walk(path, create)
+    try:
+        status = os.fstat(folder)
+        if not stat.S_ISDIR(status.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        _check(path, status, is_passed=False)
+    except BaseException:
+        os.close(folder)
+        raise
+    return folder
+
+
+@contextmanager
+def opened_folder(path: str) -> Iterator[int]:
+    """A descriptor of a folder that exists, for the length of a `with` block; see `open_folder`."""
+    folder = open_folder(path)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _walk(path: str, create: bool) -> int:
+    """A descriptor of what a path leads to, whose folders and links on the way are trusted."""
+    if not os.path.isabs(path):
+        raise UntrustedError(f"{path} is not an absolute path")
+    here, where, links = os.open("/", _PATH), "/", 0
+    rest = path.split("/")[::-1]
+    try:
+        _check(where, os.fstat(here))
+        while rest:
+            name = rest.pop()
+            if name in ("", "."):
+                continue
+            below = os.path.join(where, name)
+            entry = _open_entry(here, name, create)
+            try:
+                status = os.fstat(entry)
+                _check(below, status)
+                if not stat.S_ISLNK(status.st_mode):
+                    here, where, entry = entry, below, here
+                    continue
+                target = os.readlink("", dir_fd=entry)
+            finally:
+                os.close(entry)
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            rest += target.split("/")[::-1]
+            if os.path.isabs(target):
+                start = os.open("/", _PATH)
+                os.close(here)
+                here, where = start, "/"
+    except BaseException:
+        os.close(here)
+        raise
+    return here
+
+
+def _open_entry(folder: int, name: str, create: bool) -> int:
+    try:
+        return os.open(name, _PATH, dir_fd=folder)
+    except FileNotFoundError:
+        if not create:
+            raise
+    with suppress(FileExistsError):
+        os.mkdir(name, _FOLDER_MODE, dir_fd=folder)
+    return os.open(name, _PATH, dir_fd=folder)
+
+
+def _check(path: str, status: os.stat_result, is_passed: bool = True) -> None:
+    """Checks who can change a folder, a link or a file.
+
+    Args:
+      is_passed: it is a folder or link on the way to something else.
+
+    Raises:
+      UntrustedError: somebody besides root and this user can.
+    """
+    if status.st_uid not in (0, os.geteuid()):
+        raise UntrustedError(f"{path} belongs to another user (uid {status.st_uid})")
+    if stat.S_ISLNK(status.st_mode) or (is_passed and status.st_mode & stat.S_ISVTX):
+        return
+    by_group = status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid)
+    if by_group or status.st_mode & stat.S_IWOTH:
+        mode = f"mode {stat.S_IMODE(status.st_mode):o}, gid {status.st_gid}"
+        raise UntrustedError(f"{path} can be written by others ({mode})")
+
+
+def _is_private(group_id: int) -> bool:
+    """Whether a group is root's or this user's alone."""
+    for user_id in (0, os.geteuid()):
+        try:
+            user, group = pwd.getpwuid(user_id), grp.getgrgid(group_id)
+        except KeyError:
+            continue
+        is_own = user.pw_gid == group_id and group.gr_name == user.pw_name
+        if is_own and set(group.gr_mem) <= {user.pw_name}:
+            return True
+    return False
+
+
+def read(folder: int, name: str) -> File:
+    """A file in a folder of `open_folder`.
+
+    Raises:
+      UntrustedError: others may write it.
+      OSError: there is none, or no regular file, or it cannot be read.
+    """
+    # A pipe must not be waited for.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(name, flags, dir_fd=folder)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{name} is no regular file")
+        _check(name, status, is_passed=False)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return File(file.read(), status.st_mtime)
+    finally:
+        os.close(descriptor)
+
+
+def write(folder: int, name: str, content: bytes) -> None:
+    """Puts a file into a folder of `open_folder`, whole or not at all.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    temporary = f".{name}.{os.urandom(8).hex()}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, _FILE_MODE, dir_fd=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
+
+
+def open_lock(folder: int, name: str) -> int:
+    """A descriptor of a file that only this user can open, made if need be.
+
+    Raises:
+      OSError: nothing can be written in the folder.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(name, flags, _LOCK_MODE, dir_fd=folder)
+
+
+def names(folder: int) -> list[str]:
+    """The names of what lies in a folder of `open_folder`.
+
+    Raises:
+      OSError: it cannot be listed.
+    """
+    listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        return os.listdir(listed)
+    finally:
+        os.close(listed)

@@ -1,0 +1,119 @@
+"""`warm`: the kernels that models need, compiled before any of them runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from tensorflow.core.framework import node_def_pb2
+
+from fusion.ops import node_kernels
+from fusion.runtime import kernel_cache, objects, processor
+from fusion.runtime.kernel_cache import KernelCache
+from fusion.runtime.objects import Compile
+from fusion.saved_model.errors import ModelError
+from fusion.saved_model.meta_graph import lookup_pass
+from fusion.saved_model.rewrite import graph_errors
+from fusion.saved_model.source import read_saved_model
+
+#: (the number of the kernel, how many there are, its name) -> nothing, for each that is compiled.
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """What `warm` did.
+
+    Attributes:
+        kernels: how many are ready.
+        added: how many of them were not there before.
+        seconds: what that took.
+        cpu: the processor they are for, by LLVM's name.
+        folder: where they are kept.
+    """
+
+    kernels: int
+    added: int
+    seconds: float
+    cpu: str
+    folder: str
+
+
+def warm(
+    models: Iterable[str | os.PathLike[str]] = (),
+    cpu: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Warmed:
+    """Compiles the kernels for CPUs that models need; nothing of them is run.
+
+    Those are the kernels of fused lookups as they are, and of what the pass makes of others.
+
+    Args:
+        models: SavedModels and frozen graphs. Without any, the kernels that do not depend on a
+            model are compiled.
+        cpu: the processor to compile for, see `processor.NAMES`; by default the one that this
+            process loads kernels of.
+        folder: where kernels are kept; by default where they are looked for.
+        progress: is told of each kernel before it is compiled.
+
+    Raises:
+        ModelError: a model cannot be read, or has a node that could not run.
+        ValueError: there are no kernels for the processor, or they cannot be kept.
+    """
+    target = processor.target() if cpu is None else processor.named(cpu)
+    known = kernel_cache.default()
+    files = known if folder is None else KernelCache(os.path.abspath(folder), is_chosen=True)
+    kept_in = _writable_folder(files)
+    with processor.compiling_for(target):
+        wanted, added, begun = _wanted([*models]), 0, time.monotonic()
+        for number, (name, compile_it) in enumerate(wanted.items(), 1):
+            file_name = objects.file_name(name)
+            if files.read(file_name) is not None:
+                continue
+            if progress is not None:
+                progress(number, len(wanted), name)
+            found = known.read(file_name)
+            if found is None:
+                files.get(file_name, partial(objects.compiled, name, compile_it))
+            else:
+                files.get(file_name, partial(bytes, found.content))
+            added += 1
+    return Warmed(len(wanted), added, time.monotonic() - begun, target.name, kept_in)
+
+
+def _writable_folder(files: KernelCache) -> str:
+    states = files.states()
+    for state in states:
+        if not state.problem:
+            return state.path
+    raise ValueError("; ".join(f"{state.path}: {state.problem}" for state in states))
+
+
+def _wanted(models: list[str | os.PathLike[str]]) -> dict[str, Compile]:
+    if not models:
+        return node_kernels.of_all_ops()
+    wanted: dict[str, Compile] = {}
+    for model in models:
+        try:
+            wanted |= node_kernels.of_nodes(_nodes(model))
+        except ModelError:
+            raise
+        except ValueError as error:
+            raise ModelError(f"{model}: {error}") from error
+    return wanted
+
+
+def _nodes(model: str | os.PathLike[str]) -> Iterator[node_def_pb2.NodeDef]:
+    """All nodes of a model, and all that it has when it is fused."""
+    source = read_saved_model(model)
+    for meta in source.meta_graphs:
+        with graph_errors(source):
+            fused = lookup_pass(meta).apply(meta.graph_def).graph_def
+        for graph_def in (meta.graph_def, fused):
+            yield from graph_def.node
+            for function in graph_def.library.function:
+                yield from function.node_def

@@ -1,0 +1,169 @@
+"""Kernels compiled before a model runs are all that it needs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+import fusion
+from fusion.ops import node_kernels
+from fusion.runtime import processor
+from fusion.runtime.kernel_cache import KernelCache
+from fusion.saved_model import ModelError, warm
+
+#: Prints what is compiled, and what a model answers.
+SERVE = """
+import logging, sys
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+import tensorflow as tf
+import fusion
+if sys.argv[2] == "enable":
+    fusion.enable()
+model = tf.saved_model.load(sys.argv[1])
+ids = tf.sparse.from_dense([[1, 2, 0], [0, 0, 0]])
+ids = tf.SparseTensor(ids.indices, tf.cast(ids.values, tf.int64), ids.dense_shape)
+weights = tf.SparseTensor(ids.indices, [0.5, 2.0], ids.dense_shape)
+print(f"answer {model(ids, weights).numpy().sum():.2f}")
+print("fused", fusion.stats().columns_fused)
+"""
+
+
+class Model(tf.Module):
+    """Three columns of different dimensions, one weighted."""
+
+    def __init__(self) -> None:
+        self.tables = [tf.Variable(tf.ones([50, dim])) for dim in (16, 5, 3)]
+
+    @tf.function(
+        input_signature=[
+            tf.SparseTensorSpec([None, None], tf.int64),
+            tf.SparseTensorSpec([None, None], tf.float32),
+        ]
+    )
+    def __call__(self, ids: tf.SparseTensor, weights: tf.SparseTensor) -> tf.Tensor:
+        look_up = tf.nn.safe_embedding_lookup_sparse
+        first, second, third = self.tables
+        columns = [look_up(first, ids), look_up(second, ids, combiner="sum")]
+        return tf.concat([*columns, look_up(third, ids, weights, max_norm=1.0)], 1)
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "stock"
+    tf.saved_model.save(Model(), str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def fused(stock: Path) -> Path:
+    path = stock.with_name("fused")
+    fusion.fuse_saved_model(stock, path, verify=False)
+    return path
+
+
+def served(model: Path, how: str, folder: Path, **variables: str) -> list[str]:
+    """What a process says that serves a model with the kernels of a folder."""
+    environment = {k: v for k, v in os.environ.items() if k != "FUSION_CPU"}
+    environment |= {"FUSION_CACHE_DIR": str(folder), **variables}
+    command = [sys.executable, "-c", SERVE, str(model), how]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("source", ["stock", "fused"])
+def test_a_process_with_the_kernels_of_its_model_compiles_nothing(
+    source: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    model = request.getfixturevalue(source)
+    done = warm([model], folder=tmp_path)
+    assert done.kernels == done.added == len(os.listdir(tmp_path))
+    assert (done.cpu, done.folder) == (processor.target().name, str(tmp_path))
+    before = sorted(os.listdir(tmp_path))
+    answer, fused_count = served(model, "enable", tmp_path)
+    assert answer == "answer 27.73"
+    assert (int(fused_count.split()[1]) > 0) == (source == "stock")
+    assert sorted(os.listdir(tmp_path)) == before
+    assert warm([model], folder=tmp_path).added == 0
+
+
+def test_one_without_them_does(fused: Path, tmp_path: Path) -> None:
+    done = warm([fused], folder=tmp_path)
+    (kernel,) = tmp_path.glob("infer_shapes-*.o")
+    kernel.unlink()
+    told = served(fused, "not", tmp_path)
+    assert told[0] == f"compiling kernels for {done.cpu}"
+    assert re.match("compiled infer_shapes in ", told[1])
+    assert told[2:] == ["answer 27.73", "fused 0"]
+
+
+def test_kernels_for_a_processor_serve_where_it_is_named(fused: Path, tmp_path: Path) -> None:
+    done = warm([fused], cpu="x86-64-v3", folder=tmp_path)
+    assert done.cpu == "x86-64-v3"
+    assert served(fused, "not", tmp_path, FUSION_CPU="x86-64-v3") == ["answer 27.73", "fused 0"]
+
+
+def test_kernels_for_a_processor_are_not_run_to_be_compiled(
+    fused: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = "x86-64-v4"
+    monkeypatch.setattr(processor, "host", lambda: processor.Processor("haswell"))
+    assert not processor.runs(processor.named(other), on=processor.host())
+    wanted = {"infer_shapes": lambda: b"code", "thing": lambda: b"more code"}
+    monkeypatch.setattr(node_kernels, "of_nodes", lambda _: wanted)
+    asked = []
+    done = warm([fused], other, tmp_path, lambda *progress: asked.append(progress))
+    assert (done.kernels, done.added, done.cpu) == (2, 2, other)
+    assert asked == [(1, 2, "infer_shapes"), (2, 2, "thing")]
+    assert sorted(path.name.partition("-")[0] for path in tmp_path.iterdir()) == [*wanted]
+
+
+def test_what_cannot_be_done_is_an_error(stock: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no such file or directory"):
+        warm([tmp_path / "none"])
+    with pytest.raises(ValueError, match=r"pentium.* is none of"):
+        warm([stock], cpu="pentium")
+    tmp_path.chmod(0o777)
+    with pytest.raises(ValueError, match="can be written by others"):
+        warm([stock], folder=tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_node_that_could_not_run_is_named(tmp_path: Path) -> None:
+    graph_def = tf.compat.v1.GraphDef()
+    node = graph_def.node.add(name="a/b", op="GroupedEmbeddingPreLookUp")
+    node.attr["num_columns"].i = 1
+    file = tmp_path / "graph.pb"
+    file.write_bytes(graph_def.SerializeToString())
+    with pytest.raises(ModelError, match=r"graph.pb.*a/b.*GroupedEmbeddingPreLookUp"):
+        warm([file], folder=tmp_path / "kernels")
+
+
+def test_without_a_model_all_ops_have_all_kernels() -> None:
+    wanted = {*node_kernels.of_all_ops()}
+    for name in (
+        *("infer_shapes", "serve", "lookup_kernel_CPU", "UniqueWithCountsV3_CPU_int32"),
+        *("FusedEmbeddingSparsePostLookUpV2_CPU_bfloat16_float64", "gather_float32_any"),
+        *("gather_float32_any_weighted", "scatter_float32_1x8", "scatter_float32_any_weighted"),
+    ):
+        assert name in wanted
+    assert not [name for name in wanted if "clipped" in name or name.startswith("gather_float64")]
+
+
+def test_a_cache_of_its_own_is_filled_from_the_known_one(
+    fused: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fusion.runtime import kernel_cache, objects
+
+    warm([fused], folder=tmp_path / "first")
+    known = KernelCache(str(tmp_path / "first"))
+    monkeypatch.setattr(kernel_cache, "default", lambda: known)
+    monkeypatch.setattr(objects, "compiled", None)
+    done = warm([fused], folder=tmp_path / "second")
+    assert done.added == done.kernels
+    assert sorted(os.listdir(tmp_path / "first")) == sorted(os.listdir(tmp_path / "second"))
