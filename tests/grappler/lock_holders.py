@@ -256,10 +256,10 @@ def busy_for_long() -> None:
     fuse = grappler._fuse
     done = threading.Event()
 
-    def take_long(item: Any) -> Any:
+    def take_long(item: Any, not_read: frozenset[str] = frozenset()) -> Any:
         # Six times as long as a pass without the lock would have.
         done.wait(6.0)
-        return fuse(item)
+        return fuse(item, not_read)
 
     grappler._fuse = take_long
     with fusion.fused():
