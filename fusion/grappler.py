@@ -27,7 +27,7 @@ from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.recognise_reduction import ANCHORS
 from fusion.passes.recognise_single import LAST
 from fusion.passes.recognise_table import UNIQUES
-from fusion.passes.report import FusionReport
+from fusion.passes.report import FusionReport, FusionResult
 from fusion.passes.row_updates import SCATTERS, fuse_updates
 from fusion.printable import printable_lines
 from fusion.runtime import optimizer_plugin, process, registration
@@ -106,7 +106,7 @@ class _State:
         self.columns_fused = 0
         self.failures = 0
         self.last_report: FusionReport | None = None
-        self.observers: dict[int, Callable[[optimizer_plugin.Item], bytes | None]] = {}
+        self.observers: dict[int, Callable[[optimizer_plugin.Item], None]] = {}
         self.renew_lock()
         os.register_at_fork(after_in_child=self.renew_lock)
 
@@ -196,9 +196,10 @@ def fused(*, row_updates: bool = False) -> Iterator[None]:
 
 @contextmanager
 def observed(observer: Observer, awaited: frozenset[str]) -> Iterator[None]:
-    """Fuses what TensorFlow optimizes on this thread while the scope lasts, whatever the switch.
+    """Tells what would be fused in what TensorFlow optimizes on this thread, whatever the switch.
 
-    None of that is counted or shown by `stats`; an error in it leaves the scope.
+    The graphs stay as they are while the scope lasts. None of that is counted or shown by `stats`;
+    an error in it leaves the scope.
 
     Args:
         observer: is told of each graph.
@@ -211,16 +212,13 @@ def observed(observer: Observer, awaited: frozenset[str]) -> Iterator[None]:
     optimizer_plugin.install(_optimize)
     failures: list[Exception] = []
 
-    def observe(item: optimizer_plugin.Item) -> bytes | None:
+    def observe(item: optimizer_plugin.Item) -> None:
         try:
-            if failures:
-                return None
-            serialized, report = _fuse(item, awaited)
-            observer(graph_pb2.GraphDef.FromString(item.graph_def()), report)
-            return serialized
+            if not failures:
+                report = _fuse(item, awaited).report
+                observer(graph_pb2.GraphDef.FromString(item.graph_def()), report)
         except Exception as error:
             failures.append(error)
-            return None
 
     thread = threading.get_ident()
     with _state.switching():
@@ -253,13 +251,15 @@ def _optimize(item: optimizer_plugin.Item) -> bytes | None:
     """Returns the graph with its lookups fused, serialized; None when there is nothing to fuse."""
     observe = _state.observers.get(item.thread)
     if observe is not None:
-        return observe(item)
+        observe(item)
+        return None
     if not _state.on:
         return None
     graph, report, failure = None, None, None
     try:
         with _no_garbage_collection():
-            graph, report = _fuse(item)
+            result = _fuse(item)
+            graph, report = _serialized_result(result), result.report
     except Exception as error:
         failure = error
     with _state.lock:
@@ -288,10 +288,8 @@ def _take_back(columns: int, shown: FusionReport, before: FusionReport | None) -
             _state.last_report = before
 
 
-def _fuse(
-    item: optimizer_plugin.Item, not_read: frozenset[str] = frozenset()
-) -> tuple[bytes | None, FusionReport]:
-    """Returns the graph with its lookups fused, None if it stays, and the report.
+def _fuse(item: optimizer_plugin.Item, not_read: frozenset[str] = frozenset()) -> FusionResult:
+    """Returns the graph with its lookups fused.
 
     Args:
         item: the graph.
@@ -310,12 +308,17 @@ def _fuse(
     result = fuse.apply(graph_def)
     if _state.updates_on:
         result = fuse_updates(fuse, result)
+    return result
+
+
+def _serialized_result(result: FusionResult) -> bytes | None:
+    """Returns a new graph whose nodes have their kernels ready; None if it is the old one."""
     if not result.modified:
-        return None, result.report
+        return None
     for node in result.graph_def.node:
         # Whoever has Python's lock may wait for the very thread that makes the kernels.
         registration.prepare(node)
-    return result.graph_def.SerializeToString(), result.report
+    return result.graph_def.SerializeToString()
 
 
 @contextmanager
