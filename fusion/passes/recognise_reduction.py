@@ -203,7 +203,8 @@ def _match_product(view: GraphView, data: Tensor, dtype: int) -> _Product | NoMa
         narrow, narrow_dtype, widened = _pass_widening(view, column, dtype)
         found = _match_column(view, narrow)
         if isinstance(found, NoMatch):
-            return _not_of_matrix(view, rows) or found
+            of_table = _not_of_matrix(view, rows)
+            return found if of_table is None else of_table
         weights, weight_dtype, more = _pass_widening(view, found[0], narrow_dtype)
         if weight_dtype != row_dtype:
             return NoMatch("the weights are of another dtype than the table", weights.node)
@@ -292,9 +293,12 @@ def _match_column_shape(
     if wanted is not None and wanted[0] in (-1, length):
         return math.derived(target, {resolved, *casts})
     # Or it is measured on something that the weights are made of.
+    if wanted is not None and isinstance(wanted[0], Dim):
+        of_vector, of_measured = symbolic_shapes(view, (vector, wanted[0].tensor))
+        measured = None if of_measured is None else of_measured[wanted[0].axis]
+        return () if of_vector == (measured,) else None
     of_vector, of_column = symbolic_shapes(view, (vector,), (target,))
-    is_column = of_vector is not None and of_column == (*of_vector, 1)
-    return () if is_column else None
+    return () if of_vector is not None and of_column == (*of_vector, 1) else None
 
 
 @dataclass(frozen=True)

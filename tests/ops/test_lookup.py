@@ -261,7 +261,7 @@ BAD = [
     (indices([0, 4], [0, 2], 2), r"row 2 of entry 1 is not in \[0, 2\)"),
     (indices([0, 4], [-1, 0], 2), r"row -1 of entry 0 is not in \[0, 2\)"),
     (indices([0, 4], [2, 1], 2, row_count="last_row"), "row 1 of entry 1 is less than 2"),
-    (indices([0, 4], [0, 1], -3), "dense_shape must not be negative, but has -3 rows"),
+    (indices([0, 4], [0, 1], -3), r"not be negative, but dense_shape\[0\] = -3"),
     (indices([], [], 2, 0, fill_empty_row=True), r"the id 0 of empty rows is not in \[0, 0\)"),
     (indices([], [], 2, fill_empty_row=True, default_id=7), "the id 7 of empty rows is not in"),
     (changed(GOOD, ids=np.array([1])), "there are 2 entry_rows for 1 ids"),
