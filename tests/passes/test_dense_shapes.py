@@ -18,6 +18,16 @@ NAMES = frozenset({"out", "initialize", "gradient"})
 FORMS = ("single", "grouped", "split", "trained", "stock")
 
 
+def looked_up(table: Any, ids: Any, is_empty: Any, default_id: int | None) -> Any:
+    """The lookup of filled ids, as stock ends it."""
+    result = v1.nn.embedding_lookup_sparse(table, ids, None, "mod", combiner="mean")
+    if default_id is not None:
+        return result
+    columns = tf.stack([1, tf.shape(result)[1]])
+    flags = tf.tile(tf.reshape(is_empty, [-1, 1]), columns)
+    return v1.where(flags, tf.zeros_like(result), result)
+
+
 def filled(form: str, default_id: int | None, reshapes: bool) -> Any:
     """A lookup of filled ids in this form, that flattens ids first where it `reshapes`."""
     with tf.Graph().as_default() as graph:
@@ -28,19 +38,16 @@ def filled(form: str, default_id: int | None, reshapes: bool) -> Any:
         if reshapes:
             ids = tf.sparse.reshape(ids, shape)
         ids, is_empty = tf.sparse.fill_empty_rows(ids, default_id or 0)
-        count = 2 if form == "split" else 1
         tables = [
             v1.get_variable(f"t{k}", initializer=stock.table_values(seed=k), use_resource=True)
-            for k in range(count)
+            for k in range(2)
         ]
-        result = v1.nn.embedding_lookup_sparse(tables, ids, None, "mod", combiner="mean")
-        if default_id is None:
-            columns = tf.stack([1, tf.shape(result)[1]])
-            flags = tf.tile(tf.reshape(is_empty, [-1, 1]), columns)
-            result = v1.where(flags, tf.zeros_like(result), result)
-        tf.concat([result, result] if form == "grouped" else [result], 1, name="out")
+        shards = {"split": [tables], "grouped": tables}.get(form, tables[:1])
+        results = [looked_up(one, ids, is_empty, default_id) for one in shards]
+        result = tf.concat(results, 1) if form == "grouped" else results[0]
+        tf.identity(result, name="out")
         if form == "trained":
-            (slices,) = v1.gradients(tf.reduce_sum(result**2), tables)
+            (slices,) = v1.gradients(tf.reduce_sum(result * result), tables[:1])
             tf.convert_to_tensor(slices, name="gradient")
         tf.group(v1.global_variables_initializer(), name="initialize")
         return graph.as_graph_def()
@@ -57,8 +64,7 @@ def outcome(graph_def: Any, shape: Any, indices: Any = INDICES) -> Any:
 def rewritten(graph_def: Any, form: str) -> Any:
     target = Target.STOCK if form == "stock" else Target.FUSED
     result = FuseLookups(preserve=NAMES, target=target).apply(graph_def)
-    (column,) = result.report.columns
-    assert column.fused, column.reason
+    assert {column.form for column in result.report.columns} == {form}, str(result.report)
     return result.graph_def
 
 
