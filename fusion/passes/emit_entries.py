@@ -179,9 +179,19 @@ def _kept(build: NodeBuilder, spec: LookupSpec, fills: bool) -> tuple[Tensor, Te
     keep = build.shared("keep", "Where", (all_of(build, tests),), {"T": _BOOL})
     keep = flattened(build, keep, _INT64)
     if weights is not None:
+        if len(tests) == 1:
+            weights = _of_length(build, spec, weights, ids)
         weights = picked(build, weights, spec.table.dtype, keep)
     rows = rows._replace(places=picked(build, rows.places, rows.dtype, keep))
     return picked(build, ids, spec.dtype, keep), weights, rows
+
+
+def _of_length(build: NodeBuilder, spec: LookupSpec, weights: Tensor, ids: Tensor) -> Tensor:
+    """Lets weights that are more than the ids be an error, as stock's tests of both let them be."""
+    types = {"T": spec.dtype, "out_type": _INT64}
+    length = build.shared("length", "Shape", (ids,), types)
+    types = {"T": spec.table.dtype, "Tshape": _INT64}
+    return build.shared("weights", "Reshape", (weights, length), types)
 
 
 def _given(build: NodeBuilder, spec: LookupSpec) -> _Rows:

@@ -88,6 +88,26 @@ def test_rows_and_columns_are_read(form: str, reshapes: bool) -> None:
                 outcome(one, shape, indices)
 
 
+@pytest.mark.parametrize("target", Target)
+@pytest.mark.parametrize("splits", [[1, 3], [0, 2], [], [0]])
+def test_row_splits_that_stock_refuses_are_refused(splits: list[int], target: Target) -> None:
+    with tf.Graph().as_default() as graph:
+        values = v1.placeholder(tf.int64, [None], "values")
+        ids = tf.RaggedTensor.from_row_splits(
+            values, v1.placeholder(tf.int64, [None], "splits"), validate=False
+        )
+        table = v1.get_variable("t", initializer=stock.table_values(), use_resource=True)
+        tf.identity(tf.nn.safe_embedding_lookup_sparse(table, ids), name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+    graph_def = graph.as_graph_def()
+    result = FuseLookups(preserve=NAMES, target=target).apply(graph_def)
+    assert result.report.fused_count == 1
+    feeds = {"values:0": np.array([1, 2, 3]), "splits:0": np.array(splits, np.int64)}
+    for one in (graph_def, result.graph_def):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            stock.run(one, feeds)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_sizes_that_stock_reads_are_read(form: str) -> None:
     graph_def = filled(form, None, reshapes=True)
