@@ -87,6 +87,14 @@ def rows_until(last: int) -> int:
     return min(max(last, int64(-1)), int64(MOST_ROWS)) + 1
 
 
+@jit
+def overflows(left: int, right: int) -> bool:
+    """Whether the product of two numbers, neither below 0, is 2**63 or more."""
+    if left | right < 2**31:
+        return False
+    return right != 0 and left > int64(2**63 - 1) // right
+
+
 def _counter(stored: str, dtype: type) -> Any:
     """A jitted function (value, limits, count) -> the number of limits that are not above a value.
 

@@ -41,7 +41,7 @@ class Listing(NamedTuple):
     """Jitted functions of a call's frame.
 
     Attributes:
-      check_shape: (frame) -> None; reports a negative dense shape.
+      check_shape: (frame) -> None; reports a dense shape that no tensor can have.
       prunes: (frame) -> (the least id that is kept, whether weights <= 0 are dropped).
       mark: (frame, weights, is_row_empty) -> the number of entries kept; sets `is_row_empty` [B].
         Reports a row outside [0, B).
@@ -105,9 +105,10 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
 
 
 def shape_checker(spec: OpSpec) -> Any:
-    """A jitted function (frame) that reports a negative dense shape."""
+    """A jitted function (frame) that reports a dense shape that no tensor can have."""
     import numpy as np
 
+    from fusion.cpu_ops.elements import overflows
     from fusion.runtime.jit import jit
     from fusion.runtime.native import INVALID_ARGUMENT, fail, vector
 
@@ -118,6 +119,9 @@ def shape_checker(spec: OpSpec) -> Any:
         shape = vector(frame, place, np.int64)
         if shape[0] < 0 or shape[1] < 0:
             text = "sp_dense_shape must not be negative, but is [%lld, %lld]"
+            fail(frame, INVALID_ARGUMENT, text, shape[0], shape[1])
+        elif overflows(shape[0], shape[1]):
+            text = "sp_dense_shape has 2**63 elements or more: it is [%lld, %lld]"
             fail(frame, INVALID_ARGUMENT, text, shape[0], shape[1])
 
     return check_shape

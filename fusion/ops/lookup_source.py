@@ -38,7 +38,7 @@ from fusion.cpu_ops.column_words import (
     WEIGHTS,
     ZEROS,
 )
-from fusion.cpu_ops.elements import integer_at, rows_until
+from fusion.cpu_ops.elements import integer_at, overflows, rows_until
 from fusion.ops.lookup_state import (
     BODY,
     COLUMNS,
@@ -298,13 +298,35 @@ def _take_batch(frame: int, ctx: int, state: int, place: int, source: int, statu
             text = ": dense_shape must be a number or a vector of one and more"
             fail_column(frame, INVALID_ARGUMENT, text, place)
         return False
-    batch = load(tf_tensor_data(shape), 0)
-    if batch < 0:
+    sizes, count = tf_tensor_data(shape), tf_dim(shape, np.int32(0)) if rank == 1 else int64(1)
+    if load(column, FORM) == INDICES and count > 1 and count != load(source, ROW_STEP):
         if frame != 0:
-            text = ": dense_shape must not be negative, but has %lld rows"
-            fail_column(frame, INVALID_ARGUMENT, text, place, batch)
+            text = ": dense_shape has %lld sizes, but entry_rows have %lld columns"
+            fail_column(frame, INVALID_ARGUMENT, text, place, count, load(source, ROW_STEP))
         return False
-    store(source, BATCH, batch)
+    if not _is_shape(frame, place, sizes, count):
+        return False
+    store(source, BATCH, load(sizes, 0))
+    return True
+
+
+@jit
+def _is_shape(frame: int, place: int, sizes: int, count: int) -> bool:
+    """Whether sizes are those of a tensor: stock's SparseReshape, which the op stands for, asks."""
+    elements = int64(1)
+    for k in range(count):
+        size = load(sizes, k)
+        if size < 0:
+            if frame != 0:
+                text = ": dense_shape must not be negative, but dense_shape[%lld] = %lld"
+                fail_column(frame, INVALID_ARGUMENT, text, place, k, size)
+            return False
+        if overflows(elements, size):
+            if frame != 0:
+                text = ": dense_shape has 2**63 elements or more: %lld times %lld"
+                fail_column(frame, INVALID_ARGUMENT, text, place, elements, size)
+            return False
+        elements *= size
     return True
 
 

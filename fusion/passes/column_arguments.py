@@ -15,6 +15,7 @@ from fusion.passes.op_arguments import (
     NONE,
     combine_attrs,
     dense_attrs,
+    dense_shape,
     dense_values,
     fill_attrs,
     prune_attrs,
@@ -134,7 +135,7 @@ def _entries(
     """Returns ids, entry_rows and dense_shape, with the DataTypes of the first two."""
     ids, number = spec.ids, unused_number(build)
     if isinstance(ids, SparseIds):
-        shape = number if ids.dense_shape is None else ids.dense_shape
+        shape = number if ids.dense_shape is None else dense_shape(build, ids)
         return ids.values, ids.indices, shape, (spec.dtype, types_pb2.DT_INT64)
     if isinstance(ids, RaggedIds):
         return ids.values, ids.row_splits, number, (spec.dtype, ids.splits_dtype)

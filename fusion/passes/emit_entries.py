@@ -11,7 +11,8 @@ from tensorflow.core.framework import types_pb2
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.id_ranges import is_in_row_order, lookup_range
 from fusion.passes.node_builder import NodeBuilder
-from fusion.passes.op_arguments import hashed_values
+from fusion.passes.op_arguments import dense_shape, hashed_values
+from fusion.passes.shapes import ShapeMath, has_measured_columns
 from fusion.passes.small_nodes import (
     all_of,
     as_dtype,
@@ -178,16 +179,29 @@ def _kept(build: NodeBuilder, spec: LookupSpec, fills: bool) -> tuple[Tensor, Te
     keep = build.shared("keep", "Where", (all_of(build, tests),), {"T": _BOOL})
     keep = flattened(build, keep, _INT64)
     if weights is not None:
+        if len(tests) == 1:
+            weights = _of_length(build, spec, weights, ids)
         weights = picked(build, weights, spec.table.dtype, keep)
     rows = rows._replace(places=picked(build, rows.places, rows.dtype, keep))
     return picked(build, ids, spec.dtype, keep), weights, rows
+
+
+def _of_length(build: NodeBuilder, spec: LookupSpec, weights: Tensor, ids: Tensor) -> Tensor:
+    """Lets weights that are more than the ids be an error, as stock's tests of both let them be."""
+    types = {"T": spec.dtype, "out_type": _INT64}
+    length = build.shared("length", "Shape", (ids,), types)
+    types = {"T": spec.table.dtype, "Tshape": _INT64}
+    return build.shared("weights", "Reshape", (weights, length), types)
 
 
 def _given(build: NodeBuilder, spec: LookupSpec) -> _Rows:
     """Returns the rows of the given entries."""
     ids = spec.ids
     if isinstance(ids, SparseIds):
-        return _Rows(ids.indices, _INT64, ids.dense_shape, is_matrix=True)
+        rows = _Rows(ids.indices, _INT64, ids.dense_shape, is_matrix=True)
+        sizes = None if rows.shape is None else ShapeMath(build.edit.view).vector(rows.shape)
+        is_given = ids.checked and not has_measured_columns(sizes)
+        return _checked(build, rows) if is_given else rows
     if isinstance(ids, RaggedIds):
         types, rank = {"T": spec.dtype, "Tsplits": ids.splits_dtype}, {"RAGGED_RANK": 1}
         inputs = (ids.row_splits, ids.values)
@@ -205,7 +219,7 @@ def _filled(
     build: NodeBuilder, spec: LookupSpec, ids: Tensor, weights: Tensor | None, rows: _Rows
 ) -> Entries:
     """Emits the stock op that gives empty rows an entry, and puts entries in the order of rows."""
-    rows = _checked(build, spec, rows)
+    rows = _checked_rows(build, spec, rows)
     assert rows.shape is not None, "rows are counted where empty ones are filled"
     default = number(build, spec.default_id or 0, spec.dtype)
     inputs = (rows.places, ids, rows.shape, default)
@@ -226,21 +240,29 @@ def _filled(
     )
 
 
-def _checked(build: NodeBuilder, spec: LookupSpec, rows: _Rows) -> _Rows:
-    """Lets a negative number of rows be an error, as stock lookups do by the same op.
+def _checked(build: NodeBuilder, rows: _Rows) -> _Rows:
+    """Lets a dense shape that no tensor can have be an error, by the op that stock has for it."""
+    view, shape = build.edit.view, rows.shape
+    if shape is None or view.op(view.resolve(shape).node) in _CHECK_SHAPES | _MEASURE:
+        return rows
+    node = build.shared("checked", "SparseReshape", (rows.places, shape, shape), {}).node
+    return rows._replace(places=Tensor(node), shape=Tensor(node, 1))
+
+
+def _checked_rows(build: NodeBuilder, spec: LookupSpec, rows: _Rows) -> _Rows:
+    """Lets a negative number of rows be an error.
 
     The op that fills ends the whole process instead, if nobody reads its flags.
     """
-    view, shape = build.edit.view, rows.shape
-    if not isinstance(spec.ids, SparseIds | RowIds) or shape is None:
+    if not isinstance(spec.ids, SparseIds | RowIds) or rows.shape is None:
         return rows
     if spec.default_id is None and spec.weights is None:
         return rows
-    if shape.node in view.nodes and view.op(view.resolve(shape).node) in _CHECK_SHAPES | _MEASURE:
-        return rows
-    inputs = (rows.places, shape, shape)
-    node = build.shared("checked", "SparseReshape", inputs, {}).node
-    return rows._replace(places=Tensor(node), shape=Tensor(node, 1))
+    if rows.shape.node not in build.edit.view.nodes:
+        return rows  # it was checked before
+    if isinstance(spec.ids, SparseIds):
+        rows = rows._replace(shape=dense_shape(build, spec.ids))
+    return _checked(build, rows)
 
 
 class _Matrix(NamedTuple):

@@ -25,6 +25,7 @@ from fusion.passes.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.op_arguments import (
     clips_in_op,
     dense_attrs,
+    dense_shape,
     dense_values,
     fill_attrs,
     prune_attrs,
@@ -156,7 +157,7 @@ class SplitEmitter:
     def _dense_shape(self, build: NodeBuilder, spec: LookupSpec) -> Tensor:
         ids = spec.ids
         if isinstance(ids, SparseIds) and ids.dense_shape is not None:
-            return ids.dense_shape
+            return dense_shape(build, ids)
         if isinstance(ids, RaggedIds):
             return Tensor(self._sparse(build, spec, ids).node, 2)
         assert isinstance(ids, RowIds)

@@ -80,6 +80,7 @@ class GraphView:
         nodes: NodeDefs by name, in file order; function arguments come first, with op `_Arg`.
         preserved: names that something outside the graph refers to.
         awaited: names that something outside waits for, without reading a value.
+        inferred: what `inferred_shapes` was asked already, and its answers.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class GraphView:
         self._has_loops: bool | None = None
         self._live: set[str] | None = None
         self._without_effect: set[str] = set()
+        self.inferred: dict[Any, Any] = {}
         self.nodes: dict[str, node_def_pb2.NodeDef] = {}
         if definition is not None:
             for arg in _arg_nodes(definition):

@@ -8,7 +8,7 @@ from tensorflow.python.framework import dtypes
 
 from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import AttrValue, NodeBuilder
-from fusion.passes.spec import DenseIds, Hashing, LookupSpec
+from fusion.passes.spec import DenseIds, Hashing, LookupSpec, SparseIds
 
 NONE = -1
 """Value of default_id, ignored_id and max_norm that means "none"."""
@@ -65,6 +65,15 @@ def dense_values(build: NodeBuilder, ids: DenseIds) -> Tensor:
     none = build.constant("none", np.array(NONE, np.int64), build.device)
     inputs = (ids.hashed.kept, hashes, none)
     return build.shared("ids", "SelectV2", inputs, {"T": types_pb2.DT_INT64})
+
+
+def dense_shape(build: NodeBuilder, ids: SparseIds) -> Tensor:
+    """Returns the dense shape, of which the ops check all sizes: not more than stock does."""
+    assert ids.dense_shape is not None
+    if ids.checked:
+        return ids.dense_shape
+    rows = build.constant("rows", np.array([1, 0], np.int64))
+    return build.shared("rows", "Mul", (ids.dense_shape, rows), {"T": types_pb2.DT_INT64})
 
 
 def hashed_values(build: NodeBuilder, values: Tensor, hashed: Hashing) -> Tensor:

@@ -305,7 +305,8 @@ class _Specifier:
         if (dense := source.dense) is not None:
             return DenseIds(dense.ids, dense.dtype, dense.ignored, dense.stride, dense.hashed)
         if entries.indices is not None:
-            return SparseIds(entries.ids, entries.indices, entries.count, source.flattened)
+            given = entries.ids, entries.indices, entries.count
+            return SparseIds(*given, source.flattened, source.checked)
         if (splits := source.row_splits) is not None:
             return RaggedIds(entries.ids, splits.tensor, splits.dtype)
         assert entries.rows is not None, "entries have indices or rows"

@@ -370,6 +370,7 @@ def _source(
         front=front,
         entries=entries,
         flattened=False,
+        checked=True,
         buckets=buckets,
         dense=dense,
         row_splits=None if splits is None else splits[1],

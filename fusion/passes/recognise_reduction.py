@@ -9,8 +9,10 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.idioms import is_row_gather, pass_casts
+from fusion.passes.inferred_shapes import inferred_shape, symbolic_shapes
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.shapes import Dim, ShapeMath
+from fusion.passes.static_shapes import Shape
 
 COMBINERS = {"SparseSegmentSum": "sum", "SparseSegmentMean": "mean", "SparseSegmentSqrtN": "sqrtn"}
 _COUNTED = frozenset(f"{op}WithNumSegments" for op in COMBINERS)
@@ -201,7 +203,8 @@ def _match_product(view: GraphView, data: Tensor, dtype: int) -> _Product | NoMa
         narrow, narrow_dtype, widened = _pass_widening(view, column, dtype)
         found = _match_column(view, narrow)
         if isinstance(found, NoMatch):
-            return found
+            of_table = _not_of_matrix(view, rows)
+            return found if of_table is None else of_table
         weights, weight_dtype, more = _pass_widening(view, found[0], narrow_dtype)
         if weight_dtype != row_dtype:
             return NoMatch("the weights are of another dtype than the table", weights.node)
@@ -211,6 +214,22 @@ def _match_product(view: GraphView, data: Tensor, dtype: int) -> _Product | NoMa
         factors = view.resolve(gathered), view.resolve(column)
         return _Product(*factors, table, positions, weights, row_dtype, nodes)
     return NoMatch("the segment sum does not reduce looked-up rows", product.node)
+
+
+def _not_of_matrix(view: GraphView, rows: Tensor) -> NoMatch | None:
+    """Says of rows that are no vectors, with which no column of weights goes, what they are of."""
+    table = view.inputs(rows.node)[0]
+    shape = inferred_shape(view, table)
+    if shape is None:
+        return NoMatch("the table is not known to be a matrix", table.node)
+    return not_a_matrix(shape, table.node)
+
+
+def not_a_matrix(shape: Shape, node: str) -> NoMatch | None:
+    """Says of a table of another rank, or of rows gathered from it, that it is no matrix."""
+    if len(shape) == 2:
+        return None
+    return NoMatch(f"the table has rank {len(shape)}, not 2", node)
 
 
 def _pass_widening(
@@ -229,26 +248,26 @@ def _pass_widening(
 
 
 def _match_column(view: GraphView, column: Tensor) -> tuple[Tensor, tuple[str, ...]] | NoMatch:
-    """Explains [m, 1] weights as a vector made a column: the vector, and the nodes between."""
+    """Explains [m, 1] weights as a vector made a column: the vector, and the nodes between.
+
+    That they are a vector has to be proved. To check it in the op would not do: of any other rank
+    stock's product is broadcast, so that it has numbers for a single weight, and for a matrix of as
+    many rows as there are entries. (Where rows are filled the op that fills takes a vector alone.)
+    """
     source = view.resolve(column)
     op = view.op(source.node)
     if op not in ("Reshape", "ExpandDims"):
         return NoMatch("the weights are not a column of the entries' weights", source.node)
     vector, target = view.inputs(source.node)
-    shape = view.shape(vector)
-    if shape is None or len(shape) != 1:
+    shape = inferred_shape(view, vector)
+    if shape is None:
         return NoMatch("the weights are not known to be a vector", vector.node)
+    if len(shape) != 1:
+        return NoMatch(f"the weights have rank {len(shape)}, not 1", vector.node)
     if op == "Reshape":
-        resolved = view.resolve(vector)
-        length = Dim(resolved, 0) if shape[0] is None else shape[0]
-        # Grappler measures the weights where they are widened, wherever the column is.
-        readers = (use.node for use in view.tensor_uses(resolved))
-        casts = [Tensor(name) for name in readers if view.op(name) == "Cast"]
-        math = ShapeMath(view, dict.fromkeys(casts, (length,)))
-        wanted = math.vector(target)
-        if wanted is None or len(wanted) != 2 or wanted[0] not in (-1, length) or wanted[1] != 1:
+        derived = _match_column_shape(view, vector, shape[0], target)
+        if derived is None:
             return NoMatch("the weights are not a column of the entries' weights", source.node)
-        derived = math.derived(target, {resolved, *casts})
     else:
         axis = view.constant(target)
         if axis is None or axis.size != 1 or int(axis.reshape(())) not in (1, -1):
@@ -256,6 +275,30 @@ def _match_column(view: GraphView, column: Tensor) -> tuple[Tensor, tuple[str, .
         derived = ()
     nodes = (source.node, *view.aliases(column), *view.aliases(vector), *derived)
     return view.resolve(vector), nodes
+
+
+def _match_column_shape(
+    view: GraphView, vector: Tensor, size: int | None, target: Tensor
+) -> tuple[str, ...] | None:
+    """Explains a tensor as the shape of a column of a vector's elements: the nodes that make it."""
+    resolved = view.resolve(vector)
+    length = Dim(resolved, 0) if size is None else size
+    # Grappler measures the weights where they are widened, wherever the column is.
+    readers = (use.node for use in view.tensor_uses(resolved))
+    casts = [Tensor(name) for name in readers if view.op(name) == "Cast"]
+    math = ShapeMath(view, dict.fromkeys(casts, (length,)))
+    wanted = math.vector(target)
+    if wanted is not None and (len(wanted) != 2 or wanted[1] != 1):
+        return None
+    if wanted is not None and wanted[0] in (-1, length):
+        return math.derived(target, {resolved, *casts})
+    # Or it is measured on something that the weights are made of.
+    if wanted is not None and isinstance(wanted[0], Dim):
+        of_vector, of_measured = symbolic_shapes(view, (vector, wanted[0].tensor))
+        measured = None if of_measured is None else of_measured[wanted[0].axis]
+        return () if of_vector == (measured,) else None
+    of_vector, of_column = symbolic_shapes(view, (vector,), (target,))
+    return () if of_vector is not None and of_column == (*of_vector, 1) else None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from fusion.passes.idioms import is_integer_cast
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_ids import Entries
 from fusion.passes.recognise_ragged import RowSplits, match_row_splits
-from fusion.passes.shapes import Element, Item, ShapeMath
+from fusion.passes.shapes import Element, Item, ShapeMath, has_measured_columns
 from fusion.passes.spec import Hashing
 
 #: Ops that make a number >= 0 of each element, and one that makes a text of each.
@@ -56,6 +56,7 @@ class Source(Match):
     Attributes:
         entries: ids, rows and weights. With `dense`, ids and rows are not needed.
         flattened: whether the indices come out of a SparseReshape that merges dimensions.
+        checked: whether stock asks about all sizes of the dense shape, see `SparseIds`.
         buckets: what is done with the ids first.
         dense: the matrix that the entries are made of, or None.
         row_splits: what the rows of the entries are counted from, or None.
@@ -64,6 +65,7 @@ class Source(Match):
 
     entries: Entries
     flattened: bool
+    checked: bool
     buckets: Buckets | None
     dense: Dense | None
     row_splits: RowSplits | None
@@ -82,9 +84,10 @@ def match_source(view: GraphView, entries: Entries) -> Source | NoMatch:
         front += view.aliases(entries.weights)
     entries = replace(entries, ids=view.resolve(entries.ids))
     batch: Element | None = None
-    flattened = False
+    flattened, checked = False, True
     if entries.indices is not None:
         indices, passed = _pass_reshape(math, entries.indices)
+        checked = any(view.op(name) == "SparseReshape" for name in passed)
         front += passed
         count = entries.count
         if count is not None:
@@ -97,6 +100,7 @@ def match_source(view: GraphView, entries: Entries) -> Source | NoMatch:
         if count is not None:
             elements = math.vector(count)
             batch = elements[0] if elements else Item(count, 0)
+            checked |= flattened or has_measured_columns(elements)
     row_splits = None
     if entries.rows is not None and entries.count is not None:
         batch = math.scalar(entries.count)
@@ -114,6 +118,7 @@ def match_source(view: GraphView, entries: Entries) -> Source | NoMatch:
         front=tuple(dict.fromkeys(front)),
         entries=replace(entries, ids=ids),
         flattened=flattened,
+        checked=checked,
         buckets=buckets,
         dense=None if dense is None else dense[0],
         row_splits=row_splits,

@@ -10,7 +10,7 @@ from fusion.passes.idioms import is_row_gather
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_clip import Clip, match_clip
 from fusion.passes.recognise_partition import match_partition
-from fusion.passes.recognise_reduction import Reduction
+from fusion.passes.recognise_reduction import Reduction, not_a_matrix
 from fusion.passes.spec import ShardSpec, TableSpec
 from fusion.passes.static_shapes import Shape
 
@@ -68,9 +68,9 @@ def match_table(view: GraphView, reduction: Reduction) -> Table | NoMatch:
     if isinstance(found, NoMatch):
         return found
     for shard in found.shards:
-        if shard.shape is not None and len(shard.shape) != 2:
-            dimensions = len(shard.shape)
-            return NoMatch(f"the table has {dimensions} dimensions, not 2", shard.tensor.node)
+        strange = None if shard.shape is None else not_a_matrix(shard.shape, shard.tensor.node)
+        if strange is not None:
+            return strange
     return found
 
 

@@ -284,6 +284,12 @@ def pass_flat(view: GraphView, tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]
     return tensor, passed
 
 
+def has_measured_columns(sizes: Vector | None) -> bool:
+    """Whether the sizes of a dense shape behind the rows are numbers, or sizes of tensors."""
+    columns = (None,) if sizes is None else sizes[1:]
+    return all(isinstance(size, Dim) or (isinstance(size, int) and size >= 0) for size in columns)
+
+
 def product(factors: Vector) -> Element:
     """The product in its normal form: numbers multiplied and last, 1 left out."""
     number = 1

@@ -22,6 +22,10 @@ class OpSignatures:
         """Returns the definition of `op`, or None for an op unknown to this process."""
         return self._functions.get(op) or _registered(op)
 
+    def is_function(self, op: str) -> bool:
+        """Whether `op` is a library function."""
+        return op in self._functions
+
     def is_stateful(self, op: str) -> bool:
         """Whether running `op` may have an effect; an unknown op counts as stateful."""
         definition = self.op_def(op)
@@ -49,6 +53,21 @@ class OpSignatures:
             for arg in definition.output_arg
             for i in range(arg_length(arg, node.attr))
         )
+
+    def output_types(self, node: node_def_pb2.NodeDef) -> tuple[int, ...]:
+        """Returns the DataType of each output, 0 where it is unknown; () when the op is unknown."""
+        definition = self.op_def(node.op)
+        if definition is None:
+            return ()
+        attrs = {attr.name: attr.default_value for attr in definition.attr} | dict(node.attr)
+        found: list[int] = []
+        for arg in definition.output_arg:
+            if arg.type_list_attr:
+                found += attrs[arg.type_list_attr].list.type
+            else:
+                dtype = arg.type or attrs[arg.type_attr].type
+                found += [dtype] * max(arg_length(arg, attrs), 0)
+        return tuple(found)
 
 
 def arg_length(arg: op_def_pb2.OpDef.ArgDef, attrs: Mapping[str, attr_value_pb2.AttrValue]) -> int:

@@ -21,12 +21,15 @@ class SparseIds:
         indices: int64 [nnz, 2].
         dense_shape: int64 [2]; None where the last row with an entry is the last one.
         flattened: whether these are a SparseReshape's outputs, for ids that are not a matrix.
+        checked: whether no size of the shape may be negative, nor its elements be too many: stock
+            asks in a SparseReshape, but not where rows are filled without one.
     """
 
     values: Tensor
     indices: Tensor
     dense_shape: Tensor | None
     flattened: bool
+    checked: bool = True
 
     def __str__(self) -> str:
         shape = "" if self.dense_shape is None else f" shape={self.dense_shape}"

@@ -108,6 +108,14 @@ def _gathered(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int
     return (*picks, *of[1:])
 
 
+def _looked_up(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of rows of a variable."""
+    of, picks = view.variable_shape(inputs[0]), view.shape(inputs[1])
+    if not of or picks is None or view.int_attr(name, "batch_dims"):
+        return None
+    return (*picks, *of[1:])
+
+
 def _found(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a Where's result: the coordinates of what is true."""
     of = view.shape(inputs[0])
@@ -286,6 +294,7 @@ _SHAPE_RULES: dict[str, Callable[[GraphView, str, tuple[Tensor, ...], int], Shap
     "ExpandDims": _expanded,
     "Gather": _gathered,
     "GatherV2": _gathered,
+    "ResourceGather": _looked_up,
     "Where": _found,
     "GatherNd": _picked,
     "Squeeze": _squeezed,

@@ -83,6 +83,8 @@ RUN_TIME = tf.errors.InvalidArgumentError
 _SHARDS: dict[str, Any] = {"shards": st.integers(2, 4), "rows": st.integers(4, 20)}
 _SINGLE: dict[str, Any] = {"dtype": st.just("float32")}
 _WEIGHTS: dict[str, Any] = {"weights": st.just("sparse"), **_SINGLE}
+_LENGTHS: dict[str, Any] = {"lengths": st.lists(st.integers(0, 3)).map(lambda n: (*n, 3))}
+_SEVERAL_WEIGHTS: dict[str, Any] = {**_WEIGHTS, **_LENGTHS}
 _EMPTY_ROW: dict[str, Any] = {"lengths": st.lists(st.integers(0, 3)).map(lambda n: (*n, 1, 0))}
 
 
@@ -194,19 +196,31 @@ CORRUPTIONS: dict[str, Corruption] = {
         _tensor("indices", lambda a: a[:-1]), ValueError, RUN_TIME, by_pass=True
     ),
     "indices with too many columns": Corruption(
-        _tensor("indices", lambda a: np.append(a, a[:, -1:], 1)), ValueError, RUN_TIME
+        _tensor("indices", lambda a: np.append(a, a[:, -1:], 1)), ValueError, RUN_TIME, by_pass=True
     ),
     "indices with too few columns": Corruption(
-        _tensor("indices", lambda a: a[:, :1]), ValueError, RUN_TIME
+        _tensor("indices", lambda a: a[:, :1]), ValueError, RUN_TIME, by_pass=True
     ),
     "more weights than ids": Corruption(
-        _other_weights(lambda a: np.append(a, a[-1:], 0)), ValueError, RUN_TIME, fields=_WEIGHTS
+        _other_weights(lambda a: np.append(a, a[-1:], 0)),
+        ValueError,
+        RUN_TIME,
+        by_pass=True,
+        fields=_SEVERAL_WEIGHTS,
     ),
     "fewer weights than ids": Corruption(
-        _other_weights(lambda a: a[:-1]), ValueError, RUN_TIME, fields=_WEIGHTS
+        _other_weights(lambda a: a[:-1]),
+        ValueError,
+        RUN_TIME,
+        by_pass=True,
+        fields=_SEVERAL_WEIGHTS,
     ),
-    "a negative batch": Corruption(_size(0, -4), ValueError, RUN_TIME, stock=False),
-    "a negative width": Corruption(_size(1, -4), ValueError, RUN_TIME, stock=False),
+    "a negative batch": Corruption(_size(0, -4), ValueError, RUN_TIME, by_pass=True),
+    "a negative width": Corruption(_size(1, -4), ValueError, RUN_TIME, by_pass=True),
+    "a width of -1": Corruption(_size(1, -1), ValueError, RUN_TIME, by_pass=True),
+    "2**63 elements and more": Corruption(
+        _size(1, 2**62), RUN_TIME, RUN_TIME, by_pass=True, fields=_EMPTY_ROW
+    ),
     # Kinds and dtypes.
     "ids of dtype float32": Corruption(
         _tensor("values", lambda a: a.astype(np.float32)), TypeError, TypeError

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import fusion
 from fusion.lookup import VERSIONS
 from tests import reference
-from tests.differential import rewritten
+from tests.differential import forms
 from tests.differential.case import Case
 from tests.differential.corruptions import CORRUPTIONS, Call, call_of
 from tests.differential.strategies import cases
@@ -46,9 +46,14 @@ def fused(version: str) -> Any:
     return lookup
 
 
-def by_pass(case: Case) -> Any:
-    """The stock lookup of a good case, rewritten."""
-    return lambda table, ids, weights, **_: rewritten.lookup(case, table, ids, weights)
+def by_pass(form: str, case: Case, fuse: bool) -> Any:
+    """The stock lookup of a good case in a form, rewritten if `fuse`."""
+
+    def lookup(table: Any, ids: Any, weights: Any, **_: Any) -> Any:
+        values = None if weights is None else weights.values
+        return forms.lookup(form, case, table, ids, values, fuse)
+
+    return lookup
 
 
 stock = tf.compat.v1.nn.safe_embedding_lookup_sparse
@@ -100,17 +105,61 @@ def assert_stock_raises(call: Call, mode: str) -> None:
     pytest.fail("stock TensorFlow raises nothing")
 
 
-@pytest.mark.parity("{name}", "pass")
-@pytest.mark.parametrize("name", [name for name, bad in CORRUPTIONS.items() if bad.by_pass])
-def test_bad_input_of_a_rewritten_graph_raises(name):
-    fields = {**GOOD, "weights": st.none(), "max_norm": st.none(), "shards": st.just(1)}
+#: Good lookups that the pass rewrites, of few kinds: kernels are compiled for each.
+REWRITTEN: dict[str, Any] = {
+    **GOOD,
+    "weights": st.none(),
+    "max_norm": st.none(),
+    "shards": st.just(1),
+    "dtype": st.just("float32"),
+    "ids_dtype": st.just("int64"),
+    "dim": st.just(2),
+}
+#: What each form of them needs besides.
+OF_FORMS: dict[str, dict[str, Any]] = {
+    "single": {},
+    "grouped": {},
+    "split": {"shards": st.just(2), "strategy": st.just("mod")},
+    "stock": {},
+    "trained": {},
+    "forward": {"weights": st.just("sparse")},
+}
 
-    @settings(max_examples=4)
-    @given(cases(**fields))
+
+@pytest.mark.parity("{name}", "pass")
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        (name, form)
+        for name, bad in CORRUPTIONS.items()
+        for form in forms.FORMS
+        if bad.by_pass and not (form == "trained" and "weights" in bad.fields)
+    ],
+)
+def test_bad_input_of_a_rewritten_graph_raises(name, form):
+    corruption = CORRUPTIONS[name]
+
+    @settings(max_examples=2)
+    @given(cases(**{**REWRITTEN, **OF_FORMS[form], **corruption.fields}))
     def check(case: Case) -> None:
-        for lookup in (by_pass(case), stock):
-            with pytest.raises(CORRUPTIONS[name].graph):
-                run(corrupted(name, case), lookup, "session")
+        for fuse in (True, False) if corruption.stock else (True,):
+            with pytest.raises(corruption.graph):
+                run(corrupted(name, case), by_pass(form, case, fuse), "session")
+
+    check()
+
+
+@pytest.mark.parametrize("form", forms.FORMS)
+def test_the_rewritten_graphs_are_good_before_they_are_made_bad(form):
+
+    @settings(max_examples=3)
+    @given(cases(**{**REWRITTEN, **OF_FORMS[form]}))
+    def check(case: Case) -> None:
+        ours, stocks = (
+            run(call_of(case), by_pass(form, case, fuse), "session") for fuse in (True, False)
+        )
+        for one, other in zip(ours, stocks, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
 
     check()
 

@@ -93,4 +93,5 @@ def test_training_stays_in_parts() -> None:
         return tape.gradient(loss, layer.trainable_variables)
 
     columns = fusion.explain(step.get_concrete_function(batch)).columns
-    assert columns and all(column.fused_before for column in columns)
+    assert columns
+    assert all(column.fused_before for column in columns)

@@ -126,6 +126,7 @@ def test_the_inputs_are_good_as_they_are(mode, op):
 BAD_VALUES = [
     ("prune", "sp_dense_shape", [-1, 2], r"sp_dense_shape .*\[-1, 2\]"),
     ("prune", "sp_dense_shape", [2, -7], r"sp_dense_shape .*\[2, -7\]"),
+    ("prune", "sp_dense_shape", [2, 2**62], r"2\*\*63 elements or more: it is \[2, 4611"),
     ("prune", "sp_indices", [[0, 0], [2, 0], [1, 1]], r"sp_indices\[1, 0\] = 2 .*\[0, 2\)"),
     ("prune", "sp_indices", [[0, 0], [1, 0], [-4, 1]], r"sp_indices\[2, 0\] = -4 .*\[0, 2\)"),
     ("prune", "sp_indices", [[0, 0], [2**62, 0], [1, 1]], rf"sp_indices\[1, 0\] = {2**62}"),
@@ -157,6 +158,7 @@ BAD_VALUES = [
     ("grad", "partition_permutation", [[0, 0]], r"permutation has 1 rows, but .* 3"),
     ("grad", "partition_permutation", [[1, 0], [0, 1], [0, 1]], r"\[2\] = \[0, 1\] stands.*twice"),
     ("pre", "sp_dense_shape", [-1, 2], r"sp_dense_shape .*\[-1, 2\]"),
+    ("pre", "sp_dense_shape", [2, 2**62], r"2\*\*63 elements or more: it is \[2, 4611"),
     ("pre", "sp_dense_shape", [2, -7], r"sp_dense_shape .*\[2, -7\]"),
     ("pre", "sp_indices", [[0, 0], [2, 0], [1, 1]], r"sp_indices\[1, 0\] = 2 .*\[0, 2\)"),
     ("pre", "sp_indices", [[0, 0], [1, 0], [-4, 1]], r"sp_indices\[2, 0\] = -4 .*\[0, 2\)"),

@@ -211,7 +211,7 @@ def test_tables_of_functions_that_are_no_matrices_are_refused(
     (column,) = fusion.explain(function).columns
     assert column.fused == (len(shape) == 2)
     if len(shape) != 2:
-        assert column.reason == f"the table has {len(shape)} dimensions, not 2"
+        assert column.reason == f"the table has rank {len(shape)}, not 2"
 
 
 def test_a_table_of_unknown_rank_is_refused() -> None:

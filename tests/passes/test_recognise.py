@@ -91,7 +91,7 @@ def test_what_is_read_and_replaced(
             lambda ids, table: tf.nn.safe_embedding_lookup_sparse(
                 tf.constant(np.ones((4, 3, 2), np.float32)), ids, default_id=0
             ),
-            "the table has 3 dimensions, not 2",
+            "the table has rank 3, not 2",
         ),
         (
             lambda ids, table: tf.sparse.segment_sum(table, [0, 1], [0, 1], num_segments=4),

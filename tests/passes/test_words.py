@@ -116,6 +116,7 @@ def test_sources(dense: Dense | None, said: str) -> None:
         nodes=(),
         entries=entries,
         flattened=False,
+        checked=True,
         buckets=Buckets(20, 4),
         dense=dense,
         row_splits=None,
