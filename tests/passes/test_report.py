@@ -95,6 +95,7 @@ def test_the_dict_is_ready_for_json() -> None:
         "tables": ["t:1"],
         "form": None,
         "op": None,
+        "fused_before": False,
     }
     assert fused["reason"] is None
     assert fused["spec"].startswith("lookup anchor\n")

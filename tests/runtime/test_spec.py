@@ -89,6 +89,7 @@ def test_names_follow_tensorflows_generator():
         "GroupedEmbeddingPostLookUp": "grouped_embedding_post_look_up",
         "GroupedEmbeddingPostLookUpGrad": "grouped_embedding_post_look_up_grad",
         "FusedEmbeddingRowUpdate": "fused_embedding_row_update",
+        "ReadEmbeddingTables": "read_embedding_tables",
     }
     assert {spec.name: spec.python_name for spec in SPECS} == expected
 
