@@ -94,7 +94,7 @@ def array_kernels() -> dict[str, set[str]]:
     inference = [(spec, dict[str, str]()) for spec in SPECS if spec.custom is not None]
     for spec, types in [*KERNELS, *inference]:
         made = spec.kernels["CPU"](spec, types)
-        body = made if spec.custom is None else made[0]
+        body = made[0] if isinstance(made, tuple) else made
         for function in _called(body, set()):
             if _is_array_kernel(function):
                 users.setdefault(_name(function), set()).add(spec.name)
