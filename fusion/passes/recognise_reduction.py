@@ -286,7 +286,7 @@ def _match_column_shape(
     # Grappler measures the weights where they are widened, wherever the column is.
     readers = (use.node for use in view.tensor_uses(resolved))
     casts = [Tensor(name) for name in readers if view.op(name) == "Cast"]
-    math = ShapeMath(view, dict.fromkeys(casts, (length,)))
+    math = ShapeMath(view, dict.fromkeys([resolved, *casts], (length,)))
     wanted = math.vector(target)
     if wanted is not None and (len(wanted) != 2 or wanted[1] != 1):
         return None

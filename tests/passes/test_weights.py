@@ -163,7 +163,7 @@ def graph_of(table: Any, weights_shape: Any, combiner: str = "sum") -> Any:
         ids = tf.SparseTensor(indices, values, [4, 3])
         weights = v1.placeholder(tf.float32, weights_shape, "weights")
         source = v1.get_variable("table", initializer=table, use_resource=True)
-        out = tf.nn.embedding_lookup_sparse(source, ids, ids.with_values(weights * 2), combiner)
+        out = tf.nn.embedding_lookup_sparse(source, ids, ids.with_values(tf.exp(weights)), combiner)
         tf.identity(out, name="out")
         tf.group(v1.global_variables_initializer(), name="initialize")
     return graph.as_graph_def()
@@ -191,6 +191,17 @@ def test_weights_of_unknown_rank_keep_stocks_numbers(shape: tuple[int, ...]) -> 
     assert stock.shape == ((4, 6, DIM) if len(shape) == 2 else (4, DIM))
     rewritten = FuseLookups(preserve=frozenset({"out", "initialize"})).apply(graph_def).graph_def
     np.testing.assert_array_equal(outcome(rewritten, weights), stock)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_graphs_without_shapes_that_no_optimizer_saw(combiner: str) -> None:
+    graph_def = graph_of(TABLE, [None], combiner)
+    result = FuseLookups(preserve=frozenset({"out", "initialize"})).apply(graph_def)
+    (column,) = result.report.columns
+    assert column.fused, column.reason
+    weights = np.linspace(0.5, 2, 6, dtype=np.float32)
+    stock = outcome(graph_def, weights)
+    np.testing.assert_allclose(outcome(result.graph_def, weights), stock, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [[None], [None, None]])
