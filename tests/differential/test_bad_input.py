@@ -139,7 +139,7 @@ OF_FORMS: dict[str, dict[str, Any]] = {
 def test_bad_input_of_a_rewritten_graph_raises(name, form):
     corruption = CORRUPTIONS[name]
 
-    @settings(max_examples=2)
+    @settings(max_examples=1)
     @given(cases(**{**REWRITTEN, **OF_FORMS[form], **corruption.fields}))
     def check(case: Case) -> None:
         for fuse in (True, False) if corruption.stock else (True,):
