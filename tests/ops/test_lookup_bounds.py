@@ -57,7 +57,7 @@ for dtype, dims in (("float32", (1, 3, 6, 15, 16, 17, 33, 130)), ("float64", (5,
             "dense": {"ids": rng.integers(-1, 16, [8, 4]), "entry_rows": NO_IDS},
             "indices": {
                 "ids": rng.integers(-1, 16, 32),
-                "entry_rows": np.stack([rows, rows], 1),
+                "entry_rows": np.stack([rows] * 8, 1),
                 "dense_shape": np.array([16, 1] * 4),
                 "weights": rng.random(32).astype(dtype),
             },

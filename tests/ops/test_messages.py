@@ -46,7 +46,10 @@ WRONG = [
     (by_rows([1, 2], [0]), "there are 1 entry_rows for 2 ids"),
     (by_rows([1, 2], [0, 1], use_sparse_weights=True), "there are 0 weights for 2 ids"),
     (column("row_splits", [1, 2, 3], [0, 2, 1, 3], NO_IDS), "row split 2 is 1, after 2"),
-    (column("indices", [1], [[0, 0]], [-1, 1]), "must not be negative, but has -1 rows"),
+    (
+        column("indices", [1], [[0, 0]], [-1, 1]),
+        "must not be negative, but dense_shape\\[0\\] = -1",
+    ),
 ]
 
 

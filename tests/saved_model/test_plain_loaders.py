@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from fusion.ops import OP_NAMES
 from fusion.saved_model import fuse_saved_model
 from fusion.saved_model.bench.feeds import generated_feeds
 from fusion.saved_model.bench.selection import choose_signature
@@ -96,8 +97,7 @@ def test_the_c_api_gets_the_same_bits(kind: str, models: Path, made: Path) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_c_api_does_not_know_fused_ops(kind: str, models: Path, made: Path) -> None:
     error = run_by_the_c_api(made / "fused" / kind, models / kind)["error"]
-    assert "Op type not registered '" in error
-    assert "EmbeddingLookup'" in error
+    assert any(f"Op type not registered '{name}'" in error for name in OP_NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -174,5 +174,4 @@ def test_saved_model_cli_does_not_know_fused_ops(
 ) -> None:
     done = saved_model_cli(stock_packages, made / "fused" / "tf2", tmp_path)
     assert done.returncode != 0
-    assert "Op type not registered '" in done.stderr
-    assert "EmbeddingLookup'" in done.stderr
+    assert any(f"Op type not registered '{name}'" in done.stderr for name in OP_NAMES)
