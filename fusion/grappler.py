@@ -337,12 +337,13 @@ def _last_report(report: FusionReport, last: FusionReport | None) -> FusionRepor
     """Returns the report to show, which is on both if this one is on what the last one left."""
     if last is None:
         return report
-    updates = {update.name for update in report.updates}
-    if updates and not report.columns and updates <= {update.name for update in last.updates}:
-        # TensorFlow's optimizers, which ran between, told more of what is updated.
-        return replace(last, updates=report.updates, nodes_after=report.nodes_after)
     known = {name for column in last.columns for name in (column.anchor, column.op)}
     kept = {column.anchor for column in report.columns if column.fused_before}
+    has_others = not all(c.fused_before for c in report.columns) or not kept <= known
+    updates = {update.name for update in report.updates}
+    if updates and not has_others and updates <= {update.name for update in last.updates}:
+        # TensorFlow's optimizers, which ran between, told more of what is updated.
+        return replace(last, updates=report.updates, nodes_after=report.nodes_after)
     looks_again = not report.modified and _left(report) <= _left(last) and kept <= known
     return last if looks_again else report
 
