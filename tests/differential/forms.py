@@ -19,7 +19,7 @@ v1 = tf.compat.v1
 
 #: Forms of a lookup that is not trained, and of one that is.
 FORWARD = ("single", "grouped", "split", "stock")
-TRAINED = ("trained", "forward")
+TRAINED = ("trained",)
 FORMS = (*FORWARD, *TRAINED)
 
 
@@ -65,7 +65,6 @@ def _outputs(form: str, case: Case, tables: list[Any], ids: Any, weights: Any) -
         return [tf.concat([result, stock.lookup(case, tables, ids, weights)], 1)]
     if form not in TRAINED:
         return [result]
-    # Of a weighted sqrtn, before TensorFlow's optimizers ran, the gradient stays stock.
     slices = v1.gradients(tf.reduce_sum(result * result), tables)
     return [result, *(tf.convert_to_tensor(one) for one in slices)]
 

@@ -122,7 +122,6 @@ OF_FORMS: dict[str, dict[str, Any]] = {
     "split": {"shards": st.just(2), "strategy": st.just("mod")},
     "stock": {},
     "trained": {},
-    "forward": {"weights": st.just("sparse"), "combiner": st.just("sqrtn")},
 }
 
 
