@@ -17,10 +17,7 @@ from tests.differential.case import Case
 
 v1 = tf.compat.v1
 
-#: Forms of a lookup that is not trained, and of one that is.
-FORWARD = ("single", "grouped", "split", "stock")
-TRAINED = ("trained",)
-FORMS = (*FORWARD, *TRAINED)
+FORMS = ("single", "grouped", "split", "stock", "trained", "forward")
 
 
 def lookup(form: str, case: Case, table: Any, ids: Any, weights: Any, fuse: bool) -> Any:
@@ -63,8 +60,12 @@ def _outputs(form: str, case: Case, tables: list[Any], ids: Any, weights: Any) -
     result = stock.lookup(case, tables, ids, weights)
     if form == "grouped":
         return [tf.concat([result, stock.lookup(case, tables, ids, weights)], 1)]
-    if form not in TRAINED:
+    if form not in ("trained", "forward"):
         return [result]
+    if form == "forward":
+        # Somebody else reads the distinct ids, which a weighted lookup has.
+        unique = next(op for op in result.graph.get_operations() if op.type == "Unique")
+        return [result, unique.outputs[0]]
     slices = v1.gradients(tf.reduce_sum(result * result), tables)
     return [result, *(tf.convert_to_tensor(one) for one in slices)]
 
