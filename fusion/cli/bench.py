@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fusion.cli.output_file import check_output_file, drawing, write_output_file
+from fusion.cli.recorded_inputs import recorded_inputs
 from fusion.cli.report import cell, console, plain_table, say
 
 if TYPE_CHECKING:
@@ -52,18 +53,9 @@ def _numbers(text: str) -> tuple[int, ...]:
     show_default=True,
     help="How long each model is called with each batch and number of clients, in each way.",
 )
-@click.option(
-    "--inputs",
-    metavar="FILE",
-    help="Inputs instead of generated ones: an npz file of arrays, or the first batch of a "
-    "TFRecord file of Examples, as in `fusion verify`.",
-)
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    default=32,
-    show_default=True,
-    help="How many Examples of a TFRecord file are a batch.",
+@recorded_inputs(
+    "Inputs instead of generated ones: an npz file of arrays, or the first batch of a "
+    "TFRecord file of Examples, as in `fusion verify`."
 )
 @click.option(
     "--tolerance",

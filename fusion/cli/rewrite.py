@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fusion.cli.output_file import check_output_file
+from fusion.cli.recorded_inputs import recorded_inputs
 from fusion.cli.report import cell, console, refusal_table, totals
 from fusion.passes.columns import distinct_columns
 
@@ -48,17 +49,8 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Hard-link the variables and assets instead of copying them, where that is possible.",
 )
-@click.option(
-    "--inputs",
-    metavar="FILE",
-    help="Compare on an npz file of arrays or a TFRecord file of Examples, as `fusion verify`.",
-)
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    default=32,
-    show_default=True,
-    help="How many Examples of a TFRecord file are a batch.",
+@recorded_inputs(
+    "Compare on an npz file of arrays or a TFRecord file of Examples, as `fusion verify`."
 )
 @click.option("--report", "report_file", help="Also write the report to this file, as JSON.")
 def rewrite(

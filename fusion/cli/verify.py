@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fusion.cli.recorded_inputs import recorded_inputs
 from fusion.cli.report import say
 
 DIFFERENT = 1
@@ -27,16 +28,8 @@ DIFFERENT = 1
     show_default=True,
     help="What an element may differ by, as a share of its output's largest; 0 compares bits.",
 )
-@click.option(
-    "--inputs",
-    help="Run on an npz file of arrays or a TFRecord file of Examples, not on generated inputs.",
-)
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    default=32,
-    show_default=True,
-    help="How many Examples of a TFRecord file are a batch.",
+@recorded_inputs(
+    "Run on an npz file of arrays or a TFRecord file of Examples, not on generated inputs."
 )
 def verify(
     a: str, b: str, timeout: float, tolerance: float, inputs: str | None, batch_size: int
