@@ -11,7 +11,7 @@ from tensorflow.core.framework import types_pb2
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.id_ranges import is_in_row_order, lookup_range
 from fusion.passes.node_builder import NodeBuilder
-from fusion.passes.op_arguments import dense_shape, hashed_values
+from fusion.passes.op_arguments import dense_shape, hashed_values, weight_vector
 from fusion.passes.shapes import ShapeMath, has_measured_columns
 from fusion.passes.small_nodes import (
     all_of,
@@ -168,7 +168,7 @@ def _kept(build: NodeBuilder, spec: LookupSpec, fills: bool) -> tuple[Tensor, Te
     rows = _given(build, spec)
     rows = rows.as_matrix(build) if fills else rows.as_vector(build)
     ids = in_buckets(build, spec, spec.ids.values)
-    weights = None if spec.weights is None else spec.weights.values
+    weights = None if spec.weights is None else weight_vector(build, spec.weights.values)
     tests = []
     if needs_prune(build.edit.view, spec):
         tests.append(compared(build, "GreaterEqual", ids, spec.dtype, 0))

@@ -122,6 +122,7 @@ def each_weight(
     build: NodeBuilder, spec: LookupSpec, values: Tensor, entries: Tensor, dtype: int
 ) -> Tensor:
     """Returns weights, one for each of the entries, a vector of this DataType."""
+    values = weight_vector(build, values)
     if spec.fill or spec.combiner != "sum":
         return values
     # The product of rows and weights takes a single weight for all of them.
@@ -129,6 +130,14 @@ def each_weight(
     length = build.shared("length", "Shape", (entries,), types)
     types = {"T": spec.table.dtype, "Tidx": types_pb2.DT_INT64}
     return build.shared("weights", "BroadcastTo", (values, length), types)
+
+
+def weight_vector(build: NodeBuilder, values: Tensor) -> Tensor:
+    """Returns weights as a vector: a constant that Grappler folded into a column is one again."""
+    column = build.edit.view.constant(values)
+    if column is None or column.ndim == 1:
+        return values
+    return build.constant("weights", column.reshape(-1))
 
 
 def unused(build: NodeBuilder, role: str, dtype: int) -> Tensor:

@@ -11,7 +11,7 @@ from fusion.passes.graph_view import GraphView, Tensor, Use
 from fusion.passes.idioms import is_row_gather, pass_casts
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_output import Mask, match_tail
-from fusion.passes.recognise_part import measured, packed_shapes
+from fusion.passes.recognise_part import is_shape_of, measured, packed_shapes
 from fusion.passes.recognise_reduction import COMBINERS, QUOTIENTS, Reduction
 from fusion.passes.shapes import Dim, ShapeMath, Vector
 
@@ -265,12 +265,12 @@ class _Matcher:
             return False
         weighting = self.reduction.weighting
         assert weighting is not None
-        columns = {weighting.column, weighting.divisor}
-        measured = [view.resolve(shape) for shape in view.inputs(axes.node)]
-        if any(view.op(shape.node) not in ("Shape", "ShapeN") for shape in measured):
-            return False
-        sources = [view.resolve(view.inputs(one.node)[one.index]) for one in measured]
-        return sources[axes.index] == of and sources[1 - axes.index] in columns
+        shapes = view.inputs(axes.node)
+        matrix, column = shapes[axes.index], shapes[1 - axes.index]
+        columns = (weighting.column, weighting.divisor)
+        return is_shape_of(view, matrix, of) and any(
+            is_shape_of(view, column, one) for one in columns if one is not None
+        )
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class ConcatGradient:
         if len(shapes) != len(self._inputs):
             return False
         pairs = zip(shapes, self._inputs, strict=True)
-        return all(_is_shape_of(self._view, *pair) for pair in pairs)
+        return all(is_shape_of(self._view, *pair) for pair in pairs)
 
 
 def _offsets(widths: Sequence[int | None]) -> list[int | None]:
@@ -140,7 +140,8 @@ def packed_shapes(view: GraphView, widths: Tensor) -> tuple[Tensor, ...]:
     return shapes if count is not None and list(count) in ([1, -1], [1, len(shapes)]) else ()
 
 
-def _is_shape_of(view: GraphView, shape: Tensor, tensor: Tensor) -> bool:
+def is_shape_of(view: GraphView, shape: Tensor, tensor: Tensor) -> bool:
+    """Whether something is the shape of a tensor: measured, or the one that is known."""
     source = measured(view, shape)
     if source is not None:
         return source == view.resolve(tensor)

@@ -17,6 +17,7 @@ from fusion.passes.static_shapes import Shape
 COMBINERS = {"SparseSegmentSum": "sum", "SparseSegmentMean": "mean", "SparseSegmentSqrtN": "sqrtn"}
 _COUNTED = frozenset(f"{op}WithNumSegments" for op in COMBINERS)
 _WEIGHTED = "SegmentSum"
+_EPSILON = {"float32": 2.0**-23, "float64": 2.0**-52}
 QUOTIENTS = frozenset({"DivNoNan", "RealDiv", "Div"})
 _HALF_DTYPES = (types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)
 TABLE_DTYPES = (*_HALF_DTYPES, types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
@@ -40,7 +41,7 @@ class Reduction(Match):
         positions: for each entry, the row of `rows` that it means.
         segments: for each entry, the row of the result.
         segments_dtype: DataType of `segments`.
-        weights: for each entry, its weight; None without weights.
+        weights: for each entry, its weight, a vector or a constant [m, 1]; None without weights.
         weighting: how they are applied; None without weights.
         divide_no_nan: whether a divisor of 0 gives 0, as in DivNoNan.
         output: the reduced rows, [B, D].
@@ -250,12 +251,17 @@ def _pass_widening(
 def _match_column(view: GraphView, column: Tensor) -> tuple[Tensor, tuple[str, ...]] | NoMatch:
     """Explains [m, 1] weights as a vector made a column: the vector, and the nodes between.
 
+    A constant column is what Grappler makes of a constant vector, and stays one.
+
     That they are a vector has to be proved. To check it in the op would not do: of any other rank
     stock's product is broadcast, so that it has numbers for a single weight, and for a matrix of as
     many rows as there are entries. (Where rows are filled the op that fills takes a vector alone.)
     """
     source = view.resolve(column)
     op = view.op(source.node)
+    constant = view.constant(source)
+    if constant is not None and constant.ndim == 2 and constant.shape[1] == 1:
+        return source, view.aliases(column)
     if op not in ("Reshape", "ExpandDims"):
         return NoMatch("the weights are not a column of the entries' weights", source.node)
     vector, target = view.inputs(source.node)
@@ -367,11 +373,18 @@ def _match_divisor(
         return ("mean", nodes) if terms == column else None
     if not _is_square(view, terms, column):
         return None
+    if view.constant(terms) is not None:
+        return "sqrtn", nodes
     passed = tuple(name for operand in view.inputs(terms.node) for name in view.aliases(operand))
     return "sqrtn", (*nodes, terms.node, *passed)
 
 
 def _is_square(view: GraphView, tensor: Tensor, of: Tensor) -> bool:
+    squares, roots = view.constant(tensor), view.constant(of)
+    if squares is not None and roots is not None and squares.shape == roots.shape:
+        # Grappler folds powers of constants, whose last bits are its own.
+        digits = _EPSILON.get(roots.dtype.name)
+        return digits is not None and np.allclose(squares, roots**2, rtol=4 * digits, atol=0)
     op, inputs = view.op(tensor.node), view.inputs(tensor.node)
     if op == "Square":
         return view.resolve(inputs[0]) == of

@@ -20,12 +20,18 @@ def is_fused(case: Case) -> bool:
 
     Stock TensorFlow divides by zero where div has fewer rows than shards. Of fed shards the sizes
     are not known. Weights that the graph reorders are not known to be a vector, unless the graph
-    tells shapes or they are filled.
+    tells shapes or they are filled. One reduction of rows of a table is as few stock ops as can be.
     """
     is_known = case.table != "fed" and (case.strategy == "mod" or case.shards <= case.rows)
     is_split = case.shards == 1 or is_known
     composed = case.function == "plain" or not case.prune
     reordered = case.weights is not None and composed and not case.fill
+    is_plain = (
+        case.weights is None and case.max_norm is None and case.table in ("ref", "tensor", "fed")
+    )
+    is_one_op = is_plain and composed and not case.fill and case.shards == 1
+    if case.version == "lowered" and is_one_op:
+        return False
     return is_split and (_tells_shapes(case) or not reordered)
 
 

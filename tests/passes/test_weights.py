@@ -15,6 +15,7 @@ from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph_view import GraphView, Tensor
 from fusion.passes.inferred_shapes import inferred_shape, symbolic_shapes
+from fusion.passes.plan import Target
 from tests.passes.rewritten_graphs import refused
 
 v1 = tf.compat.v1
@@ -151,6 +152,66 @@ def test_in_files_too(combiner: str, tmp_path: Path) -> None:
         results.append(loaded.signatures["serving_default"](**arguments))
     for way, stock in results[0].items():
         np.testing.assert_allclose(results[1][way], stock, rtol=1e-6, atol=1e-6, err_msg=way)
+
+
+CONSTANTS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+    "ones_like": tf.ones_like,
+    "fill": lambda w: tf.fill(tf.shape(w), 2.0),
+    "numbers": lambda w: tf.constant([1, 0.5, 2, -1, 3, 0], w.dtype),
+}
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("way", CONSTANTS)
+def test_constants_which_grappler_folds_into_a_column_are_fused(way: str, combiner: str) -> None:
+    model = Model("given", combiner)
+    model.way = lambda ids, w, text: CONSTANTS[way](w)
+    ids, w, text = batch()
+
+    def results(method: Any) -> Any:
+        return tf.function(method, autograph=False)(ids, w, text)
+
+    grappler._state.last_report = None
+    with fusion.fused():
+        forward, gradient = results(model.lookup), results(model.gradient)
+    report = fusion.stats().last_report
+    assert report is not None
+    assert [column.form for column in report.columns] == ["trained"]
+    np.testing.assert_allclose(forward, results(model.lookup), rtol=1e-6, atol=1e-6)
+    for mine, stock in zip(gradient, results(model.gradient), strict=True):
+        np.testing.assert_allclose(mine, stock, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("target", Target)
+@pytest.mark.parametrize("shape", [(6, 1), (5, 1), (1, 1), (1, DIM), (6, DIM)])
+@pytest.mark.parametrize("combiner", ["sum", "mean"])
+def test_a_constant_column(target: Target, shape: tuple[int, int], combiner: str) -> None:
+    """Is a column of weights, and a constant of another width is none."""
+    factors = np.random.default_rng(5).random(shape, np.float32)
+    with tf.Graph().as_default() as graph:
+        indices = v1.placeholder(tf.int64, [None, 2], "indices")
+        values = v1.placeholder(tf.int64, [None], "values")
+        v1.placeholder(tf.float32, [None], "weights")
+        keys, places = tf.unique(values)
+        table = v1.get_variable("table", initializer=TABLE, use_resource=True)
+        product = tf.gather(tf.gather(table, keys), places) * factors
+        out = tf.math.segment_sum(product, indices[:, 0])
+        if combiner == "mean":
+            out /= tf.math.segment_sum(tf.constant(factors), indices[:, 0])
+        tf.identity(out, name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+    graph_def = graph.as_graph_def()
+    fuse = FuseLookups(target=target, preserve=frozenset({"out", "initialize"}))
+    result = fuse.apply(graph_def)
+    assert {column.fused for column in result.report.columns} == {shape[1] == 1}
+    try:
+        stock = outcome(graph_def, np.ones(6, np.float32))
+    except tf.errors.InvalidArgumentError:
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            outcome(result.graph_def, np.ones(6, np.float32))
+    else:
+        fused = outcome(result.graph_def, np.ones(6, np.float32))
+        np.testing.assert_allclose(fused, stock, rtol=1e-6, atol=1e-6)
 
 
 # Left to stock
