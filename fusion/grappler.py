@@ -107,12 +107,19 @@ class _State:
         self.failures = 0
         self.last_report: FusionReport | None = None
         self.observers: dict[int, Callable[[optimizer_plugin.Item], None]] = {}
+        self.puts_off_collection = False
         self.renew_lock()
-        os.register_at_fork(after_in_child=self.renew_lock)
+        os.register_at_fork(after_in_child=self.renew_after_fork)
 
     def renew_lock(self) -> None:
-        """Lets a child of a fork go on, though a thread that it lacks may have held the lock."""
         self.lock = threading.Lock()
+
+    def renew_after_fork(self) -> None:
+        """Lets a child of a fork go on, though a thread that it lacks may have been in the pass."""
+        self.renew_lock()
+        if self.puts_off_collection:
+            self.puts_off_collection = False
+            gc.enable()
 
     @property
     def on(self) -> bool:
@@ -325,12 +332,15 @@ def _serialized_result(result: FusionResult) -> bytes | None:
 def _no_garbage_collection() -> Iterator[None]:
     """Puts off looking for garbage: the pass makes a million objects that live to its end."""
     enabled = gc.isenabled()
+    if enabled:
+        _state.puts_off_collection = True
     gc.disable()
     try:
         yield
     finally:
         if enabled:
             gc.enable()
+            _state.puts_off_collection = False
 
 
 def _last_report(report: FusionReport, last: FusionReport | None) -> FusionReport:

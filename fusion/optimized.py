@@ -27,6 +27,7 @@ from fusion.passes.graph_view import ARG_OP, GraphView
 from fusion.passes.report import ColumnReport, FusionReport
 from fusion.passes.signatures import OpSignatures
 from fusion.passes.variables import Variable, VariableSearch, named_columns
+from fusion.printable import printable
 
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
@@ -191,7 +192,7 @@ def _imported(graph_def: graph_pb2.GraphDef) -> tf.Graph:
 
 
 def _cannot_run(error: Exception) -> ValueError:
-    what = str(error).partition("\n")[0]
+    what = printable(str(error).partition("\n")[0])
     return ValueError(
         f"explain: model cannot be run here, so `enable` does nothing to it ({what}); "
         "under='rewrite' explains it as it is"

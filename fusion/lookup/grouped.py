@@ -63,7 +63,15 @@ class Lookup:
         is_of_kind = tf.DeviceSpec.from_string(device).device_type in (None, ops.HOME_TYPE)
         if outside_limit is not None or not is_of_kind or not is_beside_ops(device):
             return False
-        return not hasattr(table, "handle") or is_shared(table.dtype.base_dtype.name, ops.HOME_TYPE)
+        return not _has_handle(table) or is_shared(table.dtype.base_dtype.name, ops.HOME_TYPE)
+
+
+def _has_handle(table: tf.Variable | tf.Tensor) -> bool:
+    """Whether a table is a Variable, which one of all replicas is not outside of them."""
+    try:
+        return hasattr(table, "handle")
+    except ValueError:
+        return False
 
 
 def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
@@ -167,7 +175,7 @@ def _names(columns: Sequence[Lookup | tf.Tensor]) -> list[str]:
 def _name(column: Lookup) -> str:
     (table,) = column.shards
     # Tensors made eagerly have no name.
-    called = "" if tf.is_tensor(table) and not hasattr(table, "handle") else table.name
+    called = "" if isinstance(table, tf.Tensor) else table.name
     return column_name(column.name, called.partition(":")[0])
 
 
@@ -194,7 +202,7 @@ class _Part(NamedTuple):
 def _tables(columns: Sequence[Lookup | tf.Tensor]) -> list[tf.Tensor]:
     """The tables of lookups, each Variable read once and without a copy; matrices as they are."""
     tables = [column.shards[0] if isinstance(column, Lookup) else column for column in columns]
-    variables = {id(table): table for table in tables if hasattr(table, "handle")}
+    variables = {id(table): table for table in tables if _has_handle(table)}
     read = dict[int, tf.Tensor]()
     if variables:
         for variable in variables.values():

@@ -25,12 +25,9 @@ def read_tables(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
     from fusion.runtime.jit import int64, jit
     from fusion.runtime.layout import STATE_WORDS
     from fusion.runtime.memory import c_malloc, call_at, load, stack_words, store
-    from fusion.runtime.native import FAILED_PRECONDITION, context, fail, kernel_state
+    from fusion.runtime.native import context, kernel_state
 
-    @jit
-    def is_ok(status: int) -> bool:
-        """Whether an absl::Status, in older versions and in newer ones, tells of no error."""
-        return load(status, 0) == 0 or load(status, 0) == 1
+    is_ok, end_status, fail_missing = _errors()
 
     @jit
     def share(frame: int, functions: int, place: int, words: int) -> bool:
@@ -41,10 +38,8 @@ def read_tables(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
         handle = call_at(load(functions, access.HANDLE), ctx, place)
         call_at(load(functions, access.FIND), status, ctx, handle, found)
         if not is_ok(status):
-            # As ReadVariableOp says it, of any handle behind which there is no variable.
-            call_at(load(functions, access.DESCRIBE), tensor, handle)
-            text = "there is no variable behind %s: it is not initialized, or was deleted"
-            fail(frame, FAILED_PRECONDITION, text, load(tensor, 0))
+            end_status(status)
+            fail_missing(frame, functions, handle, tensor)
             return False
         # The std::vector<int> of the number of the input.
         store(number, 0, place)
@@ -71,6 +66,7 @@ def read_tables(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
             call_at(load(functions, access.SET_OUTPUT), ctx, place, tensor)
         else:
             call_at(load(functions, access.FAIL), ctx, status)
+            end_status(status)
         call_at(load(functions, access.END_TENSOR), tensor)
         return sound
 
@@ -82,6 +78,41 @@ def read_tables(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
                 return
 
     return body
+
+
+def _errors() -> tuple[Any, Any, Any]:
+    """Whether there is an error, the end of its status, and saying that there is no variable."""
+    from fusion.runtime import variable_access as access
+    from fusion.runtime.c_api import tf_delete_status, tf_new_status
+    from fusion.runtime.jit import jit
+    from fusion.runtime.memory import c_free, call_at, load, store
+    from fusion.runtime.native import FAILED_PRECONDITION, fail
+
+    @jit
+    def is_ok(status: int) -> bool:
+        """Whether an absl::Status, in older versions and in newer ones, tells of no error."""
+        return load(status, 0) == 0 or load(status, 0) == 1
+
+    @jit
+    def end_status(status: int) -> None:
+        """Ends an absl::Status, which is all that a TF_Status has."""
+        owner = tf_new_status()
+        store(owner, 0, load(status, 0))
+        tf_delete_status(owner)
+
+    @jit
+    def fail_missing(frame: int, functions: int, handle: int, text: int) -> None:
+        """Says, as ReadVariableOp does, that there is no variable behind a handle.
+
+        The text is room for a std::string, whose own memory has 16 bytes behind its first 16.
+        """
+        call_at(load(functions, access.DESCRIBE), text, handle)
+        message = "there is no variable behind %s: it is not initialized, or was deleted"
+        fail(frame, FAILED_PRECONDITION, message, load(text, 0))
+        if load(text, 0) != text + 16:
+            c_free(load(text, 0))
+
+    return is_ok, end_status, fail_missing
 
 
 def _state(values: Mapping[str, Any], device: str) -> list[int]:

@@ -13,6 +13,7 @@ from tensorflow.python.framework.device_spec import DeviceSpecV2 as DeviceSpec
 
 from fusion.ops import HOME_TYPE
 from fusion.ops.read_tables import SPEC as READ
+from fusion.passes.fused_columns import list_attr
 from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.recognise import Recognition
@@ -80,9 +81,11 @@ def share_tables(build: NodeBuilder, readers: Sequence[Reader]) -> list[Tensor]:
 
     That copies nothing, whoever changes rows meanwhile. One such op is enough for all variables
     that are surely on one device and whose reads wait for the same; each is read once for all
-    lookups for which that is the same. A stock read goes where nobody else needs it.
+    lookups for which that is the same. A stock read that others need as well stays the only one:
+    what changes the variable waits for it alone.
     """
-    reads = [_shared_read(build, reader) for reader in readers]
+    inside = {name for reader in readers for name in reader.lookup.nodes()}
+    reads = [_shared_read(build, reader, inside) for reader in readers]
     missing: dict[tuple[object, ...], dict[tuple[object, ...], VariableRead]] = {}
     for read in reads:
         if read is not None and read.key not in build.known:
@@ -171,8 +174,12 @@ def _read(build: NodeBuilder, reader: Reader) -> VariableRead:
     return VariableRead(handle, table.dtype, table.shape, shard.device, shard.colocation, waits)
 
 
-def _shared_read(build: NodeBuilder, reader: Reader) -> VariableRead | None:
-    """Returns the read of a lookup's table, None if that is a matrix."""
+def _shared_read(build: NodeBuilder, reader: Reader, inside: set[str]) -> VariableRead | None:
+    """Returns the read of a lookup's table; None if that is a matrix, or one to others.
+
+    Args:
+        inside: the nodes of all lookups that go.
+    """
     view, table = build.edit.view, reader.lookup.full_spec.table
     if table.shards[0].kind == "resource":
         return _read(build, reader)
@@ -180,15 +187,19 @@ def _shared_read(build: NodeBuilder, reader: Reader) -> VariableRead | None:
     node = view.nodes.get(view.resolve(tensor).node)
     if node is None or node.op != "ReadVariableOp" or not can_share(table.dtype, node.device):
         return None
-    (handle,), names = view.inputs(node.name), (node.name, *view.aliases(tensor))
+    names = (node.name, *view.aliases(tensor))
+    users = {use.node for name in names for use in view.uses(name)}
+    if not users <= inside.union(names) or not view.preserved.isdisjoint(names):
+        return None
+    (handle,) = view.inputs(node.name)
     return VariableRead(
         view.resolve(handle),
         table.dtype,
         table.shape,
         node.device,
-        tuple(group.decode() for group in node.attr["_class"].list.s),
+        tuple(group.decode() for group in list_attr(view, node.name, "_class").s),
         view.controls(node.name),
-        () if any(name in view.preserved for name in names) else names,
+        names,
     )
 
 

@@ -94,6 +94,11 @@ class _Ungroup:
             read = VariableRead(handle, dtype, shape, build.device, beside, waits)
             reads.append(stock_read(build, read))
             self.edit.replace(Tensor(name, place), Tensor(reads[-1]))
+        if len(reads) > 1 and (view.control_uses(name) or name in view.awaited):
+            # Who waits for the op, as what changes a variable does, waits for all of them.
+            node = build.node("tables", "NoOp")
+            reads.append(build.add(node))
+            self.edit.wait(node.name, reads[:-1])
         self.edit.remove([name], reads[-1])
 
     def _replace(self, name: str, new: Tensor) -> None:

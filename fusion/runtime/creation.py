@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import secrets
+import threading
 from typing import Any
 
 from tensorflow.core.framework import node_def_pb2
@@ -62,14 +63,16 @@ class Prepared:
 
     def forget(self) -> None:
         """Makes states anew: those of a parent process know of its threads."""
+        self._lock = threading.Lock()
         self._numbers: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def number(self, owner: int, state: list[int]) -> int:
         """The number of a state for the kernels whose words have that address."""
         key = owner, tuple(state)
-        if key not in self._numbers:
-            self._numbers[key] = self._add(owner, state)
-        return self._numbers[key]
+        with self._lock:
+            if key not in self._numbers:
+                self._numbers[key] = self._add(owner, state)
+            return self._numbers[key]
 
     def _add(self, owner: int, state: list[int]) -> int:
         count = self.words[COUNT]

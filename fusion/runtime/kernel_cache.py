@@ -7,7 +7,6 @@ others wait for a while; a lock that the system releases when its holder dies sa
 
 from __future__ import annotations
 
-import atexit
 import fcntl
 import hashlib
 import logging
@@ -19,6 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import NamedTuple
 
@@ -158,7 +158,7 @@ class KernelCache:
         for path in (*self.folders, *(self._private or ())):
             kernels, problem = 0, ""
             try:
-                _open(path, ".probe.lock").close(is_ours=True)
+                _open(path, ".probe.lock", path in self.folders).close(is_ours=True)
             except (OSError, UntrustedError) as error:
                 problem = _text(error)
             if path not in self.folders:
@@ -180,17 +180,21 @@ class KernelCache:
         self._warn_unkept(problems)
         for path in self._private_folder():
             with suppress(OSError, UntrustedError):
-                return _open(path, lock_name)
+                return _open(path, lock_name, create=False)
         return None
 
     def _private_folder(self) -> tuple[str, ...]:
-        """The folder of this process, made now if need be; none where no disk can be written."""
-        if self._private is None:
+        """The folder of this process, made now if need be; none where no disk can be written.
+
+        That of a process that forked this one is gone with it.
+        """
+        if self._private is None or not all(map(os.path.isdir, self._private)):
             self._private = ()
             with suppress(OSError):
                 path = tempfile.mkdtemp(prefix="fusion-kernels-")
                 self._private = (path,)
-                atexit.register(_remove, path, os.getpid())
+                # Children of multiprocessing run no function of atexit.
+                Finalize(None, shutil.rmtree, (path,), {"ignore_errors": True}, exitpriority=0)
         return self._private
 
     def _warn_unkept(self, problems: list[str]) -> None:
@@ -203,13 +207,13 @@ class KernelCache:
             _logger.warning(f"{text}; see docs/cache.md", *values)
 
 
-def _open(path: str, lock_name: str) -> _Opened:
-    """A folder, made if need be, and a lock in it.
+def _open(path: str, lock_name: str, create: bool = True) -> _Opened:
+    """A folder, made if need be and wanted, and a lock in it.
 
     Raises:
       UntrustedError, OSError: see `trusted_files`.
     """
-    folder = trusted_files.open_folder(path, create=True)
+    folder = trusted_files.open_folder(path, create)
     try:
         return _Opened(folder, trusted_files.open_lock(folder, lock_name), lock_name)
     except BaseException:
@@ -252,15 +256,26 @@ def _wait(lock: int, name: str, kept: Callable[[], File | None]) -> tuple[File |
 
 
 def _holders_seconds(lock: int) -> float:
-    """The processor time of the process that has a lock; 0 if it is out of sight."""
+    """The processor time of the process that has a lock and its children's; 0 if out of sight."""
     asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
         *_, process = struct.unpack(_FLOCK, fcntl.fcntl(lock, fcntl.F_GETLK, asked))
-        # The name in parentheses may have anything in it; user and system time follow as 12 and 13.
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError):
+    except OSError:
         return 0.0
+    return _ticks(Path(f"/proc/{process}")) / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(process: Path) -> int:
+    """The processor time of a process and its children: compilers of C++ and PTX are some."""
+    try:
+        # The name in parentheses may have anything in it; of the process and of its children that
+        # have ended user and system time follow as 12 to 15.
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+        children = [(task / "children").read_text() for task in (process / "task").iterdir()]
+    except OSError:
+        return 0
+    running = (child for line in children for child in line.split())
+    return sum(map(int, fields[11:15])) + sum(_ticks(process.parent / child) for child in running)
 
 
 def _wrapped(content: bytes) -> bytes:
@@ -271,12 +286,6 @@ def _unwrapped(file: File) -> File | None:
     """What was wrapped; None if the file is damaged."""
     content = file.content[_HEAD_BYTES:]
     return file._replace(content=content) if file.content == _wrapped(content) else None
-
-
-def _remove(path: str, process: int) -> None:
-    """Removes the folder of a process, not in those forked from it."""
-    if os.getpid() == process:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 @cache

@@ -130,10 +130,6 @@ class Status:
     def __exit__(self, *exception: object) -> None:
         load().TF_DeleteStatus(self.address)
 
-    def set(self, code: int, message: str) -> None:
-        """Stores an error: `code` is a `TF_Code`."""
-        load().TF_SetStatus(self.address, code, message.encode())
-
     def check(self, doing: str) -> None:
         """Raises RuntimeError with TensorFlow's message if the status is an error."""
         if ctypes.c_int(load().TF_GetCode(self.address) or 0).value:

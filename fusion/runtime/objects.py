@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -37,9 +40,21 @@ _engines: list[llvm.ExecutionEngine] = []
 #: What each object took that this process compiled.
 _seconds: list[float] = []
 
+#: Held by who compiles or loads, so that no process is forked meanwhile: in the child Numba's and
+#: LLVM's own locks would stay held for ever.
 _lock = threading.RLock()
 _addresses: dict[str, int] = {}
-_asked_for: list[dict[str, Compile]] = []
+#: Of each object, held by who makes it or waits for another process that does.
+_making: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+_asked_for: ContextVar[dict[str, Compile] | None] = ContextVar("asked_for", default=None)
+
+
+def _after_fork() -> None:
+    _making.clear()
+    _lock.release()
+
+
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_after_fork)
 
 
 @cache
@@ -91,9 +106,10 @@ def compiled(name: str, compile_it: Compile) -> bytes:
     """The object `name`, compiled now, of which the log tells."""
     if not _seconds:
         _logger.info("compiling kernels for %s", processor.target().name)
-    begun = time.monotonic()
-    code = compile_it()
-    _seconds.append(time.monotonic() - begun)
+    with _lock:
+        begun = time.monotonic()
+        code = compile_it()
+        _seconds.append(time.monotonic() - begun)
     told = name, _seconds[-1], len(_seconds), sum(_seconds)
     _logger.info("compiled %s in %.1f s (%d kernels in %.1f s)", *told)
     return code
@@ -104,24 +120,28 @@ def address(name: str, compile_it: Compile) -> int:
 
     It is 0 in a block of `asked_for`.
     """
-    with _lock:
-        if _asked_for:
-            _asked_for[-1][name] = compile_it
-            return 0
-        if name not in _addresses:
-            _addresses[name] = load(get(name, compile_it), name)
-        return _addresses[name]
+    asked = _asked_for.get()
+    if asked is not None:
+        asked[name] = compile_it
+        return 0
+    if name not in _addresses:
+        with _making[name]:
+            if name not in _addresses:
+                code = get(name, compile_it)
+                with _lock:
+                    _addresses[name] = load(code, name)
+    return _addresses[name]
 
 
 @contextmanager
 def asked_for() -> Iterator[dict[str, Compile]]:
-    """A block in which objects are not loaded; gives what makes those that are asked for."""
-    with _lock:
-        _asked_for.append({})
-        try:
-            yield _asked_for[-1]
-        finally:
-            _asked_for.pop()
+    """A block in which this thread loads no objects; gives what makes those that it asks for."""
+    asked: dict[str, Compile] = {}
+    before = _asked_for.set(asked)
+    try:
+        yield asked
+    finally:
+        _asked_for.reset(before)
 
 
 @cache

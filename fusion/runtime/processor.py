@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 
@@ -80,20 +81,20 @@ def named(name: str) -> Processor:
 
 def target() -> Processor:
     """The processor that this process compiles for, and whose kernels it loads."""
-    return _compiled_for[-1] if _compiled_for else _chosen()
+    return _compiled_for.get() or _chosen()
 
 
-_compiled_for: list[Processor] = []
+_compiled_for: ContextVar[Processor | None] = ContextVar("compiled_for", default=None)
 
 
 @contextmanager
 def compiling_for(processor: Processor) -> Iterator[None]:
-    """A block in which kernels are compiled for `processor`, which may be none to run them on."""
-    _compiled_for.append(processor)
+    """A block in which this thread compiles for `processor`, which may run none of it itself."""
+    before = _compiled_for.set(processor)
     try:
         yield
     finally:
-        _compiled_for.pop()
+        _compiled_for.reset(before)
 
 
 @cache

@@ -1,7 +1,7 @@
 """Threads of our own that help kernels, one pool in a process; `workers` has their code.
 
-They are started when the first kernel is made that may want them. A child of a fork has none, and
-its kernels work alone.
+They are started when the first kernel is made that may want them. A child of a fork has none until
+such a kernel is made in it.
 """
 
 from __future__ import annotations
@@ -47,11 +47,8 @@ class _Pool:
         self.is_running = False
         ctypes.memset(self.words, 0, ctypes.sizeof(self.words))
 
-    def start(self, helpers: int) -> None:
-        """Starts threads; kernels may ask for them from then on."""
-        address = serve_address()
-        if not address:  # code is compiled only, maybe for another processor
-            return
+    def start(self, helpers: int, address: int) -> None:
+        """Starts threads that run the function there; kernels may ask for them from then on."""
         libc = ctypes.CDLL(None)
         ctypes.memset(self.words, 0, ctypes.sizeof(self.words))
         libc.sem_init(self.words, 0, 0)
@@ -76,9 +73,11 @@ def pool_address() -> int:
     helpers = thread_count() - 1
     if helpers < 1:
         return 0
+    address = serve_address()
     with _pool.lock:
-        if not _pool.is_running:
-            _pool.start(helpers)
+        # Without an address code is compiled only, maybe for another processor.
+        if address and not _pool.is_running:
+            _pool.start(helpers, address)
     return ctypes.addressof(_pool.words)
 
 

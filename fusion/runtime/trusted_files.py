@@ -5,8 +5,10 @@ links, and what was opened is checked: it belongs to root or to this user, and n
 it. Others may write a folder on the way if it is sticky, as /tmp is: what root or this user owns in
 it cannot be renamed or removed by them. A link is followed if it passes the same test.
 
-A group's right to write counts as that of others, unless the group is private to root or to this
-user: it has the user's name, is the user's own, and lists no other member.
+A group's right to write counts as that of others, unless the group is private to this user: it has
+the user's name, is the user's own, has no other member, listed or by being another user's own, and
+no access control list says more than the mode. Root's group is never private: users of containers
+who have no name belong to it.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def open_folder(path: str, create: bool = False) -> int:
         status = os.fstat(folder)
         if not stat.S_ISDIR(status.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        _check(path, status, is_passed=False)
+        _check(path, folder, is_passed=False)
     except BaseException:
         os.close(folder)
         raise
@@ -80,7 +82,7 @@ def _walk(path: str, create: bool) -> int:
     here, where, links = os.open("/", _PATH), "/", 0
     rest = path.split("/")[::-1]
     try:
-        _check(where, os.fstat(here))
+        _check(where, here)
         while rest:
             name = rest.pop()
             if name in ("", "."):
@@ -89,7 +91,7 @@ def _walk(path: str, create: bool) -> int:
             entry = _open_entry(here, name, create)
             try:
                 status = os.fstat(entry)
-                _check(below, status)
+                _check(below, entry)
                 if not stat.S_ISLNK(status.st_mode):
                     here, where, entry = entry, below, here
                     continue
@@ -121,8 +123,8 @@ def _open_entry(folder: int, name: str, create: bool) -> int:
     return os.open(name, _PATH, dir_fd=folder)
 
 
-def _check(path: str, status: os.stat_result, is_passed: bool = True) -> None:
-    """Checks who can change a folder, a link or a file.
+def _check(path: str, descriptor: int, is_passed: bool = True) -> None:
+    """Checks who can change a folder, a link or a file that is open.
 
     Args:
       is_passed: it is a folder or link on the way to something else.
@@ -130,27 +132,36 @@ def _check(path: str, status: os.stat_result, is_passed: bool = True) -> None:
     Raises:
       UntrustedError: somebody besides root and this user can.
     """
+    status = os.fstat(descriptor)
     if status.st_uid not in (0, os.geteuid()):
         raise UntrustedError(f"{path} belongs to another user (uid {status.st_uid})")
     if stat.S_ISLNK(status.st_mode) or (is_passed and status.st_mode & stat.S_ISVTX):
         return
-    by_group = status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid)
-    if by_group or status.st_mode & stat.S_IWOTH:
+    by_group = status.st_mode & stat.S_IWGRP
+    is_private = by_group and _is_private(status.st_gid) and not _has_access_list(descriptor)
+    if (by_group and not is_private) or status.st_mode & stat.S_IWOTH:
         mode = f"mode {stat.S_IMODE(status.st_mode):o}, gid {status.st_gid}"
         raise UntrustedError(f"{path} can be written by others ({mode})")
 
 
 def _is_private(group_id: int) -> bool:
-    """Whether a group is root's or this user's alone."""
-    for user_id in (0, os.geteuid()):
-        try:
-            user, group = pwd.getpwuid(user_id), grp.getgrgid(group_id)
-        except KeyError:
-            continue
-        is_own = user.pw_gid == group_id and group.gr_name == user.pw_name
-        if is_own and set(group.gr_mem) <= {user.pw_name}:
-            return True
-    return False
+    """Whether a group is this user's alone."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(group_id)
+    except KeyError:
+        return False
+    beginners = {other.pw_name for other in pwd.getpwall() if other.pw_gid == group_id}
+    is_own = user.pw_gid == group_id != 0 and group.gr_name == user.pw_name
+    return is_own and beginners | set(group.gr_mem) <= {user.pw_name}
+
+
+def _has_access_list(descriptor: int) -> bool:
+    """Whether an access control list gives rights; the mode's group has those of all in it then."""
+    try:
+        os.getxattr(f"/proc/self/fd/{descriptor}", "system.posix_acl_access")
+    except OSError as problem:
+        return problem.errno not in (errno.ENODATA, errno.EOPNOTSUPP)
+    return True
 
 
 def read(folder: int, name: str) -> File:
@@ -167,7 +178,7 @@ def read(folder: int, name: str) -> File:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{name} is no regular file")
-        _check(name, status, is_passed=False)
+        _check(name, descriptor, is_passed=False)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return File(file.read(), status.st_mtime)
     finally:

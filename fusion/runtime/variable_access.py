@@ -11,8 +11,9 @@ resource_mgr.h, which its wheel brings along):
 
 A function that returns an object of a class takes the address of the result as its first argument
 (Itanium C++ ABI, 3.1.3.1). Nothing is assumed of what the objects look like inside, but that an
-`absl::Status` is a word, a `std::vector` three: its begin, its end and the end of its memory, and
-that the first word of a `std::string` is the address of a C string.
+`absl::Status` is a word and all that a `TF_Status` has; that a `std::vector` is three: its begin,
+its end and the end of its memory; and that the first word of a `std::string` is the address of a C
+string, which is in its third and fourth if it is short, and else in memory of its own.
 """
 
 from __future__ import annotations

@@ -81,6 +81,8 @@ def warm(
                 files.get(file_name, partial(objects.compiled, name, compile_it))
             else:
                 files.get(file_name, partial(bytes, found.content))
+            if files.read(file_name) is None:
+                raise ValueError(f"{kept_in}: the kernel {name} cannot be kept")
             added += 1
     return Warmed(len(wanted), added, time.monotonic() - begun, target.name, kept_in)
 

@@ -1,7 +1,9 @@
 """Whatever goes wrong inside, the graph stays as it was."""
 
+import gc
 import logging
 import multiprocessing
+import os
 import sys
 
 import numpy as np
@@ -130,3 +132,13 @@ def test_updates_are_found_where_fusions_own_gradients_are(op, gradient):
         assert not prefilter.meets(grappler._state.rule, graph)
     with fusion.fused(row_updates=True):
         assert prefilter.meets(grappler._state.rule, graph) == gradient
+
+
+def test_a_child_collects_garbage_though_it_was_forked_beside_the_pass():
+    with grappler._no_garbage_collection():
+        child = os.fork()
+        if child == 0:
+            os._exit(not gc.isenabled())
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert os.waitpid(child, 0)[1] == 0

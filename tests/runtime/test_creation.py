@@ -1,6 +1,8 @@
 """Kernels whose state is there before TensorFlow makes them, and those whose state is not."""
 
+import ctypes
 import secrets
+import threading
 
 import numpy as np
 import pytest
@@ -107,3 +109,30 @@ def test_there_may_be_many_states():
     assert states.words[creation.COUNT] == 200
     entries = np.array(states._entries[: 200 * creation.ENTRY_WORDS]).reshape(200, -1)
     assert list(entries[:, creation.NUMBER]) == numbers
+
+
+def test_each_number_has_its_state_however_many_threads_ask_for_some():
+    prepared, threads, states = creation.Prepared(), 4, 200
+    start = threading.Barrier(threads)
+    numbers = {}
+
+    def ask(owner):
+        start.wait()
+        for place in range(states):
+            state = [owner, place] * 100
+            numbers[owner, place] = prepared.number(owner, state)
+
+    asking = [threading.Thread(target=ask, args=[owner]) for owner in range(threads)]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join()
+    count, width = prepared.words[creation.COUNT], creation.ENTRY_WORDS
+    entries = (ctypes.c_int64 * (count * width)).from_address(prepared.words[creation.ENTRIES])
+    found = {entries[width * k + creation.NUMBER]: width * k for k in range(count)}
+    assert count == threads * states == len(found)
+    for (owner, place), number in numbers.items():
+        entry = found[number]
+        assert entries[entry + creation.OWNER] == owner
+        state = (ctypes.c_int64 * 2).from_address(entries[entry + creation.STATE])
+        assert [*state] == [owner, place]

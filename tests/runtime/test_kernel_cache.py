@@ -115,9 +115,19 @@ def test_one_is_waited_for_while_it_works(tmp_path, monkeypatch, works_until, gi
     assert now == [gives_up_after]
 
 
-def test_the_work_of_the_process_that_has_a_lock_is_seen(tmp_path):
+CHILD = """
+import subprocess, sys
+work = "import select; ready = []\\nwhile not ready: ready = select.select([0], [], [], 0)[0]"
+with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE) as child:
+    child.wait()  # which ends when the pipe does
+"""
+BUSY = {"itself": "while True: pass", "child": CHILD}
+
+
+@pytest.mark.parametrize("who", BUSY)
+def test_the_work_of_the_process_that_has_a_lock_is_seen(tmp_path, who):
     program = "import fcntl; file = open('lock', 'w'); fcntl.lockf(file, fcntl.LOCK_EX); "
-    program += "print('locked', flush=True)\nwhile True: pass"
+    program += "print('locked', flush=True)\n" + BUSY[who]
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -245,6 +255,41 @@ def test_the_folder_of_a_process_ends_with_it_and_not_with_a_child(tmp_path):
     assert "fusion-kernels-" in path
     assert is_there == "True"
     assert not os.path.exists(path)
+
+
+OF_CHILDREN = """
+import multiprocessing, os, sys, time
+from cache_user import kernel_cache
+kept = kernel_cache.KernelCache(sys.argv[1])
+
+def make():
+    kept.get("kernel.o", lambda: b"code")
+    print(kept.states()[-1].path, flush=True)
+
+child = multiprocessing.get_context("fork").Process(target=make)
+child.start()
+child.join()
+make()
+if os.fork() == 0:
+    while os.path.exists(kept.states()[-1].path):
+        time.sleep(0.01)  # until the process that made it has ended
+    assert kept.get("kernel.o", lambda: b"again") == b"again"
+    folder = kept.states()[-1].path
+    print(folder, oct(os.stat(folder).st_mode), flush=True)
+    sys.exit()
+"""
+
+
+def test_the_folder_of_a_child_ends_with_it_and_is_its_own(tmp_path):
+    """Also if it is one of multiprocessing, and when the folder of its parent is gone."""
+    (tmp_path / "file").write_text("no folder")
+    command = [sys.executable, "-c", OF_CHILDREN, str(tmp_path / "file" / "x")]
+    environment = {**os.environ, "PYTHONPATH": str(USER.parent)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    *paths, mode = done.stdout.split()
+    assert len({*paths}) == 3
+    assert mode == "0o40700"
+    assert not [path for path in paths if os.path.exists(path)]
 
 
 @pytest.mark.parametrize("name", ["relative", "writable", "above", "stranger"])

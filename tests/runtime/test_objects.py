@@ -4,8 +4,10 @@ import compileall
 import ctypes
 import itertools
 import logging
+import os
 import re
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -204,3 +206,63 @@ def test_what_is_asked_for_is_not_compiled(folder):
         "asked_for_only"
     ]
     assert list(folder.iterdir()) == []
+
+
+def test_other_threads_do_not_ask(folder):
+    """Nor do they compile for the processor that one compiles for."""
+    other = processor.named("haswell" if processor.target().name != "haswell" else "skylake")
+    seen = []
+
+    def compile_it():
+        seen.append("compiled")
+        raise RuntimeError("no object")
+
+    def use():
+        seen.append(processor.target())
+        with pytest.raises(RuntimeError, match="no object"):
+            objects.address("of_another_thread", compile_it)
+
+    with objects.asked_for() as wanted, processor.compiling_for(other):
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+    assert wanted == {}
+    assert seen == [processor.target(), "compiled"]
+
+
+def test_a_process_is_forked_between_two_compilations(folder):
+    """Whatever is held while code is compiled would stay held in the child."""
+    compiles, may_end = threading.Event(), threading.Event()
+
+    def compile_it():
+        compiles.set()
+        may_end.wait(60)
+        return b"code"
+
+    thread = threading.Thread(target=objects.compiled, args=["slow", compile_it])
+    thread.start()
+    compiles.wait()
+    threading.Timer(0.2, may_end.set).start()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if objects.compiled("another", lambda: b"code") == b"code" else 1)
+    assert may_end.is_set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_what_is_loaded_waits_for_no_compilation(folder, monkeypatch):
+    monkeypatch.setitem(objects._addresses, "loaded", 1)
+    compiles, may_end = threading.Event(), threading.Event()
+
+    def compile_it():
+        compiles.set()
+        may_end.wait(60)
+        return b"code"
+
+    thread = threading.Thread(target=objects.compiled, args=["slow", compile_it])
+    thread.start()
+    compiles.wait()
+    assert objects.address("loaded", compile_it) == 1
+    may_end.set()
+    thread.join()

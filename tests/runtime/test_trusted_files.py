@@ -3,6 +3,7 @@
 import grp
 import os
 import pwd
+import struct
 
 import pytest
 
@@ -78,38 +79,63 @@ def test_root_and_this_user_are_trusted(folder, monkeypatch):
 
 
 @needs_root
-def test_a_group_may_write_if_it_is_private(folder, monkeypatch):
+@pytest.mark.parametrize("group", [0, STRANGER])
+def test_neither_roots_group_nor_that_of_others_may_write(folder, group):
+    """Users without a name, as containers have them, belong to root's."""
     folder.chmod(0o775)
-    assert read(folder) == b"content"  # root's own group
-    os.chown(folder, -1, STRANGER)
-    with pytest.raises(UntrustedError, match=r"by others \(mode 775, gid 12345\)"):
+    os.chown(folder, -1, group)
+    with pytest.raises(UntrustedError, match=rf"by others \(mode 775, gid {group}\)"):
+        read(folder)
+
+
+def access_list(*entries):
+    """As the kernel has it: of each entry a tag, rights, and whose they are."""
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+def test_an_access_list_makes_no_group_private(folder, monkeypatch):
+    """The mode's bits of the group are then those of everybody in the list."""
+    monkeypatch.setattr(trusted_files, "_is_private", lambda _: True)
+    folder.chmod(0o775)
+    assert read(folder) == b"content"
+    nobody = 0xFFFFFFFF
+    entries = (
+        *((1, 7, nobody), (2, 7, STRANGER), (4, 5, nobody)),
+        *((16, 7, nobody), (32, 5, nobody)),
+    )
+    try:
+        os.setxattr(folder, "system.posix_acl_access", access_list(*entries))
+    except OSError:
+        # A file system without such lists: that there is one is made up.
+        monkeypatch.setattr(os, "getxattr", lambda *_: b"list")
+    with pytest.raises(UntrustedError, match=r"by others \(mode 775"):
         read(folder)
 
 
 @pytest.mark.parametrize(
-    ("group", "members", "primary", "wanted"),
+    ("group", "members", "primary", "others", "wanted"),
     [
-        ("ann", [], 77, True),
-        ("ann", ["ann"], 77, True),
-        ("ann", ["bob"], 77, False),
-        ("staff", [], 77, False),
-        ("ann", [], 78, False),
+        ("ann", [], 77, {}, True),
+        ("ann", ["ann"], 77, {}, True),
+        ("ann", [], 77, {"bob": 78}, True),
+        ("ann", ["bob"], 77, {}, False),
+        ("ann", [], 77, {"bob": 77}, False),
+        ("staff", [], 77, {}, False),
+        ("ann", [], 78, {}, False),
     ],
 )
 def test_a_private_group_has_the_users_name_and_no_other_member(
-    monkeypatch, group, members, primary, wanted
+    monkeypatch, group, members, primary, others, wanted
 ):
     class Entry:
         def __init__(self, **fields):
             self.__dict__.update(fields)
 
-    def user(number):
-        if number == 0:
-            return Entry(pw_name="root", pw_gid=0)
-        return Entry(pw_name="ann", pw_gid=primary)
-
+    users = {"ann": primary, **others}
+    entries = [Entry(pw_name=name, pw_gid=gid) for name, gid in users.items()]
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(pwd, "getpwuid", user)
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: entries[0])
+    monkeypatch.setattr(pwd, "getpwall", lambda: entries)
     entry = Entry(gr_name=group, gr_mem=members)
     monkeypatch.setattr(grp, "getgrgid", lambda _: entry)
     assert trusted_files._is_private(77) == wanted

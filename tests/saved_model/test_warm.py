@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -167,3 +168,16 @@ def test_a_cache_of_its_own_is_filled_from_the_known_one(
     done = warm([fused], folder=tmp_path / "second")
     assert done.added == done.kernels
     assert sorted(os.listdir(tmp_path / "first")) == sorted(os.listdir(tmp_path / "second"))
+
+
+def test_a_kernel_that_cannot_be_kept_is_an_error(
+    fused: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fusion.runtime import trusted_files
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(trusted_files, "write", fail)
+    with pytest.raises(ValueError, match=r"the kernel \S+ cannot be kept"):
+        warm([fused], folder=tmp_path)
