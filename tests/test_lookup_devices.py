@@ -78,6 +78,14 @@ with strategy.scope():
     column = embedding_column(category, 4, initializer=lambda *_, **__: rows, do_fusion="v2")
     layer = DenseFeatures([column])
     layer.build({"ids": (None, 2)})
+    keys = [tf.feature_column.categorical_column_with_identity(key, 20) for key in "ab"]
+    of_all = DenseFeatures(
+        [embedding_column(k, 4, initializer=lambda *_, **__: rows, do_fusion="v2") for k in keys]
+    )
+    # Outside of the replicas, where a variable of all of them has no handle.
+    given = {"a": tf.constant([[1], [2]]), "b": tf.constant([[3], [4]])}
+    inferred = of_all(given, training=False)
+np.testing.assert_array_equal(inferred, np.concatenate([rows[1:3], rows[3:5]], 1))
 
 
 def step(lookup):
