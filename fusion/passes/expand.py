@@ -116,7 +116,10 @@ def _traced(key: _Key) -> tuple[graph_pb2.GraphDef, tuple[str, ...], tuple[str, 
         ]
         results = [tf.identity(one) for one in DEFINITIONS[op](attrs, inputs)]
     names = tuple(tensor.op.name for tensor in inputs)
-    return graph.as_graph_def(), names, tuple(tensor.name for tensor in results)
+    definition = graph.as_graph_def()
+    for stock in definition.node:
+        stock.attr.pop("_class", None)  # gradients are beside nodes that have other names here
+    return definition, names, tuple(tensor.name for tensor in results)
 
 
 def _signature(node: node_def_pb2.NodeDef) -> list[tuple[tf.DType, int]]:
