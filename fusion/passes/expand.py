@@ -29,16 +29,17 @@ _MATRICES = frozenset(
 
 def expanded(
     graph_def: graph_pb2.GraphDef, preserved: frozenset[str] = frozenset()
-) -> tuple[graph_pb2.GraphDef, frozenset[str]]:
-    """Returns the graph without fused ops, and the functions that had any ("" is the main graph).
+) -> tuple[graph_pb2.GraphDef, dict[str, dict[str, str]]]:
+    """Returns the graph without fused ops, and for each function that had any what became of them.
 
+    That is the node that holds the first result, by the op's name; function "" is the main graph.
     One with an op that has no definition stays as it is: what is left would need our ops anyway.
 
     Args:
         graph_def: the graph, which is not changed.
         preserved: names of main-graph nodes that outsiders refer to.
     """
-    edits = {}
+    edits, held = dict[str, GraphEdit](), dict[str, dict[str, str]]()
     for view in bodies(graph_def, preserved):
         edit = GraphEdit(view)
         names = [name for name, node in view.nodes.items() if node.op in OP_NAMES]
@@ -47,16 +48,16 @@ def expanded(
         if view.has_loops:  # in which constants would have to be told of their iteration
             continue
         try:
-            for name in names:
-                _expand(edit, name)
+            results = {name: _expand(edit, name) for name in names}
         except NoDefinition:
             continue
         if names:
-            edits[view.function] = edit
-    return (rewritten(graph_def, edits) if edits else graph_def), frozenset(edits)
+            edits[view.function], held[view.function] = edit, results
+    return (rewritten(graph_def, edits) if edits else graph_def), held
 
 
-def _expand(edit: GraphEdit, name: str) -> None:
+def _expand(edit: GraphEdit, name: str) -> str:
+    """Puts stock ops in the place of a fused one; returns the node that holds the first result."""
     view, node = edit.view, edit.view.nodes[name]
     definition, inputs, outputs = _traced(_key(view, name))
     names = dict(zip(inputs, view.inputs(name), strict=True))
@@ -81,6 +82,7 @@ def _expand(edit: GraphEdit, name: str) -> None:
     for index, result in enumerate(results):
         edit.replace(Tensor(name, index), result)
     edit.remove([name], made)
+    return results[0].node
 
 
 def _tensor(text: str, names: dict[str, Tensor], new: dict[str, str]) -> Tensor:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import fusion
 from fusion.ops import OP_NAMES
 from fusion.passes.plan import Target
 from fusion.passes.report import FusionResult
 from tests.passes.own_v1_graphs import OWN_V1, OwnV1
+
+v1 = tf.compat.v1
 
 
 def rewritten(own: OwnV1, target: Target) -> FusionResult:
@@ -40,3 +43,10 @@ def test_stock(own: OwnV1) -> None:
     result = rewritten(own, Target.STOCK)
     assert not {node.op for node in result.graph_def.node} & {*OP_NAMES}
     assert result.report.fused_count == own.columns, str(result.report)
+    if own.columns > 1:
+        return
+    (column,) = result.report.columns
+    with tf.Graph().as_default(), v1.Session() as session:
+        tf.import_graph_def(result.graph_def, name="")
+        session.run("initialize")
+        np.testing.assert_array_equal(*session.run(["out:0", f"{column.op}:0"]))
