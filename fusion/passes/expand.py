@@ -34,6 +34,7 @@ def expanded(
 
     That is the node that holds the first result, by the op's name; function "" is the main graph.
     One with an op that has no definition stays as it is: what is left would need our ops anyway.
+    What outsiders refer to keeps its name and its values.
 
     Args:
         graph_def: the graph, which is not changed.
@@ -43,7 +44,7 @@ def expanded(
     for view in bodies(graph_def, preserved):
         edit = GraphEdit(view)
         names = [name for name, node in view.nodes.items() if node.op in OP_NAMES]
-        if any(view.op(name) not in DEFINITIONS or name in view.preserved for name in names):
+        if any(view.op(name) not in DEFINITIONS for name in names):
             continue
         if view.has_loops:  # in which constants would have to be told of their iteration
             continue
@@ -82,7 +83,18 @@ def _expand(edit: GraphEdit, name: str) -> str:
     for index, result in enumerate(results):
         edit.replace(Tensor(name, index), result)
     edit.remove([name], made)
+    if name in view.preserved:
+        edit.add(_same(edit, name, results), at=name)
     return results[0].node
+
+
+def _same(edit: GraphEdit, name: str, results: list[Tensor]) -> node_def_pb2.NodeDef:
+    """Returns a node of an old one's name, with its outputs, for those who know it."""
+    node = node_def_pb2.NodeDef(name=name, op="IdentityN", device=edit.view.nodes[name].device)
+    for result in results:
+        node.input.append(edit.text(result))
+        node.attr["T"].list.type.append(edit.added[result.node].attr["T"].type)
+    return node
 
 
 def _tensor(text: str, names: dict[str, Tensor], new: dict[str, str]) -> Tensor:
