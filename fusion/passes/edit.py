@@ -161,11 +161,15 @@ class GraphEdit:
             name = stack.pop()
             if name in self.removed and name not in self.added:
                 del self.removed[name]
-                stack.extend(tensor.node for tensor in view.inputs(name))
+                stack += (one.node for one in view.inputs(name) if self._stays(one))
 
     def _reads(self, use: Use) -> bool:
         """Whether somebody who stays goes on reading the tensor."""
-        return use.node not in self.removed and self.view.text(use.tensor) not in self._renamed
+        return use.node not in self.removed and self._stays(use.tensor)
+
+    def _stays(self, tensor: Tensor) -> bool:
+        """Whether those who read the tensor go on doing so: there is no other in its place."""
+        return self.view.text(tensor) not in self._renamed
 
     def _rewired(self, node: node_def_pb2.NodeDef, missing: set[str]) -> node_def_pb2.NodeDef:
         """Returns the node with its inputs and colocation following the rewrite, or itself."""

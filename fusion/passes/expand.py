@@ -29,34 +29,36 @@ _MATRICES = frozenset(
 
 def expanded(
     graph_def: graph_pb2.GraphDef, preserved: frozenset[str] = frozenset()
-) -> tuple[graph_pb2.GraphDef, frozenset[str]]:
-    """Returns the graph without fused ops, and the functions that had any ("" is the main graph).
+) -> tuple[graph_pb2.GraphDef, dict[str, dict[str, str]]]:
+    """Returns the graph without fused ops, and for each function that had any what became of them.
 
+    That is the node that holds the first result, by the op's name; function "" is the main graph.
     One with an op that has no definition stays as it is: what is left would need our ops anyway.
+    What outsiders refer to keeps its name and its values.
 
     Args:
         graph_def: the graph, which is not changed.
         preserved: names of main-graph nodes that outsiders refer to.
     """
-    edits = {}
+    edits, held = dict[str, GraphEdit](), dict[str, dict[str, str]]()
     for view in bodies(graph_def, preserved):
         edit = GraphEdit(view)
         names = [name for name, node in view.nodes.items() if node.op in OP_NAMES]
-        if any(view.op(name) not in DEFINITIONS or name in view.preserved for name in names):
+        if any(view.op(name) not in DEFINITIONS for name in names):
             continue
         if view.has_loops:  # in which constants would have to be told of their iteration
             continue
         try:
-            for name in names:
-                _expand(edit, name)
+            results = {name: _expand(edit, name) for name in names}
         except NoDefinition:
             continue
         if names:
-            edits[view.function] = edit
-    return (rewritten(graph_def, edits) if edits else graph_def), frozenset(edits)
+            edits[view.function], held[view.function] = edit, results
+    return (rewritten(graph_def, edits) if edits else graph_def), held
 
 
-def _expand(edit: GraphEdit, name: str) -> None:
+def _expand(edit: GraphEdit, name: str) -> str:
+    """Puts stock ops in the place of a fused one; returns the node that holds the first result."""
     view, node = edit.view, edit.view.nodes[name]
     definition, inputs, outputs = _traced(_key(view, name))
     names = dict(zip(inputs, view.inputs(name), strict=True))
@@ -81,6 +83,18 @@ def _expand(edit: GraphEdit, name: str) -> None:
     for index, result in enumerate(results):
         edit.replace(Tensor(name, index), result)
     edit.remove([name], made)
+    if name in view.preserved:
+        edit.add(_same(edit, name, results), at=name)
+    return results[0].node
+
+
+def _same(edit: GraphEdit, name: str, results: list[Tensor]) -> node_def_pb2.NodeDef:
+    """Returns a node of an old one's name, with its outputs, for those who know it."""
+    node = node_def_pb2.NodeDef(name=name, op="IdentityN", device=edit.view.nodes[name].device)
+    for result in results:
+        node.input.append(edit.text(result))
+        node.attr["T"].list.type.append(edit.added[result.node].attr["T"].type)
+    return node
 
 
 def _tensor(text: str, names: dict[str, Tensor], new: dict[str, str]) -> Tensor:
@@ -116,7 +130,10 @@ def _traced(key: _Key) -> tuple[graph_pb2.GraphDef, tuple[str, ...], tuple[str, 
         ]
         results = [tf.identity(one) for one in DEFINITIONS[op](attrs, inputs)]
     names = tuple(tensor.op.name for tensor in inputs)
-    return graph.as_graph_def(), names, tuple(tensor.name for tensor in results)
+    definition = graph.as_graph_def()
+    for stock in definition.node:
+        stock.attr.pop("_class", None)  # gradients are beside nodes that have other names here
+    return definition, names, tuple(tensor.name for tensor in results)
 
 
 def _signature(node: node_def_pb2.NodeDef) -> list[tuple[tf.DType, int]]:

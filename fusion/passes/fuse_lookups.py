@@ -85,8 +85,8 @@ class FuseLookups:
         edits = {one.function: one.edit for one in verdicts if one.edit is not None}
         result = rewritten(given, edits) if edits else graph_def
         if self._lowers:
-            result, functions = expanded(result, self.preserve)
-            columns = tuple(_lowered(column, functions) for column in columns)
+            result, held = expanded(result, self.preserve)
+            columns = tuple(_lowered(column, held) for column in columns)
         counts = _count_nodes(graph_def), _count_nodes(result)
         return FusionResult(result, FusionReport(columns, *counts))
 
@@ -272,11 +272,15 @@ def _column(
     )
 
 
-def _lowered(column: ColumnReport, functions: frozenset[str]) -> ColumnReport:
-    """Returns what is said of a column whose ops each became stock ones, as all of a function."""
-    if column.fused or not column.fused_before or column.function not in functions:
+def _lowered(column: ColumnReport, held: Mapping[str, Mapping[str, str]]) -> ColumnReport:
+    """Returns what is said of a column whose ops each became stock ones, as all of a function.
+
+    Args:
+        held: the nodes that hold the results of these ops, by function and op.
+    """
+    if column.fused or not column.fused_before or column.function not in held:
         return column
-    form, op = Form.STOCK.value, column.anchor
+    form, op = Form.STOCK.value, held[column.function].get(column.anchor, column.anchor)
     return replace(column, fused=True, reason=None, node=None, form=form, op=op)
 
 

@@ -40,7 +40,8 @@ class ColumnReport:
             several columns and their gradients ("trained"), or an op behind the stock gather alone,
             where the gradient stays stock ("forward"); with target "stock" fewer stock ops of its
             own ("stock"), or one gather for several columns ("stacked"); None for any other.
-        op: the node in whose place its result is then found: for a grouped one, the concat.
+        op: the node of the new graph in whose place its result is then found: for a grouped one,
+            the concat; for one whose fused ops each became stock ones, the last of these.
         fused_before: whether it has fused ops before the pass; if it is not `fused`, it keeps them,
             and the reason says why these and no others.
     """
