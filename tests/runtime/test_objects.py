@@ -211,7 +211,7 @@ def test_what_is_asked_for_is_not_compiled(folder):
 def test_other_threads_do_not_ask(folder):
     """Nor do they compile for the processor that one compiles for."""
     other = processor.named("haswell" if processor.target().name != "haswell" else "skylake")
-    seen = []
+    seen = list[object]()
 
     def compile_it():
         seen.append("compiled")
