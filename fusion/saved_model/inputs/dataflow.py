@@ -308,7 +308,9 @@ class _Analysis:
             values = tensor_util.MakeNdarray(tensor).ravel().tolist()
             if tensor.string_val:
                 found |= {Text(tuple(values))}
-            if len(set(values)) == 1 and not isinstance(values[0], complex):
+            is_one = len(set(values)) == 1 and not isinstance(values[0], complex)
+            # A NaN differs from itself: each sweep would find it anew.
+            if is_one and values[0] == values[0]:
                 found |= {Number(values[0])}
         return found
 
