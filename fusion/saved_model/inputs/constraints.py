@@ -75,6 +75,13 @@ class Bounds:
         high = min((self.high, not self.without_high), (other.high, not other.without_high))
         return Bounds(low[0], high[0], low[1], not high[1])
 
+    def hold(self, values: Array) -> NDArray[np.bool_]:
+        """Returns which of the values are accepted."""
+        above = values > self.low if self.without_low else values >= self.low
+        below = values < self.high if self.without_high else values <= self.high
+        held: NDArray[np.bool_] = above & below
+        return held
+
     def integers(self, usual: int) -> tuple[int, int]:
         """Returns the first integer and the one after the last.
 
@@ -128,6 +135,19 @@ class Constraints:
     def bound(self, key: Key, bounds: Bounds) -> None:
         """Notes bounds of the elements of an input."""
         self.bounds[key] = self.bounds.get(key, Bounds()).clipped(bounds)
+
+    def ordered_bounds(self, own: Mapping[Key, Bounds]) -> dict[Key, Bounds]:
+        """Returns bounds that leave ordered inputs in them when their elements are exchanged.
+
+        What is less than another has no more than that may have, and the other no less.
+        """
+        found = dict(own)
+        for _ in self.orders:
+            for (first, second), strict in self.orders.items():
+                a, b = found.get(first, Bounds()), found.get(second, Bounds())
+                found[first] = a.clipped(Bounds(high=b.high, without_high=strict or b.without_high))
+                found[second] = b.clipped(Bounds(low=a.low, without_low=strict or a.without_low))
+        return found
 
     def linked(self, extent: Extent) -> frozenset[Extent]:
         """Returns all extents that have to be as long as this one, itself included."""

@@ -146,3 +146,23 @@ def test_the_tighter_bounds_stay():
     found.bound(VALUES, Bounds(low=0, high=7))
     assert found.bounds == {VALUES: Bounds(1, 7)}
     assert found.bounds[VALUES].low < math.inf
+
+
+def test_bounds_reach_along_orders():
+    found = Constraints(bounds={VALUES: Bounds(low=1), OTHER: Bounds(high=9)})
+    found.orders = {(SPLITS, OTHER): True, (VALUES, SPLITS): False}
+    assert found.ordered_bounds(found.bounds) == {
+        VALUES: Bounds(1, 9, without_high=True),
+        SPLITS: Bounds(1, 9, without_high=True),
+        OTHER: Bounds(1, 9, without_low=True),
+    }
+
+
+def test_ends_may_be_left_out():
+    values = np.array([0.0, 0.5, 1.0])
+    assert Bounds(0, 1).hold(values).tolist() == [True, True, True]
+    assert Bounds(0, 1, without_low=True, without_high=True).hold(values).tolist() == [
+        False,
+        True,
+        False,
+    ]
