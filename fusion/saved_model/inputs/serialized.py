@@ -229,13 +229,20 @@ def _plain(field: FieldDescriptor, value: Any) -> Any:
 
 
 def _csv(spec: RecordSpec, made: Made) -> bytes:
-    columns = {int(feature.key): values[0] for feature, values, _ in made}
+    columns = {int(feature.key): _cell(spec, values[0]) for feature, values, _ in made}
     row = [columns.get(place, "") for place in range(max(columns, default=-1) + 1)]
-    texts = [v.decode(errors="replace") if isinstance(v, bytes) else f"{v}" for v in row]
     line = io.StringIO()
-    # Where every field is quoted, none is mistaken for a value that is not there.
-    csv.writer(line, delimiter=spec.delimiter, lineterminator="").writerow(texts)
+    csv.writer(line, delimiter=spec.delimiter, lineterminator="").writerow(row)
     return line.getvalue().encode()
+
+
+def _cell(spec: RecordSpec, value: Any) -> str:
+    """Returns the text of a value, with a blank added to a word that would be a missing value.
+
+    Nothing is one, quoted or not, and an error in a column without a default.
+    """
+    text = value.decode(errors="replace") if isinstance(value, bytes) else f"{value}"
+    return f"{spec.missing} " if isinstance(value, bytes) and text in ("", spec.missing) else text
 
 
 def _bytes(message: Message) -> bytes:

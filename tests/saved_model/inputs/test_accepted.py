@@ -75,3 +75,14 @@ def test_messages_that_nothing_parses_are_empty(name: str):
         sizes += [ids.shape[1], nested.shape[1]]
     assert max(sizes[::2]) == 11
     assert max(sizes[1::2]) == (11 if name == "many" else 1)
+
+
+@pytest.mark.parametrize("columns", [1, 12])
+@pytest.mark.parametrize("missing", ["", "known", " "])
+def test_words_in_lines_are_never_missing(columns: int, missing: str):
+    def parsed(lines: tf.Tensor) -> list[tf.Tensor]:
+        required = [tf.constant([], TEXT)] * columns
+        return tf.io.decode_csv(lines, required, na_value=missing)
+
+    for feeds in _runs(parsed, {"lines": tf.TensorSpec(VECTOR, TEXT)}):
+        assert all((words != b"").all() for words in (c.numpy() for c in parsed(feeds["lines"])))
