@@ -103,7 +103,10 @@ class Constraints:
     Attributes:
         links: pairs of extents that have to be equally long.
         roles: inputs that divide entries into rows.
+        scalars: inputs that are no more than one number each: these divide nothing.
         row_counts: scalar inputs that hold the number of rows.
+        counts: scalar inputs that hold how many elements there are of what their extent is linked
+            to; they have no axis of their own.
         bounds: what an assertion of the model says of the elements of an input.
         orders: pairs of inputs of which elements of the first are less (or, with False, not
             greater) than those of the second.
@@ -111,7 +114,9 @@ class Constraints:
 
     links: dict[Extent, set[Extent]] = field(default_factory=dict)
     roles: dict[Key, Role] = field(default_factory=dict)
+    scalars: set[Key] = field(default_factory=set)
     row_counts: set[Key] = field(default_factory=set)
+    counts: set[Key] = field(default_factory=set)
     bounds: dict[Key, Bounds] = field(default_factory=dict)
     orders: dict[tuple[Key, Key], bool] = field(default_factory=dict)
     _partial: dict[Key, set[Extent]] = field(default_factory=dict)

@@ -170,10 +170,13 @@ def input_meaning(
     for name, text in inputs.items():
         tensor = view.tensor(text)
         atoms: set[Atom] = {Source(name)}
-        if _is_of_any_length(view, tensor):
+        if _is_of_any_length(_shape(view, tensor)):
             atoms.add(Along(Extent(Key(name))))
         by_name[name] = seeds[tensor] = seeds.get(tensor, NOTHING) | atoms
     analysis = _Analysis(library or _Library(graph.library.function), functions or {})
+    analysis.meaning.constraints.scalars |= {
+        Key(name) for name, text in inputs.items() if _shape(view, view.tensor(text)) == ()
+    }
     for values, *splits in ragged:
         analysis.extents.declared_ragged(by_name[values], [by_name[name] for name in splits])
     analysis.run(view, seeds, 0)
@@ -185,9 +188,14 @@ def input_meaning(
     return analysis.meaning
 
 
-def _is_of_any_length(view: GraphView, tensor: Tensor) -> bool:
-    """Whether a placeholder is not said to be a scalar, or of a certain length."""
+def _shape(view: GraphView, tensor: Tensor) -> tuple[int | None, ...] | None:
+    """Returns what a placeholder is said to have, None if that is not known."""
     shape = view.shape_attr(tensor.node) if view.op(tensor.node) == "Placeholder" else None
+    return None if shape is None else tuple(shape)
+
+
+def _is_of_any_length(shape: tuple[int | None, ...] | None) -> bool:
+    """Whether a tensor is not said to be a scalar, or of a certain length."""
     return shape is None or (len(shape) > 0 and shape[0] is None)
 
 

@@ -261,8 +261,16 @@ class ExtentFlow:
     def _divide(self, rows: Atoms, form: str, entries: frozenset[Extent]) -> None:
         """Notes that what `rows` come from divides entries."""
         for key, role in _rows(rows, form):
-            self._found.divides(key, role)
-            self._found.link({Extent(key, is_inside=True), *entries})
+            if key not in self._found.scalars:
+                self._found.divides(key, role)
+                self._found.link({Extent(key, is_inside=True), *entries})
+
+    def _count(self, number: Atoms, counted: frozenset[Extent]) -> None:
+        """Notes that a scalar input holds how many elements there are."""
+        for source in of_kind(number, Source):
+            if source.exact and source.key in self._found.scalars:
+                self._found.counts.add(source.key)
+                self._found.link({Extent(source.key), *counted})
 
     def _bincount(self, view: GraphView, node: node_def_pb2.NodeDef, data: Data) -> list[Atoms]:
         ids = (s.key for s in of_kind(data[0], Source) if s.exact)
@@ -320,6 +328,7 @@ class ExtentFlow:
                 same = frozenset(atom.extent for atom in of_kind(counted, Count))
                 if same:
                     self._found.link(same | {atom.extent for atom in of_kind(other, Count)})
+                    self._count(other, same)
                     self._divide(other, "splits", same)
                     self._divide(other, "total", same)
             return

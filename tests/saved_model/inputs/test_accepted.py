@@ -86,3 +86,28 @@ def test_words_in_lines_are_never_missing(columns: int, missing: str):
 
     for feeds in _runs(parsed, {"lines": tf.TensorSpec(VECTOR, TEXT)}):
         assert all((words != b"").all() for words in (c.numpy() for c in parsed(feeds["lines"])))
+
+
+def test_a_number_that_is_asserted_to_be_a_count_is_one():
+    def counted(ids: tf.Tensor, splits: tf.Tensor, n: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        checks = [
+            tf.debugging.assert_equal(tf.shape(ids)[0], n),
+            tf.debugging.assert_equal(rows, tf.size(splits) - 1),
+        ]
+        with tf.control_dependencies(checks):
+            return tf.RaggedTensor.from_row_splits(ids, splits).to_tensor()
+
+    vector, scalar = tf.TensorSpec(VECTOR, INT), tf.TensorSpec([], tf.int32)
+    specs = {"ids": vector, "splits": vector, "n": scalar, "rows": scalar}
+    found = _runs(counted, specs)
+    assert {int(feeds["rows"]) for feeds in found} == {1, 32}
+    assert max(int(feeds["n"]) for feeds in found) > 32
+
+    def of_batch(ids: tf.Tensor, others: tf.Tensor, n: tf.Tensor) -> tf.Tensor:
+        checks = [tf.debugging.assert_equal(tf.shape(each)[0], n) for each in (ids, others)]
+        with tf.control_dependencies(checks):
+            return ids[0] + others[0]
+
+    matrix = tf.TensorSpec([None, None], INT)
+    for feeds in _runs(of_batch, {"ids": matrix, "others": vector, "n": scalar}):
+        assert int(feeds["n"]) == len(feeds["ids"]) == len(feeds["others"])
