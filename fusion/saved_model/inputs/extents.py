@@ -283,7 +283,14 @@ class ExtentFlow:
 
     def _joined(self, view: GraphView, node: node_def_pb2.NodeDef, data: Data) -> list[Atoms]:
         axis = view.constant(view.inputs(node.name)[-1])
-        return [] if axis is None or int(axis) == 0 else [self._linked(data[:-1])]
+        if axis is None:
+            return []
+        if int(axis) != 0:
+            return [self._linked(data[:-1])]
+        # Row splits, a zero and the ends of rows, still are about the rows.
+        ends = [atoms for atoms in data[:-1] if not of_kind(atoms, Number)]
+        rows = [a for a in of_kind(ends[0], Rows) if a.form == "splits"] if len(ends) == 1 else []
+        return [_along(ends[0])] if rows else []
 
     def _packed(self, view: GraphView, node: node_def_pb2.NodeDef, data: Data) -> list[Atoms]:
         return [] if node.attr["axis"].i == 0 else [self._linked(data)]

@@ -111,3 +111,19 @@ def test_a_number_that_is_asserted_to_be_a_count_is_one():
     matrix = tf.TensorSpec([None, None], INT)
     for feeds in _runs(of_batch, {"ids": matrix, "others": vector, "n": scalar}):
         assert int(feeds["n"]) == len(feeds["ids"]) == len(feeds["others"])
+
+
+@pytest.mark.parametrize("validate", [False, True])
+def test_nested_row_lengths_are_as_many_as_the_rows_around_them_hold(validate: bool):
+    def nested(ids: tf.Tensor, a: tf.Tensor, b: tf.Tensor, c: tf.Tensor) -> tf.Tensor:
+        ragged = tf.RaggedTensor.from_nested_row_lengths(ids, [c, a, b], validate=validate)
+        return ragged.to_tensor()
+
+    vector = tf.TensorSpec(VECTOR, INT)
+    found = _runs(nested, dict.fromkeys(("ids", "a", "b", "c"), vector))
+    for feeds in found:
+        assert len(feeds["c"]) in (1, 32)
+        assert int(tf.reduce_sum(feeds["c"])) == len(feeds["a"])
+        assert int(tf.reduce_sum(feeds["a"])) == len(feeds["b"])
+        assert int(tf.reduce_sum(feeds["b"])) == len(feeds["ids"])
+    assert max(len(feeds["ids"]) for feeds in found) > 500
