@@ -30,6 +30,7 @@ from fusion.saved_model.inputs.atoms import (
     Source,
     Table,
     Text,
+    in_part,
     of_kind,
 )
 from fusion.saved_model.inputs.composites import (
@@ -75,6 +76,16 @@ _CARRIED: dict[str, tuple[tuple[int, int], ...]] = {
     "RaggedTensorToSparse": ((-1, 1),),
     "PruneInvalidAndFillEmptyRows": ((0, 0), (1, 1)),
 }  # fmt: skip
+
+# Of these, ops whose output is their input, whole and whenever the graph runs.
+_WHOLE = frozenset(
+    [
+        "Identity", "Cast", "StopGradient", "Snapshot", "PreventGradient", "EnsureShape",
+        "PlaceholderWithDefault",
+    ]
+)  # fmt: skip
+_CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
+"""Of the ops that run functions, those that run theirs once and always."""
 
 # ops that carry each of their inputs to the output of its place.
 _EACH = frozenset(["IdentityN", "ReadEmbeddingTables"])
@@ -184,7 +195,8 @@ def input_meaning(
     for values, *splits in flattened_arguments(inputs):
         # Of a function that the object graph does not describe the names of its arguments are left.
         if any(roles.get(Key(name)) is Role.SPLITS for name in splits):
-            analysis.extents.declared_ragged(by_name[values], [by_name[name] for name in splits])
+            parts = [in_part(by_name[name]) for name in (values, *splits)]
+            analysis.extents.declared_ragged(parts[0], parts[1:])
     return analysis.meaning
 
 
@@ -255,6 +267,8 @@ class _Analysis:
             return self._parsed(node, data)
         if called := callees(node, self._library.functions):
             arguments = data[first_argument(node) :]
+            if node.op not in _CALLS and node.op not in self._library.functions:
+                arguments = [in_part(atoms) for atoms in arguments]
             return _union(self._call(name, arguments, depth) for name in called)
         if node.op in _EACH:
             return dict(enumerate(data))
@@ -266,11 +280,12 @@ class _Analysis:
         outputs: dict[int, Atoms] = {}
         for source, output in _CARRIED.get(node.op, ()):
             carried = NOTHING.union(*data) if source == ALL else data[source]
-            values = frozenset(atom for atom in carried if isinstance(atom, _VALUES))
+            kept = carried if node.op in _WHOLE else in_part(carried)
+            values = frozenset(atom for atom in kept if isinstance(atom, _VALUES))
             outputs[output] = outputs.get(output, NOTHING) | values
         if node.op in _COMPUTED:
             sources = of_kind(data[_COMPUTED[node.op]], Source)
-            outputs[0] = frozenset(replace(source, exact=False) for source in sources)
+            outputs[0] = frozenset(replace(source, exact=False, whole=False) for source in sources)
         if node.op in _LOOKUPS and 0 in outputs:
             # A gathered value is an id when ids were gathered; rows of a table are no table.
             outputs[0] = of_kind(outputs[0], Source)
