@@ -195,8 +195,7 @@ def input_meaning(
     for values, *splits in flattened_arguments(inputs):
         # Of a function that the object graph does not describe the names of its arguments are left.
         if any(roles.get(Key(name)) is Role.SPLITS for name in splits):
-            parts = [in_part(by_name[name]) for name in (values, *splits)]
-            analysis.extents.declared_ragged(parts[0], parts[1:])
+            analysis.extents.declared_ragged(by_name[values], [by_name[name] for name in splits])
     return analysis.meaning
 
 

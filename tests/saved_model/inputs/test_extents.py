@@ -162,3 +162,13 @@ def test_rows_that_an_op_refuses_are_malformed(function: Callable[..., Any], row
     with pytest.raises(tf.errors.InvalidArgumentError):
         tf.function(function, autograph=False)(*map(tf.constant, feeds.values()))
     assert "'b' holds no row" in (_found(function, WHOLE, WHOLE).violation(feeds, ()) or "")
+
+
+def test_row_splits_of_a_spec_are_known_by_the_names_of_its_parts():
+    spec = tf.RaggedTensorSpec([None, None], tf.int64)
+    function = tf.function(lambda x: x.value_rowids(), input_signature=[spec], autograph=False)
+    concrete = function.get_concrete_function()
+    names = dict(zip(("x", "x_1"), (tensor.name for tensor in concrete.inputs), strict=True))
+    found = input_meaning(concrete.graph.as_graph_def(), names).constraints
+    feeds = {"x": np.arange(5), "x_1": np.array([1, 3, 6])}
+    assert "'x_1' holds no row splits of 'x'" in (found.violation(feeds, ()) or "")
