@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fusion.saved_model.inputs.constraints import Extent, Key, Role
@@ -17,11 +17,14 @@ class Source:
         input: an input of the signature.
         path: the field parsed out of its records, see `Key`.
         exact: whether these are its very values, not others computed one by one from them.
+        whole: whether these are all of them, in their order and shape, with nothing between, in a
+            part of the model that runs whenever it does.
     """
 
     input: str
     path: tuple[str, ...] = ()
     exact: bool = True
+    whole: bool = True
 
     @property
     def key(self) -> Key:
@@ -113,6 +116,11 @@ A = TypeVar("A", bound=Atom)
 def of_kind(atoms: Iterable[Atom], kind: type[A]) -> frozenset[A]:
     """Returns those atoms of one kind."""
     return frozenset(atom for atom in atoms if isinstance(atom, kind))
+
+
+def in_part(atoms: Atoms) -> Atoms:
+    """Returns the atoms of some of the values, or of values in another order or shape."""
+    return frozenset(replace(a, whole=False) if isinstance(a, Source) else a for a in atoms)
 
 
 def extents(atoms: Iterable[Atom]) -> frozenset[Extent]:

@@ -75,6 +75,13 @@ class Bounds:
         high = min((self.high, not self.without_high), (other.high, not other.without_high))
         return Bounds(low[0], high[0], low[1], not high[1])
 
+    def hold(self, values: Array) -> NDArray[np.bool_]:
+        """Returns which of the values are accepted."""
+        above = values > self.low if self.without_low else values >= self.low
+        below = values < self.high if self.without_high else values <= self.high
+        held: NDArray[np.bool_] = above & below
+        return held
+
     def integers(self, usual: int) -> tuple[int, int]:
         """Returns the first integer and the one after the last.
 
@@ -96,7 +103,13 @@ class Constraints:
     Attributes:
         links: pairs of extents that have to be equally long.
         roles: inputs that divide entries into rows.
+        demands: pairs of an input and its entries, of which a spec, or an op that takes both as
+            they are, demands a role. Other inputs of a role need not be all that it takes: without
+            the first or the last of row splits, row ids in any order.
+        scalars: inputs that are no more than one number each: these divide nothing.
         row_counts: scalar inputs that hold the number of rows.
+        counts: scalar inputs that hold how many elements there are of what their extent is linked
+            to; they have no axis of their own.
         bounds: what an assertion of the model says of the elements of an input.
         orders: pairs of inputs of which elements of the first are less (or, with False, not
             greater) than those of the second.
@@ -104,7 +117,10 @@ class Constraints:
 
     links: dict[Extent, set[Extent]] = field(default_factory=dict)
     roles: dict[Key, Role] = field(default_factory=dict)
+    demands: dict[tuple[Key, Key], Role] = field(default_factory=dict)
+    scalars: set[Key] = field(default_factory=set)
     row_counts: set[Key] = field(default_factory=set)
+    counts: set[Key] = field(default_factory=set)
     bounds: dict[Key, Bounds] = field(default_factory=dict)
     orders: dict[tuple[Key, Key], bool] = field(default_factory=dict)
     _partial: dict[Key, set[Extent]] = field(default_factory=dict)
@@ -125,9 +141,26 @@ class Constraints:
         """Notes that an input divides entries into rows; the first role that is found stays."""
         self.roles.setdefault(key, role)
 
+    def demand(self, key: Key, role: Role, entries: Key) -> None:
+        """Notes that an input has to hold the row splits, or the sorted row ids, of entries."""
+        self.demands.setdefault((key, entries), role)
+
     def bound(self, key: Key, bounds: Bounds) -> None:
         """Notes bounds of the elements of an input."""
         self.bounds[key] = self.bounds.get(key, Bounds()).clipped(bounds)
+
+    def ordered_bounds(self, own: Mapping[Key, Bounds]) -> dict[Key, Bounds]:
+        """Returns bounds that leave ordered inputs in them when their elements are exchanged.
+
+        What is less than another has no more than that may have, and the other no less.
+        """
+        found = dict(own)
+        for _ in self.orders:
+            for (first, second), strict in self.orders.items():
+                a, b = found.get(first, Bounds()), found.get(second, Bounds())
+                found[first] = a.clipped(Bounds(high=b.high, without_high=strict or b.without_high))
+                found[second] = b.clipped(Bounds(low=a.low, without_low=strict or a.without_low))
+        return found
 
     def linked(self, extent: Extent) -> frozenset[Extent]:
         """Returns all extents that have to be as long as this one, itself included."""
@@ -174,18 +207,16 @@ class Constraints:
             if why := _broken_sparse(*(feeds[name] for name in triple)):
                 return f"{', '.join(triple)} are no sparse tensor: {why}"
         inside = {name for triple in sparse for name in triple}
-        for key in self.roles:
-            role = self.divider(key)
-            if role is None or key.path or key.input in inside or feeds[key.input].ndim != 1:
+        splits = {key for (key, _), role in self.demands.items() if role is Role.SPLITS}
+        for (key, entries), role in self.demands.items():
+            rows, values = feeds.get(key.input), feeds.get(entries.input)
+            if key.path or entries.path or key.input in inside or rows is None or values is None:
                 continue
-            counts = {
-                one.key.input: _entries(feeds, one.key, self.divider(one.key))
-                for one in self.linked(Extent(key, is_inside=True))
-                if not one.is_inside and one.missing is None and not one.key.path
-            }
-            for other, count in counts.items():
-                if why := _broken_rows(role, feeds[key.input], count):
-                    return f"{key.input!r} holds no {role.value} of {other!r}: {why}"
+            if rows.ndim != 1 or values.ndim == 0:
+                continue
+            count = len(values) - (entries in splits)
+            if why := _broken_rows(role, rows, count):
+                return f"{key.input!r} holds no {role.value} of {entries.input!r}: {why}"
         return None
 
 
@@ -196,13 +227,6 @@ def divided_rows(role: Role, bags: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(bags)), bags) if role is Role.ROW_IDS else bags
 
 
-def _entries(feeds: Mapping[str, Array], key: Key, role: Role | None) -> int:
-    """Returns how many rows or entries an input has."""
-    array = feeds[key.input]
-    length = len(array) if array.ndim else 0
-    return length - 1 if role is Role.SPLITS else length
-
-
 def _broken_rows(role: Role, array: Array, entries: int) -> str | None:
     steps = np.diff(array)
     if role is Role.SPLITS:
@@ -211,11 +235,6 @@ def _broken_rows(role: Role, array: Array, entries: int) -> str | None:
         if (steps < 0).any():
             return "they decrease"
         return None if array[-1] == entries else f"they end with {array[-1]}, for {entries} values"
-    if role is Role.LENGTHS:
-        if (array < 0).any():
-            return "one is negative"
-        total = int(array.sum())
-        return None if total == entries else f"they add up to {total}, for {entries} values"
     if (array < 0).any() or (steps < 0).any():
         return "they are negative or decrease"
     return None if len(array) == entries else f"there are {len(array)}, for {entries} values"

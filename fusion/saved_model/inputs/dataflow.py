@@ -30,6 +30,7 @@ from fusion.saved_model.inputs.atoms import (
     Source,
     Table,
     Text,
+    in_part,
     of_kind,
 )
 from fusion.saved_model.inputs.composites import (
@@ -75,6 +76,16 @@ _CARRIED: dict[str, tuple[tuple[int, int], ...]] = {
     "RaggedTensorToSparse": ((-1, 1),),
     "PruneInvalidAndFillEmptyRows": ((0, 0), (1, 1)),
 }  # fmt: skip
+
+# Of these, ops whose output is their input, whole and whenever the graph runs.
+_WHOLE = frozenset(
+    [
+        "Identity", "Cast", "StopGradient", "Snapshot", "PreventGradient", "EnsureShape",
+        "PlaceholderWithDefault",
+    ]
+)  # fmt: skip
+_CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
+"""Of the ops that run functions, those that run theirs once and always."""
 
 # ops that carry each of their inputs to the output of its place.
 _EACH = frozenset(["IdentityN", "ReadEmbeddingTables"])
@@ -170,10 +181,13 @@ def input_meaning(
     for name, text in inputs.items():
         tensor = view.tensor(text)
         atoms: set[Atom] = {Source(name)}
-        if _is_of_any_length(view, tensor):
+        if _is_of_any_length(_shape(view, tensor)):
             atoms.add(Along(Extent(Key(name))))
         by_name[name] = seeds[tensor] = seeds.get(tensor, NOTHING) | atoms
     analysis = _Analysis(library or _Library(graph.library.function), functions or {})
+    analysis.meaning.constraints.scalars |= {
+        Key(name) for name, text in inputs.items() if _shape(view, view.tensor(text)) == ()
+    }
     for values, *splits in ragged:
         analysis.extents.declared_ragged(by_name[values], [by_name[name] for name in splits])
     analysis.run(view, seeds, 0)
@@ -185,9 +199,14 @@ def input_meaning(
     return analysis.meaning
 
 
-def _is_of_any_length(view: GraphView, tensor: Tensor) -> bool:
-    """Whether a placeholder is not said to be a scalar, or of a certain length."""
+def _shape(view: GraphView, tensor: Tensor) -> tuple[int | None, ...] | None:
+    """Returns what a placeholder is said to have, None if that is not known."""
     shape = view.shape_attr(tensor.node) if view.op(tensor.node) == "Placeholder" else None
+    return None if shape is None else tuple(shape)
+
+
+def _is_of_any_length(shape: tuple[int | None, ...] | None) -> bool:
+    """Whether a tensor is not said to be a scalar, or of a certain length."""
     return shape is None or (len(shape) > 0 and shape[0] is None)
 
 
@@ -247,6 +266,8 @@ class _Analysis:
             return self._parsed(node, data)
         if called := callees(node, self._library.functions):
             arguments = data[first_argument(node) :]
+            if node.op not in _CALLS and node.op not in self._library.functions:
+                arguments = [in_part(atoms) for atoms in arguments]
             return _union(self._call(name, arguments, depth) for name in called)
         if node.op in _EACH:
             return dict(enumerate(data))
@@ -258,11 +279,12 @@ class _Analysis:
         outputs: dict[int, Atoms] = {}
         for source, output in _CARRIED.get(node.op, ()):
             carried = NOTHING.union(*data) if source == ALL else data[source]
-            values = frozenset(atom for atom in carried if isinstance(atom, _VALUES))
+            kept = carried if node.op in _WHOLE else in_part(carried)
+            values = frozenset(atom for atom in kept if isinstance(atom, _VALUES))
             outputs[output] = outputs.get(output, NOTHING) | values
         if node.op in _COMPUTED:
             sources = of_kind(data[_COMPUTED[node.op]], Source)
-            outputs[0] = frozenset(replace(source, exact=False) for source in sources)
+            outputs[0] = frozenset(replace(source, exact=False, whole=False) for source in sources)
         if node.op in _LOOKUPS and 0 in outputs:
             # A gathered value is an id when ids were gathered; rows of a table are no table.
             outputs[0] = of_kind(outputs[0], Source)
@@ -308,7 +330,9 @@ class _Analysis:
             values = tensor_util.MakeNdarray(tensor).ravel().tolist()
             if tensor.string_val:
                 found |= {Text(tuple(values))}
-            if len(set(values)) == 1 and not isinstance(values[0], complex):
+            is_one = len(set(values)) == 1 and not isinstance(values[0], complex)
+            # A NaN differs from itself: each sweep would find it anew.
+            if is_one and values[0] == values[0]:
                 found |= {Number(values[0])}
         return found
 

@@ -24,6 +24,7 @@ from fusion.saved_model.inputs.atoms import (
     Source,
     Steps,
     extents,
+    in_part,
     of_kind,
 )
 from fusion.saved_model.inputs.constraints import Bounds, Constraints, Extent, Key, Role
@@ -129,7 +130,7 @@ class ExtentFlow:
         """Notes what a fused op says about the rows and the weights of its ids."""
         self._linked((ids, *weights))
         if form == "row_splits":
-            self._divide(rows, "splits", extents(ids))
+            self.declared_ragged(ids, [rows])
         elif form in ("row_ids", "indices"):
             self._row_ids(rows, ids)
 
@@ -137,6 +138,7 @@ class ExtentFlow:
         """Notes that inputs are the parts of a RaggedTensor, row splits from the outermost on."""
         for outer, inner in zip(splits, (*splits[1:], values), strict=True):
             self._divide(outer, "splits", extents(inner))
+            self._demand(outer, Role.SPLITS, inner)
 
     def declared_sparse(self, indices: Atoms, values: Atoms) -> None:
         """Notes that inputs are the parts of a SparseTensor."""
@@ -244,6 +246,8 @@ class ExtentFlow:
         entries = data[1] if node.op.startswith("Sparse") else data[0]
         self._linked((entries, segments))
         self._row_ids(segments, entries)
+        if not node.op.startswith("Unsorted"):
+            self._demand(segments, Role.ROW_IDS, entries)
         if node.op.startswith("Unsorted") or node.op.endswith("WithNumSegments"):
             self._count_rows(data[-1])
         return []
@@ -261,8 +265,22 @@ class ExtentFlow:
     def _divide(self, rows: Atoms, form: str, entries: frozenset[Extent]) -> None:
         """Notes that what `rows` come from divides entries."""
         for key, role in _rows(rows, form):
-            self._found.divides(key, role)
-            self._found.link({Extent(key, is_inside=True), *entries})
+            if key not in self._found.scalars:
+                self._found.divides(key, role)
+                self._found.link({Extent(key, is_inside=True), *entries})
+
+    def _demand(self, rows: Atoms, role: Role, entries: Atoms) -> None:
+        """Notes that an op, or a spec, does not take any other rows, if these are inputs."""
+        key, divided = _whole(rows), _whole(entries)
+        if key is not None and divided is not None:
+            self._found.demand(key, role, divided)
+
+    def _count(self, number: Atoms, counted: frozenset[Extent]) -> None:
+        """Notes that a scalar input holds how many elements there are."""
+        for source in of_kind(number, Source):
+            if source.exact and source.key in self._found.scalars:
+                self._found.counts.add(source.key)
+                self._found.link({Extent(source.key), *counted})
 
     def _bincount(self, view: GraphView, node: node_def_pb2.NodeDef, data: Data) -> list[Atoms]:
         ids = (s.key for s in of_kind(data[0], Source) if s.exact)
@@ -275,7 +293,14 @@ class ExtentFlow:
 
     def _joined(self, view: GraphView, node: node_def_pb2.NodeDef, data: Data) -> list[Atoms]:
         axis = view.constant(view.inputs(node.name)[-1])
-        return [] if axis is None or int(axis) == 0 else [self._linked(data[:-1])]
+        if axis is None:
+            return []
+        if int(axis) != 0:
+            return [self._linked(data[:-1])]
+        # Row splits, a zero and the ends of rows, still are about the rows.
+        ends = [atoms for atoms in data[:-1] if not of_kind(atoms, Number)]
+        rows = [a for a in of_kind(ends[0], Rows) if a.form == "splits"] if len(ends) == 1 else []
+        return [_along(ends[0])] if rows else []
 
     def _packed(self, view: GraphView, node: node_def_pb2.NodeDef, data: Data) -> list[Atoms]:
         return [] if node.attr["axis"].i == 0 else [self._linked(data)]
@@ -320,6 +345,7 @@ class ExtentFlow:
                 same = frozenset(atom.extent for atom in of_kind(counted, Count))
                 if same:
                     self._found.link(same | {atom.extent for atom in of_kind(other, Count)})
+                    self._count(other, same)
                     self._divide(other, "splits", same)
                     self._divide(other, "total", same)
             return
@@ -341,10 +367,17 @@ def _along(atoms: Atoms) -> Atoms:
     return of_kind(atoms, Along)
 
 
+def _whole(atoms: Atoms) -> Key | None:
+    """Returns the input that a tensor is."""
+    sources = of_kind(atoms, Source)
+    is_input = len(sources) == 1 and all(source.exact and source.whole for source in sources)
+    return next(iter(sources)).key if is_input else None
+
+
 def _claimed(atoms: Atoms) -> frozenset[Source | Number | Count | Rows]:
     found = frozenset(
         atom
-        for atom in atoms
+        for atom in in_part(atoms)
         if isinstance(atom, Number | Count | Rows) or (isinstance(atom, Source) and atom.exact)
     )
     return found if len(found) <= _MOST_CLAIMED else frozenset()

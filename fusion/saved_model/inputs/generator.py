@@ -49,6 +49,14 @@ class InputGenerator:
         self._signature = signature
         self._meaning = meaning
         self._words = [*words, *(word.encode() for word in _WORDS)]
+        constraints = meaning.constraints
+        self._bounds = constraints.ordered_bounds(
+            constraints.bounds
+            | {
+                key: constraints.bounds.get(key, Bounds()).clipped(Bounds(0, rows - 1))
+                for key, rows in meaning.rows.items()
+            }
+        )
         shapes = {spec.key: spec.shape for spec in signature.inputs}
         found = [t for t in meaning.sparse if _may_be_sparse([shapes.get(key, ()) for key in t])]
         # Weights are found with the indices of their ids too: first those of one sparse tensor.
@@ -88,8 +96,9 @@ class InputGenerator:
                 found = rows.divided(spec)
                 feeds[name] = self._dense(case, spec, rows) if found is None else found
         self._miss_together(case, feeds)
-        for (first, second), strict in constraints.orders.items():
-            _order(feeds, first, second, strict)
+        for _ in constraints.orders:  # a pair that is ordered may bring another out of order
+            for (first, second), strict in constraints.orders.items():
+                self._order(feeds, first, second, strict)
         return feeds
 
     def violation(self, feeds: Mapping[str, Array]) -> str | None:
@@ -169,7 +178,7 @@ class InputGenerator:
     ) -> Array:
         kind = tf.dtypes.as_dtype(dtype) if dtype else tf.float32
         missing = case.ids is Ids.MISSING
-        bounds = self._meaning.constraints.bounds.get(key)
+        bounds = self._bounds.get(key)
         if kind == tf.string:
             words = np.array([b""] if missing else self._words, dtype=object)
             return words[rng.integers(len(words), size=shape)]
@@ -224,6 +233,21 @@ class InputGenerator:
             feeds[name] = np.where(array == missing, present, array).astype(array.dtype)
             feeds[name][mask] = missing
 
+    def _order(self, feeds: dict[str, Array], first: Key, second: Key, strict: bool) -> None:
+        """Lets each element of one input be less than that of another."""
+        if first.path or second.path or not {first.input, second.input} <= feeds.keys():
+            return
+        a, b = feeds[first.input], feeds[second.input]
+        if a.shape != b.shape or a.dtype != b.dtype or a.dtype == object:
+            return
+        low, high = np.minimum(a, b), np.maximum(a, b)
+        one, equal = np.array(1, a.dtype), (low == high) & strict
+        # Down rather than up, where the last row of a table may be.
+        down = equal & (low > 0) & self._bounds[first].hold(low - one)
+        up = equal & ~down & self._bounds[second].hold(high + one)
+        feeds[first.input] = np.where(down, low - one, low)
+        feeds[second.input] = np.where(up, high + one, high)
+
 
 def _integers(
     rng: np.random.Generator,
@@ -241,13 +265,12 @@ def _integers(
         kind: their dtype.
         shape: their shape.
         rows: those of the table that they index; None if they index none that is known.
-        bounds: those that the model asserts.
+        bounds: the values that the model accepts.
     """
     largest = int(kind.max)
     count = max(min(_UNKNOWN_ROWS if rows is None else rows, largest), 1)
     low, end = 0, count
     if bounds is not None:
-        bounds = bounds if rows is None else bounds.clipped(Bounds(0, rows - 1))
         low, end = bounds.integers(count)
     values: Array = rng.integers(low, end, size=shape).astype(kind.as_numpy_dtype)
     others: list[int] = []
@@ -269,7 +292,9 @@ def _bounded(rng: np.random.Generator, numbers: Array, bounds: Bounds) -> Array:
     if low and high:
         return bounds.low + (bounds.high - bounds.low) * rng.uniform(0.05, 0.95, numbers.shape)
     far = np.abs(numbers) + 0.01
-    return bounds.low + far if low else bounds.high - far
+    if low:
+        return bounds.low + far
+    return bounds.high - far if high else numbers
 
 
 def _present(array: Array, missing: float | bytes) -> Any:
@@ -277,20 +302,6 @@ def _present(array: Array, missing: float | bytes) -> Any:
     if array.dtype == object:
         return b"a"
     return 1 if missing == 0 else 0
-
-
-def _order(feeds: dict[str, Array], first: Key, second: Key, strict: bool) -> None:
-    """Lets each element of one input be less than that of another."""
-    if first.path or second.path or not {first.input, second.input} <= feeds.keys():
-        return
-    a, b = feeds[first.input], feeds[second.input]
-    if a.shape != b.shape or a.dtype != b.dtype or a.dtype == object:
-        return
-    low, high = np.minimum(a, b), np.maximum(a, b)
-    one, equal = np.array(1, a.dtype), (low == high) & strict
-    # Down rather than up, where the last row of a table may be.
-    feeds[first.input] = np.where(equal & (low > 0), low - one, low)
-    feeds[second.input] = np.where(equal & (low <= 0), high + one, high)
 
 
 def _disjoint(triples: Iterable[tuple[str, str, str]]) -> tuple[tuple[str, str, str], ...]:

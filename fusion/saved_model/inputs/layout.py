@@ -46,7 +46,7 @@ class RowLayout:
             key: role
             for key in constraints.roles
             if key.input in self._specs and not key.path and key.input not in parts
-            if len(self._specs[key.input].shape or (-1,)) == 1
+            if (shape := self._specs[key.input].shape) is None or len(shape) == 1
             if (role := constraints.divider(key)) is not None
         }
         shared = rng(case, "").choice(BAGS, size=case.batch)
@@ -99,8 +99,11 @@ class RowLayout:
         None if it holds something else.
         """
         key, dtype = Key(spec.key), tf.dtypes.as_dtype(spec.dtype or tf.float32)
-        if key in self._constraints.row_counts and spec.shape == () and dtype.is_integer:
-            return np.array(self._case.batch, dtype.as_numpy_dtype)
+        if spec.shape == () and dtype.is_integer:
+            if key in self._constraints.counts:
+                return np.array(self.length(key), dtype.as_numpy_dtype)
+            if key in self._constraints.row_counts:
+                return np.array(self._case.batch, dtype.as_numpy_dtype)
         role = self._dividers.get(key)
         if role is None or not dtype.is_integer:
             return None

@@ -60,7 +60,8 @@ def recorded_batches(
 def recording_advice(signature: Signature) -> str:
     """Returns how to give inputs of a signature that are not generated."""
     names = ", ".join(_keys(signature))
-    records = ", or Examples to a TFRecord file," if _takes_examples(signature) else ""
+    # Strings may be other records, too: lines of CSV, protocol buffers.
+    records = ", or in a TFRecord file if they are Examples," if _takes_examples(signature) else ""
     return (
         "record inputs that it takes, in an npz file (numpy.savez) with the arrays "
         f"{names}{records} and give the file with --inputs FILE (inputs=)"

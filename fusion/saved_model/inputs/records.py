@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from tensorflow.core.framework import node_def_pb2, tensor_shape_pb2
@@ -47,18 +47,20 @@ class RecordSpec:
         format: the kind of record.
         message: of a protocol buffer, its type and the serialized FileDescriptorSet.
         delimiter: of CSV, what separates the fields.
+        missing: of CSV, what stands for a missing value, as nothing does.
     """
 
     features: tuple[Feature, ...]
     format: Format = Format.EXAMPLE
     message: tuple[str, bytes] = ("", b"")
     delimiter: str = ","
+    missing: str = ""
 
     def merged(self, other: RecordSpec) -> RecordSpec:
         """Returns a spec with the features of both; the first definition of a key wins."""
         known = {(feature.key, feature.is_list) for feature in self.features}
         more = (f for f in other.features if (f.key, f.is_list) not in known)
-        return RecordSpec((*self.features, *more), other.format, other.message, other.delimiter)
+        return replace(other, features=(*self.features, *more))
 
 
 Parsed = tuple[RecordSpec, dict[int, str]]
@@ -226,7 +228,8 @@ def _csv(node: node_def_pb2.NodeDef) -> Parsed:
     chosen = list(node.attr["select_cols"].list.i) or list(range(len(types)))
     features = tuple(Feature(f"{c}", t, ()) for c, t in zip(chosen, types, strict=True))
     delimiter = node.attr["field_delim"].s.decode() or ","
-    spec = RecordSpec(features, Format.CSV, delimiter=delimiter)
+    missing = node.attr["na_value"].s.decode()
+    spec = RecordSpec(features, Format.CSV, delimiter=delimiter, missing=missing)
     return spec, {i: feature.key for i, feature in enumerate(features)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +21,23 @@ Values = Callable[[Key, int, int], Sequence[Any]]
 
 Length = Callable[[Feature, Key], int]
 """Makes up the number of values of a field of any length, or of the steps of a list."""
+
+
+class Field(NamedTuple):
+    """What a field of one record holds.
+
+    Attributes:
+        feature: the field.
+        values: its values; of a feature list those of each step.
+        are_records: whether they are records that were made up.
+    """
+
+    feature: Feature
+    values: list[Any]
+    are_records: bool
+
+
+Made = Sequence[Field]
 
 _NUMBERS = frozenset([FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE])
 _UNKNOWN_DIM = 2
@@ -65,7 +82,7 @@ class RecordMaker:
         masks: dict[Key, list[bool]] = {}
         children = {f: Key(key.input, (*key.path, f.key)) for f in spec.features}
         divided = {f: self._divided(f, child, lengths) for f, child in children.items()}
-        made: list[tuple[Feature, list[Any]]] = []
+        made: list[Field] = []
         for feature, child in children.items():
             values: list[Any] | None = divided[feature]
             if values is None:
@@ -74,7 +91,7 @@ class RecordMaker:
                     values = [self._step(feature, child) for _ in range(count)]
                 else:
                     values = self._masked(child, self._field(feature, child, count), masks)
-            made.append((feature, values))
+            made.append(Field(feature, values, child in self._records))
         return _WRITERS[spec.format](spec, made)
 
     def _divided(self, feature: Feature, key: Key, lengths: dict[Extent, int]) -> list[int] | None:
@@ -135,9 +152,6 @@ def _size(shape: Sequence[int]) -> int:
     return int(np.prod([dim if dim >= 0 else _UNKNOWN_DIM for dim in shape]))
 
 
-Made = Sequence[tuple[Feature, list[Any]]]
-
-
 def _set(target: tf.train.Feature, dtype: int, values: Sequence[Any]) -> None:
     kind = tf.dtypes.as_dtype(dtype)
     if kind == tf.string:
@@ -150,14 +164,14 @@ def _set(target: tf.train.Feature, dtype: int, values: Sequence[Any]) -> None:
 
 def _example(spec: RecordSpec, made: Made) -> bytes:
     example = tf.train.Example()
-    for feature, values in made:
+    for feature, values, _ in made:
         _set(example.features.feature[feature.key], feature.dtype, values)
     return _bytes(example)
 
 
 def _sequence(spec: RecordSpec, made: Made) -> bytes:
     example = tf.train.SequenceExample()
-    for feature, values in made:
+    for feature, values, _ in made:
         if not feature.is_list:
             _set(example.context.feature[feature.key], feature.dtype, values)
             continue
@@ -173,25 +187,31 @@ def _proto(spec: RecordSpec, made: Made) -> bytes:
     for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
         pool.Add(file)
     message = message_factory.GetMessageClass(pool.FindMessageTypeByName(name))()
-    for feature, values in made:
+    for feature, values, are_records in made:
         field = message.DESCRIPTOR.fields_by_name.get(feature.key)
-        if field is not None:
-            _fill(message, field, values)
+        if field is None:
+            continue
+        is_repeated = hasattr(getattr(message, field.name), "extend")
+        taken = values if is_repeated else values[:1]
+        if field.message_type is not None:
+            _nest(message, field, taken if are_records else [b""] * len(taken))
+        elif is_repeated:
+            getattr(message, field.name).extend(_plain(field, value) for value in taken)
+        else:
+            for value in taken:
+                setattr(message, field.name, _plain(field, value))
     return _bytes(message)
 
 
-def _fill(message: Message, field: FieldDescriptor, values: list[Any]) -> None:
-    is_repeated = hasattr(getattr(message, field.name), "extend")
-    for value in values if is_repeated else values[:1]:
-        if field.message_type is not None:
-            target = getattr(message, field.name)
-            (target.add() if is_repeated else target).MergeFromString(value)
-            continue
-        plain = _plain(field, value)
-        if is_repeated:
-            getattr(message, field.name).append(plain)
-        else:
-            setattr(message, field.name, plain)
+def _nest(message: Message, field: FieldDescriptor, records: list[bytes]) -> None:
+    """Adds serialized messages to a field; no entries to a map, whose keys are unknown."""
+    if field.message_type.GetOptions().map_entry:
+        return
+    target = getattr(message, field.name)
+    for record in records:
+        nested = target.add() if hasattr(target, "add") else target
+        nested.SetInParent()
+        nested.MergeFromString(record)
 
 
 def _plain(field: FieldDescriptor, value: Any) -> Any:
@@ -209,17 +229,25 @@ def _plain(field: FieldDescriptor, value: Any) -> Any:
 
 
 def _csv(spec: RecordSpec, made: Made) -> bytes:
-    columns = {int(feature.key): values[0] for feature, values in made}
+    columns = {int(feature.key): _cell(spec, values[0]) for feature, values, _ in made}
     row = [columns.get(place, "") for place in range(max(columns, default=-1) + 1)]
-    texts = [v.decode(errors="replace") if isinstance(v, bytes) else f"{v}" for v in row]
     line = io.StringIO()
-    # Where every field is quoted, none is mistaken for a value that is not there.
-    csv.writer(line, delimiter=spec.delimiter, lineterminator="").writerow(texts)
+    csv.writer(line, delimiter=spec.delimiter, lineterminator="").writerow(row)
     return line.getvalue().encode()
 
 
+def _cell(spec: RecordSpec, value: Any) -> str:
+    """Returns the text of a value, with a blank added to a word that would be a missing value.
+
+    Nothing is one, quoted or not, and an error in a column without a default.
+    """
+    text = value.decode(errors="replace") if isinstance(value, bytes) else f"{value}"
+    return f"{spec.missing} " if isinstance(value, bytes) and text in ("", spec.missing) else text
+
+
 def _bytes(message: Message) -> bytes:
-    serialized: bytes = message.SerializeToString(deterministic=True)
+    # Of required fields those that the model does not read are missing.
+    serialized: bytes = message.SerializePartialToString(deterministic=True)
     return serialized
 
 

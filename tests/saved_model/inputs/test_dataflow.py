@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
 
 import fusion
+from fusion.saved_model.inputs import dataflow
 from fusion.saved_model.inputs.constraints import Key
 from fusion.saved_model.inputs.dataflow import Meaning, input_meaning
 from fusion.saved_model.inputs.signature import signatures
@@ -78,6 +81,29 @@ def test_branches_and_loops_are_followed():
     meaning = input_meaning(concrete.graph.as_graph_def(), names)
     assert meaning.rows == {Key("ids"): 6}
     assert meaning.sparse == set()
+
+
+def test_nan_is_found_once(monkeypatch: pytest.MonkeyPatch):
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        return x * 2.0
+
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def outer(x: tf.Tensor) -> tf.Tensor:
+        return inner(x) + inner(tf.constant([math.nan]))
+
+    sweeps: list[str] = []
+    results = dataflow._Analysis._results
+
+    def counted(self: dataflow._Analysis, name: str, *rest: Any) -> Any:
+        sweeps.append(name)
+        return results(self, name, *rest)
+
+    monkeypatch.setattr(dataflow._Analysis, "_results", counted)
+    concrete = outer.get_concrete_function()
+    input_meaning(concrete.graph.as_graph_def(), {"x": concrete.inputs[0].name})
+    # Once for each of the two arguments.
+    assert len(sweeps) == 2
 
 
 def test_version_one_parse_example_with_separate_keys():

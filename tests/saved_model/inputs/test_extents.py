@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -110,3 +112,63 @@ def test_what_is_dropped_as_missing_on_both_sides_is_missing_together():
         return tf.reduce_sum(ids), tf.gather_nd(b, tf.where(tf.not_equal(b, 0.0)))
 
     assert _found(apart, *dense).same_missing(A) == {}
+
+
+def _rows_of_four(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    indices = tf.stack([rows, rows], 1)
+    return tf.sparse.reorder(tf.SparseTensor(indices, values, [4, 4])).values
+
+
+@pytest.mark.parametrize(
+    ("function", "rows"),
+    [
+        (lambda a, b: tf.RaggedTensor.from_row_starts(a, b).to_sparse().values, [0, 2]),
+        (lambda a, b: tf.RaggedTensor.from_row_limits(a, b).to_sparse().values, [2, 3]),
+        (
+            lambda a, b: tf.RaggedTensor.from_row_splits(
+                a, tf.concat([b, [tf.size(a, tf.int64)]], 0)
+            ).to_sparse(),
+            [0, 2],
+        ),
+        (lambda a, b: tf.RaggedTensor.from_row_splits(a, b[1:]).to_sparse(), [7, 0, 1, 3]),
+        (lambda a, b: tf.math.unsorted_segment_sum(a, b, 4), [2, 0, 1]),
+        (_rows_of_four, [2, 0, 1]),
+        (
+            lambda a, b: tf.cond(
+                a[0] > 5, lambda: tf.math.segment_sum(a, b), lambda: tf.reduce_sum(a)[None]
+            ),
+            [2, 0],
+        ),
+    ],
+)
+def test_rows_that_the_model_takes_are_not_malformed(function: Callable[..., Any], rows: list[int]):
+    feeds = {"a": np.array([1, 2, 3]), "b": np.array(rows)}
+    tf.function(function, autograph=False)(*map(tf.constant, feeds.values()))
+    found = _found(function, WHOLE, WHOLE)
+    assert found.violation(feeds, ()) is None
+
+
+@pytest.mark.parametrize(
+    ("function", "rows"),
+    [
+        (lambda a, b: tf.RaggedTensor.from_row_splits(a, b, validate=False).to_sparse(), [1, 3]),
+        (lambda a, b: tf.math.segment_sum(a, tf.cast(b, tf.int32)), [2, 0, 1]),
+        (lambda a, b: tf.sparse.segment_sum(tf.zeros([5, 2]), a, b), [2, 0, 1]),
+        (lambda a, b: tf.RaggedTensor.from_row_splits(a, b).to_tensor(), [0, 2]),
+    ],
+)
+def test_rows_that_an_op_refuses_are_malformed(function: Callable[..., Any], rows: list[int]):
+    feeds = {"a": np.array([1, 2, 3]), "b": np.array(rows)}
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        tf.function(function, autograph=False)(*map(tf.constant, feeds.values()))
+    assert "'b' holds no row" in (_found(function, WHOLE, WHOLE).violation(feeds, ()) or "")
+
+
+def test_row_splits_of_a_spec_are_known_by_the_names_of_its_parts():
+    spec = tf.RaggedTensorSpec([None, None], tf.int64)
+    function = tf.function(lambda x: x.value_rowids(), input_signature=[spec], autograph=False)
+    concrete = function.get_concrete_function()
+    names = dict(zip(("x", "x_1"), (tensor.name for tensor in concrete.inputs), strict=True))
+    found = input_meaning(concrete.graph.as_graph_def(), names).constraints
+    feeds = {"x": np.arange(5), "x_1": np.array([1, 3, 6])}
+    assert "'x_1' holds no row splits of 'x'" in (found.violation(feeds, ()) or "")

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from fusion.saved_model.inputs.cases import CASES, Case, Ids
-from fusion.saved_model.inputs.constraints import Key
+from fusion.saved_model.inputs.constraints import Bounds, Constraints, Key
 from fusion.saved_model.inputs.dataflow import Meaning
 from fusion.saved_model.inputs.generator import InputGenerator, Unsupported, vocabulary
 from fusion.saved_model.inputs.records import Feature, RecordSpec
@@ -154,6 +154,31 @@ def test_dense_inputs_follow_their_specs():
     assert b"known" in feeds["t"]
     again = generate(CLEAN)
     assert all(np.array_equal(feeds[key], again[key]) for key in feeds)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.int64])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Bounds(low=0), Bounds()),
+        (Bounds(), Bounds(high=-3)),
+        (Bounds(low=2), Bounds(high=9)),
+        (Bounds(0, 20), Bounds(5, 7)),
+    ],
+)
+@pytest.mark.parametrize("strict", [False, True])
+def test_ordered_inputs_stay_in_their_bounds(
+    dtype: tf.DType, first: Bounds, second: Bounds, strict: bool
+):
+    a, b, c = Key("a"), Key("b"), Key("c")
+    constraints = Constraints(bounds={a: first, b: second})
+    constraints.orders = {(a, b): strict, (b, c): False}
+    inputs = [(key.input, dtype, (-1,)) for key in (a, b, c)]
+    feeds = _generator(*inputs, meaning=Meaning(constraints=constraints))(CLEAN)
+    assert first.hold(feeds["a"]).all()
+    assert second.hold(feeds["b"]).all()
+    assert (feeds["a"] < feeds["b"]).all() if strict else (feeds["a"] <= feeds["b"]).all()
+    assert (feeds["b"] <= feeds["c"]).all()
 
 
 def test_a_dtype_without_values_is_unsupported():

@@ -11,6 +11,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from fusion.saved_model import ModelError, compare_models
+from fusion.saved_model.inputs.recorded import recording_advice
 from fusion.saved_model.inputs.signature import Signature, TensorSpec
 from fusion.saved_model.verify.batches import record_inputs
 from fusion.saved_model.verify.outcome import read_outcomes
@@ -274,6 +275,13 @@ def test_signatures_that_take_no_examples_are_told(tmp_path: Path, inputs: list[
     file = _records(tmp_path / "file", _example(x=[1.0]))
     with pytest.raises(ModelError, match="no signature takes Examples"):
         _batches(file, _signature("serve", *inputs))
+
+
+def test_a_vector_of_strings_may_be_something_else_than_examples():
+    assert "arrays examples, or in a TFRecord file if they are Examples, and" in (
+        recording_advice(EXAMPLES)
+    )
+    assert "TFRecord" not in recording_advice(WORD)
 
 
 def test_models_are_compared_on_what_was_recorded(models: Path, tmp_path: Path):
