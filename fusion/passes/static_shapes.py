@@ -153,8 +153,9 @@ def _joined(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) 
     parts = [part for part in map(view.shape, inputs[:-1]) if part is not None]
     if not parts or len(parts) < len(inputs) - 1:
         return None
-    if len(parts[0]) != 1:
-        return (None,) * len(parts[0])
+    ranks = {len(part) for part in parts}
+    if ranks != {1}:
+        return (None,) * ranks.pop() if len(ranks) == 1 else None
     axis = view.constant(inputs[-1])
     if axis is None or axis.ndim or int(axis) != 0:
         return None

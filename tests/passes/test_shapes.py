@@ -41,6 +41,8 @@ def math(line: str) -> ShapeMath:
         ("%y = ConcatV2(two1, zero1, zero) {N=2 T=int32 Tidx=int32}", (2, 0)),
         ("%y = ConcatV2(two1, zero1, one) {N=2 T=int32 Tidx=int32}", None),
         ("%y = ConcatV2(two1, u, zero) {N=2 T=int32 Tidx=int32}", None),
+        ("%y = ConcatV2(two1, one, zero) {N=2 T=int32 Tidx=int32}", None),
+        ("%y = ConcatV2(one, two1, zero) {N=2 T=int32 Tidx=int32}", None),
         ("%y = Cast(s) {DstT=int32 SrcT=int64}", tuple(Item(SHAPE, i) for i in range(3))),
         ("%y = Cast(x) {DstT=int32 SrcT=float}", None),
         (
