@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -230,8 +231,9 @@ def test_other_threads_do_not_ask(folder):
     assert seen == [processor.target(), "compiled"]
 
 
-def test_a_process_is_forked_between_two_compilations(folder):
-    """Whatever is held while code is compiled would stay held in the child."""
+@contextmanager
+def slow_compilation():
+    """A thread compiles in the block; gives what lets it end."""
     compiles, may_end = threading.Event(), threading.Event()
 
     def compile_it():
@@ -242,27 +244,26 @@ def test_a_process_is_forked_between_two_compilations(folder):
     thread = threading.Thread(target=objects.compiled, args=["slow", compile_it])
     thread.start()
     compiles.wait()
-    threading.Timer(0.2, may_end.set).start()
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if objects.compiled("another", lambda: b"code") == b"code" else 1)
-    assert may_end.is_set()
-    thread.join()
+    try:
+        yield may_end
+    finally:
+        may_end.set()
+        thread.join()
+
+
+def test_a_process_is_forked_between_two_compilations():
+    """Whatever is held while code is compiled would stay held in the child."""
+    with slow_compilation() as may_end:
+        threading.Timer(0.2, may_end.set).start()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if objects.compiled("another", lambda: b"code") == b"code" else 1)
+        assert may_end.is_set()
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_what_is_loaded_waits_for_no_compilation(folder, monkeypatch):
+def test_what_is_loaded_waits_for_no_compilation(monkeypatch):
     monkeypatch.setitem(objects._addresses, "loaded", 1)
-    compiles, may_end = threading.Event(), threading.Event()
-
-    def compile_it():
-        compiles.set()
-        may_end.wait(60)
-        return b"code"
-
-    thread = threading.Thread(target=objects.compiled, args=["slow", compile_it])
-    thread.start()
-    compiles.wait()
-    assert objects.address("loaded", compile_it) == 1
-    may_end.set()
-    thread.join()
+    with slow_compilation() as may_end:
+        assert objects.address("loaded", lambda: b"code") == 1
+        assert not may_end.is_set()
