@@ -271,10 +271,12 @@ def _ticks(process: Path) -> int:
         # The name in parentheses may have anything in it; of the process and of its children that
         # have ended user and system time follow as 12 to 15.
         fields = (process / "stat").read_text().rpartition(")")[2].split()
-        children = [(task / "children").read_text() for task in (process / "task").iterdir()]
     except OSError:
         return 0
-    running = (child for line in children for child in line.split())
+    running: list[str] = []
+    with suppress(OSError):  # a thread has ended, or the kernel does not tell of children
+        for task in (process / "task").iterdir():
+            running += (task / "children").read_text().split()
     return sum(map(int, fields[11:15])) + sum(_ticks(process.parent / child) for child in running)
 
 

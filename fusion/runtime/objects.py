@@ -11,7 +11,6 @@ import logging
 import os
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -45,7 +44,7 @@ _seconds: list[float] = []
 _lock = threading.RLock()
 _addresses: dict[str, int] = {}
 #: Of each object, held by who makes it or waits for another process that does.
-_making: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+_making: dict[str, threading.Lock] = {}
 _asked_for: ContextVar[dict[str, Compile] | None] = ContextVar("asked_for", default=None)
 
 
@@ -125,7 +124,7 @@ def address(name: str, compile_it: Compile) -> int:
         asked[name] = compile_it
         return 0
     if name not in _addresses:
-        with _making[name]:
+        with _making.setdefault(name, threading.Lock()):
             if name not in _addresses:
                 code = get(name, compile_it)
                 with _lock:
