@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from fusion.ops.common import FLOATS, TABLE_ATTR
@@ -24,50 +25,35 @@ def read_tables(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
     from fusion.runtime.c_api import tf_num_inputs
     from fusion.runtime.jit import int64, jit
     from fusion.runtime.layout import STATE_WORDS
-    from fusion.runtime.memory import c_malloc, call_at, load, stack_words, store
-    from fusion.runtime.native import context, kernel_state
+    from fusion.runtime.memory import call_at, load, load_as, stack_words
+    from fusion.runtime.native import FAILED_PRECONDITION, INVALID_ARGUMENT, context, kernel_state
 
-    is_ok, end_status, fail_missing = _errors()
+    is_ok, end_status = _status()
+    share_found, let_go = _shared(is_ok, end_status)
+    fail_missing = _error(
+        FAILED_PRECONDITION,
+        "there is no variable behind %s: it is not initialized, or was deleted",
+    )
+    fail_dtype = _error(INVALID_ARGUMENT, "the variable behind %s is not of dtype %s")
 
     @jit
     def share(frame: int, functions: int, place: int, words: int) -> bool:
-        """Makes the tensor of a variable an output, under a lock; returns whether there is one."""
+        """Makes the tensor of a variable an output; returns whether there is one."""
         ctx = context(frame)
-        status, found, numbers, number = words, words + 8, words + 16, words + 40
-        holder, tensor = words + 48, words + 8 * (6 + access.OBJECT_WORDS)
+        status, found, tensor = words, words + 8, words + 8 * (6 + access.OBJECT_WORDS)
         handle = call_at(load(functions, access.HANDLE), ctx, place)
         call_at(load(functions, access.FIND), status, ctx, handle, found)
         if not is_ok(status):
             end_status(status)
             fail_missing(frame, functions, handle, tensor)
             return False
-        # The std::vector<int> of the number of the input.
-        store(number, 0, place)
-        store(numbers, 0, number)
-        store(numbers, 1, number + 4)
-        store(numbers, 2, number + 4)
-        exclusive, sparse = int64(0), int64(1)
-        call_at(load(functions, access.LOCK), holder, ctx, exclusive, sparse, numbers)
-        call_at(load(functions, access.MAKE_TENSOR), tensor)
-        call_at(load(functions, access.READ), status, ctx, place, exclusive, sparse, tensor)
-        call_at(load(functions, access.UNLOCK), holder)
-        # What FIND has found is held until a holder without locks lets go of it, whose first
-        # member is a std::vector<Var*>.
-        for k in range(access.OBJECT_WORDS):
-            store(holder, k, 0)
-        found_at = c_malloc(8)
-        store(found_at, 0, load(found, 0))
-        store(holder, 0, found_at)
-        store(holder, 1, found_at + 8)
-        store(holder, 2, found_at + 8)
-        call_at(load(functions, access.UNLOCK), holder)
-        sound = is_ok(status)
+        dtype = load_as(load(found, 0) + load(functions, access.DTYPE_PLACE), int64(0), np.uint8)
+        sound = dtype == load(functions, access.DTYPE)
         if sound:
-            call_at(load(functions, access.SET_OUTPUT), ctx, place, tensor)
+            sound = share_found(ctx, functions, place, words)
         else:
-            call_at(load(functions, access.FAIL), ctx, status)
-            end_status(status)
-        call_at(load(functions, access.END_TENSOR), tensor)
+            fail_dtype(frame, functions, handle, tensor)
+        let_go(functions, load(found, 0), words + 48)
         return sound
 
     def body(frame: int) -> None:
@@ -80,39 +66,91 @@ def read_tables(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
     return body
 
 
-def _errors() -> tuple[Any, Any, Any]:
-    """Whether there is an error, the end of its status, and saying that there is no variable."""
+def _shared(is_ok: Any, end_status: Any) -> tuple[Any, Any]:
+    """Sharing a variable of the right dtype, and the end of holding one."""
     from fusion.runtime import variable_access as access
+    from fusion.runtime.jit import int64, jit
+    from fusion.runtime.memory import c_malloc, call_at, load, store
+
+    @jit
+    def share_found(ctx: int, functions: int, place: int, words: int) -> bool:
+        """Makes its tensor an output, under a lock; returns whether there is one."""
+        status, numbers, number = words, words + 16, words + 40
+        holder, tensor = words + 48, words + 8 * (6 + access.OBJECT_WORDS)
+        # The std::vector<int> of the number of the input.
+        store(number, 0, place)
+        store(numbers, 0, number)
+        store(numbers, 1, number + 4)
+        store(numbers, 2, number + 4)
+        exclusive, sparse = int64(0), int64(1)
+        call_at(load(functions, access.LOCK), holder, ctx, exclusive, sparse, numbers)
+        call_at(load(functions, access.MAKE_TENSOR), tensor)
+        call_at(load(functions, access.READ), status, ctx, place, exclusive, sparse, tensor)
+        call_at(load(functions, access.UNLOCK), holder)
+        sound = is_ok(status)
+        if sound:
+            call_at(load(functions, access.SET_OUTPUT), ctx, place, tensor)
+        else:
+            call_at(load(functions, access.FAIL), ctx, status)
+            end_status(status)
+        call_at(load(functions, access.END_TENSOR), tensor)
+        return sound
+
+    @jit
+    def let_go(functions: int, variable: int, holder: int) -> None:
+        """Gives back what FIND has held.
+
+        A holder without locks lets go of its variables, whose first member is a std::vector<Var*>.
+        """
+        for k in range(access.OBJECT_WORDS):
+            store(holder, k, 0)
+        found_at = c_malloc(8)
+        store(found_at, 0, variable)
+        store(holder, 0, found_at)
+        store(holder, 1, found_at + 8)
+        store(holder, 2, found_at + 8)
+        call_at(load(functions, access.UNLOCK), holder)
+
+    return share_found, let_go
+
+
+def _status() -> tuple[Any, Any]:
+    """Whether an absl::Status tells of no error, and its end."""
     from fusion.runtime.c_api import tf_delete_status, tf_new_status
     from fusion.runtime.jit import jit
-    from fusion.runtime.memory import c_free, call_at, load, store
-    from fusion.runtime.native import FAILED_PRECONDITION, fail
+    from fusion.runtime.memory import load, store
 
     @jit
     def is_ok(status: int) -> bool:
-        """Whether an absl::Status, in older versions and in newer ones, tells of no error."""
+        """In older versions and in newer ones."""
         return load(status, 0) == 0 or load(status, 0) == 1
 
     @jit
     def end_status(status: int) -> None:
-        """Ends an absl::Status, which is all that a TF_Status has."""
+        """An absl::Status is all that a TF_Status has."""
         owner = tf_new_status()
         store(owner, 0, load(status, 0))
         tf_delete_status(owner)
 
-    @jit
-    def fail_missing(frame: int, functions: int, handle: int, text: int) -> None:
-        """Says, as ReadVariableOp does, that there is no variable behind a handle.
+    return is_ok, end_status
 
-        The text is room for a std::string, whose own memory has 16 bytes behind its first 16.
-        """
+
+def _error(code: int, message: str) -> Any:
+    """An error whose message has a handle for its first %s, and the op's dtype for a second."""
+    from fusion.runtime import variable_access as access
+    from fusion.runtime.jit import jit
+    from fusion.runtime.memory import c_free, call_at, load
+    from fusion.runtime.native import fail
+
+    @jit
+    def report(frame: int, functions: int, handle: int, text: int) -> None:
+        """The text is room for a std::string, which has 16 bytes of its own behind its first 16."""
         call_at(load(functions, access.DESCRIBE), text, handle)
-        message = "there is no variable behind %s: it is not initialized, or was deleted"
-        fail(frame, FAILED_PRECONDITION, message, load(text, 0))
+        fail(frame, code, message, load(text, 0), functions + 8 * access.DTYPE_NAME)
         if load(text, 0) != text + 16:
             c_free(load(text, 0))
 
-    return is_ok, end_status, fail_missing
+    return report
 
 
 def _state(values: Mapping[str, Any], device: str) -> list[int]:
@@ -131,7 +169,8 @@ SPEC = OpSpec(
     doc="Reads variables without copying them, to look up rows in what it gives.\n\n"
     "Rows that are changed one by one meanwhile change in the result too; a variable that is\n"
     "assigned as a whole leaves the result as it was. A variable that was never assigned is a\n"
-    "FailedPreconditionError, as with ReadVariableOp.",
+    "FailedPreconditionError and one of another dtype an InvalidArgumentError, as with\n"
+    "ReadVariableOp.",
     inputs=(
         Arg("handles", "resource", "[...]", length="num_tables", doc="of variables", on_host=True),
     ),

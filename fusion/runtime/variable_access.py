@@ -14,13 +14,20 @@ A function that returns an object of a class takes the address of the result as 
 `absl::Status` is a word and all that a `TF_Status` has; that a `std::vector` is three: its begin,
 its end and the end of its memory; and that the first word of a `std::string` is the address of a C
 string, which is in its third and fourth if it is short, and else in memory of its own.
+
+The functions end the process if a variable is of another dtype than their template argument and has
+to be copied, so the dtype of a variable is read before. Where it is in a `Var` is found by trying:
+Var::DebugString tells the dtype of what it takes for a variable.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 from functools import cache
 from pathlib import Path
+
+from tensorflow.python.framework import dtypes
 
 from fusion.runtime import elf, library
 
@@ -45,10 +52,12 @@ _UNLOCK = "_ZN10tensorflow23VariableInputLockHolderD2Ev"
 _FAIL = "_ZN10tensorflow15OpKernelContext10CtxFailureERK"
 _HANDLE = "_ZN10tensorflow15HandleFromInputEPNS_15OpKernelContextEi"
 _DESCRIBE = "_ZNK10tensorflow14ResourceHandle14SummarizeValueB5cxx11Ev"
+_DESCRIBE_VARIABLE = "_ZNK10tensorflow3Var11DebugStringB5cxx11Ev"
 _SET_OUTPUT = "_ZN10tensorflow15OpKernelContext10set_outputEiRKNS_6TensorE"
 _MAKE_TENSOR, _END_TENSOR = "_ZN10tensorflow6TensorC1Ev", "_ZN10tensorflow6TensorD1Ev"
 
-#: The functions, by place among the addresses; the bytes that objects take at most, in words.
+#: The words: addresses of functions, the place of the dtype in a variable, and the right dtype: its
+#: number and its name, a C string of two words. Then the words that objects take at most.
 (
     HANDLE,
     FIND,
@@ -60,8 +69,10 @@ _MAKE_TENSOR, _END_TENSOR = "_ZN10tensorflow6TensorC1Ev", "_ZN10tensorflow6Tenso
     SET_OUTPUT,
     MAKE_TENSOR,
     END_TENSOR,
-    FUNCTIONS,
-) = range(11)
+    DTYPE_PLACE,
+    DTYPE,
+    DTYPE_NAME,
+) = range(13)
 OBJECT_WORDS = 32
 
 
@@ -76,7 +87,7 @@ def is_shared(dtype: str, device: str) -> bool:
 
 
 def functions(dtype: str, device: str) -> list[int]:
-    """The addresses of the functions above for variables of a dtype on a type of device.
+    """The words above for variables of a dtype on a type of device.
 
     Raises:
       NotImplementedError: this TensorFlow lacks one.
@@ -85,7 +96,9 @@ def functions(dtype: str, device: str) -> list[int]:
     find, read, fail = _versioned()
     tensor = (_SET_OUTPUT, _MAKE_TENSOR, _END_TENSOR)
     names = (_HANDLE, find, _DESCRIBE, lock, read, _UNLOCK, fail, *tensor)
-    return [_address(name) for name in names]
+    number = dtypes.as_dtype(dtype).as_datatype_enum
+    name = struct.unpack("<2q", dtype.encode().ljust(16, b"\0"))
+    return [*map(_address, names), _dtype_place(), number, *name]
 
 
 @cache
@@ -108,6 +121,28 @@ def _address(name: str) -> int:
     if not hasattr(handle, name):
         raise NotImplementedError(f"TensorFlow does not export {name}")
     return ctypes.cast(getattr(handle, name), ctypes.c_void_p).value or 0
+
+
+@cache
+def _dtype_place() -> int:
+    """The number of the byte in a `Var` that is the number of its dtype."""
+    places = [k for k in range(8 * OBJECT_WORDS) if _named_dtype(k, 1) == b"float"]
+    if len(places) != 1 or _named_dtype(places[0], 14) != b"bfloat16":
+        raise NotImplementedError("TensorFlow does not tell where the dtype of a variable is")
+    return places[0]
+
+
+def _named_dtype(place: int, number: int) -> bytes:
+    """The dtype that Var::DebugString names of a variable of zeros but for one byte.
+
+    It follows no pointers there, and has up to 15 characters, which are inside a `std::string`.
+    """
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+    variable = (ctypes.c_ubyte * (2 * 8 * OBJECT_WORDS))()
+    variable[place] = number
+    text = (ctypes.c_int64 * OBJECT_WORDS)()
+    kind(_address(_DESCRIBE_VARIABLE))(text, variable)
+    return ctypes.string_at(text[0]).partition(b"/")[0]
 
 
 def _path() -> Path:

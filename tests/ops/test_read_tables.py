@@ -128,10 +128,18 @@ def test_of_many_the_one_that_is_missing_is_named():
             session.run(values)
 
 
-def test_another_dtype_raises():
-    table = variable("float64")
-    with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.InternalError)):
-        ops.read_embedding_tables(handles=[table.handle], T=tf.float32)
+@pytest.mark.parametrize("is_read", [False, True], ids=["unread", "read"])
+@pytest.mark.parametrize("dtype", ["float64", "int32", "bfloat16", "string"])
+def test_another_dtype_raises_as_a_stock_read(dtype, is_read):
+    """Where its value is held elsewhere, TensorFlow's sparse access would end the process."""
+    table = tf.Variable(tf.constant([["a"]] if dtype == "string" else 1, dtype))
+    held = table.value() if is_read else None
+    for _ in range(2):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="is not of dtype float32"):
+            ops.read_embedding_tables(handles=[table.handle], T=tf.float32)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="wrong dtype"):
+        tf.raw_ops.ReadVariableOp(resource=table.handle, dtype=tf.float32)
+    del held
 
 
 def test_a_handle_of_something_else_raises():

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from fusion.ops.common import FLOATS
@@ -8,28 +10,39 @@ from fusion.runtime import variable_access
 
 @pytest.fixture
 def forgetful():
-    variable_access._versioned.cache_clear()
-    variable_access._address.cache_clear()
+    found = variable_access._versioned, variable_access._address, variable_access._dtype_place
+    for cache in found:
+        cache.cache_clear()
     yield
-    variable_access._versioned.cache_clear()
-    variable_access._address.cache_clear()
+    for cache in found:
+        cache.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_this_tensorflow_shares_variables(dtype):
     assert variable_access.is_shared(dtype, "CPU")
-    addresses = variable_access.functions(dtype, "CPU")
-    assert len(addresses) == variable_access.FUNCTIONS
-    assert all(addresses)
+    words = variable_access.functions(dtype, "CPU")
+    assert all(words[: variable_access.DTYPE_NAME])
+    name = struct.pack("<2q", *words[variable_access.DTYPE_NAME :])
+    assert name.rstrip(b"\0").decode() == dtype
 
 
 def test_no_other_device_shares_them():
     assert not variable_access.is_shared("float32", "TPU")
 
 
-@pytest.mark.parametrize("name", ["_FIND", "_READ", "_FAIL", "_UNLOCK", "_LOCK"])
+@pytest.mark.parametrize(
+    "name", ["_FIND", "_READ", "_FAIL", "_UNLOCK", "_LOCK", "_DESCRIBE_VARIABLE"]
+)
 def test_a_tensorflow_that_lacks_a_function_shares_none(monkeypatch, forgetful, name):
     monkeypatch.setattr(variable_access, name, "_ZN10tensorflow7NothingEv")
     assert not variable_access.is_shared("float32", "CPU")
     with pytest.raises(NotImplementedError, match="TensorFlow does not export"):
+        variable_access.functions("float32", "CPU")
+
+
+def test_a_tensorflow_whose_variables_tell_no_dtype_shares_none(monkeypatch, forgetful):
+    monkeypatch.setattr(variable_access, "_named_dtype", lambda place, number: b"float")
+    assert not variable_access.is_shared("float32", "CPU")
+    with pytest.raises(NotImplementedError, match="where the dtype of a variable is"):
         variable_access.functions("float32", "CPU")
