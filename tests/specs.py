@@ -2,8 +2,8 @@
 
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.graph_view import Tensor
 from fusion.passes.spec import LookupSpec, ShardSpec, SparseIds, TableSpec
+from fusion.passes.tensor import Tensor
 
 SPEC = LookupSpec(
     anchor="anchor",

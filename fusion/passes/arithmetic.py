@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.idioms import is_integer_cast
 from fusion.passes.shapes import is_flat_already
+from fusion.passes.tensor import Tensor
 
 _COMMUTATIVE = frozenset({"add", "mul", "max"})
 _NAMES = {

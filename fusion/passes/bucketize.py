@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.spec import DenseIds
+from fusion.passes.tensor import Tensor
 
 
 class Bucketize(NamedTuple):

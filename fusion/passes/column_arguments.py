@@ -9,7 +9,6 @@ from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from fusion.ops.lookup import column_name
 from fusion.passes.bucketize import folded_bucketize
-from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import AttrValue, NodeBuilder, set_lists
 from fusion.passes.op_arguments import (
     NONE,
@@ -24,7 +23,7 @@ from fusion.passes.op_arguments import (
     weights,
 )
 from fusion.passes.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds
-from fusion.passes.static_shapes import Shape
+from fusion.passes.tensor import Shape, Tensor
 from fusion.runtime.spec import Attr
 
 COPIED: dict[str, AttrValue] = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fusion.passes.graph_view import RETURN, GraphView
-from fusion.passes.static_shapes import ALIAS_OPS
+from fusion.passes.graph_view import GraphView
+from fusion.passes.tensor import ALIAS_OPS, RETURN
 
 _SMALL = ALIAS_OPS | frozenset(
     {"Shape", "ShapeN", "Size", "Rank", "ConcatOffset", "Pack", "Slice", "StridedSlice"}

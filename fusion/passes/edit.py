@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from tensorflow.core.framework import node_def_pb2
 
 from fusion.passes.dying import dying
-from fusion.passes.graph_view import ARG_OP, GraphView, Tensor, Use
+from fusion.passes.graph_view import GraphView
+from fusion.passes.tensor import ARG_OP, Tensor, Use
 
 _INPUT_OPS = frozenset({ARG_OP, "Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
 

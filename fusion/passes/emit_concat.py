@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from tensorflow.core.framework import node_def_pb2
 
 from fusion.passes.edit import GraphEdit
-from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import NodeBuilder, set_attrs
 from fusion.passes.plan import Group
 from fusion.passes.recognise import Recognition
+from fusion.passes.tensor import Tensor
 
 
 @dataclass

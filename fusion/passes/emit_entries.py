@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.id_ranges import is_in_row_order, lookup_range
 from fusion.passes.node_builder import NodeBuilder
 from fusion.passes.op_arguments import dense_shape, hashed_values, weight_vector
@@ -27,6 +27,7 @@ from fusion.passes.small_nodes import (
     sliced,
 )
 from fusion.passes.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds
+from fusion.passes.tensor import Tensor
 
 _BOOL, _INT64 = types_pb2.DT_BOOL, types_pb2.DT_INT64
 _CHECK_SHAPES = frozenset({"SparseReshape", "ParseExample", "ParseExampleV2"})

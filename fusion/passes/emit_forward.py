@@ -16,12 +16,12 @@ from tensorflow.python.framework import dtypes
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit_post import Bags, one_shard, post_lookup, unfilled
 from fusion.passes.forward import Forward, match_forward
-from fusion.passes.graph_view import Tensor
 from fusion.passes.match import Stage
 from fusion.passes.node_builder import NodeBuilder
 from fusion.passes.op_arguments import each_weight, unused
 from fusion.passes.recognise import Recognition
 from fusion.passes.spec import LookupSpec
+from fusion.passes.tensor import Tensor
 
 
 @dataclass

@@ -17,11 +17,11 @@ from fusion.passes.column_arguments import (
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit_concat import ConcatEmitter
 from fusion.passes.emit_table import Reader, share_tables
-from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.plan import Group
 from fusion.passes.recognise import Recognition
 from fusion.passes.spec import LookupSpec
+from fusion.passes.tensor import Tensor
 
 
 @dataclass

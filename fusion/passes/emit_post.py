@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.op_arguments import NONE, combine_attrs, fill_attrs
 from fusion.passes.recognise_reduction import POST_V2
 from fusion.passes.spec import LookupSpec
+from fusion.passes.tensor import Tensor
 
 
 class Bags(NamedTuple):

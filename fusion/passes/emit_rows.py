@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import NodeBuilder
 from fusion.passes.small_nodes import as_dtype, number
 from fusion.passes.spec import LookupSpec
+from fusion.passes.tensor import Tensor
 
 
 def emit_clip(build: NodeBuilder, spec: LookupSpec, rows: Tensor) -> Tensor:

@@ -19,7 +19,6 @@ from tensorflow.core.framework import types_pb2
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit_post import Bags, one_shard, post_lookup, unfilled
 from fusion.passes.emit_table import copied_clip, gather
-from fusion.passes.graph_view import Tensor
 from fusion.passes.match import Stage
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.op_arguments import (
@@ -42,6 +41,7 @@ from fusion.passes.spec import (
     SparseIds,
     TableSpec,
 )
+from fusion.passes.tensor import Tensor
 
 
 class _Entries(NamedTuple):

@@ -19,7 +19,7 @@ from tensorflow.python.framework import tensor_util
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit_concat import ConcatEmitter
 from fusion.passes.emit_entries import has_one_per_row, in_buckets, needs_prune
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.id_ranges import lookup_range
 from fusion.passes.node_builder import NodeBuilder, set_types
 from fusion.passes.op_arguments import dense_values
@@ -27,6 +27,7 @@ from fusion.passes.plan import Group
 from fusion.passes.safety import loses_digits
 from fusion.passes.small_nodes import as_dtype, flattened, number
 from fusion.passes.spec import DenseIds, LookupSpec
+from fusion.passes.tensor import Tensor
 
 _BOOL, _INT32, _INT64 = types_pb2.DT_BOOL, types_pb2.DT_INT32, types_pb2.DT_INT64
 

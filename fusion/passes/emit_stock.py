@@ -22,13 +22,13 @@ from fusion.passes.edit import GraphEdit
 from fusion.passes.emit_entries import Entries, entries, has_one_per_row, one_per_row
 from fusion.passes.emit_rows import emit_clip, split_ids
 from fusion.passes.emit_table import Reader, copied_clip, gather, read_table
-from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import NodeBuilder
 from fusion.passes.recognise import Recognition
 from fusion.passes.recognise_clip import Clip
 from fusion.passes.recognise_reduction import COMBINERS
 from fusion.passes.small_nodes import as_dtype, number
 from fusion.passes.spec import LookupSpec, ShardSpec
+from fusion.passes.tensor import Tensor
 
 _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
 _HALF = (types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)

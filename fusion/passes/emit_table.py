@@ -14,12 +14,11 @@ from tensorflow.python.framework.device_spec import DeviceSpecV2 as DeviceSpec
 from fusion.ops import HOME_TYPE
 from fusion.ops.read_tables import SPEC as READ
 from fusion.passes.fused_columns import list_attr
-from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.recognise import Recognition
 from fusion.passes.recognise_clip import Clip
 from fusion.passes.spec import LookupSpec, ShardSpec
-from fusion.passes.static_shapes import Shape
+from fusion.passes.tensor import Shape, Tensor
 from fusion.runtime.variable_access import is_shared
 
 _SMALL_BYTES = 1 << 16

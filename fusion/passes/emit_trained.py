@@ -27,7 +27,6 @@ from fusion.passes.column_arguments import (
 from fusion.passes.dying import dying
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit_concat import ConcatEmitter
-from fusion.passes.graph_view import Tensor
 from fusion.passes.late_reads import may_read_later
 from fusion.passes.match import Stage
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
@@ -35,6 +34,7 @@ from fusion.passes.plan import Backward, Group
 from fusion.passes.recognise import Recognition
 from fusion.passes.safety import gone_with
 from fusion.passes.spec import LookupSpec
+from fusion.passes.tensor import Tensor
 
 
 @dataclass

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.graph_view import GraphView, Tensor, Use
+from fusion.passes.graph_view import GraphView
 from fusion.passes.match import Stage
 from fusion.passes.recognise import Recognition
 from fusion.passes.recognise_ids import Entries, Fill
 from fusion.passes.recognise_output import Mask
 from fusion.passes.recognise_reduction import Reduction
+from fusion.passes.tensor import Tensor, Use
 
 _MEASURES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike"})
 """Ops that a result tells the same as sums of its shape and dtype."""

@@ -23,7 +23,7 @@ from fusion.passes.fused_before import (
     is_of_fused_ops,
     trained_in_groups,
 )
-from fusion.passes.graph_view import ARG_OP, GraphView
+from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch
 from fusion.passes.plan import Form, Group, Plan, Target
 from fusion.passes.planner import settle, shares_table
@@ -34,7 +34,7 @@ from fusion.passes.report import ColumnReport, FusionReport, FusionResult
 from fusion.passes.safety import refuse_unsafe
 from fusion.passes.signatures import OpSignatures
 from fusion.passes.sparse_writers import SparseWriters
-from fusion.passes.static_shapes import Shape
+from fusion.passes.tensor import ARG_OP, Shape
 from fusion.passes.ungroup import ungrouped
 from fusion.passes.variables import Variable, named_table
 from fusion.passes.words import describe

@@ -8,7 +8,7 @@ from fusion.ops import OP_NAMES
 from fusion.ops.lookup import GROUPED, SINGLE
 from fusion.ops.training import POST
 from fusion.passes.fused_columns import grouped_columns, list_attr, only_column
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch
 from fusion.passes.op_arguments import clips_in_op
 from fusion.passes.recognise import Recognition
@@ -18,6 +18,7 @@ from fusion.passes.recognise_whole import column_spec
 from fusion.passes.report import ColumnReport
 from fusion.passes.sparse_writers import SparseWriters
 from fusion.passes.spec import LookupSpec
+from fusion.passes.tensor import Tensor
 
 _GRADIENTS = GRADIENTS | {name for name in OP_NAMES if name.endswith("Grad")}
 _PASSED = frozenset({"Reshape", "Identity", "Cast"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,20 +24,18 @@ from tensorflow.core.framework import (
 from tensorflow.python.framework import tensor_util
 
 from fusion.passes.signatures import OpSignatures
-from fusion.passes.static_shapes import (
+from fusion.passes.static_shapes import structural_shape
+from fusion.passes.tensor import (
     ALIAS_OPS,
+    ARG_OP,
     BRANCH_OPS,
+    RETURN,
     VALUE_READS,
     Shape,
+    Tensor,
+    Use,
     dims,
-    structural_shape,
 )
-
-ARG_OP = "_Arg"
-"""Op name of the nodes that stand for a function's arguments in a view."""
-
-RETURN = "^return"
-"""Stands for the function itself among the control users of a node that it waits for."""
 
 #: How far shapes are followed through ops that are made of each other.
 _DEEPEST = 64
@@ -52,24 +50,6 @@ _INTEGERS: dict[int, tuple[type[np.integer[Any]], str]] = {
     types_pb2.DT_INT32: (np.int32, "int_val"),
     types_pb2.DT_INT64: (np.int64, "int64_val"),
 }
-
-
-class Tensor(NamedTuple):
-    """Output `index` of node `node`."""
-
-    node: str
-    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
-
-    def __str__(self) -> str:
-        return f"{self.node}:{self.index}" if self.index else self.node
-
-
-class Use(NamedTuple):
-    """Input `position` of `node` reads `tensor`; position -1 is a function's return value."""
-
-    node: str
-    position: int
-    tensor: Tensor
 
 
 class GraphView:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.idioms import pass_casts
 from fusion.passes.shapes import Element, ShapeMath, Vector, product
+from fusion.passes.tensor import Tensor
 
 _DEEPEST = 24
 

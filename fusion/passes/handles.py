@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fusion.passes.graph_view import GraphView, Tensor
-from fusion.passes.static_shapes import VALUE_READS
+from fusion.passes.graph_view import GraphView
+from fusion.passes.tensor import VALUE_READS, Tensor
 from fusion.passes.variables import VARIABLE_OPS
 
 _READERS = frozenset(

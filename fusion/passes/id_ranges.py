@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.idioms import is_integer_cast
 from fusion.passes.spec import DenseIds, LookupSpec
+from fusion.passes.tensor import Tensor
 
 _DEPTH = 32
 _INT32 = np.iinfo(np.int32)

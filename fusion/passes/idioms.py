@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
+from fusion.passes.tensor import Tensor
 
 INTEGERS = (types_pb2.DT_INT32, types_pb2.DT_INT64)
 

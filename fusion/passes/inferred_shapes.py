@@ -18,8 +18,8 @@ from tensorflow.core.framework import attr_value_pb2, graph_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.framework import tensor_util
 
-from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
-from fusion.passes.static_shapes import BRANCH_OPS, Shape
+from fusion.passes.graph_view import GraphView
+from fusion.passes.tensor import ARG_OP, BRANCH_OPS, Shape, Tensor
 
 Symbolic = tuple[int, ...]
 """Sizes of a shape; those below 0 stand for unknown ones, and equal ones are equal."""

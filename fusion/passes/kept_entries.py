@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.idioms import is_row_gather
 from fusion.passes.shapes import pass_flat
+from fusion.passes.tensor import Tensor
 
 
 @dataclass

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.handles import has_other_handles, writers
+from fusion.passes.tensor import Tensor
 
 
 def may_read_later(view: GraphView, read: str, results: Collection[Tensor]) -> bool:

@@ -11,8 +11,8 @@ from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import tensor_util
 
 from fusion.passes.edit import GraphEdit
-from fusion.passes.graph_view import Tensor
 from fusion.passes.spec import LookupSpec
+from fusion.passes.tensor import Tensor
 
 AttrValue = bool | int | float | str
 

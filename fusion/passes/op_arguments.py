@@ -6,9 +6,9 @@ import numpy as np
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import dtypes
 
-from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import AttrValue, NodeBuilder
 from fusion.passes.spec import DenseIds, Hashing, LookupSpec, SparseIds
+from fusion.passes.tensor import Tensor
 
 NONE = -1
 """Value of default_id, ignored_id and max_norm that means "none"."""

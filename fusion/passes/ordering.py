@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.match import Match, Stage
 from fusion.passes.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds
+from fusion.passes.tensor import Tensor
 
 
 def helper_waits(

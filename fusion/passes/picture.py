@@ -17,7 +17,7 @@ from fusion.passes.match import NoMatch, Stage
 from fusion.passes.ordering import given_tensors
 from fusion.passes.recognise import Recognition
 from fusion.passes.spec import DenseIds
-from fusion.passes.static_shapes import VALUE_READS
+from fusion.passes.tensor import VALUE_READS
 
 INPUT = "input"
 """Read by the column, computed elsewhere."""

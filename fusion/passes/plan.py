@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from fusion.passes.graph_view import Tensor
 from fusion.passes.recognise import Recognition
+from fusion.passes.tensor import Tensor
 
 
 class Form(Enum):

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fusion.passes.dying import dying
-from fusion.passes.graph_view import GraphView, Tensor, Use
+from fusion.passes.graph_view import GraphView
 from fusion.passes.plan import Backward, Form, Group
 from fusion.passes.recognise import Recognition
 from fusion.passes.recognise_part import ConcatGradient, Part
 from fusion.passes.safety import gone_with
+from fusion.passes.tensor import Tensor, Use
 
 Place = tuple[str, int]
 """A concat and the place of one of its inputs."""

@@ -9,7 +9,7 @@ from fusion.passes.edit import GraphEdit
 from fusion.passes.emit import emit
 from fusion.passes.emit_stacked import can_stack
 from fusion.passes.emit_table import can_share, is_small
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.op_arguments import clips_in_op
 from fusion.passes.plan import Form, Group, Plan, Target, plan_each
 from fusion.passes.plan_trained import plan_alone, plan_trained
@@ -17,7 +17,7 @@ from fusion.passes.recognise import Recognition
 from fusion.passes.safety import loses_digits
 from fusion.passes.sparse_writers import SparseWriters
 from fusion.passes.spec import LookupSpec
-from fusion.passes.static_shapes import ALIAS_OPS
+from fusion.passes.tensor import ALIAS_OPS, Tensor
 
 _FEWEST = 2
 """Lookups that are worth an op of their own."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.ordering import helper_waits
 from fusion.passes.recognise_fused import match_fused
@@ -36,6 +36,7 @@ from fusion.passes.spec import (
     SparseIds,
     WeightsSpec,
 )
+from fusion.passes.tensor import ARG_OP, Tensor
 
 _PASSED_IN = frozenset({ARG_OP, "Placeholder"})
 #: What explains all of a lookup at once, by the op of its last node.

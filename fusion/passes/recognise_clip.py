@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.match import Match, NoMatch, Stage
+from fusion.passes.tensor import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

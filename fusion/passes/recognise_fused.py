@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.idioms import pass_casts
 from fusion.passes.match import NoMatch, Stage
 from fusion.passes.recognise_clip import Clip
@@ -28,6 +28,7 @@ from fusion.passes.recognise_shards import match_shards, match_split
 from fusion.passes.recognise_source import Buckets, Dense, Source
 from fusion.passes.recognise_table import Table, match_table
 from fusion.passes.shapes import Element, Item, ShapeMath
+from fusion.passes.tensor import Tensor
 
 _PRE_V1 = "FusedEmbeddingSparsePreLookUp"
 _PRUNE, _PRUNE_DENSE = "PruneInvalidAndFillEmptyRows", "PruneDenseAndFillEmptyRows"

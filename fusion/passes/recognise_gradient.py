@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fusion.passes.graph_view import GraphView, Tensor, Use
+from fusion.passes.graph_view import GraphView
 from fusion.passes.idioms import is_row_gather, pass_casts
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_output import Mask, match_tail
 from fusion.passes.recognise_part import is_shape_of, measured, packed_shapes
 from fusion.passes.recognise_reduction import COMBINERS, QUOTIENTS, Reduction
 from fusion.passes.shapes import Dim, ShapeMath, Vector
+from fusion.passes.tensor import Tensor, Use
 
 GRADIENTS = frozenset({*(f"{op}Grad" for op in COMBINERS), "UnsortedSegmentSum"})
 """What adds up the gradients of gathered rows."""

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.idioms import INTEGERS
 from fusion.passes.kept_entries import peel
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_reduction import Reduction
 from fusion.passes.recognise_table import Table
+from fusion.passes.tensor import Tensor
 
 _FILL_OPS = frozenset({"SparseFillEmptyRows", "RaggedFillEmptyRows"})
 _ID_READERS = {

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_ids import Fill
 from fusion.passes.shapes import Element, ShapeMath, Vector
+from fusion.passes.tensor import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusion.passes.arithmetic import Call, Expression, call, expression
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch
 from fusion.passes.shapes import Dim, ShapeMath, pass_flat
+from fusion.passes.tensor import Tensor
 
 _STITCHES = frozenset({"ParallelDynamicStitch", "DynamicStitch"})
 _ID = "id"

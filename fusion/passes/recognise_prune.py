@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.idioms import compares_with
 from fusion.passes.kept_entries import Levels, peel
 from fusion.passes.match import Match, Stage
 from fusion.passes.recognise_ids import Entries
+from fusion.passes.tensor import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.idioms import is_row_gather, pass_casts
 from fusion.passes.kept_entries import match_kept
 from fusion.passes.shapes import Dim, ShapeMath, pass_flat, product
+from fusion.passes.tensor import Tensor
 
 
 @dataclass(frozen=True)

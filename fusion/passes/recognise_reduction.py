@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.idioms import is_row_gather, pass_casts
 from fusion.passes.inferred_shapes import inferred_shape, symbolic_shapes
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.shapes import Dim, ShapeMath
-from fusion.passes.static_shapes import Shape
+from fusion.passes.tensor import Shape, Tensor
 
 COMBINERS = {"SparseSegmentSum": "sum", "SparseSegmentMean": "mean", "SparseSegmentSqrtN": "sqrtn"}
 _COUNTED = frozenset(f"{op}WithNumSegments" for op in COMBINERS)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch, Stage
 from fusion.passes.recognise_clip import Clip, match_clip
 from fusion.passes.recognise_partition import shard_rows
 from fusion.passes.recognise_table import Shard, Table, match_shard, table_name
+from fusion.passes.tensor import Tensor
 
 _SPLIT = "PartitionWithPermutation"
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.idioms import is_row_gather
 from fusion.passes.recognise_gradient import GRADIENTS
 from fusion.passes.recognise_reduction import Reduction
+from fusion.passes.tensor import Tensor
 
 _Place = tuple[Tensor, tuple[str, ...]]
 """The handle of a variable, and what a read of it waits for; any other matrix, and nothing."""

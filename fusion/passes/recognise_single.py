@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.idioms import INTEGERS, compares_with, is_row_gather, pass_casts
 from fusion.passes.match import NoMatch, Stage
 from fusion.passes.recognise_output import match_tail, match_zeros
@@ -20,6 +20,7 @@ from fusion.passes.recognise_table import UNIQUES, Table, match_table, table_spe
 from fusion.passes.recognise_whole import Whole
 from fusion.passes.shapes import Dim
 from fusion.passes.spec import DenseIds, LookupSpec
+from fusion.passes.tensor import Tensor
 
 LAST = "Select"
 """The op that each such lookup ends with."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.grids import Grid, columns, grid
 from fusion.passes.idioms import is_integer_cast
 from fusion.passes.match import Match, NoMatch, Stage
@@ -13,6 +13,7 @@ from fusion.passes.recognise_ids import Entries
 from fusion.passes.recognise_ragged import RowSplits, match_row_splits
 from fusion.passes.shapes import Element, Item, ShapeMath, has_measured_columns
 from fusion.passes.spec import Hashing
+from fusion.passes.tensor import Tensor
 
 #: Ops that make a number >= 0 of each element, and one that makes a text of each.
 _HASHES = frozenset(

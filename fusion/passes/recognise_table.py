@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.handles import shared_name
 from fusion.passes.idioms import is_row_gather
 from fusion.passes.match import Match, NoMatch, Stage
@@ -12,7 +12,7 @@ from fusion.passes.recognise_clip import Clip, match_clip
 from fusion.passes.recognise_partition import match_partition
 from fusion.passes.recognise_reduction import Reduction, not_a_matrix
 from fusion.passes.spec import ShardSpec, TableSpec
-from fusion.passes.static_shapes import Shape
+from fusion.passes.tensor import ARG_OP, Shape, Tensor
 
 UNIQUES = frozenset({"Unique", "UniqueWithCountsV3"})
 """What finds distinct ids, in order of first occurrence: outputs 0 and 1 are those, and places."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fusion.ops.lookup import SINGLE
 from fusion.passes.fused_columns import FusedColumn, only_column
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.match import Match, NoMatch, Stage
 from fusion.passes.recognise_table import table_name
 from fusion.passes.spec import (
@@ -21,6 +21,7 @@ from fusion.passes.spec import (
     TableSpec,
     WeightsSpec,
 )
+from fusion.passes.tensor import Tensor
 
 WHOLE = SINGLE.name
 """The op; those of groups are taken apart into such ones first, see `ungroup`."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from tensorflow.core.framework import graph_pb2
 
-from fusion.passes.graph_view import Tensor
 from fusion.passes.spec import LookupSpec
+from fusion.passes.tensor import Tensor
 from fusion.printable import printable
 
 _SCOPE = "~"

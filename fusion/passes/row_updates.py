@@ -28,13 +28,14 @@ from fusion.ops.unique import SPEC as UNIQUE
 from fusion.passes.edit import GraphEdit
 from fusion.passes.edited import rewritten
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.handles import has_other_handles, writers
 from fusion.passes.match import NoMatch
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.report import FusionResult, UpdateReport
 from fusion.passes.safety import refuse_device
 from fusion.passes.signatures import OpSignatures
+from fusion.passes.tensor import Tensor
 from fusion.runtime.spec import OpSpec, as_dtype
 
 #: The ops that are replaced, with the rule that they follow.

@@ -9,10 +9,11 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.bucketize import folded_bucketize
 from fusion.passes.dying import dying
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch, Stage
 from fusion.passes.recognise import Recognition
 from fusion.passes.spec import DenseIds, LookupSpec
+from fusion.passes.tensor import Tensor
 
 _NAMED_OUTSIDE = (
     "a value inside the lookup is named outside the graph: by a signature, a collection or a v1 "

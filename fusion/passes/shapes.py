@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.idioms import is_row_gather, pass_casts
+from fusion.passes.tensor import Tensor
 
 _LONGEST = 16
 _DEEPEST = 24

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import dtypes
 
-from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import NodeBuilder
+from fusion.passes.tensor import Tensor
 
 _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
 

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable, Mapping
 
 from fusion.passes.calls import callees, first_argument
-from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.handles import shared_name
+from fusion.passes.tensor import ARG_OP, Tensor
 from fusion.passes.variables import VARIABLE_OPS, Variable
 
 _WRITER = re.compile("(Resource)?(Scatter|SparseApply|StridedSliceAssign)")

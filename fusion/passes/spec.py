@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.graph_view import Tensor
-from fusion.passes.static_shapes import Shape
+from fusion.passes.tensor import Shape, Tensor
 from fusion.printable import printable
 
 

@@ -7,28 +7,18 @@ results often stand beside them; any other has no known shape.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from tensorflow.core.framework import node_def_pb2, tensor_shape_pb2
+import numpy.typing as npt
+from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
-if TYPE_CHECKING:
-    from fusion.passes.graph_view import GraphView, Tensor
-
-Shape = tuple[int | None, ...]
-
-#: Ops that hand on their input.
-ALIAS_OPS = frozenset({"Identity", "Snapshot"})
-
-#: Ops that bring their first input into a v1 loop or branch, each with a frame of its own.
-BRANCH_OPS = frozenset({"Enter", "RefEnter", "Switch", "RefSwitch"})
+from fusion.passes.tensor import ALIAS_OPS, BRANCH_OPS, VALUE_READS, Shape, Tensor, dims
 
 _LIKE_INPUT = frozenset(
     {"Cast", "ZerosLike", "Bucketize", "LogicalNot", "StringToHashBucketFast", "AsString"}
     | {"BiasAdd", "Elu", "LeakyRelu", "Log1p", "Relu", "Relu6", "Rsqrt", "Selu", "Sigmoid"}
     | {"Softmax", "Softplus", "Tanh"}
 )
-#: What reads variables, each as an output: stock's of one, and ours, which copies nothing.
-VALUE_READS = frozenset({"ReadVariableOp", "ReadEmbeddingTables"})
 #: Ranks of the outputs of ops whose results always have them.
 _OUTPUT_RANKS = {
     "SparseFillEmptyRows": (2, 1, 1, 1),
@@ -41,7 +31,29 @@ _OUTPUT_RANKS = {
 _SHAPED_OPS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
 
 
-def structural_shape(view: GraphView, node: node_def_pb2.NodeDef, index: int) -> Shape | None:
+class _View(Protocol):
+    """What the rules ask of a graph, see `GraphView`."""
+
+    def op(self, name: str) -> str: ...
+
+    def inputs(self, name: str) -> tuple[Tensor, ...]: ...
+
+    def attr(self, name: str, key: str) -> attr_value_pb2.AttrValue | None: ...
+
+    def int_attr(self, name: str, key: str) -> int: ...
+
+    def flag_attr(self, name: str, key: str) -> bool: ...
+
+    def shape_attr(self, name: str) -> Shape | None: ...
+
+    def constant(self, tensor: Tensor) -> npt.NDArray[Any] | None: ...
+
+    def shape(self, tensor: Tensor) -> Shape | None: ...
+
+    def variable_shape(self, handle: Tensor) -> Shape | None: ...
+
+
+def structural_shape(view: _View, node: node_def_pb2.NodeDef, index: int) -> Shape | None:
     """Returns the shape of output `index` as far as the node itself and its inputs tell it."""
     inputs = view.inputs(node.name)
     if node.op in _SHAPED_OPS:
@@ -65,7 +77,7 @@ def structural_shape(view: GraphView, node: node_def_pb2.NodeDef, index: int) ->
     return rule(view, node.name, inputs, index) if rule is not None else None
 
 
-def _reshaped(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _reshaped(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a SparseReshape's outputs."""
     if view.op(inputs[2].node) == "Pack":
         length: int | None = len(view.inputs(inputs[2].node))
@@ -75,18 +87,18 @@ def _reshaped(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int
     return (length,) if index == 1 else (None, length)
 
 
-def _measured(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _measured(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     of = view.shape(inputs[0])
     return (len(of),) if of is not None else None
 
 
-def _packed(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _packed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     if view.int_attr(name, "axis") not in (0, -1):
         return None
     return (len(inputs),) if all(view.shape(t) == () for t in inputs) else None
 
 
-def _expanded(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _expanded(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     of, axis = view.shape(inputs[0]), view.constant(inputs[1])
     if of is None or axis is None or axis.size != 1:
         return None
@@ -97,7 +109,7 @@ def _expanded(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int
     return (*of[:place], 1, *of[place:])
 
 
-def _gathered(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _gathered(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of rows gathered along axis 0 by a vector, or of what else is not known."""
     axis = view.constant(inputs[2]) if len(inputs) > 2 else None
     if len(inputs) > 2 and (axis is None or axis.size != 1 or int(axis.reshape(())) != 0):
@@ -108,7 +120,7 @@ def _gathered(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int
     return (*picks, *of[1:])
 
 
-def _looked_up(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _looked_up(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of rows of a variable."""
     of, picks = view.variable_shape(inputs[0]), view.shape(inputs[1])
     if not of or picks is None or view.int_attr(name, "batch_dims"):
@@ -116,13 +128,13 @@ def _looked_up(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: in
     return (*picks, *of[1:])
 
 
-def _found(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _found(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a Where's result: the coordinates of what is true."""
     of = view.shape(inputs[0])
     return (None, len(of)) if of is not None else None
 
 
-def _picked(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _picked(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a GatherNd's result."""
     of, places = view.shape(inputs[0]), view.shape(inputs[1])
     if of is None or not places or places[-1] is None:
@@ -130,7 +142,7 @@ def _picked(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) 
     return (*places[:-1], *of[places[-1] :])
 
 
-def _squeezed(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _squeezed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     of, dims = view.shape(inputs[0]), view.attr(name, "squeeze_dims")
     if of is None or dims is None or not dims.list.i:
         return None
@@ -138,7 +150,7 @@ def _squeezed(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int
     return tuple(size for place, size in enumerate(of) if place not in gone)
 
 
-def _resized(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _resized(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a Reshape's result: its rank, and the sizes that are constants."""
     sizes = view.constant(inputs[1])
     if sizes is not None and sizes.ndim == 1:
@@ -148,7 +160,7 @@ def _resized(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int)
     return (None,) * rank if rank is not None else None
 
 
-def _joined(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _joined(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a ConcatV2 of vectors; of other tensors, the rank."""
     parts = [part for part in map(view.shape, inputs[:-1]) if part is not None]
     if not parts or len(parts) < len(inputs) - 1:
@@ -164,7 +176,7 @@ def _joined(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) 
     return (sum(known) if len(known) == len(sizes) else None,)
 
 
-def _strided(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _strided(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a StridedSlice of a vector."""
     of, bounds = view.shape(inputs[0]), [view.constant(bound) for bound in inputs[1:]]
     if of is None or len(of) != 1 or any(b is None or b.shape != (1,) for b in bounds):
@@ -181,7 +193,7 @@ def _strided(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int)
     return (len(range(of[0])[start:stop]),)
 
 
-def _sliced(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _sliced(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a Slice: its rank, and the sizes that are constants."""
     sizes = view.constant(inputs[2])
     if sizes is None or sizes.ndim != 1:
@@ -189,19 +201,19 @@ def _sliced(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) 
     return tuple(int(n) if n >= 0 else None for n in sizes)
 
 
-def _tiled(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _tiled(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a Tile: its rank."""
     of = view.shape(inputs[0])
     return None if of is None else (None,) * len(of)
 
 
-def _reduced(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _reduced(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of the product of a vector."""
     of = view.shape(inputs[0])
     return () if of and len(of) == 1 and not view.flag_attr(name, "keep_dims") else None
 
 
-def _broadcast(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _broadcast(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of an elementwise op's result, where one operand surely has it; else the rank."""
     shapes = [view.shape(operand) for operand in inputs]
     if any(shape is None for shape in shapes):
@@ -214,7 +226,7 @@ def _broadcast(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: in
     return (None,) * max(len(shape) for shape in known)
 
 
-def _multiplied(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _multiplied(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a product of matrices."""
     sizes: list[int | None] = []
     for place, factor in enumerate(inputs[:2]):
@@ -225,7 +237,7 @@ def _multiplied(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: i
     return tuple(sizes)
 
 
-def _split(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _split(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a part of a Split's or SplitV's value."""
     value, axis = (inputs[0], inputs[2]) if len(inputs) == 3 else (inputs[1], inputs[0])
     of, place = view.shape(value), view.constant(axis)
@@ -237,14 +249,14 @@ def _split(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -
     return tuple(part if dim == cut else size for dim, size in enumerate(of))
 
 
-def _unpacked(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _unpacked(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     of, axis = view.shape(inputs[0]), view.int_attr(name, "axis")
     if of is None or not -len(of) <= axis < len(of):
         return None
     return tuple(size for dim, size in enumerate(of) if dim != axis % len(of))
 
 
-def _told(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _told(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape that an iterator over a dataset tells of its elements."""
     attr = view.attr(name, "output_shapes")
     if attr is None or index >= len(attr.list.shape) or attr.list.shape[index].unknown_rank:
@@ -252,7 +264,7 @@ def _told(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) ->
     return dims(attr.list.shape[index])
 
 
-def _parsed(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _parsed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a feature of a batch of examples, of which the dense ones come last."""
     if view.op(name) == "ParseExampleV2":
         batch = view.shape(inputs[0])
@@ -271,7 +283,7 @@ def _parsed(view: GraphView, name: str, inputs: tuple[Tensor, ...], index: int) 
     return (*batch, *dims(shapes.list.shape[place]))
 
 
-_SHAPE_RULES: dict[str, Callable[[GraphView, str, tuple[Tensor, ...], int], Shape | None]] = {
+_SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | None]] = {
     "ConcatV2": _joined,
     "MatMul": _multiplied,
     "_FusedMatMul": _multiplied,
@@ -314,8 +326,3 @@ _SHAPE_RULES: dict[str, Callable[[GraphView, str, tuple[Tensor, ...], int], Shap
     "DivNoNan": _broadcast,
     "SelectV2": _broadcast,
 }
-
-
-def dims(shape: tensor_shape_pb2.TensorShapeProto) -> Shape:
-    """Returns the sizes of a shape of known rank, None for unknown ones."""
-    return tuple(dim.size if dim.size >= 0 else None for dim in shape.dim)

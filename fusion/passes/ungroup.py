@@ -19,8 +19,8 @@ from fusion.passes.edit import GraphEdit
 from fusion.passes.edited import bodies, rewritten
 from fusion.passes.emit_table import VariableRead, stock_read
 from fusion.passes.fused_columns import FusedColumn, grouped_columns, list_attr, only_column
-from fusion.passes.graph_view import Tensor
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
+from fusion.passes.tensor import Tensor
 
 #: What TensorFlow takes for the name of a node.
 _NODE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")

@@ -13,11 +13,11 @@ from typing import NamedTuple
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.passes.calls import callees, first_argument
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.report import ColumnReport, FusionReport
 from fusion.passes.signatures import OpSignatures
 from fusion.passes.spec import TableSpec
-from fusion.passes.static_shapes import Shape
+from fusion.passes.tensor import Shape, Tensor
 
 VARIABLE_OPS = frozenset(["VarHandleOp", "VariableV2", "Variable"])
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from fusion.cli.report import column_table, console, refusal_table, totals
 from fusion.passes.columns import distinct_columns
-from fusion.passes.graph_view import Tensor
 from fusion.passes.report import ColumnReport, FusionReport
 from fusion.passes.spec import WeightsSpec
+from fusion.passes.tensor import Tensor
 from tests.specs import SPEC
 
 UNDERSTOOD = ["float[40,", "8]", "mean", "sparse", "int64", "v"]

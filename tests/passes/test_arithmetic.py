@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fusion.passes.arithmetic import Call, Expression, call, expression
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
+from fusion.passes.tensor import Tensor
 from fusion.passes.text import parse_graph
 
 PRELUDE = """

@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from fusion.passes.graph_view import RETURN, GraphView, Tensor, Use
+from fusion.passes.graph_view import GraphView
 from fusion.passes.signatures import OpSignatures
+from fusion.passes.tensor import RETURN, Tensor, Use
 from fusion.passes.text import parse_graph
 
 GRAPH = """

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.grids import Grid, columns, grid
 from fusion.passes.shapes import Dim, Item
+from fusion.passes.tensor import Tensor
 from fusion.passes.text import parse_graph
 
 PRELUDE = """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from fusion.passes.graph_view import Tensor
 from fusion.passes.report import ColumnReport, FusionReport, FusionResult
+from fusion.passes.tensor import Tensor
 from tests.specs import SPEC
 
 FUSED = ColumnReport("table", "", "lookup", fused=True, spec=SPEC, explained=("mean", "table"))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.shapes import Dim, Element, Item, Product, ShapeMath
+from fusion.passes.tensor import Tensor
 from fusion.passes.text import parse_graph
 
 SHAPE, RESULT = Tensor("s"), Tensor("y")

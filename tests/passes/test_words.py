@@ -16,11 +16,12 @@ from fusion.passes import (
     recognise_table,
 )
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.match import Match, Stage
 from fusion.passes.recognise import recognise_all
 from fusion.passes.recognise_ids import Entries
 from fusion.passes.recognise_source import Buckets, Dense, Source
+from fusion.passes.tensor import Tensor
 from fusion.passes.words import _words, describe
 from tests.passes import stock_graphs as stock
 

@@ -19,8 +19,9 @@ from tensorflow.python.framework import tensor_util
 
 from fusion.ops.lookup import GROUPED, SINGLE
 from fusion.passes.calls import callees, first_argument
-from fusion.passes.graph_view import GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.signatures import OpSignatures
+from fusion.passes.tensor import Tensor
 from fusion.saved_model.inputs.atoms import (
     NOTHING,
     Along,

@@ -17,11 +17,12 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.ops.lookup import GROUPED, SINGLE
 from fusion.ops.training import POST
-from fusion.passes.graph_view import ARG_OP, GraphView, Tensor
+from fusion.passes.graph_view import GraphView
 from fusion.passes.recognise import recognise_all
 from fusion.passes.recognise_reduction import POST_V1
 from fusion.passes.recognise_table import Table
 from fusion.passes.signatures import OpSignatures
+from fusion.passes.tensor import ARG_OP, Tensor
 from fusion.passes.variables import VariableSearch
 from fusion.saved_model.variables import variable_search
 

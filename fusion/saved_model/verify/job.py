@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fusion.passes.graph_view import Tensor
+from fusion.passes.tensor import Tensor
 
 Observed = tuple[str, Tensor]
 """A library function, "" for the main graph, and a tensor in it."""
