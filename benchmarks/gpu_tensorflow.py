@@ -29,7 +29,7 @@ def gpu() -> str:
     from fusion import ops
 
     gpus = tf.config.list_physical_devices("GPU")
-    is_there = "GPU" in ops.DEVICE_TYPES and gpus
+    is_there = "GPU" in ops.DEVICES.types and gpus
     for one in gpus:
         # Else TensorFlow takes nearly all memory, beside torch or cupy.
         tf.config.experimental.set_memory_growth(one, True)
@@ -107,7 +107,7 @@ def _grouped(tables: Any, ids: Any, splits: Any, combiners: list[str]) -> Any:
     import tensorflow as tf
 
     from fusion import ops
-    from fusion.ops.lookup import COLUMN_ATTRS
+    from fusion.schema.columns import COLUMN_ATTRS
 
     count = len(combiners)
     attrs: dict[str, Any] = {name: [attr.default] * count for name, attr in COLUMN_ATTRS.items()}

@@ -28,6 +28,7 @@ from tensorflow.python.util import nest
 
 from fusion.arguments import wrong_type
 from fusion.custom_gradients import rebind_gradients
+from fusion.ops import DEVICES
 from fusion.passes.calls import called
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report import FusionReport
@@ -64,7 +65,7 @@ def fuse_function(concrete_function: ConcreteFunction) -> ConcreteFunction:
     with ControlStatusCtx(Status.DISABLED):
         library = Library.of(concrete_function)
         search = VariableSearch(library.graph_def, library.captured_variables(concrete_function))
-        result = FuseLookups(variables=search.known).apply(library.graph_def)
+        result = FuseLookups(variables=search.known, devices=DEVICES).apply(library.graph_def)
         fused = {column.function for column in result.report.columns if column.fused}
         if not fused:
             return concrete_function
@@ -78,7 +79,8 @@ def explain_function(concrete_function: ConcreteFunction) -> FusionReport:
     """
     library = Library.of(concrete_function)
     search = VariableSearch(library.graph_def, library.captured_variables(concrete_function))
-    report = named_columns(FuseLookups(variables=search.known).explain(library.graph_def), search)
+    lookups = FuseLookups(variables=search.known, devices=DEVICES)
+    report = named_columns(lookups.explain(library.graph_def), search)
     columns = (
         replace(column, function="") if column.function == library.top else column
         for column in report.columns

@@ -9,6 +9,7 @@ from dataclasses import replace
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.arguments import wrong_type
+from fusion.ops import DEVICES
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.lowered import not_lowered
 from fusion.passes.plan import Target
@@ -53,7 +54,9 @@ def fuse_graph(
         preserve = frozenset(checked_outputs("fuse_graph", graph_def, outputs))
     with _graph_errors("fuse_graph: graph_def"):
         search = _search(graph_def)
-        lookups = FuseLookups(preserve=preserve, variables=search.known, target=Target(target))
+        lookups = FuseLookups(
+            preserve, variables=search.known, devices=DEVICES, target=Target(target)
+        )
         result = lookups.apply(graph_def)
         result = replace(result, report=named_columns(result.report, search))
     if lookups.target is Target.STOCK:
@@ -72,7 +75,7 @@ def explain_graph(
         preserve = frozenset(checked_outputs("explain", graph_def, outputs))
     with _graph_errors("explain: model"):
         search = _search(graph_def)
-        lookups = FuseLookups(preserve=preserve, variables=search.known)
+        lookups = FuseLookups(preserve, variables=search.known, devices=DEVICES)
         return named_columns(lookups.explain(graph_def), search)
 
 

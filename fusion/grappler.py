@@ -22,7 +22,7 @@ from typing import Any
 
 from tensorflow.core.framework import graph_pb2
 
-from fusion.ops.training import GRAD
+from fusion.ops import DEVICES
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.recognise_reduction import ANCHORS
 from fusion.passes.recognise_single import LAST
@@ -33,6 +33,7 @@ from fusion.printable import printable_lines
 from fusion.runtime import optimizer_plugin, process, registration
 from fusion.runtime.prefilter import Rule
 from fusion.runtime.tasks import local_tasks
+from fusion.schema.names import GROUPED_POST_GRAD
 
 _logger = logging.getLogger("fusion")
 
@@ -50,7 +51,7 @@ LOOKUPS: Rule = (
     (_serialized([LAST]), _serialized(UNIQUES)),
 )
 #: And those that may have updates by fusion's own gradients.
-UPDATES: Rule = ((_serialized([GRAD.name]), _serialized(SCATTERS)),)
+UPDATES: Rule = ((_serialized([GROUPED_POST_GRAD]), _serialized(SCATTERS)),)
 _FUNCTION_OPS = frozenset({"_Arg", "_Retval"})
 
 
@@ -311,7 +312,7 @@ def _fuse(item: optimizer_plugin.Item, not_read: frozenset[str] = frozenset()) -
         arguments = {node.name for node in graph_def.node if node.op in _FUNCTION_OPS}
         awaited = preserve - (item.fetches() - not_read) - arguments
     tasks = local_tasks(serialized)
-    fuse = FuseLookups(preserve=preserve - awaited, awaited=awaited, tasks=tasks)
+    fuse = FuseLookups(preserve - awaited, awaited, tasks=tasks, devices=DEVICES)
     result = fuse.apply(graph_def)
     if _state.updates_on:
         result = fuse_updates(fuse, result)

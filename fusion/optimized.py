@@ -21,6 +21,7 @@ from tensorflow.python.ops import handle_data_util
 from fusion.functions import Library
 from fusion.graphs import checked_outputs, final_nodes
 from fusion.grappler import observed
+from fusion.ops import DEVICES
 from fusion.passes.calls import called
 from fusion.passes.fuse_lookups import COMPILED, COMPILED_REASON, FuseLookups
 from fusion.passes.graph_view import GraphView
@@ -212,7 +213,7 @@ def _explained(graph_def: graph_pb2.GraphDef, runs: list[_Run]) -> FusionReport:
     found = [column for run in runs for column in run.columns()]
     if any(map(_is_compiled, library.values())):
         # TensorFlow shows nobody what XLA compiles.
-        told = FuseLookups().explain(graph_def).columns
+        told = FuseLookups(devices=DEVICES).explain(graph_def).columns
         found += [column for column in told if column.reason == COMPILED_REASON]
     columns: dict[tuple[str, str, str], ColumnReport] = {}
     made = {(column.function, column.op) for column in found if column.fused}

@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 import fusion
 from fusion.graphs import final_nodes
-from fusion.ops import OP_NAMES
+from fusion.schema.names import OP_NAMES
 from tests.passes import stock_graphs as stock
 
 v1 = tf.compat.v1

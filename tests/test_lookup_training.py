@@ -16,7 +16,7 @@ import fusion.optimizers.keras3
 import fusion.optimizers.tf_keras
 from fusion import fused_safe_embedding_lookup_sparse as fused
 from fusion.lookup import VERSIONS
-from fusion.ops import OP_NAMES
+from fusion.schema.names import OP_NAMES
 from tests import reference, tables, training
 
 v1 = tf.compat.v1

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import fusion
 from fusion.lookup import VERSIONS
-from fusion.ops.common import COMBINERS
+from fusion.schema.attributes import COMBINERS
 from tests import tables
 from tests.reference import MODES, assert_within, run
 

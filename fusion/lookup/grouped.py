@@ -13,11 +13,10 @@ from fusion import ops
 from fusion.lookup.ids import Ids, Weights, as_sparse, rank_of, weight_values
 from fusion.lookup.options import LookupOptions
 from fusion.lookup.tables import as_shards
-from fusion.ops.lookup import COLUMN_ATTRS, column_name
-from fusion.ops.training import POST_ATTRS, PRE_ATTRS
 from fusion.runtime.spec import Attr
 from fusion.runtime.tasks import is_beside_ops
 from fusion.runtime.variable_access import is_shared
+from fusion.schema.columns import COLUMN_ATTRS, POST_ATTRS, PRE_ATTRS, column_name
 
 
 @dataclass(frozen=True)
@@ -60,10 +59,10 @@ class Lookup:
         (table, *_) = self.shards
         outside_limit, _ = self.options.split_max_norm(table.dtype.base_dtype)
         device = table.device or ""
-        is_of_kind = tf.DeviceSpec.from_string(device).device_type in (None, ops.HOME_TYPE)
+        is_of_kind = tf.DeviceSpec.from_string(device).device_type in (None, ops.DEVICES.home)
         if outside_limit is not None or not is_of_kind or not is_beside_ops(device):
             return False
-        return not _has_handle(table) or is_shared(table.dtype.base_dtype.name, ops.HOME_TYPE)
+        return not _has_handle(table) or is_shared(table.dtype.base_dtype.name, ops.DEVICES.home)
 
 
 def _has_handle(table: tf.Variable | tf.Tensor) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fusion.lookup.options import LookupOptions
-from fusion.ops.common import IDS
+from fusion.schema.attributes import IDS
 
 #: What ids and weights may be; weights pair with ids by position.
 Ids: TypeAlias = tf.SparseTensor | tf.RaggedTensor

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fusion.ops.common import COMBINERS
+from fusion.schema.attributes import COMBINERS
 
 _STRATEGIES = ("div", "mod")
 

@@ -9,7 +9,7 @@ from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.distribute.values import MirroredVariable
 from tensorflow.python.ops.variables import PartitionedVariable
 
-from fusion.ops.common import FLOATS
+from fusion.schema.attributes import FLOATS
 
 
 def as_shards(params: Any, name: str, weights_dtype: tf.DType | None) -> list[Any]:

@@ -30,6 +30,7 @@ from fusion.ops.workers import Workers
 from fusion.runtime.registration import register
 from fusion.runtime.spec import OpSpec
 from fusion.runtime.wrapper import make_wrappers
+from fusion.schema.devices import CPU_ALONE, Devices
 
 #: Every op of this package.
 SPECS: tuple[OpSpec, ...] = (
@@ -51,15 +52,10 @@ SPECS: tuple[OpSpec, ...] = (
     row_update.SPEC,
 )
 
-OP_NAMES: tuple[str, ...] = tuple(spec.name for spec in SPECS)
-
 _has_gpus = not probe.why_not()
 
-#: The types of devices that every op has kernels for, in this process.
-DEVICE_TYPES = frozenset({"CPU", "GPU"} if _has_gpus else {"CPU"})
-
-#: The type of device that an op of this package is put on where nobody says otherwise.
-HOME_TYPE = "GPU" if _has_gpus else "CPU"
+#: Where the ops can run in this process.
+DEVICES = Devices(frozenset({"CPU", "GPU"}), "GPU") if _has_gpus else CPU_ALONE
 
 register(SPECS, cuda_driver.Cuda if _has_gpus else None)
 _functions: dict[str, Callable[..., Any]] = make_wrappers(SPECS, Workers().check)

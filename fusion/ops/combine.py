@@ -9,20 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from fusion.ops.common import COMBINERS, FLOATS
 from fusion.ops.precision import access
-from fusion.runtime.spec import Arg, Attr, OpSpec
+from fusion.runtime.spec import Arg, OpSpec
+from fusion.schema.attributes import FLOATS
 
-COMBINER_ATTR = Attr("combiner", "string", default="mean", allowed=COMBINERS, doc="of a bag")
-MAX_NORM_ATTR = Attr(
-    "max_norm", "float", default=-1.0, doc="limit of a row's L2 norm; negative: none"
-)
-NO_NAN_ATTR = Attr(
-    "divide_no_nan",
-    "bool",
-    default=True,
-    doc="whether weights that add up to 0 give zeros; else NaN or inf. The gradient is 0",
-)
 OUTPUTS = (
     Arg("emb_vectors", "T", "[?, D]"),
     Arg("feature_nums", "int32", "[?]", doc="entries of each row, those filled in counted"),

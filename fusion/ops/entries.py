@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fusion.ops.combine import COMBINER_ATTR, MAX_NORM_ATTR, Bags, GradOutputs
-from fusion.ops.common import (
+from fusion.ops.combine import Bags, GradOutputs
+from fusion.ops.precision import access
+from fusion.runtime.spec import Arg, OpSpec
+from fusion.schema.attributes import (
     AXIS_ATTR,
+    COMBINER_ATTR,
     DEFAULT_ID_ATTR,
     LAST_ROW,
+    MAX_NORM_ATTR,
     MOST_ENTRIES,
     ROW_COUNT_ATTR,
     SHARDS_ATTR,
@@ -21,8 +25,6 @@ from fusion.ops.common import (
     USE_WEIGHTS_ATTR,
     WEIGHTS_ATTR,
 )
-from fusion.ops.precision import access
-from fusion.runtime.spec import Arg, OpSpec
 
 #: Attrs of the forward and the gradient op.
 ATTRS = (

@@ -9,31 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fusion.ops.common import numba_dtype
-from fusion.runtime.spec import Arg, Attr, OpSpec
+from fusion.ops.precision import numba_dtype
+from fusion.runtime.spec import Arg, OpSpec
 
 INPUTS = (
     Arg("sp_values", "Tid", "[nnz]", doc="ids"),
     Arg("sp_indices", "int64", "[nnz, 2]", doc="row of each entry in column 0"),
     Arg("sp_dense_shape", "int64", "[2]", doc="rows B first", on_host=True),
     Arg("sp_weights_values", "Tw", "[nnz]", when="use_sparse_weights", doc="or a dummy"),
-)
-
-PRUNE_WEIGHTS_ATTR = Attr(
-    "prune_sparse_weights", "bool", default=False, doc="whether weights <= 0 are invalid"
-)
-BUCKET_ATTRS = (
-    Attr(
-        "num_buckets",
-        "int",
-        default=0,
-        minimum=0,
-        doc="ids outside [0, num_buckets) become bucket_default first; 0: they do not",
-    ),
-    Attr("bucket_default", "int", default=0, minimum=0, doc="see num_buckets"),
-)
-DEFAULT_WEIGHT_ATTR = Attr(
-    "default_weight", "float", default=1.0, doc="weight of the entries filled in"
 )
 
 

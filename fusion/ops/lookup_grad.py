@@ -14,7 +14,7 @@ import tensorflow as tf
 
 def single_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     """Gradients of FusedEmbeddingLookup's inputs: of the table and of the weights."""
-    from fusion.ops.lookup import COLUMN_ATTRS
+    from fusion.schema.columns import COLUMN_ATTRS
 
     names = [*(attr.name for attr in COLUMN_ATTRS.values()), "boundaries"]
     attrs = {name: op.get_attr(name) for name in names}
@@ -24,7 +24,7 @@ def single_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
 
 def grouped_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     """Gradients of GroupedEmbeddingLookup's inputs: of the tables and of the weights."""
-    from fusion.ops.lookup import COLUMN_ATTRS
+    from fusion.schema.columns import COLUMN_ATTRS
 
     count = op.get_attr("num_columns")
     lists = {attr.name: op.get_attr(name) for name, attr in COLUMN_ATTRS.items()}

@@ -9,12 +9,12 @@ from typing import Any
 
 from fusion.cpu_ops import column_words as layout
 from fusion.cpu_ops.pieces import ITEM_BYTES, most_elements, piece_for
-from fusion.ops.common import COMBINERS
 from fusion.runtime.layout import STATE_WORDS
 from fusion.runtime.objects import address
 from fusion.runtime.registration import double_word
 from fusion.runtime.spec import Attr
 from fusion.runtime.threads import pool_address
+from fusion.schema.attributes import COMBINERS
 
 #: The body of a kernel's state, by word: the number of columns; bytes and kind of an element of
 #: the tables; the pool of threads, 0 for none; the places of the boundaries and of a row of zeros
@@ -49,7 +49,7 @@ def single_state(values: Mapping[str, Any], device: str) -> list[int]:
     Raises:
       ValueError: attrs that do not go together.
     """
-    from fusion.ops.lookup import COLUMN_ATTRS
+    from fusion.schema.columns import COLUMN_ATTRS
 
     column = {attr.name: values[attr.name] for attr in COLUMN_ATTRS.values()}
     column |= {key: values[key] for key in ("Tids", "Trows", "boundaries")}
@@ -62,7 +62,7 @@ def grouped_state(values: Mapping[str, Any], device: str) -> list[int]:
     Raises:
       ValueError: lists of other lengths than the number of columns; attrs that do not go together.
     """
-    from fusion.ops.lookup import COLUMN_ATTRS
+    from fusion.schema.columns import COLUMN_ATTRS
 
     return lookup_state(values["T"], split_columns(values, COLUMN_ATTRS), device)
 
@@ -188,7 +188,7 @@ def _check(place: int, column: Mapping[str, Any]) -> None:
 
 
 def _column_words(column: Mapping[str, Any], first_limit: int) -> list[int]:
-    from fusion.ops.lookup import GROUP_FORMS
+    from fusion.schema.columns import GROUP_FORMS
 
     words = [0] * layout.COLUMN_WORDS
     words[layout.FORM] = (*GROUP_FORMS, "listed").index(column["form"])

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fusion.ops import gpu
-from fusion.ops.common import AXIS_ATTR, IDS, IDS_ATTR, numba_dtype
+from fusion.ops.precision import numba_dtype
 from fusion.runtime.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
+from fusion.schema import names
+from fusion.schema.attributes import AXIS_ATTR, IDS, IDS_ATTR
 
 SHAPES = Arg(
     "partition_shapes", "int64", "[2]", length="num_partitions", doc="of each shard", on_host=True
@@ -97,7 +99,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
 
 
 SPEC = OpSpec(
-    name="PartitionWithPermutation",
+    name=names.PARTITION,
     doc="Splits ids over the shards of a table, keeping their order inside each shard.\n\n"
     "div splits by the actual cumulative rows and rebases; mod sends id to shard id % P as\n"
     "id // P; mod_ev (shards that are hash tables) to shard id % 1000 % P, unchanged.",

@@ -20,8 +20,10 @@ from fusion.ops.bags import (
     bag_reader,
     row_counter,
 )
-from fusion.ops.combine import FLOAT_TYPES, NO_NAN_ATTR, OUTPUTS, forward_kernel
+from fusion.ops.combine import FLOAT_TYPES, OUTPUTS, forward_kernel
 from fusion.runtime.spec import OpSpec
+from fusion.schema import names
+from fusion.schema.attributes import NO_NAN_ATTR
 
 
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
@@ -57,7 +59,7 @@ def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
 
 
 SPEC = OpSpec(
-    name="FusedEmbeddingSparsePostLookUpV2",
+    name=names.POST_V2,
     doc="Combines the gathered rows of unique ids into one vector per row of the batch.\n\n"
     "sum: S = sum of w e; mean: S / sum of w; sqrtn: S / sqrt(sum of w^2), where e is the row,\n"
     "times max_norm / max(norm, max_norm) if max_norm >= 0, and w its weight or 1. Rows flagged\n"

@@ -20,8 +20,10 @@ from fusion.ops.bags import (
     grad_outputs,
 )
 from fusion.ops.combine import FLOAT_TYPES, gradient_kernel
-from fusion.ops.second_order import clip, combine_entries, gradient_of_gradient
+from fusion.ops.second_order import clip, gradient_of_gradient
 from fusion.runtime.spec import Arg, OpSpec
+from fusion.schema import names
+from fusion.stock_ops.combine import combine_entries
 
 
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
@@ -63,7 +65,7 @@ def _in_order(shards: Sequence[tf.Tensor], permutation: tf.Tensor) -> tf.Tensor:
 
 
 SPEC = OpSpec(
-    name="FusedEmbeddingSparsePostLookUpV2Grad",
+    name=names.POST_V2_GRAD,
     doc="The gradient of FusedEmbeddingSparsePostLookUpV2, summed per unique id.\n\n"
     "Half types are summed in float32, and each result is rounded once.",
     inputs=(

@@ -10,9 +10,10 @@ import tensorflow as tf
 from fusion.ops import gpu
 from fusion.ops.bags import SHAPE
 from fusion.ops.combine import FLOAT_TYPES, OUTPUTS, forward_kernel
-from fusion.ops.common import IDS_ATTR
 from fusion.ops.entries import ATTRS, FLAGS, INDICES, SHARDS, WEIGHTS, bag_reader, row_counter
 from fusion.runtime.spec import Arg, OpSpec
+from fusion.schema import names
+from fusion.schema.attributes import IDS_ATTR
 
 
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
@@ -41,7 +42,7 @@ def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
 
 
 SPEC = OpSpec(
-    name="FusedEmbeddingSparsePostLookUp",
+    name=names.POST_V1,
     doc="Combines the gathered rows of entries into one vector per row of the batch.\n\n"
     "sum: S = sum of w e; mean: S / sum of w; sqrtn: S / sqrt(sum of w^2), where e is the row,\n"
     "times max_norm / max(norm, max_norm) if max_norm >= 0, and w its weight or 1. Flagged rows\n"

@@ -10,8 +10,10 @@ import tensorflow as tf
 from fusion.ops import gpu
 from fusion.ops.combine import FLOAT_TYPES, gradient_kernel
 from fusion.ops.entries import ATTRS, FLAGS, INDICES, SHARDS, WEIGHTS, bag_reader, grad_outputs
-from fusion.ops.second_order import clip, combine_entries, gradient_of_gradient
+from fusion.ops.second_order import clip, gradient_of_gradient
 from fusion.runtime.spec import Arg, OpSpec
+from fusion.schema import names
+from fusion.stock_ops.combine import combine_entries
 
 
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
@@ -40,7 +42,7 @@ def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
 
 
 SPEC = OpSpec(
-    name="FusedEmbeddingSparsePostLookUpGrad",
+    name=names.POST_V1_GRAD,
     doc="The gradient of FusedEmbeddingSparsePostLookUp, for each entry by itself.",
     inputs=(
         Arg("top_grad", "T", "[rows, D]"),

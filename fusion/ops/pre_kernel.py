@@ -16,7 +16,6 @@ from fusion.cpu_ops.columns import element_range, list_kept, list_kept_unsorted
 from fusion.cpu_ops.elements import Batch, put_weight
 from fusion.cpu_ops.numbering import Numbering, number_entries
 from fusion.cpu_ops.unique import table_bits
-from fusion.ops.common import MOST_ENTRIES
 from fusion.ops.lookup_slow import explain, is_by_row
 from fusion.ops.lookup_source import body, column_at, release, take_source
 from fusion.ops.lookup_state import COUNT, ITEM, POOL, WEIGHTED_COUNT
@@ -47,6 +46,7 @@ from fusion.runtime.native import (
     scratch,
     status_of,
 )
+from fusion.schema.attributes import MOST_ENTRIES
 
 #: What the tasks of a call share, by word behind those of every job: the op's context, state and
 #: number of rows; where each column's entries start, int64 [columns + 1]; marks of columns, int64,

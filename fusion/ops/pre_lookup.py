@@ -8,25 +8,27 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.ops import gpu
-from fusion.ops.common import (
+from fusion.ops.listing import INPUTS, listing
+from fusion.ops.partition import SHAPES, id_splitter
+from fusion.ops.precision import access, numba_dtype
+from fusion.runtime.spec import Arg, Attr, OpSpec
+from fusion.schema import names
+from fusion.schema.attributes import (
     AXIS_ATTR,
     DEFAULT_ID_ATTR,
+    DEFAULT_WEIGHT_ATTR,
     FILL_ATTR,
     FLOATS,
     IDS,
     IDS_ATTR,
     LAST_ROW,
     MOST_ENTRIES,
+    PRUNE_WEIGHTS_ATTR,
     ROW_COUNT_ATTR,
     SHARDS_ATTR,
     USE_WEIGHTS_ATTR,
     WEIGHTS_ATTR,
-    numba_dtype,
 )
-from fusion.ops.listing import DEFAULT_WEIGHT_ATTR, INPUTS, PRUNE_WEIGHTS_ATTR, listing
-from fusion.ops.partition import SHAPES, id_splitter
-from fusion.ops.precision import access
-from fusion.runtime.spec import Arg, Attr, OpSpec
 
 #: The values of `entry_order`, by place.
 _INPUT, _ROW = range(2)
@@ -278,7 +280,7 @@ def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
 
 
 SPEC = OpSpec(
-    name="FusedEmbeddingSparsePreLookUp",
+    name=names.PRE_V1,
     doc="Drops invalid entries of a batch of sparse ids, fills the rows left empty and splits all\n"
     "over the shards of a table.\n\n"
     "`prune_invalid_id` keeps entries with id >= 0 and, with both weight attrs, weight > 0.\n"

@@ -47,7 +47,6 @@ def access(name: str) -> Access:
 
 
 def _direct(name: str) -> Access:
-    from fusion.ops.common import numba_dtype
     from fusion.runtime.jit import Array, jit
 
     @jit
@@ -113,3 +112,11 @@ def _converted(name: str) -> Access:
             narrow(row_at(worked[k], dim, np.float32), row_at(addresses[k], dim, np.uint16))
 
     return Access(np.uint16, np.float32, read, read_rows, working, working_rows, narrow, write_rows)
+
+
+def numba_dtype(name: str) -> type:
+    """The NumPy scalar type of dtype `name`, as kernels take it."""
+    import numpy as np
+
+    dtype: type = getattr(np, name)
+    return dtype

@@ -8,25 +8,22 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.ops import gpu
-from fusion.ops.common import (
+from fusion.ops.listing import INPUTS, listing
+from fusion.ops.precision import access, numba_dtype
+from fusion.runtime.spec import Arg, Attr, OpSpec
+from fusion.schema import names
+from fusion.schema.attributes import (
+    BUCKET_ATTRS,
     DEFAULT_ID_ATTR,
+    DEFAULT_WEIGHT_ATTR,
     FILL_ATTR,
     FLOATS,
     IDS,
     IDS_ATTR,
+    PRUNE_WEIGHTS_ATTR,
     USE_WEIGHTS_ATTR,
     WEIGHTS_ATTR,
-    numba_dtype,
 )
-from fusion.ops.listing import (
-    BUCKET_ATTRS,
-    DEFAULT_WEIGHT_ATTR,
-    INPUTS,
-    PRUNE_WEIGHTS_ATTR,
-    listing,
-)
-from fusion.ops.precision import access
-from fusion.runtime.spec import Arg, Attr, OpSpec
 
 
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
@@ -123,7 +120,7 @@ def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
 
 
 SPEC = OpSpec(
-    name="PruneInvalidAndFillEmptyRows",
+    name=names.PRUNE,
     doc="Drops invalid entries of a batch of sparse ids and fills the rows left empty.\n\n"
     "`prune` keeps entries with id >= 0 and, with both weight attrs, weight > 0; their order is\n"
     "kept. `fill_empty_row` appends (max(default_id, 0), [row, 0], default_weight) for each row\n"

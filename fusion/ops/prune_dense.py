@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fusion.ops import gpu
-from fusion.ops.common import DEFAULT_ID_ATTR, FILL_ATTR, IDS, IDS_ATTR, numba_dtype
-from fusion.ops.listing import BUCKET_ATTRS, check_fill_id
+from fusion.ops.listing import check_fill_id
+from fusion.ops.precision import numba_dtype
 from fusion.runtime.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
+from fusion.schema import names
+from fusion.schema.attributes import BUCKET_ATTRS, DEFAULT_ID_ATTR, FILL_ATTR, IDS, IDS_ATTR
 
 
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
@@ -61,7 +63,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
 
 
 SPEC = OpSpec(
-    name="PruneDenseAndFillEmptyRows",
+    name=names.PRUNE_DENSE,
     doc="Lists the valid ids of a dense matrix as entries and fills the rows left empty.\n\n"
     "`ignored_id`, where used, stands for no entry. What is left of a row has `column_stride`\n"
     "added once for each column on its left; with `num_buckets` > 0 ids outside [0, num_buckets)\n"

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fusion.ops.common import FLOATS, TABLE_ATTR
 from fusion.runtime.spec import Arg, Attr, OpSpec
+from fusion.schema import names
+from fusion.schema.attributes import FLOATS, TABLE_ATTR
 
 
 def read_tables(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
@@ -165,7 +166,7 @@ def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
 
 
 SPEC = OpSpec(
-    name="ReadEmbeddingTables",
+    name=names.READ_TABLES,
     doc="Reads variables without copying them, to look up rows in what it gives.\n\n"
     "Rows that are changed one by one meanwhile change in the result too; a variable that is\n"
     "assigned as a whole leaves the result as it was. A variable that was never assigned is a\n"

@@ -7,11 +7,10 @@ from typing import Any
 
 from fusion.cpu_ops.rules import MOST_SLOTS, RULES
 from fusion.ops import gpu
-from fusion.ops.common import numba_dtype
+from fusion.ops.precision import numba_dtype
 from fusion.runtime.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
-
-#: The dtypes of tables whose rows it updates.
-DTYPES = ("float32", "float64")
+from fusion.schema import names
+from fusion.schema.attributes import ROW_UPDATE_DTYPES
 
 
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
@@ -99,7 +98,7 @@ def _described() -> str:
 
 
 SPEC = OpSpec(
-    name="FusedEmbeddingRowUpdate",
+    name=names.ROW_UPDATE,
     doc="Computes the rows of a table, and those of an optimizer's variables beside it, after an\n"
     "update by a gradient with distinct ids.\n\n"
     "`rule` says how, from which slots and by which numbers:\n" + _described() + "\n"
@@ -114,10 +113,10 @@ SPEC = OpSpec(
     outputs=(Arg("new_slots", "T", "[u, D]", length="num_slots", doc="what they become"),),
     attrs=(
         Attr("num_slots", "int", minimum=1, doc="number of variables"),
-        Attr("T", "type", allowed=DTYPES, doc="dtype of the variables"),
+        Attr("T", "type", allowed=ROW_UPDATE_DTYPES, doc="dtype of the variables"),
         Attr("rule", "string", allowed=tuple(RULES), doc="see above"),
     ),
     kernels={"CPU": _cpu, "GPU": gpu.kernel("row_update")},
-    kernel_types={"T": DTYPES},
+    kernel_types={"T": ROW_UPDATE_DTYPES},
     gradient=NOT_DIFFERENTIABLE,
 )

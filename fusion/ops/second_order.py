@@ -11,6 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from fusion.stock_ops.combine import widened
+
 #: (rows gathered for the shards, tensors of weights) -> the result of the op, by stock ops.
 Combine = Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], tf.Tensor]
 
@@ -47,45 +49,9 @@ def gradient_of_gradient(
     return outer.gradient(first, [top_grad, *sources], list(grads))
 
 
-def combine_entries(
-    combiner: str,
-    embeddings: tf.Tensor,
-    weights: tf.Tensor,
-    rows: tf.Tensor,
-    n_rows: tf.Tensor,
-    masked: tf.Tensor | None,
-) -> tf.Tensor:
-    """Combines weighted entries [m, D] into `n_rows` rows as stock TensorFlow does.
-
-    Args:
-      combiner: sum, mean or sqrtn.
-      embeddings: [m, D], one per entry, clipped.
-      weights: [m].
-      rows: integers [m], the row of each entry.
-      n_rows: rows of the result.
-      masked: bool [n_rows], rows that give zeros; None for none.
-    """
-    dtype, wide = embeddings.dtype, _widened(embeddings)
-    weights = tf.cast(weights, wide.dtype)[:, tf.newaxis]
-    result = tf.math.unsorted_segment_sum(wide * weights, rows, n_rows)
-    if combiner == "mean":
-        result = tf.math.divide_no_nan(result, tf.math.unsorted_segment_sum(weights, rows, n_rows))
-    elif combiner == "sqrtn":
-        squares = tf.math.unsorted_segment_sum(tf.pow(weights, 2), rows, n_rows)
-        result = tf.math.divide_no_nan(result, tf.sqrt(squares))
-    if masked is not None:
-        result = tf.where(masked[:, tf.newaxis], tf.zeros_like(result), result)
-    return tf.cast(result, dtype)
-
-
 def clip(op: tf.Operation, embeddings: tf.Tensor) -> tf.Tensor:
     """The rows [u, D], clipped to the op's max_norm."""
     limit = op.get_attr("max_norm")
     if limit < 0:
         return embeddings
-    return tf.cast(tf.clip_by_norm(_widened(embeddings), limit, axes=[1]), embeddings.dtype)
-
-
-def _widened(values: tf.Tensor) -> tf.Tensor:
-    """Half types as float32, in which the ops compute."""
-    return tf.cast(values, tf.float32) if values.dtype.size == 2 else values
+    return tf.cast(tf.clip_by_norm(widened(embeddings), limit, axes=[1]), embeddings.dtype)

@@ -13,11 +13,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from fusion.ops import gpu
-from fusion.ops.common import FLOATS, IDS, TABLE_ATTR
-from fusion.ops.lookup import COLUMN_ATTRS, FORMS_DOC, NAMES_ATTR, VALUES, lookup_kernel
+from fusion.ops.lookup import lookup_kernel
 from fusion.ops.training_grad import post_gradient, pre_gradient, second_gradient
 from fusion.ops.training_state import grad_state, post_state, pre_state
 from fusion.runtime.spec import Arg, Attr, OpSpec
+from fusion.schema import names
+from fusion.schema.attributes import FLOATS, IDS, TABLE_ATTR
+from fusion.schema.columns import (
+    FORMS_DOC,
+    GRAD_ATTRS,
+    NAMES_ATTR,
+    POST_ATTRS,
+    PRE_ATTRS,
+    VALUES,
+    list_attrs,
+)
 
 
 def pre_kernel(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
@@ -34,44 +44,6 @@ def scatter_kernel(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
     return scatter_grads, scatter_columns
 
 
-_BEHIND = ("combiners", "max_norms", "divide_no_nans", "dims")
-#: Attrs that the ops for whole lookups do not have.
-_OWN = ("sort_key", "copied", "offset")
-
-#: The attrs of a column by the name of their list, for each of the ops.
-PRE_ATTRS: dict[str, Attr] = {
-    **{name: attr for name, attr in COLUMN_ATTRS.items() if name not in _BEHIND},
-    "sort_keys": Attr("sort_key", "bool", default=False, doc="whether unique_keys are ascending"),
-}
-_COMBINE_ATTRS = {name: COLUMN_ATTRS[name] for name in ("combiners", "use_sparse_weights", "dims")}
-POST_ATTRS: dict[str, Attr] = {
-    "copied": Attr("copied", "bool", doc="whether a column is a matrix [B, D], copied as it is"),
-    **_COMBINE_ATTRS,
-    "divide_no_nans": COLUMN_ATTRS["divide_no_nans"],
-}
-GRAD_ATTRS: dict[str, Attr] = {
-    **_COMBINE_ATTRS,
-    "offsets": Attr(
-        "offset",
-        "int",
-        doc="where a column starts in a row of top_grad; negative: where the one before it ends",
-    ),
-}
-
-
-def _lists(attrs: Mapping[str, Attr]) -> tuple[Attr, ...]:
-    """The attrs of an op that list those of columns."""
-    return tuple(
-        Attr(
-            name,
-            f"list({attr.kind})",
-            allowed=attr.allowed,
-            doc=attr.doc if attr.name in _OWN else f"{attr.name} of each column",
-        )
-        for name, attr in attrs.items()
-    )
-
-
 _COUNT = Attr("num_columns", "int", minimum=1, doc="number of columns")
 _ENTRIES = (
     Arg("unique_idxs", "int32", "[...]", doc="[E], of GroupedEmbeddingPreLookUp"),
@@ -80,7 +52,7 @@ _ENTRIES = (
 )
 
 PRE = OpSpec(
-    name="GroupedEmbeddingPreLookUp",
+    name=names.GROUPED_PRE,
     doc="Finds the entries of many columns and the distinct ids of each.\n\n"
     "All lists have one item per column; those of attrs are called as the attr of\n"
     "FusedEmbeddingLookup. All columns must have the same number of rows B. " + FORMS_DOC + "With\n"
@@ -109,7 +81,7 @@ PRE = OpSpec(
         Attr("Tids", "list(type)", allowed=VALUES, minimum=1, doc="dtypes of ids"),
         Attr("Trows", "list(type)", allowed=IDS, minimum=1, doc="dtypes of entry_rows"),
         Attr("Tkeys", "list(type)", allowed=IDS, minimum=1, doc="dtypes of unique_keys"),
-        *_lists(PRE_ATTRS),
+        *list_attrs(PRE_ATTRS),
         Attr("boundaries", "list(float)", doc="of all columns, one after the other"),
         Attr("boundary_counts", "list(int)", doc="how many each column has"),
         NAMES_ATTR,
@@ -122,7 +94,7 @@ PRE = OpSpec(
 )
 
 POST = OpSpec(
-    name="GroupedEmbeddingPostLookUp",
+    name=names.GROUPED_POST,
     doc="Combines the gathered rows of distinct ids, many columns side by side in one matrix.\n\n"
     "Rows without entries give zeros. Numbers and rounding are those of the v2 family.",
     inputs=(
@@ -136,7 +108,7 @@ POST = OpSpec(
         *_ENTRIES,
     ),
     outputs=(Arg("emb_vectors", "T", "[?, sum(D_p)]"),),
-    attrs=(_COUNT, TABLE_ATTR, *_lists(POST_ATTRS)),
+    attrs=(_COUNT, TABLE_ATTR, *list_attrs(POST_ATTRS)),
     kernels={"CPU": lookup_kernel, "GPU": gpu.kernel("lookup")},
     kernel_types={"T": FLOATS},
     custom=post_state,
@@ -144,7 +116,7 @@ POST = OpSpec(
 )
 
 GRAD = OpSpec(
-    name="GroupedEmbeddingPostLookUpGrad",
+    name=names.GROUPED_POST_GRAD,
     doc="The gradient of GroupedEmbeddingPostLookUp with respect to gathered rows.\n\n"
     "What a distinct id gets is added up in the order of its entries; that of an id without\n"
     "entries is zeros. Half types are summed in float32, and each result is rounded once.",
@@ -160,7 +132,7 @@ GRAD = OpSpec(
         *_ENTRIES,
     ),
     outputs=(Arg("grad_rows", "T", "[rows_p, D_p]", length="num_columns"),),
-    attrs=(_COUNT, TABLE_ATTR, *_lists(GRAD_ATTRS)),
+    attrs=(_COUNT, TABLE_ATTR, *list_attrs(GRAD_ATTRS)),
     kernels={"CPU": scatter_kernel, "GPU": gpu.kernel("scatter")},
     kernel_types={"T": FLOATS},
     custom=grad_state,

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusion.ops.second_order import combine_entries
+from fusion.stock_ops.combine import combine_entries
 
 
 def post_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
@@ -150,7 +150,7 @@ def pre_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
     dropped, and pruned entries get 0.
     """
     from fusion import ops
-    from fusion.ops.training import PRE_ATTRS
+    from fusion.schema.columns import PRE_ATTRS
 
     count, of_entries = op.get_attr("num_columns"), grads[-1]
     result: list[Any] = [None] * (4 * count)

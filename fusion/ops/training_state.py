@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fusion.cpu_ops import column_words as layout
-from fusion.ops.common import COMBINERS
 from fusion.ops.lookup_state import (
     LOOKUPS,
     POST,
@@ -18,6 +17,7 @@ from fusion.ops.lookup_state import (
     state_head,
 )
 from fusion.runtime.objects import address
+from fusion.schema.attributes import COMBINERS
 
 #: What a column is without its part on one side of the gather.
 _NO_ROWS: dict[str, Any] = {
@@ -51,7 +51,7 @@ def pre_state(values: Mapping[str, Any], device: str) -> list[int]:
     Raises:
       ValueError: lists of other lengths than the number of columns; attrs that do not go together.
     """
-    from fusion.ops.training import PRE_ATTRS
+    from fusion.schema.columns import PRE_ATTRS
 
     columns = [_NO_ROWS | column for column in split_columns(values, PRE_ATTRS)]
     return lookup_state(values["T"], columns, device, PRE)
@@ -63,7 +63,7 @@ def post_state(values: Mapping[str, Any], device: str) -> list[int]:
     Raises:
       ValueError: lists of other lengths than the number of columns.
     """
-    from fusion.ops.training import POST_ATTRS
+    from fusion.schema.columns import POST_ATTRS
 
     columns = [
         _NO_IDS | column | {"form": "copy" if column["copied"] else "listed"}
@@ -78,7 +78,7 @@ def grad_state(values: Mapping[str, Any], device: str) -> list[int]:
     Raises:
       ValueError: lists of other lengths than the number of columns; a combiner that there is not.
     """
-    from fusion.ops.training import GRAD_ATTRS
+    from fusion.schema.columns import GRAD_ATTRS
 
     dtype = values["T"]
     columns = split_columns(values, GRAD_ATTRS)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fusion.ops import gpu
-from fusion.ops.common import IDS, IDS_ATTR, numba_dtype
+from fusion.ops.precision import numba_dtype
 from fusion.runtime.spec import NOT_DIFFERENTIABLE, Arg, OpSpec
+from fusion.schema import names
+from fusion.schema.attributes import IDS, IDS_ATTR
 
 
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
@@ -53,7 +55,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
 
 
 SPEC = OpSpec(
-    name="UniqueWithCountsV3",
+    name=names.UNIQUE,
     doc="Finds the distinct ids, in order of first occurrence.\n\n"
     "`unique_keys[unique_idxs[i]] == input[i]`; no id is reserved.",
     inputs=(Arg("input", "Tid", "[m]", doc="ids"),),

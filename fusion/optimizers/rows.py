@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from fusion.ops import HOME_TYPE, fused_embedding_row_update
-from fusion.ops.row_update import DTYPES
+from fusion.ops import DEVICES, fused_embedding_row_update
+from fusion.schema.attributes import ROW_UPDATE_DTYPES
 
 
 def distinct(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
@@ -121,8 +121,10 @@ def has_fused_update(variable: tf.Variable) -> bool:
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         return False
     device = tf.DeviceSpec.from_string(variable.device)
-    is_near = device.job != "ps" and device.device_type in (None, HOME_TYPE)
-    return is_near and variable.shape.rank == 2 and variable.dtype.base_dtype.name in DTYPES
+    is_near = device.job != "ps" and device.device_type in (None, DEVICES.home)
+    return (
+        is_near and variable.shape.rank == 2 and variable.dtype.base_dtype.name in ROW_UPDATE_DTYPES
+    )
 
 
 def update_by_rule(

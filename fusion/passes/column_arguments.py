@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
-from fusion.ops.lookup import column_name
 from fusion.passes.bucketize import folded_bucketize
 from fusion.passes.node_builder import AttrValue, NodeBuilder, set_lists
 from fusion.passes.op_arguments import (
@@ -25,6 +24,7 @@ from fusion.passes.op_arguments import (
 from fusion.passes.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds
 from fusion.passes.tensor import Shape, Tensor
 from fusion.runtime.spec import Attr
+from fusion.schema.columns import column_name
 
 COPIED: dict[str, AttrValue] = {
     "form": "copy",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fusion.ops.lookup import COLUMN_ATTRS, GROUPED, SINGLE
 from fusion.passes.column_arguments import (
     ColumnArguments,
     column_arguments,
@@ -22,6 +21,8 @@ from fusion.passes.plan import Group
 from fusion.passes.recognise import Recognition
 from fusion.passes.spec import LookupSpec
 from fusion.passes.tensor import Tensor
+from fusion.schema.columns import COLUMN_ATTRS
+from fusion.schema.names import GROUPED, SINGLE
 
 
 @dataclass
@@ -40,7 +41,7 @@ class InferenceEmitter:
         spec = lookup.full_spec
         build = NodeBuilder.of(self.edit, self.known, spec)
         column = column_arguments(build, spec)
-        node = build.replacement(SINGLE.name)
+        node = build.replacement(SINGLE)
         build.inputs(node, *share_tables(build, [Reader(lookup, column[:3])]), *column[:4])
         set_types(node, T=spec.table.dtype, Tids=column.dtypes[0], Trows=column.dtypes[1])
         set_attrs(node, **column.attrs, column_name=column.name)
@@ -55,7 +56,7 @@ class InferenceEmitter:
         first = lookups[0].full_spec
         columns = [self._group_column(column, first) for column in group.columns]
         build = self.concats.builder(group, first.ids.values.node)
-        node = self.concats.node(group, build, GROUPED.name)
+        node = self.concats.node(group, build, GROUPED)
         build.inputs(node, *self._tables(build, group, columns))
         for inputs in zip(*(column[:4] for column in columns), strict=True):
             build.inputs(node, *inputs)

@@ -11,15 +11,15 @@ from tensorflow.core.framework import node_def_pb2, types_pb2
 from tensorflow.python.framework import dtypes
 from tensorflow.python.framework.device_spec import DeviceSpecV2 as DeviceSpec
 
-from fusion.ops import HOME_TYPE
-from fusion.ops.read_tables import SPEC as READ
 from fusion.passes.fused_columns import list_attr
+from fusion.passes.graph_view import GraphView
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.recognise import Recognition
 from fusion.passes.recognise_clip import Clip
 from fusion.passes.spec import LookupSpec, ShardSpec
 from fusion.passes.tensor import Shape, Tensor
 from fusion.runtime.variable_access import is_shared
+from fusion.schema.names import READ_TABLES
 
 _SMALL_BYTES = 1 << 16
 """A copy of so much takes some microseconds."""
@@ -102,9 +102,9 @@ def share_tables(build: NodeBuilder, readers: Sequence[Reader]) -> list[Tensor]:
     ]
 
 
-def can_share(dtype: int, device: str) -> bool:
+def can_share(view: GraphView, dtype: int, device: str) -> bool:
     """Whether ReadEmbeddingTables has a kernel for variables of a DataType on a device."""
-    kind = DeviceSpec.from_string(device).device_type or HOME_TYPE
+    kind = DeviceSpec.from_string(device).device_type or view.home_type
     return is_shared(dtypes.as_dtype(dtype).name, kind)
 
 
@@ -184,7 +184,7 @@ def _shared_read(build: NodeBuilder, reader: Reader, inside: set[str]) -> Variab
         return _read(build, reader)
     tensor = table.shards[0].tensor
     node = view.nodes.get(view.resolve(tensor).node)
-    if node is None or node.op != "ReadVariableOp" or not can_share(table.dtype, node.device):
+    if node is None or node.op != "ReadVariableOp" or not can_share(view, table.dtype, node.device):
         return None
     names = (node.name, *view.aliases(tensor))
     users = {use.node for name in names for use in view.uses(name)}
@@ -204,7 +204,7 @@ def _shared_read(build: NodeBuilder, reader: Reader, inside: set[str]) -> Variab
 
 def _add_shared_read(build: NodeBuilder, reads: Sequence[VariableRead]) -> None:
     first = reads[0]
-    node = build.node("tables" if len(reads) > 1 else "table", READ.name, first.device)
+    node = build.node("tables" if len(reads) > 1 else "table", READ_TABLES, first.device)
     build.inputs(node, *(read.handle for read in reads))
     set_types(node, T=first.dtype)
     set_attrs(node, num_tables=len(reads))

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
-from fusion.ops.training import GRAD, GRAD_ATTRS, POST, POST_ATTRS, PRE, PRE_ATTRS
 from fusion.passes.column_arguments import (
     ColumnArguments,
     column_arguments,
@@ -35,6 +34,8 @@ from fusion.passes.recognise import Recognition
 from fusion.passes.safety import gone_with
 from fusion.passes.spec import LookupSpec
 from fusion.passes.tensor import Tensor
+from fusion.schema.columns import GRAD_ATTRS, POST_ATTRS, PRE_ATTRS
+from fusion.schema.names import GROUPED_POST, GROUPED_POST_GRAD, GROUPED_PRE
 
 
 @dataclass
@@ -56,9 +57,9 @@ class TrainedEmitter:
         pairs = zip(columns, group.columns, strict=True)
         told = [column for column, given in pairs if isinstance(given, Recognition)]
         pre = self._pre(build, lookups, told)
-        node = build.replacement(POST.name)
+        node = build.replacement(GROUPED_POST)
         if group.concat:
-            node = self.concats.node(group, build, POST.name)
+            node = self.concats.node(group, build, GROUPED_POST)
         rows = {
             one.anchor: self._rows(build, one, Tensor(pre, place))
             for place, one in enumerate(lookups)
@@ -96,7 +97,7 @@ class TrainedEmitter:
         )
         if key in self.known:
             return self.known[key]
-        node = build.node("pre_look_up", PRE.name)
+        node = build.node("pre_look_up", GROUPED_PRE)
         for inputs in zip(*(column[:4] for column in told), strict=True):
             build.inputs(node, *inputs)
         set_types(
@@ -210,7 +211,7 @@ class TrainedEmitter:
         rows: Mapping[str, Tensor],
         backward: Backward,
     ) -> None:
-        node = build.node("gradient", GRAD.name)
+        node = build.node("gradient", GROUPED_POST_GRAD)
         build.inputs(
             node, backward.top, *(rows[one.anchor] for one in lookups), *_shared(pre, len(lookups))
         )

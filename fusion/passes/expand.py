@@ -13,13 +13,13 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import op_def_registry
 
-from fusion.ops import OP_NAMES
 from fusion.passes.edit import GraphEdit
 from fusion.passes.edited import bodies, rewritten
 from fusion.passes.graph_view import GraphView
-from fusion.passes.stock_definitions import DEFINITIONS
-from fusion.passes.stock_entries import NoDefinition
 from fusion.passes.tensor import Tensor
+from fusion.schema.names import OP_NAMES
+from fusion.stock_ops.definitions import DEFINITIONS
+from fusion.stock_ops.entries import NoDefinition
 
 _MATRICES = frozenset(
     {"emb_shards", "emb_rows", "top_grad", "partition_permutation", "row_splits"}

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from fusion.ops import DEVICE_TYPES
 from fusion.passes.calls import called
 from fusion.passes.edit import GraphEdit
 from fusion.passes.edited import rewritten
@@ -38,6 +37,7 @@ from fusion.passes.tensor import ARG_OP, Shape
 from fusion.passes.ungroup import ungrouped
 from fusion.passes.variables import Variable, named_table
 from fusion.passes.words import describe
+from fusion.schema.devices import CPU_ALONE, Devices
 
 COMPILED = "_XlaMustCompile"
 COMPILED_REASON = "the function is compiled by XLA"
@@ -62,8 +62,8 @@ class FuseLookups:
             as far as they are known.
         tasks: the processes that know the fused ops, as device names begin with them; None: all. A
             lookup that the graph places elsewhere is left alone.
-        device_types: the device types that the fused ops have kernels for. A lookup that the graph
-            places on another one is left alone.
+        devices: where the fused ops can run. A lookup that the graph places elsewhere is left
+            alone.
         target: what lookups become. Stock ops are for inference: a lookup with a gradient stays.
     """
 
@@ -71,7 +71,7 @@ class FuseLookups:
     awaited: frozenset[str] = frozenset()
     variables: Mapping[tuple[str, str], Variable] = field(default_factory=dict)
     tasks: frozenset[str] | None = None
-    device_types: frozenset[str] = DEVICE_TYPES
+    devices: Devices = CPU_ALONE
     target: Target = Target.FUSED
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
@@ -110,7 +110,8 @@ class FuseLookups:
     def _bodies(self, graph_def: graph_pb2.GraphDef) -> Iterator[tuple[GraphView, str]]:
         """Yields the main graph and each function, with the reason to leave all of it alone."""
         signatures = OpSignatures(graph_def.library.function)
-        yield GraphView(graph_def.node, signatures, self.preserve, awaited=self.awaited), ""
+        home = self.devices.home
+        yield GraphView(graph_def.node, signatures, self.preserve, None, self.awaited, home), ""
         compiled = _compiled_functions(graph_def)
         shapes: defaultdict[str, dict[str, Shape]] = defaultdict(dict)
         for (function, argument), variable in self.variables.items():
@@ -118,7 +119,7 @@ class FuseLookups:
         for definition in graph_def.library.function:
             name = definition.signature.name
             refusal = COMPILED_REASON if name in compiled else ""
-            yield GraphView.of_function(definition, signatures, shapes[name]), refusal
+            yield GraphView.of_function(definition, signatures, shapes[name], home), refusal
 
     def _verdicts(self, graph_def: graph_pb2.GraphDef) -> Iterator[_Verdict]:
         bodies = list(self._bodies(graph_def))
@@ -127,7 +128,7 @@ class FuseLookups:
 
     def _verdict(self, view: GraphView, refusal: str, writers: SparseWriters) -> _Verdict:
         found, kept = self._found(view, writers)
-        refusals = refuse_unsafe(view, found, self.device_types, self.tasks)
+        refusals = refuse_unsafe(view, found, self.devices.types, self.tasks)
         refused, forward = refusals.all, list[Recognition]()
         if refusal:
             refused = {one.anchor: NoMatch(refusal, one.anchor) for one in found} | refused

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from fusion.ops import OP_NAMES
-from fusion.ops.lookup import GROUPED, SINGLE
-from fusion.ops.training import POST
 from fusion.passes.fused_columns import grouped_columns, list_attr, only_column
 from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch
@@ -19,6 +16,7 @@ from fusion.passes.report import ColumnReport
 from fusion.passes.sparse_writers import SparseWriters
 from fusion.passes.spec import LookupSpec
 from fusion.passes.tensor import Tensor
+from fusion.schema.names import GROUPED, GROUPED_POST, OP_NAMES, SINGLE
 
 _GRADIENTS = GRADIENTS | {name for name in OP_NAMES if name.endswith("Grad")}
 _PASSED = frozenset({"Reshape", "Identity", "Cast"})
@@ -81,11 +79,11 @@ def has_gradient(view: GraphView, names: tuple[str, ...]) -> bool:
 
 def in_one_piece(view: GraphView) -> Iterator[ColumnReport]:
     """Yields the columns of ops that do all of a lookup."""
-    for name in view.named(SINGLE.name):
+    for name in view.named(SINGLE):
         spec = column_spec(view, name, only_column(view, name))
         why = NoMatch("it is one fused op already", name)
         yield _before(view, spec.table.name, why, (spec.table.shards[0].tensor,), spec)
-    for name in view.named(GROUPED.name):
+    for name in view.named(GROUPED):
         why = NoMatch("it is a part of one fused op already", name)
         for column in grouped_columns(view, name):
             if not column.is_copy:
@@ -95,7 +93,7 @@ def in_one_piece(view: GraphView) -> Iterator[ColumnReport]:
 
 def trained_in_groups(view: GraphView) -> Iterator[ColumnReport]:
     """Yields the columns of ops for training."""
-    for name in view.named(POST.name):
+    for name in view.named(GROUPED_POST):
         why = NoMatch("it is fused for training already, around a gather", name)
         copied = list_attr(view, name, "copied").b
         for rows, is_copy in zip(view.inputs(name), copied, strict=False):

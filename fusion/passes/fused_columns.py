@@ -8,9 +8,9 @@ from typing import Any
 
 from tensorflow.core.framework import attr_value_pb2
 
-from fusion.ops.lookup import COLUMN_ATTRS
 from fusion.passes.graph_view import GraphView
 from fusion.passes.tensor import Tensor
+from fusion.schema.columns import COLUMN_ATTRS
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ class GraphView:
         nodes: NodeDefs by name, in file order; function arguments come first, with op `_Arg`.
         preserved: names that something outside the graph refers to.
         awaited: names that something outside waits for, without reading a value.
+        home_type: the type of device that fused ops are put on where no node says otherwise.
         inferred: what `inferred_shapes` was asked already, and its answers.
     """
 
@@ -70,11 +71,13 @@ class GraphView:
         preserved: frozenset[str] = frozenset(),
         definition: function_pb2.FunctionDef | None = None,
         awaited: frozenset[str] = frozenset(),
+        home_type: str = "CPU",
     ) -> None:
         self.function: str = definition.signature.name if definition is not None else ""
         self.signatures = signatures
         self.preserved = preserved
         self.awaited = awaited
+        self.home_type = home_type
         self._in_function = definition is not None
         self._tensors: dict[str, Tensor] = {}
         self._strings: dict[Tensor, str] = {}
@@ -121,6 +124,7 @@ class GraphView:
         definition: function_pb2.FunctionDef,
         signatures: OpSignatures | None = None,
         shapes: Mapping[str, Shape] | None = None,
+        home_type: str = "CPU",
     ) -> GraphView:
         """Returns the view of a function's body, whose returns count as uses.
 
@@ -128,8 +132,12 @@ class GraphView:
             definition: the function.
             signatures: of the ops.
             shapes: static shapes of the variables whose handles are its arguments, by argument.
+            home_type: see the class.
         """
-        view = GraphView(definition.node_def, signatures or OpSignatures(), definition=definition)
+        signatures = signatures or OpSignatures()
+        view = GraphView(
+            definition.node_def, signatures, definition=definition, home_type=home_type
+        )
         view._argument_shapes = shapes or {}
         return view
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from fusion.ops import OP_NAMES, row_update
 from fusion.passes.fused_before import HAS_GRADIENT
 from fusion.passes.report import FusionReport
+from fusion.schema.names import OP_NAMES, ROW_UPDATE
 
 
 def not_lowered(
@@ -40,7 +40,7 @@ def not_lowered(
 def _advice(op: str, reason: str, was_rewritten: bool) -> str:
     if was_rewritten:
         return "rewrite the model that was fused instead"
-    if op == row_update.SPEC.name or op.endswith("Grad") or reason.startswith(HAS_GRADIENT):
+    if op == ROW_UPDATE or op.endswith("Grad") or reason.startswith(HAS_GRADIENT):
         return "leave steps of training out of what is exported"
     return "build the model with do_fusion=None, or TensorFlow's own lookups, and export it again"
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Container, Iterable, Iterator
 
 import networkx as nx
 
-from fusion.ops.lookup import GROUPED
 from fusion.passes.bucketize import folded_bucketize
 from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch, Stage
@@ -18,6 +17,7 @@ from fusion.passes.ordering import given_tensors
 from fusion.passes.recognise import Recognition
 from fusion.passes.spec import DenseIds
 from fusion.passes.tensor import VALUE_READS
+from fusion.schema.names import GROUPED
 
 INPUT = "input"
 """Read by the column, computed elsewhere."""
@@ -74,7 +74,7 @@ def _of_others(before: GraphView, after: GraphView, one: Recognition, output: st
     """Returns the nodes that a group reads for other columns only."""
     spec = one.spec
     assert spec is not None, "only fully recognised lookups are replaced"
-    if after.op(output) != GROUPED.name:
+    if after.op(output) != GROUPED:
         return set()
     given = {tensor.node for tensor in given_tensors(spec)}
     folded = folded_bucketize(before, spec.ids) if isinstance(spec.ids, DenseIds) else None

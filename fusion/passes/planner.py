@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from fusion.ops import HOME_TYPE
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit import emit
 from fusion.passes.emit_stacked import can_stack
@@ -242,7 +241,7 @@ def shares_table(view: GraphView, one: Recognition, writers: SparseWriters) -> b
     process, no graph tells.
     """
     shard = one.full_spec.table.shards[0]
-    if shard.kind == "resource" and not can_share(one.full_spec.table.dtype, shard.device):
+    if shard.kind == "resource" and not can_share(view, one.full_spec.table.dtype, shard.device):
         return False
     return reads_table_well(view, one, writers)
 
@@ -274,14 +273,14 @@ def _is_beside_its_table(view: GraphView, spec: LookupSpec) -> bool:
     names = (*beside, view.origin(shard.tensor).node)
     devices = (shard.device, *(view.nodes[name].device for name in names if name in view.nodes))
     home = next((device for device in devices if device), "")
-    return _place(home) == _place(view.nodes[spec.anchor].device)
+    return _place(view, home) == _place(view, view.nodes[spec.anchor].device)
 
 
-def _place(device: str) -> str:
+def _place(view: GraphView, device: str) -> str:
     """Returns what is left of a device's name without what goes without saying."""
     task, _, kind = device.replace("/cpu:", "/device:CPU:").partition("/device:")
     task = "" if task in ("/job:localhost/replica:0/task:0", "/job:localhost") else task
-    return f"{task}/{'' if kind.upper() in (HOME_TYPE, f'{HOME_TYPE}:0') else kind}"
+    return f"{task}/{'' if kind.upper() in (view.home_type, f'{view.home_type}:0') else kind}"
 
 
 def _groups(
@@ -353,7 +352,7 @@ def _only_concat(
         if len(uses) != 1 or uses[0].tensor != tensor or uses[0].position < 0:
             return None
         user, place, _ = uses[0]
-        if _place(view.nodes[user].device) != _place(device):
+        if _place(view, view.nodes[user].device) != _place(view, device):
             return None
         if view.op(user) == "ConcatV2":
             axis = view.constant(view.inputs(user)[-1])

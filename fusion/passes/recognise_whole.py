@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusion.ops.lookup import SINGLE
 from fusion.passes.fused_columns import FusedColumn, only_column
 from fusion.passes.graph_view import GraphView
 from fusion.passes.match import Match, NoMatch, Stage
@@ -22,8 +21,9 @@ from fusion.passes.spec import (
     WeightsSpec,
 )
 from fusion.passes.tensor import Tensor
+from fusion.schema.names import SINGLE
 
-WHOLE = SINGLE.name
+WHOLE = SINGLE
 """The op; those of groups are taken apart into such ones first, see `ungroup`."""
 
 

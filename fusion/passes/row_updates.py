@@ -17,14 +17,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
-from fusion.ops.partition import SPEC as PARTITION
-from fusion.ops.post_lookup_grad import SPEC as GRADIENT_V2
-from fusion.ops.post_lookup_v1_grad import SPEC as GRADIENT_V1
-from fusion.ops.row_update import DTYPES
-from fusion.ops.row_update import SPEC as UPDATE
-from fusion.ops.training import GRAD as GRADIENT
-from fusion.ops.training import PRE
-from fusion.ops.unique import SPEC as UNIQUE
 from fusion.passes.edit import GraphEdit
 from fusion.passes.edited import rewritten
 from fusion.passes.fuse_lookups import FuseLookups
@@ -36,18 +28,28 @@ from fusion.passes.report import FusionResult, UpdateReport
 from fusion.passes.safety import refuse_device
 from fusion.passes.signatures import OpSignatures
 from fusion.passes.tensor import Tensor
-from fusion.runtime.spec import OpSpec, as_dtype
+from fusion.runtime.spec import as_dtype
+from fusion.schema.attributes import ROW_UPDATE_DTYPES
+from fusion.schema.names import (
+    GROUPED_POST_GRAD,
+    GROUPED_PRE,
+    PARTITION,
+    POST_V1_GRAD,
+    POST_V2_GRAD,
+    ROW_UPDATE,
+    UNIQUE,
+)
 
 #: The ops that are replaced, with the rule that they follow.
 _SCATTERS = {"ResourceScatterAdd": "add", "ResourceScatterSub": "subtract"}
 
 SCATTERS = frozenset(_SCATTERS)
 
-_DTYPES = {as_dtype(name).as_datatype_enum: name for name in DTYPES}
+_DTYPES = {as_dtype(name).as_datatype_enum: name for name in ROW_UPDATE_DTYPES}
 
 #: Outputs without repeated elements, by op.
 _DISTINCT = {
-    UNIQUE.name: 0,
+    UNIQUE: 0,
     "Unique": 0,
     "UniqueWithCounts": 0,
     "SparseSegmentMeanGradV2": 1,
@@ -57,7 +59,7 @@ _DISTINCT = {
 
 #: Ops that give gradients of rows, one row for each id.
 _GRADIENTS = frozenset(
-    {GRADIENT.name, GRADIENT_V2.name, GRADIENT_V1.name, "UnsortedSegmentSum", "SegmentSum"}
+    {GROUPED_POST_GRAD, POST_V2_GRAD, POST_V1_GRAD, "UnsortedSegmentSum", "SegmentSum"}
     | {
         f"SparseSegment{kind}Grad{version}"
         for kind in ("Sum", "Mean", "SqrtN")
@@ -82,7 +84,7 @@ def fuse_updates(fuse: FuseLookups, done: FusionResult) -> FusionResult:
         return done
     signatures = OpSignatures(graph_def.library.function)
     view = GraphView(graph_def.node, signatures, fuse.preserve, awaited=fuse.awaited)
-    updates = RowUpdates(view, fuse.device_types, fuse.tasks)
+    updates = RowUpdates(view, fuse.devices.types, fuse.tasks)
     verdicts = updates.verdicts()
     fused = [name for name, refusal in verdicts.items() if refusal is None]
     told = [
@@ -172,7 +174,7 @@ class RowUpdates:
             source = self._source(view.inputs(source.node)[0])
         if source.node in view.preserved:
             return False
-        if self._is_item(source, PRE, "num_columns"):
+        if self._is_item(source, GROUPED_PRE, "num_columns"):
             return True
         return _DISTINCT.get(view.op(source.node)) == source.index
 
@@ -186,12 +188,10 @@ class RowUpdates:
         shape = self.view.shape(tensor)
         return self.view.op(tensor.node) == "Reshape" and shape is not None and len(shape) == 1
 
-    def _is_item(self, tensor: Tensor, spec: OpSpec, count: str) -> bool:
+    def _is_item(self, tensor: Tensor, op: str, count: str) -> bool:
         """Whether a tensor is in the first list of outputs of a fused op."""
         view = self.view
-        return view.op(tensor.node) == spec.name and tensor.index < view.int_attr(
-            tensor.node, count
-        )
+        return view.op(tensor.node) == op and tensor.index < view.int_attr(tensor.node, count)
 
     def edit(self, names: Sequence[str]) -> GraphEdit:
         """Returns the rewrite of these scatter ops."""
@@ -222,7 +222,7 @@ class RowUpdates:
         # As late as can be, so that the rows are still in the caches when they are written.
         before = (updates.node, *view.controls(name))
         edit.wait(build.add(gather), (written.get(one, one) for one in before))
-        update = build.node("update", UPDATE.name)
+        update = build.node("update", ROW_UPDATE)
         build.inputs(update, updates, factor, Tensor(gather.name))
         set_types(update, T=dtype)
         set_attrs(update, num_slots=1, rule=_SCATTERS[view.op(name)])

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from tensorflow.core.framework import graph_pb2, types_pb2
 
-from fusion.ops.lookup import GROUPED, SINGLE
-from fusion.ops.read_tables import SPEC as READ
 from fusion.passes.edit import GraphEdit
 from fusion.passes.edited import bodies, rewritten
 from fusion.passes.emit_table import VariableRead, stock_read
 from fusion.passes.fused_columns import FusedColumn, grouped_columns, list_attr, only_column
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.tensor import Tensor
+from fusion.schema.names import GROUPED, READ_TABLES, SINGLE
 
 #: What TensorFlow takes for the name of a node.
 _NODE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
@@ -51,13 +50,13 @@ class _Ungroup:
     def edit_all(self) -> GraphEdit:
         """Returns the edit of a graph or a function."""
         view = self.edit.view
-        for name in [*view.named(GROUPED.name)]:
+        for name in [*view.named(GROUPED)]:
             self._split(name)
-        for name in [*view.named(SINGLE.name)]:
+        for name in [*view.named(SINGLE)]:
             if list_attr(view, name, "boundaries").f:
                 build = self._builder(name)
                 self._replace(name, self._single(build, only_column(view, name), last=True))
-        for name in [*view.named(READ.name)]:
+        for name in [*view.named(READ_TABLES)]:
             self._read(name)
         return self.edit
 
@@ -110,7 +109,7 @@ class _Ungroup:
         if column.boundaries:
             inputs = (inputs[0], self._bucketized(build, column), *inputs[2:])
             tids = types_pb2.DT_INT32
-        node = build.replacement(SINGLE.name) if last else build.node("column", SINGLE.name)
+        node = build.replacement(SINGLE) if last else build.node("column", SINGLE)
         scope = column.name.partition(" ")[0]
         if not last and _NODE_NAME.fullmatch(scope):
             node.name = self.edit.unique_name(scope)

@@ -11,6 +11,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.framework import meta_graph as tf_meta_graph
 from tensorflow.python.framework import op_def_registry, ops
 
+from fusion.ops import DEVICES
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.plan import Target
 from fusion.passes.report import FusionReport, FusionResult
@@ -28,8 +29,12 @@ class GraphPass(Protocol):
 
 def lookup_pass(meta: meta_graph_pb2.MetaGraphDef, target: Target = Target.FUSED) -> FuseLookups:
     """Returns the pass that rewrites the lookups of `meta`."""
-    variables = variable_search(meta).known
-    return FuseLookups(preserve=preserved_names(meta), variables=variables, target=target)
+    return FuseLookups(
+        preserve=preserved_names(meta),
+        variables=variable_search(meta).known,
+        devices=DEVICES,
+        target=target,
+    )
 
 
 def apply_pass(meta: meta_graph_pb2.MetaGraphDef, graph_pass: GraphPass) -> FusionReport:

@@ -11,7 +11,6 @@ from pathlib import Path
 from google.protobuf.message import Message
 from tensorflow.core.protobuf import saved_model_pb2
 
-from fusion.ops import OP_NAMES
 from fusion.passes.calls import reached_functions
 from fusion.passes.lowered import not_lowered
 from fusion.passes.plan import Target
@@ -44,6 +43,7 @@ from fusion.saved_model.verify import (
     Verification,
     compare_models,
 )
+from fusion.schema.names import OP_NAMES
 
 TARGETS = tuple(target.value for target in Target)
 

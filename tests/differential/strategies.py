@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from fusion.lookup import VERSIONS
-from fusion.ops.common import COMBINERS, FLOATS, IDS
+from fusion.schema.attributes import COMBINERS, FLOATS, IDS
 from tests.differential.case import ODD, Case
 
 #: A mismatch says all there is to say about it, and one at a time is enough.

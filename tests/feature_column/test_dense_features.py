@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from fusion.feature_column import embedding_column
 from fusion.lookup import VERSIONS
-from fusion.ops import OP_NAMES
+from fusion.schema.names import OP_NAMES
 from tests.feature_column.dense_layers import (
     ROWS,
     WORDS,

@@ -17,10 +17,10 @@ from numba.core.errors import TypingError
 from fusion import ops
 from fusion.gpu_ops import cuda_driver, host
 from fusion.ops.gpu import facts
-from fusion.ops.lookup import COLUMN_ATTRS
 from fusion.runtime import launcher, library, registration, stream
 from fusion.runtime.jit import jit
 from fusion.runtime.layout import STATE_WORDS, TROUBLE
+from fusion.schema.columns import COLUMN_ATTRS
 from tests.gpu_ops.driver import STREAMS, SimulatedGpus, gpus, labelled, on_gpu
 
 _Call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)

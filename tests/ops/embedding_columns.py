@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fusion import ops
-from fusion.ops.lookup import COLUMN_ATTRS
+from fusion.schema.columns import COLUMN_ATTRS
 from tests import reference
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

@@ -343,7 +343,7 @@ def test_lists_of_a_group_have_one_item_per_column():
 
 
 def ops_attrs():
-    from fusion.ops.lookup import COLUMN_ATTRS
+    from fusion.schema.columns import COLUMN_ATTRS
 
     return COLUMN_ATTRS
 

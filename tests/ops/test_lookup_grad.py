@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
-from fusion.ops.lookup import COLUMN_ATTRS
+from fusion.schema.columns import COLUMN_ATTRS
 
 ROWS, DIM, BATCH = 12, 3, 5
 INDICES = np.array([[0, 0], [0, 2], [1, 1], [3, 0], [3, 1], [3, 4]])

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
-from fusion.ops.common import FLOATS
+from fusion.schema.attributes import FLOATS
 
 SHAPE = (50, 8)
 

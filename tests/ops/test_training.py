@@ -310,7 +310,7 @@ def test_keys_have_the_dtype_that_is_asked_for():
         "boundaries": [],
         "boundary_counts": [0],
     }
-    from fusion.ops.training import PRE_ATTRS
+    from fusion.schema.columns import PRE_ATTRS
 
     lists = {
         name: [column["attrs"].get(attr.name, attr.default)] for name, attr in PRE_ATTRS.items()

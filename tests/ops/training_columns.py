@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from fusion import ops
-from fusion.ops.training import PRE_ATTRS
+from fusion.schema.columns import PRE_ATTRS
 
 
 def pre(columns: list[dict[str, Any]], **given: Any) -> Any:

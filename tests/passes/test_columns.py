@@ -12,9 +12,9 @@ import tensorflow as tf
 from numpy.testing import assert_allclose
 
 from fusion.feature_column import shared_embedding_columns
-from fusion.ops import OP_NAMES
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.plan import Target
+from fusion.schema.names import OP_NAMES
 from tests.feature_column.hosts import placeholders
 from tests.feature_column.kinds import KINDS, Batch, Column, build, of_each_combiner
 from tests.passes import stock_graphs as stock

@@ -12,6 +12,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.passes.edit import GraphEdit
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.schema.devices import Devices
 from tests.passes import stock_graphs as stock
 from tests.passes.rewritten_graphs import (
     ANCHOR,
@@ -269,7 +270,7 @@ def test_a_lookup_on_a_device_without_kernels_is_refused() -> None:
     graph_def = stock.build(Case())
     nodes(graph_def)[ANCHOR].device = "/device:GPU:0"
     assert refused(graph_def).node == ANCHOR
-    everywhere = FuseLookups(device_types=frozenset({"CPU", "GPU"}))
+    everywhere = FuseLookups(devices=Devices(frozenset({"CPU", "GPU"})))
     assert everywhere.apply(graph_def).modified
 
 

@@ -10,10 +10,10 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 import fusion
-from fusion.ops import OP_NAMES
 from fusion.ops.training import PRE
 from fusion.passes.plan import Target
 from fusion.passes.report import FusionResult
+from fusion.schema.names import OP_NAMES
 from tests.passes.own_v1_graphs import LOOKUPS, OWN_V1, OwnV1
 
 v1 = tf.compat.v1

@@ -10,9 +10,9 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.python.ops import control_flow_util
 
-from fusion.passes import planner
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report import FusionResult
+from fusion.schema.devices import Devices
 from tests.passes import stock_graphs as stock
 from tests.passes.planned_graphs import (
     PASS,
@@ -140,13 +140,13 @@ def test_partitions_and_norms_that_no_op_clips_stay_in_parts() -> None:
     checked(graph_of(build), feeds("a", "b", case=parts), ["split"] * 2, exact=False)
 
 
-def placed(of_table: str, of_lookup: str) -> FusionResult:
+def placed(of_table: str, of_lookup: str, home: str = "CPU") -> FusionResult:
     """What becomes of a lookup on devices."""
     graph_def = stock.build(Case())
     for node in graph_def.node:
         is_table = node.op in ("VarHandleOp", "ResourceGather")
         node.device = of_table if is_table else of_lookup
-    everywhere = FuseLookups(PASS.preserve, device_types=frozenset({"CPU", "GPU"}))
+    everywhere = FuseLookups(PASS.preserve, devices=Devices(frozenset({"CPU", "GPU"}), home))
     return everywhere.apply(graph_def)
 
 
@@ -173,14 +173,13 @@ def test_a_table_elsewhere_keeps_its_gather(of_table: str, of_lookup: str, form:
     assert [list(node.attr["_class"].list.s) for node in reads] == [[b"loc:@table"]]
 
 
-def test_a_table_on_a_cpu_does_not_travel_to_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_on_a_cpu_does_not_travel_to_a_gpu() -> None:
     """An op that is not placed goes to a GPU, where there are kernels for one."""
-    monkeypatch.setattr(planner, "HOME_TYPE", "GPU")
-    assert forms(placed("/cpu:0", "")) == ["split"]
-    assert forms(placed("/cpu:0", "/device:CPU:0")) == ["single"]
-    assert forms(placed("/device:GPU:0", "/device:GPU:0")) == ["single"]
-    assert forms(placed("/device:GPU:0", "")) == ["single"]
-    assert forms(placed("", "")) == ["single"]
+    assert forms(placed("/cpu:0", "", "GPU")) == ["split"]
+    assert forms(placed("/cpu:0", "/device:CPU:0", "GPU")) == ["single"]
+    assert forms(placed("/device:GPU:0", "/device:GPU:0", "GPU")) == ["single"]
+    assert forms(placed("/device:GPU:0", "", "GPU")) == ["single"]
+    assert forms(placed("", "", "GPU")) == ["single"]
 
 
 def test_a_gather_that_is_only_kept_beside_a_table_elsewhere() -> None:

@@ -12,10 +12,10 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from fusion import ops
-from fusion.ops.training import PRE_ATTRS
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report import FusionReport, FusionResult
 from fusion.passes.row_updates import fuse_updates
+from fusion.schema.columns import PRE_ATTRS
 
 v1 = tf.compat.v1
 raw = tf.raw_ops

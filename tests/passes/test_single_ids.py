@@ -14,7 +14,7 @@ from tensorflow.core.framework import graph_pb2
 import fusion
 from fusion.feature_column import DenseFeatures
 from fusion.feature_column.single_ids import embed
-from fusion.ops import OP_NAMES
+from fusion.schema.names import OP_NAMES
 
 v1 = tf.compat.v1
 fc = tf.feature_column

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 import fusion
-from fusion.ops import OP_NAMES
+from fusion.schema.names import OP_NAMES
 from tests.passes import stock_graphs as stock
 
 v1 = tf.compat.v1

@@ -14,9 +14,9 @@ from tensorflow.core.framework import graph_pb2
 import fusion
 from fusion.lookup import VERSIONS
 from fusion.lookup import fused_safe_embedding_lookup_sparse as fused_lookup
-from fusion.ops import OP_NAMES
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.plan import Target
+from fusion.schema.names import OP_NAMES
 from tests.differential.run import like
 from tests.passes import stock_graphs as stock
 from tests.passes.rewritten_graphs import PASS, build_with, nodes, refused, to_sparse

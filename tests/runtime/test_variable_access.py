@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from fusion.ops.common import FLOATS
 from fusion.runtime import variable_access
+from fusion.schema.attributes import FLOATS
 
 
 @pytest.fixture

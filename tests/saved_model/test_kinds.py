@@ -15,9 +15,9 @@ import tensorflow as tf
 from google.protobuf.message import Message
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from fusion.ops import OP_NAMES
 from fusion.saved_model.meta_graph import used_ops
 from fusion.saved_model.source import read_saved_model
+from fusion.schema.names import OP_NAMES
 from tests.saved_model import kinds
 from tests.saved_model.forked import Tool
 from tests.saved_model.test_rewrite import NEW, ROOT, hashes

@@ -16,7 +16,6 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import fingerprint_pb2
 from tensorflow.python.saved_model.pywrap_saved_model import fingerprinting
 
-from fusion.ops import OP_NAMES
 from fusion.passes.report import ColumnReport, FusionReport, FusionResult
 from fusion.saved_model import (
     ModelError,
@@ -27,6 +26,7 @@ from fusion.saved_model import (
     rewrite,
 )
 from fusion.saved_model.source import model_files, read_saved_model
+from fusion.schema.names import OP_NAMES
 from tests.saved_model.models import COLUMNS, DIM, ROWS, tf2_module
 
 ROOT = Path(__file__).parents[2]

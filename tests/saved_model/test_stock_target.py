@@ -13,11 +13,11 @@ from tensorflow.core.protobuf import saved_model_pb2
 import fusion
 from fusion.cli.app import main
 from fusion.feature_column import DenseFeatures, embedding_column
-from fusion.ops import OP_NAMES
 from fusion.optimizers import LazyAdam
 from fusion.saved_model import ModelError, rewrite_saved_model
 from fusion.saved_model.meta_graph import used_ops
 from fusion.saved_model.source import read_saved_model
+from fusion.schema.names import OP_NAMES
 from tests.saved_model import frozen_graphs
 
 KINDS = ("v1_ref", "v1_resource", "tf2", "keras", "example")

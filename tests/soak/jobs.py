@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from fusion.lookup import VERSIONS
-from fusion.ops.common import COMBINERS, FLOATS, IDS
 from fusion.saved_model import fuse_saved_model
+from fusion.schema.attributes import COMBINERS, FLOATS, IDS
 from tests import reference
 from tests.differential import compare, ours
 from tests.differential.case import Case

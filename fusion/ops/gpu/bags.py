@@ -14,11 +14,11 @@ from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.host import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps import combine, layout
 from fusion.gpu_ops.steps.bags import last_row
-from fusion.ops.common import MOST_ENTRIES
 from fusion.runtime.jit import Array, int64, jit
 from fusion.runtime.memory import pointer, stack_words, store
 from fusion.runtime.native import INVALID_ARGUMENT, attr, data, fail, list_length, size
 from fusion.runtime.spec import OpSpec
+from fusion.schema.attributes import MOST_ENTRIES
 
 _WORDS = layout.words_of_call(1, 0)
 #: Of a table of bytes from 0 on: addresses are its ids.

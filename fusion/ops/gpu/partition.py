@@ -10,7 +10,7 @@ import numpy as np
 from fusion.cpu_ops.column_words import KINDS
 from fusion.gpu_ops.host import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps.partition import Shards, put_ids, split
-from fusion.ops.common import MOST_ENTRIES, numba_dtype
+from fusion.ops.precision import numba_dtype
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.memory import stack_words, store
 from fusion.runtime.native import (
@@ -26,6 +26,7 @@ from fusion.runtime.native import (
     size,
 )
 from fusion.runtime.spec import OpSpec
+from fusion.schema.attributes import MOST_ENTRIES
 
 
 def shard_reader(spec: OpSpec) -> Any:

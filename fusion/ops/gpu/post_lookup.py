@@ -12,7 +12,6 @@ from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.host import on_host, trouble_of
 from fusion.gpu_ops.steps.bags import Gathered, bags
 from fusion.gpu_ops.steps.prune import Entries
-from fusion.ops.common import LAST_ROW, MOST_ENTRIES
 from fusion.ops.gpu.bags import bag_combiner, rows_to_last, shard_lister
 from fusion.ops.precision import access
 from fusion.runtime.jit import int64, jit
@@ -29,6 +28,7 @@ from fusion.runtime.native import (
     vector,
 )
 from fusion.runtime.spec import OpSpec
+from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 
 
 def entries_of(spec: OpSpec, types: Mapping[str, str]) -> Any:

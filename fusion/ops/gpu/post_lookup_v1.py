@@ -10,7 +10,6 @@ import numpy as np
 from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.host import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps.parts import Parts, join, order_parts, part_bags
-from fusion.ops.common import LAST_ROW, MOST_ENTRIES
 from fusion.ops.gpu.bags import bag_combiner
 from fusion.ops.precision import access
 from fusion.runtime.jit import int64, jit
@@ -28,6 +27,7 @@ from fusion.runtime.native import (
     vector,
 )
 from fusion.runtime.spec import OpSpec
+from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 
 
 def parts_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:

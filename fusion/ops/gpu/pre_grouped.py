@@ -12,7 +12,6 @@ from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.host import copy_in, explain, on_host
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
-from fusion.ops.common import MOST_ENTRIES
 from fusion.ops.gpu.columns import (
     count_boundaries,
     put_batch,
@@ -34,6 +33,7 @@ from fusion.runtime.native import (
     new_output,
 )
 from fusion.runtime.spec import OpSpec
+from fusion.schema.attributes import MOST_ENTRIES
 
 _list_entries, _number_entries = on_host(list_entries), on_host(number_entries)
 _split_rows, _told_words = on_host(split_rows), jit(call_of.told_words)

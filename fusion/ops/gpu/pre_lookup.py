@@ -13,12 +13,11 @@ from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.host import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps.pre_lookup import Rules, put_split_entries, split_entries
 from fusion.gpu_ops.steps.prune import Entries
-from fusion.ops.common import LAST_ROW, MOST_ENTRIES, numba_dtype
 from fusion.ops.gpu.bags import rows_to_last
 from fusion.ops.gpu.bits import bits_of
 from fusion.ops.gpu.partition import shard_reader
 from fusion.ops.listing import check_fill_id, pruner, shape_checker, weight_of_filler
-from fusion.ops.precision import access
+from fusion.ops.precision import access, numba_dtype
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.memory import stack_words, store
 from fusion.runtime.native import (
@@ -33,6 +32,7 @@ from fusion.runtime.native import (
     vector,
 )
 from fusion.runtime.spec import OpSpec
+from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 
 
 def _rules_of(spec: OpSpec, types: Mapping[str, str]) -> Any:

@@ -11,8 +11,8 @@ from fusion.cpu_ops.column_words import KINDS
 from fusion.cpu_ops.prune_dense import DenseRules
 from fusion.gpu_ops.host import on_host
 from fusion.gpu_ops.steps import prune_dense as steps
-from fusion.ops.common import numba_dtype
 from fusion.ops.listing import check_fill_id
+from fusion.ops.precision import numba_dtype
 from fusion.runtime.jit import int64
 from fusion.runtime.native import attr, data, failed, output_matrix, output_vector, size
 from fusion.runtime.spec import OpSpec

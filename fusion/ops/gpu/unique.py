@@ -10,7 +10,7 @@ import numpy as np
 from fusion.cpu_ops.column_words import KINDS
 from fusion.gpu_ops.host import on_host
 from fusion.gpu_ops.steps.unique import find_firsts, number_ids
-from fusion.ops.common import numba_dtype
+from fusion.ops.precision import numba_dtype
 from fusion.runtime.jit import int64
 from fusion.runtime.native import (
     INVALID_ARGUMENT,

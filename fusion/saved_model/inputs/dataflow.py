@@ -17,7 +17,6 @@ from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.framework import tensor_util
 
-from fusion.ops.lookup import GROUPED, SINGLE
 from fusion.passes.calls import callees, first_argument
 from fusion.passes.graph_view import GraphView
 from fusion.passes.signatures import OpSignatures
@@ -43,6 +42,7 @@ from fusion.saved_model.inputs.constraints import Constraints, Extent, Key, Role
 from fusion.saved_model.inputs.extents import ExtentFlow
 from fusion.saved_model.inputs.records import OPAQUE, PARSERS, RecordSpec, parsed_records
 from fusion.saved_model.inputs.signature import Signature
+from fusion.schema.names import GROUPED, SINGLE
 
 _MAX_SWEEPS = 20
 _MAX_DEPTH = 40
@@ -396,9 +396,9 @@ def _columns(
     That is its form, whether it reads ids and not values that boundaries make ids of, and its
     table, ids, rows, shape and weights.
     """
-    if node.op not in (SINGLE.name, GROUPED.name):
+    if node.op not in (SINGLE, GROUPED):
         return
-    count = node.attr["num_columns"].i if node.op == GROUPED.name else 1
+    count = node.attr["num_columns"].i if node.op == GROUPED else 1
     boundaries = node.attr["boundary_counts"].list.i or [len(node.attr["boundaries"].list.f)]
     forms = node.attr["forms"].list.s or [node.attr["form"].s]
     for place in range(count):

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from fusion.ops.lookup import GROUPED, SINGLE
-from fusion.ops.training import POST
 from fusion.passes.graph_view import GraphView
 from fusion.passes.recognise import recognise_all
 from fusion.passes.recognise_reduction import POST_V1
@@ -25,8 +23,9 @@ from fusion.passes.signatures import OpSignatures
 from fusion.passes.tensor import ARG_OP, Tensor
 from fusion.passes.variables import VariableSearch
 from fusion.saved_model.variables import variable_search
+from fusion.schema.names import GROUPED, GROUPED_POST, SINGLE
 
-_GROUPS = frozenset([GROUPED.name, POST.name])
+_GROUPS = frozenset([GROUPED, GROUPED_POST])
 _MOST_PARTS = 1 << 16
 _DEEPEST = 64
 
@@ -155,7 +154,7 @@ def _lookups(view: GraphView, search: VariableSearch) -> Iterator[tuple[str, Pla
 def _ops(view: GraphView, search: VariableSearch) -> Iterator[tuple[str, Place]]:
     """Yields the columns of ops that read the table themselves, and of ops for many columns."""
     for node, described in view.nodes.items():
-        if described.op == SINGLE.name:
+        if described.op == SINGLE:
             name = _table_name(view, view.inputs(node)[0], search)
             yield name or node, Place(view.function, Tensor(node))
         elif described.op in _GROUPS:

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fusion.ops.second_order import combine_entries
-from fusion.passes.stock_entries import Attrs, NoDefinition, Tensors
+from fusion.stock_ops.combine import combine_entries
+from fusion.stock_ops.entries import Attrs, NoDefinition, Tensors
 
 _REDUCTIONS = {
     "sum": tf.raw_ops.SparseSegmentSumWithNumSegments,

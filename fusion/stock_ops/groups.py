@@ -6,9 +6,9 @@ from itertools import islice
 
 import tensorflow as tf
 
-from fusion.ops.training import PRE_ATTRS
-from fusion.passes.stock_bags import Bags, combined, gradients
-from fusion.passes.stock_entries import (
+from fusion.schema.columns import PRE_ATTRS
+from fusion.stock_ops.bags import Bags, combined, gradients
+from fusion.stock_ops.entries import (
     Attrs,
     NoDefinition,
     StockEntries,

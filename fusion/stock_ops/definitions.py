@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from fusion.ops.training import GRAD, POST, PRE
-from fusion.passes.stock_bags import Bags, combined, entry_counts, gradients, sorted_bags
-from fusion.passes.stock_entries import (
+from fusion.schema.names import GROUPED_POST, GROUPED_POST_GRAD, GROUPED_PRE
+from fusion.stock_ops.bags import Bags, combined, entry_counts, gradients, sorted_bags
+from fusion.stock_ops.entries import (
     Attrs,
     NoDefinition,
     Tensors,
@@ -22,7 +22,7 @@ from fusion.passes.stock_entries import (
     pruned_matrix,
     shard_of,
 )
-from fusion.passes.stock_groups import grouped_post, grouped_post_grad, grouped_pre
+from fusion.stock_ops.groups import grouped_post, grouped_post_grad, grouped_pre
 
 Definition = Callable[[Attrs, Tensors], Tensors]
 
@@ -169,8 +169,8 @@ DEFINITIONS: dict[str, Definition] = {
     "FusedEmbeddingSparsePreLookUp": _pre_v1,
     "FusedEmbeddingSparsePostLookUp": _post_v1,
     "FusedEmbeddingSparsePostLookUpGrad": _post_v1_grad,
-    PRE.name: grouped_pre,
-    POST.name: grouped_post,
-    GRAD.name: grouped_post_grad,
+    GROUPED_PRE: grouped_pre,
+    GROUPED_POST: grouped_post,
+    GROUPED_POST_GRAD: grouped_post_grad,
 }
 """By the name of the op."""

@@ -1,4 +1,4 @@
-"""What the signatures of several ops share."""
+"""Attrs that several ops share, and the values that they may have."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from fusion.runtime.spec import Attr
 #: Dtypes of tables and weights.
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 IDS = ("int32", "int64")
+#: Dtypes of tables whose rows FusedEmbeddingRowUpdate updates.
+ROW_UPDATE_DTYPES = ("float32", "float64")
 
 #: In the order of the constants of fusion.cpu_ops.combine.
 COMBINERS = ("sum", "mean", "sqrtn")
@@ -28,17 +30,35 @@ ROW_COUNT_ATTR = Attr(
     allowed=("dense_shape", "last_row"),
     doc="number of rows: dense_shape[0], or those up to the last row with an entry",
 )
+COMBINER_ATTR = Attr("combiner", "string", default="mean", allowed=COMBINERS, doc="of a bag")
+MAX_NORM_ATTR = Attr(
+    "max_norm", "float", default=-1.0, doc="limit of a row's L2 norm; negative: none"
+)
+NO_NAN_ATTR = Attr(
+    "divide_no_nan",
+    "bool",
+    default=True,
+    doc="whether weights that add up to 0 give zeros; else NaN or inf. The gradient is 0",
+)
+PRUNE_WEIGHTS_ATTR = Attr(
+    "prune_sparse_weights", "bool", default=False, doc="whether weights <= 0 are invalid"
+)
+BUCKET_ATTRS = (
+    Attr(
+        "num_buckets",
+        "int",
+        default=0,
+        minimum=0,
+        doc="ids outside [0, num_buckets) become bucket_default first; 0: they do not",
+    ),
+    Attr("bucket_default", "int", default=0, minimum=0, doc="see num_buckets"),
+)
+DEFAULT_WEIGHT_ATTR = Attr(
+    "default_weight", "float", default=1.0, doc="weight of the entries filled in"
+)
 
-#: The values of `row_count`, by place.
-DENSE_SHAPE, LAST_ROW = range(2)
+#: The index of "last_row" among the values of `row_count`.
+LAST_ROW = 1
 
 #: Places of entries are int32.
 MOST_ENTRIES = 2**31 - 1
-
-
-def numba_dtype(name: str) -> type:
-    """The NumPy scalar type of dtype `name`, as kernels take it."""
-    import numpy as np
-
-    dtype: type = getattr(np, name)
-    return dtype

@@ -1,0 +1,139 @@
+"""The attrs of embedding columns, as the ops for whole columns have them, alone and in lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fusion.runtime.spec import Attr
+from fusion.schema.attributes import (
+    BUCKET_ATTRS,
+    COMBINER_ATTR,
+    DEFAULT_ID_ATTR,
+    DEFAULT_WEIGHT_ATTR,
+    IDS,
+    MAX_NORM_ATTR,
+    NO_NAN_ATTR,
+    PRUNE_WEIGHTS_ATTR,
+    ROW_COUNT_ATTR,
+    USE_WEIGHTS_ATTR,
+)
+
+#: How ids are given. A group has `copy` too, a matrix that is no lookup.
+FORMS = ("indices", "row_ids", "row_splits", "dense")
+GROUP_FORMS = (*FORMS, "copy")
+
+#: Dtypes of ids, and of the values that boundaries make ids of.
+VALUES = (*IDS, "float32", "float64")
+
+#: The attrs of a column besides its dtypes and boundaries, by the name of their list in a group.
+COLUMN_ATTRS: dict[str, Attr] = {
+    "forms": Attr(
+        "form", "string", default="indices", allowed=FORMS, doc="how ids are given, see above"
+    ),
+    "combiners": COMBINER_ATTR,
+    "max_norms": MAX_NORM_ATTR,
+    "prunes": Attr("prune", "bool", default=False, doc="whether to drop ids < 0"),
+    "fill_empty_rows": Attr(
+        "fill_empty_row",
+        "bool",
+        default=False,
+        doc="whether rows that keep no entry look up max(default_id, 0)",
+    ),
+    "default_ids": DEFAULT_ID_ATTR,
+    "use_sparse_weights": USE_WEIGHTS_ATTR,
+    "prune_sparse_weights": PRUNE_WEIGHTS_ATTR,
+    "default_weights": DEFAULT_WEIGHT_ATTR,
+    "divide_no_nans": replace(
+        NO_NAN_ATTR, doc="whether weights that add up to 0 give zeros; else NaN or inf"
+    ),
+    "row_counts": ROW_COUNT_ATTR,
+    "use_ignored_ids": Attr(
+        "use_ignored_id", "bool", default=False, doc="whether ignored_id counts; only dense"
+    ),
+    "ignored_ids": Attr("ignored_id", "int", default=-1, doc="value that stands for no entry"),
+    "column_strides": Attr(
+        "column_stride",
+        "int",
+        default=0,
+        doc="what each column of dense ids adds to the ids behind it",
+    ),
+    "num_buckets": BUCKET_ATTRS[0],
+    "bucket_defaults": BUCKET_ATTRS[1],
+    "dims": Attr(
+        "dim", "int", default=-1, doc="D where it is known, for which code is made ready; else -1"
+    ),
+}
+BOUNDARIES_ATTR = Attr(
+    "boundaries",
+    "list(float)",
+    default=(),
+    doc="if not empty, ascending, and the number of those <= a value is its id; only dense",
+)
+
+#: What messages call a column; not among `COLUMN_ATTRS`, since nothing is computed by it.
+NAME_ATTR = Attr("column_name", "string", default="", doc="what messages call the column")
+NAMES_ATTR = Attr(
+    "column_names",
+    "list(string)",
+    default=(),
+    doc="if not empty, column_name of each column",
+)
+
+
+def column_name(lookup: str, table: str) -> str:
+    """What messages call a column: its lookup, and its table if that is known by another name."""
+    is_scope = f"{lookup}/".startswith(f"{table}/")
+    return lookup if is_scope or not table else f"{lookup} of table {table}"
+
+
+FORMS_DOC = (
+    "`form` says how ids are given:\n"
+    "- indices: ids [nnz], entry_rows int64 [nnz, 2] with the row of each in column 0, and\n"
+    "  dense_shape [k >= 1] with the rows B first, where k is 1 or the columns of entry_rows;\n"
+    "- row_ids: ids [nnz], entry_rows [nnz] the row of each, dense_shape [] or [k >= 1];\n"
+    "- row_splits: ids [nnz], entry_rows [B + 1] where each row starts, and nnz;\n"
+    "- dense: ids [B, L].\n"
+    "What a form has no use for is not read. No size of dense_shape may be negative, nor their\n"
+    "product be 2**63 and more.\n\n"
+    "Of each element: an `ignored_id` is no entry; `boundaries` make it an id; `column_stride` is\n"
+    "added for each column on its left; outside [0, num_buckets) it becomes `bucket_default`;\n"
+    "`prune` drops what is < 0, `prune_sparse_weights` what has no weight > 0. "
+)
+
+_BEHIND = ("combiners", "max_norms", "divide_no_nans", "dims")
+#: Attrs that the ops for whole lookups do not have.
+_OWN = ("sort_key", "copied", "offset")
+
+#: The attrs of a column by the name of their list, for each of the ops.
+PRE_ATTRS: dict[str, Attr] = {
+    **{name: attr for name, attr in COLUMN_ATTRS.items() if name not in _BEHIND},
+    "sort_keys": Attr("sort_key", "bool", default=False, doc="whether unique_keys are ascending"),
+}
+_COMBINE_ATTRS = {name: COLUMN_ATTRS[name] for name in ("combiners", "use_sparse_weights", "dims")}
+POST_ATTRS: dict[str, Attr] = {
+    "copied": Attr("copied", "bool", doc="whether a column is a matrix [B, D], copied as it is"),
+    **_COMBINE_ATTRS,
+    "divide_no_nans": COLUMN_ATTRS["divide_no_nans"],
+}
+GRAD_ATTRS: dict[str, Attr] = {
+    **_COMBINE_ATTRS,
+    "offsets": Attr(
+        "offset",
+        "int",
+        doc="where a column starts in a row of top_grad; negative: where the one before it ends",
+    ),
+}
+
+
+def list_attrs(attrs: Mapping[str, Attr]) -> tuple[Attr, ...]:
+    """The attrs of an op that list those of columns."""
+    return tuple(
+        Attr(
+            name,
+            f"list({attr.kind})",
+            allowed=attr.allowed,
+            doc=attr.doc if attr.name in _OWN else f"{attr.name} of each column",
+        )
+        for name, attr in attrs.items()
+    )

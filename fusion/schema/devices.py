@@ -1,0 +1,21 @@
+"""Where fused ops can run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Types of devices, such as "CPU".
+
+    Attributes:
+        types: those that every op of this package has kernels for.
+        home: the one that such an op is put on where no node says otherwise.
+    """
+
+    types: frozenset[str] = frozenset({"CPU"})
+    home: str = "CPU"
+
+
+CPU_ALONE = Devices()

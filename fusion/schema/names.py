@@ -1,0 +1,40 @@
+"""The names of the fused ops."""
+
+from __future__ import annotations
+
+PRE_V1 = "FusedEmbeddingSparsePreLookUp"
+POST_V1 = "FusedEmbeddingSparsePostLookUp"
+POST_V1_GRAD = "FusedEmbeddingSparsePostLookUpGrad"
+PRUNE = "PruneInvalidAndFillEmptyRows"
+PRUNE_DENSE = "PruneDenseAndFillEmptyRows"
+UNIQUE = "UniqueWithCountsV3"
+PARTITION = "PartitionWithPermutation"
+POST_V2 = "FusedEmbeddingSparsePostLookUpV2"
+POST_V2_GRAD = "FusedEmbeddingSparsePostLookUpV2Grad"
+SINGLE = "FusedEmbeddingLookup"
+GROUPED = "GroupedEmbeddingLookup"
+GROUPED_PRE = "GroupedEmbeddingPreLookUp"
+GROUPED_POST = "GroupedEmbeddingPostLookUp"
+GROUPED_POST_GRAD = "GroupedEmbeddingPostLookUpGrad"
+READ_TABLES = "ReadEmbeddingTables"
+ROW_UPDATE = "FusedEmbeddingRowUpdate"
+
+#: Every op of this package.
+OP_NAMES: tuple[str, ...] = (
+    PRE_V1,
+    POST_V1,
+    POST_V1_GRAD,
+    PRUNE,
+    PRUNE_DENSE,
+    UNIQUE,
+    PARTITION,
+    POST_V2,
+    POST_V2_GRAD,
+    SINGLE,
+    GROUPED,
+    GROUPED_PRE,
+    GROUPED_POST,
+    GROUPED_POST_GRAD,
+    READ_TABLES,
+    ROW_UPDATE,
+)

@@ -1,0 +1,1 @@
+"""What the fused ops compute, by TensorFlow's own: for second gradients, and to lower models."""
