@@ -23,12 +23,13 @@ from fusion.graphs import checked_outputs, final_nodes
 from fusion.grappler import observed
 from fusion.ops import DEVICES
 from fusion.passes.calls import called
+from fusion.passes.columns import named_columns
 from fusion.passes.fuse_lookups import COMPILED, COMPILED_REASON, FuseLookups
 from fusion.passes.graph_view import GraphView
 from fusion.passes.report import ColumnReport, FusionReport
 from fusion.passes.signatures import OpSignatures
 from fusion.passes.tensor import ARG_OP
-from fusion.passes.variables import Variable, VariableSearch, named_columns
+from fusion.passes.variables import Variable, VariableSearch
 from fusion.printable import printable
 
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
-if TYPE_CHECKING:
-    from fusion.passes.report import ColumnReport, FusionReport
-    from fusion.passes.spec import LookupSpec
+from fusion.passes.report import ColumnReport, FusionReport
+from fusion.passes.spec import LookupSpec
+from fusion.passes.variables import VariableSearch, shards_name
 
 
 @dataclass(frozen=True)
@@ -47,3 +46,25 @@ def distinct_columns(report: FusionReport) -> tuple[Column, ...]:
         groups[column.name, seen[column.function, column.name]].append(column)
         seen[column.function, column.name] += 1
     return tuple(Column(name, tuple(copies)) for (name, _), copies in groups.items())
+
+
+def named_columns(report: FusionReport, search: VariableSearch) -> FusionReport:
+    """Returns `report` with the names and sizes of the variables behind function arguments."""
+    return replace(report, columns=tuple(_named(column, search) for column in report.columns))
+
+
+def _named(column: ColumnReport, search: VariableSearch) -> ColumnReport:
+    found = [search.behind(column.function, table) for table in column.tables]
+    variables = [v for v in found if v is not None and len(v.shape) == 2]
+    if not variables or len(variables) != len(found):
+        return column
+    name = shards_name([variable.name for variable in variables])
+    if column.spec is None:
+        return replace(column, name=name)
+    table = column.spec.table
+    shards = tuple(
+        replace(shard, rows=variable.shape[0], dim=variable.shape[1])
+        for shard, variable in zip(table.shards, variables, strict=True)
+    )
+    table = replace(table, name=name, shards=shards)
+    return replace(column, name=name, spec=replace(column.spec, table=table))

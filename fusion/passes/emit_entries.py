@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
+from fusion.passes.forms import needs_prune
 from fusion.passes.graph_view import GraphView
-from fusion.passes.id_ranges import is_in_row_order, lookup_range
+from fusion.passes.id_ranges import is_in_row_order
 from fusion.passes.node_builder import NodeBuilder
 from fusion.passes.op_arguments import dense_shape, hashed_values, weight_vector
 from fusion.passes.shapes import ShapeMath, has_measured_columns
@@ -70,14 +71,6 @@ class OnePerRow:
 
     ids: Tensor
     present: Tensor | None
-
-
-def has_one_per_row(view: GraphView, spec: LookupSpec) -> bool:
-    """Whether the ids are a matrix of one column."""
-    if not isinstance(spec.ids, DenseIds) or not spec.fill:
-        return False
-    shape = view.shape(spec.ids.values)
-    return shape is not None and len(shape) == 2 and shape[1] == 1
 
 
 def one_per_row(build: NodeBuilder, spec: LookupSpec) -> OnePerRow:
@@ -336,12 +329,6 @@ def _column_numbers(
     return build.shared(
         "column_numbers", "Mul", (counted, number(build, stride, dtype)), {"T": dtype}
     )
-
-
-def needs_prune(view: GraphView, spec: LookupSpec) -> bool:
-    """Whether ids < 0 are dropped, and there may be such ids."""
-    low = lookup_range(view, spec).low
-    return spec.prune and (low is None or low < 0)
 
 
 def in_buckets(build: NodeBuilder, spec: LookupSpec, ids: Tensor) -> Tensor:

@@ -19,10 +19,10 @@ from tensorflow.core.framework import types_pb2
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit_post import Bags, one_shard, post_lookup, unfilled
 from fusion.passes.emit_table import copied_clip, gather
+from fusion.passes.forms import clips_in_op
 from fusion.passes.match import Stage
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.op_arguments import (
-    clips_in_op,
     dense_attrs,
     dense_shape,
     dense_values,

@@ -18,41 +18,17 @@ from tensorflow.python.framework import tensor_util
 
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit_concat import ConcatEmitter
-from fusion.passes.emit_entries import has_one_per_row, in_buckets, needs_prune
+from fusion.passes.emit_entries import in_buckets
+from fusion.passes.forms import lookup_range, needs_prune
 from fusion.passes.graph_view import GraphView
-from fusion.passes.id_ranges import lookup_range
 from fusion.passes.node_builder import NodeBuilder, set_types
 from fusion.passes.op_arguments import dense_values
 from fusion.passes.plan import Group
-from fusion.passes.safety import loses_digits
 from fusion.passes.small_nodes import as_dtype, flattened, number
 from fusion.passes.spec import DenseIds, LookupSpec
 from fusion.passes.tensor import Tensor
 
 _BOOL, _INT32, _INT64 = types_pb2.DT_BOOL, types_pb2.DT_INT32, types_pb2.DT_INT64
-
-
-def can_stack(view: GraphView, spec: LookupSpec) -> bool:
-    """Whether a lookup can be a column of a stack."""
-    table, ids = spec.table, spec.ids
-    if table.strategy or table.max_norm is not None or not all(table.shape):
-        return False  # an empty table has no row 0, which stock reads where there is no id
-    if view.op(view.resolve(table.shards[0].tensor).node) != "Const":
-        return False
-    if not isinstance(ids, DenseIds) or not has_one_per_row(view, spec) or loses_digits(view, spec):
-        return False
-    if ids.hashed is not None:
-        return spec.default_id is None and spec.buckets is None
-    if ids.ignored is None and _is_never_negative(view, spec):
-        return True
-    # Then a negative id, the ignored one among them, has to be all that gives zeros.
-    is_negative = ids.ignored is None or (ids.ignored < 0 and spec.buckets is None)
-    return is_negative and spec.prune and spec.default_id is None
-
-
-def _is_never_negative(view: GraphView, spec: LookupSpec) -> bool:
-    low = lookup_range(view, spec).low
-    return low is not None and low >= 0
 
 
 @dataclass

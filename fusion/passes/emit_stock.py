@@ -19,9 +19,10 @@ import numpy as np
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.edit import GraphEdit
-from fusion.passes.emit_entries import Entries, entries, has_one_per_row, one_per_row
+from fusion.passes.emit_entries import Entries, entries, one_per_row
 from fusion.passes.emit_rows import emit_clip, split_ids
 from fusion.passes.emit_table import Reader, copied_clip, gather, read_table
+from fusion.passes.forms import has_one_per_row
 from fusion.passes.node_builder import NodeBuilder
 from fusion.passes.recognise import Recognition
 from fusion.passes.recognise_clip import Clip

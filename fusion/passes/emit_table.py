@@ -8,21 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
-from tensorflow.python.framework import dtypes
-from tensorflow.python.framework.device_spec import DeviceSpecV2 as DeviceSpec
 
+from fusion.passes.forms import can_share, is_small
 from fusion.passes.fused_columns import list_attr
-from fusion.passes.graph_view import GraphView
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.recognise import Recognition
 from fusion.passes.recognise_clip import Clip
 from fusion.passes.spec import LookupSpec, ShardSpec
 from fusion.passes.tensor import Shape, Tensor
-from fusion.runtime.variable_access import is_shared
 from fusion.schema.names import READ_TABLES
-
-_SMALL_BYTES = 1 << 16
-"""A copy of so much takes some microseconds."""
 
 
 def gather(
@@ -100,12 +94,6 @@ def share_tables(build: NodeBuilder, readers: Sequence[Reader]) -> list[Tensor]:
         reader.lookup.full_spec.table.shards[0].tensor if read is None else _known(build, read)
         for reader, read in zip(readers, reads, strict=True)
     ]
-
-
-def can_share(view: GraphView, dtype: int, device: str) -> bool:
-    """Whether ReadEmbeddingTables has a kernel for variables of a DataType on a device."""
-    kind = DeviceSpec.from_string(device).device_type or view.home_type
-    return is_shared(dtypes.as_dtype(dtype).name, kind)
 
 
 def read_table(build: NodeBuilder, reader: Reader) -> Tensor:
@@ -240,13 +228,6 @@ def _waits(build: NodeBuilder, reader: Reader) -> tuple[str, ...]:
 def _put_beside(node: node_def_pb2.NodeDef, colocation: tuple[str, ...]) -> None:
     if colocation:
         node.attr["_class"].list.s.extend(group.encode() for group in colocation)
-
-
-def is_small(dtype: int, shape: Shape) -> bool:
-    """Whether copying a table costs about as little as an op."""
-    rows, dim = shape
-    size = dtypes.as_dtype(dtype).size
-    return rows is not None and dim is not None and rows * dim * size <= _SMALL_BYTES
 
 
 def _record_shapes(node: node_def_pb2.NodeDef, shapes: Sequence[Shape]) -> None:

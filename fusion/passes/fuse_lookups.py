@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, replace
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.passes.calls import called
+from fusion.passes.choose import settle
 from fusion.passes.edit import GraphEdit
 from fusion.passes.edited import rewritten
 from fusion.passes.expand import expanded
+from fusion.passes.forms import shares_table
 from fusion.passes.forward import match_forward
 from fusion.passes.fused_before import (
     HAS_GRADIENT,
@@ -25,7 +27,6 @@ from fusion.passes.fused_before import (
 from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch
 from fusion.passes.plan import Form, Group, Plan, Target
-from fusion.passes.planner import settle, shares_table
 from fusion.passes.recognise import Recognition, recognise_all
 from fusion.passes.recognise_reduction import POST_V1
 from fusion.passes.recognise_table import Table

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from fusion.passes.forms import clips_in_op
 from fusion.passes.fused_columns import grouped_columns, list_attr, only_column
 from fusion.passes.graph_view import GraphView
 from fusion.passes.match import NoMatch
-from fusion.passes.op_arguments import clips_in_op
 from fusion.passes.recognise import Recognition
 from fusion.passes.recognise_gradient import GRADIENTS
 from fusion.passes.recognise_table import table_name

@@ -9,7 +9,6 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph_view import GraphView
 from fusion.passes.idioms import is_integer_cast
-from fusion.passes.spec import DenseIds, LookupSpec
 from fusion.passes.tensor import Tensor
 
 _DEPTH = 32
@@ -51,25 +50,6 @@ class Range(NamedTuple):
         return Range(low, high)
 
 
-def lookup_range(view: GraphView, spec: LookupSpec) -> Range:
-    """Returns the bounds of the ids of a lookup's entries, before any of them is pruned."""
-    if spec.buckets is not None:
-        return Range(0, spec.buckets.count - 1).covers(
-            Range(spec.buckets.default, spec.buckets.default)
-        )
-    ids = spec.ids
-    if not isinstance(ids, DenseIds):
-        return range_of(view, ids.values)
-    given = range_of(view, Tensor(ids.hashed.by[-1]) if ids.hashed is not None else ids.values)
-    if ids.stride:
-        shape = view.shape(ids.values)
-        width = shape[1] if shape is not None and len(shape) == 2 else None
-        if width is None or given.low is None or given.high is None or ids.stride < 0:
-            return Range()
-        given = Range(given.low, given.high + ids.stride * max(width - 1, 0))
-    return _as_dtype(given, spec.dtype)
-
-
 def range_of(view: GraphView, tensor: Tensor) -> Range:
     """Returns the bounds of the elements of an integer tensor."""
     return _range(view, tensor, _DEPTH)
@@ -92,7 +72,7 @@ def _range(view: GraphView, tensor: Tensor, depth: int) -> Range:
     if op in _SAME_ELEMENTS:
         return _range(view, inputs[0], depth - 1)
     if is_integer_cast(view, name):
-        return _as_dtype(_range(view, inputs[0], depth - 1), view.type_attr(name, "DstT"))
+        return wrapped(_range(view, inputs[0], depth - 1), view.type_attr(name, "DstT"))
     if op in ("Select", "SelectV2"):
         return _range(view, inputs[1], depth - 1).covers(_range(view, inputs[2], depth - 1))
     if op in ("Maximum", "FloorMod"):
@@ -111,7 +91,7 @@ def _bounded(view: GraphView, op: str, inputs: tuple[Tensor, ...], depth: int) -
     return Range(max(lows) if lows else None, first.covers(second).high)
 
 
-def _as_dtype(given: Range, dtype: int) -> Range:
+def wrapped(given: Range, dtype: int) -> Range:
     """Returns the range after a cast, which keeps numbers that the dtype has."""
     if dtype != types_pb2.DT_INT32:
         return given

@@ -6,27 +6,13 @@ import numpy as np
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import dtypes
 
+from fusion.passes.forms import clips_in_op
 from fusion.passes.node_builder import AttrValue, NodeBuilder
 from fusion.passes.spec import DenseIds, Hashing, LookupSpec, SparseIds
 from fusion.passes.tensor import Tensor
 
 NONE = -1
 """Value of default_id, ignored_id and max_norm that means "none"."""
-
-_IN_OP_CLIPPED = (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
-
-
-def clips_in_op(spec: LookupSpec) -> bool:
-    """Whether an op clips rows with the same numbers as stock, but for rounding.
-
-    Stock clips half types in their own arithmetic. The op's limit is a float32, and a negative one
-    is none.
-    """
-    limit = spec.table.max_norm
-    if limit is None or spec.table.dtype not in _IN_OP_CLIPPED:
-        return False
-    with np.errstate(over="ignore"):
-        return limit >= 0 and float(np.float32(limit)) == limit
 
 
 def fill_attrs(spec: LookupSpec) -> dict[str, AttrValue]:

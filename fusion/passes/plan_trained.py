@@ -6,8 +6,9 @@ them where they are; then nothing is left that needs the inputs themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
+from fusion.passes.concats import groups_of, place_in_concat, results_of
 from fusion.passes.dying import dying
 from fusion.passes.graph_view import GraphView
 from fusion.passes.plan import Backward, Form, Group
@@ -24,8 +25,6 @@ def plan_trained(
     view: GraphView,
     lookups: Sequence[Recognition],
     everyone: Sequence[Recognition],
-    place_of: Callable[[Recognition, frozenset[str]], Place | None],
-    groups_of: Callable[[str, Mapping[int, Recognition]], Iterable[Group]],
 ) -> tuple[Group, ...]:
     """Returns groups of all trained lookups, those that share no op in groups of their own.
 
@@ -33,12 +32,9 @@ def plan_trained(
         view: the graph.
         lookups: the trained ones.
         everyone: all lookups that are fused.
-        place_of: (lookup, nodes that do not count) -> where the lookup's result is the input of a
-            concat and is read by nothing else.
-        groups_of: (concat, lookups by place) -> the groups of its inputs.
     """
     gone = {name for one in lookups for name in gone_with(one)}
-    found = _Parts(view, lookups, everyone)
+    found, matrices = _Parts(view, lookups, everyone), results_of(everyone)
     members: dict[str, Place] = {}
     for one in lookups:
         where = found.place(one)
@@ -53,9 +49,13 @@ def plan_trained(
         fitting: dict[str, dict[int, Recognition]] = {}
         for one in staying:
             concat, place = members[one.anchor]
-            if place_of(one, unread) == (concat, place):
+            if place_in_concat(view, one, unread) == (concat, place):
                 fitting.setdefault(concat, {})[place] = one
-        groups = [group for concat, at in fitting.items() for group in groups_of(concat, at)]
+        groups = [
+            group
+            for concat, at in fitting.items()
+            for group in groups_of(view, concat, at, matrices, Form.TRAINED)
+        ]
         grouped = {one.anchor for group in groups for one in group.lookups}
         if grouped == members.keys():
             break

@@ -14,7 +14,6 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.passes.calls import callees, first_argument
 from fusion.passes.graph_view import GraphView
-from fusion.passes.report import ColumnReport, FusionReport
 from fusion.passes.signatures import OpSignatures
 from fusion.passes.spec import TableSpec
 from fusion.passes.tensor import Shape, Tensor
@@ -35,7 +34,7 @@ def named_table(
     """Returns `table` with the name of the variables behind arguments, if all are known."""
     found = [known.get((view.function, _handle(view, one.tensor).node)) for one in table.shards]
     names = [variable.name for variable in found if variable is not None]
-    return replace(table, name=_table_name(names)) if len(names) == len(found) else None
+    return replace(table, name=shards_name(names)) if len(names) == len(found) else None
 
 
 def _handle(view: GraphView, tensor: Tensor) -> Tensor:
@@ -47,30 +46,9 @@ def _handle(view: GraphView, tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _table_name(variables: Sequence[str]) -> str:
+def shards_name(variables: Sequence[str]) -> str:
+    """Returns the name of a table whose shards are variables of these names."""
     return variables[0] if len(variables) == 1 else variables[0].removesuffix("/part_0")
-
-
-def named_columns(report: FusionReport, search: VariableSearch) -> FusionReport:
-    """Returns `report` with the names and sizes of the variables behind function arguments."""
-    return replace(report, columns=tuple(_named(column, search) for column in report.columns))
-
-
-def _named(column: ColumnReport, search: VariableSearch) -> ColumnReport:
-    found = [search.behind(column.function, table) for table in column.tables]
-    variables = [v for v in found if v is not None and len(v.shape) == 2]
-    if not variables or len(variables) != len(found):
-        return column
-    name = _table_name([variable.name for variable in variables])
-    if column.spec is None:
-        return replace(column, name=name)
-    table = column.spec.table
-    shards = tuple(
-        replace(shard, rows=variable.shape[0], dim=variable.shape[1])
-        for shard, variable in zip(table.shards, variables, strict=True)
-    )
-    table = replace(table, name=name, shards=shards)
-    return replace(column, name=name, spec=replace(column.spec, table=table))
 
 
 class VariableSearch:

@@ -12,10 +12,10 @@ from google.protobuf.message import Message
 from tensorflow.core.protobuf import saved_model_pb2
 
 from fusion.passes.calls import reached_functions
+from fusion.passes.columns import named_columns
 from fusion.passes.lowered import not_lowered
 from fusion.passes.plan import Target
 from fusion.passes.report import FusionReport
-from fusion.passes.variables import named_columns
 from fusion.saved_model.copies import Progress, copy_file, copy_files
 from fusion.saved_model.errors import CannotRun, ModelError, VerificationError, reason_of
 from fusion.saved_model.fingerprint import compute_fingerprint

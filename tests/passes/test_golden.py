@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from fusion.passes.choose import settle
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph_view import GraphView
 from fusion.passes.plan import Target
-from fusion.passes.planner import settle
 from fusion.passes.recognise import recognise_all
 from fusion.passes.sparse_writers import SparseWriters
 from fusion.passes.text import parse_graph, print_graph
