@@ -10,8 +10,8 @@ from fusion.passes.graph_view import GraphView
 from fusion.passes.plan import Form, Plan, Target, plan_each
 from fusion.passes.planner import are_awaited, are_ordered, fused_plans, split_plan
 from fusion.passes.recognise import Recognition
-from fusion.passes.sparse_writers import SparseWriters
 from fusion.passes.stacks import stock_plans
+from fusion.passes.variables import SparseWriters
 
 
 def settle(

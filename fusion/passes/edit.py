@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
 from fusion.passes.dying import dying
 from fusion.passes.graph_view import GraphView
+from fusion.passes.signatures import OpSignatures
 from fusion.passes.tensor import ARG_OP, Tensor, Use
 
 _INPUT_OPS = frozenset({ARG_OP, "Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
@@ -246,3 +247,59 @@ def _drop_colocation(node: node_def_pb2.NodeDef, missing: set[str]) -> None:
         node.attr["_class"].list.s.remove(group)
     if "_class" in node.attr and not node.attr["_class"].list.s:
         del node.attr["_class"]
+
+
+def bodies(graph_def: graph_pb2.GraphDef, preserved: frozenset[str]) -> Iterator[GraphView]:
+    """Yields the views of the main graph, with nodes that outsiders fetch, and of each function."""
+    signatures = OpSignatures(graph_def.library.function)
+    yield GraphView(graph_def.node, signatures, preserved)
+    for definition in graph_def.library.function:
+        yield GraphView.of_function(definition, signatures)
+
+
+def rewritten(graph_def: graph_pb2.GraphDef, edits: dict[str, GraphEdit]) -> graph_pb2.GraphDef:
+    """Returns the graph with the edits by function name ("" is the main graph) applied."""
+    result = graph_pb2.GraphDef()
+    for described, value in graph_def.ListFields():
+        if described.name in ("node", "library"):
+            continue
+        if described.message_type is not None:
+            getattr(result, described.name).CopyFrom(value)
+        else:
+            setattr(result, described.name, value)
+    result.node.extend(edits[""].build() if "" in edits else graph_def.node)
+    library = graph_def.library
+    if graph_def.HasField("library"):
+        result.library.function.extend(
+            _rewritten_function(function, edits[function.signature.name])
+            if function.signature.name in edits
+            else function
+            for function in library.function
+        )
+        result.library.gradient.extend(library.gradient)
+        result.library.registered_gradients.extend(library.registered_gradients)
+    return result
+
+
+def _rewritten_function(
+    definition: function_pb2.FunctionDef, edit: GraphEdit
+) -> function_pb2.FunctionDef:
+    nodes = edit.build()
+    rewritten = function_pb2.FunctionDef()
+    rewritten.CopyFrom(definition)
+    del rewritten.node_def[:]
+    rewritten.node_def.extend(nodes)
+    for key, text in definition.ret.items():
+        rewritten.ret[key] = edit.returned(text)
+    _rename_control_outputs(rewritten, edit)
+    return rewritten
+
+
+def _rename_control_outputs(definition: function_pb2.FunctionDef, edit: GraphEdit) -> None:
+    """Lets control outputs stand for what nodes became; TensorFlow takes each node only once."""
+    kept: dict[str, str] = {}
+    for output in definition.signature.control_output:
+        kept.setdefault(edit.successor(definition.control_ret[output]), output)
+    definition.signature.control_output[:] = kept.values()
+    definition.control_ret.clear()
+    definition.control_ret.update({output: node for node, output in kept.items()})

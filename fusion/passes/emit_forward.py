@@ -14,7 +14,7 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import dtypes
 
 from fusion.passes.edit import GraphEdit
-from fusion.passes.emit_post import Bags, one_shard, post_lookup, unfilled
+from fusion.passes.emit_split import Bags, one_shard, post_lookup, unfilled
 from fusion.passes.forward import Forward, match_forward
 from fusion.passes.match import Stage
 from fusion.passes.node_builder import NodeBuilder

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fusion.passes.column_arguments import (
+from fusion.passes.edit import GraphEdit
+from fusion.passes.emit_concat import ConcatEmitter
+from fusion.passes.emit_table import Reader, share_tables
+from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
+from fusion.passes.op_arguments import (
     ColumnArguments,
     column_arguments,
     copy_arguments,
@@ -13,10 +17,6 @@ from fusion.passes.column_arguments import (
     set_columns,
     set_names,
 )
-from fusion.passes.edit import GraphEdit
-from fusion.passes.emit_concat import ConcatEmitter
-from fusion.passes.emit_table import Reader, share_tables
-from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.plan import Group
 from fusion.passes.recognise import Recognition
 from fusion.passes.spec import LookupSpec

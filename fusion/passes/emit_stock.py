@@ -20,14 +20,13 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.edit import GraphEdit
 from fusion.passes.emit_entries import Entries, entries, one_per_row
-from fusion.passes.emit_rows import emit_clip, split_ids
 from fusion.passes.emit_table import Reader, copied_clip, gather, read_table
 from fusion.passes.forms import has_one_per_row
 from fusion.passes.node_builder import NodeBuilder
 from fusion.passes.recognise import Recognition
 from fusion.passes.recognise_clip import Clip
 from fusion.passes.recognise_reduction import COMBINERS
-from fusion.passes.small_nodes import as_dtype, number
+from fusion.passes.small_nodes import as_dtype, emit_clip, number, split_ids
 from fusion.passes.spec import LookupSpec, ShardSpec
 from fusion.passes.tensor import Tensor
 

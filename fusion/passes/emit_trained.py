@@ -15,7 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
-from fusion.passes.column_arguments import (
+from fusion.passes.dying import dying
+from fusion.passes.edit import GraphEdit
+from fusion.passes.emit_concat import ConcatEmitter
+from fusion.passes.match import Stage
+from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
+from fusion.passes.op_arguments import (
     ColumnArguments,
     column_arguments,
     copy_arguments,
@@ -23,17 +28,12 @@ from fusion.passes.column_arguments import (
     set_columns,
     set_names,
 )
-from fusion.passes.dying import dying
-from fusion.passes.edit import GraphEdit
-from fusion.passes.emit_concat import ConcatEmitter
-from fusion.passes.late_reads import may_read_later
-from fusion.passes.match import Stage
-from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.plan import Backward, Group
 from fusion.passes.recognise import Recognition
 from fusion.passes.safety import gone_with
 from fusion.passes.spec import LookupSpec
 from fusion.passes.tensor import Tensor
+from fusion.passes.variables import may_read_later
 from fusion.schema.columns import GRAD_ATTRS, POST_ATTRS, PRE_ATTRS
 from fusion.schema.names import GROUPED_POST, GROUPED_POST_GRAD, GROUPED_PRE
 

@@ -13,8 +13,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import op_def_registry
 
-from fusion.passes.edit import GraphEdit
-from fusion.passes.edited import bodies, rewritten
+from fusion.passes.edit import GraphEdit, bodies, rewritten
 from fusion.passes.graph_view import GraphView
 from fusion.passes.tensor import Tensor
 from fusion.schema.names import OP_NAMES

@@ -11,12 +11,12 @@ from fusion.passes.graph_view import GraphView
 from fusion.passes.id_ranges import Range, range_of, wrapped
 from fusion.passes.recognise import Recognition
 from fusion.passes.safety import loses_digits
-from fusion.passes.sparse_writers import SparseWriters
 from fusion.passes.spec import (
     DenseIds,
     LookupSpec,
 )
 from fusion.passes.tensor import Shape, Tensor
+from fusion.passes.variables import SparseWriters
 from fusion.runtime.variable_access import is_shared
 
 

@@ -10,8 +10,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.passes.calls import called
 from fusion.passes.choose import settle
-from fusion.passes.edit import GraphEdit
-from fusion.passes.edited import rewritten
+from fusion.passes.edit import GraphEdit, rewritten
 from fusion.passes.expand import expanded
 from fusion.passes.forms import shares_table
 from fusion.passes.forward import match_forward
@@ -33,10 +32,9 @@ from fusion.passes.recognise_table import Table
 from fusion.passes.report import ColumnReport, FusionReport, FusionResult
 from fusion.passes.safety import refuse_unsafe
 from fusion.passes.signatures import OpSignatures
-from fusion.passes.sparse_writers import SparseWriters
 from fusion.passes.tensor import ARG_OP, Shape
 from fusion.passes.ungroup import ungrouped
-from fusion.passes.variables import Variable, named_table
+from fusion.passes.variables import SparseWriters, Variable, named_table
 from fusion.passes.words import describe
 from fusion.schema.devices import CPU_ALONE, Devices
 

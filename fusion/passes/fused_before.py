@@ -13,9 +13,9 @@ from fusion.passes.recognise_gradient import GRADIENTS
 from fusion.passes.recognise_table import table_name
 from fusion.passes.recognise_whole import column_spec
 from fusion.passes.report import ColumnReport
-from fusion.passes.sparse_writers import SparseWriters
 from fusion.passes.spec import LookupSpec
 from fusion.passes.tensor import Tensor
+from fusion.passes.variables import SparseWriters
 from fusion.schema.names import GROUPED, GROUPED_POST, OP_NAMES, SINGLE
 
 _GRADIENTS = GRADIENTS | {name for name in OP_NAMES if name.endswith("Grad")}

@@ -10,7 +10,7 @@ from fusion.passes.graph_view import GraphView
 from fusion.passes.plan import Form, Group, Plan, plan_each
 from fusion.passes.plan_trained import plan_alone, plan_trained
 from fusion.passes.recognise import Recognition
-from fusion.passes.sparse_writers import SparseWriters
+from fusion.passes.variables import SparseWriters
 
 
 def are_ordered(view: GraphView, lookups: Iterable[Recognition]) -> bool:

@@ -24,9 +24,8 @@ from fusion.passes.recognise_ids import Entries, Fill
 from fusion.passes.recognise_prune import Prune
 from fusion.passes.recognise_ragged import RowSplits
 from fusion.passes.recognise_reduction import POST_V1, POST_V2, Reduction
-from fusion.passes.recognise_shards import match_shards, match_split
 from fusion.passes.recognise_source import Buckets, Dense, Source
-from fusion.passes.recognise_table import Table, match_table
+from fusion.passes.recognise_table import Table, match_shards, match_split, match_table
 from fusion.passes.shapes import Element, Item, ShapeMath
 from fusion.passes.tensor import Tensor
 

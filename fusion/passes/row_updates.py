@@ -17,17 +17,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.edit import GraphEdit
-from fusion.passes.edited import rewritten
+from fusion.passes.edit import GraphEdit, rewritten
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph_view import GraphView
-from fusion.passes.handles import has_other_handles, writers
 from fusion.passes.match import NoMatch
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.report import FusionResult, UpdateReport
 from fusion.passes.safety import refuse_device
 from fusion.passes.signatures import OpSignatures
 from fusion.passes.tensor import Tensor
+from fusion.passes.variables import has_other_handles, writers
 from fusion.runtime.spec import as_dtype
 from fusion.schema.attributes import ROW_UPDATE_DTYPES
 from fusion.schema.names import (

@@ -9,8 +9,8 @@ from fusion.passes.forms import can_stack, is_small, reads_table_well
 from fusion.passes.graph_view import GraphView
 from fusion.passes.plan import Form, Group, Plan
 from fusion.passes.recognise import Recognition
-from fusion.passes.sparse_writers import SparseWriters
 from fusion.passes.tensor import Tensor
+from fusion.passes.variables import SparseWriters
 
 
 def stock_plans(

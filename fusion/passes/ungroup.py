@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tensorflow.core.framework import graph_pb2, types_pb2
 
-from fusion.passes.edit import GraphEdit
-from fusion.passes.edited import bodies, rewritten
+from fusion.passes.edit import GraphEdit, bodies, rewritten
 from fusion.passes.emit_table import VariableRead, stock_read
 from fusion.passes.fused_columns import FusedColumn, grouped_columns, list_attr, only_column
 from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types

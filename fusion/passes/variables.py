@@ -6,7 +6,9 @@ the calls, starting at the main graph and at the functions whose arguments are k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,7 +18,7 @@ from fusion.passes.calls import callees, first_argument
 from fusion.passes.graph_view import GraphView
 from fusion.passes.signatures import OpSignatures
 from fusion.passes.spec import TableSpec
-from fusion.passes.tensor import Shape, Tensor
+from fusion.passes.tensor import ARG_OP, VALUE_READS, Shape, Tensor
 
 VARIABLE_OPS = frozenset(["VarHandleOp", "VariableV2", "Variable"])
 
@@ -124,3 +126,147 @@ class VariableSearch:
         if before is not None and before.name != variable.name:
             self._known[key] = None
         return False
+
+
+_READERS = frozenset(
+    {"ResourceGather", "VariableShape", "DisableCopyOnRead", "VarIsInitializedOp"} | VALUE_READS
+)
+
+
+def has_other_handles(view: GraphView, source: Tensor) -> bool:
+    """Whether there may be another handle of a variable that has one from `source`.
+
+    Arguments of a function are different variables, unless somebody gives it one handle twice:
+    tf.function makes one argument of a variable, however often it is given or captured.
+    """
+    op = view.op(source.node)
+    if op not in VARIABLE_OPS:
+        return False
+    own = shared_name(view, source.node)
+    others = (name for name in view.named(op) if name != source.node)
+    return any(shared_name(view, name) == own for name in others)
+
+
+def writers(view: GraphView, source: Tensor) -> list[str]:
+    """Returns the nodes that are given the handle from `source` and may change the variable."""
+    found: list[str] = []
+    stack = [source.node]
+    while stack:
+        # Of all outputs: those of a switch are the same variable.
+        for use in view.uses(stack.pop()):
+            if use.position < 0:
+                continue
+            if view.origin(Tensor(use.node)) == source:
+                stack.append(use.node)
+            elif view.op(use.node) not in _READERS:
+                found.append(use.node)
+    return found
+
+
+def shared_name(view: GraphView, name: str) -> str:
+    """Returns the name by which the handles of one variable know it."""
+    return view.text_attr(name, "shared_name") or name
+
+
+def may_read_later(view: GraphView, read: str, results: Collection[Tensor]) -> bool:
+    """Whether a read gives the same value as late as the first of the `results` is computed.
+
+    That is so if whatever may change the variable waits for one of them, or for the read: what does
+    can wait for a later one as well.
+
+    Args:
+        read: a ReadVariableOp.
+        results: what is computed of it.
+    """
+    (handle,) = view.inputs(read)
+    source = view.origin(handle)
+    if has_other_handles(view, source):
+        return False
+    after = {read, *(tensor.node for tensor in results)}
+
+    def waits(writer: str) -> bool:
+        """Whether a node waits for a result by data, or for its node or the read by control."""
+        seen, queue = {writer}, deque([writer])
+        while queue:
+            node = queue.popleft()
+            given, controls = view.inputs(node), view.controls(node)
+            if any(tensor in results for tensor in given) or not after.isdisjoint(controls):
+                return True
+            for before in (*(tensor.node for tensor in given), *controls):
+                if before not in seen:
+                    seen.add(before)
+                    queue.append(before)
+        return False
+
+    return all(map(waits, writers(view, source)))
+
+
+_WRITER = re.compile("(Resource)?(Scatter|SparseApply|StridedSliceAssign)")
+
+
+#: A function's argument or another tensor by its function and node; a variable as ("", name).
+_Key = tuple[str, str]
+
+
+class SparseWriters:
+    """Follows handles from callers to callees, where they are all one variable.
+
+    Args:
+        views: the main graph and its functions.
+        variables: those behind arguments of functions, as far as they are known from elsewhere.
+    """
+
+    def __init__(
+        self, views: Iterable[GraphView], variables: Mapping[tuple[str, str], Variable]
+    ) -> None:
+        self._views = {view.function: view for view in views}
+        self._parents: dict[_Key, _Key] = {}
+        writers = [
+            (view, name)
+            for view in self._views.values()
+            for op in view.ops
+            if _WRITER.match(op) and view.signatures.is_stateful(op)
+            for name in view.named(op)
+        ]
+        if writers:
+            for argument, variable in variables.items():
+                self._join(argument, ("", variable.name))
+            self._follow_calls()
+        self._written = {
+            self._root(self._key(view, tensor))
+            for view, name in writers
+            for tensor in view.inputs(name)
+        }
+
+    def change(self, view: GraphView, table: Tensor) -> bool:
+        """Whether rows of the table, a handle or what is read of one, are written somewhere."""
+        if not self._written:
+            return False
+        source = view.read_handle(table) or view.resolve(table)
+        return self._root(self._key(view, source)) in self._written
+
+    def _follow_calls(self) -> None:
+        functions = self._views.keys() - {""}
+        for view in self._views.values():
+            for node in view.nodes.values():
+                for callee in callees(node, functions):
+                    arguments = (
+                        n.name for n in self._views[callee].nodes.values() if n.op == ARG_OP
+                    )
+                    given = view.inputs(node.name)[first_argument(node) :]
+                    for argument, tensor in zip(arguments, given, strict=False):
+                        self._join((callee, argument), self._key(view, tensor))
+
+    def _key(self, view: GraphView, tensor: Tensor) -> _Key:
+        node = view.nodes.get(view.origin(tensor).node)
+        if node is None or node.op not in VARIABLE_OPS:
+            return (view.function or "main", view.origin(tensor).node)
+        return ("", shared_name(view, node.name))
+
+    def _join(self, one: _Key, other: _Key) -> None:
+        self._parents[self._root(one)] = self._root(other)
+
+    def _root(self, key: _Key) -> _Key:
+        while (parent := self._parents.get(key, key)) != key:
+            key = parent
+        return key

@@ -21,8 +21,8 @@ from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph_view import GraphView
 from fusion.passes.plan import Target
 from fusion.passes.recognise import recognise_all
-from fusion.passes.sparse_writers import SparseWriters
 from fusion.passes.text import parse_graph, print_graph
+from fusion.passes.variables import SparseWriters
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 NAMES = sorted(path.name.removesuffix(".graph.txt") for path in GOLDEN.glob("*.graph.txt"))
