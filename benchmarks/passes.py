@@ -12,7 +12,7 @@ from tensorflow.core.framework import graph_pb2
 
 from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.report import FusionReport
+from fusion.passes.report.report import FusionReport
 from fusion.runtime import optimizer_plugin, prefilter
 
 v1 = tf.compat.v1

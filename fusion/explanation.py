@@ -12,7 +12,7 @@ from fusion.arguments import wrong_type
 from fusion.functions import explain_function
 from fusion.graphs import explain_graph
 from fusion.optimized import explain_optimized_function, explain_optimized_graph
-from fusion.passes.report import FusionReport
+from fusion.passes.report.report import FusionReport
 from fusion.saved_model import explain_saved_model
 
 _ENABLE, _REWRITE = "enable", "rewrite"

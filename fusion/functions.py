@@ -29,11 +29,11 @@ from tensorflow.python.util import nest
 from fusion.arguments import wrong_type
 from fusion.custom_gradients import rebind_gradients
 from fusion.ops import DEVICES
-from fusion.passes.calls import called
-from fusion.passes.columns import named_columns
+from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.report import FusionReport
-from fusion.passes.variables import Variable, VariableSearch
+from fusion.passes.graph.calls import called
+from fusion.passes.report.columns import named_columns
+from fusion.passes.report.report import FusionReport
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 # Written anew, from what the rebuilt graph says, when a function is made of it.

@@ -10,13 +10,13 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.arguments import wrong_type
 from fusion.ops import DEVICES
-from fusion.passes.columns import named_columns
+from fusion.passes.analysis.variables import VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.lowered import not_lowered
-from fusion.passes.plan import Target
-from fusion.passes.report import FusionReport, FusionResult
-from fusion.passes.signatures import OpSignatures
-from fusion.passes.variables import VariableSearch
+from fusion.passes.plan.plan import Target
+from fusion.passes.report.columns import named_columns
+from fusion.passes.report.report import FusionReport, FusionResult
 
 
 def fuse_graph(

@@ -24,10 +24,10 @@ from tensorflow.core.framework import graph_pb2
 
 from fusion.ops import DEVICES
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.recognise_reduction import ANCHORS
-from fusion.passes.recognise_single import LAST
-from fusion.passes.recognise_table import UNIQUES
-from fusion.passes.report import FusionReport, FusionResult
+from fusion.passes.recognise.stock.one_id_per_row import LAST
+from fusion.passes.recognise.stock.reduction import ANCHORS
+from fusion.passes.recognise.stock.table import UNIQUES
+from fusion.passes.report.report import FusionReport, FusionResult
 from fusion.passes.row_updates import SCATTERS, fuse_updates
 from fusion.printable import printable_lines
 from fusion.runtime import optimizer_plugin, process, registration

@@ -22,14 +22,14 @@ from fusion.functions import Library
 from fusion.graphs import checked_outputs, final_nodes
 from fusion.grappler import observed
 from fusion.ops import DEVICES
-from fusion.passes.calls import called
-from fusion.passes.columns import named_columns
+from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import COMPILED, COMPILED_REASON, FuseLookups
-from fusion.passes.graph_view import GraphView
-from fusion.passes.report import ColumnReport, FusionReport
-from fusion.passes.signatures import OpSignatures
-from fusion.passes.tensor import ARG_OP
-from fusion.passes.variables import Variable, VariableSearch
+from fusion.passes.graph.calls import called
+from fusion.passes.graph.signatures import OpSignatures
+from fusion.passes.graph.tensor import ARG_OP
+from fusion.passes.graph.view import GraphView
+from fusion.passes.report.columns import named_columns
+from fusion.passes.report.report import ColumnReport, FusionReport
 from fusion.printable import printable
 
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})

@@ -2,8 +2,8 @@
 
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.spec import LookupSpec, ShardSpec, SparseIds, TableSpec
-from fusion.passes.tensor import Tensor
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.recognise.spec import LookupSpec, ShardSpec, SparseIds, TableSpec
 
 SPEC = LookupSpec(
     anchor="anchor",

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 import fusion
-from fusion.passes.report import FusionReport
+from fusion.passes.report.report import FusionReport
 from fusion.saved_model import ModelError
 
 SPEC = tf.SparseTensorSpec([None, None], tf.int64)

@@ -15,7 +15,7 @@ from tensorflow.python.eager import context
 
 import fusion
 from fusion.functions import explain_function
-from fusion.passes.calls import reached_functions
+from fusion.passes.graph.calls import reached_functions
 from tests.fused_functions import (
     BODIES,
     DIM,

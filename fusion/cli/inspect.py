@@ -9,10 +9,10 @@ import click
 
 from fusion.cli.output_file import check_output_file, drawing, write_output_file
 from fusion.cli.report import cell, column_table, console, say, totals
-from fusion.passes.columns import Column, distinct_columns
+from fusion.passes.report.columns import Column, distinct_columns
 
 if TYPE_CHECKING:
-    from fusion.passes.report import FusionReport
+    from fusion.passes.report.report import FusionReport
 
 
 UNMEASURED = "expected gain: not known, no columns like these were measured; see `fusion bench`"
@@ -83,7 +83,7 @@ def _draw(model: str, chosen: list[Column], file: str) -> Column:
     if not chosen:
         raise click.ClickException(f"{model} has no embedding column to draw")
     with drawing("--svg"):
-        from fusion.passes.draw import draw_column
+        from fusion.passes.report.draw import draw_column
     from fusion.saved_model.column_views import column_views
 
     column = next((one for one in chosen if one.refusal is None), chosen[0])

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fusion.passes.columns import distinct_columns
+from fusion.passes.report.columns import distinct_columns
 from fusion.printable import printable
 
 if TYPE_CHECKING:
-    from fusion.passes.report import ColumnReport, FusionReport
+    from fusion.passes.report.report import ColumnReport, FusionReport
 
 _PLAIN_WIDTH = 200
 _NAMES_SHOWN = 3

@@ -13,7 +13,7 @@ import click
 from fusion.cli.output_file import check_output_file
 from fusion.cli.recorded_inputs import recorded_inputs
 from fusion.cli.report import cell, console, refusal_table, totals
-from fusion.passes.columns import distinct_columns
+from fusion.passes.report.columns import distinct_columns
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

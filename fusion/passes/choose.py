@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusion.passes.edit import GraphEdit
-from fusion.passes.emit import emit
-from fusion.passes.graph_view import GraphView
-from fusion.passes.plan import Form, Plan, Target, plan_each
-from fusion.passes.planner import are_awaited, are_ordered, fused_plans, split_plan
-from fusion.passes.recognise import Recognition
-from fusion.passes.stacks import stock_plans
-from fusion.passes.variables import SparseWriters
+from fusion.passes.analysis.variables import SparseWriters
+from fusion.passes.emit.emit import emit
+from fusion.passes.graph.edit import GraphEdit
+from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.plan import Form, Plan, Target, plan_each
+from fusion.passes.plan.planner import are_awaited, are_ordered, fused_plans, split_plan
+from fusion.passes.plan.stacks import stock_plans
+from fusion.passes.recognise.lookup import Recognition
 
 
 def settle(

@@ -13,9 +13,9 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import op_def_registry
 
-from fusion.passes.edit import GraphEdit, bodies, rewritten
-from fusion.passes.graph_view import GraphView
-from fusion.passes.tensor import Tensor
+from fusion.passes.graph.edit import GraphEdit, bodies, rewritten
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
 from fusion.schema.names import OP_NAMES
 from fusion.stock_ops.definitions import DEFINITIONS
 from fusion.stock_ops.entries import NoDefinition

@@ -8,13 +8,24 @@ from dataclasses import dataclass, field, replace
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from fusion.passes.calls import called
+from fusion.passes.analysis.variables import SparseWriters, Variable, named_table
 from fusion.passes.choose import settle
-from fusion.passes.edit import GraphEdit, rewritten
 from fusion.passes.expand import expanded
-from fusion.passes.forms import shares_table
-from fusion.passes.forward import match_forward
-from fusion.passes.fused_before import (
+from fusion.passes.graph.calls import called
+from fusion.passes.graph.edit import GraphEdit, rewritten
+from fusion.passes.graph.signatures import OpSignatures
+from fusion.passes.graph.tensor import ARG_OP, Shape
+from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.forms import shares_table
+from fusion.passes.plan.plan import Form, Group, Plan, Target
+from fusion.passes.plan.safety import refuse_unsafe
+from fusion.passes.recognise.backward.forward_only import match_forward
+from fusion.passes.recognise.lookup import Recognition, recognise_all
+from fusion.passes.recognise.match import NoMatch
+from fusion.passes.recognise.stock.reduction import POST_V1
+from fusion.passes.recognise.stock.table import Table
+from fusion.passes.report.describe import describe
+from fusion.passes.report.fused_before import (
     HAS_GRADIENT,
     has_gradient,
     in_one_piece,
@@ -23,19 +34,8 @@ from fusion.passes.fused_before import (
     is_of_fused_ops,
     trained_in_groups,
 )
-from fusion.passes.graph_view import GraphView
-from fusion.passes.match import NoMatch
-from fusion.passes.plan import Form, Group, Plan, Target
-from fusion.passes.recognise import Recognition, recognise_all
-from fusion.passes.recognise_reduction import POST_V1
-from fusion.passes.recognise_table import Table
-from fusion.passes.report import ColumnReport, FusionReport, FusionResult
-from fusion.passes.safety import refuse_unsafe
-from fusion.passes.signatures import OpSignatures
-from fusion.passes.tensor import ARG_OP, Shape
+from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
 from fusion.passes.ungroup import ungrouped
-from fusion.passes.variables import SparseWriters, Variable, named_table
-from fusion.passes.words import describe
 from fusion.schema.devices import CPU_ALONE, Devices
 
 COMPILED = "_XlaMustCompile"

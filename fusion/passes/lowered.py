@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from fusion.passes.fused_before import HAS_GRADIENT
-from fusion.passes.report import FusionReport
+from fusion.passes.report.fused_before import HAS_GRADIENT
+from fusion.passes.report.report import FusionReport
 from fusion.schema.names import OP_NAMES, ROW_UPDATE
 
 

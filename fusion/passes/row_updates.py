@@ -17,16 +17,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.edit import GraphEdit, rewritten
+from fusion.passes.analysis.variables import has_other_handles, writers
+from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.graph_view import GraphView
-from fusion.passes.match import NoMatch
-from fusion.passes.node_builder import NodeBuilder, set_attrs, set_types
-from fusion.passes.report import FusionResult, UpdateReport
-from fusion.passes.safety import refuse_device
-from fusion.passes.signatures import OpSignatures
-from fusion.passes.tensor import Tensor
-from fusion.passes.variables import has_other_handles, writers
+from fusion.passes.graph.edit import GraphEdit, rewritten
+from fusion.passes.graph.signatures import OpSignatures
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.safety import refuse_device
+from fusion.passes.recognise.match import NoMatch
+from fusion.passes.report.report import FusionResult, UpdateReport
 from fusion.runtime.spec import as_dtype
 from fusion.schema.attributes import ROW_UPDATE_DTYPES
 from fusion.schema.names import (

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from tensorflow.core.framework import graph_pb2, types_pb2
 
-from fusion.passes.edit import GraphEdit, bodies, rewritten
-from fusion.passes.emit_table import VariableRead, stock_read
-from fusion.passes.fused_columns import FusedColumn, grouped_columns, list_attr, only_column
-from fusion.passes.node_builder import NodeBuilder, set_attrs, set_lists, set_types
-from fusion.passes.tensor import Tensor
+from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
+from fusion.passes.emit.tables import VariableRead, stock_read
+from fusion.passes.graph.edit import GraphEdit, bodies, rewritten
+from fusion.passes.graph.fused_columns import FusedColumn, grouped_columns, list_attr, only_column
+from fusion.passes.graph.tensor import Tensor
 from fusion.schema.names import GROUPED, READ_TABLES, SINGLE
 
 #: What TensorFlow takes for the name of a node.

@@ -6,9 +6,9 @@ import os
 
 from tensorflow.core.framework import graph_pb2
 
-from fusion.passes.graph_view import GraphView
-from fusion.passes.report import ColumnReport
-from fusion.passes.signatures import OpSignatures
+from fusion.passes.graph.signatures import OpSignatures
+from fusion.passes.graph.view import GraphView
+from fusion.passes.report.report import ColumnReport
 from fusion.saved_model.meta_graph import lookup_pass
 from fusion.saved_model.source import read_saved_model
 

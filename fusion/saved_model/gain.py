@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fusion.passes.columns import distinct_columns
-from fusion.passes.report import FusionReport
+from fusion.passes.report.columns import distinct_columns
+from fusion.passes.report.report import FusionReport
 
 SAVED_US: dict[int, tuple[float, float]] = {1: (15.0, 45.0), 256: (30.0, 85.0)}
 """Batch -> microseconds of a call that a fused column saved in the graph, the least and the most.

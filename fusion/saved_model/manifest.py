@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
-from fusion.passes.report import FusionReport
+from fusion.passes.report.report import FusionReport
 from fusion.saved_model.source import SourceModel, model_files
 from fusion.saved_model.verify import Verification
 from fusion.version import __version__

@@ -12,10 +12,10 @@ from tensorflow.python.framework import meta_graph as tf_meta_graph
 from tensorflow.python.framework import op_def_registry, ops
 
 from fusion.ops import DEVICES
-from fusion.passes.columns import named_columns
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.plan import Target
-from fusion.passes.report import FusionReport, FusionResult
+from fusion.passes.plan.plan import Target
+from fusion.passes.report.columns import named_columns
+from fusion.passes.report.report import FusionReport, FusionResult
 from fusion.saved_model.variables import variable_search
 
 

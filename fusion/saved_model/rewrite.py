@@ -11,11 +11,11 @@ from pathlib import Path
 from google.protobuf.message import Message
 from tensorflow.core.protobuf import saved_model_pb2
 
-from fusion.passes.calls import reached_functions
-from fusion.passes.columns import named_columns
+from fusion.passes.graph.calls import reached_functions
 from fusion.passes.lowered import not_lowered
-from fusion.passes.plan import Target
-from fusion.passes.report import FusionReport
+from fusion.passes.plan.plan import Target
+from fusion.passes.report.columns import named_columns
+from fusion.passes.report.report import FusionReport
 from fusion.saved_model.copies import Progress, copy_file, copy_files
 from fusion.saved_model.errors import CannotRun, ModelError, VerificationError, reason_of
 from fusion.saved_model.fingerprint import compute_fingerprint

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from fusion.passes.variables import Variable, VariableSearch
+from fusion.passes.analysis.variables import Variable, VariableSearch
 
 
 def variable_search(meta: meta_graph_pb2.MetaGraphDef) -> VariableSearch:

@@ -103,7 +103,7 @@ def test_what_cannot_be_shown_is_one_line(models: Path, tmp_path: Path, capsys: 
 def test_drawing_without_matplotlib_says_what_to_install(
     models: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "fusion.passes.draw", raising=False)
+    monkeypatch.delitem(sys.modules, "fusion.passes.report.draw", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     line = failure(capsys, models / "tf2", "--svg", tmp_path / "column.svg")
     assert line == "--svg needs matplotlib: pip install 'tf-embedding-fusion[plot]'"

@@ -3,10 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fusion.cli.report import column_table, console, refusal_table, totals
-from fusion.passes.columns import distinct_columns
-from fusion.passes.report import ColumnReport, FusionReport
-from fusion.passes.spec import WeightsSpec
-from fusion.passes.tensor import Tensor
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.recognise.spec import WeightsSpec
+from fusion.passes.report.columns import distinct_columns
+from fusion.passes.report.report import ColumnReport, FusionReport
 from tests.specs import SPEC
 
 UNDERSTOOD = ["float[40,", "8]", "mean", "sparse", "int64", "v"]

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.plan import Target
+from fusion.passes.plan.plan import Target
 from tests import reference
 from tests.differential import stock
 from tests.differential.case import Case

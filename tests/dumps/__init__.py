@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tensorflow.core.framework import graph_pb2
 
-from fusion.passes.text import parse_graph
+from tests.graph_text import parse_graph
 
 _FUNCTION = re.compile(r"^func @(?P<name>[^(]+)\((?P<args>.*)\) -> \((?P<rets>.*)\)$")
 

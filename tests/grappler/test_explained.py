@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import fusion
 from fusion.feature_column import DenseFeatures, embedding_column
-from fusion.passes.report import FusionReport
+from fusion.passes.report.report import FusionReport
 from tests.grappler.old_programs import OldColumn, old_program, run_old
 from tests.passes.planned_graphs import column as v1_column
 from tests.passes.planned_graphs import feeds, graph_of

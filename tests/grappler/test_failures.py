@@ -13,7 +13,7 @@ import tensorflow as tf
 import fusion
 from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.recognise_reduction import ANCHORS
+from fusion.passes.recognise.stock.reduction import ANCHORS
 from fusion.passes.row_updates import SCATTERS
 from fusion.runtime import optimizer_plugin, prefilter, process, upcalls
 from tests.grappler.lookups import expected, ids, is_fused, new_function

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.report import FusionResult
+from fusion.passes.report.report import FusionResult
 from tests.passes import stock_graphs as stock
 from tests.passes.stock_graphs import Case
 

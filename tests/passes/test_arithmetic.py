@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fusion.passes.arithmetic import Call, Expression, call, expression
-from fusion.passes.graph_view import GraphView
-from fusion.passes.tensor import Tensor
-from fusion.passes.text import parse_graph
+from fusion.passes.analysis.expressions import Call, Expression, call, expression
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from tests.graph_text import parse_graph
 
 PRELUDE = """
 %x = Placeholder() {dtype=int64 shape=[-1]}

@@ -12,7 +12,7 @@ from tensorflow.core.framework import graph_pb2
 
 import fusion
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.plan import Target
+from fusion.passes.plan.plan import Target
 from tests.passes.planned_graphs import GROUP, PASS, SINGLE, column, graph_of, named, table
 from tests.passes.rewritten_graphs import PASS as PASS_OUT
 

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 
 from fusion.feature_column import shared_embedding_columns
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.plan import Target
+from fusion.passes.plan.plan import Target
 from fusion.schema.names import OP_NAMES
 from tests.feature_column.hosts import placeholders
 from tests.feature_column.kinds import KINDS, Batch, Column, build, of_each_combiner

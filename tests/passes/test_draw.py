@@ -11,10 +11,10 @@ import matplotlib as mpl
 import networkx as nx
 import pytest
 
-from fusion.passes.draw import Side, draw_column, draw_svg
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.graph_view import GraphView
-from fusion.passes.report import ColumnReport
+from fusion.passes.graph.view import GraphView
+from fusion.passes.report.draw import Side, draw_column, draw_svg
+from fusion.passes.report.report import ColumnReport
 from tests.passes import stock_graphs as stock
 from tests.passes.test_picture import clipped
 

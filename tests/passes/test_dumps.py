@@ -9,9 +9,9 @@ import pytest
 from tensorflow.core.framework import graph_pb2, types_pb2
 
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.spec import DenseIds, LookupSpec, RaggedIds, SparseIds
-from fusion.passes.text import parse_graph, print_graph
+from fusion.passes.recognise.spec import DenseIds, LookupSpec, RaggedIds, SparseIds
 from tests.dumps import Dump, dumps
+from tests.graph_text import parse_graph, print_graph
 
 COMBINERS = ("sum", "mean", "sqrtn")
 

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from fusion.passes.edit import GraphEdit
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.graph.edit import GraphEdit
 from fusion.schema.devices import Devices
 from tests.passes import stock_graphs as stock
 from tests.passes.rewritten_graphs import (

@@ -16,8 +16,8 @@ from fusion.lookup import fused_safe_embedding_lookup_sparse as fused_lookup
 from fusion.lookup.build import lookup
 from fusion.lookup.options import LookupOptions
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.graph_view import GraphView
-from fusion.passes.recognise import recognise_all
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.lookup import recognise_all
 from tests.passes import stock_graphs as stock
 from tests.passes.planned_graphs import (
     GROUP,

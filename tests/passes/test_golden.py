@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.choose import settle
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.graph_view import GraphView
-from fusion.passes.plan import Target
-from fusion.passes.recognise import recognise_all
-from fusion.passes.text import parse_graph, print_graph
-from fusion.passes.variables import SparseWriters
+from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.plan import Target
+from fusion.passes.recognise.lookup import recognise_all
+from tests.graph_text import parse_graph, print_graph
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 NAMES = sorted(path.name.removesuffix(".graph.txt") for path in GOLDEN.glob("*.graph.txt"))

@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from fusion.passes.graph_view import GraphView
-from fusion.passes.signatures import OpSignatures
-from fusion.passes.tensor import RETURN, Tensor, Use
-from fusion.passes.text import parse_graph
+from fusion.passes.graph.signatures import OpSignatures
+from fusion.passes.graph.tensor import RETURN, Tensor, Use
+from fusion.passes.graph.view import GraphView
+from tests.graph_text import parse_graph
 
 GRAPH = """
 %x = Placeholder() {dtype=int64 shape=[-1, 2]}

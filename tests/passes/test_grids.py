@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fusion.passes.graph_view import GraphView
-from fusion.passes.grids import Grid, columns, grid
-from fusion.passes.shapes import Dim, Item
-from fusion.passes.tensor import Tensor
-from fusion.passes.text import parse_graph
+from fusion.passes.analysis.index_grids import Grid, columns, grid
+from fusion.passes.analysis.symbolic_shapes import Dim, Item
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from tests.graph_text import parse_graph
 
 PRELUDE = """
 %x = Placeholder() {dtype=int32 shape=[-1, 3]}

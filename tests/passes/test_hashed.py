@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fusion.passes.spec import DenseIds, SparseIds
+from fusion.passes.recognise.spec import DenseIds, SparseIds
 from tests.passes import stock_graphs as stock
 from tests.passes.planned_graphs import GROUP, PASS, POST, SINGLE, checked, graph_of, named, ops
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from fusion.passes.graph_view import GraphView
-from fusion.passes.id_ranges import Range, is_in_row_order, range_of
-from fusion.passes.tensor import Tensor
+from fusion.passes.analysis.value_ranges import Range, is_in_row_order, range_of
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
 
 v1 = tf.compat.v1
 

@@ -8,7 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from fusion.passes.layers import Layout, layered
+from fusion.passes.report.layered_layout import Layout, layered
 
 
 def random_graph(seed: int, count: int = 40) -> nx.DiGraph:

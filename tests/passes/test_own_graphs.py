@@ -11,11 +11,11 @@ from tensorflow.core.framework import graph_pb2
 
 import fusion
 from fusion.functions import Library, _Rebuild
+from fusion.passes.analysis.variables import VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.lowered import not_lowered
-from fusion.passes.plan import Target
-from fusion.passes.report import FusionReport
-from fusion.passes.variables import VariableSearch
+from fusion.passes.plan.plan import Target
+from fusion.passes.report.report import FusionReport
 from fusion.schema.names import OP_NAMES
 from tests.passes.own_graphs import OWN, Own, updated
 

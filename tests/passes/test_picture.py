@@ -7,9 +7,10 @@ import pytest
 import tensorflow as tf
 
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.graph_view import GraphView
-from fusion.passes.match import NoMatch, Stage
-from fusion.passes.picture import (
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.lookup import Recognition, recognise_all
+from fusion.passes.recognise.match import NoMatch, Stage
+from fusion.passes.report.picture import (
     FRONT,
     INPUT,
     STOP,
@@ -17,7 +18,6 @@ from fusion.passes.picture import (
     emitted_picture,
     stock_picture,
 )
-from fusion.passes.recognise import Recognition, recognise_all
 from tests.passes import stock_graphs as stock
 
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.plan import Target
+from fusion.passes.plan.plan import Target
 from tests.passes import stock_graphs as stock
 from tests.passes.planned_graphs import (
     GROUP,

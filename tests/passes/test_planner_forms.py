@@ -11,7 +11,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.python.ops import control_flow_util
 
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.report import FusionResult
+from fusion.passes.report.report import FusionResult
 from fusion.schema.devices import Devices
 from tests.passes import stock_graphs as stock
 from tests.passes.planned_graphs import (

@@ -11,9 +11,9 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import tensor_util
 
-from fusion.passes.graph_view import GraphView
-from fusion.passes.recognise import Recognition, recognise_all
-from fusion.passes.spec import SparseIds
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.lookup import Recognition, recognise_all
+from fusion.passes.recognise.spec import SparseIds
 from tests.passes import stock_graphs as stock
 from tests.passes.stock_graphs import Case
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from fusion.passes.report import ColumnReport, FusionReport, FusionResult
-from fusion.passes.tensor import Tensor
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
 from tests.specs import SPEC
 
 FUSED = ColumnReport("table", "", "lookup", fused=True, spec=SPEC, explained=("mean", "table"))

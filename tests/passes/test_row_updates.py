@@ -13,7 +13,7 @@ from tensorflow.core.framework import graph_pb2
 
 from fusion import ops
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.report import FusionReport, FusionResult
+from fusion.passes.report.report import FusionReport, FusionResult
 from fusion.passes.row_updates import fuse_updates
 from fusion.schema.columns import PRE_ATTRS
 

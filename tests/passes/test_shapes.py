@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fusion.passes.graph_view import GraphView
-from fusion.passes.shapes import Dim, Element, Item, Product, ShapeMath
-from fusion.passes.tensor import Tensor
-from fusion.passes.text import parse_graph
+from fusion.passes.analysis.symbolic_shapes import Dim, Element, Item, Product, ShapeMath
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from tests.graph_text import parse_graph
 
 SHAPE, RESULT = Tensor("s"), Tensor("y")
 PRELUDE = """

@@ -12,8 +12,8 @@ import fusion
 from fusion.lookup.grouped import Lookup, grouped_lookup
 from fusion.lookup.options import LookupOptions
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.graph_view import GraphView
-from fusion.passes.plan import Target
+from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.plan import Target
 
 ROWS, DIM = 50, 4
 IDS = tf.SparseTensor([[0, 0], [0, 1], [2, 0]], tf.constant([1, 2, 3], tf.int64), [3, 2])

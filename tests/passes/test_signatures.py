@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tensorflow.core.framework import node_def_pb2
 
-from fusion.passes.signatures import OpSignatures
+from fusion.passes.graph.signatures import OpSignatures
 
 
 def test_a_damaged_number_of_outputs_is_an_error_and_takes_no_memory():

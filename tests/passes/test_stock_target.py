@@ -15,7 +15,7 @@ import fusion
 from fusion.lookup import VERSIONS
 from fusion.lookup import fused_safe_embedding_lookup_sparse as fused_lookup
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.plan import Target
+from fusion.passes.plan.plan import Target
 from fusion.schema.names import OP_NAMES
 from tests.differential.run import like
 from tests.passes import stock_graphs as stock

@@ -12,7 +12,7 @@ from tensorflow.core.framework import graph_pb2
 
 from fusion import feature_column
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.plan import Target
+from fusion.passes.plan.plan import Target
 from fusion.schema.names import OP_NAMES
 from tests.passes import stock_graphs as stock
 from tests.passes.rewritten_graphs import PASS, build_with, nodes

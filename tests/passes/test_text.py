@@ -8,8 +8,8 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import tensor_util
 
-from fusion.passes.text import parse_graph, parse_node, print_graph, print_node, sections
-from fusion.passes.text_values import make_constant
+from tests.graph_text import parse_graph, parse_node, print_graph, print_node, sections
+from tests.graph_text_values import make_constant
 from tests.passes import stock_graphs as stock
 from tests.passes.stock_graphs import Case
 

@@ -13,10 +13,10 @@ import tensorflow as tf
 import fusion
 from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.graph_view import GraphView
-from fusion.passes.inferred_shapes import inferred_shape, symbolic_shapes
-from fusion.passes.plan import Target
-from fusion.passes.tensor import Tensor
+from fusion.passes.graph.inferred_shapes import inferred_shape, symbolic_shapes
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.plan import Target
 from tests.passes.rewritten_graphs import refused
 
 v1 = tf.compat.v1

@@ -6,33 +6,33 @@ from dataclasses import dataclass
 
 import pytest
 
-from fusion.passes import (
-    recognise_clip,
-    recognise_ids,
-    recognise_output,
-    recognise_prune,
-    recognise_reduction,
-    recognise_source,
-    recognise_table,
-)
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.graph_view import GraphView
-from fusion.passes.match import Match, Stage
-from fusion.passes.recognise import recognise_all
-from fusion.passes.recognise_ids import Entries
-from fusion.passes.recognise_source import Buckets, Dense, Source
-from fusion.passes.tensor import Tensor
-from fusion.passes.words import _words, describe
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.lookup import recognise_all
+from fusion.passes.recognise.match import Match, Stage
+from fusion.passes.recognise.stock import (
+    entries,
+    id_source,
+    max_norm,
+    output,
+    prune,
+    reduction,
+    table,
+)
+from fusion.passes.recognise.stock.entries import Entries
+from fusion.passes.recognise.stock.id_source import Buckets, Dense, Source
+from fusion.passes.report.describe import _words, describe
 from tests.passes import stock_graphs as stock
 
 MODULES = (
-    recognise_clip,
-    recognise_ids,
-    recognise_output,
-    recognise_prune,
-    recognise_reduction,
-    recognise_source,
-    recognise_table,
+    max_norm,
+    entries,
+    output,
+    prune,
+    reduction,
+    id_source,
+    table,
 )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fusion.passes.report import ColumnReport, FusionReport
+from fusion.passes.report.report import ColumnReport, FusionReport
 from fusion.saved_model.gain import SAVED_US, Gain, Saving, expected_gain
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

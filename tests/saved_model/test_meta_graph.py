@@ -5,7 +5,7 @@ from pathlib import Path
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from fusion.passes.report import ColumnReport, FusionReport, FusionResult
+from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
 from fusion.saved_model.meta_graph import apply_pass, preserved_names, update_op_list, used_ops
 from fusion.saved_model.source import read_saved_model
 

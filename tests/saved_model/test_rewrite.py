@@ -16,7 +16,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import fingerprint_pb2
 from tensorflow.python.saved_model.pywrap_saved_model import fingerprinting
 
-from fusion.passes.report import ColumnReport, FusionReport, FusionResult
+from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
 from fusion.saved_model import (
     ModelError,
     VerificationError,

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from fusion.passes.columns import named_columns
-from fusion.passes.report import ColumnReport, FusionReport
-from fusion.passes.tensor import Tensor
-from fusion.passes.variables import Variable
+from fusion.passes.analysis.variables import Variable
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.report.columns import named_columns
+from fusion.passes.report.report import ColumnReport, FusionReport
 from fusion.saved_model import explain_saved_model
 from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.variables import variable_search

@@ -17,10 +17,10 @@ from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.framework import tensor_util
 
-from fusion.passes.calls import callees, first_argument
-from fusion.passes.graph_view import GraphView
-from fusion.passes.signatures import OpSignatures
-from fusion.passes.tensor import Tensor
+from fusion.passes.graph.calls import callees, first_argument
+from fusion.passes.graph.signatures import OpSignatures
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
 from fusion.saved_model.inputs.atoms import (
     NOTHING,
     Along,

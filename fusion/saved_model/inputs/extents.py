@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tensorflow.core.framework import node_def_pb2
 
-from fusion.passes.graph_view import GraphView
+from fusion.passes.graph.view import GraphView
 from fusion.saved_model.inputs.atoms import (
     NOTHING,
     Along,

@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from fusion.passes.graph_view import GraphView
-from fusion.passes.recognise import recognise_all
-from fusion.passes.recognise_reduction import POST_V1
-from fusion.passes.recognise_table import Table
-from fusion.passes.signatures import OpSignatures
-from fusion.passes.tensor import ARG_OP, Tensor
-from fusion.passes.variables import VariableSearch
+from fusion.passes.analysis.variables import VariableSearch
+from fusion.passes.graph.signatures import OpSignatures
+from fusion.passes.graph.tensor import ARG_OP, Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.lookup import recognise_all
+from fusion.passes.recognise.stock.reduction import POST_V1
+from fusion.passes.recognise.stock.table import Table
 from fusion.saved_model.variables import variable_search
 from fusion.schema.names import GROUPED, GROUPED_POST, SINGLE
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fusion.passes.tensor import Tensor
+from fusion.passes.graph.tensor import Tensor
 
 Observed = tuple[str, Tensor]
 """A library function, "" for the main graph, and a tensor in it."""

@@ -1,0 +1,1 @@
+"""What is known of values: their shapes and ranges, index grids, variables behind handles."""

@@ -1,0 +1,114 @@
+"""What a graph proves about ids: the smallest and the largest, and that they are in row order."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from tensorflow.core.framework import types_pb2
+
+from fusion.passes.graph.idioms import is_integer_cast
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+
+_DEPTH = 32
+_INT32 = np.iinfo(np.int32)
+_SAME_ELEMENTS = frozenset(
+    [
+        "ExpandDims",
+        "Gather",
+        "GatherNd",
+        "GatherV2",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "StridedSlice",
+        "Tile",
+        "Transpose",
+    ]
+)
+"""Ops whose result has elements of their first input, and no others."""
+_HASHES = frozenset({"StringToHashBucket", "StringToHashBucketFast", "StringToHashBucketStrong"})
+_IN_ORDER = frozenset(
+    {"Where", "RaggedTensorToSparse", "SparseReorder", "StringSplit", "StringSplitV2"}
+)
+"""Ops whose first output is indices in row-major order."""
+_PARSERS = {"ParseExample": "Nsparse", "ParseExampleV2": "num_sparse"}
+
+
+class Range(NamedTuple):
+    """The bounds of the elements of a tensor, both inclusive; None where none is known."""
+
+    low: int | None = None
+    high: int | None = None
+
+    def covers(self, other: Range) -> Range:
+        """Returns the smallest range with the elements of both."""
+        lows, highs = (self.low, other.low), (self.high, other.high)
+        low = None if None in lows else min(number for number in lows if number is not None)
+        high = None if None in highs else max(number for number in highs if number is not None)
+        return Range(low, high)
+
+
+def range_of(view: GraphView, tensor: Tensor) -> Range:
+    """Returns the bounds of the elements of an integer tensor."""
+    return _range(view, tensor, _DEPTH)
+
+
+def _range(view: GraphView, tensor: Tensor, depth: int) -> Range:
+    tensor = view.resolve(tensor)
+    value = view.constant(tensor)
+    if value is not None:
+        return Range(int(value.min()), int(value.max())) if value.size else Range()
+    op, name = view.op(tensor.node), tensor.node
+    if not depth:
+        return Range()
+    if op in _HASHES:
+        return Range(0, view.int_attr(name, "num_buckets") - 1)
+    if op == "Bucketize":
+        attr = view.attr(name, "boundaries")
+        return Range(0, 0 if attr is None else len(attr.list.f))
+    inputs = view.inputs(name)
+    if op in _SAME_ELEMENTS:
+        return _range(view, inputs[0], depth - 1)
+    if is_integer_cast(view, name):
+        return wrapped(_range(view, inputs[0], depth - 1), view.type_attr(name, "DstT"))
+    if op in ("Select", "SelectV2"):
+        return _range(view, inputs[1], depth - 1).covers(_range(view, inputs[2], depth - 1))
+    if op in ("Maximum", "FloorMod"):
+        return _bounded(view, op, inputs, depth - 1)
+    if op == "RaggedTensorToSparse" and tensor.index == 1:
+        return _range(view, inputs[-1], depth - 1)
+    return Range()
+
+
+def _bounded(view: GraphView, op: str, inputs: tuple[Tensor, ...], depth: int) -> Range:
+    first, second = (_range(view, one, depth) for one in inputs)
+    if op == "FloorMod":
+        divisor = second.high if second.low is not None and second.low > 0 else None
+        return Range() if divisor is None else Range(0, divisor - 1)
+    lows = [low for low in (first.low, second.low) if low is not None]
+    return Range(max(lows) if lows else None, first.covers(second).high)
+
+
+def wrapped(given: Range, dtype: int) -> Range:
+    """Returns the range after a cast, which keeps numbers that the dtype has."""
+    if dtype != types_pb2.DT_INT32:
+        return given
+    if given.low is None or given.high is None:
+        return Range()
+    return given if given.low >= _INT32.min and given.high <= _INT32.max else Range()
+
+
+def is_in_row_order(view: GraphView, indices: Tensor) -> bool:
+    """Whether the rows of the indices of a SparseTensor provably ascend.
+
+    TensorFlow asks for that, but stock lookups also take indices in another order.
+    """
+    tensor = view.resolve(indices)
+    op = view.op(tensor.node)
+    if op == "SparseReshape" and tensor.index == 0:
+        return is_in_row_order(view, view.inputs(tensor.node)[0])
+    if op in _PARSERS:
+        return tensor.index < view.int_attr(tensor.node, _PARSERS[op])
+    return op in _IN_ORDER and tensor.index == 0

@@ -1,0 +1,272 @@
+"""The variables behind function arguments, so that reports name tables as the user does.
+
+In a library function a table is an argument with a made-up name. Which variable it is follows from
+the calls, starting at the main graph and at the functions whose arguments are known from elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+
+from fusion.passes.graph.calls import callees, first_argument
+from fusion.passes.graph.signatures import OpSignatures
+from fusion.passes.graph.tensor import ARG_OP, VALUE_READS, Shape, Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.spec import TableSpec
+
+VARIABLE_OPS = frozenset(["VarHandleOp", "VariableV2", "Variable"])
+
+
+class Variable(NamedTuple):
+    """A variable by its name and static shape, None where unknown."""
+
+    name: str
+    shape: Shape
+
+
+def named_table(
+    view: GraphView, table: TableSpec, known: Mapping[tuple[str, str], Variable]
+) -> TableSpec | None:
+    """Returns `table` with the name of the variables behind arguments, if all are known."""
+    found = [known.get((view.function, _handle(view, one.tensor).node)) for one in table.shards]
+    names = [variable.name for variable in found if variable is not None]
+    return replace(table, name=shards_name(names)) if len(names) == len(found) else None
+
+
+def _handle(view: GraphView, tensor: Tensor) -> Tensor:
+    """Returns the handle of a table: through a read, what that reads."""
+    if tensor.node in view.nodes:
+        tensor = view.origin(tensor)
+        if (handle := view.read_handle(tensor)) is not None:
+            tensor = view.origin(handle)
+    return tensor
+
+
+def shards_name(variables: Sequence[str]) -> str:
+    """Returns the name of a table whose shards are variables of these names."""
+    return variables[0] if len(variables) == 1 else variables[0].removesuffix("/part_0")
+
+
+class VariableSearch:
+    """Hands variables down from callers to callees until nothing new is learned.
+
+    Args:
+        graph_def: the main graph and its library.
+        bound: (function, argument, variable) known from elsewhere.
+    """
+
+    def __init__(
+        self, graph_def: graph_pb2.GraphDef, bound: Iterable[tuple[str, str, Variable]] = ()
+    ) -> None:
+        self._functions = {f.signature.name: f for f in graph_def.library.function}
+        signatures = OpSignatures(self._functions.values())
+        self._views = {
+            name: GraphView.of_function(f, signatures) for name, f in self._functions.items()
+        }
+        self._views[""] = GraphView(graph_def.node, signatures)
+        # None: callers disagree.
+        self._known: dict[tuple[str, str], Variable | None] = {}
+        for function, argument, variable in bound:
+            self._learn(function, argument, variable)
+        self._follow_calls()
+
+    @property
+    def known(self) -> dict[tuple[str, str], Variable]:
+        """The variable behind (function, argument), where all callers agree on one."""
+        return {key: variable for key, variable in self._known.items() if variable is not None}
+
+    def behind(self, function: str, tensor: Tensor) -> Variable | None:
+        """Returns the variable behind a table: through a read, the one of its handle."""
+        return self._known.get((function, _handle(self._views[function], tensor).node))
+
+    def _follow_calls(self) -> None:
+        """Visits each function again whenever one of its arguments became known."""
+        pending = list(self._views)
+        while pending:
+            caller = pending.pop()
+            for node in self._views[caller].nodes.values():
+                for callee in callees(node, self._functions):
+                    if self._pass_on(caller, node, callee):
+                        pending.append(callee)
+
+    def _pass_on(self, caller: str, node: node_def_pb2.NodeDef, callee: str) -> bool:
+        view = self._views[caller]
+        inputs = view.inputs(node.name)[first_argument(node) :]
+        news = False
+        for argument, tensor in zip(
+            self._functions[callee].signature.input_arg, inputs, strict=False
+        ):
+            variable = self._variable(caller, view, view.resolve(tensor))
+            if variable is not None:
+                news |= self._learn(callee, argument.name, variable)
+        return news
+
+    def _variable(self, caller: str, view: GraphView, tensor: Tensor) -> Variable | None:
+        if (known := self._known.get((caller, tensor.node))) is not None:
+            return known
+        node = view.nodes.get(tensor.node)
+        if caller or node is None or node.op not in VARIABLE_OPS:
+            return None
+        dims = node.attr["shape"].shape.dim if "shape" in node.attr else ()
+        return Variable(node.name, tuple(d.size if d.size >= 0 else None for d in dims))
+
+    def _learn(self, function: str, argument: str, variable: Variable) -> bool:
+        """Notes a variable; returns whether this changed what is known."""
+        key = (function, argument)
+        if key not in self._known:
+            self._known[key] = variable
+            return True
+        before = self._known[key]
+        if before is not None and before.name != variable.name:
+            self._known[key] = None
+        return False
+
+
+_READERS = frozenset(
+    {"ResourceGather", "VariableShape", "DisableCopyOnRead", "VarIsInitializedOp"} | VALUE_READS
+)
+
+
+def has_other_handles(view: GraphView, source: Tensor) -> bool:
+    """Whether there may be another handle of a variable that has one from `source`.
+
+    Arguments of a function are different variables, unless somebody gives it one handle twice:
+    tf.function makes one argument of a variable, however often it is given or captured.
+    """
+    op = view.op(source.node)
+    if op not in VARIABLE_OPS:
+        return False
+    own = shared_name(view, source.node)
+    others = (name for name in view.named(op) if name != source.node)
+    return any(shared_name(view, name) == own for name in others)
+
+
+def writers(view: GraphView, source: Tensor) -> list[str]:
+    """Returns the nodes that are given the handle from `source` and may change the variable."""
+    found: list[str] = []
+    stack = [source.node]
+    while stack:
+        # Of all outputs: those of a switch are the same variable.
+        for use in view.uses(stack.pop()):
+            if use.position < 0:
+                continue
+            if view.origin(Tensor(use.node)) == source:
+                stack.append(use.node)
+            elif view.op(use.node) not in _READERS:
+                found.append(use.node)
+    return found
+
+
+def shared_name(view: GraphView, name: str) -> str:
+    """Returns the name by which the handles of one variable know it."""
+    return view.text_attr(name, "shared_name") or name
+
+
+def may_read_later(view: GraphView, read: str, results: Collection[Tensor]) -> bool:
+    """Whether a read gives the same value as late as the first of the `results` is computed.
+
+    That is so if whatever may change the variable waits for one of them, or for the read: what does
+    can wait for a later one as well.
+
+    Args:
+        read: a ReadVariableOp.
+        results: what is computed of it.
+    """
+    (handle,) = view.inputs(read)
+    source = view.origin(handle)
+    if has_other_handles(view, source):
+        return False
+    after = {read, *(tensor.node for tensor in results)}
+
+    def waits(writer: str) -> bool:
+        """Whether a node waits for a result by data, or for its node or the read by control."""
+        seen, queue = {writer}, deque([writer])
+        while queue:
+            node = queue.popleft()
+            given, controls = view.inputs(node), view.controls(node)
+            if any(tensor in results for tensor in given) or not after.isdisjoint(controls):
+                return True
+            for before in (*(tensor.node for tensor in given), *controls):
+                if before not in seen:
+                    seen.add(before)
+                    queue.append(before)
+        return False
+
+    return all(map(waits, writers(view, source)))
+
+
+_WRITER = re.compile("(Resource)?(Scatter|SparseApply|StridedSliceAssign)")
+
+
+#: A function's argument or another tensor by its function and node; a variable as ("", name).
+_Key = tuple[str, str]
+
+
+class SparseWriters:
+    """Follows handles from callers to callees, where they are all one variable.
+
+    Args:
+        views: the main graph and its functions.
+        variables: those behind arguments of functions, as far as they are known from elsewhere.
+    """
+
+    def __init__(
+        self, views: Iterable[GraphView], variables: Mapping[tuple[str, str], Variable]
+    ) -> None:
+        self._views = {view.function: view for view in views}
+        self._parents: dict[_Key, _Key] = {}
+        writers = [
+            (view, name)
+            for view in self._views.values()
+            for op in view.ops
+            if _WRITER.match(op) and view.signatures.is_stateful(op)
+            for name in view.named(op)
+        ]
+        if writers:
+            for argument, variable in variables.items():
+                self._join(argument, ("", variable.name))
+            self._follow_calls()
+        self._written = {
+            self._root(self._key(view, tensor))
+            for view, name in writers
+            for tensor in view.inputs(name)
+        }
+
+    def change(self, view: GraphView, table: Tensor) -> bool:
+        """Whether rows of the table, a handle or what is read of one, are written somewhere."""
+        if not self._written:
+            return False
+        source = view.read_handle(table) or view.resolve(table)
+        return self._root(self._key(view, source)) in self._written
+
+    def _follow_calls(self) -> None:
+        functions = self._views.keys() - {""}
+        for view in self._views.values():
+            for node in view.nodes.values():
+                for callee in callees(node, functions):
+                    arguments = (
+                        n.name for n in self._views[callee].nodes.values() if n.op == ARG_OP
+                    )
+                    given = view.inputs(node.name)[first_argument(node) :]
+                    for argument, tensor in zip(arguments, given, strict=False):
+                        self._join((callee, argument), self._key(view, tensor))
+
+    def _key(self, view: GraphView, tensor: Tensor) -> _Key:
+        node = view.nodes.get(view.origin(tensor).node)
+        if node is None or node.op not in VARIABLE_OPS:
+            return (view.function or "main", view.origin(tensor).node)
+        return ("", shared_name(view, node.name))
+
+    def _join(self, one: _Key, other: _Key) -> None:
+        self._parents[self._root(one)] = self._root(other)
+
+    def _root(self, key: _Key) -> _Key:
+        while (parent := self._parents.get(key, key)) != key:
+            key = parent
+        return key

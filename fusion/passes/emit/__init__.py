@@ -1,0 +1,1 @@
+"""Adds the ops that lookups become."""

@@ -1,0 +1,257 @@
+"""Inputs and attrs that the ops of all forms of a lookup have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from tensorflow.core.framework import node_def_pb2, types_pb2
+from tensorflow.python.framework import dtypes
+
+from fusion.passes.emit.node_builder import AttrValue, NodeBuilder, set_lists
+from fusion.passes.graph.tensor import Shape, Tensor
+from fusion.passes.plan.forms import clips_in_op
+from fusion.passes.recognise.bucketize import folded_bucketize
+from fusion.passes.recognise.spec import DenseIds, Hashing, LookupSpec, RaggedIds, RowIds, SparseIds
+from fusion.runtime.spec import Attr
+from fusion.schema.columns import column_name
+
+NONE = -1
+"""Value of default_id, ignored_id and max_norm that means "none"."""
+
+
+def fill_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
+    """What is done with rows without entries."""
+    default_id = NONE if spec.default_id is None else spec.default_id
+    return {"fill_empty_row": spec.fill, "default_id": default_id}
+
+
+def prune_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
+    """What is done with an id before it is looked up."""
+    buckets = spec.buckets
+    return {
+        "prune": spec.prune,
+        "num_buckets": 0 if buckets is None else buckets.count,
+        "bucket_default": 0 if buckets is None else buckets.default,
+    }
+
+
+def dense_attrs(ids: DenseIds) -> dict[str, AttrValue]:
+    """How entries are made of the elements of a dense matrix."""
+    return {
+        "use_ignored_id": ids.ignored is not None or ids.hashed is not None,
+        "ignored_id": NONE if ids.ignored is None else ids.ignored,
+        "column_stride": ids.stride,
+    }
+
+
+def dense_values(build: NodeBuilder, ids: DenseIds) -> Tensor:
+    """Returns the matrix of ids; where a value is hashed, NONE stands for what is no entry.
+
+    To hash all elements takes less than to gather those that are entries first.
+    """
+    if ids.hashed is None:
+        return ids.values
+    hashes = hashed_values(build, ids.values, ids.hashed)
+    none = build.constant("none", np.array(NONE, np.int64), build.device)
+    inputs = (ids.hashed.kept, hashes, none)
+    return build.shared("ids", "SelectV2", inputs, {"T": types_pb2.DT_INT64})
+
+
+def dense_shape(build: NodeBuilder, ids: SparseIds) -> Tensor:
+    """Returns the dense shape, of which the ops check all sizes: not more than stock does."""
+    assert ids.dense_shape is not None
+    if ids.checked:
+        return ids.dense_shape
+    rows = build.constant("rows", np.array([1, 0], np.int64))
+    return build.shared("rows", "Mul", (ids.dense_shape, rows), {"T": types_pb2.DT_INT64})
+
+
+def hashed_values(build: NodeBuilder, values: Tensor, hashed: Hashing) -> Tensor:
+    """Copies the stock nodes that hash single elements: int64, of all the values."""
+    key = ("hashed", values, hashed)
+    if key not in build.known:
+        hashes = values
+        for stock in hashed.by:
+            node = build.copy("hash", stock)
+            node.attr.pop("_output_shapes", None)
+            build.replace_input(node, 0, hashes)
+            hashes = Tensor(build.add(node))
+        build.known[key] = hashes.node
+    return Tensor(build.known[key])
+
+
+def weight_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
+    """What weights do to the entries."""
+    weighted = spec.weights
+    return {
+        "use_sparse_weights": weighted is not None,
+        "prune_sparse_weights": weighted is not None and weighted.prune,
+        "default_weight": 1.0 if weighted is None else weighted.default,
+    }
+
+
+def combine_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
+    """How rows become bags."""
+    limit = spec.table.max_norm
+    return {
+        "combiner": spec.combiner,
+        "max_norm": limit if limit is not None and clips_in_op(spec) else float(NONE),
+        "row_count": "dense_shape" if spec.fill else "last_row",
+        "divide_no_nan": spec.divide_no_nan,
+    }
+
+
+def weights(build: NodeBuilder, spec: LookupSpec) -> Tensor:
+    """Returns the weights, one for each id; without weights, a tensor that nobody reads."""
+    if spec.weights is None:
+        return unused(build, "weights", spec.table.dtype)
+    return each_weight(build, spec, spec.weights.values, spec.ids.values, spec.dtype)
+
+
+def each_weight(
+    build: NodeBuilder, spec: LookupSpec, values: Tensor, entries: Tensor, dtype: int
+) -> Tensor:
+    """Returns weights, one for each of the entries, a vector of this DataType."""
+    values = weight_vector(build, values)
+    if spec.fill or spec.combiner != "sum":
+        return values
+    # The product of rows and weights takes a single weight for all of them.
+    types = {"T": dtype, "out_type": types_pb2.DT_INT64}
+    length = build.shared("length", "Shape", (entries,), types)
+    types = {"T": spec.table.dtype, "Tidx": types_pb2.DT_INT64}
+    return build.shared("weights", "BroadcastTo", (values, length), types)
+
+
+def weight_vector(build: NodeBuilder, values: Tensor) -> Tensor:
+    """Returns weights as a vector: a constant that Grappler folded into a column is one again."""
+    column = build.edit.view.constant(values)
+    if column is None or column.ndim == 1:
+        return values
+    return build.constant("weights", column.reshape(-1))
+
+
+def unused(build: NodeBuilder, role: str, dtype: int) -> Tensor:
+    """Returns a tensor for an input that the op does not read, one for all of the dtype."""
+    return build.constant(f"unused_{role}", np.ones(1, dtypes.as_dtype(dtype).as_numpy_dtype))
+
+
+COPIED: dict[str, AttrValue] = {
+    "form": "copy",
+    "combiner": "mean",
+    "max_norm": float(NONE),
+    "prune": False,
+    "fill_empty_row": False,
+    "default_id": NONE,
+    "use_sparse_weights": False,
+    "prune_sparse_weights": False,
+    "default_weight": 1.0,
+    "divide_no_nan": True,
+    "row_count": "dense_shape",
+    "use_ignored_id": False,
+    "ignored_id": NONE,
+    "column_stride": 0,
+    "num_buckets": 0,
+    "bucket_default": 0,
+    "dim": NONE,
+}
+"""The attrs of a tensor that is taken over; of a lookup, what it does not say otherwise."""
+
+
+_FORMS = {SparseIds: "indices", RaggedIds: "row_splits", RowIds: "row_ids", DenseIds: "dense"}
+
+
+class ColumnArguments(NamedTuple):
+    """The inputs, without the table, and attrs of one column.
+
+    Attributes:
+        dtypes: DataTypes of `ids` and `entry_rows`.
+        boundaries: of the buckets that values fall into, none if they are ids.
+        name: what messages call it.
+    """
+
+    ids: Tensor
+    entry_rows: Tensor
+    dense_shape: Tensor
+    weights: Tensor
+    dtypes: tuple[int, int]
+    attrs: dict[str, AttrValue]
+    boundaries: tuple[float, ...]
+    name: str = ""
+
+
+def column_arguments(build: NodeBuilder, spec: LookupSpec) -> ColumnArguments:
+    """Returns what an op is told of a lookup."""
+    ids, entry_rows, dense_shape, dtypes = _entries(build, spec)
+    attrs = {**COPIED, "form": _FORMS[type(spec.ids)], "dim": width_of(spec.table.shape)}
+    attrs |= {**fill_attrs(spec), **prune_attrs(spec), **weight_attrs(spec)}
+    attrs |= combine_attrs(spec)
+    boundaries: tuple[float, ...] = ()
+    if isinstance(spec.ids, DenseIds):
+        attrs |= dense_attrs(spec.ids)
+        folded = folded_bucketize(build.edit.view, spec.ids)
+        if folded is not None:
+            ids, boundaries = folded.values, folded.boundaries
+            dtypes = (folded.dtype, dtypes[1])
+    given = weights(build, spec)
+    scope = spec.anchor.rpartition("/")[0] or spec.anchor
+    name = column_name(scope, spec.table.name)
+    return ColumnArguments(ids, entry_rows, dense_shape, given, dtypes, attrs, boundaries, name)
+
+
+def copy_arguments(build: NodeBuilder, matrix: Tensor, dtype: int) -> ColumnArguments:
+    """Returns what an op is told of a tensor of this DataType that it takes over."""
+    number, types = unused_number(build), (types_pb2.DT_INT64, types_pb2.DT_INT64)
+    attrs = {**COPIED, "dim": width_of(build.edit.view.shape(matrix))}
+    weightless = unused(build, "weights", dtype)
+    return ColumnArguments(number, number, number, weightless, types, attrs, ())
+
+
+def set_columns(
+    node: node_def_pb2.NodeDef, columns: Sequence[ColumnArguments], attrs: Mapping[str, Attr]
+) -> None:
+    """Sets the attrs of an op that list those of its columns, here by the name of their list."""
+    lists = {key: [column.attrs[attr.name] for column in columns] for key, attr in attrs.items()}
+    set_lists(node, **lists)
+
+
+def set_names(node: node_def_pb2.NodeDef, columns: Sequence[ColumnArguments]) -> None:
+    """Sets what messages call the columns."""
+    set_lists(node, column_names=[column.name for column in columns])
+
+
+def set_boundaries(node: node_def_pb2.NodeDef, columns: Sequence[ColumnArguments]) -> None:
+    """Sets the boundaries of all columns."""
+    set_lists(
+        node,
+        boundaries=[value for column in columns for value in column.boundaries],
+        boundary_counts=[len(column.boundaries) for column in columns],
+    )
+
+
+def unused_number(build: NodeBuilder) -> Tensor:
+    """Returns an int64 tensor for an input that the op does not read."""
+    return unused(build, "number", types_pb2.DT_INT64)
+
+
+def width_of(shape: Shape | None) -> int:
+    """Returns the static width of a matrix; `NONE` if it is not known, or no matrix."""
+    width = shape[1] if shape is not None and len(shape) == 2 else None
+    return NONE if width is None else width
+
+
+def _entries(
+    build: NodeBuilder, spec: LookupSpec
+) -> tuple[Tensor, Tensor, Tensor, tuple[int, int]]:
+    """Returns ids, entry_rows and dense_shape, with the DataTypes of the first two."""
+    ids, number = spec.ids, unused_number(build)
+    if isinstance(ids, SparseIds):
+        shape = number if ids.dense_shape is None else dense_shape(build, ids)
+        return ids.values, ids.indices, shape, (spec.dtype, types_pb2.DT_INT64)
+    if isinstance(ids, RaggedIds):
+        return ids.values, ids.row_splits, number, (spec.dtype, ids.splits_dtype)
+    if isinstance(ids, RowIds):
+        count = number if ids.count is None else ids.count
+        return ids.values, ids.rows, count, (spec.dtype, ids.rows_dtype)
+    return dense_values(build, ids), number, number, (ids.dtype, types_pb2.DT_INT64)

@@ -1,0 +1,42 @@
+"""Turns a plan into the edit of a graph."""
+
+from __future__ import annotations
+
+from fusion.passes.emit.concat import ConcatEmitter
+from fusion.passes.emit.forward_only import ForwardEmitter
+from fusion.passes.emit.fused import InferenceEmitter
+from fusion.passes.emit.split import SplitEmitter
+from fusion.passes.emit.stacked import StackedEmitter
+from fusion.passes.emit.stock import StockEmitter
+from fusion.passes.emit.trained import TrainedEmitter
+from fusion.passes.graph.edit import GraphEdit
+from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.plan import Form, Plan
+
+
+def emit(view: GraphView, plan: Plan) -> GraphEdit:
+    """Returns the edit that replaces every lookup of the plan."""
+    edit = GraphEdit(view)
+    known: dict[tuple[object, ...], str] = {}
+    concats = ConcatEmitter(edit, known)
+    inference = InferenceEmitter(edit, known, concats)
+    split, trained = SplitEmitter(edit, known), TrainedEmitter(edit, known, concats)
+    forward, stock = ForwardEmitter(edit, known), StockEmitter(edit, known)
+    stacked = StackedEmitter(edit, known, concats)
+    for group in plan.groups:
+        if group.form is Form.GROUPED:
+            inference.group(group)
+        elif group.form is Form.SINGLE:
+            inference.lookup(group.lookups[0])
+        elif group.form is Form.TRAINED:
+            trained.group(group)
+        elif group.form is Form.FORWARD:
+            forward.lookup(group.lookups[0])
+        elif group.form is Form.STACKED:
+            stacked.group(group)
+        elif group.form is Form.STOCK:
+            stock.lookup(group.lookups[0], group.reads_whole)
+        else:
+            split.lookup(group.lookups[0])
+    concats.finish()
+    return edit

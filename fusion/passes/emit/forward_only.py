@@ -1,0 +1,80 @@
+"""The form of a lookup whose gradient stays stock: one op behind stock's own gathers.
+
+    stock's gathers of its distinct ids -> FusedEmbeddingSparsePostLookUpV2
+
+All of the id side stays, and of what comes behind the gathers all that others read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from tensorflow.core.framework import types_pb2
+from tensorflow.python.framework import dtypes
+
+from fusion.passes.emit.arguments import each_weight, unused
+from fusion.passes.emit.node_builder import NodeBuilder
+from fusion.passes.emit.split import Bags, one_shard, post_lookup, unfilled
+from fusion.passes.graph.edit import GraphEdit
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.recognise.backward.forward_only import Forward, match_forward
+from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.match import Stage
+from fusion.passes.recognise.spec import LookupSpec
+
+
+@dataclass
+class ForwardEmitter:
+    """Emits lookups one by one."""
+
+    edit: GraphEdit
+    known: dict[tuple[object, ...], str]
+
+    def lookup(self, lookup: Recognition) -> None:
+        """Emits one lookup and takes out what nobody else reads."""
+        spec = lookup.full_spec
+        found = match_forward(self.edit.view, lookup)
+        assert found is not None, "only lookups that this form fits are planned as such"
+        build = NodeBuilder.of(self.edit, self.known, spec)
+        build = replace(build, frame=found.positions.node)
+        is_row_empty, dense_shape = found.is_row_empty, found.dense_shape
+        if is_row_empty is None or dense_shape is None:
+            is_row_empty, dense_shape = unfilled(build)
+        weights = self._weights(build, spec, found)
+        bags = Bags(dense_shape, found.indices, is_row_empty, found.positions, weights)
+        post_lookup(build, spec, [found.rows], one_shard(build), bags, clips=False)
+        self.edit.remove(found.gone, build.base)
+        self.edit.wait(build.base, lookup.helper_waits.get(Stage.OUTPUT, ()))
+        self.edit.replace(spec.output, Tensor(build.base))
+        for tensor, dtype in found.measured:
+            self.edit.replace(tensor, self._of_dtype(build, spec.table.dtype, dtype))
+        for name in found.shapes:
+            shape = self._shape(build, spec, found, self.edit.view.type_attr(name, "out_type"))
+            self.edit.remove([name], shape.node)
+            self.edit.replace(Tensor(name), shape)
+
+    def _weights(self, build: NodeBuilder, spec: LookupSpec, found: Forward) -> Tensor:
+        if found.weights is None:
+            return unused(build, "weights", spec.table.dtype)
+        return each_weight(build, spec, found.weights, found.positions, types_pb2.DT_INT32)
+
+    def _of_dtype(self, build: NodeBuilder, given: int, wanted: int) -> Tensor:
+        """Returns the result, or another tensor of its shape."""
+        result = Tensor(build.base)
+        if given == wanted:
+            return result
+        return build.shared("measured", "Cast", (result,), {"SrcT": given, "DstT": wanted})
+
+    def _shape(self, build: NodeBuilder, spec: LookupSpec, found: Forward, dtype: int) -> Tensor:
+        """Returns the shape of the rows of the entries, [m, D], without the rows."""
+        types = {"T": types_pb2.DT_INT32, "out_type": dtype}
+        length = build.shared("length", "Shape", (found.positions,), types)
+        width = np.array([spec.table.shape[1]], dtypes.as_dtype(dtype).as_numpy_dtype)
+        parts = (
+            length,
+            build.constant("width", width),
+            build.constant("axis", np.array(0, np.int32)),
+        )
+        types = {"T": dtype, "Tidx": types_pb2.DT_INT32}
+        return build.shared("entries_shape", "ConcatV2", parts, types, {"N": 2})

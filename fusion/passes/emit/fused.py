@@ -1,0 +1,101 @@
+"""The form of a lookup that is one op, or a part of one, which reads the table itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fusion.passes.emit.arguments import (
+    ColumnArguments,
+    column_arguments,
+    copy_arguments,
+    set_boundaries,
+    set_columns,
+    set_names,
+)
+from fusion.passes.emit.concat import ConcatEmitter
+from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
+from fusion.passes.emit.tables import Reader, share_tables
+from fusion.passes.graph.edit import GraphEdit
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.plan.plan import Group
+from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.spec import LookupSpec
+from fusion.schema.columns import COLUMN_ATTRS
+from fusion.schema.names import GROUPED, SINGLE
+
+
+@dataclass
+class InferenceEmitter:
+    """Emits lookups as one op each, or many side by side as one op.
+
+    Variables are shared with whoever changes their rows: see `share_tables`.
+    """
+
+    edit: GraphEdit
+    known: dict[tuple[object, ...], str]
+    concats: ConcatEmitter
+
+    def lookup(self, lookup: Recognition) -> None:
+        """Emits one lookup under the name of its output and takes its stock nodes out."""
+        spec = lookup.full_spec
+        build = NodeBuilder.of(self.edit, self.known, spec)
+        column = column_arguments(build, spec)
+        node = build.replacement(SINGLE)
+        build.inputs(node, *share_tables(build, [Reader(lookup, column[:3])]), *column[:4])
+        set_types(node, T=spec.table.dtype, Tids=column.dtypes[0], Trows=column.dtypes[1])
+        set_attrs(node, **column.attrs, column_name=column.name)
+        set_lists(node, boundaries=column.boundaries)
+        build.add(node)
+        self._take_out([lookup], build.base)
+        self.edit.replace(spec.output, Tensor(build.base))
+
+    def group(self, group: Group) -> None:
+        """Emits a group; one that is all of a concat under its name, in its place."""
+        lookups = group.lookups
+        first = lookups[0].full_spec
+        columns = [self._group_column(column, first) for column in group.columns]
+        build = self.concats.builder(group, first.ids.values.node)
+        node = self.concats.node(group, build, GROUPED)
+        build.inputs(node, *self._tables(build, group, columns))
+        for inputs in zip(*(column[:4] for column in columns), strict=True):
+            build.inputs(node, *inputs)
+        set_types(
+            node,
+            T=first.table.dtype,
+            Tids=[column.dtypes[0] for column in columns],
+            Trows=[column.dtypes[1] for column in columns],
+        )
+        set_attrs(node, num_columns=len(columns))
+        set_columns(node, columns, COLUMN_ATTRS)
+        set_boundaries(node, columns)
+        set_names(node, columns)
+        name = build.add(node)
+        self._take_out(lookups, name)
+        self.concats.put(group, name)
+
+    def _take_out(self, lookups: Iterable[Recognition], successor: str) -> None:
+        for lookup in lookups:
+            self.edit.remove(lookup.nodes(), successor)
+            self.edit.wait(successor, sorted(lookup.waits(self.edit.view)))
+
+    def _group_column(self, column: Recognition | Tensor, first: LookupSpec) -> ColumnArguments:
+        if isinstance(column, Recognition):
+            build = NodeBuilder.of(self.edit, self.known, column.full_spec)
+            return column_arguments(build, column.full_spec)
+        build = NodeBuilder.of(self.edit, self.known, first)
+        return copy_arguments(build, column, first.table.dtype)
+
+    def _tables(
+        self, build: NodeBuilder, group: Group, columns: Sequence[ColumnArguments]
+    ) -> list[Tensor]:
+        """Returns the table of each column, which of a tensor that is taken over is itself."""
+        readers = [
+            Reader(column, arguments[:3])
+            for column, arguments in zip(group.columns, columns, strict=True)
+            if isinstance(column, Recognition)
+        ]
+        tables = iter(share_tables(build, readers))
+        return [
+            next(tables) if isinstance(column, Recognition) else column for column in group.columns
+        ]

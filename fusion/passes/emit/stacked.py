@@ -1,0 +1,132 @@
+"""The form of lookups side by side that plain TensorFlow runs as one gather from stacked tables.
+
+    ids of all columns side by side, plus where each table starts in the stack -> one gather
+
+For tables that are constants, of which the graph then holds the stack and no longer the parts, and
+for columns of at most one id per row. A stack of Variables would be a copy of them, and old as soon
+as one changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tensorflow.core.framework import types_pb2
+from tensorflow.python.framework import tensor_util
+
+from fusion.passes.emit.arguments import dense_values
+from fusion.passes.emit.concat import ConcatEmitter
+from fusion.passes.emit.node_builder import NodeBuilder, set_types
+from fusion.passes.emit.stock_entries import in_buckets
+from fusion.passes.emit.stock_nodes import as_dtype, flattened, number
+from fusion.passes.graph.edit import GraphEdit
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.forms import lookup_range, needs_prune
+from fusion.passes.plan.plan import Group
+from fusion.passes.recognise.spec import DenseIds, LookupSpec
+
+_BOOL, _INT32, _INT64 = types_pb2.DT_BOOL, types_pb2.DT_INT32, types_pb2.DT_INT64
+
+
+@dataclass
+class StackedEmitter:
+    """Emits the lookups of a group as one gather."""
+
+    edit: GraphEdit
+    known: dict[tuple[object, ...], str]
+    concats: ConcatEmitter
+
+    def group(self, group: Group) -> None:
+        """Emits a group; one that is all of a concat under its name, in its place."""
+        view, specs = self.edit.view, [one.full_spec for one in group.lookups]
+        build = self.concats.builder(group, specs[0].ids.values.node)
+        dtype, count, dim = specs[0].table.dtype, len(specs), specs[0].table.shape[1]
+        assert dim is not None
+        stack, starts, rows = self._stack(build, specs)
+        axis = build.constant("axis", np.array(1, np.int32))
+        side_by_side = {"T": _INT64, "Tidx": _INT32}
+        inputs = (*(_ids(build, spec) for spec in specs), axis)
+        ids = build.shared("ids", "ConcatV2", inputs, side_by_side, {"N": count})
+        places = build.shared("places", "AddV2", (ids, _vector(build, starts)), {"T": _INT64})
+        if any(_may_exceed(view, spec) for spec in specs):
+            # Such an id would find a row of another table; the end of the stack is an error.
+            fits = build.shared("fits", "Less", (ids, _vector(build, rows)), {"T": _INT64})
+            end = number(build, sum(rows), _INT64)
+            places = build.shared("places", "SelectV2", (fits, places, end), {"T": _INT64})
+        present = None
+        if any(_can_be_absent(view, spec) for spec in specs):
+            zero = number(build, 0, _INT64)
+            present = build.shared("present", "GreaterEqual", (ids, zero), {"T": _INT64})
+            places = build.shared("places", "SelectV2", (present, places, zero), {"T": _INT64})
+        gathered = {"Tparams": dtype, "Tindices": _INT64, "Taxis": _INT32}
+        first = build.constant("axis", np.array(0, np.int32))
+        inputs = (stack, flattened(build, places, _INT64), first)
+        found = build.shared("rows", "GatherV2", inputs, gathered)
+        if present is not None:
+            zeros = build.shared("zeros", "ZerosLike", (found,), {"T": dtype})
+            inputs = (flattened(build, present, _BOOL), found, zeros)
+            found = build.shared("present_rows", "Select", inputs, {"T": dtype})
+        node = self.concats.node(group, build, "Reshape")
+        shape = build.constant("shape", np.array([-1, count * dim], np.int32))
+        build.inputs(node, found, shape)
+        set_types(node, T=dtype, Tshape=_INT32)
+        name = build.add(node)
+        for lookup in group.lookups:
+            self.edit.remove(lookup.nodes(), name)
+            self.edit.wait(name, sorted(lookup.waits(view)))
+        self.concats.put(group, name)
+
+    def _stack(
+        self, build: NodeBuilder, specs: Sequence[LookupSpec]
+    ) -> tuple[Tensor, list[int], list[int]]:
+        """Adds the stack: where it is, where each column's table starts in it, and its rows."""
+        view = self.edit.view
+        places: dict[Tensor, int] = {}
+        parts, starts, rows, total = [], list[int](), list[int](), 0
+        for spec in specs:
+            table = view.resolve(spec.table.shards[0].tensor)
+            value = view.constant(table)
+            assert value is not None, "only constants are stacked"
+            if table not in places:
+                places[table] = total
+                parts.append(value)
+                total += len(value)
+            starts.append(places[table])
+            rows.append(len(value))
+        key = ("stack", *places, build.device)
+        if key not in self.known:
+            node = build.node("tables", "Const")
+            proto = tensor_util.make_tensor_proto(np.concatenate(parts))
+            node.attr["value"].tensor.CopyFrom(proto)
+            set_types(node, dtype=proto.dtype)
+            self.known[key] = build.add(node)
+            self.edit.wait(node.name, build.frame_anchor())
+        return Tensor(self.known[key]), starts, rows
+
+
+def _can_be_absent(view: GraphView, spec: LookupSpec) -> bool:
+    """Whether a row may have no id, which is negative then."""
+    ids = spec.ids
+    return (isinstance(ids, DenseIds) and ids.hashed is not None) or needs_prune(view, spec)
+
+
+def _may_exceed(view: GraphView, spec: LookupSpec) -> bool:
+    """Whether an id may lie behind the table."""
+    high, rows = lookup_range(view, spec).high, spec.table.shape[0]
+    return high is None or rows is None or high >= rows
+
+
+def _ids(build: NodeBuilder, spec: LookupSpec) -> Tensor:
+    """Returns int64 [B, 1], negative where a row has no id."""
+    assert isinstance(spec.ids, DenseIds)
+    values = dense_values(build, spec.ids)
+    given = spec.ids.dtype if spec.ids.hashed is None else _INT64
+    values = as_dtype(build, values, given, spec.dtype)
+    return as_dtype(build, in_buckets(build, spec, values), spec.dtype, _INT64)
+
+
+def _vector(build: NodeBuilder, numbers: Sequence[int]) -> Tensor:
+    return build.constant("by_column", np.array(numbers, np.int64))

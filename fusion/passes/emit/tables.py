@@ -1,0 +1,238 @@
+"""How emitted ops come by rows of a table: gathers, clipped rows, and tables that ops read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from tensorflow.core.framework import node_def_pb2, types_pb2
+
+from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
+from fusion.passes.graph.fused_columns import list_attr
+from fusion.passes.graph.tensor import Shape, Tensor
+from fusion.passes.plan.forms import can_share, is_small
+from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.spec import LookupSpec, ShardSpec
+from fusion.passes.recognise.stock.max_norm import Clip
+from fusion.schema.names import READ_TABLES
+
+
+def gather(
+    build: NodeBuilder, spec: LookupSpec, shard: ShardSpec, keys: Tensor, *, last: bool = False
+) -> Tensor:
+    """Adds the stock gather of rows of a shard, beside it; in the result's place if `last`."""
+    if shard.gather:
+        node = build.copy("gather", shard.gather)
+        build.replace_input(node, 1, keys)
+    else:
+        node = build.node("gather", "GatherV2", shard.device)
+        axis = build.constant("axis", np.array(0, np.int32), shard.device)
+        build.inputs(node, shard.tensor, keys, axis)
+        set_types(node, Tparams=spec.table.dtype, Tindices=spec.dtype, Taxis=types_pb2.DT_INT32)
+        set_attrs(node, batch_dims=0)
+        _put_beside(node, shard.colocation)
+    if last:
+        build.take_place(node)
+    return Tensor(build.add(node))
+
+
+def copied_clip(build: NodeBuilder, clip: Clip, rows: Tensor) -> Tensor:
+    """Copies stock's clipping to other rows."""
+    edit, done = build.edit, {clip.rows: rows}
+    view = edit.view
+
+    def moved(tensor: Tensor) -> Tensor:
+        source = view.resolve(tensor)
+        if source not in done and source.node in clip.nodes:
+            operands = [moved(operand) for operand in view.inputs(source.node)]
+            node = build.copy("clip", source.node)
+            for place, operand in enumerate(operands):
+                build.replace_input(node, place, operand)
+            done[source] = Tensor(build.add(node))
+            edit.wait(node.name, view.controls(source.node))
+        return done.get(source, tensor)
+
+    return moved(clip.output)
+
+
+class Reader(NamedTuple):
+    """A lookup whose table an op reads itself.
+
+    Attributes:
+        lookup: the lookup.
+        entries: what it reads of its entries, besides weights.
+    """
+
+    lookup: Recognition
+    entries: Sequence[Tensor]
+
+
+def share_tables(build: NodeBuilder, readers: Sequence[Reader]) -> list[Tensor]:
+    """Returns the tables of lookups: matrices as they are, variables as ReadEmbeddingTables reads.
+
+    That copies nothing, whoever changes rows meanwhile. One such op is enough for all variables
+    that are surely on one device and whose reads wait for the same; each is read once for all
+    lookups for which that is the same. A stock read that others need as well stays the only one:
+    what changes the variable waits for it alone.
+    """
+    inside = {name for reader in readers for name in reader.lookup.nodes()}
+    reads = [_shared_read(build, reader, inside) for reader in readers]
+    missing: dict[tuple[object, ...], dict[tuple[object, ...], VariableRead]] = {}
+    for read in reads:
+        if read is not None and read.key not in build.known:
+            # Which variables are on one device is known once they are placed.
+            together = (read.device, read.waits) if read.device else read.key
+            missing.setdefault(together, {})[read.key] = read
+    for group in missing.values():
+        _add_shared_read(build, list(group.values()))
+    for read in reads:
+        if read is not None and read.stock:
+            build.edit.remove(read.stock, _known(build, read).node)
+    return [
+        reader.lookup.full_spec.table.shards[0].tensor if read is None else _known(build, read)
+        for reader, read in zip(readers, reads, strict=True)
+    ]
+
+
+def read_table(build: NodeBuilder, reader: Reader) -> Tensor:
+    """Returns the table for stock ops: it is a matrix, or a stock read of a variable is emitted."""
+    shard = reader.lookup.full_spec.table.shards[0]
+    if shard.kind != "resource":
+        return shard.tensor
+    return Tensor(stock_read(build, _read(build, reader)))
+
+
+@dataclass(frozen=True)
+class VariableRead:
+    """The read of a variable.
+
+    Attributes:
+        handle: the variable's.
+        dtype, shape: of its value.
+        device, colocation: where it is.
+        waits: the nodes it has to come after.
+        stock: the nodes of the stock read in whose place it is.
+    """
+
+    handle: Tensor
+    dtype: int
+    shape: Shape
+    device: str
+    colocation: tuple[str, ...]
+    waits: tuple[str, ...]
+    stock: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for reads of which one is enough."""
+        return ("read", self.handle, self.dtype, self.device, self.colocation, self.waits)
+
+
+def stock_read(build: NodeBuilder, read: VariableRead) -> str:
+    """Adds stock's read of a variable's value, once; returns its name.
+
+    After any sparse access a variable is in a mode in which each read copies it; that is switched
+    off first, unless a copy costs no more than that.
+    """
+    if read.key not in build.known:
+        node = build.node("table", "ReadVariableOp", read.device)
+        set_types(node, dtype=read.dtype)
+        nodes = [node]
+        if not is_small(read.dtype, read.shape):
+            nodes.insert(0, build.node("share_table", "DisableCopyOnRead", read.device))
+        for one in nodes:
+            build.inputs(one, read.handle)
+            _put_beside(one, read.colocation)
+            build.add(one)
+            build.edit.wait(one.name, read.waits)
+        build.edit.wait(node.name, [one.name for one in nodes[:-1]])
+        _record_shapes(node, [read.shape])
+        build.known[read.key] = node.name
+    return build.known[read.key]
+
+
+def _read(build: NodeBuilder, reader: Reader) -> VariableRead:
+    """Returns the read of the variable that a lookup gathers from."""
+    table = reader.lookup.full_spec.table
+    shard, handle = table.shards[0], build.edit.view.resolve(table.shards[0].tensor)
+    waits = _waits(build, reader)
+    return VariableRead(handle, table.dtype, table.shape, shard.device, shard.colocation, waits)
+
+
+def _shared_read(build: NodeBuilder, reader: Reader, inside: set[str]) -> VariableRead | None:
+    """Returns the read of a lookup's table; None if that is a matrix, or one to others.
+
+    Args:
+        inside: the nodes of all lookups that go.
+    """
+    view, table = build.edit.view, reader.lookup.full_spec.table
+    if table.shards[0].kind == "resource":
+        return _read(build, reader)
+    tensor = table.shards[0].tensor
+    node = view.nodes.get(view.resolve(tensor).node)
+    if node is None or node.op != "ReadVariableOp" or not can_share(view, table.dtype, node.device):
+        return None
+    names = (node.name, *view.aliases(tensor))
+    users = {use.node for name in names for use in view.uses(name)}
+    if not users <= inside.union(names) or not view.preserved.isdisjoint(names):
+        return None
+    (handle,) = view.inputs(node.name)
+    return VariableRead(
+        view.resolve(handle),
+        table.dtype,
+        table.shape,
+        node.device,
+        tuple(group.decode() for group in list_attr(view, node.name, "_class").s),
+        view.controls(node.name),
+        names,
+    )
+
+
+def _add_shared_read(build: NodeBuilder, reads: Sequence[VariableRead]) -> None:
+    first = reads[0]
+    node = build.node("tables" if len(reads) > 1 else "table", READ_TABLES, first.device)
+    build.inputs(node, *(read.handle for read in reads))
+    set_types(node, T=first.dtype)
+    set_attrs(node, num_tables=len(reads))
+    if len(reads) == 1:
+        _put_beside(node, first.colocation)
+    # No shape function knows what a handle is of.
+    _record_shapes(node, [read.shape for read in reads])
+    build.add(node)
+    build.edit.wait(node.name, first.waits)
+    for place, read in enumerate(reads):
+        build.known[read.key] = f"{node.name}:{place}"
+
+
+def _known(build: NodeBuilder, read: VariableRead) -> Tensor:
+    name, _, place = build.known[read.key].partition(":")
+    return Tensor(name, int(place))
+
+
+def _waits(build: NodeBuilder, reader: Reader) -> tuple[str, ...]:
+    """Returns what the read of a table has to come after.
+
+    The stock gather ran after all that its ids needed, which the read no longer waits for by data:
+    it still has to come after the effects among that.
+    """
+    lookup, edit, view = reader.lookup, build.edit, build.edit.view
+    weighted = lookup.full_spec.weights
+    given = [*reader.entries, *([] if weighted is None else [weighted.values])]
+    waits = dict.fromkeys(sorted(lookup.waits(view)))
+    waits |= dict.fromkeys(name for name in edit.sources(given) if view.has_effect(name))
+    return tuple(waits)
+
+
+def _put_beside(node: node_def_pb2.NodeDef, colocation: tuple[str, ...]) -> None:
+    if colocation:
+        node.attr["_class"].list.s.extend(group.encode() for group in colocation)
+
+
+def _record_shapes(node: node_def_pb2.NodeDef, shapes: Sequence[Shape]) -> None:
+    """Records the outputs' shapes, which are all that some functions know of a variable."""
+    for shape in shapes:
+        recorded = node.attr["_output_shapes"].list.shape.add()
+        for size in shape:
+            recorded.dim.add().size = -1 if size is None else size

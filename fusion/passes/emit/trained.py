@@ -1,0 +1,244 @@
+"""The form of lookups that are trained: ops around stock gathers, and one for the gradients.
+
+    GroupedEmbeddingPreLookUp -> the stock gather of the distinct ids of each lookup
+        -> GroupedEmbeddingPostLookUp ... -> GroupedEmbeddingPostLookUpGrad
+
+The distinct ids are stock's own, in stock's order: whatever else reads them goes on doing so, and
+so does all that stock does with the gathered rows (max_norm, shards) and with their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tensorflow.core.framework import node_def_pb2, types_pb2
+
+from fusion.passes.analysis.variables import may_read_later
+from fusion.passes.emit.arguments import (
+    ColumnArguments,
+    column_arguments,
+    copy_arguments,
+    set_boundaries,
+    set_columns,
+    set_names,
+)
+from fusion.passes.emit.concat import ConcatEmitter
+from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
+from fusion.passes.graph.edit import GraphEdit
+from fusion.passes.graph.liveness import dying
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.plan.plan import Backward, Group
+from fusion.passes.plan.safety import gone_with
+from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.match import Stage
+from fusion.passes.recognise.spec import LookupSpec
+from fusion.schema.columns import GRAD_ATTRS, POST_ATTRS, PRE_ATTRS
+from fusion.schema.names import GROUPED_POST, GROUPED_POST_GRAD, GROUPED_PRE
+
+
+@dataclass
+class TrainedEmitter:
+    """Emits groups of lookups."""
+
+    edit: GraphEdit
+    known: dict[tuple[object, ...], str]
+    concats: ConcatEmitter
+
+    def group(self, group: Group) -> None:
+        """Emits a group and takes its stock nodes out."""
+        lookups = group.lookups
+        first = lookups[0].full_spec
+        build = NodeBuilder.of(self.edit, self.known, first)
+        if group.concat:
+            build = self.concats.builder(group, first.ids.values.node)
+        columns = [self._column(column, first) for column in group.columns]
+        pairs = zip(columns, group.columns, strict=True)
+        told = [column for column, given in pairs if isinstance(given, Recognition)]
+        pre = self._pre(build, lookups, told)
+        node = build.replacement(GROUPED_POST)
+        if group.concat:
+            node = self.concats.node(group, build, GROUPED_POST)
+        rows = {
+            one.anchor: self._rows(build, one, Tensor(pre, place))
+            for place, one in enumerate(lookups)
+        }
+        post = self._post(build, node, group, pre, columns, rows)
+        for place, lookup in enumerate(lookups):
+            keys = self._keys(lookup, Tensor(pre, place), rows[lookup.anchor])
+            for gradient in lookup.backward:
+                self.edit.replace(gradient.keys, keys)
+            self._take_out(lookup, pre, post)
+        if group.concat:
+            self.concats.put(group, post)
+        else:
+            self.edit.replace(first.output, Tensor(post))
+        for backward in group.backwards:
+            self._grad(build, lookups, told, pre, rows, backward)
+
+    def _column(self, column: Recognition | Tensor, first: LookupSpec) -> ColumnArguments:
+        if isinstance(column, Recognition):
+            spec = column.full_spec
+            told = column_arguments(NodeBuilder.of(self.edit, self.known, spec), spec)
+            told.attrs["sort_key"] = not column.unique
+            return told
+        build = NodeBuilder.of(self.edit, self.known, first)
+        return copy_arguments(build, column, first.table.dtype)
+
+    def _pre(
+        self, build: NodeBuilder, lookups: Sequence[Recognition], told: Sequence[ColumnArguments]
+    ) -> str:
+        """Emits the op before the gathers, one for all groups of the same ids."""
+        key = (
+            "pre",
+            build.device,
+            *(self._identity(*pair) for pair in zip(told, lookups, strict=True)),
+        )
+        if key in self.known:
+            return self.known[key]
+        node = build.node("pre_look_up", GROUPED_PRE)
+        for inputs in zip(*(column[:4] for column in told), strict=True):
+            build.inputs(node, *inputs)
+        set_types(
+            node,
+            T=lookups[0].full_spec.table.dtype,
+            Tids=[column.dtypes[0] for column in told],
+            Trows=[column.dtypes[1] for column in told],
+            Tkeys=[lookup.full_spec.dtype for lookup in lookups],
+        )
+        set_attrs(node, num_columns=len(told))
+        set_columns(node, told, PRE_ATTRS)
+        set_boundaries(node, told)
+        set_names(node, told)
+        self.known[key] = build.add(node)
+        return self.known[key]
+
+    def _identity(self, told: ColumnArguments, lookup: Recognition) -> tuple[object, ...]:
+        """Returns all that the entries of a column depend on."""
+        attrs = (told.attrs[attr.name] for attr in PRE_ATTRS.values())
+        view, spec = self.edit.view, lookup.full_spec
+        waits = (wait for name in lookup.nodes(Stage.IDS) for wait in view.controls(name))
+        return (*told[:5], told.boundaries, *attrs, spec.dtype, spec.table.dtype, *waits)
+
+    def _rows(self, build: NodeBuilder, lookup: Recognition, keys: Tensor) -> Tensor:
+        """Returns the rows of the distinct ids: those that stock gathers, or new ones."""
+        if lookup.unique:
+            return lookup.rows
+        view, spec = self.edit.view, lookup.full_spec
+        table = view.resolve(lookup.rows)
+        if self._is_read_for(lookup, table.node):
+            return self._gather(build, lookup, keys, table.node)
+        gather = NodeBuilder.of(self.edit, self.known, spec).node("rows", "GatherV2")
+        axis = build.constant("axis", np.array(0, np.int32))
+        build.inputs(gather, lookup.rows, keys, axis)
+        set_types(gather, Tparams=spec.table.dtype, Tindices=spec.dtype, Taxis=types_pb2.DT_INT32)
+        set_attrs(gather, batch_dims=0)
+        return Tensor(build.add(gather))
+
+    def _keys(self, lookup: Recognition, keys: Tensor, rows: Tensor) -> Tensor:
+        """Returns the distinct ids for those who read them as well.
+
+        Those that a gradient finds are behind the lookup: whoever writes to the table because of
+        them comes after the gather.
+        """
+        if lookup.unique:
+            return keys
+        build = NodeBuilder.of(self.edit, self.known, lookup.full_spec)
+        behind = build.node("keys", "Identity")
+        build.inputs(behind, keys)
+        set_types(behind, T=lookup.full_spec.dtype)
+        self.edit.wait(build.add(behind), [rows.node])
+        return Tensor(behind.name)
+
+    def _is_read_for(self, lookup: Recognition, read: str) -> bool:
+        """Whether a table is a variable read for this lookup alone, which can be gathered from."""
+        view = self.edit.view
+        if view.op(read) != "ReadVariableOp" or read in view.preserved:
+            return False
+        gone = {*gone_with(lookup)}
+        gone |= dying(view, gone | {read}, unseen=False)
+        if any(use.node not in gone for use in view.uses(read)):
+            return False
+        outputs = (one for each in lookup.backward for one in (each.output, each.keys))
+        return may_read_later(view, read, {Tensor(lookup.anchor), *outputs})
+
+    def _gather(self, build: NodeBuilder, lookup: Recognition, keys: Tensor, read: str) -> Tensor:
+        """Reads the rows where all of the variable was read, which may be a copy of it."""
+        view, spec = self.edit.view, lookup.full_spec
+        device = view.nodes[read].device
+        gather = NodeBuilder.of(self.edit, self.known, spec).node("rows", "ResourceGather", device)
+        build.inputs(gather, view.inputs(read)[0], keys)
+        set_types(gather, dtype=spec.table.dtype, Tindices=spec.dtype)
+        set_attrs(gather, batch_dims=0, validate_indices=True)
+        name = build.add(gather)
+        gone = [read]
+        for before in view.controls(read):
+            # Stock goes without copies this way, which is of no use to a gather.
+            if view.op(before) == "DisableCopyOnRead" and view.control_uses(before) == [read]:
+                gone.append(before)
+        self.edit.remove(gone, name)
+        return Tensor(name)
+
+    def _post(
+        self,
+        build: NodeBuilder,
+        node: node_def_pb2.NodeDef,
+        group: Group,
+        pre: str,
+        columns: Sequence[ColumnArguments],
+        rows: Mapping[str, Tensor],
+    ) -> str:
+        copied = [not isinstance(column, Recognition) for column in group.columns]
+        matrices = (
+            rows[column.anchor] if isinstance(column, Recognition) else column
+            for column in group.columns
+        )
+        build.inputs(node, *matrices, *_shared(pre, len(group.lookups)))
+        set_types(node, T=group.lookups[0].full_spec.table.dtype)
+        set_attrs(node, num_columns=len(columns))
+        given = {name: attr for name, attr in POST_ATTRS.items() if name != "copied"}
+        set_columns(node, columns, given)
+        set_lists(node, copied=copied)
+        return build.add(node)
+
+    def _grad(
+        self,
+        build: NodeBuilder,
+        lookups: Sequence[Recognition],
+        told: Sequence[ColumnArguments],
+        pre: str,
+        rows: Mapping[str, Tensor],
+        backward: Backward,
+    ) -> None:
+        node = build.node("gradient", GROUPED_POST_GRAD)
+        build.inputs(
+            node, backward.top, *(rows[one.anchor] for one in lookups), *_shared(pre, len(lookups))
+        )
+        set_types(node, T=lookups[0].full_spec.table.dtype)
+        set_attrs(node, num_columns=len(lookups))
+        given = {name: attr for name, attr in GRAD_ATTRS.items() if name != "offsets"}
+        set_columns(node, told, given)
+        set_lists(node, offsets=backward.offsets)
+        # Not before what it is computed of, in a file that is in order.
+        last = next(output.node for output in backward.outputs if output is not None)
+        self.edit.add(node, at=last)
+        self.edit.remove_pure(backward.nodes, node.name)
+        for place, output in enumerate(backward.outputs):
+            if output is not None:
+                self.edit.replace(output, Tensor(node.name, place))
+
+    def _take_out(self, lookup: Recognition, pre: str, post: str) -> None:
+        view = self.edit.view
+        ids = lookup.nodes(Stage.IDS)
+        waits = (wait for name in (*lookup.front(), *ids) for wait in view.controls(name))
+        self.edit.wait(pre, (*waits, *lookup.helper_waits.get(Stage.IDS, ())))
+        unique = [lookup.unique] if lookup.unique else lookup.nodes(Stage.ROWS)
+        self.edit.remove((*ids, *unique), pre)
+        self.edit.remove(lookup.nodes(Stage.OUTPUT), post)
+        self.edit.wait(post, lookup.helper_waits.get(Stage.OUTPUT, ()))
+
+
+def _shared(pre: str, lookups: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the entries that the op before the gathers tells of."""
+    return Tensor(pre, lookups), Tensor(pre, lookups + 1), Tensor(pre, lookups + 2)

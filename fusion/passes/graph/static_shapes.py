@@ -1,0 +1,328 @@
+"""Static shapes of tensors, told from the ops that make them.
+
+Only the ops that lookups and their inputs are made of are known, and those of the layers whose
+results often stand beside them; any other has no known shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy.typing as npt
+from tensorflow.core.framework import attr_value_pb2, node_def_pb2
+
+from fusion.passes.graph.tensor import ALIAS_OPS, BRANCH_OPS, VALUE_READS, Shape, Tensor, dims
+
+_LIKE_INPUT = frozenset(
+    {"Cast", "ZerosLike", "Bucketize", "LogicalNot", "StringToHashBucketFast", "AsString"}
+    | {"BiasAdd", "Elu", "LeakyRelu", "Log1p", "Relu", "Relu6", "Rsqrt", "Selu", "Sigmoid"}
+    | {"Softmax", "Softplus", "Tanh"}
+)
+#: Ranks of the outputs of ops whose results always have them.
+_OUTPUT_RANKS = {
+    "SparseFillEmptyRows": (2, 1, 1, 1),
+    "RaggedFillEmptyRows": (1, 1, 1, 1),
+    "Unique": (1, 1),
+    "Range": (1,),
+    "Rank": (0,),
+    "Size": (0,),
+}
+_SHAPED_OPS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
+
+
+class _View(Protocol):
+    """What the rules ask of a graph, see `GraphView`."""
+
+    def op(self, name: str) -> str: ...
+
+    def inputs(self, name: str) -> tuple[Tensor, ...]: ...
+
+    def attr(self, name: str, key: str) -> attr_value_pb2.AttrValue | None: ...
+
+    def int_attr(self, name: str, key: str) -> int: ...
+
+    def flag_attr(self, name: str, key: str) -> bool: ...
+
+    def shape_attr(self, name: str) -> Shape | None: ...
+
+    def constant(self, tensor: Tensor) -> npt.NDArray[Any] | None: ...
+
+    def shape(self, tensor: Tensor) -> Shape | None: ...
+
+    def variable_shape(self, handle: Tensor) -> Shape | None: ...
+
+
+def structural_shape(view: _View, node: node_def_pb2.NodeDef, index: int) -> Shape | None:
+    """Returns the shape of output `index` as far as the node itself and its inputs tell it."""
+    inputs = view.inputs(node.name)
+    if node.op in _SHAPED_OPS:
+        sizes = view.shape_attr(node.name)
+        # Old producers wrote an unknown shape as a scalar shape.
+        return sizes if sizes or node.op == "PlaceholderWithDefault" else None
+    if node.op == "EnsureShape":
+        return view.shape_attr(node.name)
+    if node.op == "Const":
+        return dims(node.attr["value"].tensor.tensor_shape)
+    if node.op in ALIAS_OPS or node.op in BRANCH_OPS or node.op in _LIKE_INPUT:
+        return view.shape(inputs[0])
+    if node.op in _OUTPUT_RANKS:
+        ranks = _OUTPUT_RANKS[node.op]
+        return (None,) * ranks[index] if index < len(ranks) else None
+    if node.op in ("VariableV2", "Variable"):
+        return view.shape_attr(node.name)
+    if node.op in VALUE_READS:
+        return view.variable_shape(inputs[index])
+    rule = _SHAPE_RULES.get(node.op)
+    return rule(view, node.name, inputs, index) if rule is not None else None
+
+
+def _reshaped(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a SparseReshape's outputs."""
+    if view.op(inputs[2].node) == "Pack":
+        length: int | None = len(view.inputs(inputs[2].node))
+    else:
+        target = view.shape(inputs[2])
+        length = target[0] if target else None
+    return (length,) if index == 1 else (None, length)
+
+
+def _measured(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    of = view.shape(inputs[0])
+    return (len(of),) if of is not None else None
+
+
+def _packed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    if view.int_attr(name, "axis") not in (0, -1):
+        return None
+    return (len(inputs),) if all(view.shape(t) == () for t in inputs) else None
+
+
+def _expanded(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    of, axis = view.shape(inputs[0]), view.constant(inputs[1])
+    if of is None or axis is None or axis.size != 1:
+        return None
+    place = int(axis.reshape(()))
+    place += len(of) + 1 if place < 0 else 0
+    if not 0 <= place <= len(of):
+        return None
+    return (*of[:place], 1, *of[place:])
+
+
+def _gathered(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of rows gathered along axis 0 by a vector, or of what else is not known."""
+    axis = view.constant(inputs[2]) if len(inputs) > 2 else None
+    if len(inputs) > 2 and (axis is None or axis.size != 1 or int(axis.reshape(())) != 0):
+        return None
+    of, picks = view.shape(inputs[0]), view.shape(inputs[1])
+    if not of or picks is None or view.int_attr(name, "batch_dims"):
+        return None
+    return (*picks, *of[1:])
+
+
+def _looked_up(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of rows of a variable."""
+    of, picks = view.variable_shape(inputs[0]), view.shape(inputs[1])
+    if not of or picks is None or view.int_attr(name, "batch_dims"):
+        return None
+    return (*picks, *of[1:])
+
+
+def _found(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a Where's result: the coordinates of what is true."""
+    of = view.shape(inputs[0])
+    return (None, len(of)) if of is not None else None
+
+
+def _picked(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a GatherNd's result."""
+    of, places = view.shape(inputs[0]), view.shape(inputs[1])
+    if of is None or not places or places[-1] is None:
+        return None
+    return (*places[:-1], *of[places[-1] :])
+
+
+def _squeezed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    of, dims = view.shape(inputs[0]), view.attr(name, "squeeze_dims")
+    if of is None or dims is None or not dims.list.i:
+        return None
+    gone = {dim % len(of) for dim in dims.list.i}
+    return tuple(size for place, size in enumerate(of) if place not in gone)
+
+
+def _resized(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a Reshape's result: its rank, and the sizes that are constants."""
+    sizes = view.constant(inputs[1])
+    if sizes is not None and sizes.ndim == 1:
+        return tuple(int(size) if size >= 0 else None for size in sizes)
+    target = view.shape(inputs[1])
+    rank = target[0] if target is not None and len(target) == 1 else None
+    return (None,) * rank if rank is not None else None
+
+
+def _joined(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a ConcatV2 of vectors; of other tensors, the rank."""
+    parts = [part for part in map(view.shape, inputs[:-1]) if part is not None]
+    if not parts or len(parts) < len(inputs) - 1:
+        return None
+    ranks = {len(part) for part in parts}
+    if ranks != {1}:
+        return (None,) * ranks.pop() if len(ranks) == 1 else None
+    axis = view.constant(inputs[-1])
+    if axis is None or axis.ndim or int(axis) != 0:
+        return None
+    sizes = [part[0] for part in parts]
+    known = [size for size in sizes if size is not None]
+    return (sum(known) if len(known) == len(sizes) else None,)
+
+
+def _strided(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a StridedSlice of a vector."""
+    of, bounds = view.shape(inputs[0]), [view.constant(bound) for bound in inputs[1:]]
+    if of is None or len(of) != 1 or any(b is None or b.shape != (1,) for b in bounds):
+        return None
+    if view.int_attr(name, "ellipsis_mask") or view.int_attr(name, "new_axis_mask"):
+        return None
+    if view.int_attr(name, "shrink_axis_mask"):
+        return ()
+    begin, end, stride = (int(bound[0]) for bound in bounds if bound is not None)
+    if of[0] is None or stride != 1:
+        return (None,)
+    start = None if view.int_attr(name, "begin_mask") else begin
+    stop = None if view.int_attr(name, "end_mask") else end
+    return (len(range(of[0])[start:stop]),)
+
+
+def _sliced(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a Slice: its rank, and the sizes that are constants."""
+    sizes = view.constant(inputs[2])
+    if sizes is None or sizes.ndim != 1:
+        return None
+    return tuple(int(n) if n >= 0 else None for n in sizes)
+
+
+def _tiled(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a Tile: its rank."""
+    of = view.shape(inputs[0])
+    return None if of is None else (None,) * len(of)
+
+
+def _reduced(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of the product of a vector."""
+    of = view.shape(inputs[0])
+    return () if of and len(of) == 1 and not view.flag_attr(name, "keep_dims") else None
+
+
+def _broadcast(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of an elementwise op's result, where one operand surely has it; else the rank."""
+    shapes = [view.shape(operand) for operand in inputs]
+    if any(shape is None for shape in shapes):
+        return None
+    known = [shape for shape in shapes if shape]
+    if not known:
+        return ()
+    if all(shape == known[0] for shape in known):
+        return known[0]
+    return (None,) * max(len(shape) for shape in known)
+
+
+def _multiplied(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a product of matrices."""
+    sizes: list[int | None] = []
+    for place, factor in enumerate(inputs[:2]):
+        flipped = view.flag_attr(name, f"transpose_{'ab'[place]}")
+        of = view.shape(factor)
+        fits = of is not None and len(of) == 2
+        sizes.append(of[place != flipped] if of and fits else None)
+    return tuple(sizes)
+
+
+def _split(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a part of a Split's or SplitV's value."""
+    value, axis = (inputs[0], inputs[2]) if len(inputs) == 3 else (inputs[1], inputs[0])
+    of, place = view.shape(value), view.constant(axis)
+    if of is None or place is None or place.size != 1 or not -len(of) <= int(place) < len(of):
+        return None
+    cut = int(place) % len(of)
+    sizes = view.constant(inputs[1]) if len(inputs) == 3 else None
+    part = int(sizes[index]) if sizes is not None and sizes[index] >= 0 else None
+    return tuple(part if dim == cut else size for dim, size in enumerate(of))
+
+
+def _unpacked(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    of, axis = view.shape(inputs[0]), view.int_attr(name, "axis")
+    if of is None or not -len(of) <= axis < len(of):
+        return None
+    return tuple(size for dim, size in enumerate(of) if dim != axis % len(of))
+
+
+def _told(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape that an iterator over a dataset tells of its elements."""
+    attr = view.attr(name, "output_shapes")
+    if attr is None or index >= len(attr.list.shape) or attr.list.shape[index].unknown_rank:
+        return None
+    return dims(attr.list.shape[index])
+
+
+def _parsed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a feature of a batch of examples, of which the dense ones come last."""
+    if view.op(name) == "ParseExampleV2":
+        batch = view.shape(inputs[0])
+        sparse = view.int_attr(name, "num_sparse")
+    else:
+        batch, sparse = (None,), view.int_attr(name, "Nsparse")
+    if batch is None or len(batch) != 1:
+        return None
+    if index < 3 * sparse:
+        found: tuple[Shape, ...] = ((None, 2), (None,), (2,))
+        return found[index // sparse]
+    shapes = view.attr(name, "dense_shapes")
+    place = index - 3 * sparse
+    if shapes is None or place >= len(shapes.list.shape) or shapes.list.shape[place].unknown_rank:
+        return None
+    return (*batch, *dims(shapes.list.shape[place]))
+
+
+_SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | None]] = {
+    "ConcatV2": _joined,
+    "MatMul": _multiplied,
+    "_FusedMatMul": _multiplied,
+    "_MklNativeMatMul": _multiplied,
+    "_MklNativeFusedMatMul": _multiplied,
+    "Split": _split,
+    "SplitV": _split,
+    "Unpack": _unpacked,
+    "IteratorGetNext": _told,
+    "IteratorGetNextSync": _told,
+    "OptionalGetValue": _told,
+    "ParseExample": _parsed,
+    "ParseExampleV2": _parsed,
+    "StridedSlice": _strided,
+    "Slice": _sliced,
+    "Prod": _reduced,
+    "Tile": _tiled,
+    "SparseReshape": _reshaped,
+    "Shape": _measured,
+    "Pack": _packed,
+    "ExpandDims": _expanded,
+    "Gather": _gathered,
+    "GatherV2": _gathered,
+    "ResourceGather": _looked_up,
+    "Where": _found,
+    "GatherNd": _picked,
+    "Squeeze": _squeezed,
+    "Reshape": _resized,
+    "NotEqual": _broadcast,
+    "GreaterEqual": _broadcast,
+    "Greater": _broadcast,
+    "Less": _broadcast,
+    "LogicalAnd": _broadcast,
+    "LogicalOr": _broadcast,
+    "Add": _broadcast,
+    "AddV2": _broadcast,
+    "Mul": _broadcast,
+    "Sub": _broadcast,
+    "RealDiv": _broadcast,
+    "DivNoNan": _broadcast,
+    "SelectV2": _broadcast,
+}

@@ -1,0 +1,1 @@
+"""Which ops each lookup becomes."""

@@ -1,0 +1,143 @@
+"""Groups of lookups that a concat puts side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.forms import placement
+from fusion.passes.plan.plan import Form, Group
+from fusion.passes.recognise.lookup import Recognition
+
+FEWEST = 2
+"""Lookups that are worth an op of their own."""
+
+
+def results_of(lookups: Iterable[Recognition]) -> set[Tensor]:
+    """Returns the results of lookups, which are matrices."""
+    return {one.spec.output for one in lookups if one.spec is not None}
+
+
+def groups_in_concats(
+    view: GraphView,
+    lookups: Iterable[Recognition],
+    single: Iterable[Recognition],
+    nested: bool,
+    taken: set[str],
+) -> tuple[Group, ...]:
+    """Returns groups of lookups that only a concat side by side reads.
+
+    Args:
+        view: the graph.
+        lookups: all of them.
+        single: those that one op can do.
+        nested: whether a concat that becomes an op may become a part of the one that reads it.
+        taken: concats that others have changed.
+    """
+    members: dict[str, dict[int, Recognition | Group]] = {}
+    for one in single:
+        found = place_in_concat(view, one)
+        if found is not None and found[0] not in taken:
+            members.setdefault(found[0], {})[found[1]] = one
+    matrices = results_of(lookups)
+    groups: dict[str, tuple[Group, ...]] = {}
+    # In order and without repeats: a concat of many others is looked at once they all have been.
+    changed = dict.fromkeys(members)
+    while changed:
+        concat = next(iter(changed))
+        del changed[concat]
+        groups[concat] = tuple(groups_of(view, concat, members[concat], matrices))
+        if not nested or view.controls(concat) or view.control_uses(concat):
+            continue
+        dtype, device = view.type_attr(concat, "T"), view.nodes[concat].device
+        outer = only_concat(view, Tensor(concat), dtype, device)
+        for group in groups[concat]:
+            if group.whole and outer is not None and outer[0] not in taken:
+                members.setdefault(outer[0], {})[outer[1]] = group
+                changed.pop(outer[0], None)
+                changed[outer[0]] = None
+    inner = {name for found in groups.values() for group in found for name in group.inner}
+    return tuple(
+        group for concat, found in groups.items() if concat not in inner for group in found
+    )
+
+
+def place_in_concat(
+    view: GraphView, one: Recognition, unread: frozenset[str] = frozenset()
+) -> tuple[str, int] | None:
+    """Returns the concat that alone reads a lookup's result, see `only_concat`."""
+    spec = one.full_spec
+    device = view.nodes[spec.anchor].device
+    return only_concat(view, spec.output, spec.table.dtype, device, unread)
+
+
+def only_concat(
+    view: GraphView,
+    tensor: Tensor,
+    dtype: int,
+    device: str,
+    unread: frozenset[str] = frozenset(),
+) -> tuple[str, int] | None:
+    """Returns the concat along axis 1 that alone reads a result, and the place among its inputs.
+
+    It has to be on the same device, and of the same dtype. Nodes that are `unread` do not count.
+    """
+    while tensor.node not in view.preserved:
+        uses = [use for use in view.uses(tensor.node) if use.node not in unread]
+        if len(uses) != 1 or uses[0].tensor != tensor or uses[0].position < 0:
+            return None
+        user, place, _ = uses[0]
+        if placement(view, view.nodes[user].device) != placement(view, device):
+            return None
+        if view.op(user) == "ConcatV2":
+            axis = view.constant(view.inputs(user)[-1])
+            fits = view.type_attr(user, "T") == dtype
+            is_beside = axis is not None and axis.size == 1 and int(axis.reshape(())) in (1, -1)
+            return (user, place) if fits and is_beside else None
+        if view.op(user) not in ALIAS_OPS or view.controls(user) or view.control_uses(user):
+            return None
+        tensor = Tensor(user)
+    return None
+
+
+def groups_of(
+    view: GraphView,
+    concat: str,
+    members: Mapping[int, Recognition | Group],
+    matrices: set[Tensor],
+    form: Form = Form.GROUPED,
+) -> Iterator[Group]:
+    """Yields one group for all of the concat if all other inputs are matrices, else its runs."""
+    inputs = view.inputs(concat)[:-1]
+    columns: list[Recognition | Tensor] = []
+    inner: set[str] = set()
+    for place, tensor in enumerate(inputs):
+        member = members.get(place)
+        if isinstance(member, Group):
+            columns += member.columns
+            inner |= {member.concat, *member.inner}
+        elif member is not None:
+            columns.append(member)
+        elif _is_matrix(view, tensor, matrices):
+            columns.append(tensor)
+        else:
+            break
+    else:
+        if sum(isinstance(column, Recognition) for column in columns) >= FEWEST:
+            yield Group(form, tuple(columns), concat, whole=True, inner=frozenset(inner))
+        return
+    run: list[Recognition] = []
+    for place in range(len(inputs) + 1):
+        member = members.get(place)
+        if isinstance(member, Recognition):
+            run.append(member)
+        else:
+            if len(run) >= FEWEST:
+                yield Group(form, tuple(run), concat, place - len(run))
+            run = []
+
+
+def _is_matrix(view: GraphView, tensor: Tensor, matrices: set[Tensor]) -> bool:
+    shape = view.shape(tensor)
+    return view.resolve(tensor) in matrices or (shape is not None and len(shape) == 2)

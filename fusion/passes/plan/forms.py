@@ -1,0 +1,165 @@
+"""Which ops a lookup may become."""
+
+from __future__ import annotations
+
+import numpy as np
+from tensorflow.core.framework import types_pb2
+from tensorflow.python.framework import dtypes
+from tensorflow.python.framework.device_spec import DeviceSpecV2 as DeviceSpec
+
+from fusion.passes.analysis.value_ranges import Range, range_of, wrapped
+from fusion.passes.analysis.variables import SparseWriters
+from fusion.passes.graph.tensor import Shape, Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.safety import loses_digits
+from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.spec import (
+    DenseIds,
+    LookupSpec,
+)
+from fusion.runtime.variable_access import is_shared
+
+
+def fits_one_op(
+    view: GraphView, one: Recognition, vanishing: set[str], writers: SparseWriters
+) -> bool:
+    """Whether one op can take the place of the lookup, and of those who read what it tells."""
+    return shares_table(view, one, writers) and not _tells_empty_rows(view, one, vanishing)
+
+
+def shares_table(view: GraphView, one: Recognition, writers: SparseWriters) -> bool:
+    """Whether a fused op can read the table itself, in its place, without a copy of it.
+
+    A variable has to be shared with those who change its rows: whether anybody does, in this
+    process, no graph tells.
+    """
+    shard = one.full_spec.table.shards[0]
+    if shard.kind == "resource" and not can_share(view, one.full_spec.table.dtype, shard.device):
+        return False
+    return reads_table_well(view, one, writers)
+
+
+def reads_table_well(view: GraphView, one: Recognition, writers: SparseWriters) -> bool:
+    """Whether an op that reads the table itself does what the lookup does, and no worse."""
+    spec = one.full_spec
+    table = spec.table
+    if table.strategy or not (table.max_norm is None or clips_in_op(spec)):
+        return False
+    if not _is_beside_its_table(view, spec) or loses_digits(view, spec):
+        return False
+    return not writers.change(view, table.shards[0].tensor)
+
+
+def _tells_empty_rows(view: GraphView, one: Recognition, vanishing: set[str]) -> bool:
+    """Whether somebody who stays reads which rows were filled; no op in one piece tells."""
+    flags = one.is_row_empty
+    return flags is not None and any(
+        use.position < 0 or (use.node not in vanishing and view.is_live(use.node))
+        for use in view.tensor_uses(flags)
+    )
+
+
+def _is_beside_its_table(view: GraphView, spec: LookupSpec) -> bool:
+    """Whether the table is where the lookup is. Else its rows travel, but not all of it."""
+    shard = spec.table.shards[0]
+    beside = (group.removeprefix("loc:@") for group in shard.colocation)
+    names = (*beside, view.origin(shard.tensor).node)
+    devices = (shard.device, *(view.nodes[name].device for name in names if name in view.nodes))
+    home = next((device for device in devices if device), "")
+    return placement(view, home) == placement(view, view.nodes[spec.anchor].device)
+
+
+def placement(view: GraphView, device: str) -> str:
+    """Returns what is left of a device's name without what goes without saying."""
+    task, _, kind = device.replace("/cpu:", "/device:CPU:").partition("/device:")
+    task = "" if task in ("/job:localhost/replica:0/task:0", "/job:localhost") else task
+    return f"{task}/{'' if kind.upper() in (view.home_type, f'{view.home_type}:0') else kind}"
+
+
+def can_stack(view: GraphView, spec: LookupSpec) -> bool:
+    """Whether a lookup can be a column of a stack."""
+    table, ids = spec.table, spec.ids
+    if table.strategy or table.max_norm is not None or not all(table.shape):
+        return False  # an empty table has no row 0, which stock reads where there is no id
+    if view.op(view.resolve(table.shards[0].tensor).node) != "Const":
+        return False
+    if not isinstance(ids, DenseIds) or not has_one_per_row(view, spec) or loses_digits(view, spec):
+        return False
+    if ids.hashed is not None:
+        return spec.default_id is None and spec.buckets is None
+    if ids.ignored is None and _is_never_negative(view, spec):
+        return True
+    # Then a negative id, the ignored one among them, has to be all that gives zeros.
+    is_negative = ids.ignored is None or (ids.ignored < 0 and spec.buckets is None)
+    return is_negative and spec.prune and spec.default_id is None
+
+
+def _is_never_negative(view: GraphView, spec: LookupSpec) -> bool:
+    low = lookup_range(view, spec).low
+    return low is not None and low >= 0
+
+
+_SMALL_BYTES = 1 << 16
+"""A copy of so much takes some microseconds."""
+
+
+def can_share(view: GraphView, dtype: int, device: str) -> bool:
+    """Whether ReadEmbeddingTables has a kernel for variables of a DataType on a device."""
+    kind = DeviceSpec.from_string(device).device_type or view.home_type
+    return is_shared(dtypes.as_dtype(dtype).name, kind)
+
+
+def is_small(dtype: int, shape: Shape) -> bool:
+    """Whether copying a table costs about as little as an op."""
+    rows, dim = shape
+    size = dtypes.as_dtype(dtype).size
+    return rows is not None and dim is not None and rows * dim * size <= _SMALL_BYTES
+
+
+_IN_OP_CLIPPED = (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
+
+
+def clips_in_op(spec: LookupSpec) -> bool:
+    """Whether an op clips rows with the same numbers as stock, but for rounding.
+
+    Stock clips half types in their own arithmetic. The op's limit is a float32, and a negative one
+    is none.
+    """
+    limit = spec.table.max_norm
+    if limit is None or spec.table.dtype not in _IN_OP_CLIPPED:
+        return False
+    with np.errstate(over="ignore"):
+        return limit >= 0 and float(np.float32(limit)) == limit
+
+
+def has_one_per_row(view: GraphView, spec: LookupSpec) -> bool:
+    """Whether the ids are a matrix of one column."""
+    if not isinstance(spec.ids, DenseIds) or not spec.fill:
+        return False
+    shape = view.shape(spec.ids.values)
+    return shape is not None and len(shape) == 2 and shape[1] == 1
+
+
+def needs_prune(view: GraphView, spec: LookupSpec) -> bool:
+    """Whether ids < 0 are dropped, and there may be such ids."""
+    low = lookup_range(view, spec).low
+    return spec.prune and (low is None or low < 0)
+
+
+def lookup_range(view: GraphView, spec: LookupSpec) -> Range:
+    """Returns the bounds of the ids of a lookup's entries, before any of them is pruned."""
+    if spec.buckets is not None:
+        return Range(0, spec.buckets.count - 1).covers(
+            Range(spec.buckets.default, spec.buckets.default)
+        )
+    ids = spec.ids
+    if not isinstance(ids, DenseIds):
+        return range_of(view, ids.values)
+    given = range_of(view, Tensor(ids.hashed.by[-1]) if ids.hashed is not None else ids.values)
+    if ids.stride:
+        shape = view.shape(ids.values)
+        width = shape[1] if shape is not None and len(shape) == 2 else None
+        if width is None or given.low is None or given.high is None or ids.stride < 0:
+            return Range()
+        given = Range(given.low, given.high + ids.stride * max(width - 1, 0))
+    return wrapped(given, spec.dtype)

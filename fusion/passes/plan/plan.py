@@ -1,0 +1,114 @@
+"""Which lookups become which ops: recognised columns, grouped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.recognise.lookup import Recognition
+
+
+class Form(Enum):
+    """The ops that a lookup becomes."""
+
+    GROUPED = "grouped"
+    """One op for many lookups, side by side in its result."""
+    SINGLE = "single"
+    """One op."""
+    SPLIT = "split"
+    """Several ops around the stock gather."""
+    TRAINED = "trained"
+    """Ops around the stock gathers of one or more lookups, with one for their gradients."""
+    FORWARD = "forward"
+    """One op behind the stock gather; the gradient stays, and all that it reads."""
+    STOCK = "stock"
+    """Stock ops, but fewer."""
+    STACKED = "stacked"
+    """A stock gather for many lookups, side by side in its result."""
+
+
+@dataclass(frozen=True)
+class Backward:
+    """A gradient of a group's result, and those of its lookups' rows that follow from it.
+
+    Attributes:
+        top: the gradient, [B, at least the result's columns].
+        offsets: for each lookup, where the gradient of its result starts in a row of `top`.
+        outputs: for each, the gradient of its distinct rows; None where nobody wants it.
+        nodes: the stock nodes whose values vanish.
+    """
+
+    top: Tensor
+    offsets: tuple[int, ...]
+    outputs: tuple[Tensor | None, ...]
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Lookups that are emitted together.
+
+    Attributes:
+        form: as what.
+        columns: the lookups; in a concat also tensors that are taken over as they are.
+        concat: the ConcatV2 whose inputs the columns are; "" for a single lookup.
+        place: of the first column among the inputs of `concat`.
+        whole: whether the columns are all its inputs; the group's op stands for it then.
+        inner: concats among those inputs whose own inputs the columns are instead.
+        backwards: the gradients that a trained one computes.
+        reads_whole: whether the ops of a stock one may read its table whole.
+    """
+
+    form: Form
+    columns: tuple[Recognition | Tensor, ...]
+    concat: str = ""
+    place: int = 0
+    whole: bool = False
+    inner: frozenset[str] = frozenset()
+    backwards: tuple[Backward, ...] = ()
+    reads_whole: bool = False
+
+    @property
+    def lookups(self) -> tuple[Recognition, ...]:
+        """The columns that are lookups."""
+        return tuple(column for column in self.columns if isinstance(column, Recognition))
+
+    @property
+    def op(self) -> str:
+        """The stock node in whose place the result is; for a part of a concat, the concat."""
+        if self.concat:
+            return self.concat
+        return self.lookups[0].full_spec.output.node
+
+    def __str__(self) -> str:
+        columns = " ".join(
+            column.anchor if isinstance(column, Recognition) else f"copy:{column}"
+            for column in self.columns
+        )
+        return f"{self.form.value} {columns}{f' for {self.concat}' if self.concat else ''}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All groups of a graph, in the order in which they are emitted."""
+
+    groups: tuple[Group, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(str(group) for group in self.groups)
+
+
+class Target(Enum):
+    """What lookups are rewritten to."""
+
+    FUSED = "fused"
+    """Ops of this package."""
+    STOCK = "stock"
+    """Stock ops alone: any TensorFlow runs them."""
+
+
+def plan_each(lookups: Iterable[Recognition], form: Form) -> Plan:
+    """Returns a plan with one group of the form per lookup."""
+    return Plan(tuple(Group(form, (lookup,)) for lookup in lookups))

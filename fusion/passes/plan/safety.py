@@ -1,0 +1,254 @@
+"""Whether a recognised lookup may be replaced: is everything still there that others need?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tensorflow.core.framework import types_pb2
+
+from fusion.passes.graph.liveness import dying
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.bucketize import folded_bucketize
+from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.match import NoMatch, Stage
+from fusion.passes.recognise.spec import DenseIds, LookupSpec
+
+_NAMED_OUTSIDE = (
+    "a value inside the lookup is named outside the graph: by a signature, a collection or a v1 "
+    "control-flow context"
+)
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """Why recognised lookups cannot be replaced without changing the rest, by anchor.
+
+    Attributes:
+        whole: because of where they are, or of what they wait for: no part of them can be.
+        inside: because others, gradients above all, need what is inside them.
+    """
+
+    whole: dict[str, NoMatch] = field(default_factory=dict)
+    inside: dict[str, NoMatch] = field(default_factory=dict)
+
+    @property
+    def all(self) -> dict[str, NoMatch]:
+        """Both."""
+        return {**self.whole, **self.inside}
+
+
+def refuse_unsafe(
+    view: GraphView,
+    recognitions: Iterable[Recognition],
+    device_types: frozenset[str],
+    tasks: frozenset[str] | None = None,
+) -> Refusals:
+    """Returns why recognised lookups cannot be replaced without changing the rest.
+
+    Lookups may share nodes (Grappler merges equal ones). So whether the users of a node all go
+    away depends on which lookups are replaced, and the answer is a fixed point.
+
+    Args:
+        device_types: the device types, e.g. "CPU", that the fused ops have kernels for.
+        tasks: the processes, e.g. "/job:worker/replica:0/task:1", that know them; None: all.
+    """
+    everyone = list(recognitions)
+    known = {node for one in everyone for node in one.nodes()}
+    refused = Refusals()
+    pending = [one for one in everyone if one.spec is not None]
+    for one in pending:
+        failure = _check_device(view, one, device_types, tasks)
+        if failure is None:
+            failure = _check_controls(view, one)
+        if failure is not None:
+            refused.whole[one.anchor] = failure
+        elif one.gradients and (unfit := _check_trained(view, one)) is not None:
+            refused.inside[one.anchor] = unfit
+    while True:
+        stock = refused.all
+        fused = [one for one in pending if one.anchor not in stock]
+        vanishing = {node for one in fused for node in gone_with(one)}
+        vanishing |= dying(view, vanishing, unseen=False)
+        outsiders = _Outsiders(view, vanishing, known)
+        failures = {one.anchor: _check_uses(view, one, outsiders) for one in fused}
+        news = {anchor: failure for anchor, failure in failures.items() if failure is not None}
+        if not news:
+            return refused
+        refused.inside.update(news)
+
+
+def gone_with(one: Recognition) -> tuple[str, ...]:
+    """Returns the nodes whose values vanish when the lookup is replaced.
+
+    Where there is a gradient, the stock gather stays, and all that stock makes of its rows.
+    """
+    backward = (name for gradient in one.backward for name in gradient.nodes)
+    if not one.gradients or not one.unique:
+        return (*one.nodes(), *backward)
+    return (*one.nodes(Stage.IDS), one.unique, *one.nodes(Stage.OUTPUT), *backward)
+
+
+def _told_by(one: Recognition) -> tuple[Tensor | None, ...]:
+    """Returns tensors that emitted ops have, too, whoever reads them."""
+    if not one.gradients:
+        return (one.is_row_empty,)
+    return tuple(t for gradient in one.backward for t in (gradient.keys, gradient.output))
+
+
+def _check_trained(view: GraphView, one: Recognition) -> NoMatch | None:
+    """Refuses what the training ops cannot do."""
+    spec = one.spec
+    assert spec is not None
+    unknown = next((found for found in one.gradients if isinstance(found, NoMatch)), None)
+    if unknown is not None:
+        return unknown
+    if view.has_loops:
+        return NoMatch("the gradient of a lookup in a v1 loop is not fused", one.anchor)
+    if loses_digits(view, spec):
+        return NoMatch("ids are cast to int32, and it is not known whether they fit", one.anchor)
+    return None
+
+
+def loses_digits(view: GraphView, spec: LookupSpec) -> bool:
+    """Whether stock computes with ids in int32 that might not fit in, which ops never do."""
+    ids = spec.ids
+    if not isinstance(ids, DenseIds) or spec.dtype != types_pb2.DT_INT32:
+        return False
+    return ids.dtype != spec.dtype or (ids.stride != 0 and folded_bucketize(view, ids) is None)
+
+
+def _check_uses(view: GraphView, one: Recognition, outsiders: _Outsiders) -> NoMatch | None:
+    """Refuses when a value that would vanish is used by somebody who stays."""
+    assert one.spec is not None
+    output, light = one.spec.output, {*one.nodes(Stage.IDS)}
+    told: dict[str, tuple[Tensor, ...]] = {}
+    for tensor in filter(None, _told_by(one)):
+        told[tensor.node] = (*told.get(tensor.node, ()), tensor)
+    for name in gone_with(one):
+        if name == output.node:
+            if any(use.tensor != output for use in view.uses(name)):
+                return NoMatch("another output of the replaced node is used", name)
+            continue
+        if name in view.preserved:
+            return NoMatch(_NAMED_OUTSIDE, name)
+        failure = outsiders.refusal(name, told.get(name, ()), name not in light)
+        if failure is not None:
+            return failure
+    return None
+
+
+@dataclass(frozen=True)
+class _Outsiders:
+    """Finds out who uses values that vanish: once, of nodes that many lookups share.
+
+    Attributes:
+        view: the graph.
+        vanishing: the nodes of lookups that are replaced.
+        known: the nodes of all lookups.
+    """
+
+    view: GraphView
+    vanishing: set[str]
+    known: set[str]
+    _refusals: dict[tuple[object, ...], NoMatch | None] = field(default_factory=dict)
+
+    def refusal(self, name: str, told: tuple[Tensor, ...], is_heavy: bool) -> NoMatch | None:
+        """Returns why a node of a lookup cannot vanish; None if it can.
+
+        The id side may be shared with lookups that stay: it costs little and is still computed
+        for them. Looked-up rows are not: computing them twice would cost more than fusing gains.
+
+        Args:
+            name: the node.
+            told: outputs that emitted ops have, too.
+            is_heavy: whether it is not of the id side.
+        """
+        key = (name, told, is_heavy)
+        if key not in self._refusals:
+            self._refusals[key] = self._refusal(name, told, is_heavy)
+        return self._refusals[key]
+
+    def _refusal(self, name: str, told: tuple[Tensor, ...], is_heavy: bool) -> NoMatch | None:
+        view = self.view
+        for use in view.uses(name):
+            user = use.node
+            if use.tensor in told:
+                continue
+            if use.position < 0:
+                return NoMatch("a value inside the lookup is returned by the function", name)
+            stays = user not in self.vanishing and (is_heavy or user not in self.known)
+            if stays and view.is_live(user):
+                why = f"a value inside the lookup is also used by {user} ({view.op(user)})"
+                return NoMatch(why, name)
+        return None
+
+
+def _check_device(
+    view: GraphView,
+    one: Recognition,
+    device_types: frozenset[str],
+    tasks: frozenset[str] | None,
+) -> NoMatch | None:
+    # Rows may be gathered elsewhere, beside their table.
+    unique = [one.unique] if one.unique else []
+    names = (*one.nodes(Stage.IDS), *unique, *one.nodes(Stage.OUTPUT))
+    refusals = (refuse_device(view, name, device_types, tasks) for name in names)
+    return next((one for one in refusals if one is not None), None)
+
+
+def refuse_device(
+    view: GraphView, name: str, device_types: frozenset[str], tasks: frozenset[str] | None
+) -> NoMatch | None:
+    """Returns why a fused op cannot be where a stock one is placed; see `refuse_unsafe`."""
+    device = view.nodes[name].device
+    task = device.partition("/device:")[0]
+    if tasks is not None and task and task not in tasks:
+        return NoMatch(f"placed on {device}, which may not know the fused ops", name)
+    kind = device_type(device)
+    if kind and kind not in device_types:
+        return NoMatch(f"placed on {device}; the fused ops run on {_list(device_types)}", name)
+    return None
+
+
+def device_type(device: str) -> str:
+    """Returns the upper-case device type in a device string, "" when it names none."""
+    for part in device.split("/"):
+        fields = part.split(":")
+        if fields[0] == "device" and len(fields) > 1:
+            return fields[1].upper()
+        if fields[0].upper() in ("CPU", "GPU", "TPU"):
+            return fields[0].upper()
+    return ""
+
+
+def _check_controls(view: GraphView, one: Recognition) -> NoMatch | None:
+    """Refuses when the lookup waits for something that itself depends on the lookup's inside.
+
+    Control edges move to the emitted ops, which are fewer: such a path would become a cycle.
+    """
+    awaited = one.waits(view)
+    if not awaited:
+        return None
+    reached = _ancestors(view, awaited)
+    for name in one.nodes():
+        if name in reached:
+            return NoMatch("a control dependency leads out of the lookup and back into it", name)
+    return None
+
+
+def _ancestors(view: GraphView, names: Iterable[str]) -> Mapping[str, None]:
+    seen = dict.fromkeys(names)
+    stack = list(seen)
+    while stack:
+        name = stack.pop()
+        for before in (*(t.node for t in view.inputs(name)), *view.controls(name)):
+            if before not in seen:
+                seen[before] = None
+                stack.append(before)
+    return seen
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

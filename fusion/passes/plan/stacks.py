@@ -1,0 +1,104 @@
+"""Stacks of tables whose lookups one stock gather computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fusion.passes.analysis.variables import SparseWriters
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.concats import FEWEST, place_in_concat
+from fusion.passes.plan.forms import can_stack, is_small, reads_table_well
+from fusion.passes.plan.plan import Form, Group, Plan
+from fusion.passes.recognise.lookup import Recognition
+
+
+def stock_plans(
+    view: GraphView, lookups: Sequence[Recognition], writers: SparseWriters
+) -> Iterator[Plan]:
+    """Yields plans with stock ops, the best one first."""
+    alone = {
+        one.anchor: Group(Form.STOCK, (one,), reads_whole=reads_table_well(view, one, writers))
+        for one in lookups
+    }
+    stacked = _held_once(view, lookups, tuple(_stacks(view, lookups)))
+    if stacked:
+        taken = {one.anchor for group in stacked for one in group.lookups}
+        rest = (group for anchor, group in alone.items() if anchor not in taken)
+        yield Plan((*rest, *stacked))
+    yield Plan(tuple(alone.values()))
+
+
+def _stacks(view: GraphView, lookups: Sequence[Recognition]) -> Iterator[Group]:
+    """Yields groups of lookups that stand side by side in a concat, of the same dim."""
+    vanishing = {node for one in lookups for node in one.nodes()}
+    members: dict[str, dict[int, Recognition]] = {}
+    for one in lookups:
+        if can_stack(view, one.full_spec) and _only_read_by(view, one, vanishing):
+            found = place_in_concat(view, one)
+            if found is not None:
+                members.setdefault(found[0], {})[found[1]] = one
+    for concat, columns in members.items():
+        count = len(view.inputs(concat)) - 1
+        run: list[Recognition] = []
+        for place in range(count + 1):
+            one_more = columns.get(place)
+            if run and (one_more is None or _dim(one_more) != _dim(run[0])):
+                if len(run) >= FEWEST:
+                    start, is_whole = place - len(run), len(run) == count
+                    yield Group(Form.STACKED, tuple(run), concat, start, is_whole)
+                run = []
+            if one_more is not None:
+                run.append(one_more)
+
+
+def _held_once(
+    view: GraphView, lookups: Sequence[Recognition], groups: tuple[Group, ...]
+) -> tuple[Group, ...]:
+    """Returns those of the groups after which the graph holds no large table twice.
+
+    Groups of the same tables share their stack; any other reader needs a table once more.
+    """
+
+    def stack(group: Group) -> tuple[Tensor, ...]:
+        return tuple(dict.fromkeys(_table(view, one) for one in group.lookups))
+
+    while True:
+        inside = {one.anchor for group in groups for one in group.lookups}
+        readers: dict[Tensor, set[tuple[Tensor, ...]]] = {}
+        for group in groups:
+            for table in stack(group):
+                readers.setdefault(table, set()).add(stack(group))
+        for one in lookups:
+            if one.anchor not in inside:
+                readers.setdefault(_table(view, one), set()).add(())
+        kept = tuple(
+            group
+            for group in groups
+            if all(len(readers[_table(view, one)]) == 1 or _is_small(one) for one in group.lookups)
+        )
+        if len(kept) == len(groups):
+            return groups
+        groups = kept
+
+
+def _is_small(one: Recognition) -> bool:
+    table = one.full_spec.table
+    return is_small(table.dtype, table.shape)
+
+
+def _table(view: GraphView, one: Recognition) -> Tensor:
+    return view.resolve(one.full_spec.table.shards[0].tensor)
+
+
+def _dim(one: Recognition) -> int | None:
+    return one.full_spec.table.shape[1]
+
+
+def _only_read_by(view: GraphView, one: Recognition, vanishing: set[str]) -> bool:
+    """Whether nobody but lookups reads the table, so that the graph need not hold it twice."""
+    tensor = one.full_spec.table.shards[0].tensor
+    names = (view.resolve(tensor).node, *view.aliases(tensor))
+    if any(name in view.preserved for name in names):
+        return False
+    return all(use.node in {*vanishing, *names} for name in names for use in view.uses(name))

@@ -1,0 +1,171 @@
+"""Decides which trained lookups share their ops: those side by side in a concat.
+
+The gradient of a concat takes the gradient of each of its inputs out of its own. One op can read
+them where they are; then nothing is left that needs the inputs themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fusion.passes.graph.liveness import dying
+from fusion.passes.graph.tensor import Tensor, Use
+from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.concats import groups_of, place_in_concat, results_of
+from fusion.passes.plan.plan import Backward, Form, Group
+from fusion.passes.plan.safety import gone_with
+from fusion.passes.recognise.backward.concat_gradient import ConcatGradient, Part
+from fusion.passes.recognise.lookup import Recognition
+
+Place = tuple[str, int]
+"""A concat and the place of one of its inputs."""
+
+
+def plan_trained(
+    view: GraphView,
+    lookups: Sequence[Recognition],
+    everyone: Sequence[Recognition],
+) -> tuple[Group, ...]:
+    """Returns groups of all trained lookups, those that share no op in groups of their own.
+
+    Args:
+        view: the graph.
+        lookups: the trained ones.
+        everyone: all lookups that are fused.
+    """
+    gone = {name for one in lookups for name in gone_with(one)}
+    found, matrices = _Parts(view, lookups, everyone), results_of(everyone)
+    members: dict[str, Place] = {}
+    for one in lookups:
+        where = found.place(one)
+        if where is not None:
+            members[one.anchor] = where
+    by_anchor = {one.anchor: one for one in lookups}
+    while True:
+        staying = [by_anchor[anchor] for anchor in members]
+        parts = {name for one in staying for part in found.parts(one) for name in part.nodes}
+        parts = _unread(view, parts, gone)
+        unread = frozenset(gone | parts | dying(view, gone | parts, unseen=False))
+        fitting: dict[str, dict[int, Recognition]] = {}
+        for one in staying:
+            concat, place = members[one.anchor]
+            if place_in_concat(view, one, unread) == (concat, place):
+                fitting.setdefault(concat, {})[place] = one
+        groups = [
+            group
+            for concat, at in fitting.items()
+            for group in groups_of(view, concat, at, matrices, Form.TRAINED)
+        ]
+        grouped = {one.anchor for group in groups for one in group.lookups}
+        if grouped == members.keys():
+            break
+        members = {anchor: place for anchor, place in members.items() if anchor in grouped}
+    shared = (found.group(group) for group in groups)
+    alone = (_alone(one) for one in lookups if one.anchor not in members)
+    return (*shared, *alone)
+
+
+def plan_alone(lookups: Iterable[Recognition]) -> tuple[Group, ...]:
+    """Returns groups of one trained lookup each."""
+    return tuple(_alone(one) for one in lookups)
+
+
+def _alone(one: Recognition) -> Group:
+    backwards = tuple(Backward(g.top, (0,), (g.output,), g.nodes) for g in one.backward)
+    return Group(Form.TRAINED, (one,), backwards=backwards)
+
+
+def _unread(view: GraphView, names: set[str], gone: set[str]) -> set[str]:
+    """Returns those of the nodes that only each other and those that are gone read."""
+    left = set(names)
+
+    def stays(use: Use) -> bool:
+        return use.node not in left and use.node not in gone and view.is_live(use.node)
+
+    stack = list(names)
+    while stack:
+        name = stack.pop()
+        if name in left and any(use.position < 0 or stays(use) for use in view.uses(name)):
+            left.remove(name)
+            stack += [tensor.node for tensor in view.inputs(name)]
+    return left
+
+
+class _Parts:
+    """Where the gradients of lookups in concats come from."""
+
+    def __init__(
+        self, view: GraphView, lookups: Iterable[Recognition], everyone: Iterable[Recognition]
+    ) -> None:
+        self._view = view
+        self._widths = {
+            one.spec.output: one.spec.table.shape[1] for one in everyone if one.spec is not None
+        }
+        self._concats: dict[str, ConcatGradient] = {}
+        self._places: dict[str, Place] = {}
+        self._parts: dict[str, tuple[Part, ...]] = {}
+        for one in lookups:
+            self._find(one)
+
+    def place(self, one: Recognition) -> Place | None:
+        """Returns the concat whose gradient has all of the lookup's in it, and the place there."""
+        return self._places.get(one.anchor)
+
+    def parts(self, one: Recognition) -> tuple[Part, ...]:
+        """Returns what the lookup's gradients are of those of the concat."""
+        return self._parts.get(one.anchor, ())
+
+    def group(self, group: Group) -> Group:
+        """Returns the group with the gradients that it computes."""
+        wholes = dict.fromkeys(part.whole for one in group.lookups for part in self.parts(one))
+        backwards = tuple(self._backward(group, whole) for whole in wholes)
+        return Group(
+            Form.TRAINED,
+            group.columns,
+            group.concat,
+            group.place,
+            group.whole,
+            backwards=backwards,
+        )
+
+    def _backward(self, group: Group, whole: Tensor) -> Backward:
+        offsets: list[int] = []
+        outputs: list[Tensor | None] = []
+        nodes: list[str] = []
+        for one in group.lookups:
+            pairs = zip(one.backward, self.parts(one), strict=True)
+            own = [(gradient, part) for gradient, part in pairs if part.whole == whole]
+            # Of a lookup that has no part in this gradient it is computed as well, and not read.
+            offsets.append(self.parts(one)[0].offset)
+            outputs.append(own[0][0].output if own else None)
+            nodes += [name for gradient, part in own for name in (*gradient.nodes, *part.nodes)]
+        return Backward(whole, tuple(offsets), tuple(outputs), tuple(dict.fromkeys(nodes)))
+
+    def _find(self, one: Recognition) -> None:
+        view, spec = self._view, one.full_spec
+        for use in view.tensor_uses(spec.output):
+            if use.position < 0 or view.op(use.node) != "ConcatV2":
+                continue
+            if use.position == len(view.inputs(use.node)) - 1:
+                continue  # the axis
+            concat = self._concat(use.node)
+            found = [concat.part(gradient.top, use.position) for gradient in one.backward]
+            parts = tuple(part for part in found if part is not None)
+            wholes = {part.whole for part in parts}
+            if parts and len(parts) == len(found) == len(wholes):
+                self._places[one.anchor] = (use.node, use.position)
+                self._parts[one.anchor] = parts
+                return
+
+    def _concat(self, name: str) -> ConcatGradient:
+        if name not in self._concats:
+            widths = map(self._width, self._view.inputs(name)[:-1])
+            self._concats[name] = ConcatGradient(self._view, name, tuple(widths))
+        return self._concats[name]
+
+    def _width(self, tensor: Tensor) -> int | None:
+        known = self._widths.get(self._view.resolve(tensor))
+        if known is not None:
+            return known
+        shape = self._view.shape(tensor)
+        return shape[1] if shape is not None and len(shape) == 2 else None

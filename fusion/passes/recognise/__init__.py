@@ -1,0 +1,1 @@
+"""Which ops together are a lookup."""

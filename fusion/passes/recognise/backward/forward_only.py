@@ -1,0 +1,167 @@
+"""Lookups of which only the forward is understood, and how much of it one op can take over.
+
+Where a gradient, or somebody else, reads what is inside a lookup, its id side and its gathers stay
+as they are. One op can still reduce the gathered rows: it reads the tensors that stock's reduction
+reads. What the others need of those in between is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensorflow.core.framework import types_pb2
+
+from fusion.passes.graph.tensor import Tensor, Use
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.match import Stage
+from fusion.passes.recognise.stock.entries import Entries, Fill
+from fusion.passes.recognise.stock.output import Mask
+from fusion.passes.recognise.stock.reduction import Reduction
+
+_MEASURES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike"})
+"""Ops that a result tells the same as sums of its shape and dtype."""
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The stock tensors that one op reads instead of stock's reduction, and what it leaves there.
+
+    Attributes:
+        rows: the gathered rows, clipped if they are.
+        positions: int32 [m], for each entry the row of `rows` that it means.
+        indices: int64 [m, 2], with the row of the result in column 0.
+        weights: [m], of the dtype of the rows, or None.
+        dense_shape: int64 [2]; None where no rows are filled.
+        is_row_empty: [B], which rows were filled; None where none are.
+        gone: the nodes that nobody needs any more.
+        measured: tensors that are gone and of which others need the shape, with their DataTypes.
+        shapes: nodes that measure the rows of the entries, [m, D], which are gone.
+    """
+
+    rows: Tensor
+    positions: Tensor
+    indices: Tensor
+    weights: Tensor | None
+    dense_shape: Tensor | None
+    is_row_empty: Tensor | None
+    gone: tuple[str, ...]
+    measured: tuple[tuple[Tensor, int], ...]
+    shapes: tuple[str, ...]
+
+
+def match_forward(view: GraphView, one: Recognition) -> Forward | None:
+    """Returns what an op behind the gathers reads; None where none can be, or none gains."""
+    if one.spec is None or one.is_fused or not one.unique:
+        return None
+    reduction = next(part for part in one.parts if isinstance(part, Reduction))
+    entries = next(part for part in one.parts if isinstance(part, Entries))
+    fill = next((part for part in one.parts if isinstance(part, Fill)), None)
+    positions = view.resolve(reduction.positions)
+    if entries.indices is None or reduction.segments_dtype != types_pb2.DT_INT64:
+        return None
+    if view.type_attr(positions.node, "out_idx") != types_pb2.DT_INT32:
+        return None
+    behind = _Behind.of(view, one, reduction)
+    kept = behind.kept()
+    # Of a product that others read, the sum alone costs less than the op.
+    summed = view.resolve(view.inputs(reduction.anchor)[0])
+    if not {reduction.anchor, summed.node}.isdisjoint(kept) or behind.has_other_outputs():
+        return None
+    return Forward(
+        rows=reduction.rows,
+        positions=positions,
+        indices=entries.indices,
+        weights=reduction.weights,
+        dense_shape=None if fill is None else fill.entries.count,
+        is_row_empty=None if fill is None else fill.is_row_empty,
+        gone=tuple(name for name in one.nodes(Stage.OUTPUT) if name not in kept),
+        measured=tuple(behind.measured(kept)),
+        shapes=tuple(behind.shapes(kept)),
+    )
+
+
+@dataclass(frozen=True)
+class _Behind:
+    """What comes behind the gathers of a lookup.
+
+    Attributes:
+        nodes: the stock nodes there.
+        output: the result.
+        results: what has its shape, before it, by DataType.
+        entries: the row of each entry, where these are made on the way and their width is known.
+    """
+
+    view: GraphView
+    nodes: frozenset[str]
+    output: Tensor
+    results: dict[Tensor, int]
+    entries: Tensor | None
+
+    @staticmethod
+    def of(view: GraphView, one: Recognition, reduction: Reduction) -> _Behind:
+        output = one.full_spec.output
+        mask = next(part for part in one.parts if isinstance(part, Mask))
+        results = {
+            Tensor(reduction.anchor): view.type_attr(reduction.anchor, "T"),
+            reduction.output: reduction.dtype,
+            mask.output: reduction.dtype,
+        }
+        results.pop(output, None)
+        weighting, width = reduction.weighting, one.full_spec.table.shape[1]
+        entries = None if weighting is None or width is None else weighting.entries
+        return _Behind(view, frozenset(one.nodes(Stage.OUTPUT)), output, results, entries)
+
+    def kept(self) -> set[str]:
+        """Returns the nodes whose values others need."""
+        stack = [name for name in self.nodes if name != self.output.node and self._is_needed(name)]
+        kept: set[str] = set()
+        while stack:
+            name = stack.pop()
+            if name not in kept:
+                kept.add(name)
+                stack += [
+                    tensor.node
+                    for place, tensor in enumerate(self.view.inputs(name))
+                    if tensor.node in self.nodes and not self._measures(Use(name, place, tensor))
+                ]
+        return kept
+
+    def measured(self, kept: set[str]) -> list[tuple[Tensor, int]]:
+        """Returns the results of which those who stay need the shape."""
+        return [
+            (tensor, dtype)
+            for tensor, dtype in self.results.items()
+            if any(use.node in kept or self._stays(use) for use in self.view.tensor_uses(tensor))
+        ]
+
+    def shapes(self, kept: set[str]) -> list[str]:
+        """Returns the nodes by which those who stay measure the rows of the entries."""
+        if self.entries is None or self.entries.node in kept:
+            return []
+        uses = self.view.tensor_uses(self.entries)
+        return [use.node for use in uses if use.node in kept or self._stays(use)]
+
+    def has_other_outputs(self) -> bool:
+        """Whether others need another output of the node of the result."""
+        return any(use.tensor != self.output for use in self.view.uses(self.output.node))
+
+    def _is_needed(self, name: str) -> bool:
+        uses = self.view.uses(name)
+        return name in self.view.preserved or any(
+            self._stays(use) and not self._measures(use) for use in uses
+        )
+
+    def _stays(self, use: Use) -> bool:
+        """Whether a use is none of the lookup's."""
+        return use.position < 0 or (use.node not in self.nodes and self.view.is_live(use.node))
+
+    def _measures(self, use: Use) -> bool:
+        """Whether a use asks for no more than the shape of the result."""
+        view, name = self.view, use.node
+        if use.position < 0:
+            return False
+        if use.tensor == self.entries:
+            is_free = not view.controls(name) and name not in view.preserved
+            return view.op(name) == "Shape" and is_free
+        return use.tensor in self.results and view.op(name) in _MEASURES

@@ -1,0 +1,66 @@
+"""What a lookup waits for by way of nodes that are no part of it.
+
+TensorFlow puts the control edges of `tf.control_dependencies` mostly on the constants and the
+shape ops of what is built inside, not on the ops that matter. When a lookup is replaced, nobody
+reads those any more, and the order that they kept would be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.match import Match, Stage
+from fusion.passes.recognise.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds
+
+
+def helper_waits(
+    view: GraphView, parts: Iterable[Match], spec: LookupSpec
+) -> dict[Stage, tuple[str, ...]]:
+    """Returns what each stage waits for by its helpers: constants, shapes and the like.
+
+    Helpers are what the lookup's nodes are computed from, up to the tensors that the emitted ops
+    read. A wait for something without an effect, on which nobody can look, is none.
+    """
+    if not view.has_controls:
+        return {}
+    given = {tensor.node for tensor in given_tensors(spec)}
+    stages: dict[Stage, list[str]] = {stage: [] for stage in Stage}
+    for part in parts:
+        stages[part.stage] += part.nodes
+        stages[Stage.IDS] += part.front
+    own = {name for names in stages.values() for name in names}
+    return {stage: tuple(_waits(view, names, own, given)) for stage, names in stages.items()}
+
+
+def given_tensors(spec: LookupSpec) -> Iterator[Tensor]:
+    """Yields the tensors that a lookup is given: ids, weights and tables."""
+    ids = spec.ids
+    found: list[Tensor | None] = [ids.values]
+    if isinstance(ids, SparseIds):
+        found += [ids.indices, ids.dense_shape]
+    elif isinstance(ids, RowIds):
+        found += [ids.rows, ids.count]
+    elif isinstance(ids, RaggedIds):
+        found.append(ids.row_splits)
+    else:
+        assert isinstance(ids, DenseIds)
+        found.append(None if ids.hashed is None else ids.hashed.kept)
+    found += [None if spec.weights is None else spec.weights.values]
+    found += [shard.tensor for shard in spec.table.shards]
+    return (tensor for tensor in found if tensor is not None)
+
+
+def _waits(view: GraphView, names: Iterable[str], own: set[str], given: set[str]) -> Iterator[str]:
+    stack = [tensor.node for name in names for tensor in view.inputs(name)]
+    seen: set[str] = {*own, *given}
+    while stack:
+        name = stack.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for before in view.controls(name):
+            if before not in own and view.has_effect(before):
+                yield before
+        stack.extend(tensor.node for tensor in view.inputs(name))

@@ -1,0 +1,1 @@
+"""Lookups that are made of this package's ops."""

@@ -1,0 +1,104 @@
+"""Lookups that are one fused op, which reads the table itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusion.passes.graph.fused_columns import FusedColumn, only_column
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.match import Match, NoMatch, Stage
+from fusion.passes.recognise.spec import (
+    BucketsSpec,
+    DenseIds,
+    IdsSpec,
+    LookupSpec,
+    RaggedIds,
+    RowIds,
+    ShardSpec,
+    SparseIds,
+    TableSpec,
+    WeightsSpec,
+)
+from fusion.passes.recognise.stock.table import table_name
+from fusion.schema.names import SINGLE
+
+WHOLE = SINGLE
+"""The op; those of groups are taken apart into such ones first, see `ungroup`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole(Match):
+    """One op that is all of a lookup.
+
+    Attributes:
+        spec: what it computes.
+    """
+
+    spec: LookupSpec
+
+
+def match_whole(view: GraphView, name: str) -> Whole | NoMatch:
+    """Says what a FusedEmbeddingLookup without boundaries looks up."""
+    column = only_column(view, name)
+    spec = column_spec(view, name, column)
+    if spec.fill != (column.attrs["row_count"] == "dense_shape"):
+        return NoMatch("empty rows are filled, but only up to the last with an entry", name)
+    passed = (alias for tensor in column.inputs for alias in view.aliases(tensor))
+    return Whole(stage=Stage.OUTPUT, nodes=(name,), front=tuple(dict.fromkeys(passed)), spec=spec)
+
+
+def column_spec(view: GraphView, name: str, column: FusedColumn) -> LookupSpec:
+    """Returns what a column of a fused op in one piece looks up, boundaries aside."""
+    attrs, inputs = column.attrs, column.inputs
+    counts = attrs["row_count"] == "dense_shape"
+    default, limit = attrs["default_id"], attrs["max_norm"]
+    fills = attrs["fill_empty_row"]
+    weights = None
+    if attrs["use_sparse_weights"]:
+        weights = WeightsSpec(inputs[4], attrs["prune_sparse_weights"], attrs["default_weight"])
+    count = attrs["num_buckets"]
+    return LookupSpec(
+        anchor=name,
+        ids=_ids(column, counts),
+        dtype=column.dtypes[0],
+        buckets=BucketsSpec(count, attrs["bucket_default"]) if count else None,
+        weights=weights,
+        table=_table(view, name, inputs[0], limit if limit >= 0 else None),
+        prune=attrs["prune"],
+        fill=counts or fills,
+        default_id=default if fills and default >= 0 else None,
+        combiner=attrs["combiner"],
+        divide_no_nan=attrs["divide_no_nan"],
+        output=Tensor(name),
+    )
+
+
+def _ids(column: FusedColumn, counts: bool) -> IdsSpec:
+    _, ids, rows, shape, _ = column.inputs
+    attrs, (dtype, rows_dtype) = column.attrs, column.dtypes
+    if attrs["form"] == "indices":
+        return SparseIds(ids, rows, shape if counts else None, flattened=False)
+    if attrs["form"] == "row_splits":
+        return RaggedIds(ids, rows, rows_dtype)
+    if attrs["form"] == "row_ids":
+        return RowIds(ids, rows, rows_dtype, shape if counts else None)
+    ignored = attrs["ignored_id"] if attrs["use_ignored_id"] else None
+    return DenseIds(ids, dtype, ignored, attrs["column_stride"])
+
+
+def _table(view: GraphView, name: str, table: Tensor, max_norm: float | None) -> TableSpec:
+    shape, node = view.shape(table), view.nodes[table.node]
+    rows, dim = shape if shape is not None and len(shape) == 2 else (None, None)
+    groups = node.attr["_class"].list.s if "_class" in node.attr else ()
+    shard = ShardSpec(
+        kind="tensor",
+        tensor=table,
+        rows=rows,
+        dim=dim,
+        gather="",
+        device=node.device,
+        colocation=tuple(group.decode() for group in groups),
+    )
+    dtype = view.type_attr(name, "T")
+    return TableSpec((shard,), "", (), dtype, max_norm, table_name(view, table, name))

@@ -1,0 +1,292 @@
+"""What a column computes, in one small printable value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tensorflow.core.framework import types_pb2
+
+from fusion.passes.graph.tensor import Shape, Tensor
+from fusion.printable import printable
+
+
+@dataclass(frozen=True)
+class SparseIds:
+    """Ids in a sparse matrix.
+
+    Attributes:
+        values: int32 or int64 [nnz].
+        indices: int64 [nnz, 2].
+        dense_shape: int64 [2]; None where the last row with an entry is the last one.
+        flattened: whether these are a SparseReshape's outputs, for ids that are not a matrix.
+        checked: whether no size of the shape may be negative, nor its elements be too many: stock
+            asks in a SparseReshape, but not where rows are filled without one.
+    """
+
+    values: Tensor
+    indices: Tensor
+    dense_shape: Tensor | None
+    flattened: bool
+    checked: bool = True
+
+    def __str__(self) -> str:
+        shape = "" if self.dense_shape is None else f" shape={self.dense_shape}"
+        flat = "flattened " if self.flattened else ""
+        return f"{flat}values={self.values} indices={self.indices}{shape}"
+
+
+@dataclass(frozen=True)
+class RaggedIds:
+    """Ids of a RaggedTensor.
+
+    Attributes:
+        values: int32 or int64 [nnz].
+        row_splits: int32 or int64 [rows + 1].
+        splits_dtype: DataType of `row_splits`.
+    """
+
+    values: Tensor
+    row_splits: Tensor
+    splits_dtype: int
+
+    def __str__(self) -> str:
+        return f"values={self.values} row_splits={self.row_splits}"
+
+
+@dataclass(frozen=True)
+class RowIds:
+    """Ids with the number of their row.
+
+    Attributes:
+        values: int32 or int64 [nnz].
+        rows: int32 or int64 [nnz].
+        rows_dtype: DataType of `rows`.
+        count: int64 [], the number of rows; None where the last row with an entry is the last one.
+    """
+
+    values: Tensor
+    rows: Tensor
+    rows_dtype: int
+    count: Tensor | None
+
+    def __str__(self) -> str:
+        count = "" if self.count is None else f" count={self.count}"
+        return f"values={self.values} rows={self.rows}{count}"
+
+
+@dataclass(frozen=True)
+class DenseIds:
+    """Ids in a dense matrix.
+
+    Attributes:
+        values: [B, L].
+        dtype: DataType of the ids; they are cast to that of the lookup.
+        ignored: the id that stands for no entry; None if there is none.
+        stride: is added to an id once for each element on its left in the row.
+        hashed: how `values` become ids, if they are none.
+    """
+
+    values: Tensor
+    dtype: int
+    ignored: int | None
+    stride: int
+    hashed: Hashing | None = None
+
+    def __str__(self) -> str:
+        ignored = "" if self.ignored is None else f" without {self.ignored}"
+        stride = f" plus {self.stride} per column" if self.stride else ""
+        hashed = "" if self.hashed is None else f" {self.hashed}"
+        return f"dense {dtype_name(self.dtype)} values={self.values}{ignored}{stride}{hashed}"
+
+
+@dataclass(frozen=True)
+class Hashing:
+    """How values become ids, which are never negative.
+
+    Attributes:
+        by: the stock nodes that do it, in their order: of each element by itself.
+        kept: bool, of the shape of the values: which of them are entries.
+    """
+
+    by: tuple[str, ...]
+    kept: Tensor
+
+    def __str__(self) -> str:
+        return f"hashed by {' and '.join(self.by)} where {self.kept}"
+
+
+IdsSpec = SparseIds | RaggedIds | RowIds | DenseIds
+
+#: How ids lie. Those with row numbers come from sparse tensors too.
+_KINDS = {SparseIds: "sparse", RaggedIds: "ragged", RowIds: "sparse", DenseIds: "dense"}
+
+
+@dataclass(frozen=True)
+class BucketsSpec:
+    """Ids outside [0, count) become `default` before anything else is done with them."""
+
+    count: int
+    default: int
+
+
+@dataclass(frozen=True)
+class WeightsSpec:
+    """The weights of the ids.
+
+    Attributes:
+        values: [nnz], of the table's dtype.
+        prune: whether entries whose weight is not > 0 are dropped.
+        default: the weight of the entries that fill empty rows.
+    """
+
+    values: Tensor
+    prune: bool
+    default: float
+
+
+@dataclass(frozen=True)
+class ShardSpec:
+    """A matrix that holds the table, or a part of its rows.
+
+    Attributes:
+        kind: "resource" (a variable's handle) or "tensor" (a matrix).
+        tensor: that handle or matrix.
+        rows, dim: static sizes, None where unknown.
+        gather: the stock node that reads it; "" when the reduction itself does.
+        device: where the gather is placed, "" if nowhere in particular.
+        colocation: names of nodes the gather is kept beside.
+    """
+
+    kind: str
+    tensor: Tensor
+    rows: int | None
+    dim: int | None
+    gather: str
+    device: str
+    colocation: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """The table.
+
+    Attributes:
+        shards: one matrix, or several that hold its rows.
+        strategy: how rows are split over several shards, div or mod; "" for one.
+        split: the rows of each shard that div counts on; () otherwise.
+        dtype: DataType of its entries.
+        max_norm: the largest L2 norm of a row, None for no limit.
+        name: for people.
+    """
+
+    shards: tuple[ShardSpec, ...]
+    strategy: str
+    split: tuple[int, ...]
+    dtype: int
+    max_norm: float | None
+    name: str
+
+    @property
+    def shape(self) -> Shape:
+        """The static sizes [rows, D] of the whole table."""
+        rows = [shard.rows for shard in self.shards]
+        known = [number for number in rows if number is not None]
+        dims = [shard.dim for shard in self.shards if shard.dim is not None]
+        return (sum(known) if len(known) == len(rows) else None, dims[0] if dims else None)
+
+
+@dataclass(frozen=True)
+class LookupSpec:
+    """One embedding column: `combine(table[fill(prune(ids))])`.
+
+    Attributes:
+        anchor: the segment reduction.
+        ids: where the ids come from.
+        dtype: DataType of the ids that are looked up.
+        buckets: what is done with the ids first, or None.
+        weights: None without weights.
+        prune: whether ids < 0 are dropped.
+        fill: whether rows left empty get an entry.
+        default_id: the id of that entry; None gives zeros instead.
+        combiner: sum, mean or sqrtn.
+        divide_no_nan: whether weights that add up to 0 give 0 and not NaN.
+        output: the [B, D] tensor that the fused op replaces. Without `fill` it ends at the last row
+            with an entry.
+    """
+
+    anchor: str
+    ids: IdsSpec
+    dtype: int
+    buckets: BucketsSpec | None
+    weights: WeightsSpec | None
+    table: TableSpec
+    prune: bool
+    fill: bool
+    default_id: int | None
+    combiner: str
+    divide_no_nan: bool
+    output: Tensor
+
+    @property
+    def matrix(self) -> str:
+        """The table's dtype and static shape, as people write them."""
+        return dtype_name(self.table.dtype) + _size(self.table.shape)
+
+    @property
+    def source(self) -> str:
+        """Where the ids come from, in a few words: how they lie, their dtype, their tensor."""
+        return f"{_KINDS[type(self.ids)]} {dtype_name(self.dtype)} {self.ids.values}"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the fused ops give the bits of stock TensorFlow; else they round otherwise."""
+        return self.weights is None and self.table.max_norm is None
+
+    def __str__(self) -> str:
+        lines = [f"lookup {self.anchor}", *(f"  {key:<8} {text}" for key, text in self._lines())]
+        return "\n".join(map(printable, lines))
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        yield "ids", f"{dtype_name(self.dtype)} {self.ids}"
+        if self.buckets is not None:
+            yield "buckets", f"{self.buckets.count}, else {self.buckets.default}"
+        kept = ["id >= 0"] if self.prune else []
+        if self.weights is not None:
+            yield "weights", f"{self.weights.values}"
+            kept += ["weight > 0"] if self.weights.prune else []
+        yield "keep", " and ".join(kept) or "all"
+        yield "empty", self._empty()
+        yield from self._table_lines()
+        if self.table.max_norm is not None:
+            yield "max_norm", f"{self.table.max_norm:g}"
+        divided = "" if self.divide_no_nan else ", NaN for no weight"
+        yield "combine", f"{self.combiner}{divided}"
+        yield "output", str(self.output)
+
+    def _empty(self) -> str:
+        if not self.fill:
+            return "left empty, up to the last row with an entry"
+        given = "zeros" if self.default_id is None else str(self.default_id)
+        unusual = self.weights is not None and self.weights.default != 1
+        return f"{given}, weight {self.weights.default:g}" if unusual and self.weights else given
+
+    def _table_lines(self) -> Iterator[tuple[str, str]]:
+        table = self.table
+        if table.strategy:
+            yield "table", f"{self.matrix} in {len(table.shards)} shards by {table.strategy}"
+        for shard in table.shards:
+            place = f" on {shard.device}" if shard.device else ""
+            beside = f" beside {', '.join(shard.colocation)}" if shard.colocation else ""
+            size = dtype_name(table.dtype) + _size((shard.rows, shard.dim))
+            key = "shard" if table.strategy else "table"
+            yield key, f"{shard.kind} {shard.tensor} {size}{place}{beside}"
+
+
+def dtype_name(number: int) -> str:
+    """Returns e.g. "float" for DT_FLOAT."""
+    return types_pb2.DataType.Name(number).removeprefix("DT_").lower()
+
+
+def _size(shape: Shape) -> str:
+    return f"[{', '.join('?' if n is None else str(n) for n in shape)}]"

@@ -1,0 +1,1 @@
+"""The stages of lookups that are made of stock ops."""

@@ -1,0 +1,220 @@
+"""The id side of a lookup: its entries, and filling of empty rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from tensorflow.core.framework import types_pb2
+
+from fusion.passes.graph.idioms import INTEGERS
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.match import Match, NoMatch, Stage
+from fusion.passes.recognise.stock.boolean_mask import peel
+from fusion.passes.recognise.stock.reduction import Reduction
+from fusion.passes.recognise.stock.table import Table
+
+_FILL_OPS = frozenset({"SparseFillEmptyRows", "RaggedFillEmptyRows"})
+_ID_READERS = {
+    "Unique": (0, "T"),
+    "Gather": (1, "Tindices"),
+    "GatherV2": (1, "Tindices"),
+    "ResourceGather": (1, "Tindices"),
+}
+"""Which input of an op is the ids, and the attr that has their dtype."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entries(Match):
+    """The entries of a batch: (row, id, weight) each.
+
+    Attributes:
+        ids: [m].
+        indices: int64 [m, 2] with the row in column 0, None if only `rows` is known.
+        rows: [m], None if they are column 0 of `indices`.
+        weights: [m], or None.
+        weight_place: `indices` or `rows` once more, if the weights have their own.
+        count: the number of rows: a number, or a dense shape [2] beside `indices`; None where the
+            last row with an entry is the last one.
+        dtype: DataType of the ids.
+        rows_dtype: DataType of `rows`.
+    """
+
+    ids: Tensor
+    indices: Tensor | None
+    rows: Tensor | None
+    weights: Tensor | None
+    count: Tensor | None
+    dtype: int
+    rows_dtype: int
+    weight_place: Tensor | None = None
+
+    @property
+    def place(self) -> Tensor:
+        """What holds the entries' rows."""
+        place = self.indices if self.indices is not None else self.rows
+        assert place is not None
+        return place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fill(Match):
+    """SparseFillEmptyRows or RaggedFillEmptyRows: every empty row gets an entry.
+
+    Attributes:
+        entries: those before.
+        default: the id of the new entries, >= 0.
+        default_weight: their weight.
+        is_row_empty: which rows were empty.
+    """
+
+    entries: Entries
+    default: int
+    default_weight: float
+    is_row_empty: Tensor
+
+
+def match_entries(view: GraphView, reduction: Reduction, table: Table) -> Entries | NoMatch:
+    """Explains the reduction's segment ids as the rows of the entries that are looked up."""
+    ids, segments = table.ids, reduction.segments
+    dtype = _id_dtype(view, ids)
+    if dtype not in INTEGERS:
+        return NoMatch("the ids are neither int32 nor int64", ids.node)
+    column = _match_first_column(view, segments)
+    is_ragged = segments.node == ids.node and view.op(ids.node) == "RaggedFillEmptyRows"
+    is_table_read = not table.shards[0].gather
+    if column is None and not is_ragged and is_table_read:
+        return NoMatch("the segment ids are not the row numbers of a SparseTensor", segments.node)
+    if column is not None and not _is_matrix(view, column[0]):
+        # The column itself is read then.
+        column = None
+    indices, nodes = column if column is not None else (None, ())
+    return Entries(
+        stage=Stage.OUTPUT,
+        nodes=nodes,
+        ids=ids,
+        indices=indices,
+        rows=segments if column is None else None,
+        weights=reduction.weights,
+        count=None,
+        dtype=dtype,
+        rows_dtype=reduction.segments_dtype,
+    )
+
+
+def match_fill(view: GraphView, entries: Entries) -> Fill | NoMatch | None:
+    """Explains the entries as filled ones; None where nothing is filled."""
+    name = entries.ids.node
+    if view.op(name) not in _FILL_OPS or entries.ids.index != 1:
+        if view.op(entries.place.node) in _FILL_OPS:
+            return NoMatch("empty rows are filled, but the ids are others", entries.ids.node)
+        return None
+    if entries.place != Tensor(name, 0):
+        return NoMatch("the segment ids are not the rows of the filled ids", entries.place.node)
+    places, values, count, default = view.inputs(name)
+    number = view.constant(default)
+    if number is None or number.ndim != 0:
+        return NoMatch("the id for empty rows is not a constant", default.node)
+    if int(number) < 0:
+        return NoMatch("the id for empty rows is negative", default.node)
+    nodes: tuple[str, ...] = (name,)
+    weights, default_weight, weight_place = entries.weights, 1.0, None
+    if weights is not None:
+        filled = _match_filled_weights(view, name, weights)
+        if isinstance(filled, NoMatch):
+            return filled
+        nodes += (weights.node,)
+        weight_place, weights = view.inputs(weights.node)[:2]
+        default_weight = filled
+    is_sparse = view.op(name) == "SparseFillEmptyRows"
+    before = Entries(
+        stage=Stage.IDS,
+        nodes=(),
+        ids=values,
+        indices=places if is_sparse else None,
+        rows=None if is_sparse else places,
+        weights=weights,
+        count=count,
+        dtype=entries.dtype,
+        rows_dtype=types_pb2.DT_INT64,
+        weight_place=weight_place,
+    )
+    return Fill(
+        stage=Stage.IDS,
+        nodes=nodes,
+        entries=before,
+        default=int(number),
+        default_weight=default_weight,
+        is_row_empty=Tensor(name, 2),
+    )
+
+
+def _id_dtype(view: GraphView, ids: Tensor) -> int:
+    """Returns the DataType of the ids, as the op that reads them says."""
+    for use in view.tensor_uses(ids):
+        place, key = _ID_READERS.get(view.op(use.node), (1, "Tidx"))
+        if use.position == place and (dtype := view.type_attr(use.node, key)) != 0:
+            return dtype
+    return 0
+
+
+def _match_first_column(view: GraphView, segments: Tensor) -> tuple[Tensor, tuple[str, ...]] | None:
+    """Explains row numbers as column 0 of [m, 2] indices."""
+    name = segments.node
+    if view.op(name) != "StridedSlice" or not _takes_first_column(view, name):
+        return None
+    indices = view.inputs(name)[0]
+    return view.resolve(indices), (name, *view.aliases(indices))
+
+
+def _is_matrix(view: GraphView, indices: Tensor) -> bool:
+    """Whether indices are those of a matrix: filled rows are always given as such."""
+    shape = view.shape(indices)
+    is_filled = view.op(indices.node) in _FILL_OPS
+    return is_filled or (shape is not None and len(shape) == 2 and shape[1] == 2)
+
+
+def _takes_first_column(view: GraphView, name: str) -> bool:
+    """Whether a StridedSlice of a matrix means `[:, 0]`."""
+    bounds = [view.constant(bound) for bound in view.inputs(name)[1:]]
+    if any(bound is None or bound.shape != (2,) for bound in bounds):
+        return False
+    begin, _, strides = (bound for bound in bounds if bound is not None)
+    masks = {
+        key: view.int_attr(name, f"{key}_mask")
+        for key in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+    }
+    all_rows = bool(masks["begin"] & 1 and masks["end"] & 1) and strides[0] == 1
+    one_column = masks["shrink_axis"] == 2 and not masks["begin"] & 2 and begin[1] == 0
+    return (
+        all_rows
+        and one_column
+        and strides[1] == 1
+        and not masks["ellipsis"]
+        and not masks["new_axis"]
+    )
+
+
+def _match_filled_weights(view: GraphView, ids_fill: str, weights: Tensor) -> float | NoMatch:
+    """Explains the weights as filled in the same rows as the ids, and returns the filler."""
+    if view.op(weights.node) != view.op(ids_fill) or weights.index != 1:
+        return NoMatch("the weights of empty rows are not filled in", weights.node)
+    mine, theirs = view.inputs(ids_fill), view.inputs(weights.node)
+    if view.resolve(mine[2]) != view.resolve(theirs[2]):
+        return NoMatch("ids and weights are filled in different rows", weights.node)
+    if not _same_entries(view, mine[0], theirs[0]):
+        return NoMatch("ids and weights are filled in different rows", weights.node)
+    value = view.constant(theirs[3])
+    if value is None or value.ndim != 0:
+        return NoMatch("the weight of empty rows is not a constant", theirs[3].node)
+    number = float(value)
+    if float(np.float32(number)) != number:
+        return NoMatch("the weight of empty rows is not a float32 number", theirs[3].node)
+    return number
+
+
+def _same_entries(view: GraphView, a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same one with the same entries dropped."""
+    mine, theirs = peel(view, a), peel(view, b)
+    return mine.tensors[-1] == theirs.tensors[-1] and mine.conditions == theirs.conditions

@@ -1,0 +1,149 @@
+"""Pruning: which entries of a batch are dropped before they are looked up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusion.passes.graph.idioms import compares_with
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.match import Match, Stage
+from fusion.passes.recognise.stock.boolean_mask import Levels, peel
+from fusion.passes.recognise.stock.entries import Entries
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prune(Match):
+    """Only valid entries are kept.
+
+    Attributes:
+        entries: those before.
+        by_id: whether entries with id < 0 are dropped.
+        by_weight: whether entries whose weight is not > 0 are dropped.
+    """
+
+    entries: Entries
+    by_id: bool
+    by_weight: bool
+
+
+def match_prune(view: GraphView, entries: Entries) -> Prune:
+    """Explains the entries as the valid ones of others, as far as they are."""
+    tensors = {"ids": entries.ids, "place": entries.place}
+    if entries.weights is not None:
+        tensors["weights"] = entries.weights
+    if entries.weight_place is not None:
+        tensors["weight_place"] = entries.weight_place
+    levels = {key: peel(view, tensor) for key, tensor in tensors.items()}
+    by_id = by_weight = False
+    nodes: tuple[str, ...] = ()
+    front: tuple[str, ...] = ()
+    depth = 0
+    while (step := _match_step(view, levels, depth)) is not None:
+        by_id |= step.by_id
+        by_weight |= step.by_weight
+        # The last condition is one of the entries that are kept in the graph, those before are not.
+        nodes += (*front, *step.nodes)
+        front = step.front
+        depth += 1
+    if by_weight and not by_id:
+        # No op drops entries by weight alone: they are taken as they are given.
+        depth, by_weight, nodes, front = 0, False, (), ()
+    source = {key: found.tensors[depth] for key, found in levels.items()}
+    passed = tuple(name for found in levels.values() for name in found.aliases[depth])
+    before = Entries(
+        stage=Stage.IDS,
+        nodes=(),
+        front=tuple(dict.fromkeys(passed)),
+        ids=source["ids"],
+        indices=source["place"] if entries.indices is not None else None,
+        rows=source["place"] if entries.indices is None else None,
+        weights=source.get("weights"),
+        count=entries.count,
+        dtype=entries.dtype,
+        rows_dtype=entries.rows_dtype,
+    )
+    return Prune(
+        stage=Stage.IDS,
+        nodes=tuple(dict.fromkeys(nodes)),
+        front=tuple(dict.fromkeys(front)),
+        entries=before,
+        by_id=by_id,
+        by_weight=by_weight,
+    )
+
+
+@dataclass(frozen=True)
+class _Step:
+    by_id: bool
+    by_weight: bool
+    nodes: tuple[str, ...]
+    front: tuple[str, ...]
+
+
+def _match_step(view: GraphView, levels: dict[str, Levels], depth: int) -> _Step | None:
+    """Explains the gather `depth` of all tensors as the valid ones of the entries behind it."""
+    if any(len(found.conditions) <= depth for found in levels.values()):
+        return None
+    condition = levels["ids"].conditions[depth]
+    if any(found.conditions[depth] != condition for found in levels.values()):
+        return None
+    by_id = by_weight = False
+    front: tuple[str, ...] = ()
+    pending = [condition]
+    while pending:
+        test = pending.pop()
+        passed = view.aliases(test)
+        test = view.resolve(test)
+        op = view.op(test.node)
+        front += (*passed, test.node)
+        if op == "LogicalAnd":
+            pending += view.inputs(test.node)
+        elif op == "Fill" and (measured := _match_all_true(view, test, levels, depth)) is not None:
+            front += measured
+        elif op == "GreaterEqual" and _compares(view, test, levels["ids"], depth):
+            by_id = True
+            front += view.aliases(view.inputs(test.node)[0])
+        elif (
+            op == "Greater"
+            and "weights" in levels
+            and _compares(view, test, levels["weights"], depth)
+        ):
+            by_weight = True
+            front += view.aliases(view.inputs(test.node)[0])
+        else:
+            return None
+    if not by_id and not by_weight:
+        return None
+    nodes = (n for found in levels.values() for n in (*found.aliases[depth], *found.nodes[depth]))
+    return _Step(by_id, by_weight, tuple(nodes), front)
+
+
+def _compares(view: GraphView, test: Tensor, levels: Levels, depth: int) -> bool:
+    """Whether the comparison is that of the entries behind gather `depth` with 0."""
+    if not compares_with(view, test, 0):
+        return False
+    return _is_behind(view, view.inputs(test.node)[0], levels, depth)
+
+
+def _is_behind(view: GraphView, tensor: Tensor, levels: Levels, depth: int) -> bool:
+    """Whether the tensor is what gather `depth` reads."""
+    mine = peel(view, tensor)
+    rest = levels.conditions[depth + 1 :]
+    return mine.tensors[-1] == levels.tensors[-1] and mine.conditions == rest
+
+
+def _match_all_true(
+    view: GraphView, test: Tensor, levels: dict[str, Levels], depth: int
+) -> tuple[str, ...] | None:
+    """Explains a Fill as a condition that holds for each entry behind gather `depth`."""
+    shape, number = view.inputs(test.node)
+    value, measured = view.constant(number), view.resolve(shape)
+    if value is None or value.ndim or not value or view.op(measured.node) != "Shape":
+        return None
+    of = view.inputs(measured.node)[0]
+    if not any(
+        _is_behind(view, of, levels[key], depth) for key in levels if key in ("ids", "weights")
+    ):
+        return None
+    return (*view.aliases(shape), measured.node)

@@ -1,0 +1,70 @@
+"""The columns of a report as their user counts them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+
+from fusion.passes.analysis.variables import VariableSearch, shards_name
+from fusion.passes.recognise.spec import LookupSpec
+from fusion.passes.report.report import ColumnReport, FusionReport
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as a user counts it: one, though a model may hold several traces of its function.
+
+    Attributes:
+        name: the table's name.
+        copies: its lookups, one in each trace.
+    """
+
+    name: str
+    copies: tuple[ColumnReport, ...]
+
+    @property
+    def refusal(self) -> ColumnReport | None:
+        """The first copy that is not fused, if there is one."""
+        return next((copy for copy in self.copies if not copy.fused), None)
+
+    @property
+    def spec(self) -> LookupSpec | None:
+        """What it computes, if that was understood of any copy."""
+        return next((copy.spec for copy in self.copies if copy.spec is not None), None)
+
+    @property
+    def limit(self) -> ColumnReport | None:
+        """The first copy that is not fused, or else whose forward alone is."""
+        return self.refusal or next((copy for copy in self.copies if copy.reason), None)
+
+
+def distinct_columns(report: FusionReport) -> tuple[Column, ...]:
+    """Groups the traces of one column: same table, same place among that table's lookups."""
+    groups: dict[tuple[str, int], list[ColumnReport]] = defaultdict(list)
+    seen: Counter[tuple[str, str]] = Counter()
+    for column in report.columns:
+        groups[column.name, seen[column.function, column.name]].append(column)
+        seen[column.function, column.name] += 1
+    return tuple(Column(name, tuple(copies)) for (name, _), copies in groups.items())
+
+
+def named_columns(report: FusionReport, search: VariableSearch) -> FusionReport:
+    """Returns `report` with the names and sizes of the variables behind function arguments."""
+    return replace(report, columns=tuple(_named(column, search) for column in report.columns))
+
+
+def _named(column: ColumnReport, search: VariableSearch) -> ColumnReport:
+    found = [search.behind(column.function, table) for table in column.tables]
+    variables = [v for v in found if v is not None and len(v.shape) == 2]
+    if not variables or len(variables) != len(found):
+        return column
+    name = shards_name([variable.name for variable in variables])
+    if column.spec is None:
+        return replace(column, name=name)
+    table = column.spec.table
+    shards = tuple(
+        replace(shard, rows=variable.shape[0], dim=variable.shape[1])
+        for shard, variable in zip(table.shards, variables, strict=True)
+    )
+    table = replace(table, name=name, shards=shards)
+    return replace(column, name=name, spec=replace(column.spec, table=table))

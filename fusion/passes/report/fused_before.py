@@ -1,0 +1,127 @@
+"""What is said of lookups that have fused ops already, and keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from fusion.passes.analysis.variables import SparseWriters
+from fusion.passes.graph.fused_columns import grouped_columns, list_attr, only_column
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.forms import clips_in_op
+from fusion.passes.recognise.backward.gradient import GRADIENTS
+from fusion.passes.recognise.fused.fused_op import column_spec
+from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.match import NoMatch
+from fusion.passes.recognise.spec import LookupSpec
+from fusion.passes.recognise.stock.table import table_name
+from fusion.passes.report.report import ColumnReport
+from fusion.schema.names import GROUPED, GROUPED_POST, OP_NAMES, SINGLE
+
+_GRADIENTS = GRADIENTS | {name for name in OP_NAMES if name.endswith("Grad")}
+_PASSED = frozenset({"Reshape", "Identity", "Cast"})
+HAS_GRADIENT = "its gradient is in the graph"
+
+
+def in_parts(
+    view: GraphView, one: Recognition, refused: Mapping[str, NoMatch], writers: SparseWriters
+) -> NoMatch:
+    """Returns why a lookup of fused ops around a gather, or of one id per row, stays as it is."""
+    found = one.failure if one.failure is not None else refused.get(one.anchor)
+    node = one.anchor if found is None else found.node
+    if has_gradient(view, one.nodes() or (one.anchor,)):
+        why = HAS_GRADIENT
+    elif found is not None:
+        why = found.reason
+    else:
+        why = _why_not_whole(view, one, writers)
+    what = "it is fused already" if is_of_fused_ops(view, one) else "it has few ops already"
+    return NoMatch(f"{what}, around a gather: {why}", node)
+
+
+def is_of_fused_ops(view: GraphView, one: Recognition) -> bool:
+    """Whether a lookup, as far as it was understood, has fused ops."""
+    return any(view.op(name) in OP_NAMES for name in (one.anchor, *one.nodes()))
+
+
+def is_computed_for_its_gradient(view: GraphView, anchor: str) -> bool:
+    """Whether nobody wants the result of a fused op, but gradients something else that it tells.
+
+    Gradients of ops in one piece are those of ops around a gather, which are there for them alone.
+    """
+    return not view.tensor_uses(Tensor(anchor)) and has_gradient(view, (anchor,))
+
+
+def _why_not_whole(view: GraphView, one: Recognition, writers: SparseWriters) -> str:
+    table = one.full_spec.table
+    if table.strategy:
+        return "its table is in shards"
+    if table.max_norm is not None and not clips_in_op(one.full_spec):
+        return "its rows are clipped by stock ops"
+    if writers.change(view, table.shards[0].tensor):
+        return "rows of its table are written in the same program"
+    return "its table is elsewhere"
+
+
+def has_gradient(view: GraphView, names: tuple[str, ...]) -> bool:
+    """Whether a gradient reads what is inside a lookup."""
+    stack = [use.node for name in names for use in view.uses(name)]
+    seen = {*stack}
+    while stack:
+        user = stack.pop()
+        if view.op(user) in _GRADIENTS and view.is_live(user):
+            return True
+        if view.op(user) in _PASSED:
+            stack += [use.node for use in view.uses(user) if use.node not in seen]
+            seen.update(stack)
+    return False
+
+
+def in_one_piece(view: GraphView) -> Iterator[ColumnReport]:
+    """Yields the columns of ops that do all of a lookup."""
+    for name in view.named(SINGLE):
+        spec = column_spec(view, name, only_column(view, name))
+        why = NoMatch("it is one fused op already", name)
+        yield _before(view, spec.table.name, why, (spec.table.shards[0].tensor,), spec)
+    for name in view.named(GROUPED):
+        why = NoMatch("it is a part of one fused op already", name)
+        for column in grouped_columns(view, name):
+            if not column.is_copy:
+                spec = column_spec(view, name, column)
+                yield _before(view, spec.table.name, why, (column.inputs[0],), spec)
+
+
+def trained_in_groups(view: GraphView) -> Iterator[ColumnReport]:
+    """Yields the columns of ops for training."""
+    for name in view.named(GROUPED_POST):
+        why = NoMatch("it is fused for training already, around a gather", name)
+        copied = list_attr(view, name, "copied").b
+        for rows, is_copy in zip(view.inputs(name), copied, strict=False):
+            if is_copy:
+                continue
+            source = view.resolve(rows)
+            inputs = view.inputs(source.node)
+            is_gather = view.op(source.node) in ("ResourceGather", "GatherV2", "Gather")
+            table = inputs[0] if is_gather else source
+            yield _before(view, table_name(view, table, name), why, (table,))
+
+
+def _before(
+    view: GraphView,
+    name: str,
+    why: NoMatch,
+    tables: tuple[Tensor, ...] = (),
+    spec: LookupSpec | None = None,
+) -> ColumnReport:
+    """Returns the report on a column that has fused ops already."""
+    return ColumnReport(
+        name=name,
+        function=view.function,
+        anchor=why.node,
+        fused=False,
+        reason=why.reason,
+        node=why.node,
+        spec=spec,
+        tables=tables,
+        fused_before=True,
+    )

@@ -1,0 +1,148 @@
+"""The part of a graph that a column is, before and after a rewrite, as networkx graphs to draw.
+
+Nodes carry `op`, `label` (the name, short) and `role`: the value of the `Stage` whose emitted op
+takes them over (and of that op itself), or one of the roles below. Constants are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+
+import networkx as nx
+
+from fusion.passes.graph.tensor import VALUE_READS
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.bucketize import folded_bucketize
+from fusion.passes.recognise.control_dependencies import given_tensors
+from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.match import NoMatch, Stage
+from fusion.passes.recognise.spec import DenseIds
+from fusion.schema.names import GROUPED
+
+INPUT = "input"
+"""Read by the column, computed elsewhere."""
+FRONT = "front"
+"""Computes only inputs of the column; goes away when nobody else needs it."""
+STOP = "stop"
+"""Where the explanation broke off."""
+UNEXPLAINED = "unexplained"
+"""Leads to where it broke off."""
+
+_STEPS_BEHIND = 4
+_STEPS_BETWEEN = 12
+_LONGEST = 30
+
+
+def stock_picture(view: GraphView, one: Recognition, failure: NoMatch | None = None) -> nx.DiGraph:
+    """Returns what was explained of a column, the tensors that it reads, and where it stopped.
+
+    Args:
+        failure: why the column stays as it is, if it does.
+    """
+    roles = dict.fromkeys(one.front(), FRONT)
+    for stage in Stage:
+        roles.update(dict.fromkeys(one.nodes(stage), stage.value))
+    roles.setdefault(one.anchor, UNEXPLAINED)
+    if failure is not None:
+        for name in _around(view, failure.node, one.anchor):
+            roles.setdefault(name, UNEXPLAINED)
+        roles[failure.node] = STOP
+    return _picture(view, roles, _scope(one.anchor))
+
+
+def emitted_picture(
+    before: GraphView, after: GraphView, one: Recognition, output: str
+) -> nx.DiGraph:
+    """Returns the new nodes that compute the column's result, and the tensors that they read.
+
+    Args:
+        output: the node in whose place the result is found. Of a group, what it reads for others is
+            left out.
+    """
+    roles: dict[str, str] = {}
+    stack = [output]
+    others = _of_others(before, after, one, output)
+    while stack:
+        name = stack.pop()
+        if name not in roles and name not in others and before.op(name) != after.op(name):
+            roles[name] = _emitted_role(name, output, after.op(name))
+            stack.extend(tensor.node for tensor in after.inputs(name))
+    return _picture(after, roles, _scope(one.anchor), others)
+
+
+def _of_others(before: GraphView, after: GraphView, one: Recognition, output: str) -> set[str]:
+    """Returns the nodes that a group reads for other columns only."""
+    spec = one.spec
+    assert spec is not None, "only fully recognised lookups are replaced"
+    if after.op(output) != GROUPED:
+        return set()
+    given = {tensor.node for tensor in given_tensors(spec)}
+    folded = folded_bucketize(before, spec.ids) if isinstance(spec.ids, DenseIds) else None
+    given |= set() if folded is None else {folded.values.node}
+    read = {tensor.node for tensor in after.inputs(output)}
+    return {
+        name
+        for name in read - given
+        if name in before.nodes or given.isdisjoint(t.node for t in after.inputs(name))
+    }
+
+
+def _emitted_role(name: str, output: str, op: str) -> str:
+    if name == output:
+        return Stage.OUTPUT.value
+    return (Stage.ROWS if "Gather" in op or op in VALUE_READS else Stage.IDS).value
+
+
+def _picture(
+    view: GraphView, roles: dict[str, str], scope: str, left_out: Container[str] = ()
+) -> nx.DiGraph:
+    picture = nx.DiGraph()
+    inside = [name for name in view.nodes if name in roles and view.op(name) != "Const"]
+    edges = [
+        (source, name)
+        for name in inside
+        for source in _sources(view, name)
+        if source not in left_out
+    ]
+    for name in dict.fromkeys((*inside, *(source for source, _ in edges))):
+        label = _short(name.removeprefix(f"{scope}/") if scope else name)
+        picture.add_node(name, op=view.op(name), label=label, role=roles.get(name, INPUT))
+    picture.add_edges_from(edges)
+    return picture
+
+
+def _sources(view: GraphView, name: str) -> Iterator[str]:
+    sources = dict.fromkeys(tensor.node for tensor in view.inputs(name))
+    return (source for source in sources if view.op(source) not in ("Const", ""))
+
+
+def _around(view: GraphView, stop: str, anchor: str) -> Iterator[str]:
+    """Yields the nodes that lead to `stop`, and those between it and the anchor."""
+
+    def before(name: str) -> Iterable[str]:
+        return _sources(view, name)
+
+    def behind(name: str) -> Iterable[str]:
+        return (use.node for use in view.uses(name) if use.position >= 0)
+
+    yield from _reached(stop, before, _STEPS_BEHIND)
+    for first, last in ((stop, anchor), (anchor, stop)):
+        towards = _reached(last, before, _STEPS_BETWEEN)
+        yield from (n for n in _reached(first, behind, _STEPS_BETWEEN) if n in towards)
+
+
+def _reached(start: str, step: Callable[[str], Iterable[str]], steps: int) -> dict[str, None]:
+    found = {start: None}
+    frontier = [start]
+    for _ in range(steps):
+        frontier = [other for name in frontier for other in step(name) if other not in found]
+        found.update(dict.fromkeys(frontier))
+    return found
+
+
+def _scope(anchor: str) -> str:
+    return anchor.rpartition("/")[0]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}"

@@ -1,0 +1,230 @@
+"""What a pass did: one line per segment reduction, fused or not, and why."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from itertools import chain
+from typing import Any
+
+from tensorflow.core.framework import graph_pb2
+
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.recognise.spec import LookupSpec
+from fusion.printable import printable
+
+_SCOPE = "~"
+"""Stands for the scope of a lookup in what is printed about it."""
+
+
+@dataclass(frozen=True)
+class ColumnReport:
+    """The verdict on one segment reduction, the heart of an embedding column.
+
+    Attributes:
+        name: for people: the table's variable name where known, else the segment node.
+        function: the library function the node is in; "" is the main graph.
+        anchor: the segment reduction's node name.
+        fused: whether the column was (for explain: would be) rewritten.
+        reason: why not; of a column whose forward alone is fused ("forward"), why its gradient, or
+            whatever else reads what is inside it, stays stock. None for any other fused column.
+        node: the node at which that shows; None where there is no reason.
+        spec: what the column computes, if all of it was understood.
+        explained: the parts that were understood, in words, in the order in which they were: for a
+            column without spec, how far the explanation got.
+        tables: the matrices or handles that hold the table, where the explanation got that far.
+        form: what a fused column becomes: a part of one op for several columns ("grouped"), an op
+            of its own ("single"), ops around the stock gather ("split"), such ops for one or
+            several columns and their gradients ("trained"), or an op behind the stock gather alone,
+            where the gradient stays stock ("forward"); with target "stock" fewer stock ops of its
+            own ("stock"), or one gather for several columns ("stacked"); None for any other.
+        op: the node of the new graph in whose place its result is then found: for a grouped one,
+            the concat; for one whose fused ops each became stock ones, the last of these.
+        fused_before: whether it has fused ops before the pass; if it is not `fused`, it keeps them,
+            and the reason says why these and no others.
+    """
+
+    name: str
+    function: str
+    anchor: str
+    fused: bool
+    reason: str | None = None
+    node: str | None = None
+    spec: LookupSpec | None = None
+    explained: tuple[str, ...] = ()
+    tables: tuple[Tensor, ...] = ()
+    form: str | None = None
+    op: str | None = None
+    fused_before: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns strings, truth values and lists, ready for JSON; the spec as it prints.
+
+        Beside the attributes: the table's dtype and shape, the combiner, where the ids come from
+        and whether they are weighted, each None where that was not understood.
+        """
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        spec = self.spec
+        return {
+            **plain,
+            "table": None if spec is None else spec.matrix,
+            "combiner": None if spec is None else spec.combiner,
+            "ids": None if spec is None else spec.source,
+            "weighted": None if spec is None else spec.weights is not None,
+            "spec": None if spec is None else str(spec),
+            "explained": list(self.explained),
+            "tables": [str(table) for table in self.tables],
+        }
+
+    def __str__(self) -> str:
+        lines = [f"  in function {self.function}"] if self.function else []
+        lines += ["  explained"] if self.explained else []
+        lines += [f"    {i}. {part}" for i, part in enumerate(self.explained, 1)]
+        if not self.fused:
+            lines += [f"  why not  {self.reason}", f"  at node  {self.node}"]
+        elif self.reason is not None:
+            lines += [f"  forward alone  {self.reason}", f"  at node  {self.node}"]
+        if self.form is not None:
+            lines += [f"  form     {self.form} in {self.op}"]
+        if self.spec is not None:
+            lines += [f"  {line}" for line in str(self.spec).split("\n")]
+        scope = self.anchor.rpartition("/")[0]
+        head = [f"{_verdict(self)} {self.name}"] + ([f"  {_SCOPE} is {scope}"] if scope else [])
+        return "\n".join(printable(line) for line in head + [_in_scope(x, scope) for x in lines])
+
+
+@dataclass(frozen=True)
+class UpdateReport:
+    """What became of an op that adds to the rows of a table, or subtracts from them.
+
+    Attributes:
+        name: the stock op's.
+        reason: why it stays as it is; None if it was replaced.
+        node: where that was found out.
+    """
+
+    name: str
+    reason: str | None = None
+    node: str | None = None
+
+    @property
+    def fused(self) -> bool:
+        """Whether it was replaced."""
+        return self.reason is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns strings and a truth value, ready for JSON."""
+        return {"name": self.name, "fused": self.fused, "reason": self.reason, "node": self.node}
+
+
+@dataclass(frozen=True)
+class FusionReport:
+    """All columns of a graph and its library, and the node counts of both sides.
+
+    Attributes:
+        columns: all columns.
+        nodes_before, nodes_after: the node counts.
+        updates: the updates of rows, where they were looked for: in graphs that are about to run.
+    """
+
+    columns: tuple[ColumnReport, ...] = ()
+    nodes_before: int = 0
+    nodes_after: int = 0
+    updates: tuple[UpdateReport, ...] = ()
+
+    @property
+    def fused_count(self) -> int:
+        """How many columns are fused."""
+        return sum(column.fused for column in self.columns)
+
+    @property
+    def modified(self) -> bool:
+        """Whether anything was replaced."""
+        return self.fused_count > 0 or any(update.fused for update in self.updates)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain dicts, lists, strings and numbers, ready for JSON."""
+        return {
+            "fused": self.fused_count,
+            "total": len(self.columns),
+            "nodes_before": self.nodes_before,
+            "nodes_after": self.nodes_after,
+            "columns": [column.to_dict() for column in self.columns],
+            "updates": [update.to_dict() for update in self.updates],
+        }
+
+    def __str__(self) -> str:
+        after = "" if self.nodes_after == self.nodes_before else f" -> {self.nodes_after}"
+        head = (
+            f"{self.fused_count} of {len(self.columns)} columns fused, "
+            f"{self.nodes_before}{after} nodes"
+        )
+        told = (_lines(self.columns), _group_lines(self.columns), _update_lines(self.updates))
+        return "\n".join([head, *map(printable, chain.from_iterable(told))])
+
+    @staticmethod
+    def merge(reports: Iterable[FusionReport]) -> FusionReport:
+        """Returns one report over several graphs: columns in order, node counts added."""
+        parts = tuple(reports)
+        return FusionReport(
+            columns=tuple(column for part in parts for column in part.columns),
+            nodes_before=sum(part.nodes_before for part in parts),
+            nodes_after=sum(part.nodes_after for part in parts),
+            updates=tuple(update for part in parts for update in part.updates),
+        )
+
+
+@dataclass(frozen=True)
+class FusionResult:
+    """A rewritten graph and what was done to it."""
+
+    graph_def: graph_pb2.GraphDef
+    report: FusionReport
+
+    @property
+    def modified(self) -> bool:
+        """Whether anything was replaced."""
+        return self.report.modified
+
+
+def _lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
+    """Yields `verdict  name`, and for a column that is not all fused the reason and the node.
+
+    Names of nodes can fill lines of their own, so nothing stands behind them.
+    """
+    for column in columns:
+        place = f"{column.function}: " if column.function else ""
+        yield f"  {_verdict(column)}  {place}{column.name}"
+        if column.reason is not None:
+            yield f"         {'forward alone: ' if column.fused else ''}{column.reason}"
+            yield f"         at {column.node}"
+
+
+def _group_lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
+    """Yields how many columns are computed by one op, and its name."""
+    counts = Counter((one.function, one.op) for one in columns if one.form == "grouped")
+    for (function, op), count in counts.items():
+        place = f"{function}: " if function else ""
+        yield f"  {count} columns in one op  {place}{op}"
+
+
+def _update_lines(updates: tuple[UpdateReport, ...]) -> Iterator[str]:
+    """Yields how many updates of rows are fused, and why the others are not."""
+    if updates:
+        yield f"  {sum(update.fused for update in updates)} of {len(updates)} row updates fused"
+    for update in updates:
+        if not update.fused:
+            yield f"  stock  {update.name}"
+            yield f"         {update.reason}"
+            yield f"         at {update.node}"
+
+
+def _verdict(column: ColumnReport) -> str:
+    return "fused" if column.fused else "stock"
+
+
+def _in_scope(line: str, scope: str) -> str:
+    """Returns the line with the names of nodes below `scope` shortened."""
+    return re.sub(rf"(?<![\w./-]){re.escape(scope)}/", f"{_SCOPE}/", line) if scope else line
