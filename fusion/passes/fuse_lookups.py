@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from fusion.passes.analysis.variables import SparseWriters, Variable, named_table
+from fusion.passes.analysis.variables import SparseWriters, Variable, variables_name
 from fusion.passes.choose import settle
 from fusion.passes.expand import expanded
 from fusion.passes.graph.calls import called
@@ -183,10 +183,13 @@ class FuseLookups:
 
     def _named(self, view: GraphView, one: Recognition) -> Recognition:
         """Returns a function's lookup with its table's name, where callers tell it."""
-        table = None if one.spec is None else named_table(view, one.spec.table, self.variables)
-        if one.spec is None or table is None:
+        if one.spec is None:
             return one
-        return replace(one, name=table.name, spec=replace(one.spec, table=table))
+        table = one.spec.table
+        name = variables_name(view, (shard.tensor for shard in table.shards), self.variables)
+        if name is None:
+            return one
+        return replace(one, name=name, spec=replace(one.spec, table=replace(table, name=name)))
 
 
 @dataclass(frozen=True)

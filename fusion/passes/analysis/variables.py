@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
@@ -18,7 +17,6 @@ from fusion.passes.graph.calls import callees, first_argument
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, VALUE_READS, Shape, Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.spec import TableSpec
 
 VARIABLE_OPS = frozenset(["VarHandleOp", "VariableV2", "Variable"])
 
@@ -30,13 +28,13 @@ class Variable(NamedTuple):
     shape: Shape
 
 
-def named_table(
-    view: GraphView, table: TableSpec, known: Mapping[tuple[str, str], Variable]
-) -> TableSpec | None:
-    """Returns `table` with the name of the variables behind arguments, if all are known."""
-    found = [known.get((view.function, _handle(view, one.tensor).node)) for one in table.shards]
+def variables_name(
+    view: GraphView, tables: Iterable[Tensor], known: Mapping[tuple[str, str], Variable]
+) -> str | None:
+    """Returns the name of a table whose shards are arguments, if the variables behind are known."""
+    found = [known.get((view.function, _handle(view, tensor).node)) for tensor in tables]
     names = [variable.name for variable in found if variable is not None]
-    return replace(table, name=shards_name(names)) if len(names) == len(found) else None
+    return shards_name(names) if len(names) == len(found) else None
 
 
 def _handle(view: GraphView, tensor: Tensor) -> Tensor:
