@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from fusion.schema.columns import COLUMN_ATTRS
+
 
 def single_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     """Gradients of FusedEmbeddingLookup's inputs: of the table and of the weights."""
-    from fusion.schema.columns import COLUMN_ATTRS
-
     names = [*(attr.name for attr in COLUMN_ATTRS.values()), "boundaries"]
     attrs = {name: op.get_attr(name) for name in names}
     of_table, of_weights = _column_gradients(_Column(*[*op.inputs, attrs]), top_grad)
@@ -24,8 +24,6 @@ def single_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
 
 def grouped_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     """Gradients of GroupedEmbeddingLookup's inputs: of the tables and of the weights."""
-    from fusion.schema.columns import COLUMN_ATTRS
-
     count = op.get_attr("num_columns")
     lists = {attr.name: op.get_attr(name) for name, attr in COLUMN_ATTRS.items()}
     boundaries = iter(op.get_attr("boundaries"))

@@ -36,11 +36,12 @@ from fusion.ops.lookup_state import (
     ROLE,
     WEIGHTED_COUNT,
 )
+from fusion.runtime import threads_layout as threads_layout
 from fusion.runtime import workers
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.memory import load, stack_words, store
 from fusion.runtime.native import context, failed, kernel_state, output_bytes, scratch, status_of
-from fusion.runtime.threads import THREADS
+from fusion.runtime.threads_layout import THREADS
 
 #: So many elements a task has at most, in the mean over the columns: rows are read fastest when
 #: many are listed before they are combined.
@@ -165,9 +166,9 @@ def _look_up(frame: int, shared: int) -> None:
     blocks, spans = max((batch + block - 1) // block, int64(1)), (count + span - 1) // span
     for place in range(count):
         store(marks, place, 0)
-    store(job, workers.KERNEL, load(state, 0))
-    store(job, workers.NEXT, 0)
-    store(job, workers.TASKS, blocks * spans)
+    store(job, threads_layout.KERNEL, load(state, 0))
+    store(job, threads_layout.NEXT, 0)
+    store(job, threads_layout.TASKS, blocks * spans)
     store(job, tasks.CTX, ctx)
     store(job, tasks.STATE, state)
     store(job, tasks.BATCH, batch)

@@ -15,6 +15,7 @@ from fusion.runtime.registration import double_word
 from fusion.runtime.spec import Attr
 from fusion.runtime.threads import pool_address
 from fusion.schema.attributes import COMBINERS
+from fusion.schema.columns import COLUMN_ATTRS, GROUP_FORMS
 
 #: The body of a kernel's state, by word: the number of columns; bytes and kind of an element of
 #: the tables; the pool of threads, 0 for none; the places of the boundaries and of a row of zeros
@@ -49,8 +50,6 @@ def single_state(values: Mapping[str, Any], device: str) -> list[int]:
     Raises:
       ValueError: attrs that do not go together.
     """
-    from fusion.schema.columns import COLUMN_ATTRS
-
     column = {attr.name: values[attr.name] for attr in COLUMN_ATTRS.values()}
     column |= {key: values[key] for key in ("Tids", "Trows", "boundaries")}
     return lookup_state(values["T"], [column], device)
@@ -62,8 +61,6 @@ def grouped_state(values: Mapping[str, Any], device: str) -> list[int]:
     Raises:
       ValueError: lists of other lengths than the number of columns; attrs that do not go together.
     """
-    from fusion.schema.columns import COLUMN_ATTRS
-
     return lookup_state(values["T"], split_columns(values, COLUMN_ATTRS), device)
 
 
@@ -188,8 +185,6 @@ def _check(place: int, column: Mapping[str, Any]) -> None:
 
 
 def _column_words(column: Mapping[str, Any], first_limit: int) -> list[int]:
-    from fusion.schema.columns import GROUP_FORMS
-
     words = [0] * layout.COLUMN_WORDS
     words[layout.FORM] = (*GROUP_FORMS, "listed").index(column["form"])
     words[layout.COMBINER] = COMBINERS.index(column["combiner"])

@@ -18,7 +18,8 @@ from fusion.runtime.atomic import atomic_add, atomic_store
 from fusion.runtime.c_api import tf_delete_status, tf_new_status
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.memory import c_free, c_malloc, call_at, load, stack_words, store
-from fusion.runtime.workers import JOB_WORDS, next_task
+from fusion.runtime.threads_layout import JOB_WORDS
+from fusion.runtime.workers import next_task
 
 #: What the tasks of a call share, by word behind those of every job: the op's context, state and
 #: number of rows; the address of the result and the bytes of a row of it; whether it goes past the

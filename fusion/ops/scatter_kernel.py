@@ -26,6 +26,7 @@ from fusion.ops.lookup_source import (
 )
 from fusion.ops.lookup_state import COUNT, ITEM, KIND, LOOKUPS, POOL, WEIGHTED_COUNT
 from fusion.ops.lookup_tasks import call_by_pieces
+from fusion.runtime import threads_layout as threads_layout
 from fusion.runtime import workers
 from fusion.runtime.c_api import tf_delete_tensor, tf_dim, tf_num_dims, tf_tensor_data
 from fusion.runtime.jit import int64, jit
@@ -41,15 +42,15 @@ from fusion.runtime.native import (
     scratch,
     status_of,
 )
-from fusion.runtime.threads import THREADS
+from fusion.runtime.threads_layout import THREADS
 
 #: What the tasks of a call share, by word behind those of every job: the op's state; the gradient
 #: of the first bag and bytes from one to the next; what columns share; ranges of ids that a column
 #: is done in; words of each column, see below; weights in the compute dtype.
 (STATE, TOP, TOP_BYTES, SHARED, PARTS, COLUMNS, WEIGHTS) = range(
-    workers.JOB_WORDS, workers.JOB_WORDS + 7
+    threads_layout.JOB_WORDS, threads_layout.JOB_WORDS + 7
 )
-CALL_WORDS = workers.JOB_WORDS + 7
+CALL_WORDS = threads_layout.JOB_WORDS + 7
 
 #: Of a column, by word: the number of distinct ids, D, where it starts in a row of the gradient,
 #: where the gradients of its rows and their sums go, and what is wrong: a split, -1 - k for entry
@@ -250,9 +251,9 @@ def _compute(frame: int, job: int, shared: int, slot: int) -> None:
         threads = load(pool, THREADS) + 1
         parts = max((2 * threads) // count, int64(1))
     store(job, PARTS, parts)
-    store(job, workers.KERNEL, load(state, 0))
-    store(job, workers.NEXT, 0)
-    store(job, workers.TASKS, count * parts)
+    store(job, threads_layout.KERNEL, load(state, 0))
+    store(job, threads_layout.NEXT, 0)
+    store(job, threads_layout.TASKS, count * parts)
     slot_of_job = workers.open_job(helpers, job)
     scatter_columns(job)
     workers.close_job(helpers, slot_of_job)

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fusion.schema.columns import PRE_ATTRS
 from fusion.stock_ops.combine import combine_entries
 
 
@@ -150,7 +151,6 @@ def pre_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
     dropped, and pruned entries get 0.
     """
     from fusion import ops
-    from fusion.schema.columns import PRE_ATTRS
 
     count, of_entries = op.get_attr("num_columns"), grads[-1]
     result: list[Any] = [None] * (4 * count)

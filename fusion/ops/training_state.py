@@ -18,6 +18,7 @@ from fusion.ops.lookup_state import (
 )
 from fusion.runtime.objects import address
 from fusion.schema.attributes import COMBINERS
+from fusion.schema.columns import GRAD_ATTRS, POST_ATTRS, PRE_ATTRS
 
 #: What a column is without its part on one side of the gather.
 _NO_ROWS: dict[str, Any] = {
@@ -51,8 +52,6 @@ def pre_state(values: Mapping[str, Any], device: str) -> list[int]:
     Raises:
       ValueError: lists of other lengths than the number of columns; attrs that do not go together.
     """
-    from fusion.schema.columns import PRE_ATTRS
-
     columns = [_NO_ROWS | column for column in split_columns(values, PRE_ATTRS)]
     return lookup_state(values["T"], columns, device, PRE)
 
@@ -63,8 +62,6 @@ def post_state(values: Mapping[str, Any], device: str) -> list[int]:
     Raises:
       ValueError: lists of other lengths than the number of columns.
     """
-    from fusion.schema.columns import POST_ATTRS
-
     columns = [
         _NO_IDS | column | {"form": "copy" if column["copied"] else "listed"}
         for column in split_columns(values, POST_ATTRS)
@@ -78,8 +75,6 @@ def grad_state(values: Mapping[str, Any], device: str) -> list[int]:
     Raises:
       ValueError: lists of other lengths than the number of columns; a combiner that there is not.
     """
-    from fusion.schema.columns import GRAD_ATTRS
-
     dtype = values["T"]
     columns = split_columns(values, GRAD_ATTRS)
     head = state_head(dtype, len(columns), device)

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from fusion.runtime import objects
 from fusion.runtime.process import keep_forever, single
+from fusion.runtime.threads_layout import POOL_WORDS, THREADS
 
 #: How many threads may work on one op, that which runs it included. Unset, it is TensorFlow's
 #: intra-op setting, or the number of processors.
@@ -22,18 +23,12 @@ THREADS_VARIABLE = "FUSION_NUM_THREADS"
 #: More would only wait for the memory.
 _MOST_THREADS = 64
 
-#: The pool, in words: a semaphore (`sem_t` has 32 bytes), the number of threads, the number of
-#: those at work, slots for jobs.
-THREADS, ACTIVE, SLOTS = range(4, 7)
-SLOT_COUNT = 16
-_POOL_WORDS = SLOTS + 2 * SLOT_COUNT
-
 
 class _Pool:
     """The pool's memory, and whether its threads run in this process."""
 
     def __init__(self) -> None:
-        self.words = (ctypes.c_int64 * _POOL_WORDS)()
+        self.words = (ctypes.c_int64 * POOL_WORDS)()
         keep_forever(self.words)
         self.is_running = False
         self.renew_lock()

@@ -26,10 +26,18 @@ from fusion.runtime.atomic import (
 )
 from fusion.runtime.jit import int64, jit
 from fusion.runtime.memory import call_at, load, store
-from fusion.runtime.threads import ACTIVE, SLOT_COUNT, SLOTS, THREADS
-
-KERNEL, NEXT, TASKS, HELPERS, MOST_HELPERS, MODES = range(6)
-JOB_WORDS = 6
+from fusion.runtime.threads_layout import (
+    ACTIVE,
+    HELPERS,
+    KERNEL,
+    MODES,
+    MOST_HELPERS,
+    NEXT,
+    SLOT_COUNT,
+    SLOTS,
+    TASKS,
+    THREADS,
+)
 
 #: So often a thread looks whether others have finished before it lets others run.
 _SPINS = 2000
