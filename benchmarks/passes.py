@@ -13,7 +13,7 @@ from tensorflow.core.framework import graph_pb2
 from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.report.report import FusionReport
-from fusion.runtime import optimizer_plugin, prefilter
+from fusion.runtime.optimizer import plugin, prefilter
 
 v1 = tf.compat.v1
 
@@ -22,7 +22,7 @@ LIMITS = {"without_embeddings_ms_per_mb": 1.0, "thousand_columns_s": 2.0}
 _COLUMNS = 1000
 
 
-class _Item(optimizer_plugin.Item):
+class _Item(plugin.Item):
     """A graph as TensorFlow hands it over, with `out` to be preserved."""
 
     def __init__(self, data: bytes) -> None:

@@ -30,9 +30,11 @@ from fusion.passes.recognise.stock.table import UNIQUES
 from fusion.passes.report.report import FusionReport, FusionResult
 from fusion.passes.row_updates import SCATTERS, fuse_updates
 from fusion.printable import printable_lines
-from fusion.runtime import optimizer_plugin, process, registration
-from fusion.runtime.prefilter import Rule
-from fusion.runtime.tasks import local_tasks
+from fusion.runtime import process
+from fusion.runtime.optimizer import plugin
+from fusion.runtime.optimizer.prefilter import Rule
+from fusion.runtime.registration import registration
+from fusion.runtime.tensorflow.cluster import local_tasks
 from fusion.schema.names import GROUPED_POST_GRAD
 
 _logger = logging.getLogger("fusion")
@@ -107,7 +109,7 @@ class _State:
         self.columns_fused = 0
         self.failures = 0
         self.last_report: FusionReport | None = None
-        self.observers: dict[int, Callable[[optimizer_plugin.Item], None]] = {}
+        self.observers: dict[int, Callable[[plugin.Item], None]] = {}
         self.puts_off_collection = False
         self.renew_lock()
         os.register_at_fork(after_in_child=self.renew_after_fork)
@@ -144,7 +146,7 @@ class _State:
         """Does what is done in the block, and lets TensorFlow's threads know."""
         with self.lock:
             yield
-            optimizer_plugin.look_for(self.rule, is_counted=self.on)
+            plugin.look_for(self.rule, is_counted=self.on)
 
 
 _state = process.single("grappler", _State)
@@ -165,7 +167,7 @@ def enable(*, row_updates: bool = False) -> None:
         tf.errors.UnimplementedError: this TensorFlow does not let graphs be rewritten from outside.
         tf.errors.AlreadyExistsError: another library does so already.
     """
-    optimizer_plugin.install(_optimize)
+    plugin.install(_optimize)
     with _state.switching():
         _state.enabled, _state.updates_enabled = True, row_updates
 
@@ -190,7 +192,7 @@ def fused(*, row_updates: bool = False) -> Iterator[None]:
         tf.errors.UnimplementedError: as `enable`.
         tf.errors.AlreadyExistsError: as `enable`.
     """
-    optimizer_plugin.install(_optimize)
+    plugin.install(_optimize)
     with _state.switching():
         _state.scopes += 1
         _state.update_scopes += row_updates
@@ -217,10 +219,10 @@ def observed(observer: Observer, awaited: frozenset[str]) -> Iterator[None]:
         tf.errors.UnimplementedError: as `enable`.
         tf.errors.AlreadyExistsError: as `enable`.
     """
-    optimizer_plugin.install(_optimize)
+    plugin.install(_optimize)
     failures: list[Exception] = []
 
-    def observe(item: optimizer_plugin.Item) -> None:
+    def observe(item: plugin.Item) -> None:
         try:
             if not failures:
                 report = _fuse(item, awaited).report
@@ -242,7 +244,7 @@ def observed(observer: Observer, awaited: frozenset[str]) -> Iterator[None]:
 
 def stats() -> FusionStats:
     """Returns what happened in this process so far."""
-    counts = optimizer_plugin.counts()
+    counts = plugin.counts()
     with _state.lock:
         return FusionStats(
             enabled=_state.on,
@@ -255,7 +257,7 @@ def stats() -> FusionStats:
         )
 
 
-def _optimize(item: optimizer_plugin.Item) -> bytes | None:
+def _optimize(item: plugin.Item) -> bytes | None:
     """Returns the graph with its lookups fused, serialized; None when there is nothing to fuse."""
     observe = _state.observers.get(item.thread)
     if observe is not None:
@@ -296,7 +298,7 @@ def _take_back(columns: int, shown: FusionReport, before: FusionReport | None) -
             _state.last_report = before
 
 
-def _fuse(item: optimizer_plugin.Item, not_read: frozenset[str] = frozenset()) -> FusionResult:
+def _fuse(item: plugin.Item, not_read: frozenset[str] = frozenset()) -> FusionResult:
     """Returns the graph with its lookups fused.
 
     Args:

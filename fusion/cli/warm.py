@@ -8,8 +8,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from fusion.runtime.kernel_cache import CACHE_VARIABLE
-from fusion.runtime.processor import CPU_VARIABLE
+from fusion.runtime.cache.kernel_cache import CACHE_VARIABLE
+from fusion.runtime.cache.processor import CPU_VARIABLE
 
 
 @click.command()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from fusion.cpu_ops.numbering import Numbering
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import load, load_as, stack_words, store, store_as
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, load_as, stack_words, store, store_as
 
 _BITS = 8
 _DIGITS = 1 << _BITS

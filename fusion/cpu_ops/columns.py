@@ -58,8 +58,8 @@ from fusion.cpu_ops.plain_columns import (
     list_sorted,
     list_sorted_weighted,
 )
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import as_float, load, load_as, store, store_as
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import as_float, load, load_as, store, store_as
 
 
 @jit

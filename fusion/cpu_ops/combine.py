@@ -15,8 +15,8 @@ from numba import carray
 from fusion.cpu_ops.elements import rows_until
 from fusion.cpu_ops.norms import row_norm
 from fusion.cpu_ops.sort import sort_by_key
-from fusion.runtime.jit import Array, int64, jit
-from fusion.runtime.memory import pointer
+from fusion.runtime.native.jit import Array, int64, jit
+from fusion.runtime.native.memory import pointer
 
 #: The combiners, by their place among the values of the ops' attr.
 SUM, MEAN, SQRTN = range(3)

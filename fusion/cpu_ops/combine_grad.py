@@ -22,7 +22,7 @@ from fusion.cpu_ops.combine import (
     weight_norm,
 )
 from fusion.cpu_ops.norms import row_norm
-from fusion.runtime.jit import Array, jit
+from fusion.runtime.native.jit import Array, jit
 
 
 @jit

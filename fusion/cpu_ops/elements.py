@@ -38,8 +38,8 @@ from fusion.cpu_ops.column_words import (
 )
 from fusion.cpu_ops.half import narrower, widener
 from fusion.cpu_ops.vectors import limit_counter
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import load, load_as, store_as
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, load_as, store_as
 
 #: That rows are not sorted, or that something is out of bounds.
 TROUBLE = -1

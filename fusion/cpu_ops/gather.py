@@ -36,8 +36,8 @@ from fusion.cpu_ops.pieces import (
     pieces,
 )
 from fusion.cpu_ops.vectors import PieceOps, piece_ops
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import as_float, load, load_as, store_as
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import as_float, load, load_as, store_as
 
 #: Above this many rows stock TensorFlow divides by the count instead of multiplying by 1/count.
 _MULTIPLIED = 9

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from fusion.runtime.jit import Array, jit
-from fusion.runtime.memory import pointer
+from fusion.runtime.native.jit import Array, jit
+from fusion.runtime.native.memory import pointer
 
 #: float32 has 13 and 16 more bits of mantissa; its exponents are those of bfloat16, and those of
 #: float16 plus this.

@@ -12,8 +12,8 @@ import numpy as np
 
 from fusion.cpu_ops.half import HALVES, widener
 from fusion.cpu_ops.vectors import SUMS, no_squares, square_adder, sum_of
-from fusion.runtime.jit import jit
-from fusion.runtime.memory import load_as
+from fusion.runtime.native.jit import jit
+from fusion.runtime.native.memory import load_as
 
 
 def _norm(add_squares: Any, value_at: Any) -> Any:

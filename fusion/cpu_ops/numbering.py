@@ -16,8 +16,8 @@ from fusion.cpu_ops.column_words import (
 )
 from fusion.cpu_ops.elements import Batch, put_weight, weight_at
 from fusion.cpu_ops.unique import SPREAD
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import as_float, load, load_as, store, store_as
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import as_float, load, load_as, store, store_as
 
 
 class Numbering(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from numba import carray
 
-from fusion.runtime.jit import Array, int64, jit
-from fusion.runtime.memory import load, pointer
+from fusion.runtime.native.jit import Array, int64, jit
+from fusion.runtime.native.memory import load, pointer
 
 #: The strategies, by their place among the values of the op's attr.
 DIV, MOD, MOD_EV = range(3)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from fusion.runtime import processor
+from fusion.runtime.cache import processor
 
 #: What a kernel is told, by word: the number of bags; the address of each entry's row, int64; where
 #: each bag's entries start, int64 [bags + 1]; where the first result goes, and the bytes from one

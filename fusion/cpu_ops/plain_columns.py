@@ -31,8 +31,8 @@ from fusion.cpu_ops.column_words import (
     ZEROS,
 )
 from fusion.cpu_ops.elements import TROUBLE, Batch, bucket_id, first_element, integer_at, integer_id
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import load, load_as, store, store_as
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, load_as, store, store_as
 
 
 def _listing_sorted(weighted: bool) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusion.runtime.jit import Array, jit
+from fusion.runtime.native.jit import Array, jit
 
 
 @jit

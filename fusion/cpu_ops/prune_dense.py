@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fusion.runtime.jit import Array, int64, jit
+from fusion.runtime.native.jit import Array, int64, jit
 
 
 class DenseRules(NamedTuple):

@@ -14,8 +14,8 @@ import numpy as np
 from fusion.cpu_ops.pieces import ITEM_BYTES, pieces
 from fusion.cpu_ops.rules import RULES
 from fusion.cpu_ops.vectors import between, piece_ops, root
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import load, load_as
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, load_as
 
 #: The words of a call: where the updates are, then each of the old rows, then each of the new ones.
 _UPDATES, _OLD = range(2)

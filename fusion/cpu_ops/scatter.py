@@ -17,8 +17,8 @@ from fusion.cpu_ops.combine import MEAN, SUM
 from fusion.cpu_ops.half import HALVES
 from fusion.cpu_ops.pieces import ITEM_BYTES, pieces
 from fusion.cpu_ops.vectors import piece_ops
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import load, load_as
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, load_as
 
 #: What a kernel is told, by word: the number of bags; the gradient of the first, and the bytes from
 #: one to the next; where each bag's entries start, int32 [bags + 1]; the row of each entry, int32;

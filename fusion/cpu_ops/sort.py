@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusion.runtime.jit import Array, jit
+from fusion.runtime.native.jit import Array, jit
 
 
 @jit

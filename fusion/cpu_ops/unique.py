@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.runtime.jit import Array, jit
+from fusion.runtime.native.jit import Array, jit
 
 #: 2**64 divided by the golden ratio (Knuth, The Art of Computer Programming, vol. 3, 6.4).
 SPREAD = np.uint64(0x9E3779B97F4A7C15)

@@ -49,7 +49,7 @@ from fusion.gpu_ops.device import (
 from fusion.gpu_ops.elements import id_at, integer_at, is_dropped, is_ignored, weight_at
 from fusion.gpu_ops.tiles import quotient, remainder
 from fusion.gpu_ops.trouble import tell
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 #: Elements that are no entry, and those with trouble: no addresses of rows.
 _NO_ENTRY, _TROUBLE = -1, 0

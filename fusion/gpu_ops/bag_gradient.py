@@ -16,7 +16,7 @@ from fusion.gpu_ops.device import cuda, load
 from fusion.gpu_ops.entry_sums import BagGradient, row_writer
 from fusion.gpu_ops.parts import part_of
 from fusion.gpu_ops.tiles import quotient, remainder
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 
 def scale_bags(

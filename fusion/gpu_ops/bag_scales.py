@@ -11,7 +11,7 @@ from fusion.cpu_ops.column_words import FLOAT64
 from fusion.gpu_ops.arithmetic import MEAN, SUM, grad_scaler
 from fusion.gpu_ops.device import added, jit, load_as, multiplied, store_as
 from fusion.gpu_ops.elements import weight_at
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 
 def _scaler(dtype: type) -> Any:

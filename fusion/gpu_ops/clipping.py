@@ -22,7 +22,7 @@ from fusion.gpu_ops.device import (
 )
 from fusion.gpu_ops.elements import weight_at
 from fusion.gpu_ops.parts import part_of
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 _norm16, _norm_b16 = norm_of("float16", 1), norm_of("bfloat16", 1)
 _norm32, _norm64 = norm_of("float32", 1), norm_of("float64", 1)

@@ -37,7 +37,7 @@ from fusion.gpu_ops.device import cuda, jit, load, store, vector_loader, vector_
 from fusion.gpu_ops.elements import id_at, integer_at, is_dropped, lower_bound, split_range
 from fusion.gpu_ops.tiles import column_of, quotient, remainder
 from fusion.gpu_ops.trouble import tell
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 
 @jit

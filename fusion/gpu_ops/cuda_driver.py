@@ -1,4 +1,4 @@
-"""The GPUs of this machine, by NVIDIA's driver; see `fusion.runtime.launcher`."""
+"""The GPUs of this machine, by NVIDIA's driver; see `fusion.runtime.cuda.launcher`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from fusion.gpu_ops import modules
 from fusion.gpu_ops.kernels import KERNELS
-from fusion.runtime import launcher, stream
+from fusion.runtime.cuda import launcher, stream
 
 #: "0" leaves all ops on the CPU.
 GPU_VARIABLE = "FUSION_GPU"

@@ -16,7 +16,7 @@ from numba import cuda
 from numba.core import config
 from numba.core.dispatcher import Dispatcher
 
-from fusion.runtime import memory
+from fusion.runtime.native import memory
 
 #: Whether kernels run under Numba's CUDA simulator (NUMBA_ENABLE_CUDASIM=1).
 SIMULATED = bool(config.ENABLE_CUDASIM)

@@ -14,7 +14,7 @@ from fusion.gpu_ops.call_words import BAD_ID, BAD_ROW, REPEATED, UNSORTED_ROW
 from fusion.gpu_ops.device import atomic_add, cuda, jit, load, load_as, store, store_as
 from fusion.gpu_ops.elements import copy_element, rows_until
 from fusion.gpu_ops.trouble import tell_at
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 
 def rows_of_entries(indices: int, count: int, batch: int, rows: int, trouble: int) -> None:

@@ -21,7 +21,7 @@ from fusion.gpu_ops.device import (
 )
 from fusion.gpu_ops.entries import is_masked
 from fusion.gpu_ops.tiles import quotient, remainder
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 #: All groups of a warp add up a row of more entries than that: they have more rows on their way.
 LONG = 32

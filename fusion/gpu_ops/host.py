@@ -1,7 +1,7 @@
 """The host side of kernels for GPUs: `steps`, compiled into the bodies of TensorFlow's ops.
 
 In compiled code a `steps.device.Device` is the address of a few words on the stack of the op's
-call. Errors of the driver end the call (`fusion.runtime.native.fail`); after one, nothing is
+call. Errors of the driver end the call (`fusion.runtime.native.frame.fail`); after one, nothing is
 launched and no memory had.
 """
 
@@ -23,12 +23,9 @@ from fusion.gpu_ops.call_words import KIND, TROUBLE_WORDS
 from fusion.gpu_ops.driver_calls import asking_call, driver_call, launch_call
 from fusion.gpu_ops.kernels import KERNELS
 from fusion.gpu_ops.told import teller
-from fusion.runtime import launcher
-from fusion.runtime.atomic import atomic_add, atomic_store, atomic_swap_if
-from fusion.runtime.jit import OPTIONS, int64, jit
-from fusion.runtime.layout import LAUNCHER, TROUBLE
-from fusion.runtime.memory import load, pointer, stack_words, store
-from fusion.runtime.native import (
+from fusion.runtime.cuda import launcher
+from fusion.runtime.native.atomic import atomic_add, atomic_store, atomic_swap_if
+from fusion.runtime.native.frame import (
     INTERNAL,
     INVALID_ARGUMENT,
     context,
@@ -38,7 +35,10 @@ from fusion.runtime.native import (
     kernel_state,
     scratch_bytes,
 )
-from fusion.runtime.workers import sched_yield
+from fusion.runtime.native.jit import OPTIONS, int64, jit
+from fusion.runtime.native.memory import load, pointer, stack_words, store
+from fusion.runtime.tensorflow.layout import LAUNCHER, TROUBLE
+from fusion.runtime.threads.jobs import sched_yield
 
 #: The words of a device: the call's frame, what launches kernels, the stream, the GPU's number and
 #: words, where its kernels tell of trouble.
@@ -111,7 +111,7 @@ def _driver(words: int, function: int) -> int:
 @jit
 def _check(words: int, code: int, what: int) -> None:
     if code != 0:
-        text = "CUDA's driver returned error %lld (function %lld of fusion.runtime.launcher)"
+        text = "CUDA's driver returned error %lld (function %lld of fusion.runtime.cuda.launcher)"
         fail(load(words, FRAME), INTERNAL, text, code, what)
 
 

@@ -31,7 +31,7 @@ from fusion.gpu_ops.device import atomic_add, cuda, jit, load, load_as, store, s
 from fusion.gpu_ops.elements import id_at, integer_at, is_dropped, is_ignored, rows_until
 from fusion.gpu_ops.tiles import column_of
 from fusion.gpu_ops.trouble import tell_at
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 
 @jit

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from fusion.gpu_ops import compile as compiler
 from fusion.gpu_ops.kernels import KERNELS
-from fusion.runtime import objects
+from fusion.runtime.native import objects
 
 #: What a kernel compiled here depends on besides this package and Numba.
 _COMPILER = "numba-cuda"

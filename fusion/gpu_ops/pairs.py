@@ -37,7 +37,7 @@ from fusion.gpu_ops.listing import column_words, fills_entries, source_words
 from fusion.gpu_ops.places import entries_before, fillers_before, places_of
 from fusion.gpu_ops.tiles import column_of
 from fusion.gpu_ops.unique import EMPTY, slot_of
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 #: Where the number of a column is in a word beside most ids.
 _COLUMN_SHIFT = 40

@@ -13,7 +13,7 @@ from fusion.gpu_ops.call_words import BAD_DEFAULT, BAD_ID
 from fusion.gpu_ops.device import cuda, load, load_as, on_device, store, store_as
 from fusion.gpu_ops.elements import copy_element, integer_at, store_bits, store_integer
 from fusion.gpu_ops.trouble import tell_at
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 locate = on_device(partition.locate)
 

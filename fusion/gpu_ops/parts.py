@@ -16,7 +16,7 @@ from fusion.gpu_ops.elements import copy_element, rows_until
 from fusion.gpu_ops.entries import is_masked
 from fusion.gpu_ops.tiles import column_of
 from fusion.gpu_ops.trouble import tell_at
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 #: What `join_parts` finds, by word: minus the bits that tell the ranks of entries apart; minus the
 #: rows up to the last.

@@ -20,7 +20,7 @@ from fusion.gpu_ops.listing import (
     fills_entries,
     source_words,
 )
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 
 @jit

@@ -18,7 +18,7 @@ from fusion.gpu_ops.elements import (
     weight_at,
 )
 from fusion.gpu_ops.trouble import tell_at
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 
 def mark_entries(

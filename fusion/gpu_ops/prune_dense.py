@@ -13,7 +13,7 @@ from fusion.cpu_ops.column_words import INT32, INT64
 from fusion.cpu_ops.prune_dense import DenseRules
 from fusion.gpu_ops.device import cuda, load, load_as, on_device, store, store_as
 from fusion.gpu_ops.elements import integer_at
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 dense_id = on_device(prune_dense.dense_id)
 keeps_dense = on_device(prune_dense.keeps_dense)

@@ -13,7 +13,7 @@ from fusion.gpu_ops.call_words import BAD_RATE
 from fusion.gpu_ops.device import cuda, jit, load_as, on_device, store_as
 from fusion.gpu_ops.exact import exact, inexact
 from fusion.gpu_ops.trouble import tell_at
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 _FTRL = [*RULES].index("ftrl")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from fusion.gpu_ops.device import SIMULATED, cuda, jit, load, load_as, store, store_as
-from fusion.runtime.jit import Array, int64
+from fusion.runtime.native.jit import Array, int64
 
 #: Threads of a block, and elements of a tile. The simulator's threads are slow to meet.
 THREADS = 8 if SIMULATED else 128

@@ -19,7 +19,7 @@ from fusion.gpu_ops.device import cuda, jit, load, load_as, store_as
 from fusion.gpu_ops.entry_sums import BagGradient, row_writer
 from fusion.gpu_ops.tiles import column_of, quotient, remainder
 from fusion.gpu_ops.trouble import tell_at
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 
 @jit

@@ -12,7 +12,7 @@ import numpy as np
 from fusion.gpu_ops.device import SIMULATED, atomic_add, cuda, load, load_as, store_as
 from fusion.gpu_ops.elements import integer_at
 from fusion.gpu_ops.scan import THREADS
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 #: Sorted by so many bits at once, keys have so many values. The simulator is slow to add up counts.
 DIGIT_BITS = 4 if SIMULATED else 8

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusion.gpu_ops.device import bit_count, jit, load
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 
 @jit

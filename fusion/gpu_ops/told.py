@@ -18,9 +18,9 @@ from fusion.gpu_ops.call_words import (
     REPEATED,
     UNSORTED_ROW,
 )
-from fusion.runtime.jit import jit
-from fusion.runtime.memory import load, store
-from fusion.runtime.native import INVALID_ARGUMENT, fail, fail_column
+from fusion.runtime.native.frame import INVALID_ARGUMENT, fail, fail_column
+from fusion.runtime.native.jit import jit
+from fusion.runtime.native.memory import load, store
 
 
 def teller(when: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.device import compare_and_swap, jit, load, publish, store
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 
 @jit

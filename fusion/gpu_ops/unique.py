@@ -22,7 +22,7 @@ from fusion.gpu_ops.device import (
     store_as,
 )
 from fusion.gpu_ops.elements import integer_at
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 #: A slot that no id has taken.
 EMPTY = -1

@@ -16,7 +16,7 @@ from fusion.gpu_ops.clipping import limit_of, row_address, store_float, worked_a
 from fusion.gpu_ops.device import added, cuda, divided, jit, load, load_as, multiplied, store_as
 from fusion.gpu_ops.elements import weight_at
 from fusion.gpu_ops.entries import is_masked
-from fusion.runtime.jit import int64
+from fusion.runtime.native.jit import int64
 
 
 class _Rows(NamedTuple):

@@ -13,9 +13,9 @@ from fusion import ops
 from fusion.lookup.ids import Ids, Weights, as_sparse, rank_of, weight_values
 from fusion.lookup.options import LookupOptions
 from fusion.lookup.tables import as_shards
-from fusion.runtime.spec import Attr
-from fusion.runtime.tasks import is_beside_ops
-from fusion.runtime.variable_access import is_shared
+from fusion.runtime.tensorflow.cluster import is_beside_ops
+from fusion.runtime.tensorflow.spec import Attr
+from fusion.runtime.tensorflow.variable_access import is_shared
 from fusion.schema.columns import COLUMN_ATTRS, POST_ATTRS, PRE_ATTRS, column_name
 
 

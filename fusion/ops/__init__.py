@@ -26,10 +26,10 @@ from fusion.ops import (
     unique,
 )
 from fusion.ops.gpu import probe
-from fusion.ops.workers import Workers
-from fusion.runtime.registration import register
-from fusion.runtime.spec import OpSpec
-from fusion.runtime.wrapper import make_wrappers
+from fusion.runtime.registration.registration import register
+from fusion.runtime.registration.wrapper import make_wrappers
+from fusion.runtime.tensorflow.cluster import Workers
+from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.devices import CPU_ALONE, Devices
 
 #: Every op of this package.

@@ -7,7 +7,7 @@ from typing import Any
 
 from fusion.ops.combine import Bags, GradOutputs
 from fusion.ops.precision import access
-from fusion.runtime.spec import Arg, OpSpec
+from fusion.runtime.tensorflow.spec import Arg, OpSpec
 from fusion.schema.attributes import (
     AXIS_ATTR,
     COMBINER_ATTR,
@@ -51,8 +51,7 @@ def _row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
     import numpy as np
 
     from fusion.cpu_ops import combine as kernels
-    from fusion.runtime.jit import int64, jit
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         INVALID_ARGUMENT,
         data,
         fail,
@@ -62,6 +61,7 @@ def _row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
         scratch,
         size,
     )
+    from fusion.runtime.native.jit import int64, jit
 
     item = np.dtype(access(types["T"]).stored).itemsize
     arg = spec.places
@@ -113,8 +113,8 @@ def _bag_grouper(spec: OpSpec) -> Any:
     import numpy as np
 
     from fusion.cpu_ops import combine as kernels
-    from fusion.runtime.jit import int64, jit
-    from fusion.runtime.native import INVALID_ARGUMENT, fail, failed, matrix, scratch, vector
+    from fusion.runtime.native.frame import INVALID_ARGUMENT, fail, failed, matrix, scratch, vector
+    from fusion.runtime.native.jit import int64, jit
 
     arg = spec.places
 
@@ -147,8 +147,8 @@ def bag_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function `(frame, n_rows) -> Bags` that reads the bags, checked."""
     import numpy as np
 
-    from fusion.runtime.jit import jit
-    from fusion.runtime.native import attr, failed, size, vector
+    from fusion.runtime.native.frame import attr, failed, size, vector
+    from fusion.runtime.native.jit import jit
 
     table, weight = access(types["T"]), access(types["Tw"])
     read_rows, read_weights, stored = table.read_rows, weight.read, weight.stored
@@ -179,8 +179,8 @@ def row_counter(spec: OpSpec) -> Any:
     import numpy as np
 
     from fusion.cpu_ops.combine import first_unsorted, rows_until_last
-    from fusion.runtime.jit import jit
-    from fusion.runtime.native import INVALID_ARGUMENT, attr, fail, matrix, size, vector
+    from fusion.runtime.native.frame import INVALID_ARGUMENT, attr, fail, matrix, size, vector
+    from fusion.runtime.native.jit import jit
 
     slot, arg = spec.slots, spec.places
 
@@ -207,8 +207,7 @@ def grad_outputs(spec: OpSpec, types: Mapping[str, str]) -> GradOutputs:
     import numpy as np
 
     from fusion.cpu_ops.combine import locate_rows
-    from fusion.runtime.jit import Array, jit
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         failed,
         list_length,
         matrix,
@@ -217,6 +216,7 @@ def grad_outputs(spec: OpSpec, types: Mapping[str, str]) -> GradOutputs:
         scratch,
         size,
     )
+    from fusion.runtime.native.jit import Array, jit
 
     stored, tw = access(types["T"]).stored, access(types["Tw"]).stored
     item = np.dtype(stored).itemsize

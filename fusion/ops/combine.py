@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fusion.ops.precision import access
-from fusion.runtime.spec import Arg, OpSpec
+from fusion.runtime.tensorflow.spec import Arg, OpSpec
 from fusion.schema.attributes import FLOATS
 
 OUTPUTS = (
@@ -60,8 +60,8 @@ def _row_clipper(spec: OpSpec, types: Mapping[str, str]) -> Any:
     import numpy as np
 
     from fusion.cpu_ops import combine as kernels
-    from fusion.runtime.jit import jit
-    from fusion.runtime.native import failed, scratch, scratch_matrix, size
+    from fusion.runtime.native.frame import failed, scratch, scratch_matrix, size
+    from fusion.runtime.native.jit import jit
 
     dtype = access(types["T"]).compute
     item = np.dtype(dtype).itemsize
@@ -87,8 +87,8 @@ def _row_clipper(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
 def _division(spec: OpSpec) -> Any:
     """A jitted function (frame) -> whether weights that add up to 0 give zeros."""
-    from fusion.runtime.jit import jit
-    from fusion.runtime.native import attr
+    from fusion.runtime.native.frame import attr
+    from fusion.runtime.native.jit import jit
 
     slot = getattr(spec.slots, "divide_no_nan", None)
     if slot is None:
@@ -119,7 +119,7 @@ def forward_kernel(
     import numpy as np
 
     from fusion.cpu_ops import combine as kernels
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         attr,
         attr_float,
         failed,
@@ -177,8 +177,8 @@ def gradient_kernel(
     import numpy as np
 
     from fusion.cpu_ops import combine_grad as kernels
-    from fusion.runtime.jit import int64
-    from fusion.runtime.native import attr, attr_float, failed, matrix, scratch
+    from fusion.runtime.native.frame import attr, attr_float, failed, matrix, scratch
+    from fusion.runtime.native.jit import int64
 
     table, weight = access(types["T"]), access(types["Tw"])
     stored, dtype, read = table.stored, table.compute, table.read

@@ -11,7 +11,7 @@ from typing import Any
 
 from fusion.ops.combine import Bags, GradOutputs
 from fusion.ops.precision import access
-from fusion.runtime.spec import Arg, OpSpec
+from fusion.runtime.tensorflow.spec import Arg, OpSpec
 from fusion.schema.attributes import (
     AXIS_ATTR,
     COMBINER_ATTR,
@@ -69,8 +69,7 @@ def _row_locator(spec: OpSpec, types: Mapping[str, str]) -> Any:
     import numpy as np
 
     from fusion.cpu_ops.combine import locate_entries
-    from fusion.runtime.jit import int64, jit
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         INVALID_ARGUMENT,
         data,
         fail,
@@ -79,6 +78,7 @@ def _row_locator(spec: OpSpec, types: Mapping[str, str]) -> Any:
         scratch,
         size,
     )
+    from fusion.runtime.native.jit import int64, jit
 
     item = np.dtype(access(types["T"]).stored).itemsize
     arg = spec.places
@@ -112,8 +112,7 @@ def _joiners(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
     """Jitted functions `(frame, m)` -> the indices [m, 2] and weights [m] of all shards."""
     import numpy as np
 
-    from fusion.runtime.jit import Array, jit
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         attr,
         failed,
         list_length,
@@ -122,6 +121,7 @@ def _joiners(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
         scratch_matrix,
         shard_vector,
     )
+    from fusion.runtime.native.jit import Array, jit
 
     stored = access(types["Tw"]).stored
     slot, arg = spec.slots, spec.places
@@ -164,8 +164,7 @@ def _grouper(spec: OpSpec) -> Any:
     import numpy as np
 
     from fusion.cpu_ops.combine import group_by_row, sort_bags
-    from fusion.runtime.jit import Array, int64, jit
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         INVALID_ARGUMENT,
         fail,
         failed,
@@ -173,6 +172,7 @@ def _grouper(spec: OpSpec) -> Any:
         scratch,
         size,
     )
+    from fusion.runtime.native.jit import Array, int64, jit
 
     arg = spec.places
 
@@ -208,8 +208,7 @@ def bag_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function `(frame, n_rows) -> Bags` that reads the bags, checked."""
     import numpy as np
 
-    from fusion.runtime.jit import int64, jit
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         INVALID_ARGUMENT,
         attr,
         fail,
@@ -218,6 +217,7 @@ def bag_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
         size,
         vector,
     )
+    from fusion.runtime.native.jit import int64, jit
 
     read_rows, read_weights = access(types["T"]).read_rows, access(types["Tw"]).read
     slot, arg = spec.slots, spec.places
@@ -256,8 +256,15 @@ def row_counter(spec: OpSpec) -> Any:
     import numpy as np
 
     from fusion.cpu_ops.combine import first_unsorted, rows_until_last
-    from fusion.runtime.jit import int64, jit
-    from fusion.runtime.native import INVALID_ARGUMENT, attr, fail, list_length, matrix, vector
+    from fusion.runtime.native.frame import (
+        INVALID_ARGUMENT,
+        attr,
+        fail,
+        list_length,
+        matrix,
+        vector,
+    )
+    from fusion.runtime.native.jit import int64, jit
 
     slot, arg = spec.slots, spec.places
 
@@ -288,8 +295,7 @@ def grad_outputs(spec: OpSpec, types: Mapping[str, str]) -> GradOutputs:
     import numpy as np
 
     from fusion.cpu_ops.combine import locate_entries
-    from fusion.runtime.jit import Array, jit
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         failed,
         list_length,
         output_matrix,
@@ -297,6 +303,7 @@ def grad_outputs(spec: OpSpec, types: Mapping[str, str]) -> GradOutputs:
         scratch,
         size,
     )
+    from fusion.runtime.native.jit import Array, jit
 
     stored, tw = access(types["T"]).stored, access(types["Tw"]).stored
     item = np.dtype(stored).itemsize

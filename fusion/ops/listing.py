@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fusion.ops.precision import numba_dtype
-from fusion.runtime.spec import Arg, OpSpec
+from fusion.runtime.tensorflow.spec import Arg, OpSpec
 
 INPUTS = (
     Arg("sp_values", "Tid", "[nnz]", doc="ids"),
@@ -49,8 +49,7 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
     import numpy as np
 
     from fusion.cpu_ops import prune as kernels
-    from fusion.runtime.jit import Array, int64, jit
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         INVALID_ARGUMENT,
         fail,
         failed,
@@ -58,6 +57,7 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
         scratch,
         vector,
     )
+    from fusion.runtime.native.jit import Array, int64, jit
 
     tid, arg = numba_dtype(types["Tid"]), spec.places
     check_shape, prunes = shape_checker(spec), pruner(spec, prune_attr)
@@ -92,8 +92,8 @@ def shape_checker(spec: OpSpec) -> Any:
     import numpy as np
 
     from fusion.cpu_ops.elements import overflows
-    from fusion.runtime.jit import jit
-    from fusion.runtime.native import INVALID_ARGUMENT, fail, vector
+    from fusion.runtime.native.frame import INVALID_ARGUMENT, fail, vector
+    from fusion.runtime.native.jit import jit
 
     place = spec.places.sp_dense_shape
 
@@ -114,8 +114,8 @@ def pruner(spec: OpSpec, prune_attr: str) -> Any:
     """A jitted function (frame) -> (the least id that is kept, whether weights <= 0 drop it)."""
     import numpy as np
 
-    from fusion.runtime.jit import int64, jit
-    from fusion.runtime.native import attr
+    from fusion.runtime.native.frame import attr
+    from fusion.runtime.native.jit import int64, jit
 
     slot, prune_slot = spec.slots, getattr(spec.slots, prune_attr)
     least_id = np.int64(np.iinfo(np.int64).min)
@@ -137,8 +137,8 @@ def pruner(spec: OpSpec, prune_attr: str) -> Any:
 def weight_of_filler(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function (frame) -> the weight of entries that fill rows, as it is stored."""
     from fusion.cpu_ops.half import HALVES, narrower
-    from fusion.runtime.jit import jit
-    from fusion.runtime.native import attr_float
+    from fusion.runtime.native.frame import attr_float
+    from fusion.runtime.native.jit import jit
 
     slot, name = spec.slots.default_weight, types["Tw"]
     if name not in HALVES:
@@ -164,8 +164,8 @@ def check_fill_id(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function (frame) -> the id of the entries that fill rows; reports one too large."""
     import numpy as np
 
-    from fusion.runtime.jit import jit
-    from fusion.runtime.native import INVALID_ARGUMENT, attr, fail
+    from fusion.runtime.native.frame import INVALID_ARGUMENT, attr, fail
+    from fusion.runtime.native.jit import jit
 
     tid, slot = numba_dtype(types["Tid"]), spec.slots
     largest_id = np.iinfo(tid).max

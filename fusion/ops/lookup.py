@@ -12,7 +12,7 @@ from typing import Any
 from fusion.ops import gpu
 from fusion.ops.lookup_grad import grouped_gradient, single_gradient
 from fusion.ops.lookup_state import grouped_state, single_state
-from fusion.runtime.spec import Arg, Attr, OpSpec
+from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import (
     FLOATS,

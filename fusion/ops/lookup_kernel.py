@@ -36,12 +36,19 @@ from fusion.ops.lookup_state import (
     ROLE,
     WEIGHTED_COUNT,
 )
-from fusion.runtime import threads_layout as threads_layout
-from fusion.runtime import workers
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import load, stack_words, store
-from fusion.runtime.native import context, failed, kernel_state, output_bytes, scratch, status_of
-from fusion.runtime.threads_layout import THREADS
+from fusion.runtime.native.frame import (
+    context,
+    failed,
+    kernel_state,
+    output_bytes,
+    scratch,
+    status_of,
+)
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, stack_words, store
+from fusion.runtime.threads import jobs
+from fusion.runtime.threads import layout as threads_layout
+from fusion.runtime.threads.layout import THREADS
 
 #: So many elements a task has at most, in the mean over the columns: rows are read fastest when
 #: many are listed before they are combined.
@@ -183,9 +190,9 @@ def _look_up(frame: int, shared: int) -> None:
     store(job, tasks.MARKED, 0)
     store(job, tasks.SHARED, shared)
     helpers = pool if parallel else int64(0)
-    slot = workers.open_job(helpers, job)
+    slot = jobs.open_job(helpers, job)
     tasks.work(job)
-    workers.close_job(helpers, slot)
+    jobs.close_job(helpers, slot)
     if load(job, tasks.MARKED) == 0:
         return
     for place in range(count):

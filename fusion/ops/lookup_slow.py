@@ -11,9 +11,7 @@ from fusion.cpu_ops.elements import id_at, integer_at, is_dropped, is_ignored
 from fusion.ops import lookup_tasks as tasks
 from fusion.ops.lookup_source import body, column_at, release, take_source
 from fusion.ops.lookup_state import ITEM
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import load, stack_words
-from fusion.runtime.native import (
+from fusion.runtime.native.frame import (
     INTERNAL,
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
@@ -21,6 +19,8 @@ from fusion.runtime.native import (
     failed,
     status_of,
 )
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, stack_words
 
 
 @jit

@@ -51,7 +51,17 @@ from fusion.ops.lookup_state import (
     ROLE,
     ZEROS_AT,
 )
-from fusion.runtime.c_api import (
+from fusion.runtime.native.frame import (
+    INVALID_ARGUMENT,
+    check,
+    fail,
+    fail_column,
+    failed,
+    status_of,
+)
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, store
+from fusion.runtime.tensorflow.c_api import (
     tf_delete_tensor,
     tf_dim,
     tf_get_code,
@@ -59,10 +69,7 @@ from fusion.runtime.c_api import (
     tf_num_dims,
     tf_tensor_data,
 )
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.layout import LAUNCHER
-from fusion.runtime.memory import load, store
-from fusion.runtime.native import INVALID_ARGUMENT, check, fail, fail_column, failed, status_of
+from fusion.runtime.tensorflow.layout import LAUNCHER
 
 _TENSORS = 5
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from fusion.cpu_ops import column_words as layout
 from fusion.cpu_ops.pieces import ITEM_BYTES, most_elements, piece_for
-from fusion.runtime.layout import STATE_WORDS
-from fusion.runtime.objects import address
-from fusion.runtime.registration import double_word
-from fusion.runtime.spec import Attr
-from fusion.runtime.threads import pool_address
+from fusion.runtime.native.objects import address
+from fusion.runtime.registration.registration import double_word
+from fusion.runtime.tensorflow.layout import STATE_WORDS
+from fusion.runtime.tensorflow.spec import Attr
+from fusion.runtime.threads.pool import pool_address
 from fusion.schema.attributes import COMBINERS
 from fusion.schema.columns import COLUMN_ATTRS, GROUP_FORMS
 
@@ -241,7 +241,7 @@ def _gather_kernel(dtype: str, column: Mapping[str, Any]) -> Callable[[int, int]
 
         def compile_it() -> bytes:
             from fusion.cpu_ops import gather
-            from fusion.runtime.compiler import compile_object
+            from fusion.runtime.native.compiler import compile_object
 
             if lanes:
                 kernel = gather.piece_kernel(dtype, lanes, count, weighted, clipped)

@@ -14,12 +14,12 @@ from fusion.cpu_ops.elements import Batch
 from fusion.cpu_ops.vectors import fence
 from fusion.ops.lookup_source import column_at, release, take_source
 from fusion.ops.lookup_state import BODY, ITEM
-from fusion.runtime.atomic import atomic_add, atomic_store
-from fusion.runtime.c_api import tf_delete_status, tf_new_status
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import c_free, c_malloc, call_at, load, stack_words, store
-from fusion.runtime.threads_layout import JOB_WORDS
-from fusion.runtime.workers import next_task
+from fusion.runtime.native.atomic import atomic_add, atomic_store
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import c_free, c_malloc, call_at, load, stack_words, store
+from fusion.runtime.tensorflow.c_api import tf_delete_status, tf_new_status
+from fusion.runtime.threads.jobs import next_task
+from fusion.runtime.threads.layout import JOB_WORDS
 
 #: What the tasks of a call share, by word behind those of every job: the op's context, state and
 #: number of rows; the address of the result and the bytes of a row of it; whether it goes past the

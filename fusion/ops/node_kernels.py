@@ -10,10 +10,13 @@ from tensorflow.core.framework import node_def_pb2
 
 from fusion.cpu_ops.pieces import most_elements
 from fusion.ops import SPECS
-from fusion.runtime import objects, optimizer_plugin, registration, threads
-from fusion.runtime.creation import attr_value
-from fusion.runtime.objects import Compile
-from fusion.runtime.spec import Attr, OpSpec
+from fusion.runtime.native import objects
+from fusion.runtime.native.objects import Compile
+from fusion.runtime.optimizer import plugin
+from fusion.runtime.registration import registration
+from fusion.runtime.registration.creation import attr_value
+from fusion.runtime.tensorflow.spec import Attr, OpSpec
+from fusion.runtime.threads import pool
 
 _SPECS = {spec.name: spec for spec in SPECS}
 
@@ -63,8 +66,8 @@ def of_all_ops() -> dict[str, Compile]:
 
 def _ask_for_common() -> None:
     registration.native_functions()
-    optimizer_plugin.native_optimizer()
-    threads.serve_address()
+    plugin.native_optimizer()
+    pool.serve_address()
 
 
 def _columns(spec: OpSpec, weighted: bool) -> dict[str, Any]:

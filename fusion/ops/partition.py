@@ -7,7 +7,7 @@ from typing import Any
 
 from fusion.ops import gpu
 from fusion.ops.precision import numba_dtype
-from fusion.runtime.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
+from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import AXIS_ATTR, IDS, IDS_ATTR
 
@@ -26,8 +26,7 @@ def id_splitter(spec: OpSpec, types: Mapping[str, str]) -> Any:
     import numpy as np
 
     from fusion.cpu_ops import partition as kernels
-    from fusion.runtime.jit import Array, int64, jit
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         INVALID_ARGUMENT,
         fail,
         failed,
@@ -36,6 +35,7 @@ def id_splitter(spec: OpSpec, types: Mapping[str, str]) -> Any:
         scratch,
         shard_vector,
     )
+    from fusion.runtime.native.jit import Array, int64, jit
 
     tid, arg = numba_dtype(types["Tid"]), spec.places
 
@@ -71,8 +71,7 @@ def id_splitter(spec: OpSpec, types: Mapping[str, str]) -> Any:
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     import numpy as np
 
-    from fusion.runtime.jit import int64
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         INVALID_ARGUMENT,
         attr,
         fail,
@@ -81,6 +80,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         output_matrix,
         vector,
     )
+    from fusion.runtime.native.jit import int64
 
     tid, slot, arg = numba_dtype(types["Tid"]), spec.slots, spec.places
     split = id_splitter(spec, types)

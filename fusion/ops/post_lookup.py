@@ -21,7 +21,7 @@ from fusion.ops.bags import (
     row_counter,
 )
 from fusion.ops.combine import FLOAT_TYPES, OUTPUTS, forward_kernel
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import NO_NAN_ATTR
 

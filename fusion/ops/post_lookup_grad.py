@@ -21,7 +21,7 @@ from fusion.ops.bags import (
 )
 from fusion.ops.combine import FLOAT_TYPES, gradient_kernel
 from fusion.ops.second_order import clip, gradient_of_gradient
-from fusion.runtime.spec import Arg, OpSpec
+from fusion.runtime.tensorflow.spec import Arg, OpSpec
 from fusion.schema import names
 from fusion.stock_ops.combine import combine_entries
 

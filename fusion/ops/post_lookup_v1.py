@@ -11,7 +11,7 @@ from fusion.ops import gpu
 from fusion.ops.bags import SHAPE
 from fusion.ops.combine import FLOAT_TYPES, OUTPUTS, forward_kernel
 from fusion.ops.entries import ATTRS, FLAGS, INDICES, SHARDS, WEIGHTS, bag_reader, row_counter
-from fusion.runtime.spec import Arg, OpSpec
+from fusion.runtime.tensorflow.spec import Arg, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import IDS_ATTR
 

@@ -11,7 +11,7 @@ from fusion.ops import gpu
 from fusion.ops.combine import FLOAT_TYPES, gradient_kernel
 from fusion.ops.entries import ATTRS, FLAGS, INDICES, SHARDS, WEIGHTS, bag_reader, grad_outputs
 from fusion.ops.second_order import clip, gradient_of_gradient
-from fusion.runtime.spec import Arg, OpSpec
+from fusion.runtime.tensorflow.spec import Arg, OpSpec
 from fusion.schema import names
 from fusion.stock_ops.combine import combine_entries
 

@@ -29,13 +29,8 @@ from fusion.ops.lookup_tasks import (
     order_in,
     slots_in,
 )
-from fusion.runtime import threads_layout as threads_layout
-from fusion.runtime import workers
-from fusion.runtime.atomic import atomic_add, atomic_store
-from fusion.runtime.c_api import tf_delete_status, tf_new_status
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import load, stack_words, store, store_as
-from fusion.runtime.native import (
+from fusion.runtime.native.atomic import atomic_add, atomic_store
+from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
     context,
@@ -47,6 +42,11 @@ from fusion.runtime.native import (
     scratch,
     status_of,
 )
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, stack_words, store, store_as
+from fusion.runtime.tensorflow.c_api import tf_delete_status, tf_new_status
+from fusion.runtime.threads import jobs
+from fusion.runtime.threads import layout as threads_layout
 from fusion.schema.attributes import MOST_ENTRIES
 
 #: What the tasks of a call share, by word behind those of every job: the op's context, state and
@@ -145,10 +145,10 @@ def do_columns(job: int) -> None:
     if load(job, COPIES) == 0:
         _number_columns(job)
         return
-    place = workers.next_task(job)
+    place = jobs.next_task(job)
     while place >= 0:
         _copy_keys(job, place)
-        place = workers.next_task(job)
+        place = jobs.next_task(job)
 
 
 @jit
@@ -157,7 +157,7 @@ def _number_columns(job: int) -> None:
     open_room(room)
     status = tf_new_status()
     ctx, state = load(job, CTX), load(job, STATE)
-    place = workers.next_task(job)
+    place = jobs.next_task(job)
     while place >= 0:
         done = take_source(int64(0), ctx, state, place, source, status, int64(0))
         done = done and _do_column(job, place, source, room)
@@ -165,7 +165,7 @@ def _number_columns(job: int) -> None:
         if not done:
             atomic_store(load(job, MARKS), place, int64(1))
             atomic_add(job, MARKED, int64(1))
-        place = workers.next_task(job)
+        place = jobs.next_task(job)
     free_room(room)
     tf_delete_status(status)
 
@@ -237,9 +237,9 @@ def _put_keys(frame: int, job: int, pool: int) -> None:
     store(job, threads_layout.NEXT, 0)
     store(job, COPIES, 1)
     helpers = pool if total > int64(_PARALLEL_KEYS) else int64(0)
-    slot = workers.open_job(helpers, job)
+    slot = jobs.open_job(helpers, job)
     do_columns(job)
-    workers.close_job(helpers, slot)
+    jobs.close_job(helpers, slot)
     for place in range(count):
         key = load(load(job, MARKS), place)
         if key != 0:
@@ -290,9 +290,9 @@ def prepare(frame: int) -> None:
         store(load(job, MARKS), place, 0)
     cost = count * _COLUMN_NS + total * _ELEMENT_NS
     helpers = pool if cost > _PARALLEL_NS else int64(0)
-    slot = workers.open_job(helpers, job)
+    slot = jobs.open_job(helpers, job)
     do_columns(job)
-    workers.close_job(helpers, slot)
+    jobs.close_job(helpers, slot)
     if load(job, MARKED) != 0:
         _finish(frame, job, source)
     if not failed(frame):

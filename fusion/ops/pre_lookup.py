@@ -11,7 +11,7 @@ from fusion.ops import gpu
 from fusion.ops.listing import INPUTS, listing
 from fusion.ops.partition import SHAPES, id_splitter
 from fusion.ops.precision import access, numba_dtype
-from fusion.runtime.spec import Arg, Attr, OpSpec
+from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import (
     AXIS_ATTR,
@@ -38,8 +38,8 @@ def _row_counter(spec: OpSpec, check_shape: Any) -> Any:
     import numpy as np
 
     from fusion.cpu_ops.combine import first_unsorted, rows_until_last
-    from fusion.runtime.jit import jit
-    from fusion.runtime.native import INVALID_ARGUMENT, attr, fail, matrix, vector
+    from fusion.runtime.native.frame import INVALID_ARGUMENT, attr, fail, matrix, vector
+    from fusion.runtime.native.jit import jit
 
     slot, arg = spec.slots, spec.places
 
@@ -64,8 +64,8 @@ def _sorter(spec: OpSpec) -> Any:
 
     from fusion.cpu_ops.combine import group_by_row
     from fusion.cpu_ops.prune import take_indices
-    from fusion.runtime.jit import Array, jit
-    from fusion.runtime.native import failed, matrix, scratch, scratch_matrix
+    from fusion.runtime.native.frame import failed, matrix, scratch, scratch_matrix
+    from fusion.runtime.native.jit import Array, jit
 
     arg = spec.places
 
@@ -93,8 +93,7 @@ def _partitioner(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
     from fusion.cpu_ops.partition import MOD_EV, order_by_shard
     from fusion.cpu_ops.prune import take_indices, take_values
-    from fusion.runtime.jit import Array, jit
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         INVALID_ARGUMENT,
         attr,
         fail,
@@ -107,6 +106,7 @@ def _partitioner(spec: OpSpec, types: Mapping[str, str]) -> Any:
         scratch_matrix,
         vector,
     )
+    from fusion.runtime.native.jit import Array, jit
 
     tid, stored = numba_dtype(types["Tid"]), access(types["Tw"]).stored
     slot, arg = spec.slots, spec.places
@@ -167,8 +167,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     from fusion.cpu_ops.combine import first_unsorted
     from fusion.cpu_ops.elements import MOST_ROWS
     from fusion.cpu_ops.prune import count_true, mark_entries
-    from fusion.runtime.jit import int64, jit
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         INVALID_ARGUMENT,
         attr,
         fail,
@@ -179,6 +178,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         output_vector,
         vector,
     )
+    from fusion.runtime.native.jit import int64, jit
 
     tid, weight = numba_dtype(types["Tid"]), access(types["Tw"])
     stored, read = weight.stored, weight.read

@@ -47,7 +47,7 @@ def access(name: str) -> Access:
 
 
 def _direct(name: str) -> Access:
-    from fusion.runtime.jit import Array, jit
+    from fusion.runtime.native.jit import Array, jit
 
     @jit
     def same(frame: int, tensor: Array) -> Array:
@@ -74,8 +74,8 @@ def _converted(name: str) -> Access:
 
     from fusion.cpu_ops.combine import row_at
     from fusion.cpu_ops.half import converters
-    from fusion.runtime.jit import Array, jit
-    from fusion.runtime.native import scratch, scratch_matrix
+    from fusion.runtime.native.frame import scratch, scratch_matrix
+    from fusion.runtime.native.jit import Array, jit
 
     widen, narrow = converters(name)
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from fusion.ops import gpu
 from fusion.ops.listing import INPUTS, listing
 from fusion.ops.precision import access, numba_dtype
-from fusion.runtime.spec import Arg, Attr, OpSpec
+from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import (
     BUCKET_ATTRS,
@@ -30,8 +30,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     import numpy as np
 
     from fusion.cpu_ops import prune as kernels
-    from fusion.runtime.jit import int64
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         attr,
         failed,
         forward_input,
@@ -40,6 +39,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         output_vector,
         vector,
     )
+    from fusion.runtime.native.jit import int64
 
     tid, weight = numba_dtype(types["Tid"]), access(types["Tw"])
     stored, read = weight.stored, weight.read

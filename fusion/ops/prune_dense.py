@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from fusion.ops import gpu
 from fusion.ops.listing import check_fill_id
 from fusion.ops.precision import numba_dtype
-from fusion.runtime.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
+from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import BUCKET_ATTRS, DEFAULT_ID_ATTR, FILL_ATTR, IDS, IDS_ATTR
 
@@ -18,14 +18,14 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     from fusion.cpu_ops import prune_dense as kernels
     from fusion.cpu_ops.prune import count_true
     from fusion.cpu_ops.prune_dense import DenseRules
-    from fusion.runtime.jit import int64
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         attr,
         failed,
         matrix,
         output_matrix,
         output_vector,
     )
+    from fusion.runtime.native.jit import int64
 
     given, tid = numba_dtype(types["Tdense"]), numba_dtype(types["Tid"])
     slot, arg = spec.slots, spec.places

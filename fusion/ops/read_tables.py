@@ -15,19 +15,24 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fusion.runtime.spec import Arg, Attr, OpSpec
+from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import FLOATS, TABLE_ATTR
 
 
 def read_tables(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     """The kernel body, for any device: nothing of it runs anywhere but on the host."""
-    from fusion.runtime import variable_access as access
-    from fusion.runtime.c_api import tf_num_inputs
-    from fusion.runtime.jit import int64, jit
-    from fusion.runtime.layout import STATE_WORDS
-    from fusion.runtime.memory import call_at, load, load_as, stack_words
-    from fusion.runtime.native import FAILED_PRECONDITION, INVALID_ARGUMENT, context, kernel_state
+    from fusion.runtime.native.frame import (
+        FAILED_PRECONDITION,
+        INVALID_ARGUMENT,
+        context,
+        kernel_state,
+    )
+    from fusion.runtime.native.jit import int64, jit
+    from fusion.runtime.native.memory import call_at, load, load_as, stack_words
+    from fusion.runtime.tensorflow import variable_access as access
+    from fusion.runtime.tensorflow.c_api import tf_num_inputs
+    from fusion.runtime.tensorflow.layout import STATE_WORDS
 
     is_ok, end_status = _status()
     share_found, let_go = _shared(is_ok, end_status)
@@ -69,9 +74,9 @@ def read_tables(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
 
 def _shared(is_ok: Any, end_status: Any) -> tuple[Any, Any]:
     """Sharing a variable of the right dtype, and the end of holding one."""
-    from fusion.runtime import variable_access as access
-    from fusion.runtime.jit import int64, jit
-    from fusion.runtime.memory import c_malloc, call_at, load, store
+    from fusion.runtime.native.jit import int64, jit
+    from fusion.runtime.native.memory import c_malloc, call_at, load, store
+    from fusion.runtime.tensorflow import variable_access as access
 
     @jit
     def share_found(ctx: int, functions: int, place: int, words: int) -> bool:
@@ -117,9 +122,9 @@ def _shared(is_ok: Any, end_status: Any) -> tuple[Any, Any]:
 
 def _status() -> tuple[Any, Any]:
     """Whether an absl::Status tells of no error, and its end."""
-    from fusion.runtime.c_api import tf_delete_status, tf_new_status
-    from fusion.runtime.jit import jit
-    from fusion.runtime.memory import load, store
+    from fusion.runtime.native.jit import jit
+    from fusion.runtime.native.memory import load, store
+    from fusion.runtime.tensorflow.c_api import tf_delete_status, tf_new_status
 
     @jit
     def is_ok(status: int) -> bool:
@@ -138,10 +143,10 @@ def _status() -> tuple[Any, Any]:
 
 def _error(code: int, message: str) -> Any:
     """An error whose message has a handle for its first %s, and the op's dtype for a second."""
-    from fusion.runtime import variable_access as access
-    from fusion.runtime.jit import jit
-    from fusion.runtime.memory import c_free, call_at, load
-    from fusion.runtime.native import fail
+    from fusion.runtime.native.frame import fail
+    from fusion.runtime.native.jit import jit
+    from fusion.runtime.native.memory import c_free, call_at, load
+    from fusion.runtime.tensorflow import variable_access as access
 
     @jit
     def report(frame: int, functions: int, handle: int, text: int) -> None:
@@ -155,7 +160,7 @@ def _error(code: int, message: str) -> Any:
 
 
 def _state(values: Mapping[str, Any], device: str) -> list[int]:
-    from fusion.runtime import variable_access
+    from fusion.runtime.tensorflow import variable_access
 
     return variable_access.functions(values["T"], device)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusion.ops import SPECS
-from fusion.runtime.documentation import markdown
+from fusion.runtime.tensorflow.documentation import markdown
 
 HEAD = """# Ops
 

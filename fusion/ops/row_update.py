@@ -8,7 +8,7 @@ from typing import Any
 from fusion.cpu_ops.rules import MOST_SLOTS, RULES
 from fusion.ops import gpu
 from fusion.ops.precision import numba_dtype
-from fusion.runtime.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
+from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import ROW_UPDATE_DTYPES
 
@@ -16,9 +16,7 @@ from fusion.schema.attributes import ROW_UPDATE_DTYPES
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     from fusion.cpu_ops.pieces import ITEM_BYTES
     from fusion.cpu_ops.row_rules import updater
-    from fusion.runtime.jit import int64, jit
-    from fusion.runtime.memory import load_as, stack_words, store
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         INVALID_ARGUMENT,
         attr,
         data,
@@ -28,6 +26,8 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         new_output,
         size,
     )
+    from fusion.runtime.native.jit import int64, jit
+    from fusion.runtime.native.memory import load_as, stack_words, store
 
     dtype, slot, arg = numba_dtype(types["T"]), spec.slots, spec.places
     check_counts = count_checker(spec)
@@ -64,8 +64,8 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
 
 def count_checker(spec: OpSpec) -> Any:
     """A jitted function (frame, rule) that reports other numbers of slots or numbers."""
-    from fusion.runtime.jit import jit
-    from fusion.runtime.native import INVALID_ARGUMENT, fail, list_length, size
+    from fusion.runtime.native.frame import INVALID_ARGUMENT, fail, list_length, size
+    from fusion.runtime.native.jit import jit
 
     place = spec.places.numbers
     slots = _packed(len(rule.slots) for rule in RULES.values())

@@ -26,12 +26,7 @@ from fusion.ops.lookup_source import (
 )
 from fusion.ops.lookup_state import COUNT, ITEM, KIND, LOOKUPS, POOL, WEIGHTED_COUNT
 from fusion.ops.lookup_tasks import call_by_pieces
-from fusion.runtime import threads_layout as threads_layout
-from fusion.runtime import workers
-from fusion.runtime.c_api import tf_delete_tensor, tf_dim, tf_num_dims, tf_tensor_data
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import load, load_as, stack_words, store
-from fusion.runtime.native import (
+from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     check,
     context,
@@ -42,7 +37,12 @@ from fusion.runtime.native import (
     scratch,
     status_of,
 )
-from fusion.runtime.threads_layout import THREADS
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, load_as, stack_words, store
+from fusion.runtime.tensorflow.c_api import tf_delete_tensor, tf_dim, tf_num_dims, tf_tensor_data
+from fusion.runtime.threads import jobs
+from fusion.runtime.threads import layout as threads_layout
+from fusion.runtime.threads.layout import THREADS
 
 #: What the tasks of a call share, by word behind those of every job: the op's state; the gradient
 #: of the first bag and bytes from one to the next; what columns share; ranges of ids that a column
@@ -172,7 +172,7 @@ def scatter_columns(job: int) -> None:
     state, shared, parts = load(job, STATE), load(job, SHARED), load(job, PARTS)
     splits = load(shared, SPLIT_COUNT)
     args = stack_words(scatter.ARGUMENT_WORDS)
-    task = workers.next_task(job)
+    task = jobs.next_task(job)
     while task >= 0:
         place, part = task // parts, task % parts
         column, given = column_at(state, place), load(job, COLUMNS) + 8 * COLUMN_WORDS * place
@@ -195,7 +195,7 @@ def scatter_columns(job: int) -> None:
             store(args, scatter.WEIGHTS, load(job, WEIGHTS))
             store(args, scatter.ROWS, load(given, OUT))
             call_by_pieces(column, dim, args, int64(scatter.FIRST), int64(scatter.END))
-        task = workers.next_task(job)
+        task = jobs.next_task(job)
 
 
 @jit
@@ -254,9 +254,9 @@ def _compute(frame: int, job: int, shared: int, slot: int) -> None:
     store(job, threads_layout.KERNEL, load(state, 0))
     store(job, threads_layout.NEXT, 0)
     store(job, threads_layout.TASKS, count * parts)
-    slot_of_job = workers.open_job(helpers, job)
+    slot_of_job = jobs.open_job(helpers, job)
     scatter_columns(job)
-    workers.close_job(helpers, slot_of_job)
+    jobs.close_job(helpers, slot_of_job)
     for place in range(count):
         wrong = load(load(job, COLUMNS), COLUMN_WORDS * place + WRONG)
         if wrong != _NOTHING:

@@ -16,7 +16,7 @@ from fusion.ops.lookup_state import (
     split_columns,
     state_head,
 )
-from fusion.runtime.objects import address
+from fusion.runtime.native.objects import address
 from fusion.schema.attributes import COMBINERS
 from fusion.schema.columns import GRAD_ATTRS, POST_ATTRS, PRE_ATTRS
 
@@ -101,7 +101,7 @@ def _scatter_kernel(dtype: str, weighted: bool) -> Callable[[int, int], int]:
 
         def compile_it() -> bytes:
             from fusion.cpu_ops import scatter
-            from fusion.runtime.compiler import compile_object
+            from fusion.runtime.native.compiler import compile_object
 
             if lanes:
                 kernel = scatter.piece_kernel(dtype, lanes, count, weighted)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from fusion.ops import gpu
 from fusion.ops.precision import numba_dtype
-from fusion.runtime.spec import NOT_DIFFERENTIABLE, Arg, OpSpec
+from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import IDS, IDS_ATTR
 
@@ -15,8 +15,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     import numpy as np
 
     from fusion.cpu_ops import unique as kernels
-    from fusion.runtime.jit import int64
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         INVALID_ARGUMENT,
         fail,
         failed,
@@ -24,6 +23,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         scratch,
         vector,
     )
+    from fusion.runtime.native.jit import int64
 
     tid = numba_dtype(types["Tid"])
 

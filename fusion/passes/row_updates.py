@@ -27,7 +27,7 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.report.report import FusionResult, UpdateReport
-from fusion.runtime.spec import as_dtype
+from fusion.runtime.tensorflow.spec import as_dtype
 from fusion.schema.attributes import ROW_UPDATE_DTYPES
 from fusion.schema.names import (
     GROUPED_POST_GRAD,

@@ -9,8 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 
-from fusion.runtime import kernel_cache, library, optimizer_plugin, processor, variable_access
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.cache import kernel_cache, processor
+from fusion.runtime.optimizer import plugin
+from fusion.runtime.tensorflow import library, variable_access
+from fusion.runtime.tensorflow.spec import OpSpec
 
 #: (what, its value, whether it is as it should be)
 Fact = tuple[str, str, bool]
@@ -58,7 +60,7 @@ def _op(spec: OpSpec) -> Fact:
 
 
 def _grappler_symbol() -> tuple[str, bool]:
-    symbol = optimizer_plugin.symbol()
+    symbol = plugin.symbol()
     # Without it models can still be rewritten in files.
     return ("present" if symbol else "absent: graphs cannot be rewritten while they run"), True
 

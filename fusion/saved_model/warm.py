@@ -11,9 +11,10 @@ from functools import partial
 from tensorflow.core.framework import node_def_pb2
 
 from fusion.ops import node_kernels
-from fusion.runtime import kernel_cache, objects, processor
-from fusion.runtime.kernel_cache import KernelCache
-from fusion.runtime.objects import Compile
+from fusion.runtime.cache import kernel_cache, processor
+from fusion.runtime.cache.kernel_cache import KernelCache
+from fusion.runtime.native import objects
+from fusion.runtime.native.objects import Compile
 from fusion.saved_model.errors import ModelError
 from fusion.saved_model.meta_graph import lookup_pass
 from fusion.saved_model.rewrite import graph_errors

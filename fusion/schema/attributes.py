@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusion.runtime.spec import Attr
+from fusion.runtime.tensorflow.spec import Attr
 
 #: Dtypes of tables and weights.
 FLOATS = ("float16", "bfloat16", "float32", "float64")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fusion.runtime.spec import Attr
+from fusion.runtime.tensorflow.spec import Attr
 from fusion.schema.attributes import (
     BUCKET_ATTRS,
     COMBINER_ATTR,

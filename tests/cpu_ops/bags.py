@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops import combine
-from fusion.runtime.jit import callable_from_python
+from fusion.runtime.native.jit import callable_from_python
 
 Array = Any
 

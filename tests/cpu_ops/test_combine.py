@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fusion.cpu_ops import combine
-from fusion.runtime.jit import callable_from_python
+from fusion.runtime.native.jit import callable_from_python
 from tests.cpu_ops.bags import COMBINERS, Bags, clipped, divisor, group_by_row, row_addresses
 
 combine_bags = callable_from_python(combine.combine_bags)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fusion.cpu_ops import combine_grad
-from fusion.runtime.jit import callable_from_python
+from fusion.runtime.native.jit import callable_from_python
 from tests.cpu_ops.bags import COMBINERS, Bags, clipped, divisor, row_addresses
 
 scatter_rows = callable_from_python(combine_grad.scatter_rows)

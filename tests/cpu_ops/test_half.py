@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fusion.cpu_ops import half
-from fusion.runtime.jit import callable_from_python
+from fusion.runtime.native.jit import callable_from_python
 
 TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 EVERY_HALF = np.arange(2**16, dtype=np.uint16)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fusion.cpu_ops.norms import norm_of, row_norm
-from fusion.runtime.jit import callable_from_python, jit
+from fusion.runtime.native.jit import callable_from_python, jit
 
 DTYPES = {
     "float32": np.float32,

@@ -5,7 +5,7 @@ import pytest
 
 from fusion.cpu_ops import partition
 from fusion.cpu_ops.partition import DIV, MOD, MOD_EV
-from fusion.runtime.jit import callable_from_python
+from fusion.runtime.native.jit import callable_from_python
 
 assign_shards = callable_from_python(partition.assign_shards)
 split_ids = callable_from_python(partition.split_ids)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fusion.cpu_ops import prune
-from fusion.runtime.jit import callable_from_python
+from fusion.runtime.native.jit import callable_from_python
 
 mark_rows = callable_from_python(prune.mark_rows)
 mark_entries = callable_from_python(prune.mark_entries)

@@ -5,7 +5,7 @@ import pytest
 
 from fusion.cpu_ops import prune_dense
 from fusion.cpu_ops.prune_dense import DenseRules
-from fusion.runtime.jit import callable_from_python
+from fusion.runtime.native.jit import callable_from_python
 
 mark_dense_rows = callable_from_python(prune_dense.mark_dense_rows)
 list_dense_entries = callable_from_python(prune_dense.list_dense_entries)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusion.cpu_ops import sort
-from fusion.runtime.jit import callable_from_python
+from fusion.runtime.native.jit import callable_from_python
 
 sort_by_key = callable_from_python(sort.sort_by_key)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fusion.cpu_ops import unique
-from fusion.runtime.jit import callable_from_python
+from fusion.runtime.native.jit import callable_from_python
 
 find_unique = callable_from_python(unique.find_unique)
 table_bits = callable_from_python(unique.table_bits)

@@ -22,7 +22,8 @@ import tensorflow as tf
 from fusion.gpu_ops import simulated
 from fusion.gpu_ops.kernels import KERNELS
 from fusion.ops import SPECS
-from fusion.runtime import launcher, registration
+from fusion.runtime.cuda import launcher
+from fusion.runtime.registration import registration
 from tests.gpu_ops.simulation import launch
 
 LABEL = "simulated"

@@ -17,9 +17,11 @@ from numba.core.errors import TypingError
 from fusion import ops
 from fusion.gpu_ops import cuda_driver, host
 from fusion.ops.gpu import facts
-from fusion.runtime import launcher, library, registration, stream
-from fusion.runtime.jit import jit
-from fusion.runtime.layout import STATE_WORDS, TROUBLE
+from fusion.runtime.cuda import launcher, stream
+from fusion.runtime.native.jit import jit
+from fusion.runtime.registration import registration
+from fusion.runtime.tensorflow import library
+from fusion.runtime.tensorflow.layout import STATE_WORDS, TROUBLE
 from fusion.schema.columns import COLUMN_ATTRS
 from tests.gpu_ops.driver import STREAMS, SimulatedGpus, gpus, labelled, on_gpu
 

@@ -9,8 +9,8 @@ import pytest
 
 from fusion.gpu_ops import cuda_driver
 from fusion.ops.gpu import facts, probe
-from fusion.runtime import kernel_cache
-from fusion.runtime.kernel_cache import KernelCache
+from fusion.runtime.cache import kernel_cache
+from fusion.runtime.cache.kernel_cache import KernelCache
 
 
 @pytest.fixture

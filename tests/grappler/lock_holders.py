@@ -21,7 +21,8 @@ import tensorflow as tf
 
 import fusion
 from fusion import grappler
-from fusion.runtime import creation, registration, upcalls
+from fusion.runtime.registration import creation, registration
+from fusion.runtime.upcalls import service
 from tests.grappler.lookups import TABLE, expected, ids, look_up, new_function
 
 #: Seconds after which nothing goes on any more, and the stacks of all threads are printed.
@@ -173,7 +174,7 @@ def in_each_mode(program: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def _keep_lock_until_abandoned(request: upcalls.Request) -> None:
+def _keep_lock_until_abandoned(request: service.Request) -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e4)
     while not request.is_abandoned:

@@ -15,7 +15,9 @@ from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.recognise.stock.reduction import ANCHORS
 from fusion.passes.row_updates import SCATTERS
-from fusion.runtime import optimizer_plugin, prefilter, process, upcalls
+from fusion.runtime import process
+from fusion.runtime.optimizer import plugin, prefilter
+from fusion.runtime.upcalls import service
 from tests.grappler.lookups import expected, ids, is_fused, new_function
 
 
@@ -47,7 +49,7 @@ def test_an_exception_in_the_pass(monkeypatch, caplog):
 
 
 def test_an_item_that_tensorflow_cannot_read(monkeypatch):
-    monkeypatch.setattr(optimizer_plugin.Item, "nodes_to_preserve", lambda _: 1 / 0)
+    monkeypatch.setattr(plugin.Item, "nodes_to_preserve", lambda _: 1 / 0)
     with fusion.fused():
         assert not is_fused()
     assert fusion.stats().failures == 2
@@ -63,7 +65,7 @@ def test_an_interruption_in_the_pass(monkeypatch):
 
 
 def test_no_memory_for_the_result(monkeypatch):
-    monkeypatch.setattr(upcalls.Request, "answer", lambda *_: False)
+    monkeypatch.setattr(service.Request, "answer", lambda *_: False)
     with fusion.fused():
         assert not is_fused()
 
@@ -79,8 +81,8 @@ def test_a_child_forked_while_another_thread_holds_the_locks():
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     forked = context.Process(target=child, args=(theirs,))
-    plugin = process.single("optimizer_plugin", optimizer_plugin._Plugin)
-    with grappler._state.lock, plugin.lock:
+    optimizer = process.single("optimizer_plugin", plugin._Plugin)
+    with grappler._state.lock, optimizer.lock:
         forked.start()
     assert ours.poll(60)
     assert ours.recv()

@@ -14,7 +14,7 @@ from tensorflow.python.eager import context
 import fusion
 from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.runtime.tasks import local_tasks
+from fusion.runtime.tensorflow.cluster import local_tasks
 from tests.grappler.lookups import expected, ids, look_up, new_function
 
 GATHER = "ResourceGather"

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from fusion.cpu_ops.column_words import laid_out
 from fusion.cpu_ops import elements
-from fusion.runtime.jit import callable_from_python
+from fusion.runtime.native.jit import callable_from_python
 from tests.ops.embedding_columns import NO_IDS, attrs, by_v2, lookup
 from tests.ops.training_columns import grad, post, pre
 

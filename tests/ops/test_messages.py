@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
-from fusion.runtime import objects
+from fusion.runtime.native import objects
 from tests.ops.embedding_columns import NO_IDS, attrs, copied, grouped
 from tests.ops.training_columns import pre
 

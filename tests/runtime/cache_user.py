@@ -15,7 +15,7 @@ package = types.ModuleType("fusion")
 package.__path__ = [str(Path(__file__).parents[2] / "fusion")]
 sys.modules["fusion"] = package
 
-from fusion.runtime import kernel_cache  # noqa: E402
+from fusion.runtime.cache import kernel_cache  # noqa: E402
 
 
 class Printer(logging.Handler):

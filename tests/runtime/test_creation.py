@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import fusion
-from fusion.runtime import creation, registration
-from fusion.runtime.registration import Kernels
+from fusion.runtime.registration import creation, registration
+from fusion.runtime.registration.registration import Kernels
 from tests.grappler.lookups import TABLE, expected, ids, new_function
 
 v1 = tf.compat.v1

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fusion.runtime import library
-from fusion.runtime.elf import exported_name
+from fusion.runtime.tensorflow import library
+from fusion.runtime.tensorflow.elf import exported_name
 
 FRAMEWORK = Path(library.path())
 

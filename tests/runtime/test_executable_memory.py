@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fusion
-from fusion.runtime import executable_memory
+from fusion.runtime.tensorflow import executable_memory
 
 #: Denies it to the process that runs it, and to its children, as systemd does; from Linux 6.3 on.
 DENY = "import ctypes; denied = ctypes.CDLL(None).prctl(65, 1, 0, 0, 0)\n"

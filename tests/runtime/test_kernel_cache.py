@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fusion.runtime import doctor, kernel_cache, trusted_files
-from fusion.runtime.kernel_cache import KernelCache
+from fusion.runtime import doctor
+from fusion.runtime.cache import kernel_cache, trusted_files
+from fusion.runtime.cache.kernel_cache import KernelCache
 
 USER = Path(__file__).with_name("cache_user.py")
 WAITING = "waiting for another process that compiles kernel.o"

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from fusion.runtime.names import name_words
+from fusion.runtime.tensorflow.names import name_words
 
 
 def texts(names: list[str], start: int) -> list[bytes]:

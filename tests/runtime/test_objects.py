@@ -16,10 +16,12 @@ import pytest
 
 import fusion
 from fusion.ops import SPECS
-from fusion.runtime import kernel_cache, library, objects, processor
-from fusion.runtime.compiler import compile_object, undefined_symbols
-from fusion.runtime.kernel_cache import KernelCache
-from fusion.runtime.registration import compile_kernel, kernel_name
+from fusion.runtime.cache import kernel_cache, processor
+from fusion.runtime.cache.kernel_cache import KernelCache
+from fusion.runtime.native import objects
+from fusion.runtime.native.compiler import compile_object, undefined_symbols
+from fusion.runtime.registration.registration import compile_kernel, kernel_name
+from fusion.runtime.tensorflow import library
 
 
 def combinations(spec):
@@ -100,7 +102,7 @@ ROOT = Path(fusion.__file__).parent
 
 
 def compile_add_up():
-    from fusion.runtime.memory import store
+    from fusion.runtime.native.memory import store
 
     def add_up(first, second, result):
         store(result, 0, first + second)

@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 import fusion
-from fusion.runtime import objects, registration
+from fusion.runtime.native import objects
+from fusion.runtime.registration import registration
 
 
 def make_inputs(seed, rows=50, dim=8, batch=16):

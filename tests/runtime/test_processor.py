@@ -10,8 +10,8 @@ import pytest
 
 import fusion
 from fusion.cpu_ops import pieces
-from fusion.runtime import processor
-from fusion.runtime.processor import Processor, named, runs
+from fusion.runtime.cache import processor
+from fusion.runtime.cache.processor import Processor, named, runs
 
 
 def test_it_is_this_machines_unless_one_is_named():
@@ -62,7 +62,7 @@ def test_what_has_no_kernels_is_refused(name, message):
 
 def test_llvm_knows_all_names():
     """It says on standard error which it does not know."""
-    code = "from fusion.runtime.processor import NAMES, named, runs\n"
+    code = "from fusion.runtime.cache.processor import NAMES, named, runs\n"
     code += "print(all(runs(named(name), on=named(name)) for name in NAMES))"
     stub = (
         f"import sys, types\npackage = types.ModuleType('fusion')\npackage.__path__ = [{ROOT!r}]\n"
@@ -103,7 +103,7 @@ def test_kernels_have_the_vectors_of_the_processor():
 
 def test_code_has_the_instructions_of_the_processor_alone():
     from fusion.cpu_ops import gather
-    from fusion.runtime.compiler import compile_object
+    from fusion.runtime.native.compiler import compile_object
 
     def object_for(name, lanes):
         with processor.compiling_for(named(name)):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fusion
-from fusion.runtime import kernel_cache
+from fusion.runtime.cache import kernel_cache
 
 ROOT = Path(fusion.__file__).parent.parent
 
@@ -38,7 +38,7 @@ def test_import_loads_neither_kernels_nor_heavy_packages():
 before = set(sys.modules)
 import fusion
 from fusion.runtime import objects
-heavy = {"numba", "networkx", "click", "rich", "fusion.passes", "fusion.runtime.native"}
+heavy = {"numba", "networkx", "click", "rich", "fusion.passes", "fusion.runtime.native.frame"}
 print(sorted(heavy & (set(sys.modules) - before)), look_up())
 print("numba" in sys.modules)
 """
@@ -64,8 +64,8 @@ print(first, look_up())
 
 def test_reloading():
     code = """
-import importlib, fusion, fusion.ops, fusion.runtime.registration
-for module in (fusion.runtime.registration, fusion.ops, fusion):
+import importlib, fusion, fusion.ops, fusion.runtime.registration.registration
+for module in (fusion.runtime.registration.registration, fusion.ops, fusion):
     importlib.reload(module)
 print(look_up())
 """

@@ -8,9 +8,9 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.framework import op_def_registry
 
 from fusion.ops import SPECS
-from fusion.runtime import layout
-from fusion.runtime.spec import Arg, Attr, OpSpec
-from fusion.runtime.wrapper import check_static
+from fusion.runtime.registration.wrapper import check_static
+from fusion.runtime.tensorflow import layout
+from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 
 EXAMPLE = OpSpec(
     name="AnExampleOpV2",

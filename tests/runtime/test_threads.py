@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fusion.runtime import threads
+from fusion.runtime.threads import pool
 
 #: A process whose kernels have had help, and a child of it, in which there is none.
 _FORK = """
@@ -37,24 +37,24 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_the_number_of_threads(monkeypatch):
-    monkeypatch.delenv(threads.THREADS_VARIABLE, raising=False)
-    assert 1 <= threads.thread_count() <= len(os.sched_getaffinity(0))
-    monkeypatch.setenv(threads.THREADS_VARIABLE, "3")
-    assert threads.thread_count() == 3
-    monkeypatch.setenv(threads.THREADS_VARIABLE, "1")
-    assert threads.pool_address() == 0
+    monkeypatch.delenv(pool.THREADS_VARIABLE, raising=False)
+    assert 1 <= pool.thread_count() <= len(os.sched_getaffinity(0))
+    monkeypatch.setenv(pool.THREADS_VARIABLE, "3")
+    assert pool.thread_count() == 3
+    monkeypatch.setenv(pool.THREADS_VARIABLE, "1")
+    assert pool.pool_address() == 0
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", ""])
 def test_a_number_of_threads_that_is_none(monkeypatch, text):
-    monkeypatch.setenv(threads.THREADS_VARIABLE, text)
+    monkeypatch.setenv(pool.THREADS_VARIABLE, text)
     with pytest.raises(ValueError, match="FUSION_NUM_THREADS must be a positive number"):
-        threads.thread_count()
+        pool.thread_count()
 
 
 @pytest.mark.parametrize("count", ["1", "4"])
 def test_kernels_go_on_after_a_fork(count):
-    environment = os.environ | {threads.THREADS_VARIABLE: count}
+    environment = os.environ | {pool.THREADS_VARIABLE: count}
     command = [sys.executable, "-c", _FORK]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=300, check=False

@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from fusion.runtime import trusted_files
-from fusion.runtime.trusted_files import UntrustedError
+from fusion.runtime.cache import trusted_files
+from fusion.runtime.cache.trusted_files import UntrustedError
 
 STRANGER = 12345
 

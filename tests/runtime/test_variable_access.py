@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from fusion.runtime import variable_access
+from fusion.runtime.tensorflow import variable_access
 from fusion.schema.attributes import FLOATS
 
 

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 import fusion
 from fusion.ops import node_kernels
-from fusion.runtime import processor
-from fusion.runtime.kernel_cache import KernelCache
+from fusion.runtime.cache import processor
+from fusion.runtime.cache.kernel_cache import KernelCache
 from fusion.saved_model import ModelError, warm
 
 #: Prints what is compiled, and what a model answers.
@@ -159,7 +159,8 @@ def test_without_a_model_all_ops_have_all_kernels() -> None:
 def test_a_cache_of_its_own_is_filled_from_the_known_one(
     fused: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fusion.runtime import kernel_cache, objects
+    from fusion.runtime.cache import kernel_cache
+    from fusion.runtime.native import objects
 
     warm([fused], folder=tmp_path / "first")
     known = KernelCache(str(tmp_path / "first"))
@@ -173,7 +174,7 @@ def test_a_cache_of_its_own_is_filled_from_the_known_one(
 def test_a_kernel_that_cannot_be_kept_is_an_error(
     fused: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fusion.runtime import trusted_files
+    from fusion.runtime.cache import trusted_files
 
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

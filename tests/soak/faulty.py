@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.runtime.spec import Arg, Attr, OpSpec
+from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 
 #: The values of the attr `fault`, by place.
 FAULTS = (
@@ -30,7 +30,10 @@ _GIVE_UNINITIALISED, _WRITE_INPUT, _LEAK = 7, 8, 9
 
 
 def _misreader() -> Any:
-    from fusion.runtime.c_api import (
+    from fusion.runtime.native.frame import data, scratch, size
+    from fusion.runtime.native.jit import int64, jit
+    from fusion.runtime.native.memory import load, stack_words, store
+    from fusion.runtime.tensorflow.c_api import (
         datatype,
         tf_allocate_temp,
         tf_delete_status,
@@ -38,9 +41,6 @@ def _misreader() -> Any:
         tf_new_status,
         tf_tensor_data,
     )
-    from fusion.runtime.jit import int64, jit
-    from fusion.runtime.memory import load, stack_words, store
-    from fusion.runtime.native import data, scratch, size
 
     @jit
     def misread(frame: int, fault: int) -> int:
@@ -68,9 +68,7 @@ def _misreader() -> Any:
 
 
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
-    from fusion.runtime.c_api import tf_new_status
-    from fusion.runtime.memory import load, store
-    from fusion.runtime.native import (
+    from fusion.runtime.native.frame import (
         INTERNAL,
         attr,
         data,
@@ -79,6 +77,8 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         output_vector,
         vector,
     )
+    from fusion.runtime.native.memory import load, store
+    from fusion.runtime.tensorflow.c_api import tf_new_status
 
     misread = _misreader()
 

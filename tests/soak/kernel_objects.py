@@ -17,10 +17,11 @@ from typing import Any
 from numba.core.dispatcher import Dispatcher
 
 from fusion.ops import SPECS
-from fusion.runtime import layout, objects
-from fusion.runtime.compiler import undefined_symbols
-from fusion.runtime.registration import compile_kernel, kernel_name
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.native import objects
+from fusion.runtime.native.compiler import undefined_symbols
+from fusion.runtime.registration.registration import compile_kernel, kernel_name
+from fusion.runtime.tensorflow import layout
+from fusion.runtime.tensorflow.spec import OpSpec
 from tests.soak import c_api
 from tests.soak.faulty import FAULTY
 from tests.soak.plan import Kernel

@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
 
-from fusion.runtime.layout import STATE_WORDS, TABLE
-from fusion.runtime.registration import kernel_name
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.registration.registration import kernel_name
+from fusion.runtime.tensorflow.layout import STATE_WORDS, TABLE
+from fusion.runtime.tensorflow.spec import OpSpec
 from tests.soak.faulty import FAULTS
 from tests.soak.kernel_cases import CALLS, OpCall, spoiled
 from tests.soak.kernel_objects import KERNELS
@@ -91,7 +91,7 @@ def _tensor(array: Any) -> Tensor:
 
 
 def _word(spec: OpSpec, name: str, value: Any) -> int:
-    """An attr as a kernel's state holds it, see fusion.runtime.registration."""
+    """An attr as a kernel's state holds it, see fusion.runtime.registration.registration."""
     attr = next(attr for attr in spec.attrs if attr.name == name)
     if attr.kind == "float":
         word: int = struct.unpack("<q", struct.pack("<d", np.float32(value)))[0]

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from fusion.runtime.spec import KernelFactory, OpSpec
+from fusion.runtime.tensorflow.spec import KernelFactory, OpSpec
 
 
 def kernel(module: str) -> KernelFactory:

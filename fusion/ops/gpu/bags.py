@@ -14,10 +14,10 @@ from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.host import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps import combine, layout
 from fusion.gpu_ops.steps.bags import last_row
-from fusion.runtime.jit import Array, int64, jit
-from fusion.runtime.memory import pointer, stack_words, store
-from fusion.runtime.native import INVALID_ARGUMENT, attr, data, fail, list_length, size
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.native.frame import INVALID_ARGUMENT, attr, data, fail, list_length, size
+from fusion.runtime.native.jit import Array, int64, jit
+from fusion.runtime.native.memory import pointer, stack_words, store
+from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import MOST_ENTRIES
 
 _WORDS = layout.words_of_call(1, 0)

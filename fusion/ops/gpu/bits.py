@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusion.runtime.jit import jit
-from fusion.runtime.memory import load, stack_words, store, store_as
+from fusion.runtime.native.jit import jit
+from fusion.runtime.native.memory import load, stack_words, store, store_as
 
 
 def bits_of(dtype: type) -> Any:

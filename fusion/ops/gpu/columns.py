@@ -10,9 +10,7 @@ from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.elements import rows_until
 from fusion.ops.lookup_source import body, column_at, release, take_source
 from fusion.ops.lookup_state import COUNT, LIMITS_AT
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import load, load_as, store, store_as
-from fusion.runtime.native import (
+from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     context,
     fail_column,
@@ -20,6 +18,8 @@ from fusion.runtime.native import (
     kernel_state,
     status_of,
 )
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, load_as, store, store_as
 
 
 @jit

@@ -9,9 +9,7 @@ from fusion.cpu_ops.column_words import KINDS
 from fusion.gpu_ops.host import copy_in, on_host
 from fusion.gpu_ops.steps.bag_gradient import Gradient, Scaled, add_up, add_up_weights
 from fusion.ops.precision import access
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import stack_words, store
-from fusion.runtime.native import (
+from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     attr,
     attr_float,
@@ -22,7 +20,9 @@ from fusion.runtime.native import (
     output_matrix,
     size,
 )
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import stack_words, store
+from fusion.runtime.tensorflow.spec import OpSpec
 
 
 class GradientBody(NamedTuple):

@@ -33,9 +33,7 @@ from fusion.ops.lookup_state import (
     ROLE,
     WEIGHTED_COUNT,
 )
-from fusion.runtime.jit import Array, int64, jit
-from fusion.runtime.memory import c_free, c_malloc, pointer, stack_words
-from fusion.runtime.native import (
+from fusion.runtime.native.frame import (
     RESOURCE_EXHAUSTED,
     context,
     fail,
@@ -43,7 +41,9 @@ from fusion.runtime.native import (
     kernel_state,
     output_bytes,
 )
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.native.jit import Array, int64, jit
+from fusion.runtime.native.memory import c_free, c_malloc, pointer, stack_words
+from fusion.runtime.tensorflow.spec import OpSpec
 
 _words_of_call, _open_call = on_host(layout.words_of_call), on_host(layout.open_call)
 _place_in, _width_of = on_host(layout.place_in), on_host(layout.width_of)

@@ -11,9 +11,7 @@ from fusion.cpu_ops.column_words import KINDS
 from fusion.gpu_ops.host import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps.partition import Shards, put_ids, split
 from fusion.ops.precision import numba_dtype
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import stack_words, store
-from fusion.runtime.native import (
+from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     attr,
     data,
@@ -25,7 +23,9 @@ from fusion.runtime.native import (
     shard_vector,
     size,
 )
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import stack_words, store
+from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import MOST_ENTRIES
 
 

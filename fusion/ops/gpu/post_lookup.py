@@ -14,8 +14,7 @@ from fusion.gpu_ops.steps.bags import Gathered, bags
 from fusion.gpu_ops.steps.prune import Entries
 from fusion.ops.gpu.bags import bag_combiner, rows_to_last, shard_lister
 from fusion.ops.precision import access
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.native import (
+from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     attr,
     data,
@@ -27,7 +26,8 @@ from fusion.runtime.native import (
     size,
     vector,
 )
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 
 

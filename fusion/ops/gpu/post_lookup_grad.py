@@ -13,9 +13,9 @@ from fusion.ops.gpu.bags import shard_lister
 from fusion.ops.gpu.gradient import gradient_body
 from fusion.ops.gpu.post_lookup import entries_of
 from fusion.ops.precision import access
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.native import attr, data, failed, list_length, output_vector, size
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.native.frame import attr, data, failed, list_length, output_vector, size
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.tensorflow.spec import OpSpec
 
 
 def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:

@@ -12,9 +12,7 @@ from fusion.gpu_ops.host import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps.parts import Parts, join, order_parts, part_bags
 from fusion.ops.gpu.bags import bag_combiner
 from fusion.ops.precision import access
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import stack_words, store
-from fusion.runtime.native import (
+from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     attr,
     data,
@@ -26,7 +24,9 @@ from fusion.runtime.native import (
     size,
     vector,
 )
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import stack_words, store
+from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 
 

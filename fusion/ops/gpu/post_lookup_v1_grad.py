@@ -11,10 +11,10 @@ from fusion.gpu_ops.steps.parts import join, joined_weights, order_parts
 from fusion.ops.gpu.gradient import gradient_body
 from fusion.ops.gpu.post_lookup_v1 import flags_checker, parts_reader
 from fusion.ops.precision import access
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import stack_words, store
-from fusion.runtime.native import attr, data, failed, list_length, output_vector, size
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.native.frame import attr, data, failed, list_length, output_vector, size
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import stack_words, store
+from fusion.runtime.tensorflow.spec import OpSpec
 
 
 def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:

@@ -21,9 +21,7 @@ from fusion.ops.gpu.columns import (
 )
 from fusion.ops.lookup_source import body, column_at
 from fusion.ops.lookup_state import COUNT, ITEM, WEIGHTED_COUNT
-from fusion.runtime.jit import Array, int64, jit
-from fusion.runtime.memory import c_free, c_malloc, load, pointer
-from fusion.runtime.native import (
+from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
     fail,
@@ -32,7 +30,9 @@ from fusion.runtime.native import (
     kernel_state,
     new_output,
 )
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.native.jit import Array, int64, jit
+from fusion.runtime.native.memory import c_free, c_malloc, load, pointer
+from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import MOST_ENTRIES
 
 _list_entries, _number_entries = on_host(list_entries), on_host(number_entries)

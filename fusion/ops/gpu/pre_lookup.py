@@ -18,9 +18,7 @@ from fusion.ops.gpu.bits import bits_of
 from fusion.ops.gpu.partition import shard_reader
 from fusion.ops.listing import check_fill_id, pruner, shape_checker, weight_of_filler
 from fusion.ops.precision import access, numba_dtype
-from fusion.runtime.jit import int64, jit
-from fusion.runtime.memory import stack_words, store
-from fusion.runtime.native import (
+from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     attr,
     data,
@@ -31,7 +29,9 @@ from fusion.runtime.native import (
     size,
     vector,
 )
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import stack_words, store
+from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 
 

@@ -19,8 +19,9 @@ import tensorflow as tf
 
 from fusion.gpu_ops import compile as compiler
 from fusion.gpu_ops import cuda_driver
-from fusion.runtime import kernel_cache, objects
-from fusion.runtime.trusted_files import File
+from fusion.runtime.cache import kernel_cache
+from fusion.runtime.cache.trusted_files import File
+from fusion.runtime.native import objects
 
 #: Set in the process that tries.
 PROBE_VARIABLE = "FUSION_GPU_PROBE"

@@ -14,8 +14,7 @@ from fusion.gpu_ops.steps import prune as steps
 from fusion.ops.gpu.bits import bits_of
 from fusion.ops.listing import check_fill_id, pruner, shape_checker, weight_of_filler
 from fusion.ops.precision import access, numba_dtype
-from fusion.runtime.jit import int64
-from fusion.runtime.native import (
+from fusion.runtime.native.frame import (
     attr,
     data,
     failed,
@@ -24,7 +23,8 @@ from fusion.runtime.native import (
     size,
     vector,
 )
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.spec import OpSpec
 
 
 def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:

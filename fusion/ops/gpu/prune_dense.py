@@ -13,9 +13,9 @@ from fusion.gpu_ops.host import on_host
 from fusion.gpu_ops.steps import prune_dense as steps
 from fusion.ops.listing import check_fill_id
 from fusion.ops.precision import numba_dtype
-from fusion.runtime.jit import int64
-from fusion.runtime.native import attr, data, failed, output_matrix, output_vector, size
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.native.frame import attr, data, failed, output_matrix, output_vector, size
+from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.spec import OpSpec
 
 
 def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:

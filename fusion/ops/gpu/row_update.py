@@ -11,10 +11,10 @@ from fusion.cpu_ops.rules import MOST_SLOTS
 from fusion.gpu_ops.host import on_host, trouble_of
 from fusion.gpu_ops.steps.row_update import Slots, update_rows
 from fusion.ops.row_update import count_checker
-from fusion.runtime.jit import int64
-from fusion.runtime.memory import load, stack_words, store
-from fusion.runtime.native import attr, data, failed, list_length, new_output, size
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.native.frame import attr, data, failed, list_length, new_output, size
+from fusion.runtime.native.jit import int64
+from fusion.runtime.native.memory import load, stack_words, store
+from fusion.runtime.tensorflow.spec import OpSpec
 
 
 def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:

@@ -28,11 +28,11 @@ from fusion.ops.lookup_source import (
     take_shared,
 )
 from fusion.ops.lookup_state import COUNT, ITEM, KIND, LOOKUPS, WEIGHTED_COUNT
-from fusion.runtime.c_api import tf_delete_tensor
-from fusion.runtime.jit import Array, int64, jit
-from fusion.runtime.memory import c_free, c_malloc, load, pointer, stack_words, store
-from fusion.runtime.native import RESOURCE_EXHAUSTED, context, fail, failed, kernel_state
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.native.frame import RESOURCE_EXHAUSTED, context, fail, failed, kernel_state
+from fusion.runtime.native.jit import Array, int64, jit
+from fusion.runtime.native.memory import c_free, c_malloc, load, pointer, stack_words, store
+from fusion.runtime.tensorflow.c_api import tf_delete_tensor
+from fusion.runtime.tensorflow.spec import OpSpec
 
 _words_of_gradient = on_host(grad_layout.words_of_gradient)
 _open_gradient = on_host(grad_layout.open_gradient)

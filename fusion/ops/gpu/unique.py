@@ -11,8 +11,7 @@ from fusion.cpu_ops.column_words import KINDS
 from fusion.gpu_ops.host import on_host
 from fusion.gpu_ops.steps.unique import find_firsts, number_ids
 from fusion.ops.precision import numba_dtype
-from fusion.runtime.jit import int64
-from fusion.runtime.native import (
+from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     data,
     fail,
@@ -20,7 +19,8 @@ from fusion.runtime.native import (
     output_vector,
     size,
 )
-from fusion.runtime.spec import OpSpec
+from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.spec import OpSpec
 
 #: As on the CPU.
 _MOST_IDS = 2**30

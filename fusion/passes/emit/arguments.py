@@ -14,7 +14,7 @@ from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.plan.forms import clips_in_op
 from fusion.passes.recognise.bucketize import folded_bucketize
 from fusion.passes.recognise.spec import DenseIds, Hashing, LookupSpec, RaggedIds, RowIds, SparseIds
-from fusion.runtime.spec import Attr
+from fusion.runtime.tensorflow.spec import Attr
 from fusion.schema.columns import column_name
 
 NONE = -1

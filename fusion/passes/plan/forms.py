@@ -17,7 +17,7 @@ from fusion.passes.recognise.spec import (
     DenseIds,
     LookupSpec,
 )
-from fusion.runtime.variable_access import is_shared
+from fusion.runtime.tensorflow.variable_access import is_shared
 
 
 def fits_one_op(

@@ -1,0 +1,1 @@
+"""Where compiled code is kept, and for which processor it is."""

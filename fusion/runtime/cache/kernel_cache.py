@@ -1,0 +1,307 @@
+"""Where compiled code is kept between processes: a few folders, and who may use them.
+
+Code from a file runs in this process, so that only files are believed that root or this user wrote
+(`trusted_files`). Of processes that need the same file at the same time one makes it, and the
+others wait for a while; a lock that the system releases when its holder dies says who.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import struct
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from multiprocessing.util import Finalize
+from pathlib import Path
+from typing import NamedTuple
+
+from fusion.runtime.cache import trusted_files
+from fusion.runtime.cache.trusted_files import File, UntrustedError
+
+#: Names the only folder that is used, by an absolute path.
+CACHE_VARIABLE = "FUSION_CACHE_DIR"
+
+#: A process waits for another one that makes the file it needs while that works, as its processor
+#: time tells: on a busy machine it may take long. After so many seconds without any, as if it were
+#: stopped, or so many in all, it makes the file itself.
+IDLE_SECONDS, WAIT_SECONDS = 30.0, 600.0
+_LOOK_SECONDS = 0.05
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+_MAGIC = b"fusion object 1\n"
+_HEAD_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
+
+#: A `struct flock`: type, whence, start, length, process.
+_FLOCK = "hhqqi4x"
+
+_logger = logging.getLogger("fusion")
+
+
+class FolderState(NamedTuple):
+    """A folder, how many kernels lie in it, and why it cannot be used or nothing can be kept."""
+
+    path: str
+    kernels: int
+    problem: str
+
+
+class _Opened(NamedTuple):
+    """A folder that can be written, and a lock in it: descriptors, and the lock's name."""
+
+    folder: int
+    lock: int
+    lock_name: str
+
+    def close(self, is_ours: bool) -> None:
+        """Ends the use of both; the lock's file goes if it is ours.
+
+        Whoever still waits for a file that is gone, or makes a new one, looks first whether what
+        it wants to make is there.
+        """
+        if is_ours:
+            with suppress(OSError):
+                os.unlink(self.lock_name, dir_fd=self.folder)
+        os.close(self.lock)
+        os.close(self.folder)
+
+
+class KernelCache:
+    """Files of compiled code in folders, looked for in all, written to the first that lets us.
+
+    Where none does they go to a folder of this process and of those forked from it, which is
+    removed at its end, and a warning says why.
+    """
+
+    def __init__(self, *folders: str, is_chosen: bool = False) -> None:
+        """Makes a cache of folders.
+
+        Args:
+          folders: absolute paths; they need not exist.
+          is_chosen: somebody named the only one.
+        """
+        self.folders = folders
+        self._is_chosen = is_chosen
+        self._private: tuple[str, ...] | None = None
+        self._warned: set[str] = set()
+
+    def read(self, name: str) -> File | None:
+        """A file; None if there is none that is whole and can be trusted."""
+        for path in (*self.folders, *(self._private or ())):
+            try:
+                with trusted_files.opened_folder(path) as folder:
+                    found = self._read_in(folder, path, name)
+            except UntrustedError as problem:
+                if self._is_chosen:  # there is no other, so that this says it all
+                    self._warn_unkept([str(problem)])
+                elif os.path.lexists(path):
+                    self._warn(path, "kernels in %s are not used: %s", path, problem)
+            except OSError:
+                continue
+            else:
+                if found is not None:
+                    return found
+        return None
+
+    def _read_in(self, folder: int, path: str, name: str) -> File | None:
+        try:
+            return _unwrapped(trusted_files.read(folder, name))
+        except UntrustedError as problem:
+            self._warn(f"{path}/", "a kernel in %s is not used: %s", path, problem)
+        except OSError:
+            pass
+        return None
+
+    def get(
+        self, name: str, make: Callable[[], bytes], accepts: Callable[[File], bool] | None = None
+    ) -> bytes:
+        """The content of a file, which is made and kept if need be.
+
+        Args:
+          name: of the file.
+          make: makes the content.
+          accepts: whether a file will do; any does by default.
+        """
+
+        def kept() -> File | None:
+            file = self.read(name)
+            return file if file is None or accepts is None or accepts(file) else None
+
+        if found := kept():
+            return found.content
+        opened = self._open_to_write(f".{name}.lock")
+        if opened is None:
+            return make()
+        is_ours = False
+        try:
+            found, is_ours = _wait(opened.lock, name, kept)
+            if found:
+                return found.content
+            content = make()
+            try:
+                trusted_files.write(opened.folder, name, _wrapped(content))
+            except OSError as problem:
+                self._warn_unkept([problem.strerror or str(problem)])
+            return content
+        finally:
+            opened.close(is_ours)
+
+    def states(self) -> list[FolderState]:
+        """What can be done with each folder, made if need be; that of this process is the last."""
+        found = []
+        for path in (*self.folders, *(self._private or ())):
+            kernels, problem = 0, ""
+            try:
+                _open(path, ".probe.lock", path in self.folders).close(is_ours=True)
+            except (OSError, UntrustedError) as error:
+                problem = _text(error)
+            if path not in self.folders:
+                problem = "removed when this process ends"
+            with suppress(OSError, UntrustedError), trusted_files.opened_folder(path) as folder:
+                kernels = sum(name.endswith(".o") for name in trusted_files.names(folder))
+            found.append(FolderState(path, kernels, problem))
+        return found
+
+    def _open_to_write(self, lock_name: str) -> _Opened | None:
+        """The first folder that can be written, with a lock; None if there is none at all."""
+        problems = []
+        for path in self.folders:
+            try:
+                return _open(path, lock_name)
+            except (OSError, UntrustedError) as error:
+                text = _text(error)
+                problems.append(text if path in text else f"{path}: {text}")
+        self._warn_unkept(problems)
+        for path in self._private_folder():
+            with suppress(OSError, UntrustedError):
+                return _open(path, lock_name, create=False)
+        return None
+
+    def _private_folder(self) -> tuple[str, ...]:
+        """The folder of this process, made now if need be; none where no disk can be written.
+
+        That of a process that forked this one is gone with it.
+        """
+        if self._private is None or not all(map(os.path.isdir, self._private)):
+            self._private = ()
+            with suppress(OSError):
+                path = tempfile.mkdtemp(prefix="fusion-kernels-")
+                self._private = (path,)
+                # Children of multiprocessing run no function of atexit.
+                Finalize(None, shutil.rmtree, (path,), {"ignore_errors": True}, exitpriority=0)
+        return self._private
+
+    def _warn_unkept(self, problems: list[str]) -> None:
+        why = "; ".join(problems)
+        self._warn("", "kernels cannot be kept, each process compiles them again: %s", why)
+
+    def _warn(self, about: str, text: str, *values: object) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            _logger.warning(f"{text}; see docs/cache.md", *values)
+
+
+def _open(path: str, lock_name: str, create: bool = True) -> _Opened:
+    """A folder, made if need be and wanted, and a lock in it.
+
+    Raises:
+      UntrustedError, OSError: see `trusted_files`.
+    """
+    folder = trusted_files.open_folder(path, create)
+    try:
+        return _Opened(folder, trusted_files.open_lock(folder, lock_name), lock_name)
+    except BaseException:
+        os.close(folder)
+        raise
+
+
+def _text(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _wait(lock: int, name: str, kept: Callable[[], File | None]) -> tuple[File | None, bool]:
+    """A file that another process makes, or else whether this one has the lock to make it.
+
+    The lock is one of POSIX, that a forked child does not inherit. Where there are no such locks,
+    as on some network disks, nobody waits.
+    """
+    begun = worked = time.monotonic()
+    seconds, is_told = 0.0, False
+    while True:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return kept(), True
+        except BlockingIOError:
+            pass
+        except OSError:
+            return None, False
+        if not is_told:
+            is_told = True
+            _logger.info("waiting for another process that compiles %s", name)
+        if found := kept():
+            return found, False
+        now, used = time.monotonic(), _holders_seconds(lock)
+        if used != seconds:
+            worked, seconds = now, used
+        if now - worked >= IDLE_SECONDS or now - begun >= WAIT_SECONDS:
+            _logger.warning("no longer waiting for the process that compiles %s", name)
+            return None, False
+        time.sleep(_LOOK_SECONDS)
+
+
+def _holders_seconds(lock: int) -> float:
+    """The processor time of the process that has a lock and its children's; 0 if out of sight."""
+    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        *_, process = struct.unpack(_FLOCK, fcntl.fcntl(lock, fcntl.F_GETLK, asked))
+    except OSError:
+        return 0.0
+    return _ticks(Path(f"/proc/{process}")) / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(process: Path) -> int:
+    """The processor time of a process and its children: compilers of C++ and PTX are some."""
+    try:
+        # The name in parentheses may have anything in it; of the process and of its children that
+        # have ended user and system time follow as 12 to 15.
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    running: list[str] = []
+    with suppress(OSError):  # a thread has ended, or the kernel does not tell of children
+        for task in (process / "task").iterdir():
+            running += (task / "children").read_text().split()
+    return sum(map(int, fields[11:15])) + sum(_ticks(process.parent / child) for child in running)
+
+
+def _wrapped(content: bytes) -> bytes:
+    return _MAGIC + hashlib.sha256(content).digest() + content
+
+
+def _unwrapped(file: File) -> File | None:
+    """What was wrapped; None if the file is damaged."""
+    content = file.content[_HEAD_BYTES:]
+    return file._replace(content=content) if file.content == _wrapped(content) else None
+
+
+@cache
+def default() -> KernelCache:
+    """The cache of this process."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return KernelCache(chosen, is_chosen=True) if chosen else KernelCache(*_folders())
+
+
+def _folders() -> list[str]:
+    """The package's own folder and the user's cache folder.
+
+    The XDG Base Directory Specification has relative paths ignored.
+    """
+    user_caches = (os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache"))
+    found = [os.path.join(path, "fusion/kernels") for path in user_caches if os.path.isabs(path)]
+    return [str(_PACKAGE / "__pycache__" / "kernels"), *found[:1]]

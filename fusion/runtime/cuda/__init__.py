@@ -1,0 +1,1 @@
+"""NVIDIA's driver, by which kernels are launched on TensorFlow's stream."""

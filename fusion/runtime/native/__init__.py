@@ -1,0 +1,1 @@
+"""Compiled code: how kernels are written, compiled, loaded and entered."""

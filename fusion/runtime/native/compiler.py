@@ -1,0 +1,114 @@
+"""From a Python function to native object code that needs nothing of Python.
+
+Numba types and lowers the function; a C entry is put in front of it in the same LLVM module, and
+the module is emitted as an object file. Such a file has one exported function and refers only to
+TensorFlow's C API and libc, so it can be kept on disk and loaded without Numba.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from fusion.runtime.tensorflow.library import SYMBOLS
+
+#: What compiled code may refer to besides TensorFlow's C API. Nothing that works on the pages of a
+#: process, as madvise does: it holds a lock for which every thread waits that touches new memory.
+_LIBC = frozenset(
+    {"snprintf", "memcpy", "memset", "memmove", "sqrt", "sqrtf", ""}
+    | {"sem_wait", "sem_post", "sched_yield", "malloc", "free"}
+    | {"memmem", "clock_gettime", "syscall", "pthread_create", "pthread_detach", "pthread_self"}
+)
+
+
+def compile_object(function: Callable[..., Any], n_args: int, symbol: str) -> bytes:
+    """The object file of `function(*int64)`, exported as the C function `void symbol(int64...)`.
+
+    Raises:
+      RuntimeError: the code refers to something other than TensorFlow's C API and libc, or it can
+        raise a Python exception.
+    """
+    from numba.core import registry, types
+    from numba.core.compiler_lock import global_compiler_lock
+
+    from fusion.runtime.native.jit import OPTIONS, NativeCompiler, Pipeline
+
+    target = registry.cpu_target
+    with global_compiler_lock:
+        options = dict(OPTIONS, nopython=True)
+        native = NativeCompiler(function, target, options, {}, Pipeline)
+        result = native.compile((types.int64,) * n_args, types.void)
+        library = result.library
+        library.add_ir_module(_entry_module(target.target_context, result.fndesc, symbol))
+        library.finalize()
+        library.optimize()
+        code = _emit(library, symbol)
+    foreign = undefined_symbols(code) - _LIBC - {*SYMBOLS}
+    if foreign:
+        raise RuntimeError(f"{symbol}: compiled code needs {', '.join(sorted(foreign))}")
+    # Nobody could receive a Python exception; code that may raise one carries it pickled.
+    if "picklebuf" in library.get_llvm_str():
+        raise RuntimeError(f"{symbol}: compiled code can raise a Python exception")
+    return code
+
+
+def _entry_module(context: Any, fndesc: Any, symbol: str) -> Any:
+    """A module with a C function that calls Numba's function of the same arguments."""
+    from llvmlite import ir
+
+    module = context.create_module(symbol)
+    call_type = context.call_conv.get_function_type(fndesc.restype, fndesc.argtypes)
+    callee = ir.Function(module, call_type, fndesc.llvm_func_name)
+    word = ir.IntType(64)
+    entry_type = ir.FunctionType(ir.VoidType(), [word] * len(fndesc.argtypes))
+    entry = ir.Function(module, entry_type, symbol)
+    builder = ir.IRBuilder(entry.append_basic_block("entry"))
+    # The status tells of Python exceptions only, which `compile_object` refuses.
+    context.call_conv.call_function(
+        builder, callee, fndesc.restype, fndesc.argtypes, list(entry.args)
+    )
+    builder.ret_void()
+    return module
+
+
+#: No array is ever destroyed: all are views of TensorFlow's memory and none owns anything
+#: (allocating one would need a symbol that is not allowed), yet Numba emits a test for the last
+#: reference here and there, with a call that is never made.
+_NO_DESTRUCTOR = "define linkonce_odr void @NRT_MemInfo_call_dtor(ptr %p) { ret void }"
+
+
+def _emit(library: Any, symbol: str) -> bytes:
+    """The object code of a finished library with `symbol` as its only exported function."""
+    import llvmlite.binding as llvm
+
+    module = llvm.parse_assembly(library.get_llvm_str())
+    module.link_in(llvm.parse_assembly(_NO_DESTRUCTOR))
+    for function in module.functions:
+        if not function.is_declaration and function.name != symbol:
+            function.linkage = "internal"
+    return bytes(library.codegen._tm.emit_object(module))
+
+
+def undefined_symbols(code: bytes) -> set[str]:
+    """The names that an ELF64 object file leaves to the linker.
+
+    The format is that of the System V ABI (AMD64), chapter 4.
+    """
+    (section_offset,) = struct.unpack_from("<Q", code, 40)
+    entry_size, count = struct.unpack_from("<HH", code, 58)
+    sections = [
+        struct.unpack_from("<IIQQQQIIQQ", code, section_offset + k * entry_size)
+        for k in range(count)
+    ]
+    names = set()
+    for section in sections:
+        if section[1] != 2:  # SHT_SYMTAB
+            continue
+        strings = sections[section[6]][4]
+        for offset in range(section[4], section[4] + section[5], 24):
+            name, _, _, index = struct.unpack_from("<IBBH", code, offset)
+            if index == 0:  # SHN_UNDEF
+                start = strings + name
+                names.add(code[start : code.index(b"\0", start)].decode())
+    return names

@@ -1,0 +1,240 @@
+"""The compute function around a kernel body: it takes the inputs, checks them, and cleans up.
+
+See `native` for the frame of a call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fusion.runtime.native.frame import (
+    CAPACITY,
+    CTX,
+    HELD,
+    INVALID_ARGUMENT,
+    MAX_GPU_TEMPS,
+    MAX_TEMPS,
+    STARTS,
+    STATE,
+    STATUS,
+    attr,
+    check,
+    fail,
+    failed,
+    first_tensor,
+    list_length,
+    size,
+    table_of,
+)
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, stack_words, store
+from fusion.runtime.tensorflow.c_api import (
+    tf_delete_status,
+    tf_delete_tensor,
+    tf_dim,
+    tf_failure,
+    tf_get_input,
+    tf_new_status,
+    tf_num_dims,
+    tf_num_inputs,
+    tf_num_outputs,
+)
+from fusion.runtime.tensorflow.layout import (
+    FIRST_PEER,
+    FIRST_SYMBOL,
+    HEADER,
+    INPUT_WORDS,
+    LAUNCHER,
+    MAX_RANK,
+    OUTPUT_WORDS,
+    TABLE,
+)
+
+#: Words of the frame of an op whose body takes its inputs itself, and holds none of them there,
+#: besides those for tensors.
+_SHORT_FRAME = 64
+
+
+@jit
+def _bind(frame: int, entry: int, arg: int, axis: int, symbol: int, actual: int) -> None:
+    """Checks one size against what an earlier input says of the same symbol."""
+    table = table_of(frame)
+    slot = STARTS + load(table, 0) + load(table, 1) + 2 * symbol
+    if load(frame, slot) < 0:
+        store(frame, slot, actual)
+        store(frame, slot + 1, arg)
+    elif load(frame, slot) != actual:
+        other = load(table, HEADER + load(frame, slot + 1) * INPUT_WORDS + 3)
+        fail(
+            frame,
+            INVALID_ARGUMENT,
+            "%s has size %lld in dimension %lld, but %s says that it is %lld",
+            load(entry, 3),
+            actual,
+            axis,
+            other,
+            load(frame, slot),
+        )
+
+
+@jit
+def _check_peer(frame: int, entry: int, position: int, axis: int, peer: int, actual: int) -> None:
+    """Checks one size against the tensor at the same place of an earlier list."""
+    arg = peer // MAX_RANK
+    expected = size(frame, arg, position, peer % MAX_RANK)
+    if actual != expected:
+        other = load(table_of(frame), HEADER + arg * INPUT_WORDS + 3)
+        fail(
+            frame,
+            INVALID_ARGUMENT,
+            "%s[%lld] has size %lld in dimension %lld, but %s[%lld] says that it is %lld",
+            load(entry, 3),
+            position,
+            actual,
+            axis,
+            other,
+            position,
+            expected,
+        )
+
+
+@jit
+def _check_shape(frame: int, arg: int, position: int, tensor: int) -> None:
+    entry = table_of(frame) + 8 * (HEADER + arg * INPUT_WORDS)
+    rank = load(entry, 1)
+    if rank < 0:
+        return
+    if tf_num_dims(tensor) != rank:
+        actual = int64(tf_num_dims(tensor))
+        text = "%s must have rank %lld, but has rank %lld"
+        fail(frame, INVALID_ARGUMENT, text, load(entry, 3), rank, actual)
+        return
+    if load(entry, 2) >= 0 and attr(frame, load(entry, 2)) == 0:
+        return
+    for axis in range(rank):
+        dim = load(entry, 4 + axis)
+        actual = tf_dim(tensor, np.int32(axis))
+        if dim <= FIRST_PEER:
+            _check_peer(frame, entry, position, axis, FIRST_PEER - dim, actual)
+        elif dim <= FIRST_SYMBOL:
+            _bind(frame, entry, arg, axis, FIRST_SYMBOL - dim, actual)
+        elif dim >= 0 and dim != actual:
+            text = "%s must have size %lld in dimension %lld, but has %lld"
+            fail(frame, INVALID_ARGUMENT, text, load(entry, 3), dim, axis, actual)
+
+
+@jit
+def _take_inputs(frame: int) -> None:
+    """Holds every input, checked against the declared shapes."""
+    table = table_of(frame)
+    n_args = load(table, 0)
+    first = first_tensor(frame)
+    index = 0
+    for arg in range(n_args):
+        count = 1
+        if load(table, HEADER + arg * INPUT_WORDS) != 0:
+            count = list_length(frame)
+        store(frame, STARTS + arg, index)
+        for position in range(count):
+            slot = frame + 8 * (first + index)
+            tf_get_input(load(frame, CTX), np.int32(index), slot, load(frame, STATUS))
+            check(frame)
+            if not failed(frame):
+                _check_shape(frame, arg, position, load(slot, 0))
+            if failed(frame):
+                return
+            index += 1
+    output = 0
+    for arg in range(load(table, 1)):
+        store(frame, STARTS + n_args + arg, output)
+        entry = HEADER + n_args * INPUT_WORDS + arg * OUTPUT_WORDS
+        output += list_length(frame) if load(table, entry) != 0 else 1
+
+
+@jit
+def _frame_words(state: int, ctx: int) -> int:
+    table = load(state, TABLE)
+    fixed = STARTS + load(table, 0) + load(table, 1) + 2 * load(table, 2)
+    return fixed + tf_num_inputs(ctx) + tf_num_outputs(ctx) + _temps(state)
+
+
+@jit
+def _temps(state: int) -> int:
+    return int64(MAX_TEMPS) if load(state, LAUNCHER) == 0 else int64(MAX_GPU_TEMPS)
+
+
+@jit
+def _open(frame: int, words: int, state: int, ctx: int) -> None:
+    for k in range(words):
+        store(frame, k, 0)
+    store(frame, CTX, ctx)
+    store(frame, STATE, state)
+    store(frame, STATUS, tf_new_status())
+    store(frame, CAPACITY, words - first_tensor(frame))
+    table = load(state, TABLE)
+    for symbol in range(load(table, 2)):
+        store(frame, STARTS + load(table, 0) + load(table, 1) + 2 * symbol, -1)
+
+
+@jit
+def _close(frame: int) -> None:
+    if failed(frame):
+        tf_failure(load(frame, CTX), load(frame, STATUS))
+    first = first_tensor(frame)
+    for k in range(load(frame, HELD)):
+        tensor = load(frame, first + k)
+        if tensor != 0:
+            tf_delete_tensor(tensor)
+    tf_delete_status(load(frame, STATUS))
+
+
+def make_entry(body: Any) -> Any:
+    """The compute function `(state, ctx)` around a kernel body.
+
+    All inputs are in the frame, checked against the declared shapes, before the body runs.
+    """
+    body = jit(body)
+
+    def entry(state: int, ctx: int) -> None:
+        words = _frame_words(state, ctx)
+        frame = stack_words(words)
+        _open(frame, words, state, ctx)
+        store(frame, HELD, int64(tf_num_inputs(ctx)))
+        _take_inputs(frame)
+        if not failed(frame):
+            body(frame)
+        _close(frame)
+
+    return entry
+
+
+def make_short_entry(body: Any) -> Any:
+    """The compute function `(state, ctx)` around a body that takes its inputs itself."""
+    body = jit(body)
+
+    def entry(state: int, ctx: int) -> None:
+        words = _SHORT_FRAME + _temps(state)
+        frame = stack_words(words)
+        _open(frame, words, state, ctx)
+        body(frame)
+        _close(frame)
+
+    return entry
+
+
+def make_shared_entry(body: Any, work: Any) -> Any:
+    """As `make_short_entry`, for work that threads help with.
+
+    Called with (job, 0) it does `work(job)`: that is how they are told to.
+    """
+    compute = jit(make_short_entry(body))
+
+    def entry(state: int, ctx: int) -> None:
+        if ctx == 0:
+            work(state)
+        else:
+            compute(state, ctx)
+
+    return entry

@@ -1,0 +1,456 @@
+"""What kernel bodies are written in: typed views of a call's tensors, and errors.
+
+This module is imported only when something is compiled. Nothing here allocates through Numba's
+runtime or raises: a body gets a *frame*, the address of 64-bit words on the stack that describe
+one call, takes its inputs from it as arrays, allocates outputs and scratch in it, and reports
+errors with `fail`. The frame owns every tensor, so that all of them are released on every path.
+
+Frame, in words: context, status, failed, kernel state, number of tensors held and the most that
+can be, starts of the inputs, starts of the outputs, size of each symbol and the input that bound
+it, tensors.
+Kernel state: see `layout`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from fusion.runtime.native.jit import Array, int64, jit
+from fusion.runtime.native.memory import (
+    as_float,
+    load,
+    pointer,
+    stack_words,
+    store,
+    store_as,
+    word_pointer,
+)
+from fusion.runtime.tensorflow.c_api import (
+    datatype,
+    item_bytes,
+    tf_allocate_output,
+    tf_allocate_temp,
+    tf_delete_tensor,
+    tf_dim,
+    tf_expected_output_datatype,
+    tf_forward_or_allocate,
+    tf_get_code,
+    tf_num_inputs,
+    tf_set_output,
+    tf_tensor_data,
+)
+from fusion.runtime.tensorflow.layout import NAMES, STATE_WORDS, TABLE
+
+INVALID_ARGUMENT = 3
+RESOURCE_EXHAUSTED = 8
+FAILED_PRECONDITION = 9
+INTERNAL = 13
+
+#: The words of a frame up to where its lists begin, see above.
+CTX, STATUS, FAILED, STATE, HELD, CAPACITY, STARTS = range(7)
+#: So many tensors can be held besides inputs and outputs, on a CPU and on a GPU.
+MAX_TEMPS = 32
+MAX_GPU_TEMPS = 192
+
+#: The bytes of a TF_AllocatorAttributes: a size and whether memory is to be the host's.
+_ALLOCATOR_ATTRIBUTES_BYTES = 9
+
+#: No tensor is larger: this is the address space of a process. TensorFlow would wait ten seconds
+#: for so much memory, and aborts when the number of elements does not fit 63 bits.
+_MAX_BYTES = 2**47
+
+_i64 = types.int64
+_WORD = ir.IntType(64)
+
+
+@intrinsic(prefer_literal=True)
+def fail(typingctx: Any, frame: Any, code: Any, text: Any, *values: Any) -> Any:
+    """Reports an error: the call ends with status `code` and the first message given.
+
+    `text` is a literal with %lld for an int64 value and %s for the address of a C string.
+    """
+    if not isinstance(text, types.StringLiteral):
+        return None
+    packed_type = types.StarArgTuple([_i64] * len(values))
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        frame, code, _, packed = args
+        numbers = [builder.extract_value(packed, k) for k in range(len(packed_type))]
+        _report(builder, frame, code, text.literal_value, numbers)
+        return context.get_dummy_value()
+
+    return types.void(_i64, _i64, text, packed_type), codegen
+
+
+@intrinsic(prefer_literal=True)
+def fail_column(typingctx: Any, frame: Any, code: Any, text: Any, place: Any, *values: Any) -> Any:
+    """As `fail`, about the column at a place: its number and name come before the text."""
+    if not isinstance(text, types.StringLiteral):
+        return None
+    packed_type = types.StarArgTuple([_i64] * len(values))
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        frame, code, _, place, packed = args
+        numbers = [builder.extract_value(packed, k) for k in range(len(packed_type))]
+        numbers = [place, _name_of(builder, frame, place), *numbers]
+        _report(builder, frame, code, f"column %lld%s{text.literal_value}", numbers)
+        return context.get_dummy_value()
+
+    return types.void(_i64, _i64, text, _i64, packed_type), codegen
+
+
+def _report(builder: Any, frame: Any, code: Any, text: str, numbers: list[Any]) -> None:
+    """Code that sets the call's status, unless it has failed already."""
+    flag = word_pointer(builder, frame, FAILED)
+    first = builder.icmp_unsigned("==", builder.load(flag), ir.Constant(_WORD, 0))
+    with builder.if_then(first, likely=False):
+        builder.store(ir.Constant(_WORD, 1), flag)
+        message = _format(builder, text, numbers)
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [_WORD, ir.IntType(32), message.type]),
+            "TF_SetStatus",
+        )
+        status = builder.load(word_pointer(builder, frame, STATUS))
+        builder.call(function, [status, builder.trunc(code, ir.IntType(32)), message])
+
+
+def _name_of(builder: Any, frame: Any, place: Any) -> Any:
+    """The address of the C string that follows a column's number, see `names`."""
+    state = builder.load(word_pointer(builder, frame, STATE))
+    names = builder.load(word_pointer(builder, state, NAMES))
+    is_named = builder.icmp_unsigned("!=", names, ir.Constant(_WORD, 0))
+    # Without names this is the word that says so: 0, which is an empty string as well.
+    none = ir.Constant(_WORD, NAMES)
+    index = builder.select(is_named, builder.add(names, place), none)
+    offset = builder.load(word_pointer(builder, state, index))
+    empty = ir.Constant(_WORD, 8 * NAMES)
+    return builder.add(state, builder.select(is_named, offset, empty))
+
+
+def _format(builder: Any, text: str, numbers: list[Any]) -> Any:
+    """A C string on the stack, formatted by snprintf."""
+    size = 512
+    byte = ir.IntType(8)
+    array = cgutils.alloca_once(builder, ir.ArrayType(byte, size))
+    buffer = builder.bitcast(array, byte.as_pointer())
+    cgutils.snprintf(builder, buffer, ir.Constant(_WORD, size), text, *numbers)
+    return buffer
+
+
+@jit
+def failed(frame: int) -> bool:
+    """Whether `fail` was called, or a C API call ended in error."""
+    return load(frame, FAILED) != 0
+
+
+@jit
+def check(frame: int) -> None:
+    """Takes note of the error that a C API call may have ended with."""
+    if tf_get_code(load(frame, STATUS)) != 0:
+        store(frame, FAILED, 1)
+
+
+@jit
+def attr(frame: int, index: int) -> int:
+    """The int, bool or string attr (its place among the allowed values) in slot `index`."""
+    return load(load(frame, STATE), STATE_WORDS + index)
+
+
+@jit
+def attr_float(frame: int, index: int) -> float:
+    """The float attr in slot `index`, as a double."""
+    return as_float(load(load(frame, STATE), STATE_WORDS + index))
+
+
+@jit
+def context(frame: int) -> int:
+    """The op's context."""
+    return load(frame, CTX)
+
+
+@jit
+def kernel_state(frame: int) -> int:
+    """The address of the kernel's state."""
+    return load(frame, STATE)
+
+
+@jit
+def status_of(frame: int) -> int:
+    """The status that C API calls of the call's own thread may set."""
+    return load(frame, STATUS)
+
+
+# --- inputs ---------------------------------------------------------------------------------
+
+
+@jit
+def table_of(frame: int) -> int:
+    """The address of the op's table, see `layout`."""
+    return load(load(frame, STATE), TABLE)
+
+
+@jit
+def first_tensor(frame: int) -> int:
+    """Index of the first tensor slot."""
+    table = table_of(frame)
+    return STARTS + load(table, 0) + load(table, 1) + 2 * load(table, 2)
+
+
+@jit
+def input_start(frame: int, arg: int) -> int:
+    """Index of the first tensor of input `arg` among all tensors."""
+    return load(frame, STARTS + arg)
+
+
+@jit
+def list_length(frame: int) -> int:
+    """The length of the op's list inputs, 0 if it has none."""
+    table = table_of(frame)
+    lists = load(table, 3)
+    if lists == 0:
+        return 0
+    return (tf_num_inputs(load(frame, CTX)) - load(table, 4)) // lists
+
+
+@jit
+def _tensor(frame: int, index: int) -> int:
+    return load(frame, first_tensor(frame) + index)
+
+
+@jit
+def size(frame: int, arg: int, position: int, axis: int) -> int:
+    """Elements of tensor `position` of input `arg` along `axis`."""
+    return tf_dim(_tensor(frame, input_start(frame, arg) + position), np.int32(axis))
+
+
+@jit
+def data(frame: int, arg: int, position: int) -> int:
+    """Address of the elements of tensor `position` of input `arg`."""
+    return tf_tensor_data(_tensor(frame, input_start(frame, arg) + position))
+
+
+@jit
+def vector(frame: int, arg: int, dtype: type) -> Array:
+    """Input `arg` as an array of rank 1."""
+    return carray(pointer(data(frame, arg, 0), dtype), (size(frame, arg, 0, 0),))
+
+
+@jit
+def shard_vector(frame: int, arg: int, position: int, dtype: type) -> Array:
+    """Tensor `position` of list input `arg` as an array of rank 1."""
+    return carray(pointer(data(frame, arg, position), dtype), (size(frame, arg, position, 0),))
+
+
+@jit
+def matrix(frame: int, arg: int, position: int, dtype: type) -> Array:
+    """Tensor `position` of input `arg` as an array of rank 2."""
+    shape = (size(frame, arg, position, 0), size(frame, arg, position, 1))
+    return carray(pointer(data(frame, arg, position), dtype), shape)
+
+
+# --- outputs and scratch --------------------------------------------------------------------
+#
+# C API calls set the status, also when they succeed: after an error none may follow, or the error
+# would be lost.
+
+
+@jit
+def _hold(frame: int, tensor: int) -> int:
+    """Makes the frame the owner of `tensor` and gives the address of its elements."""
+    check(frame)
+    held = load(frame, HELD)
+    if held == load(frame, CAPACITY):
+        tf_delete_tensor(tensor)
+        fail(frame, INTERNAL, "the kernel allocates more than its frame holds")
+    elif tensor != 0:
+        store(frame, first_tensor(frame) + held, tensor)
+        store(frame, HELD, held + 1)
+    if failed(frame) or tensor == 0:
+        return int64(0)
+    return tf_tensor_data(tensor)
+
+
+@jit
+def _output_start(frame: int, arg: int) -> int:
+    """Index of the first tensor of output `arg` among all outputs."""
+    return load(frame, STARTS + load(table_of(frame), 0) + arg)
+
+
+@jit
+def _allocate(frame: int, index: int, rank: int, rows: int, columns: int, item: int) -> int:
+    """A new tensor for an output; 0 if it cannot be had."""
+    if failed(frame):
+        return int64(0)
+    dims = stack_words(2)
+    store(dims, 0, rows)
+    store(dims, 1, columns)
+    count = rows * columns if rank == 2 else rows
+    is_small = 0 <= rows <= _MAX_BYTES and 0 <= columns <= _MAX_BYTES
+    if not is_small or (columns > 0 and rows > _MAX_BYTES // (columns * item)):
+        fail(frame, RESOURCE_EXHAUSTED, "no memory for [%lld, %lld] elements", rows, columns)
+        return int64(0)
+    # The element type of compiled code may be only what it sees of the output's own (uint16 of
+    # half types).
+    number = np.int32(index)
+    tensor = tf_allocate_output(
+        load(frame, CTX),
+        number,
+        tf_expected_output_datatype(load(frame, CTX), number),
+        dims,
+        np.int32(rank),
+        count * item,
+        load(frame, STATUS),
+    )
+    check(frame)
+    return tensor
+
+
+@jit
+def _output(frame: int, index: int, rank: int, rows: int, columns: int, item: int) -> int:
+    tensor = _allocate(frame, index, rank, rows, columns, item)
+    return _hold(frame, tensor) if tensor != 0 else int64(0)
+
+
+@jit
+def new_output(frame: int, index: int, rank: int, rows: int, columns: int, item: int) -> int:
+    """The address of a new tensor [rows] or [rows, columns] for output `index` among all.
+
+    Nothing of it stays in the frame, so that there may be any number of them.
+
+    Args:
+      item: bytes of an element.
+    """
+    tensor = _allocate(frame, index, rank, rows, columns, item)
+    if tensor == 0:
+        return int64(0)
+    address = tf_tensor_data(tensor)
+    tf_delete_tensor(tensor)  # the context holds the output
+    return address
+
+
+@jit
+def reused_output(frame: int, index: int, candidate: int, rows: int, columns: int) -> int:
+    """The address of a matrix [rows, columns] for output `index` among all, as of `new_output`.
+
+    It has the memory of input `candidate` among all, of the same shape and dtype, if nobody else
+    has a use for that.
+    """
+    if failed(frame):
+        return int64(0)
+    dims, numbers = stack_words(2), stack_words(2)
+    store(dims, 0, rows)
+    store(dims, 1, columns)
+    store_as(numbers, 0, np.int32(candidate), np.int32)
+    status = load(frame, STATUS)
+    tensor = tf_forward_or_allocate(
+        load(frame, CTX),
+        numbers,
+        np.int32(1),
+        np.int32(index),
+        dims,
+        np.int32(2),
+        numbers + 8,
+        status,
+    )
+    check(frame)
+    if tensor == 0:
+        return int64(0)
+    address = tf_tensor_data(tensor)
+    tf_delete_tensor(tensor)
+    return address
+
+
+@jit
+def output_bytes(frame: int, rows: int, columns: int, item: int) -> int:
+    """The address of a new tensor [rows, columns], of elements of `item` bytes, for output 0."""
+    return _output(frame, int64(0), int64(2), rows, columns, item)
+
+
+@jit
+def output_vector(frame: int, arg: int, position: int, count: int, dtype: type) -> Array:
+    """A new tensor [count] for output `arg`; empty if it cannot be had (see `failed`)."""
+    place = _output_start(frame, arg) + position
+    address = _output(frame, place, 1, count, 1, item_bytes(dtype))
+    return carray(pointer(address, dtype), (count if address != 0 else 0,))
+
+
+@jit
+def output_matrix(
+    frame: int, arg: int, position: int, rows: int, columns: int, dtype: type
+) -> Array:
+    """A new tensor [rows, columns] for output `arg`; no rows if it cannot be had."""
+    # A matrix without columns has rows, though no address.
+    place = _output_start(frame, arg) + position
+    address = _output(frame, place, 2, rows, columns, item_bytes(dtype))
+    return carray(pointer(address, dtype), (int64(0) if failed(frame) else rows, columns))
+
+
+@jit
+def forward_input(frame: int, output: int, arg: int) -> None:
+    """Makes input `arg` itself output number `output`; nothing is copied."""
+    if failed(frame):
+        return
+    tensor = _tensor(frame, input_start(frame, arg))
+    status = load(frame, STATUS)
+    tf_set_output(load(frame, CTX), np.int32(_output_start(frame, output)), tensor, status)
+    check(frame)
+
+
+@jit
+def _scratch(frame: int, count: int, dtype: type) -> int:
+    return _temporary(frame, count, datatype(dtype), item_bytes(dtype), int64(0))
+
+
+@jit
+def _temporary(frame: int, count: int, datatype: int, item: int, attributes: int) -> int:
+    """The address of a temporary tensor [count]; 0 if it cannot be had.
+
+    Args:
+      attributes: the address of a TF_AllocatorAttributes, or 0.
+    """
+    if failed(frame):
+        return int64(0)
+    if count > _MAX_BYTES // item:
+        fail(frame, RESOURCE_EXHAUSTED, "no memory for [%lld] elements", count)
+        return int64(0)
+    dims = stack_words(1)
+    store(dims, 0, max(count, 1))
+    ctx, status = load(frame, CTX), load(frame, STATUS)
+    tensor = tf_allocate_temp(ctx, np.int32(datatype), dims, np.int32(1), attributes, status)
+    return _hold(frame, tensor)
+
+
+@jit
+def scratch_bytes(frame: int, count: int) -> int:
+    """The address of bytes for the length of the call, not initialised; 0 on failure."""
+    return _scratch(frame, count, np.uint8)
+
+
+@jit
+def host_bytes(frame: int, count: int) -> int:
+    """As `scratch_bytes`, in the memory of the host, also where the op runs on a GPU."""
+    attributes = stack_words(2)
+    store(attributes, 0, _ALLOCATOR_ATTRIBUTES_BYTES)
+    store(attributes, 1, 1)
+    return _temporary(frame, count, datatype(np.uint8), int64(1), attributes)
+
+
+@jit
+def scratch(frame: int, count: int, dtype: type) -> Array:
+    """An array [count] for the length of the call, not initialised; empty on failure."""
+    address = _scratch(frame, count, dtype)
+    return carray(pointer(address, dtype), (count if address != 0 else 0,))
+
+
+@jit
+def scratch_matrix(frame: int, rows: int, columns: int, dtype: type) -> Array:
+    """An array [rows, columns] for the length of the call; no rows on failure."""
+    address = _scratch(frame, rows * columns, dtype)
+    return carray(pointer(address, dtype), (int64(0) if failed(frame) else rows, columns))

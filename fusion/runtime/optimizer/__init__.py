@@ -1,0 +1,1 @@
+"""The graph optimizer that TensorFlow calls."""

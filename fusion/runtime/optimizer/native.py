@@ -1,0 +1,141 @@
+"""What TensorFlow calls with every graph that it optimizes, in native code.
+
+Most graphs have nothing in them for us, and most processes have this off: those need nothing of
+Python. For the rest Python is asked, by an upcall.
+"""
+
+from __future__ import annotations
+
+from numba import types
+
+from fusion.runtime.native.atomic import atomic_add, atomic_load
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import c_free, c_malloc, call_at, load, stack_words, store
+from fusion.runtime.optimizer.layout import (
+    COUNTED,
+    EMPTY,
+    FETCHES,
+    FETCHES_SIZE,
+    FREE,
+    NANOSECONDS,
+    PATIENCE,
+    PRESERVED,
+    PRESERVED_SIZE,
+    RULE,
+    SEEN,
+    SERVER_NUMBER,
+    TIMEOUTS,
+    UPCALLS,
+)
+from fusion.runtime.tensorflow.c_api import (
+    tf_delete_status,
+    tf_get_code,
+    tf_new_status,
+    tf_set_status,
+)
+from fusion.runtime.upcalls.native import free_request, new_request, now, upcall
+from fusion.runtime.upcalls.service import (
+    FIRST_NAMES,
+    NAME_COUNT,
+    NAMES,
+    RESULT,
+    RESULT_LENGTH,
+    SECOND_NAMES,
+)
+
+#: The words of a TF_Buffer.
+DATA, LENGTH, DEALLOCATE = range(3)
+
+_OK, _ABORTED = 0, 10
+
+_i32, _i64 = types.int32, types.int64
+_c_memmem = types.ExternalFunction("memmem", _i64(_i64, _i64, _i64, _i64))
+
+
+def optimize(words: int, graph: int, item: int, result: int, status: int) -> None:
+    """Optimizes a graph; `words` are those of `optimizer_words`, the rest is TensorFlow's."""
+    # First of all: whatever happens, the graph is left alone. An empty result that goes with
+    # another status would be an empty graph.
+    tf_set_status(status, _i32(_ABORTED), load(words, EMPTY))
+    rule = atomic_load(words, RULE)
+    if rule == 0:
+        return
+    start = now()
+    if _is_met(rule, load(graph, DATA), load(graph, LENGTH)):
+        _ask(words, graph, item, result, status)
+    if load(words, COUNTED) != 0:
+        atomic_add(words, SEEN, int64(1))
+        atomic_add(words, NANOSECONDS, now() - start)
+
+
+def tell_whether_met(rule: int, data: int, length: int, met: int) -> None:
+    """Sets the word at `met` to whether bytes meet a rule."""
+    store(met, 0, int64(_is_met(rule, data, length)))
+
+
+@jit
+def _is_met(rule: int, data: int, length: int) -> bool:
+    """Whether bytes meet a rule, see `prefilter`."""
+    at = rule + 8
+    met = False
+    for _ in range(load(rule, 0)):
+        holds, sets = not met, load(at, 0)
+        at += 8
+        for _ in range(sets):
+            found, strings = False, load(at, 0)
+            at += 8
+            for _ in range(strings):
+                if holds and not found:
+                    found = _c_memmem(data, length, load(at, 0), load(at, 1)) != 0
+                at += 16
+            holds = holds and found
+        met = met or holds
+    return met
+
+
+@jit
+def _ask(words: int, graph: int, item: int, result: int, status: int) -> None:
+    """Has Python optimize a graph."""
+    request = new_request(load(words, SERVER_NUMBER), load(graph, DATA), load(graph, LENGTH))
+    if request == 0:
+        return
+    preserved = _names(load(words, PRESERVED_SIZE), load(words, PRESERVED), item)
+    store(request, FIRST_NAMES, preserved)
+    store(request, SECOND_NAMES, _names(load(words, FETCHES_SIZE), load(words, FETCHES), item))
+    if not upcall(load(words, UPCALLS), request, load(words, PATIENCE)):
+        atomic_add(words, TIMEOUTS, int64(1))
+        return
+    if load(request, RESULT) != 0:
+        store(result, DATA, load(request, RESULT))
+        store(result, LENGTH, load(request, RESULT_LENGTH))
+        store(result, DEALLOCATE, load(words, FREE))
+        store(request, RESULT, int64(0))
+        tf_set_status(status, _i32(_OK), load(words, EMPTY))
+    free_request(request)
+
+
+@jit
+def _names(size_function: int, function: int, item: int) -> int:
+    """A list of names of an item, for a request; 0 if TensorFlow does not give it.
+
+    Args:
+      size_function, function: addresses of TF_Get...ListSize and TF_Get...List.
+    """
+    sizes = stack_words(2)
+    store(sizes, 0, int64(0))
+    # A status of its own: functions that succeed set it, too.
+    status = tf_new_status()
+    call_at(size_function, item, sizes, sizes + 8, status)
+    count, names = int64(_i32(load(sizes, 0))), int64(0)
+    if tf_get_code(status) == _OK:
+        names = c_malloc(8 * NAMES + 16 * count + load(sizes, 1))
+    if names != 0:
+        store(names, NAME_COUNT, count)
+        starts = names + 8 * NAMES
+        lengths, storage = starts + 8 * count, starts + 16 * count
+        call_at(function, item, starts, lengths, count, storage, load(sizes, 1), status)
+        if tf_get_code(status) != _OK:
+            c_free(names)
+            names = int64(0)
+    tf_delete_status(status)
+    return names

@@ -1,0 +1,386 @@
+"""TensorFlow's entry point for graph optimizers from outside, and what such an optimizer sees.
+
+TensorFlow keeps one optimizer per device type, aborts the process when a second one is registered,
+and never lets go of one. So there is one per process, whatever the number of copies or reloads of
+this package; what it calls can be exchanged.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import tensorflow as tf
+
+from fusion.runtime import process
+from fusion.runtime.native import objects
+from fusion.runtime.optimizer import prefilter
+from fusion.runtime.optimizer.layout import (
+    COUNTED,
+    EMPTY,
+    FETCHES,
+    FETCHES_SIZE,
+    FREE,
+    NANOSECONDS,
+    OPTIMIZER_WORDS,
+    PATIENCE,
+    PATIENCE_NS,
+    PRESERVED,
+    PRESERVED_SIZE,
+    RULE,
+    SEEN,
+    SERVER_NUMBER,
+    TIMEOUTS,
+    UPCALLS,
+)
+from fusion.runtime.optimizer.prefilter import Rule
+from fusion.runtime.process import keep_forever
+from fusion.runtime.tensorflow import elf, library
+from fusion.runtime.upcalls import service
+from fusion.runtime.upcalls.service import Request
+
+#: Graphs of a process without accelerators are of type CPU; with them, of both.
+DEVICE_TYPES = ("CPU", "GPU")
+
+_logger = logging.getLogger("fusion")
+
+#: The name under which the process has one.
+_NAME = "optimizer_plugin"
+
+_OK = 0
+#: The only word of an absl::Status, which C++ returns in memory of the caller, in older versions
+#: and in newer ones. Neither is a pointer to an error or a code with another number in it.
+_ABSL_OK, _UNKNOWN = (0, 1), 2
+#: What a library with optimizers exports: tensorflow/c/experimental/grappler/grappler.h
+_PLUGIN_SYMBOL = "TF_InitGraph"
+#: The overload that takes a function; the types in its mangled name may differ between versions.
+_INIT_SYMBOL = b"tensorflow8grappler15InitGraphPluginEPF"
+_ITEM_SYMBOLS = (
+    "TF_GetNodesToPreserveListSize",
+    "TF_GetNodesToPreserveList",
+    "TF_GetFetchNodesListSize",
+    "TF_GetFetchNodesList",
+)
+
+
+# The structures of tensorflow/c/experimental/grappler/grappler.h
+
+
+class _Configs(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("ext", ctypes.c_void_p),
+        # One choice per built-in optimizer; 0 leaves it to the user.
+        ("choices", ctypes.c_int * 19),
+    )
+
+
+class _Optimizer(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("ext", ctypes.c_void_p),
+        ("create", ctypes.c_void_p),
+        ("optimize", ctypes.c_void_p),
+        ("destroy", ctypes.c_void_p),
+    )
+
+
+class _Params(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("ext", ctypes.c_void_p),
+        ("version", ctypes.c_int32 * 3),
+        ("device_type", ctypes.c_char_p),
+        ("configs", ctypes.POINTER(_Configs)),
+        ("optimizer", ctypes.POINTER(_Optimizer)),
+    )
+
+
+_INIT = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Params), ctypes.c_void_p)
+
+
+class Item:
+    """A graph that TensorFlow is about to run; valid during the call only."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def when_abandoned(self, undo: Callable[[], None]) -> None:
+        """Has `undo` called if the new graph comes too late, and TensorFlow goes on without it."""
+        self._request.when_abandoned = undo
+
+    @property
+    def thread(self) -> int:
+        """The thread of TensorFlow's that waits for the graph, as `threading.get_ident` has it."""
+        return self._request.thread
+
+    def graph_def(self) -> bytes:
+        """The graph, a serialized GraphDef."""
+        return self._request.input()
+
+    def nodes_to_preserve(self) -> frozenset[str]:
+        """Names that must not vanish: fetches, feeds, and nodes that others wait for.
+
+        Raises:
+          RuntimeError: TensorFlow cannot tell.
+        """
+        return self._names(service.FIRST_NAMES, "TF_GetNodesToPreserveList")
+
+    def fetches(self) -> frozenset[str]:
+        """The nodes whose values are read by whoever runs the graph.
+
+        Raises:
+          RuntimeError: TensorFlow cannot tell.
+        """
+        names = self._names(service.SECOND_NAMES, "TF_GetFetchNodesList")
+        return frozenset(name.partition(":")[0] for name in names)
+
+    def _names(self, field: int, function: str) -> frozenset[str]:
+        names = self._request.names(field)
+        if names is None:
+            raise RuntimeError(f"TensorFlow's {function} fails")
+        return names
+
+
+#: Returns the new graph, a serialized GraphDef, or None to leave the graph as it is.
+Optimize = Callable[[Item], "bytes | None"]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What has come by while there was a rule.
+
+    Attributes:
+        graphs: how often TensorFlow showed a graph.
+        seconds: the time that took, summed over threads.
+        timeouts: how often a graph was left because Python's lock did not come.
+    """
+
+    graphs: int = 0
+    seconds: float = 0.0
+    timeouts: int = 0
+
+
+class _Plugin:
+    """What all copies of this package in the process share; the first one reads its words."""
+
+    def __init__(self) -> None:
+        self.attempted = False
+        self.accepted = False
+        self.optimize: Optimize | None = None
+        self.words = (ctypes.c_int64 * OPTIMIZER_WORDS)()
+        keep_forever(self.words)
+        self._told = False
+        self.renew_lock()
+        # A child of a fork may inherit the lock while a thread that it lacks holds it.
+        os.register_at_fork(after_in_child=self.renew_lock)
+
+    def renew_lock(self) -> None:
+        self.lock = threading.Lock()
+
+    def serve(self, request: Request) -> None:
+        """Optimizes the graph of a request."""
+        optimize = self.optimize
+        optimized = optimize(Item(request)) if optimize is not None else None
+        if optimized is not None:
+            request.answer(optimized)
+
+    def too_late(self) -> None:
+        """Says once that graphs were left as they were."""
+        if not self._told:
+            self._told = True
+            _logger.warning(
+                "fusion left a graph as it was: Python's lock (the GIL) was not to be had in time, "
+                "since another thread kept it, perhaps while waiting for this very graph; more of "
+                "them will be counted in fusion.stats(), not shown"
+            )
+
+    def look_for(self, rule: Rule, is_counted: bool = True) -> None:
+        """Optimizes graphs that meet a rule from now on."""
+        self.words[COUNTED] = is_counted
+        self.words[RULE] = prefilter.table(rule)
+
+    def counts(self) -> Counts:
+        """What has come by."""
+        return Counts(self.words[SEEN], self.words[NANOSECONDS] / 1e9, self.words[TIMEOUTS])
+
+    def close(self) -> None:
+        """Lets the process end: graphs are left alone, and those under way are waited for."""
+        self.look_for(())
+        service.upcalls().wait_for_all()
+
+
+def install(optimize: Optimize) -> None:
+    """Lets TensorFlow call `optimize` for the graphs that it is about to run, see `look_for`.
+
+    It is called on a thread of its own while that which needs the graph waits, unless Python's lock
+    is not to be had (`upcalls`). There is one in a process: the last installed.
+
+    Raises:
+      tf.errors.UnimplementedError: this TensorFlow takes no optimizers from outside.
+      tf.errors.AlreadyExistsError: another library has registered one.
+    """
+    plugin = process.single(_NAME, _Plugin)
+    with plugin.lock:
+        if not plugin.attempted:
+            init_graph_plugin = _entry_point()
+            # Once and for all: a second attempt ends the process if the first one worked.
+            address = _native_entry(plugin)
+            plugin.attempted = True
+            plugin.accepted = _register(init_graph_plugin, address)
+            atexit.register(plugin.close)
+        if not plugin.accepted:
+            raise tf.errors.UnimplementedError(
+                None, None, f"TensorFlow {tf.__version__} has refused fusion's graph optimizer"
+            )
+        plugin.optimize = optimize
+
+
+def look_for(rule: Rule, *, is_counted: bool = True) -> None:
+    """Has the graphs optimized that meet a rule, from now on; without clauses, none.
+
+    The others are passed by in native code: they need nothing of Python. What comes by is counted
+    if `is_counted`.
+    """
+    process.single(_NAME, _Plugin).look_for(rule, is_counted)
+
+
+def counts() -> Counts:
+    """What has come by in this process."""
+    plugin = process.existing(_NAME)
+    return Counts() if plugin is None else plugin.counts()
+
+
+def symbol() -> str | None:
+    """The mangled name of TensorFlow's entry point for optimizers, if there is all it takes."""
+    path = _library_path()
+    name = elf.exported_name(path, _INIT_SYMBOL) if path.exists() else None
+    exported = name is not None and all(hasattr(_library(), one) for one in _ITEM_SYMBOLS)
+    return name if exported else None
+
+
+def _entry_point() -> Callable[..., object]:
+    name = symbol()
+    if name is None:
+        raise tf.errors.UnimplementedError(
+            None,
+            None,
+            f"TensorFlow {tf.__version__} cannot call fusion for the graphs that it runs: "
+            f"{_library_path()} does not export tensorflow::grappler::InitGraphPlugin and "
+            f"{', '.join(_ITEM_SYMBOLS)}. Functions and files can be rewritten all the same.",
+        )
+    if others := _other_plugins():
+        raise tf.errors.AlreadyExistsError(
+            None,
+            None,
+            f"{', '.join(others)} has graph optimizers of its own; TensorFlow takes one per device "
+            "type and ends the process when there are two",
+        )
+    return getattr(_library(), name)
+
+
+def _register(init_graph_plugin: Callable[..., object], address: int) -> bool:
+    """Registers the optimizer for every device type; False when TensorFlow refuses one."""
+    for device_type in DEVICE_TYPES:
+        status = ctypes.c_uint64(_UNKNOWN)
+        init_graph_plugin(ctypes.byref(status), _filled(device_type, address))
+        if status.value not in _ABSL_OK:
+            return False
+    return True
+
+
+#: What TensorFlow calls passes the words on.
+_ENTRY = """
+define void @optimize_graph(i64 %optimizer, i64 %graph, i64 %item, i64 %result, i64 %status) {{
+  %optimize = inttoptr i64 {optimize} to ptr
+  tail call void %optimize(i64 {words}, i64 %graph, i64 %item, i64 %result, i64 %status)
+  ret void
+}}
+"""
+
+
+def native_optimizer() -> int:
+    """The address of the function behind what TensorFlow calls, of its words and the graph."""
+
+    def compile_it() -> bytes:
+        from fusion.runtime.native.compiler import compile_object
+        from fusion.runtime.optimizer.native import optimize
+
+        return compile_object(optimize, 5, "optimize")
+
+    return objects.address("optimize", compile_it)
+
+
+def _native_entry(plugin: _Plugin) -> int:
+    """The address of what TensorFlow calls with a graph."""
+    tensorflow, libc, words = _library(), ctypes.CDLL(None), plugin.words
+    empty = ctypes.create_string_buffer(1)
+    keep_forever(empty)
+    words[SERVER_NUMBER] = service.upcalls().add(plugin)
+    words[PATIENCE] = PATIENCE_NS
+    words[UPCALLS] = service.upcalls().address
+    words[EMPTY] = ctypes.addressof(empty)
+    words[FREE] = _address(libc.free)
+    words[PRESERVED_SIZE] = _address(tensorflow.TF_GetNodesToPreserveListSize)
+    words[PRESERVED] = _address(tensorflow.TF_GetNodesToPreserveList)
+    words[FETCHES_SIZE] = _address(tensorflow.TF_GetFetchNodesListSize)
+    words[FETCHES] = _address(tensorflow.TF_GetFetchNodesList)
+    text = _ENTRY.format(optimize=native_optimizer(), words=ctypes.addressof(words))
+    return objects.load_ir(text, ["optimize_graph"])[0]
+
+
+def _filled(device_type: str, address: int) -> object:
+    """Returns the function by which TensorFlow asks for an optimizer."""
+    name = ctypes.c_char_p(device_type.encode())
+    keep_forever(name)
+
+    def fill(params: ctypes._Pointer[_Params], status: int) -> None:
+        asked = params.contents
+        asked.struct_size = ctypes.sizeof(_Params)
+        asked.device_type = name
+        configs, optimizer = asked.configs.contents, asked.optimizer.contents
+        configs.struct_size = _Configs.choices.offset + _Configs.choices.size
+        optimizer.struct_size = ctypes.sizeof(_Optimizer)
+        optimizer.optimize = address
+        _set_status(status, _OK)
+
+    return _INIT(fill)
+
+
+def _set_status(status: int | None, code: int) -> None:
+    library.load().TF_SetStatus(ctypes.c_void_p(status), code, b"")
+
+
+def _other_plugins() -> list[str]:
+    """The shared libraries of this process that bring graph optimizers along."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in maps if ".so" in line)
+    return [path for path in paths if _exports_plugin(path)]
+
+
+def _exports_plugin(path: str) -> bool:
+    try:
+        handle = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
+    except OSError:  # a file that was replaced since
+        return False
+    return hasattr(handle, _PLUGIN_SYMBOL)
+
+
+def _library_path() -> Path:
+    return Path(library.path()).with_name("libtensorflow_cc.so.2")
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(str(_library_path()))
+
+
+def _address(function: object) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]

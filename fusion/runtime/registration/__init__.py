@@ -1,0 +1,1 @@
+"""Ops and kernels, made known to TensorFlow."""

@@ -1,0 +1,122 @@
+"""What TensorFlow calls to make the kernel of a node, in native code; see `creation`."""
+
+from __future__ import annotations
+
+from numba import types
+
+from fusion.runtime.native.atomic import atomic_load
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import c_malloc, load, stack_words, store
+from fusion.runtime.registration.creation import (
+    ATTR_NAME,
+    COUNT,
+    ENTRIES,
+    ENTRY_WORDS,
+    NO_MEMORY,
+    NUMBER,
+    OWNER,
+    PATIENCE,
+    PREPARED,
+    SERVER_NUMBER,
+    STATE,
+    STATE_BYTES,
+    TOO_LATE,
+    UPCALLS,
+)
+from fusion.runtime.tensorflow.c_api import (
+    tf_delete_buffer,
+    tf_delete_status,
+    tf_fail_construction,
+    tf_get_attr_int64,
+    tf_get_code,
+    tf_get_node_def,
+    tf_has_attr,
+    tf_new_status,
+    tf_set_status,
+)
+from fusion.runtime.upcalls.native import c_memcpy, free_request, new_request, upcall
+from fusion.runtime.upcalls.service import CODE, RESULT
+
+#: The words of a TF_Buffer.
+_DATA, _LENGTH = range(2)
+
+_OK, _DEADLINE_EXCEEDED, _RESOURCE_EXHAUSTED = 0, 4, 8
+
+_i32 = types.int32
+
+
+def create(words: int, construction: int, made: int) -> None:
+    """Sets the word at `made` to the address of a node's state; to 0 where it fails.
+
+    Args:
+      words: the address of the words of its op's kernels.
+      construction: the TF_OpKernelConstruction.
+    """
+    status = tf_new_status()
+    number = _number(words, construction, status)
+    state = _copy_of(load(words, PREPARED), words, number) if number != 0 else int64(0)
+    if state == 0:
+        state = _ask(words, construction, status)
+    store(made, 0, state)
+    tf_delete_status(status)
+
+
+@jit
+def _number(words: int, construction: int, status: int) -> int:
+    """The number of the node's prepared state, 0 if it has none."""
+    value = stack_words(1)
+    store(value, 0, int64(0))
+    name = load(words, ATTR_NAME)
+    if tf_has_attr(construction, name, status) != 0:
+        tf_get_attr_int64(construction, name, value, status)
+        if tf_get_code(status) != _OK:
+            return int64(0)
+    return load(value, 0)
+
+
+@jit
+def _copy_of(prepared: int, owner: int, number: int) -> int:
+    """The address of a copy of a prepared state; 0 if there is none of that number and owner."""
+    count = atomic_load(prepared, int64(COUNT))
+    entry = atomic_load(prepared, int64(ENTRIES))
+    for _ in range(count):
+        if load(entry, NUMBER) == number and load(entry, OWNER) == owner:
+            state = c_malloc(load(entry, STATE_BYTES))
+            if state != 0:
+                c_memcpy(state, load(entry, STATE), load(entry, STATE_BYTES))
+            return state
+        entry += 8 * ENTRY_WORDS
+    return int64(0)
+
+
+@jit
+def _ask(words: int, construction: int, status: int) -> int:
+    """The address of a state that Python makes; 0 where it fails."""
+    request = int64(0)
+    buffer = tf_get_node_def(construction, status)
+    if buffer != 0:
+        data, length = load(buffer, _DATA), load(buffer, _LENGTH)
+        request = new_request(load(words, SERVER_NUMBER), data, length)
+        tf_delete_buffer(buffer)
+    if request == 0:
+        _fail(construction, status, int64(_RESOURCE_EXHAUSTED), load(words, NO_MEMORY))
+        return int64(0)
+    if not upcall(load(words, UPCALLS), request, load(words, PATIENCE)):
+        _fail(construction, status, int64(_DEADLINE_EXCEEDED), load(words, TOO_LATE))
+        return int64(0)
+    state = int64(0)
+    if load(request, RESULT) == 0:
+        _fail(construction, status, int64(_RESOURCE_EXHAUSTED), load(words, NO_MEMORY))
+    elif load(request, CODE) == _OK:
+        state = load(request, RESULT)
+        store(request, RESULT, int64(0))
+    else:
+        _fail(construction, status, load(request, CODE), load(request, RESULT))
+    free_request(request)
+    return state
+
+
+@jit
+def _fail(construction: int, status: int, code: int, message: int) -> None:
+    tf_set_status(status, _i32(code), message)
+    tf_fail_construction(construction, status)

@@ -1,0 +1,241 @@
+"""Python functions for ops: TensorFlow's own generated wrapper behind checks of what is static."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tensorflow.core.framework import op_def_pb2
+from tensorflow.python.framework import _pywrap_python_op_gen, dtypes, ops
+
+from fusion.runtime.tensorflow.documentation import docstring
+from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec, as_dtype, is_per_place
+
+#: The least and the most of an int attr.
+_INT64 = (-(2**63), 2**63 - 1)
+
+
+def make_wrappers(
+    specs: Sequence[OpSpec], before: Callable[[], None]
+) -> dict[str, Callable[..., Any]]:
+    """The Python function of each op, by its name in snake case; each calls `before` first."""
+    op_list = op_def_pb2.OpList(op=[spec.op_def for spec in specs])
+    source = _pywrap_python_op_gen.GetPythonWrappers(op_list.SerializeToString())
+    generated: dict[str, Any] = {}
+    exec(source, generated)
+    return {spec.python_name: _checked(spec, generated[spec.python_name], before) for spec in specs}
+
+
+def _checked(
+    spec: OpSpec, generated: Callable[..., Any], before: Callable[[], None]
+) -> Callable[..., Any]:
+    """A function of the op's inputs and attrs that checks them before it calls `generated`."""
+    inputs = [arg.name for arg in spec.inputs]
+    attrs = [attr for attr in spec.attrs if attr.name not in spec.inferred_attrs]
+    required = [attr.name for attr in attrs if attr.default is None]
+    defaulted = [attr for attr in attrs if attr.default is not None]
+    parameters = [
+        *inputs,
+        *required,
+        *(f"{attr.name}={attr.default!r}" for attr in defaulted),
+        *(f"{name}=None" for name in spec.inferred_attrs),
+        "name=None",
+    ]
+    names = [*inputs, *required, *(attr.name for attr in defaulted)]
+    source = (
+        f"def {spec.python_name}({', '.join(parameters)}):\n"
+        "    before()\n"
+        f"    {', '.join(inputs)}, = check(spec, ({', '.join(inputs)},),\n"
+        f"        {{{', '.join(f'{attr.name!r}: {attr.name}' for attr in spec.attrs)}}})\n"
+        f"    return generated({', '.join(f'{n}={n}' for n in names)}, name=name)\n"
+    )
+    namespace: dict[str, Any] = {"check": check_static, "spec": spec, "generated": generated}
+    namespace["before"] = before
+    exec(source, namespace)
+    wrapper: Callable[..., Any] = namespace[spec.python_name]
+    wrapper.__doc__ = docstring(spec)
+    wrapper.__module__ = "fusion.ops"
+    return wrapper
+
+
+def check_static(spec: OpSpec, values: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Any]:
+    """Checks dtypes, ranks, sizes and attrs as far as they are known without running anything.
+
+    Returns:
+      The inputs, those that were no tensors yet as tensors.
+    """
+    _check_attrs(spec, attrs)
+    lengths: dict[str, tuple[int, str]] = {}
+    sizes: dict[str, tuple[int, str]] = {}
+    types: dict[str, tuple[Any, str]] = {}
+    result: list[Any] = []
+    for arg, value in zip(spec.inputs, values, strict=True):
+        items = [
+            _as_tensor(spec, arg, item, attrs) for item in _items(spec, arg, value, attrs, lengths)
+        ]
+        for place, item in enumerate(items):
+            _check_dtype(spec, arg, item, types, attrs)
+            if arg.when is None or attrs[arg.when]:
+                _check_shape(spec, arg, item, place, sizes)
+            else:
+                _check_rank(spec, arg, item)
+        result.append(items if arg.length else items[0])
+    return result
+
+
+def _check_attrs(spec: OpSpec, attrs: Mapping[str, Any]) -> None:
+    for attr in spec.value_attrs:
+        value = attrs[attr.name]
+        if value is None:
+            continue
+        if attr.is_list:
+            _check_list(spec, attr, value, attrs)
+            continue
+        if isinstance(value, bytes):
+            value = value.decode()  # as `Operation.get_attr` gives strings
+        if attr.allowed and value not in attr.allowed:
+            raise ValueError(
+                f"{spec.python_name}: {attr.name} must be one of {attr.allowed}, not {value!r}"
+            )
+        if attr.kind == "int":
+            _check_integer(spec, attr, value, attr.minimum)
+
+
+def _check_list(spec: OpSpec, attr: Attr, value: Any, attrs: Mapping[str, Any]) -> None:
+    """Checks a list attr's elements."""
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{spec.python_name}: {attr.name} must be a list, not {value!r}")
+    if attr.minimum is not None and len(value) < attr.minimum:
+        raise ValueError(
+            f"{spec.python_name}: {attr.name} must have at least {attr.minimum}, not {len(value)}"
+        )
+    for place, element in enumerate(value):
+        text = element.decode() if isinstance(element, bytes) else element
+        if attr.allowed and text not in attr.allowed:
+            raise ValueError(
+                f"{spec.python_name}: {attr.name}[{place}] must be one of {attr.allowed}, "
+                f"not {text!r}"
+            )
+        if attr.element == "int":
+            _check_integer(spec, attr, element, None)
+
+
+def _check_integer(spec: OpSpec, attr: Attr, value: Any, minimum: int | None) -> None:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        text = f"{spec.python_name}: {attr.name} must be an integer, not {value!r}"
+        raise TypeError(text) from None
+    least = _INT64[0] if minimum is None else minimum
+    most = _INT64[1] if attr.maximum is None else attr.maximum
+    if not least <= number <= most:
+        raise ValueError(f"{spec.python_name}: {attr.name} must not be {value!r}")
+
+
+def _items(
+    spec: OpSpec,
+    arg: Arg,
+    value: Any,
+    attrs: Mapping[str, Any],
+    lengths: dict[str, tuple[int, str]],
+) -> Sequence[Any]:
+    if arg.length is None:
+        return (value,)
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{spec.python_name}: {arg.name} must be a list, not {value!r}")
+    length = attrs[arg.length]
+    if length is not None and length != len(value):
+        raise ValueError(
+            f"{spec.python_name}: {arg.length} is {length}, but {arg.name} has {len(value)}"
+        )
+    minimum = next(attr.minimum for attr in spec.attrs if attr.name == arg.length)
+    if minimum is not None and len(value) < minimum:
+        raise ValueError(
+            f"{spec.python_name}: {arg.name} must have at least {minimum}, not {len(value)}"
+        )
+    first, first_name = lengths.setdefault(arg.length, (len(value), arg.name))
+    if first != len(value):
+        raise ValueError(
+            f"{spec.python_name}: {arg.name} has {len(value)} tensors, but {first_name} {first}"
+        )
+    return value
+
+
+def _as_tensor(spec: OpSpec, arg: Arg, item: Any, attrs: Mapping[str, Any]) -> Any:
+    """`item`, or if it has no dtype (a list, a number) a tensor of the dtype that is asked for."""
+    if hasattr(item, "dtype"):
+        return item
+    dtype = attrs[arg.dtype] if arg.dtype in spec.type_attrs else arg.dtype
+    dtype = None if isinstance(dtype, list | tuple) else dtype
+    try:
+        return ops.convert_to_tensor(item, None if dtype is None else _as_dtype(dtype))
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{spec.python_name}: {arg.name}: {error}") from None
+
+
+def _check_dtype(
+    spec: OpSpec,
+    arg: Arg,
+    item: Any,
+    types: dict[str, tuple[Any, str]],
+    attrs: Mapping[str, Any],
+) -> None:
+    dtype = _as_dtype(item.dtype).base_dtype
+    if arg.dtype not in spec.type_attrs:
+        allowed: tuple[str, ...] = (arg.dtype,)
+    else:
+        allowed = spec.types[arg.dtype].allowed
+        given = attrs[arg.dtype]
+        if spec.types[arg.dtype].is_list:
+            types, given = {}, None  # each has a dtype of its own
+        if given is not None and _as_dtype(given) != dtype:
+            raise ValueError(f"{spec.python_name}: {arg.dtype} is {given}, but {arg.name} {dtype}")
+        first, first_name = types.setdefault(arg.dtype, (dtype, arg.name))
+        if first != dtype:
+            raise TypeError(
+                f"{spec.python_name}: {arg.name} is {dtype.name}, but {first_name} {first.name}"
+            )
+    if dtype.name not in allowed:
+        raise TypeError(
+            f"{spec.python_name}: {arg.name} must be {' or '.join(allowed)}, not {dtype.name}"
+        )
+
+
+def _as_dtype(given: Any) -> dtypes.DType:
+    """The dtype that a TensorFlow or NumPy dtype, or a name, stands for."""
+    return as_dtype(given) if isinstance(given, str) else dtypes.as_dtype(given)
+
+
+def _static_shape(item: Any) -> list[int | None] | None:
+    shape = getattr(item, "shape", None)
+    if shape is None:
+        return None
+    if hasattr(shape, "rank"):
+        return None if shape.rank is None else list(shape.as_list())
+    return list(shape)
+
+
+def _check_rank(spec: OpSpec, arg: Arg, item: Any) -> list[int | None] | None:
+    shape = None if arg.has_any_shape else _static_shape(item)
+    if shape is not None and len(shape) != len(arg.dims):
+        raise ValueError(f"{spec.python_name}: {arg.name} must have shape {arg.shape}, not {shape}")
+    return shape
+
+
+def _check_shape(
+    spec: OpSpec, arg: Arg, item: Any, place: int, sizes: dict[str, tuple[int, str]]
+) -> None:
+    for dim, size in zip(arg.dims, _check_rank(spec, arg, item) or (), strict=False):
+        if size is None or dim == "?":
+            continue
+        at = f"[{place}]" if is_per_place(dim) else ""
+        expected, source = (int(dim), "") if dim.isdigit() else sizes.get(dim + at, (size, ""))
+        if expected != size:
+            because = f" as in {source}" if source else ""
+            raise ValueError(
+                f"{spec.python_name}: {arg.name}{at} has shape {_static_shape(item)}, but its size "
+                f"{dim} in {arg.shape} must be {expected}{because}"
+            )
+        sizes.setdefault(dim + at, (size, arg.name + at))

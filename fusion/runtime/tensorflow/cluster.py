@@ -1,0 +1,123 @@
+"""Which tasks of a cluster this process is, as device names begin, and what is beside ops."""
+
+from __future__ import annotations
+
+import gc
+import re
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.protobuf import tensorflow_server_pb2
+from tensorflow.python.distribute import device_util
+from tensorflow.python.eager import context, execute
+from tensorflow.python.framework import device_spec
+from tensorflow.python.training import server_lib
+
+_NAMED = re.compile(rb"/job:([a-zA-Z0-9_]+)/replica:0/task:(\d+)")
+
+_Task = tuple[str, int]
+
+
+def local_tasks(graph: bytes) -> frozenset[str]:
+    """The tasks of this process, among them all of those that a serialized graph names.
+
+    They are known from TensorFlow's context, and from the servers that the process has started.
+    """
+    known = {("localhost", 0), *_of_context()}
+    named = {(job.decode(), int(task)) for job, task in _NAMED.findall(graph)}
+    if not named <= known:
+        # A server is known to nobody but who started it. To look at all objects takes no longer
+        # than to optimize a small graph.
+        known |= _of_servers()
+    return frozenset(f"/job:{job}/replica:0/task:{task}" for job, task in known)
+
+
+def is_beside_ops(device: str) -> bool:
+    """Whether a device is of the process where an op that is built now will run.
+
+    That is the one of the current device scope, or else this one. A device whose name has no job is
+    wherever the ops are.
+    """
+    named = device_spec.DeviceSpecV2.from_string(device)
+    scope = device_spec.DeviceSpecV2.from_string(device_util.current() or "")
+    if named.job is None:
+        return True
+    if scope.job is not None:
+        return (named.job, named.task) == (scope.job, scope.task)
+    return (named.job, named.task) in {("localhost", 0), *_of_context()}
+
+
+def _of_context() -> list[_Task]:
+    """The task that operations of this process itself run on, if it is one of a cluster."""
+    current = context.context_safe()
+    if current is None:
+        return []
+    definitions = (current._server_def, current._collective_ops_server_def)
+    return [_task_of(one) for one in definitions if one is not None]
+
+
+def _of_servers() -> set[_Task]:
+    # The type, not the class that an object says it has: proxies ask what they stand for.
+    servers = (one for one in gc.get_objects() if issubclass(type(one), server_lib.Server))
+    return {_task_of(server.server_def) for server in servers}
+
+
+def _task_of(definition: tensorflow_server_pb2.ServerDef) -> _Task:
+    return definition.job_name, definition.task_index
+
+
+class Workers:
+    """The workers of the cluster of which this process is the chief, if it is one."""
+
+    def __init__(self) -> None:
+        self._cluster: Any = None
+        self._tried: set[str] = set()
+
+    def check(self) -> None:
+        """Tries a fused op on each worker that the next op may run on, unless that was done.
+
+        TensorFlow's own message is about an op that is not registered, whatever the op is.
+
+        Raises:
+          tf.errors.NotFoundError: naming a worker that has not imported fusion.
+        """
+        current = context.context_safe()
+        cluster = None if current is None else current._server_def
+        if cluster is None:
+            return
+        if cluster is not self._cluster:
+            self._cluster, self._tried = cluster, set()
+        with tf.init_scope():
+            is_eager = tf.executing_eagerly()  # in a v1 graph nothing can be tried
+        for task in _workers(cluster) if is_eager else ():
+            if task not in self._tried:
+                _try_on(task)
+                self._tried.add(task)
+
+
+def _try_on(task: str) -> None:
+    try:
+        with tf.init_scope(), tf.device(f"{task}/device:CPU:0"):
+            ids = tf.ones([1], tf.int64)
+            attrs = ("Tid", ids.dtype.as_datatype_enum)
+            found = execute.execute(b"UniqueWithCountsV3", 3, [ids], attrs, context.context())
+            found[0].numpy()
+    except tf.errors.NotFoundError as error:
+        message = (
+            f"{task} does not know fusion's ops: its process has to `import fusion` as well, "
+            "before it is given functions with these ops"
+        )
+        raise tf.errors.NotFoundError(None, None, message) from error
+    except tf.errors.OpError:
+        pass  # A worker that is away now may be back when it is needed.
+
+
+def _workers(cluster: Any) -> list[str]:
+    """The other tasks that an op may run on: all workers of a strategy, or one that is named."""
+    own = f"/job:{cluster.job_name}/replica:0/task:{cluster.task_index}"
+    if isinstance(tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy):
+        jobs = (job for job in cluster.cluster.job if job.name == "worker")
+        tasks = [f"/job:{job.name}/replica:0/task:{index}" for job in jobs for index in job.tasks]
+    else:
+        tasks = [device_util.current().partition("/device:")[0]]
+    return [task for task in tasks if task.startswith("/job:") and task != own]

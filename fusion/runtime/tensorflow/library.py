@@ -1,0 +1,137 @@
+"""TensorFlow's shared library and the C API symbols that the bridge needs from it."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from functools import cache
+
+import llvmlite.binding as llvm
+import tensorflow as tf
+
+from fusion.runtime.tensorflow import executable_memory
+
+#: Every C function used by this package: the header that declares it is in the comment.
+SYMBOLS = (
+    # tensorflow/c/tf_status.h, tf_tensor.h, tf_buffer.h
+    "TF_NewStatus",
+    "TF_DeleteStatus",
+    "TF_SetStatus",
+    "TF_GetCode",
+    "TF_Message",
+    "TF_DeleteBuffer",
+    "TF_DeleteTensor",
+    "TF_TensorData",
+    "TF_NumDims",
+    "TF_Dim",
+    # tensorflow/c/ops.h
+    "TF_NewOpDefinitionBuilder",
+    "TF_RegisterOpDefinition",
+    "TF_OpDefinitionBuilderAddAttr",
+    "TF_OpDefinitionBuilderAddInput",
+    "TF_OpDefinitionBuilderAddOutput",
+    "TF_OpDefinitionBuilderSetIsStateful",
+    "TF_OpDefinitionBuilderSetShapeInferenceFunction",
+    "TF_ShapeInferenceContextNumInputs",
+    "TF_ShapeInferenceContextGetInput",
+    "TF_ShapeInferenceContextSetOutput",
+    "TF_ShapeInferenceContextWithRank",
+    "TF_ShapeInferenceContextDim",
+    "TF_ShapeInferenceContextVectorFromSize",
+    "TF_ShapeInferenceContextConcatenateShapes",
+    "TF_NewShapeHandle",
+    "TF_DeleteShapeHandle",
+    "TF_NewDimensionHandle",
+    "TF_DeleteDimensionHandle",
+    "TF_DimensionHandleValueKnown",
+    "TF_DimensionHandleValue",
+    # tensorflow/c/kernels.h
+    "TF_NewKernelBuilder",
+    "TF_KernelBuilder_TypeConstraint",
+    "TF_KernelBuilder_HostMemory",
+    "TF_KernelBuilder_Label",
+    "TF_RegisterKernelBuilder",
+    "TF_OpKernelConstruction_Failure",
+    "TF_OpKernelConstruction_GetAttrInt64",
+    "TF_OpKernelConstruction_GetNodeDef",
+    "TF_OpKernelConstruction_HasAttr",
+    "TF_OpKernelContext_Failure",
+    "TF_NumInputs",
+    "TF_NumOutputs",
+    "TF_GetInput",
+    "TF_SetOutput",
+    "TF_ExpectedOutputDataType",
+    "TF_AllocateOutput",
+    "TF_ForwardInputOrAllocateOutput",
+    "TF_AllocateTemp",
+)
+
+
+def require_platform() -> None:
+    """Checks that this is Linux on x86-64 with glibc.
+
+    Raises:
+      ImportError: it is something else; the message says what.
+    """
+    libc = platform.libc_ver()[0] if sys.platform == "linux" else ""
+    if sys.platform != "linux" or platform.machine() != "x86_64" or libc != "glibc":
+        raise ImportError(
+            "fusion supports Linux on x86-64 with glibc; this is "
+            f"{sys.platform} on {platform.machine()} with {libc or 'another C library'}"
+        )
+
+
+def path() -> str:
+    """The file name of the TensorFlow library that exports the C API."""
+    return str(tf.sysconfig.get_lib()) + "/libtensorflow_framework.so.2"
+
+
+def missing_symbols() -> list[str]:
+    """Those of `SYMBOLS` that this TensorFlow does not export."""
+    handle = ctypes.CDLL(path())
+    return [name for name in SYMBOLS if not hasattr(handle, name)]
+
+
+@cache
+def load() -> ctypes.CDLL:
+    """The TensorFlow library with every needed symbol present.
+
+    Raises:
+      ImportError: the library or one of `SYMBOLS` is missing, or no code can be loaded here.
+    """
+    require_platform()
+    executable_memory.require()
+    try:
+        missing = missing_symbols()
+    except OSError as error:
+        raise ImportError(f"fusion cannot load TensorFlow {tf.__version__}: {error}") from error
+    if missing:
+        raise ImportError(
+            f"fusion cannot work with TensorFlow {tf.__version__}: its library {path()} "
+            f"does not export {', '.join(missing)}"
+        )
+    # Compiled code finds the symbols here, when it is compiled and when it is loaded.
+    llvm.load_library_permanently(path())
+    library = ctypes.CDLL(path())
+    for name in SYMBOLS:
+        # Addresses are 64-bit integers throughout: nothing is ever truncated to a C int.
+        getattr(library, name).restype = ctypes.c_void_p
+    return library
+
+
+class Status:
+    """A `TF_Status` for the length of a `with` block."""
+
+    def __enter__(self) -> Status:
+        self.address = ctypes.c_void_p(load().TF_NewStatus())
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        load().TF_DeleteStatus(self.address)
+
+    def check(self, doing: str) -> None:
+        """Raises RuntimeError with TensorFlow's message if the status is an error."""
+        if ctypes.c_int(load().TF_GetCode(self.address) or 0).value:
+            message = ctypes.string_at(load().TF_Message(self.address)).decode()
+            raise RuntimeError(f"{doing}: {message}")

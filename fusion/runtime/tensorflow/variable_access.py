@@ -1,0 +1,149 @@
+"""TensorFlow's C++ functions by which a kernel shares a variable's tensor, as sparse updates do.
+
+The C API has no way to a variable. TensorFlow's library exports what its own sparse optimizers are
+made of (tensorflow/core/kernels/training_op_helpers.h, tensorflow/core/framework/op_kernel.h and
+resource_mgr.h, which its wheel brings along):
+
+    LookupResource<Var>                     the variable behind a handle, or why there is none
+    MaybeLockVariableInputMutexesInOrder    makes it ready for sparse access, and locks it, shared
+    GetInputTensorFromVariable              its tensor, which nothing is copied for
+    ~VariableInputLockHolder                unlocks it, and lets go of it
+
+A function that returns an object of a class takes the address of the result as its first argument
+(Itanium C++ ABI, 3.1.3.1). Nothing is assumed of what the objects look like inside, but that an
+`absl::Status` is a word and all that a `TF_Status` has; that a `std::vector` is three: its begin,
+its end and the end of its memory; and that the first word of a `std::string` is the address of a C
+string, which is in its third and fourth if it is short, and else in memory of its own.
+
+The functions end the process if a variable is of another dtype than their template argument and has
+to be copied, so the dtype of a variable is read before. Where it is in a `Var` is found by trying:
+Var::DebugString tells the dtype of what it takes for a variable.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from functools import cache
+from pathlib import Path
+
+from tensorflow.python.framework import dtypes
+
+from fusion.runtime.tensorflow import elf, library
+
+#: The template argument of a type of device, and of a dtype, in mangled names.
+_DEVICES = {"CPU": "N5Eigen16ThreadPoolDeviceE", "GPU": "N5Eigen9GpuDeviceE"}
+_DTYPES = {
+    "float16": "NS1_4halfE",
+    "bfloat16": "NS1_8bfloat16E",
+    "float32": "f",
+    "float64": "d",
+}
+
+_LOCK = (
+    "_ZN10tensorflow36MaybeLockVariableInputMutexesInOrderI{device}{dtype}EE"
+    "NS_23VariableInputLockHolderEPNS_15OpKernelContextEbbRKSt6vectorIiSaIiEE"
+)
+#: The device and the dtype do not matter to what is read for sparse access.
+_READ = "_ZN10tensorflow26GetInputTensorFromVariableIN5Eigen16ThreadPoolDeviceEfEE"
+_FIND = "_ZN10tensorflow14LookupResourceINS_3VarELb0EEE"
+#: Without the namespace of an `absl` version, the rest of whose names follows.
+_UNLOCK = "_ZN10tensorflow23VariableInputLockHolderD2Ev"
+_FAIL = "_ZN10tensorflow15OpKernelContext10CtxFailureERK"
+_HANDLE = "_ZN10tensorflow15HandleFromInputEPNS_15OpKernelContextEi"
+_DESCRIBE = "_ZNK10tensorflow14ResourceHandle14SummarizeValueB5cxx11Ev"
+_DESCRIBE_VARIABLE = "_ZNK10tensorflow3Var11DebugStringB5cxx11Ev"
+_SET_OUTPUT = "_ZN10tensorflow15OpKernelContext10set_outputEiRKNS_6TensorE"
+_MAKE_TENSOR, _END_TENSOR = "_ZN10tensorflow6TensorC1Ev", "_ZN10tensorflow6TensorD1Ev"
+
+#: The words: addresses of functions, the place of the dtype in a variable, and the right dtype: its
+#: number and its name, a C string of two words. Then the words that objects take at most.
+(
+    HANDLE,
+    FIND,
+    DESCRIBE,
+    LOCK,
+    READ,
+    UNLOCK,
+    FAIL,
+    SET_OUTPUT,
+    MAKE_TENSOR,
+    END_TENSOR,
+    DTYPE_PLACE,
+    DTYPE,
+    DTYPE_NAME,
+) = range(13)
+OBJECT_WORDS = 32
+
+
+def is_shared(dtype: str, device: str) -> bool:
+    """Whether this TensorFlow lets kernels share variables of a dtype on a type of device."""
+    if device not in _DEVICES:
+        return False
+    try:
+        return bool(functions(dtype, device))
+    except NotImplementedError:
+        return False
+
+
+def functions(dtype: str, device: str) -> list[int]:
+    """The words above for variables of a dtype on a type of device.
+
+    Raises:
+      NotImplementedError: this TensorFlow lacks one.
+    """
+    lock = _LOCK.format(device=_DEVICES[device], dtype=_DTYPES[dtype])
+    find, read, fail = _versioned()
+    tensor = (_SET_OUTPUT, _MAKE_TENSOR, _END_TENSOR)
+    names = (_HANDLE, find, _DESCRIBE, lock, read, _UNLOCK, fail, *tensor)
+    number = dtypes.as_dtype(dtype).as_datatype_enum
+    name = struct.unpack("<2q", dtype.encode().ljust(16, b"\0"))
+    return [*map(_address, names), _dtype_place(), number, *name]
+
+
+@cache
+def _versioned() -> tuple[str, str, str]:
+    """The names that have a version of `absl` in them: of FIND, READ and FAIL."""
+    found = [
+        elf.exported_name(path, prefix.encode()) if path.exists() else None
+        for path, prefix in ((_path(), _FIND), (_path(), _READ), (Path(library.path()), _FAIL))
+    ]
+    if None in found:
+        raise NotImplementedError("TensorFlow does not export what its sparse updates are made of")
+    find, read, fail = (name or "" for name in found)
+    return find, read, fail
+
+
+@cache
+def _address(name: str) -> int:
+    # The second needs the first, and finds its names too; not the other way round.
+    handle = ctypes.CDLL(str(_path()))
+    if not hasattr(handle, name):
+        raise NotImplementedError(f"TensorFlow does not export {name}")
+    return ctypes.cast(getattr(handle, name), ctypes.c_void_p).value or 0
+
+
+@cache
+def _dtype_place() -> int:
+    """The number of the byte in a `Var` that is the number of its dtype."""
+    places = [k for k in range(8 * OBJECT_WORDS) if _named_dtype(k, 1) == b"float"]
+    if len(places) != 1 or _named_dtype(places[0], 14) != b"bfloat16":
+        raise NotImplementedError("TensorFlow does not tell where the dtype of a variable is")
+    return places[0]
+
+
+def _named_dtype(place: int, number: int) -> bytes:
+    """The dtype that Var::DebugString names of a variable of zeros but for one byte.
+
+    It follows no pointers there, and has up to 15 characters, which are inside a `std::string`.
+    """
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+    variable = (ctypes.c_ubyte * (2 * 8 * OBJECT_WORDS))()
+    variable[place] = number
+    text = (ctypes.c_int64 * OBJECT_WORDS)()
+    kind(_address(_DESCRIBE_VARIABLE))(text, variable)
+    return ctypes.string_at(text[0]).partition(b"/")[0]
+
+
+def _path() -> Path:
+    return Path(library.path()).with_name("libtensorflow_cc.so.2")

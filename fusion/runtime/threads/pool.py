@@ -1,0 +1,104 @@
+"""Threads of our own that help kernels, one pool in a process; `workers` has their code.
+
+They are started when the first kernel is made that may want them. A child of a fork has none until
+such a kernel is made in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+
+import tensorflow as tf
+
+from fusion.runtime.native import objects
+from fusion.runtime.process import keep_forever, single
+from fusion.runtime.threads.layout import POOL_WORDS, THREADS
+
+#: How many threads may work on one op, that which runs it included. Unset, it is TensorFlow's
+#: intra-op setting, or the number of processors.
+THREADS_VARIABLE = "FUSION_NUM_THREADS"
+
+#: More would only wait for the memory.
+_MOST_THREADS = 64
+
+
+class _Pool:
+    """The pool's memory, and whether its threads run in this process."""
+
+    def __init__(self) -> None:
+        self.words = (ctypes.c_int64 * POOL_WORDS)()
+        keep_forever(self.words)
+        self.is_running = False
+        self.renew_lock()
+        os.register_at_fork(after_in_child=self.forget_threads)
+
+    def renew_lock(self) -> None:
+        self.lock = threading.Lock()
+
+    def forget_threads(self) -> None:
+        self.renew_lock()
+        self.is_running = False
+        ctypes.memset(self.words, 0, ctypes.sizeof(self.words))
+
+    def start(self, helpers: int, address: int) -> None:
+        """Starts threads that run the function there; kernels may ask for them from then on."""
+        libc = ctypes.CDLL(None)
+        ctypes.memset(self.words, 0, ctypes.sizeof(self.words))
+        libc.sem_init(self.words, 0, 0)
+        serve = ctypes.c_void_p(address)
+        pool = ctypes.c_void_p(ctypes.addressof(self.words))
+        started = 0
+        for _ in range(helpers):
+            handle = ctypes.c_uint64()
+            if libc.pthread_create(ctypes.byref(handle), None, serve, pool) != 0:
+                break
+            libc.pthread_detach(handle)
+            started += 1
+        self.words[THREADS] = started
+        self.is_running = True
+
+
+_pool = single("threads", _Pool)
+
+
+def pool_address() -> int:
+    """The address of the pool that kernels may ask for help; 0 where one thread is all there is."""
+    helpers = thread_count() - 1
+    if helpers < 1:
+        return 0
+    address = serve_address()
+    with _pool.lock:
+        # Without an address code is compiled only, maybe for another processor.
+        if address and not _pool.is_running:
+            _pool.start(helpers, address)
+    return ctypes.addressof(_pool.words)
+
+
+def thread_count() -> int:
+    """How many threads may work on one op.
+
+    Raises:
+      ValueError: `FUSION_NUM_THREADS` is no positive number.
+    """
+    given = os.environ.get(THREADS_VARIABLE)
+    if given is not None:
+        if not given.isdecimal() or int(given) < 1:
+            raise ValueError(f"{THREADS_VARIABLE} must be a positive number, not {given!r}")
+        return min(int(given), _MOST_THREADS)
+    processors = len(os.sched_getaffinity(0))
+    chosen = tf.config.threading.get_intra_op_parallelism_threads() or processors
+    return min(chosen, processors, _MOST_THREADS)
+
+
+def serve_address() -> int:
+    """The address of what a thread of the pool does."""
+
+    def compile_it() -> bytes:
+        from fusion.runtime.native.compiler import compile_object
+        from fusion.runtime.threads.jobs import serve
+
+        return compile_object(serve, 1, "serve")
+
+    return objects.address("serve", compile_it)

@@ -1,0 +1,1 @@
+"""Python that native code asks for, on threads of its own."""

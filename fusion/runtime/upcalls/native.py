@@ -1,0 +1,170 @@
+"""The side of an upcall that a thread of TensorFlow is on; see `upcalls` for what it is."""
+
+from __future__ import annotations
+
+from numba import types
+
+from fusion.runtime.native.atomic import atomic_add, atomic_load, atomic_swap, atomic_swap_if
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import c_free, c_malloc, call_at, load, stack_words, store
+from fusion.runtime.upcalls.service import (
+    ABANDONED,
+    BYTES,
+    DONE,
+    FUTEX,
+    FUTEX_WAIT,
+    HOLDS_LOCK,
+    INPUT,
+    INPUT_LENGTH,
+    IS_INITIALIZED,
+    OWNED,
+    PATIENCE_NS_PER_BYTE,
+    PROBE,
+    PROBED,
+    PROBING,
+    REQUEST_WORDS,
+    SERVE,
+    SERVER,
+    STATE,
+    THREAD,
+    WAITING,
+)
+
+#: Nanoseconds from one look at the lock to the next.
+_SLICE_NS = 100_000_000
+
+#: CLOCK_MONOTONIC and CLOCK_PROCESS_CPUTIME_ID of clock_gettime(2).
+_MONOTONIC, _PROCESS_CPU_TIME = 1, 2
+
+#: A process is idle that computes for less than one part in so many of the time.
+_IDLE = 20
+
+#: While it is not, whoever has the lock may be computing with it, or many may share it, on a
+#: machine that has no time for them: time without the lock counts so many times less.
+_BUSY = 10
+
+_i32, _i64 = types.int32, types.int64
+c_memcpy = types.ExternalFunction("memcpy", _i64(_i64, _i64, _i64))
+_c_clock_gettime = types.ExternalFunction("clock_gettime", _i32(_i32, _i64))
+_c_syscall = types.ExternalFunction("syscall", _i64(_i64, _i64, _i64, _i64, _i64))
+_c_pthread_create = types.ExternalFunction("pthread_create", _i32(_i64, _i64, _i64, _i64))
+_c_pthread_self = types.ExternalFunction("pthread_self", _i64())
+_c_pthread_detach = types.ExternalFunction("pthread_detach", _i32(_i64))
+
+
+@jit
+def now() -> int:
+    """Nanoseconds since some time."""
+    return _clock(_MONOTONIC)
+
+
+@jit
+def _clock(number: int) -> int:
+    spec = stack_words(2)
+    _c_clock_gettime(_i32(number), spec)
+    return load(spec, 0) * 1_000_000_000 + load(spec, 1)
+
+
+@jit
+def new_request(server: int, data: int, length: int) -> int:
+    """The address of a request to a server about a copy of some bytes; 0 if there is no memory."""
+    request = c_malloc(int64(8 * REQUEST_WORDS))
+    copy = c_malloc(max(length, 1))
+    if request == 0 or copy == 0:
+        c_free(request)
+        c_free(copy)
+        return int64(0)
+    for word in range(REQUEST_WORDS):
+        store(request, int64(word), int64(0))
+    c_memcpy(copy, data, length)
+    store(request, STATE, WAITING)
+    store(request, SERVER, server)
+    store(request, INPUT, copy)
+    store(request, INPUT_LENGTH, length)
+    store(request, THREAD, _c_pthread_self())
+    return request
+
+
+@jit
+def free_request(request: int) -> None:
+    """Releases a request and all its memory."""
+    for field in OWNED:
+        c_free(load(request, int64(field)))
+    c_free(request)
+
+
+@jit
+def upcall(words: int, request: int, patience: int) -> bool:
+    """Has Python serve a request; returns whether it did.
+
+    Otherwise the request is no longer the caller's, and nothing of it may be used.
+
+    Args:
+      patience: nanoseconds without the lock after which it is given up.
+    """
+    if not _is_initialized(words):
+        free_request(request)
+        return False
+    if _i32(call_at(load(words, HOLDS_LOCK))) != 0:
+        # This thread has the lock itself: nobody else could have it before the call is over.
+        call_at(load(words, SERVE), request)
+        return True
+    length = load(request, INPUT_LENGTH)
+    atomic_add(words, BYTES, length)
+    if _start_thread(load(words, SERVE), request):
+        served = _wait(words, request, patience)
+    else:
+        free_request(request)
+        served = False
+    atomic_add(words, BYTES, -length)
+    return served
+
+
+@jit
+def _wait(words: int, request: int, patience: int) -> bool:
+    """Waits until a request is served, or till the lock has been out of reach for too long."""
+    slice_spec = stack_words(2)
+    store(slice_spec, 0, int64(0))
+    store(slice_spec, 1, int64(_SLICE_NS))
+    probed, without = atomic_load(words, PROBED), int64(0)
+    last, last_cpu = now(), _clock(_PROCESS_CPU_TIME)
+    while atomic_load(request, STATE) == WAITING:
+        _c_syscall(FUTEX, request + 8 * STATE, FUTEX_WAIT, WAITING, slice_spec)
+        time, cpu = now(), _clock(_PROCESS_CPU_TIME)
+        # A process that was stopped for an hour has not been without the lock for an hour.
+        passed = min(time - last, 2 * _SLICE_NS)
+        without += passed if (cpu - last_cpu) * _IDLE < passed else passed // _BUSY
+        last, last_cpu = time, cpu
+        if atomic_load(words, PROBED) != probed:
+            probed, without = atomic_load(words, PROBED), int64(0)
+        most = patience + PATIENCE_NS_PER_BYTE * atomic_load(words, BYTES)
+        if without > most or not _is_initialized(words):
+            return atomic_swap(request, STATE, int64(ABANDONED)) == DONE
+        if atomic_load(request, STATE) == WAITING:
+            _probe(words)
+    return True
+
+
+@jit
+def _probe(words: int) -> None:
+    """Has a thread try to get the lock, unless one does already."""
+    if atomic_swap_if(words, PROBING, int64(0), int64(1)) and not _start_thread(
+        load(words, PROBE), int64(0)
+    ):
+        store(words, PROBING, int64(0))
+
+
+@jit
+def _start_thread(routine: int, argument: int) -> bool:
+    """Calls a function on a thread of its own; returns whether there is one."""
+    handle = stack_words(1)
+    if _c_pthread_create(handle, int64(0), routine, argument) != 0:
+        return False
+    _c_pthread_detach(load(handle, 0))
+    return True
+
+
+@jit
+def _is_initialized(words: int) -> bool:
+    """Whether there is a Python, which there is not when the process ends."""
+    return _i32(call_at(load(words, IS_INITIALIZED))) != 0
