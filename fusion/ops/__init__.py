@@ -10,22 +10,20 @@ from collections.abc import Callable
 from typing import Any
 
 from fusion.gpu_ops import cuda_driver
-from fusion.ops import (
-    lookup,
-    partition,
-    post_lookup,
-    post_lookup_grad,
-    post_lookup_v1,
-    post_lookup_v1_grad,
-    pre_lookup,
-    prune,
-    prune_dense,
-    read_tables,
-    row_update,
-    training,
-    unique,
-)
 from fusion.ops.gpu import probe
+from fusion.ops.lookup import GROUPED, SINGLE
+from fusion.ops.partition import SPEC as PARTITION
+from fusion.ops.post_lookup import SPEC as POST_V2
+from fusion.ops.post_lookup_grad import SPEC as POST_V2_GRAD
+from fusion.ops.post_lookup_v1 import SPEC as POST_V1
+from fusion.ops.post_lookup_v1_grad import SPEC as POST_V1_GRAD
+from fusion.ops.pre_lookup import SPEC as PRE_V1
+from fusion.ops.prune import SPEC as PRUNE
+from fusion.ops.prune_dense import SPEC as PRUNE_DENSE
+from fusion.ops.read_tables import SPEC as READ_TABLES
+from fusion.ops.row_update import SPEC as ROW_UPDATE
+from fusion.ops.training import GRAD, POST, PRE
+from fusion.ops.unique import SPEC as UNIQUE
 from fusion.runtime.registration.registration import register
 from fusion.runtime.registration.wrapper import make_wrappers
 from fusion.runtime.tensorflow.cluster import Workers
@@ -34,22 +32,22 @@ from fusion.schema.devices import CPU_ALONE, Devices
 
 #: Every op of this package.
 SPECS: tuple[OpSpec, ...] = (
-    pre_lookup.SPEC,
-    post_lookup_v1.SPEC,
-    post_lookup_v1_grad.SPEC,
-    prune.SPEC,
-    prune_dense.SPEC,
-    unique.SPEC,
-    partition.SPEC,
-    post_lookup.SPEC,
-    post_lookup_grad.SPEC,
-    lookup.SINGLE,
-    lookup.GROUPED,
-    training.PRE,
-    training.POST,
-    training.GRAD,
-    read_tables.SPEC,
-    row_update.SPEC,
+    PRE_V1,
+    POST_V1,
+    POST_V1_GRAD,
+    PRUNE,
+    PRUNE_DENSE,
+    UNIQUE,
+    PARTITION,
+    POST_V2,
+    POST_V2_GRAD,
+    SINGLE,
+    GROUPED,
+    PRE,
+    POST,
+    GRAD,
+    READ_TABLES,
+    ROW_UPDATE,
 )
 
 _has_gpus = not probe.why_not()

@@ -14,8 +14,8 @@ from typing import Any
 
 from fusion.ops import gpu
 from fusion.ops.lookup import lookup_kernel
-from fusion.ops.training_grad import post_gradient, pre_gradient, second_gradient
-from fusion.ops.training_state import grad_state, post_state, pre_state
+from fusion.ops.lookup_grad import post_gradient, pre_gradient, second_gradient
+from fusion.ops.lookup_state import grad_state, post_state, pre_state
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import FLOATS, IDS, TABLE_ATTR
