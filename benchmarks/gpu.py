@@ -86,7 +86,7 @@ class Memory:
     def __init__(self) -> None:
         from numba import cuda
 
-        from fusion.gpu_ops.device import SIMULATED
+        from fusion.gpu_ops.language.device import SIMULATED
 
         self.cuda, self.torch, self.cupy = cuda, None, None
         #: The kernels that were launched, by name.
@@ -105,13 +105,13 @@ class Memory:
             self.cupy = cupy
 
     def launch(self, kernel: str, blocks: int, threads: int, *arguments: int) -> None:
-        """Launches a kernel of `fusion.gpu_ops.kernels.KERNELS`, which is compiled once.
+        """Launches a kernel of `fusion.gpu_ops.kernels.registry.KERNELS`, which is compiled once.
 
         It has the registers that it has in TensorFlow's ops, and like there nothing is optimized
         when it is linked.
         """
-        from fusion.gpu_ops.device import SIMULATED
-        from fusion.gpu_ops.kernels import KERNELS
+        from fusion.gpu_ops.kernels.registry import KERNELS
+        from fusion.gpu_ops.language.device import SIMULATED
 
         if kernel not in self.kernels:
             made = KERNELS[kernel]
@@ -145,7 +145,7 @@ class Memory:
 
     def allowing(self, arrays: Iterable[Any]) -> AbstractContextManager[None]:
         """Lets kernels use arrays, and nothing else, which only the simulator can see to."""
-        from fusion.gpu_ops.device import SIMULATED, language
+        from fusion.gpu_ops.language.device import SIMULATED, language
 
         return language.allow(*arrays) if SIMULATED else nullcontext()
 
@@ -194,7 +194,7 @@ class Prepared:
 
     def launch(self) -> None:
         """Computes all columns in one launch."""
-        from fusion.gpu_ops.call_words import THREADS, TILES
+        from fusion.gpu_ops.layout.call import THREADS, TILES
 
         self.memory.launch("combine_float32", self.call.tiles(TILES), THREADS, self.call.base)
 
@@ -300,7 +300,7 @@ def device() -> dict[str, Any]:
 
     from numba import cuda
 
-    from fusion.gpu_ops.device import SIMULATED
+    from fusion.gpu_ops.language.device import SIMULATED
 
     told = {"numba": version("numba"), "numba-cuda": version("numba-cuda")}
     if SIMULATED:
@@ -346,7 +346,7 @@ def measure(
         share of the bandwidth.
     """
     from benchmarks import gpu_rivals, gpu_steps, gpu_tensorflow
-    from fusion.gpu_ops.device import SIMULATED
+    from fusion.gpu_ops.language.device import SIMULATED
 
     memory = Memory()
     rows = gpu_steps.check(memory, max(int(1_000_000 * scale), 40), seed)

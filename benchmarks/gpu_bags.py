@@ -146,7 +146,7 @@ def by_ids(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Look
 
 def by_parts(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Lookup:
     """Entries that lie in shards, in any order; those of a bag have ranks, some of them equal."""
-    from fusion.gpu_ops.device import SIMULATED
+    from fusion.gpu_ops.language.device import SIMULATED
     from fusion.gpu_ops.steps import parts as steps
     from fusion.gpu_ops.steps.bag_gradient import rows_of_parts
 
@@ -177,7 +177,7 @@ def by_parts(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Lo
 def rules_of(stored: str) -> Sequence[tuple[int, bool, bool]]:
     """The rules that are checked for a dtype: all, but one of them in the simulator."""
     from fusion.cpu_ops.column_words import KINDS
-    from fusion.gpu_ops.device import SIMULATED
+    from fusion.gpu_ops.language.device import SIMULATED
 
     return _RULES[KINDS.index(stored) % 4 :][:1] if SIMULATED else _RULES
 

@@ -45,9 +45,9 @@ def combine(
     """
     from fusion.cpu_ops import column_words as words
     from fusion.gpu_ops import call as calls
-    from fusion.gpu_ops import call_words as call_of
+    from fusion.gpu_ops.layout import call as call_of
+    from fusion.gpu_ops.layout.combine import place_in
     from fusion.gpu_ops.steps import combine as steps
-    from fusion.gpu_ops.steps.layout import place_in
 
     width, kind = sum(column.dim for column in columns), words.KINDS.index(stored)
     out = gpu.room(8 * batch * width)
@@ -199,7 +199,7 @@ class _Columns:
 
 def columns(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> float:
     """Columns of all forms and rules, side by side, and then the plain ones among them."""
-    from fusion.gpu_ops import call_words as call_of
+    from fusion.gpu_ops.layout import call as call_of
 
     found = _Columns(gpu, draw, stored, count)
     found.weighted()

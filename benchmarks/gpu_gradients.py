@@ -27,7 +27,7 @@ def grouped(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> flo
     """Two columns behind gathers, one of them with weights: GroupedEmbeddingPostLookUpGrad."""
     from fusion.cpu_ops.column_words import KINDS
     from fusion.gpu_ops import call as calls
-    from fusion.gpu_ops import call_words as words
+    from fusion.gpu_ops.layout import call as words
     from fusion.gpu_ops.steps.gradient import GradEntries, order_entries, scatter
     from fusion.gpu_ops.steps.sums import numbers
 

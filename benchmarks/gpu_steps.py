@@ -69,7 +69,7 @@ def check(memory: Memory, count: int, seed: int) -> list[dict[str, Any]]:
 
 def check_launched(launched: Iterable[str]) -> None:
     """Raises RuntimeError unless each kernel is among those that were launched."""
-    from fusion.gpu_ops.kernels import KERNELS
+    from fusion.gpu_ops.kernels.registry import KERNELS
 
     if missing := sorted(set(KERNELS) - set(launched)):
         raise RuntimeError(f"kernels that were not launched: {', '.join(missing)}")

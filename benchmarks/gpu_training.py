@@ -23,8 +23,8 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     The first has weights, and its empty rows are filled.
     """
     from fusion.cpu_ops import column_words as words
-    from fusion.gpu_ops import call_words as call_of
     from fusion.gpu_ops.call import Column
+    from fusion.gpu_ops.layout import call as call_of
     from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries
 
     batch, each, filler = count // _PER_ROW + 1, count // 3, 5
@@ -80,8 +80,8 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
 def columns_to_last(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     """Two columns before their gathers, with as many rows as the last entries have."""
     from fusion.cpu_ops import column_words as words
-    from fusion.gpu_ops import call_words as call_of
     from fusion.gpu_ops.call import Column
+    from fusion.gpu_ops.layout import call as call_of
     from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
 
     batch, each = count // _PER_ROW + 1, count // 2 + 1

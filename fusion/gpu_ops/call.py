@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops import column_words as words
-from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops.steps import grad_layout, layout
+from fusion.gpu_ops.layout import call as call_of
+from fusion.gpu_ops.layout import combine, gradient
 
 _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -96,7 +96,7 @@ class Call:
 
     def tiles(self, word: int) -> int:
         """The blocks of a launch, by the word of their tiles."""
-        return int(layout.tiles_of(self.words, self.base, word))
+        return int(combine.tiles_of(self.words, self.base, word))
 
     @property
     def is_plain(self) -> bool:
@@ -106,7 +106,7 @@ class Call:
     @property
     def trouble(self) -> int:
         """The place of the words that tell of trouble."""
-        return int(layout.place_in(self.words, self.base, call_of.TROUBLE))
+        return int(combine.place_in(self.words, self.base, call_of.TROUBLE))
 
 
 def prepare(
@@ -121,19 +121,19 @@ def prepare(
         address: (bytes) -> where so many bytes will be.
     """
     limits = [limit for column in columns for limit in column.boundaries]
-    size = layout.words_of_call(len(columns), len(limits))
+    size = combine.words_of_call(len(columns), len(limits))
     content, base = np.zeros(size, np.int64), address(8 * size)
-    limits_at = layout.open_call(content, base, len(columns))
+    limits_at = combine.open_call(content, base, len(columns))
     content[limits_at:].view(np.float32)[: len(limits)] = limits
     first = base + 8 * limits_at
-    own, given = (layout.place_in(content, base, w) for w in (call_of.COLUMNS, call_of.SOURCES))
+    own, given = (combine.place_in(content, base, w) for w in (call_of.COLUMNS, call_of.SOURCES))
     for column in columns:
         content[own : own + words.COLUMN_WORDS] = column.column()
         content[given : given + words.SOURCE_WORDS] = column.source(stored, batch, first)
         own, given = own + words.COLUMN_WORDS, given + words.SOURCE_WORDS
         first += 4 * len(column.boundaries)
-    width = int(layout.width_of(content, base))
-    layout.lay_out(content, base, batch, _ITEM_BYTES[stored], width, out, 0)
+    width = int(combine.width_of(content, base))
+    combine.lay_out(content, base, batch, _ITEM_BYTES[stored], width, out, 0)
     return Call(content, width, base)
 
 
@@ -182,15 +182,15 @@ def prepare_gradient(
         top_width: elements of a row of the result.
         address: (bytes) -> where so many bytes will be.
     """
-    size = grad_layout.words_of_gradient(len(columns))
+    size = gradient.words_of_gradient(len(columns))
     content, base = np.zeros(size, np.int64), address(8 * size)
-    grad_layout.open_gradient(content, base, len(columns))
+    gradient.open_gradient(content, base, len(columns))
     for place, c in enumerate(columns):
         given = c.unique, c.dim, c.offset, c.combiner, int(c.weighted), c.out
-        grad_layout.put_grad_column(content, base, place, *given)
+        gradient.put_grad_column(content, base, place, *given)
     for word, value in arrays.items():
         content[word] = value
     content[call_of.GRAD_KIND] = words.KINDS.index(stored)
-    blocks = grad_layout.lay_out_gradient(content, base, batch, _ITEM_BYTES[stored], top_width)
-    trouble = layout.place_in(content, base, call_of.GRAD_TROUBLE)
+    blocks = gradient.lay_out_gradient(content, base, batch, _ITEM_BYTES[stored], top_width)
+    trouble = combine.place_in(content, base, call_of.GRAD_TROUBLE)
     return GradCall(content, int(blocks), int(trouble))

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fusion.gpu_ops import cuda_driver
+from fusion.gpu_ops.host import cuda_driver
+from fusion.ops.columns.lookup import GROUPED, SINGLE
+from fusion.ops.columns.training import GRAD, POST, PRE
 from fusion.ops.gpu import probe
-from fusion.ops.lookup import GROUPED, SINGLE
 from fusion.ops.partition import SPEC as PARTITION
-from fusion.ops.post_lookup import SPEC as POST_V2
-from fusion.ops.post_lookup_grad import SPEC as POST_V2_GRAD
-from fusion.ops.post_lookup_v1 import SPEC as POST_V1
-from fusion.ops.post_lookup_v1_grad import SPEC as POST_V1_GRAD
-from fusion.ops.pre_lookup import SPEC as PRE_V1
-from fusion.ops.prune import SPEC as PRUNE
-from fusion.ops.prune_dense import SPEC as PRUNE_DENSE
 from fusion.ops.read_tables import SPEC as READ_TABLES
 from fusion.ops.row_update import SPEC as ROW_UPDATE
-from fusion.ops.training import GRAD, POST, PRE
-from fusion.ops.unique import SPEC as UNIQUE
+from fusion.ops.v1.post_lookup import SPEC as POST_V1
+from fusion.ops.v1.post_lookup_grad import SPEC as POST_V1_GRAD
+from fusion.ops.v1.pre_lookup import SPEC as PRE_V1
+from fusion.ops.v2.post_lookup import SPEC as POST_V2
+from fusion.ops.v2.post_lookup_grad import SPEC as POST_V2_GRAD
+from fusion.ops.v2.prune import SPEC as PRUNE
+from fusion.ops.v2.prune_dense import SPEC as PRUNE_DENSE
+from fusion.ops.v2.unique import SPEC as UNIQUE
 from fusion.runtime.registration.registration import register
 from fusion.runtime.registration.wrapper import make_wrappers
 from fusion.runtime.tensorflow.cluster import Workers

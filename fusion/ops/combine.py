@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from fusion.ops.precision import access
+from fusion.ops.float_access import access
 from fusion.runtime.tensorflow.spec import Arg, OpSpec
 from fusion.schema.attributes import FLOATS
 

@@ -1,347 +1,180 @@
-"""What the v1 post-lookup ops have in common: signature, and how their kernels read bags.
+"""What becomes of a batch's entries: some are dropped, and rows left empty get one filled in.
 
-Each shard has a list of entries, and each entry a gathered row of its own. In compiled code the
-entries of all shards are numbered through, shard by shard.
+The first op of either family does this: PruneInvalidAndFillEmptyRows and
+FusedEmbeddingSparsePreLookUp. Their inputs `sp_...` and most attrs have the same names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from fusion.ops.combine import Bags, GradOutputs
-from fusion.ops.precision import access
+from fusion.ops.float_access import numba_dtype
 from fusion.runtime.tensorflow.spec import Arg, OpSpec
-from fusion.schema.attributes import (
-    AXIS_ATTR,
-    COMBINER_ATTR,
-    DEFAULT_ID_ATTR,
-    LAST_ROW,
-    MAX_NORM_ATTR,
-    MOST_ENTRIES,
-    ROW_COUNT_ATTR,
-    SHARDS_ATTR,
-    TABLE_ATTR,
-    USE_WEIGHTS_ATTR,
-    WEIGHTS_ATTR,
-)
 
-#: Attrs of the forward and the gradient op.
-ATTRS = (
-    TABLE_ATTR,
-    WEIGHTS_ATTR,
-    SHARDS_ATTR,
-    AXIS_ATTR,
-    COMBINER_ATTR,
-    MAX_NORM_ATTR,
-    DEFAULT_ID_ATTR,
-    USE_WEIGHTS_ATTR,
-    ROW_COUNT_ATTR,
-)
-
-SHARDS = Arg(
-    "emb_shards", "T", "[n_p, D]", length="num_partitions", doc="gathered row of each entry"
-)
-INDICES = Arg(
-    "partitioned_indices",
-    "int64",
-    "[n_p, 2]",
-    length="num_partitions",
-    doc="row of each entry in column 0, its rank in the row in column 1",
-)
-FLAGS = Arg(
-    "row_empty_and_invalid_flags",
-    "int32",
-    "[?]",
-    doc="for each row 1 if it was empty before it was filled; the rest is not read",
-)
-WEIGHTS = Arg(
-    "partitioned_weights",
-    "Tw",
-    "[n_p]",
-    length="num_partitions",
-    when="use_sparse_weights",
-    doc="or dummies",
+INPUTS = (
+    Arg("sp_values", "Tid", "[nnz]", doc="ids"),
+    Arg("sp_indices", "int64", "[nnz, 2]", doc="row of each entry in column 0"),
+    Arg("sp_dense_shape", "int64", "[2]", doc="rows B first", on_host=True),
+    Arg("sp_weights_values", "Tw", "[nnz]", when="use_sparse_weights", doc="or a dummy"),
 )
 
 
-def _row_locator(spec: OpSpec, types: Mapping[str, str]) -> Any:
+class Listing(NamedTuple):
+    """Jitted functions of a call's frame.
+
+    Attributes:
+      check_shape: (frame) -> None; reports a dense shape that no tensor can have.
+      prunes: (frame) -> (the least id that is kept, whether weights <= 0 are dropped).
+      mark: (frame, weights, is_row_empty) -> the number of entries kept; sets `is_row_empty` [B].
+        Reports a row outside [0, B).
+      entries: (frame, weights, is_row_empty, m) -> int64 [m], see `prune.list_entries`.
+      fill_id: (frame) -> the id of the entries that fill rows.
+      fill_weight: (frame) -> their weight, as it is stored.
+    """
+
+    check_shape: Any
+    prunes: Any
+    mark: Any
+    entries: Any
+    fill_id: Any
+    fill_weight: Any
+
+
+def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
+    """The functions for an op whose attr `prune_attr` tells whether to drop invalid entries.
+
+    `weights` are the op's, in the compute dtype.
+    """
     import numpy as np
 
-    from fusion.cpu_ops.combine import locate_entries
+    from fusion.cpu_ops import prune as kernels
     from fusion.runtime.native.frame import (
         INVALID_ARGUMENT,
-        data,
         fail,
         failed,
-        list_length,
-        scratch,
-        size,
-    )
-    from fusion.runtime.native.jit import int64, jit
-
-    item = np.dtype(access(types["T"]).stored).itemsize
-    arg = spec.places
-
-    @jit
-    def locate(frame: int) -> Any:
-        """Addresses int64 [m] of the gathered rows."""
-        n_shards = list_length(frame)
-        bases = scratch(frame, n_shards, np.int64)
-        counts = scratch(frame, n_shards, np.int64)
-        if failed(frame):
-            return bases
-        total = int64(0)
-        for shard in range(n_shards):
-            bases[shard] = data(frame, arg.emb_shards, shard)
-            counts[shard] = size(frame, arg.emb_shards, shard, 0)
-            total += counts[shard]
-        if total > int64(MOST_ENTRIES):
-            text = "emb_shards have %lld entries, but at most %lld can be ordered"
-            fail(frame, INVALID_ARGUMENT, text, total, int64(MOST_ENTRIES))
-        addresses = scratch(frame, total, np.int64)
-        if not failed(frame):
-            row_bytes = size(frame, arg.emb_shards, 0, 1) * item
-            locate_entries(bases, counts, row_bytes, addresses)
-        return addresses
-
-    return locate
-
-
-def _joiners(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
-    """Jitted functions `(frame, m)` -> the indices [m, 2] and weights [m] of all shards."""
-    import numpy as np
-
-    from fusion.runtime.native.frame import (
-        attr,
-        failed,
-        list_length,
         matrix,
         scratch,
-        scratch_matrix,
-        shard_vector,
-    )
-    from fusion.runtime.native.jit import Array, jit
-
-    stored = access(types["Tw"]).stored
-    slot, arg = spec.slots, spec.places
-
-    @jit
-    def join_indices(frame: int, count: int) -> Array:
-        if list_length(frame) == 1:
-            return matrix(frame, arg.partitioned_indices, 0, np.int64)
-        joined = scratch_matrix(frame, count, 2, np.int64)
-        if failed(frame):
-            return joined
-        first = 0
-        for shard in range(list_length(frame)):
-            part = matrix(frame, arg.partitioned_indices, shard, np.int64)
-            for k in range(part.shape[0]):
-                joined[first + k, 0] = part[k, 0]
-                joined[first + k, 1] = part[k, 1]
-            first += part.shape[0]
-        return joined
-
-    @jit
-    def join_weights(frame: int, count: int) -> Array:
-        if list_length(frame) == 1 or attr(frame, slot.use_sparse_weights) == 0:
-            return shard_vector(frame, arg.partitioned_weights, 0, stored)
-        joined = scratch(frame, count, stored)
-        if failed(frame):
-            return joined
-        first = 0
-        for shard in range(list_length(frame)):
-            part = shard_vector(frame, arg.partitioned_weights, shard, stored)
-            for k in range(part.shape[0]):
-                joined[first + k] = part[k]
-            first += part.shape[0]
-        return joined
-
-    return join_indices, join_weights
-
-
-def _grouper(spec: OpSpec) -> Any:
-    import numpy as np
-
-    from fusion.cpu_ops.combine import group_by_row, sort_bags
-    from fusion.runtime.native.frame import (
-        INVALID_ARGUMENT,
-        fail,
-        failed,
-        list_length,
-        scratch,
-        size,
+        vector,
     )
     from fusion.runtime.native.jit import Array, int64, jit
 
-    arg = spec.places
+    tid, arg = numba_dtype(types["Tid"]), spec.places
+    check_shape, prunes = shape_checker(spec), pruner(spec, prune_attr)
 
     @jit
-    def fail_outside(frame: int, entry: int, row: int, n_rows: int) -> None:
-        """Reports an entry by shard and place."""
-        shard, place = int64(0), int64(entry)
-        while place >= size(frame, arg.emb_shards, shard, 0):
-            place -= size(frame, arg.emb_shards, shard, 0)
-            shard += 1
-        text = "partitioned_indices[%lld][%lld, 0] = %lld is not in [0, %lld), the rows"
-        fail(frame, INVALID_ARGUMENT, text, shard, place, row, n_rows)
+    def mark(frame: int, weights: Array, is_row_empty: Array) -> int:
+        values = vector(frame, arg.sp_values, tid)
+        rows = matrix(frame, arg.sp_indices, 0, np.int64)
+        least, prune_weights = prunes(frame)
+        kept = kernels.mark_rows(values, rows, weights, least, prune_weights, is_row_empty)
+        if kept < 0:
+            bad, batch = -1 - kept, int64(is_row_empty.shape[0])
+            text = "sp_indices[%lld, 0] = %lld is not in [0, %lld), the rows of the batch"
+            fail(frame, INVALID_ARGUMENT, text, bad, rows[bad, 0], batch)
+        return kept
 
     @jit
-    def group(frame: int, indices: Array, n_rows: int) -> Any:
-        """(starts int64 [n_rows + 1], order int32 [m]) of the bags."""
-        starts = scratch(frame, n_rows + 1, np.int64)
-        order = scratch(frame, indices.shape[0], np.int32)
-        buffer = scratch(frame, indices.shape[0], np.int32)
-        if failed(frame):
-            return starts, order
-        bad = group_by_row(indices, n_rows, starts, order)
-        if bad >= 0:
-            fail_outside(frame, bad, indices[bad, 0], n_rows)
-        elif list_length(frame) > 1:
-            sort_bags(indices, starts, order, buffer)
-        return starts, order
+    def entries(frame: int, weights: Array, is_row_empty: Array, count: int) -> Array:
+        values = vector(frame, arg.sp_values, tid)
+        least, prune_weights = prunes(frame)
+        result = scratch(frame, count, np.int64)
+        if not failed(frame):
+            kernels.list_entries(values, weights, least, prune_weights, is_row_empty, result)
+        return result
 
-    return group
+    fill_id, fill_weight = check_fill_id(spec, types), weight_of_filler(spec, types)
+    return Listing(check_shape, prunes, mark, entries, fill_id, fill_weight)
 
 
-def bag_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
-    """A jitted function `(frame, n_rows) -> Bags` that reads the bags, checked."""
+def shape_checker(spec: OpSpec) -> Any:
+    """A jitted function (frame) that reports a dense shape that no tensor can have."""
     import numpy as np
 
-    from fusion.runtime.native.frame import (
-        INVALID_ARGUMENT,
-        attr,
-        fail,
-        failed,
-        scratch,
-        size,
-        vector,
-    )
+    from fusion.cpu_ops.elements import overflows
+    from fusion.runtime.native.frame import INVALID_ARGUMENT, fail, vector
+    from fusion.runtime.native.jit import jit
+
+    place = spec.places.sp_dense_shape
+
+    @jit
+    def check_shape(frame: int) -> None:
+        shape = vector(frame, place, np.int64)
+        if shape[0] < 0 or shape[1] < 0:
+            text = "sp_dense_shape must not be negative, but is [%lld, %lld]"
+            fail(frame, INVALID_ARGUMENT, text, shape[0], shape[1])
+        elif overflows(shape[0], shape[1]):
+            text = "sp_dense_shape has 2**63 elements or more: it is [%lld, %lld]"
+            fail(frame, INVALID_ARGUMENT, text, shape[0], shape[1])
+
+    return check_shape
+
+
+def pruner(spec: OpSpec, prune_attr: str) -> Any:
+    """A jitted function (frame) -> (the least id that is kept, whether weights <= 0 drop it)."""
+    import numpy as np
+
+    from fusion.runtime.native.frame import attr
     from fusion.runtime.native.jit import int64, jit
 
-    read_rows, read_weights = access(types["T"]).read_rows, access(types["Tw"]).read
-    slot, arg = spec.slots, spec.places
-    locate, group = _row_locator(spec, types), _grouper(spec)
-    join_indices, join_weights = _joiners(spec, types)
+    slot, prune_slot = spec.slots, getattr(spec.slots, prune_attr)
+    least_id = np.int64(np.iinfo(np.int64).min)
+    # Ids that are put in buckets are valid from then on.
+    bucket_slot = getattr(slot, "num_buckets", prune_slot)
+    has_buckets = bucket_slot != prune_slot
 
     @jit
-    def read(frame: int, n_rows: int) -> Any:
-        rows = locate(frame)
-        count = rows.shape[0]
-        flags = vector(frame, arg.row_empty_and_invalid_flags, np.int32)
-        if flags.shape[0] < n_rows:
-            text = "row_empty_and_invalid_flags has %lld elements, but there are %lld rows"
-            fail(frame, INVALID_ARGUMENT, text, int64(flags.shape[0]), n_rows)
-        places = scratch(frame, count, np.int32)
-        if not failed(frame):
-            rows = read_rows(frame, rows, size(frame, arg.emb_shards, 0, 1))
-            for k in range(count):
-                places[k] = k
-        starts, order = group(frame, join_indices(frame, count), n_rows)
-        return Bags(
-            rows,
-            places,
-            starts,
-            order,
-            flags[:n_rows],
-            attr(frame, slot.default_id) < 0,
-            read_weights(frame, join_weights(frame, count)),
-        )
+    def prunes(frame: int) -> Any:
+        prune = attr(frame, prune_slot) != 0
+        use_weights = attr(frame, slot.use_sparse_weights) != 0
+        by_weight = prune and use_weights and attr(frame, slot.prune_sparse_weights) != 0
+        in_buckets = has_buckets and attr(frame, bucket_slot) > 0
+        return int64(0) if prune and not in_buckets else least_id, by_weight
 
-    return read
+    return prunes
 
 
-def row_counter(spec: OpSpec) -> Any:
-    """A jitted function `(frame) -> rows of the result` of the forward op."""
+def weight_of_filler(spec: OpSpec, types: Mapping[str, str]) -> Any:
+    """A jitted function (frame) -> the weight of entries that fill rows, as it is stored."""
+    from fusion.cpu_ops.half import HALVES, narrower
+    from fusion.runtime.native.frame import attr_float
+    from fusion.runtime.native.jit import jit
+
+    slot, name = spec.slots.default_weight, types["Tw"]
+    if name not in HALVES:
+        dtype = numba_dtype(name)
+
+        @jit
+        def direct(frame: int) -> Any:
+            return dtype(attr_float(frame, slot))
+
+        return direct
     import numpy as np
 
-    from fusion.cpu_ops.combine import first_unsorted, rows_until_last
-    from fusion.runtime.native.frame import (
-        INVALID_ARGUMENT,
-        attr,
-        fail,
-        list_length,
-        matrix,
-        vector,
-    )
-    from fusion.runtime.native.jit import int64, jit
-
-    slot, arg = spec.slots, spec.places
+    narrow = narrower(name)
 
     @jit
-    def count_rows(frame: int) -> int:
-        if attr(frame, slot.row_count) != LAST_ROW:
-            batch = vector(frame, arg.sp_dense_shape, np.int64)[0]
-            if batch < 0:
-                text = "sp_dense_shape must not be negative, but has %lld rows"
-                fail(frame, INVALID_ARGUMENT, text, batch)
-            return batch
-        count = int64(0)
-        for shard in range(list_length(frame)):
-            rows = matrix(frame, arg.partitioned_indices, shard, np.int64)
-            bad = first_unsorted(rows)
-            if bad >= 0:
-                text = "partitioned_indices[%lld][%lld, 0] = %lld is less than the row before it"
-                fail(frame, INVALID_ARGUMENT, text, shard, bad, rows[bad, 0])
-                return count
-            count = max(count, rows_until_last(rows))
-        return count
+    def narrowed(frame: int) -> Any:
+        return np.uint16(narrow(np.float32(attr_float(frame, slot))))
 
-    return count_rows
+    return narrowed
 
 
-def grad_outputs(spec: OpSpec, types: Mapping[str, str]) -> GradOutputs:
-    """The outputs of the gradient op."""
+def check_fill_id(spec: OpSpec, types: Mapping[str, str]) -> Any:
+    """A jitted function (frame) -> the id of the entries that fill rows; reports one too large."""
     import numpy as np
 
-    from fusion.cpu_ops.combine import locate_entries
-    from fusion.runtime.native.frame import (
-        failed,
-        list_length,
-        output_matrix,
-        output_vector,
-        scratch,
-        size,
-    )
-    from fusion.runtime.native.jit import Array, jit
+    from fusion.runtime.native.frame import INVALID_ARGUMENT, attr, fail
+    from fusion.runtime.native.jit import jit
 
-    stored, tw = access(types["T"]).stored, access(types["Tw"]).stored
-    item = np.dtype(stored).itemsize
-    arg = spec.places
+    tid, slot = numba_dtype(types["Tid"]), spec.slots
+    largest_id = np.iinfo(tid).max
 
     @jit
-    def rows(frame: int, count: int) -> Any:
-        n_shards = list_length(frame)
-        dim = size(frame, arg.emb_shards, 0, 1)
-        bases = scratch(frame, n_shards, np.int64)
-        counts = scratch(frame, n_shards, np.int64)
-        addresses = scratch(frame, count, np.int64)
-        if failed(frame):
-            return addresses
-        for shard in range(n_shards):
-            counts[shard] = size(frame, arg.emb_shards, shard, 0)
-            out = output_matrix(frame, 0, shard, counts[shard], dim, stored)
-            bases[shard] = out.ctypes.data
-        if not failed(frame):
-            locate_entries(bases, counts, dim * item, addresses)
-        return addresses
+    def fill_id(frame: int) -> Any:
+        if attr(frame, slot.default_id) > largest_id:
+            text = "default_id = %lld does not fit the type of sp_values"
+            fail(frame, INVALID_ARGUMENT, text, attr(frame, slot.default_id))
+        return tid(max(attr(frame, slot.default_id), 0))
 
-    @jit
-    def weights(frame: int, count: int) -> Array:
-        if list_length(frame) == 1:
-            return output_vector(frame, 1, 0, count, tw)
-        return scratch(frame, count, tw)
-
-    @jit
-    def put_weights(frame: int, grads: Array) -> None:
-        if list_length(frame) == 1:
-            return
-        first = 0
-        for shard in range(list_length(frame)):
-            count = size(frame, arg.emb_shards, shard, 0) if grads.shape[0] > 0 else 0
-            out = output_vector(frame, 1, shard, count, tw)
-            for k in range(out.shape[0]):
-                out[k] = grads[first + k]
-            first += count
-
-    return GradOutputs(rows, weights, put_weights)
+    return fill_id

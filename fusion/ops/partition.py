@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fusion.ops import gpu
-from fusion.ops.precision import numba_dtype
+from fusion.ops.float_access import numba_dtype
 from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import AXIS_ATTR, IDS, IDS_ATTR

@@ -7,7 +7,7 @@ from typing import Any
 
 from fusion.cpu_ops.rules import MOST_SLOTS, RULES
 from fusion.ops import gpu
-from fusion.ops.precision import numba_dtype
+from fusion.ops.float_access import numba_dtype
 from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import ROW_UPDATE_DTYPES

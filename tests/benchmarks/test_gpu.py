@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks import gpu, gpu_references, gpu_steps, gpu_tensorflow
-from fusion.gpu_ops.kernels import KERNELS
+from fusion.gpu_ops.kernels.registry import KERNELS
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusion.gpu_ops import simulated
-from fusion.gpu_ops.kernels import KERNELS
+from fusion.gpu_ops.kernels.registry import KERNELS
+from fusion.gpu_ops.language import simulated
 from fusion.ops import SPECS
 from fusion.runtime.cuda import launcher
 from fusion.runtime.registration import registration

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.cpu_ops import column_words as words
-from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.call import Column
+from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
 from tests.gpu_ops.simulation import FORMS, KINDS, Simulated
 

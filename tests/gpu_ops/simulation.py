@@ -12,11 +12,11 @@ from numba import cuda
 
 from fusion import ops
 from fusion.cpu_ops import column_words as words
-from fusion.gpu_ops import call_words as call_of
 from fusion.gpu_ops.call import Call, Column, prepare
-from fusion.gpu_ops.combine import check_rows_kernel, combine_kernel
-from fusion.gpu_ops.kernels import KERNELS
-from fusion.gpu_ops.simulated import allow
+from fusion.gpu_ops.kernels.combine import check_rows_kernel, combine_kernel
+from fusion.gpu_ops.kernels.registry import KERNELS
+from fusion.gpu_ops.language.simulated import allow
+from fusion.gpu_ops.layout import call as call_of
 
 FORMS = ("indices", "row_ids", "row_splits", "dense", "copy")
 COMBINERS = ("sum", "mean", "sqrtn")

@@ -9,8 +9,8 @@ import pytest
 
 from fusion import ops
 from fusion.cpu_ops import column_words as words
-from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops.entry_sums import LONG
+from fusion.gpu_ops.kernels.entry_sums import LONG
+from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps import bag_gradient as steps
 from fusion.gpu_ops.steps.bags import Gathered, by_row
 from fusion.gpu_ops.steps.parts import join, joined_weights, order_parts

@@ -10,7 +10,7 @@ import pytest
 from fusion import ops
 from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops import call as calls
-from fusion.gpu_ops import call_words as call_of
+from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps.bags import Bags, Gathered, bags, last_row
 from fusion.gpu_ops.steps.combine import combine_columns
 from fusion.gpu_ops.steps.prune import Entries

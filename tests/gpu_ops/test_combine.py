@@ -10,8 +10,8 @@ import pytest
 
 from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops import call as calls
-from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops.steps import layout
+from fusion.gpu_ops.layout import call as call_of
+from fusion.gpu_ops.layout import combine as combine_layout
 from tests.gpu_ops.simulation import Given, combine
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -188,7 +188,7 @@ def test_plain_columns_beside_others(dtype: str) -> None:
 def words_of(call: Any, *names: int, count: int = 1) -> tuple[int, ...]:
     """What a call has there of its first columns."""
     base = int(call.words[call_of.TROUBLE]) - 8 * call_of.CALL_WORDS
-    places = [layout.place_in(call.words, base, name) for name in names]
+    places = [combine_layout.place_in(call.words, base, name) for name in names]
     return tuple(int(word) for place in places for word in call.words[place : place + count])
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from fusion.gpu_ops.compile import CAPABILITIES
-from fusion.gpu_ops.kernels import KERNELS
+from fusion.gpu_ops.host.compile import CAPABILITIES
+from fusion.gpu_ops.kernels.registry import KERNELS
 
 PROGRAM = """
 import json, sys
 from dataclasses import asdict
 from fusion.gpu_ops import compile as compiler
-from fusion.gpu_ops.kernels import KERNELS
+from fusion.gpu_ops.kernels.registry import KERNELS
 
 ptxas = compiler.assembler()
 for name in sys.argv[1:]:
@@ -78,7 +78,7 @@ for capability in (9, 0), (8, 9), (99, 0):
     assert entry in code
     assert (code[:4] == b"\\x7fELF") == (has_ptxas and capability != (99, 0)), capability
 from numba import cuda
-from fusion.gpu_ops.kernels import KERNELS
+from fusion.gpu_ops.kernels.registry import KERNELS
 compile_one = cuda.compile
 cuda.compile = lambda *given, **options: (
     compile_one(*given, **options)[0].replace(".param .u64", ".param .u32", 1), None

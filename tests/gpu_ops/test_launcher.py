@@ -15,7 +15,7 @@ import tensorflow as tf
 from numba.core.errors import TypingError
 
 from fusion import ops
-from fusion.gpu_ops import cuda_driver, host
+from fusion.gpu_ops.host import cuda_driver, device_methods
 from fusion.ops.gpu import facts
 from fusion.runtime.cuda import launcher, stream
 from fusion.runtime.native.jit import jit
@@ -60,7 +60,7 @@ def _not_said(frame: int, device: Any) -> None:
     ],
 )
 def test_a_launch_that_fits_no_kernel_is_not_compiled(body: Any, message: str) -> None:
-    compiled: Any = jit(host.with_device(body))
+    compiled: Any = jit(device_methods.with_device(body))
     with pytest.raises(TypingError, match=message):
         compiled.compile("void(int64)")
 
@@ -69,7 +69,7 @@ def test_a_launch_that_fits_its_kernel_is_compiled() -> None:
     def body(frame: int, device: Any) -> None:
         device.launch("fill_numbers", 1, 128, 0, 0, 0)
 
-    compiled: Any = jit(host.with_device(body))
+    compiled: Any = jit(device_methods.with_device(body))
     compiled.compile("void(int64)")
 
 

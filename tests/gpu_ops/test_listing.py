@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fusion.gpu_ops import call_words as call_of
+from fusion.gpu_ops.layout import call as call_of
 from tests.gpu_ops.listing import Given, by_cpu, by_steps
 
 # Of hashes, and of numbers that are narrowed, as is meant.

@@ -9,7 +9,7 @@ import pytest
 
 from fusion import ops
 from fusion.cpu_ops import column_words as words
-from fusion.gpu_ops.call_words import BAD_DEFAULT, BAD_ID, BAD_ROW
+from fusion.gpu_ops.layout.call import BAD_DEFAULT, BAD_ID, BAD_ROW
 from fusion.gpu_ops.steps.partition import Shards, Split, put_ids, split
 from fusion.gpu_ops.steps.pre_lookup import Rules, put_split_entries, split_entries
 from fusion.gpu_ops.steps.prune import Entries

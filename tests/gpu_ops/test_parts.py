@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fusion import ops
-from fusion.gpu_ops import call_words as call_of
+from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps.parts import Joined, Parts, join, order_parts, part_bags
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_bags import combined

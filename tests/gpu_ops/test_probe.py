@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fusion.gpu_ops import cuda_driver
+from fusion.gpu_ops.host import cuda_driver
 from fusion.ops.gpu import facts, probe
 from fusion.runtime.cache import kernel_cache
 from fusion.runtime.cache.kernel_cache import KernelCache

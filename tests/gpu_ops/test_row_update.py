@@ -10,7 +10,7 @@ import pytest
 from fusion import ops
 from fusion.cpu_ops.column_words import FLOAT32, FLOAT64
 from fusion.cpu_ops.rules import RULES
-from fusion.gpu_ops.call_words import BAD_RATE
+from fusion.gpu_ops.layout.call import BAD_RATE
 from fusion.gpu_ops.steps.row_update import Slots, update_rows
 from tests.gpu_ops.simulation import Simulated
 

@@ -11,8 +11,8 @@ import pytest
 
 from fusion import ops
 from fusion.gpu_ops import call as calls
-from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops.entry_sums import LONG
+from fusion.gpu_ops.kernels.entry_sums import LONG
+from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps.gradient import GradEntries, order_entries
 from fusion.gpu_ops.steps.sums import numbers
 from tests.gpu_ops.simulation import COMBINERS, Simulated

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from fusion.gpu_ops.device import atomic_add, from_lane
-from fusion.gpu_ops.simulated import allow
+from fusion.gpu_ops.language.device import atomic_add, from_lane
+from fusion.gpu_ops.language.simulated import allow
 
 
 def test_threads_come_in_any_order() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from fusion import ops
 from fusion.cpu_ops.column_words import FLOAT32, INT32, INT64
-from fusion.gpu_ops import scan
-from fusion.gpu_ops.call_words import BAD_ROW
+from fusion.gpu_ops.kernels import scan
+from fusion.gpu_ops.layout.call import BAD_ROW
 from fusion.gpu_ops.steps.prune import Entries, fill, mark, put
 from fusion.gpu_ops.steps.sums import prefix_sums, stable_order
 from fusion.gpu_ops.steps.unique import find_firsts, number_ids

@@ -4,6 +4,6 @@ Everything is an address; who has the memory and launches kernels is a `Device`.
 the GPU but `Device.words`.
 
 These functions run as they are, over a `Device` of Python, and are compiled for the host bodies of
-TensorFlow's ops (`fusion.gpu_ops.host.on_host`). So they are of numbers and named tuples of
-numbers, the names of kernels are literals, and what they call is imported by name.
+TensorFlow's ops (`on_host` of `fusion.gpu_ops.host.device_methods`). So they are of numbers and
+named tuples of numbers, the names of kernels are literals, and what they call is imported by name.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusion.cpu_ops.column_words import BFLOAT16, FLOAT16, FLOAT32
-from fusion.gpu_ops.call_words import THREADS
+from fusion.gpu_ops.layout.call import THREADS
 from fusion.gpu_ops.steps.device import Device
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fusion.cpu_ops.column_words import INT32, INT64
-from fusion.gpu_ops.call_words import TROUBLE_WORDS
+from fusion.gpu_ops.layout.call import TROUBLE_WORDS
 from fusion.gpu_ops.steps.device import ALL_BITS, THREADS, Device, blocks_of
 from fusion.gpu_ops.steps.sums import bits_of, inverse_of, order_from, stable_order, sums_into
 
@@ -36,7 +36,7 @@ class PreCall(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Elements and rows that are listed; addresses, see `fusion.gpu_ops.listing`.
+    """Elements and rows that are listed; addresses, see `fusion.gpu_ops.kernels.listing`.
 
     Attributes:
         ids, owners: by element.
@@ -49,7 +49,7 @@ class Listed(NamedTuple):
 
 
 class Paired(NamedTuple):
-    """Places and distinct pairs; addresses, see `fusion.gpu_ops.pairs`.
+    """Places and distinct pairs; addresses, see `fusion.gpu_ops.kernels.column_ids`.
 
     Attributes:
         keys, sources: by place, its id and element.

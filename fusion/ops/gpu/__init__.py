@@ -16,7 +16,7 @@ def kernel(module: str) -> KernelFactory:
     """The factory of the body that a module of this package has: its `made(spec, types)`."""
 
     def factory(spec: OpSpec, types: Mapping[str, str]) -> Any:
-        from fusion.gpu_ops.host import with_device
+        from fusion.gpu_ops.host.device_methods import with_device
 
         found = importlib.import_module(f"fusion.ops.gpu.{module}")
         return with_device(found.made(spec, types))

@@ -10,9 +10,10 @@ from numba import carray
 
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.pieces import ITEM_BYTES
-from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops.host import copy_in, on_host, trouble_of
-from fusion.gpu_ops.steps import combine, layout
+from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
+from fusion.gpu_ops.layout import call as call_of
+from fusion.gpu_ops.layout import combine as combine_layout
+from fusion.gpu_ops.steps import combine
 from fusion.gpu_ops.steps.bags import last_row
 from fusion.runtime.native.frame import INVALID_ARGUMENT, attr, data, fail, list_length, size
 from fusion.runtime.native.jit import Array, int64, jit
@@ -20,13 +21,13 @@ from fusion.runtime.native.memory import pointer, stack_words, store
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import MOST_ENTRIES
 
-_WORDS = layout.words_of_call(1, 0)
+_WORDS = combine_layout.words_of_call(1, 0)
 #: Of a table of bytes from 0 on: addresses are its ids.
 _ALL_MEMORY = 2**63 - 1
 
-_open_call, _place_in = on_host(layout.open_call), on_host(layout.place_in)
-_width_of, _lay_out = on_host(layout.width_of), on_host(layout.lay_out)
-_tiles_of, _last_row = on_host(layout.tiles_of), on_host(last_row)
+_open_call, _place_in = on_host(combine_layout.open_call), on_host(combine_layout.place_in)
+_width_of, _lay_out = on_host(combine_layout.width_of), on_host(combine_layout.lay_out)
+_tiles_of, _last_row = on_host(combine_layout.tiles_of), on_host(last_row)
 _combine_columns = on_host(combine.combine_columns)
 
 

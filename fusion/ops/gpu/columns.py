@@ -8,8 +8,8 @@ import numpy as np
 
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.elements import rows_until
-from fusion.ops.lookup_source import body, column_at, release, take_source
-from fusion.ops.lookup_state import COUNT, LIMITS_AT
+from fusion.ops.columns.inputs import body, column_at, release, take_source
+from fusion.ops.columns.state import COUNT, LIMITS_AT
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     context,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fusion.gpu_ops import compile as compiler
-from fusion.gpu_ops import cuda_driver
+from fusion.gpu_ops.host import compile as compiler
+from fusion.gpu_ops.host import cuda_driver
 from fusion.ops.gpu import probe
 from fusion.runtime.doctor import Fact
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fusion.cpu_ops.column_words import KINDS
-from fusion.gpu_ops.host import copy_in, on_host
+from fusion.gpu_ops.host.device_methods import copy_in, on_host
 from fusion.gpu_ops.steps.bag_gradient import Gradient, Scaled, add_up, add_up_weights
-from fusion.ops.precision import access
+from fusion.ops.float_access import access
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     attr,

@@ -13,18 +13,12 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops.host import copy_in, on_host, trouble_of
-from fusion.gpu_ops.steps import combine, layout
-from fusion.ops.gpu.columns import (
-    count_boundaries,
-    put_batch,
-    put_columns,
-    put_sources,
-    rows_to_last,
-)
-from fusion.ops.lookup_source import SHARED_WORDS, body, release_shared, take_shared
-from fusion.ops.lookup_state import (
+from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
+from fusion.gpu_ops.layout import call as call_of
+from fusion.gpu_ops.layout import combine as combine_layout
+from fusion.gpu_ops.steps import combine
+from fusion.ops.columns.inputs import SHARED_WORDS, body, release_shared, take_shared
+from fusion.ops.columns.state import (
     COUNT,
     ITEM,
     KIND,
@@ -32,6 +26,13 @@ from fusion.ops.lookup_state import (
     POST,
     ROLE,
     WEIGHTED_COUNT,
+)
+from fusion.ops.gpu.columns import (
+    count_boundaries,
+    put_batch,
+    put_columns,
+    put_sources,
+    rows_to_last,
 )
 from fusion.runtime.native.frame import (
     RESOURCE_EXHAUSTED,
@@ -45,9 +46,12 @@ from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, pointer, stack_words
 from fusion.runtime.tensorflow.spec import OpSpec
 
-_words_of_call, _open_call = on_host(layout.words_of_call), on_host(layout.open_call)
-_place_in, _width_of = on_host(layout.place_in), on_host(layout.width_of)
-_lay_out, _tiles_of = on_host(layout.lay_out), on_host(layout.tiles_of)
+_words_of_call, _open_call = (
+    on_host(combine_layout.words_of_call),
+    on_host(combine_layout.open_call),
+)
+_place_in, _width_of = on_host(combine_layout.place_in), on_host(combine_layout.width_of)
+_lay_out, _tiles_of = on_host(combine_layout.lay_out), on_host(combine_layout.tiles_of)
 _check_rows = on_host(combine.check_rows)
 _combine_columns = on_host(combine.combine_columns)
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from fusion.cpu_ops.column_words import KINDS
 from fusion.cpu_ops.pieces import ITEM_BYTES
-from fusion.gpu_ops.host import on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import on_host, trouble_of
 from fusion.gpu_ops.steps.bags import Gathered, bags
 from fusion.gpu_ops.steps.prune import Entries
+from fusion.ops.float_access import access
 from fusion.ops.gpu.bags import bag_combiner, rows_to_last, shard_lister
-from fusion.ops.precision import access
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     attr,

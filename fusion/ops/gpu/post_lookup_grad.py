@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fusion.cpu_ops.pieces import ITEM_BYTES
-from fusion.gpu_ops.host import on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import on_host, trouble_of
 from fusion.gpu_ops.steps.bag_gradient import GradBags, rows_of_ids
 from fusion.gpu_ops.steps.bags import Gathered, by_row
+from fusion.ops.float_access import access
 from fusion.ops.gpu.bags import shard_lister
 from fusion.ops.gpu.gradient import gradient_body
 from fusion.ops.gpu.post_lookup import entries_of
-from fusion.ops.precision import access
 from fusion.runtime.native.frame import attr, data, failed, list_length, output_vector, size
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.tensorflow.spec import OpSpec

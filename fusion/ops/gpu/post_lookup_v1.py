@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops.pieces import ITEM_BYTES
-from fusion.gpu_ops.host import copy_in, on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps.parts import Parts, join, order_parts, part_bags
+from fusion.ops.float_access import access
 from fusion.ops.gpu.bags import bag_combiner
-from fusion.ops.precision import access
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     attr,

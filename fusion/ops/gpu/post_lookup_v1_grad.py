@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fusion.gpu_ops.host import copy_in, on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps.bag_gradient import GradBags, rows_of_parts, split_grads
 from fusion.gpu_ops.steps.parts import join, joined_weights, order_parts
+from fusion.ops.float_access import access
 from fusion.ops.gpu.gradient import gradient_body
 from fusion.ops.gpu.post_lookup_v1 import flags_checker, parts_reader
-from fusion.ops.precision import access
 from fusion.runtime.native.frame import attr, data, failed, list_length, output_vector, size
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import stack_words, store

@@ -9,9 +9,11 @@ import numpy as np
 from numba import carray
 
 from fusion.cpu_ops import column_words as words
-from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops.host import copy_in, explain, on_host
+from fusion.gpu_ops.host.device_methods import copy_in, explain, on_host
+from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
+from fusion.ops.columns.inputs import body, column_at
+from fusion.ops.columns.state import COUNT, ITEM, WEIGHTED_COUNT
 from fusion.ops.gpu.columns import (
     count_boundaries,
     put_batch,
@@ -19,8 +21,6 @@ from fusion.ops.gpu.columns import (
     put_sources,
     rows_to_last,
 )
-from fusion.ops.lookup_source import body, column_at
-from fusion.ops.lookup_state import COUNT, ITEM, WEIGHTED_COUNT
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,

@@ -10,14 +10,14 @@ import numpy as np
 from fusion.cpu_ops.column_words import KINDS
 from fusion.cpu_ops.elements import MOST_ROWS
 from fusion.cpu_ops.pieces import ITEM_BYTES
-from fusion.gpu_ops.host import copy_in, on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps.pre_lookup import Rules, put_split_entries, split_entries
 from fusion.gpu_ops.steps.prune import Entries
+from fusion.ops.entries import check_fill_id, pruner, shape_checker, weight_of_filler
+from fusion.ops.float_access import access, numba_dtype
 from fusion.ops.gpu.bags import rows_to_last
 from fusion.ops.gpu.bits import bits_of
 from fusion.ops.gpu.partition import shard_reader
-from fusion.ops.listing import check_fill_id, pruner, shape_checker, weight_of_filler
-from fusion.ops.precision import access, numba_dtype
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     attr,

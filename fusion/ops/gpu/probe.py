@@ -17,8 +17,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from fusion.gpu_ops import compile as compiler
-from fusion.gpu_ops import cuda_driver
+from fusion.gpu_ops.host import compile as compiler
+from fusion.gpu_ops.host import cuda_driver
 from fusion.runtime.cache import kernel_cache
 from fusion.runtime.cache.trusted_files import File
 from fusion.runtime.native import objects

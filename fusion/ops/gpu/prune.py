@@ -9,11 +9,11 @@ import numpy as np
 
 from fusion.cpu_ops.column_words import KINDS
 from fusion.cpu_ops.pieces import ITEM_BYTES
-from fusion.gpu_ops.host import on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import on_host, trouble_of
 from fusion.gpu_ops.steps import prune as steps
+from fusion.ops.entries import check_fill_id, pruner, shape_checker, weight_of_filler
+from fusion.ops.float_access import access, numba_dtype
 from fusion.ops.gpu.bits import bits_of
-from fusion.ops.listing import check_fill_id, pruner, shape_checker, weight_of_filler
-from fusion.ops.precision import access, numba_dtype
 from fusion.runtime.native.frame import (
     attr,
     data,

@@ -9,10 +9,10 @@ import numpy as np
 
 from fusion.cpu_ops.column_words import KINDS
 from fusion.cpu_ops.prune_dense import DenseRules
-from fusion.gpu_ops.host import on_host
+from fusion.gpu_ops.host.device_methods import on_host
 from fusion.gpu_ops.steps import prune_dense as steps
-from fusion.ops.listing import check_fill_id
-from fusion.ops.precision import numba_dtype
+from fusion.ops.entries import check_fill_id
+from fusion.ops.float_access import numba_dtype
 from fusion.runtime.native.frame import attr, data, failed, output_matrix, output_vector, size
 from fusion.runtime.native.jit import int64
 from fusion.runtime.tensorflow.spec import OpSpec

@@ -8,7 +8,7 @@ from typing import Any
 from fusion.cpu_ops.column_words import KINDS
 from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.cpu_ops.rules import MOST_SLOTS
-from fusion.gpu_ops.host import on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import on_host, trouble_of
 from fusion.gpu_ops.steps.row_update import Slots, update_rows
 from fusion.ops.row_update import count_checker
 from fusion.runtime.native.frame import attr, data, failed, list_length, new_output, size

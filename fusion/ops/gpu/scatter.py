@@ -9,13 +9,14 @@ import numpy as np
 from numba import carray
 
 from fusion.cpu_ops import column_words as words
-from fusion.gpu_ops import call_words as call_of
-from fusion.gpu_ops.arithmetic import SUM
-from fusion.gpu_ops.host import copy_in, on_host, trouble_of
-from fusion.gpu_ops.steps import grad_layout, gradient
+from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
+from fusion.gpu_ops.language.arithmetic import SUM
+from fusion.gpu_ops.layout import call as call_of
+from fusion.gpu_ops.layout import gradient as gradient_layout
+from fusion.gpu_ops.steps import gradient
 from fusion.gpu_ops.steps.sums import numbers
-from fusion.ops import scatter_kernel as job_of
-from fusion.ops.lookup_source import (
+from fusion.ops.columns import gradient_kernel as job_of
+from fusion.ops.columns.inputs import (
     ENTRIES,
     ENTRY_COUNT,
     ENTRY_WEIGHTS,
@@ -27,16 +28,19 @@ from fusion.ops.lookup_source import (
     release_shared,
     take_shared,
 )
-from fusion.ops.lookup_state import COUNT, ITEM, KIND, LOOKUPS, WEIGHTED_COUNT
+from fusion.ops.columns.state import COUNT, ITEM, KIND, LOOKUPS, WEIGHTED_COUNT
 from fusion.runtime.native.frame import RESOURCE_EXHAUSTED, context, fail, failed, kernel_state
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, load, pointer, stack_words, store
 from fusion.runtime.tensorflow.c_api import tf_delete_tensor
 from fusion.runtime.tensorflow.spec import OpSpec
 
-_words_of_gradient = on_host(grad_layout.words_of_gradient)
-_open_gradient = on_host(grad_layout.open_gradient)
-_put_column, _lay_out = on_host(grad_layout.put_grad_column), on_host(grad_layout.lay_out_gradient)
+_words_of_gradient = on_host(gradient_layout.words_of_gradient)
+_open_gradient = on_host(gradient_layout.open_gradient)
+_put_column, _lay_out = (
+    on_host(gradient_layout.put_grad_column),
+    on_host(gradient_layout.lay_out_gradient),
+)
 _order_entries, _scatter = on_host(gradient.order_entries), on_host(gradient.scatter)
 _numbers, _grad_entries = on_host(numbers), gradient.GradEntries
 

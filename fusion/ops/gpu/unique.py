@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops.column_words import KINDS
-from fusion.gpu_ops.host import on_host
+from fusion.gpu_ops.host.device_methods import on_host
 from fusion.gpu_ops.steps.unique import find_firsts, number_ids
-from fusion.ops.precision import numba_dtype
+from fusion.ops.float_access import numba_dtype
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     data,

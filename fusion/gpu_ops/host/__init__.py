@@ -1,0 +1,1 @@
+"""What launches kernels for GPUs, and what compiles them."""

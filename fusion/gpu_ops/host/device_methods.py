@@ -1,0 +1,404 @@
+"""The host side of kernels for GPUs: `steps`, compiled into the bodies of TensorFlow's ops.
+
+In compiled code a `steps.device.Device` is the address of a few words on the stack of the op's
+call. Errors of the driver end the call (`fusion.runtime.native.frame.fail`); after one, nothing is
+launched and no memory had.
+"""
+
+from __future__ import annotations
+
+import builtins
+import types as python_types
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, types
+from numba.core.errors import TypingError
+from numba.extending import intrinsic, models, overload_method, register_model
+
+from fusion.gpu_ops.host.driver_calls import asking_call, driver_call, launch_call
+from fusion.gpu_ops.host.errors import teller
+from fusion.gpu_ops.kernels.registry import KERNELS
+from fusion.gpu_ops.layout.call import KIND, TROUBLE_WORDS
+from fusion.runtime.cuda import launcher
+from fusion.runtime.native.atomic import atomic_add, atomic_store, atomic_swap_if
+from fusion.runtime.native.frame import (
+    INTERNAL,
+    INVALID_ARGUMENT,
+    context,
+    fail,
+    failed,
+    host_bytes,
+    kernel_state,
+    scratch_bytes,
+)
+from fusion.runtime.native.jit import OPTIONS, int64, jit
+from fusion.runtime.native.memory import load, pointer, stack_words, store
+from fusion.runtime.tensorflow.layout import LAUNCHER, TROUBLE
+from fusion.runtime.threads.jobs import sched_yield
+
+#: The words of a device: the call's frame, what launches kernels, the stream, the GPU's number and
+#: words, where its kernels tell of trouble.
+FRAME, LAUNCHER_AT, STREAM, GPU, GPU_AT, TROUBLE_AT, DEVICE_WORDS = range(7)
+
+#: A grid is not larger.
+_MOST_BLOCKS = 2**31 - 1
+
+_NUMBERS = {name: number for number, name in enumerate(KERNELS)}
+_STEPS = "fusion.gpu_ops.steps."
+
+
+class DeviceType(types.Type):
+    """Numba's type of a device."""
+
+    def __init__(self) -> None:
+        super().__init__("Device")
+
+
+_device_type = DeviceType()
+
+
+@register_model(DeviceType)
+class _DeviceModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, ir.IntType(64))
+
+
+def _cast(kind: Any, result: Any) -> Any:
+    """An intrinsic from one name of a word to another."""
+
+    @intrinsic
+    def cast(typingctx: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return args[0]
+
+        return result(kind), codegen
+
+    return cast
+
+
+_device_at = _cast(types.int64, _device_type)
+_words_of = _cast(_device_type, types.int64)
+
+
+@cache
+def on_host(function: Any) -> Any:
+    """A function of `steps`, with all those that it calls, as a jitted one."""
+    names = function.__code__.co_names
+    scope = {key: _brought(value) for key, value in function.__globals__.items() if key in names}
+    scope["__builtins__"] = builtins
+    code, defaults = function.__code__, function.__defaults__
+    return jit(python_types.FunctionType(code, scope, function.__name__, defaults))
+
+
+def _brought(value: Any) -> Any:
+    is_function = isinstance(value, python_types.FunctionType)
+    is_step = is_function and not hasattr(value, "py_func")
+    return on_host(value) if is_step and value.__module__.startswith("fusion.gpu_ops.") else value
+
+
+# --- a call's device ------------------------------------------------------------------------
+
+
+@jit
+def _driver(words: int, function: int) -> int:
+    return load(load(words, LAUNCHER_AT), function)
+
+
+@jit
+def _check(words: int, code: int, what: int) -> None:
+    if code != 0:
+        text = "CUDA's driver returned error %lld (function %lld of fusion.runtime.cuda.launcher)"
+        fail(load(words, FRAME), INTERNAL, text, code, what)
+
+
+@jit
+def _asked(words: int, function: int, given: int) -> int:
+    """What a function of the launcher gives for a word; 0 is an error."""
+    launching = load(words, LAUNCHER_AT)
+    found = asking_call(load(launching, function), given)
+    if found == 0:
+        fail(load(words, FRAME), INTERNAL, "%s", load(launching, launcher.REASON))
+    return found
+
+
+_tell_now = teller("")
+_tell_before = teller(" (in an earlier run of this node, whose result is not to be used)")
+
+
+@jit
+def _open(frame: int, words: int) -> None:
+    """Finds the stream of a call and makes its context the thread's; tells of earlier trouble."""
+    store(words, TROUBLE_AT, 0)
+    state = kernel_state(frame)
+    words_of_launcher = load(state, LAUNCHER)
+    store(words, FRAME, frame)
+    store(words, LAUNCHER_AT, words_of_launcher)
+    stream = _asked(words, int64(launcher.STREAM), context(frame))
+    store(words, STREAM, stream)
+    if stream == 0:
+        return
+    place = stack_words(2)
+    store(place, 0, 0)
+    store(place, 1, 0)
+    code = driver_call(load(words_of_launcher, launcher.STREAM_CONTEXT), stream, place)
+    _check(words, code, int64(launcher.STREAM_CONTEXT))
+    if not failed(frame):  # TensorFlow's threads have some context or none
+        code = driver_call(load(words_of_launcher, launcher.PUSH), load(place, 0))
+        _check(words, code, int64(launcher.PUSH))
+    if failed(frame):
+        store(words, STREAM, 0)  # there is nothing to pop
+        return
+    code = driver_call(load(words_of_launcher, launcher.CONTEXT_DEVICE), place + 8)
+    _check(words, code, int64(launcher.CONTEXT_DEVICE))
+    if failed(frame):
+        return
+    gpu = load(place, 1) & 0xFFFFFFFF
+    store(words, GPU, gpu)
+    store(words, GPU_AT, load(load(words_of_launcher, launcher.GPUS), gpu))
+    if load(words, GPU_AT) == 0:
+        store(words, GPU_AT, _asked(words, int64(launcher.OPEN_GPU), gpu))
+    if load(state, TROUBLE) == 0 and not failed(frame):
+        _asked(words, int64(launcher.OPEN_NODE), state)
+    if not failed(frame):
+        store(words, TROUBLE_AT, _own_place(load(state, TROUBLE)))
+        _tell_of_earlier_runs(frame, load(state, TROUBLE), load(words, TROUBLE_AT))
+
+
+@jit
+def _place_of(node: int, number: int) -> int:
+    return node + 8 * int64(launcher.PLACE_WORDS) * number
+
+
+@jit
+def _own_place(node: int) -> int:
+    """Takes one of a node's places for trouble: calls of a node may run side by side."""
+    for number in range(1, launcher.PLACES):
+        place = _place_of(node, int64(number))
+        if atomic_swap_if(place, int64(launcher.PLACE_TAKEN), int64(0), int64(1)):
+            return place
+    return node
+
+
+@jit
+def _tell_of_earlier_runs(frame: int, node: int, own: int) -> None:
+    """Tells of trouble in places that no other call has."""
+    for number in range(launcher.PLACES):
+        place, taken = _place_of(node, int64(number)), int64(launcher.PLACE_TAKEN)
+        if failed(frame):
+            return
+        if place in (own, node):
+            _tell_before(frame, place)
+        elif load(place, KIND) != 0 and atomic_swap_if(place, taken, int64(0), int64(1)):
+            _tell_before(frame, place)
+            atomic_store(place, taken, int64(0))
+
+
+@jit
+def _wait(words: int) -> None:
+    code = driver_call(_driver(words, launcher.WAIT), load(words, STREAM))
+    _check(words, code, int64(launcher.WAIT))
+
+
+@jit
+def _tell(words: int) -> None:
+    _tell_now(load(words, FRAME), load(words, TROUBLE_AT))
+
+
+@jit
+def _close(words: int) -> None:
+    """Ends what `_open` began."""
+    if load(words, STREAM) == 0:
+        return
+    if load(load(words, LAUNCHER_AT), launcher.WAITS) != 0 and not failed(load(words, FRAME)):
+        _wait(words)
+        _tell(words)
+    place = stack_words(1)
+    driver_call(_driver(words, int64(launcher.POP)), place)
+    own = load(words, TROUBLE_AT)
+    if own != 0 and own != load(kernel_state(load(words, FRAME)), TROUBLE):
+        atomic_store(own, int64(launcher.PLACE_TAKEN), int64(0))
+
+
+def with_device(body: Callable[[int, Any], None]) -> Callable[[int], None]:
+    """A kernel body (frame) of one that is given the device, too: (frame, device)."""
+    inner = jit(body)
+
+    def outer(frame: int) -> None:
+        words = stack_words(DEVICE_WORDS)
+        _open(frame, words)
+        if not failed(frame):
+            inner(frame, _device_at(words))
+        _close(words)
+
+    return outer
+
+
+@jit
+def trouble_of(device: Any) -> int:
+    """Where the node's kernels tell of trouble, see `call_words`."""
+    return load(_words_of(device), TROUBLE_AT)
+
+
+@jit
+def explain(device: Any, told: int) -> None:
+    """Makes trouble of the call's error that was told elsewhere, in words at `told` of the host."""
+    if load(told, KIND) != 0:
+        for k in range(TROUBLE_WORDS):
+            store(trouble_of(device), k, load(told, k))
+        _tell(_words_of(device))
+
+
+@jit
+def copy_in(device: Any, target: int, source: int, size: int) -> None:
+    """Copies bytes of the host, whole words, to the GPU; they may change afterwards."""
+    words = _words_of(device)
+    for first in range(0, size, launcher.SLOT_BYTES):
+        if not failed(load(words, FRAME)):
+            part = min(size - first, int64(launcher.SLOT_BYTES))
+            _copy_part(words, target + first, source + first, part)
+
+
+@jit
+def _copy_part(words: int, target: int, source: int, size: int) -> None:
+    """Copies what fits a slot, by the next one.
+
+    A copy on the stream is still to come when the call ends: it is one of the slot's memory, which
+    is written again once the event behind the copy has come, as good as always long ago.
+    """
+    gpu, slots = load(words, GPU_AT), int64(launcher.SLOT_COUNT)
+    number = atomic_add(gpu, int64(launcher.NEXT_SLOT), int64(1)) % slots
+    slot = gpu + 8 * (launcher.SLOTS + number * launcher.SLOT_WORDS)
+    while not atomic_swap_if(slot, int64(launcher.TAKEN), int64(0), int64(1)):
+        sched_yield()
+    event, memory = load(slot, launcher.EVENT), load(slot, launcher.MEMORY)
+    code = driver_call(_driver(words, int64(launcher.EVENT_WAIT)), event)
+    _check(words, code, int64(launcher.EVENT_WAIT))
+    if code == 0:
+        for k in range(size // 8):
+            store(memory, k, load(source, k))
+        function, stream = _driver(words, int64(launcher.COPY_IN)), load(words, STREAM)
+        code = driver_call(function, target, memory, size, stream)
+        _check(words, code, int64(launcher.COPY_IN))
+        code = driver_call(_driver(words, int64(launcher.EVENT_RECORD)), event, stream)
+        _check(words, code, int64(launcher.EVENT_RECORD))
+    atomic_store(slot, int64(launcher.TAKEN), int64(0))
+
+
+@jit
+def _room(words: int, size: int) -> int:
+    return scratch_bytes(load(words, FRAME), max(size, int64(16)))
+
+
+@jit
+def _fill(words: int, address: int, size: int, byte: int) -> None:
+    if size > 0 and not failed(load(words, FRAME)):
+        function, stream = _driver(words, int64(launcher.FILL)), load(words, STREAM)
+        code = driver_call(function, address, byte, size, stream)
+        _check(words, code, int64(launcher.FILL))
+
+
+@jit
+def _filled(words: int, size: int, byte: int) -> int:
+    address = _room(words, size)
+    _fill(words, address, size, byte)
+    return address
+
+
+@jit
+def _read(words: int, address: int, count: int) -> int:
+    """The address of words of the GPU, copied to the host; all zeros after an error."""
+    frame = load(words, FRAME)
+    target = host_bytes(frame, 8 * count)
+    if target == 0:
+        return load(load(words, LAUNCHER_AT), launcher.ZEROS)
+    function, stream = _driver(words, int64(launcher.COPY_OUT)), load(words, STREAM)
+    code = driver_call(function, target, address, 8 * count, stream)
+    _check(words, code, int64(launcher.COPY_OUT))
+    if not failed(frame):
+        _wait(words)
+        _tell(words)
+    if failed(frame):
+        return load(load(words, LAUNCHER_AT), launcher.ZEROS)
+    return target
+
+
+@jit
+def _handle(words: int, kernel: int) -> int:
+    """The handle of a kernel on the call's GPU; 0 after an error."""
+    handle = load(load(words, GPU_AT), launcher.HANDLES + kernel)
+    if handle == 0:
+        launching = load(words, LAUNCHER_AT)
+        handle = asking_call(load(launching, launcher.LOAD), kernel, load(words, GPU))
+        if handle == 0:
+            fail(load(words, FRAME), INTERNAL, "%s", load(launching, launcher.REASON))
+    return handle
+
+
+# --- a device's methods, see `steps.device.Device` --------------------------------------------
+
+
+@overload_method(DeviceType, "launch", prefer_literal=True, jit_options=OPTIONS)
+def _launch(self: Any, kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> Any:
+    if not isinstance(kernel, types.StringLiteral):
+        raise TypingError("the name of a kernel must be a literal")
+    name = kernel.literal_value
+    given = arguments[0] if arguments and isinstance(arguments[0], types.BaseTuple) else arguments
+    if name not in _NUMBERS or len(given) != KERNELS[name].arguments:
+        raise TypingError(f"{name} is no kernel of {len(given)} arguments")
+    number = _NUMBERS[name]
+    text = f"CUDA's driver returned error %lld for the launch of {name}"
+
+    def launch(self: Any, kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> Any:
+        words = _words_of(self)
+        frame = load(words, FRAME)
+        if blocks <= 0 or failed(frame):
+            return
+        if blocks > _MOST_BLOCKS:
+            fail(frame, INVALID_ARGUMENT, "a batch is too large for a GPU's grid")
+            return
+        handle = _handle(words, int64(number))
+        if handle == 0:
+            return
+        function, stream = _driver(words, int64(launcher.LAUNCH)), load(words, STREAM)
+        code = launch_call(function, handle, int64(blocks), int64(threads), stream, arguments)
+        if code != 0:
+            fail(frame, INTERNAL, text, code)
+
+    return launch
+
+
+@overload_method(DeviceType, "room", jit_options=OPTIONS)
+def _room_of(self: Any, size: Any) -> Any:
+    def room(self: Any, size: Any) -> Any:
+        return _room(_words_of(self), int64(size))
+
+    return room
+
+
+@overload_method(DeviceType, "filled", jit_options=OPTIONS)
+def _filled_of(self: Any, size: Any, byte: Any) -> Any:
+    def filled(self: Any, size: Any, byte: Any) -> Any:
+        return _filled(_words_of(self), int64(size), int64(byte))
+
+    return filled
+
+
+@overload_method(DeviceType, "fill", jit_options=OPTIONS)
+def _fill_of(self: Any, address: Any, size: Any, byte: Any) -> Any:
+    def fill(self: Any, address: Any, size: Any, byte: Any) -> Any:
+        _fill(_words_of(self), int64(address), int64(size), int64(byte))
+
+    return fill
+
+
+@overload_method(DeviceType, "words", jit_options=OPTIONS)
+def _words_at(self: Any, address: Any, count: Any) -> Any:
+    def words(self: Any, address: Any, count: Any) -> Any:
+        found = _read(_words_of(self), int64(address), int64(count))
+        return carray(pointer(found, np.int64), (int64(count),))
+
+    return words

@@ -1,0 +1,43 @@
+"""Kernels as code that a driver loads, kept on disk like those for the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+from importlib.metadata import version
+
+from fusion.gpu_ops.host import compile as compiler
+from fusion.gpu_ops.kernels.registry import KERNELS
+from fusion.runtime.native import objects
+
+#: What a kernel compiled here depends on besides this package and Numba.
+_COMPILER = "numba-cuda"
+
+
+def entry_of(name: str) -> str:
+    """The name of a kernel in its code."""
+    return f"fusion_{name}"
+
+
+def text(name: str) -> str:
+    """The PTX of a kernel, from disk or compiled now."""
+
+    def compile_it() -> bytes:
+        kernel = KERNELS[name]
+        code, entry = compiler.ptx(kernel.make(), kernel.arguments, kernel.registers)
+        return code.replace(entry, entry_of(name)).encode()
+
+    return objects.get(f"ptx_{name}_{version(_COMPILER)}", compile_it).decode()
+
+
+def code(name: str, capability: tuple[int, int]) -> bytes:
+    """What the driver loads for a kernel on GPUs of a compute capability.
+
+    That is machine code where ptxas is installed and knows such GPUs; else PTX, which the driver
+    compiles.
+    """
+    ptxas = compiler.assembler()
+    if ptxas is not None:
+        key = f"cubin_{name}_sm{capability[0]}{capability[1]}_{version(_COMPILER)}"
+        with contextlib.suppress(RuntimeError, OSError):
+            return objects.get(key, lambda: compiler.assemble(text(name), capability, ptxas)[0])
+    return text(name).encode() + b"\0"

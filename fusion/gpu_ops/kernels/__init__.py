@@ -1,0 +1,1 @@
+"""The kernels for GPUs."""

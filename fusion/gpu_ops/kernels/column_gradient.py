@@ -1,0 +1,127 @@
+"""The gradients of bags added up into those of the rows that they were combined of.
+
+No two threads add to the same element: the entries are sorted by their distinct ids, stably, and a
+few threads compute the row of one, as in `combine`, in the order of its entries. So the sums are
+those of the CPU (`fusion.cpu_ops.scatter`), and the same each time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fusion.cpu_ops.pieces import ITEM_BYTES
+from fusion.gpu_ops.kernels.bag_scales import put_scale
+from fusion.gpu_ops.kernels.entry_sums import BagGradient, row_writer
+from fusion.gpu_ops.kernels.errors import tell_at
+from fusion.gpu_ops.kernels.tiles import column_of, quotient, remainder
+from fusion.gpu_ops.language.arithmetic import SUM, compute_type
+from fusion.gpu_ops.language.device import cuda, jit, load, load_as, store_as
+from fusion.gpu_ops.layout import call as call_of
+from fusion.runtime.native.jit import int64
+
+
+@jit
+def _split(call: int, place: int, row: int) -> int:
+    """Where the entries of a row of a column start."""
+    at = place * (load(call, call_of.GRAD_BATCH) + 1) + row
+    return int64(load_as(load(call, call_of.SPLITS), at, np.int32))
+
+
+def own_entries(call: int) -> None:
+    """Kernel, a thread for each row of each column: writes the key and the row of its entries.
+
+    And what its gradient is scaled by (`bag_scales`). Keys are the number of all distinct ids
+    before, and stay so for entries that belong to none.
+    """
+    thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    batch = load(call, call_of.GRAD_BATCH)
+    if thread >= batch * load(call, call_of.GRAD_COUNT):
+        return
+    place, row = thread // batch, thread % batch
+    start, end = _split(call, place, row), _split(call, place, row + 1)
+    if start < 0 or end < start or end > load(call, call_of.ENTRY_COUNT):
+        tell_at(load(call, call_of.GRAD_TROUBLE), call_of.BAD_SPLIT, place, row, end)
+        return
+    if start == end:
+        return
+    combiner, weights = load(load(call, call_of.COMBINERS), place), int64(0)
+    if load(load(call, call_of.WEIGHTED), place) != 0:
+        weights = load(call, call_of.ENTRY_WEIGHTS)
+    if combiner != SUM:
+        scales, kind = load(call, call_of.SCALES), load(call, call_of.GRAD_KIND)
+        put_scale(scales, thread, int64(0), start, end, weights, kind, combiner)
+    bases = load(call, call_of.BASES)
+    base, unique = load(bases, place), load(bases, place + 1) - load(bases, place)
+    for k in range(start, end):
+        number = int64(load_as(load(call, call_of.PLACES), k, np.int32))
+        if number < 0 or number >= unique:
+            tell_at(load(call, call_of.GRAD_TROUBLE), call_of.BAD_ID, place, k, number)
+        else:
+            store_as(load(call, call_of.KEYS), k, np.int32(base + number), np.int32)
+            store_as(load(call, call_of.OWNERS), k, np.int32(row), np.int32)
+
+
+def _row(stored: str, lanes: int) -> Any:
+    """A device function that writes a distinct id's row.
+
+    (call, order, column's place, number, lane, group) -> None; see `row_writer`.
+    """
+    write = row_writer(stored, stored, lanes)
+    item, scale_bytes = ITEM_BYTES[stored], np.dtype(compute_type(stored)).itemsize
+
+    @jit
+    def bags_of(call: int, order: int, place: int) -> BagGradient:
+        batch, weights, no_mask = load(call, call_of.GRAD_BATCH), int64(0), int64(0)
+        if load(load(call, call_of.WEIGHTED), place) != 0:
+            weights = load(call, call_of.ENTRY_WEIGHTS)
+        return BagGradient(
+            order,
+            load(call, call_of.OWNERS),
+            batch,
+            load(call, call_of.SCALES) + place * batch * scale_bytes,
+            weights,
+            load(load(call, call_of.COMBINERS), place),
+            no_mask,
+            no_mask,
+            no_mask,
+            load(call, call_of.TOP) + load(load(call, call_of.GRAD_OFFSETS), place) * item,
+            load(call, call_of.TOP_BYTES),
+        )
+
+    @jit
+    def row(call: int, order: int, place: int, number: int, lane: int, group: int) -> None:
+        dim, bases = load(load(call, call_of.DIMS), place), load(call, call_of.BASES)
+        key, start, end, out = load(bases, place) + number, int64(0), int64(0), int64(0)
+        if key < load(bases, place + 1):
+            starts = load(call, call_of.STARTS)
+            start, end = load(starts, key), load(starts, key + 1)
+            out = load(load(call, call_of.GRAD_OUTS), place) + number * dim * item
+        write(bags_of(call, order, place), start, end, out, dim, lane, group)
+
+    return row
+
+
+def scatter_kernel(stored: str) -> Any:
+    """The kernel `(call, order)` for gradients of dtype `stored`, of one block for each tile.
+
+    `order` are the entries by their distinct ids, int32. A tile is as many distinct ids of a column
+    as a block of `THREADS` has room for.
+    """
+    widest = 16 // ITEM_BYTES[stored]
+    wide, single = _row(stored, widest), _row(stored, 1)
+
+    def scatter(call: int, order: int) -> None:
+        tile, thread = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
+        tiles, lane = load(call, call_of.GRAD_TILES), remainder(thread, int64(call_of.WARP))
+        place = column_of(tiles, load(call, call_of.GRAD_COUNT), tile)
+        group = load(load(call, call_of.GRAD_GROUPS), place)
+        number = (tile - load(tiles, place)) * quotient(int64(call_of.THREADS), group)
+        number += quotient(thread, group)
+        if load(load(call, call_of.GRAD_LANES), place) == widest:
+            wide(call, order, place, number, lane, group)
+        else:
+            single(call, order, place, number, lane, group)
+
+    return scatter

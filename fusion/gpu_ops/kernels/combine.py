@@ -1,0 +1,250 @@
+"""Combining rows of tables into bags, all columns of a call in one launch.
+
+A group of threads computes a bag, from one thread to a warp: each has its own elements of the
+result, 16 bytes of them if they lie right, and goes through the entries of the bag in their order.
+A long bag is shared by all groups of a warp, which take turns at entries: of plain columns each
+adds up blocks, and all of them add these sums; of others each reads rows, and all of them add
+these, in the order of the entries. So the sums are those of the CPU, in the same order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fusion.cpu_ops.column_words import (
+    COLUMN_WORDS,
+    COPY,
+    FORM,
+    ID_COUNT,
+    INDICES,
+    ROW_BYTES,
+    ROW_COUNT,
+    ROW_IDS,
+    ROW_STEP,
+    ROWS,
+    ROWS_KIND,
+    SOURCE_WORDS,
+    TABLE,
+    TABLE_DIM,
+)
+from fusion.cpu_ops.pieces import ITEM_BYTES
+from fusion.gpu_ops.kernels.any_bags import any_bag
+from fusion.gpu_ops.kernels.elements import id_at, integer_at, is_dropped, lower_bound, split_range
+from fusion.gpu_ops.kernels.errors import tell
+from fusion.gpu_ops.kernels.plain_bags import Bag, Team, quick_bag, shared_bag
+from fusion.gpu_ops.kernels.tiles import column_of, quotient, remainder
+from fusion.gpu_ops.language.device import cuda, jit, load, store, vector_loader, vector_storer
+from fusion.gpu_ops.layout import call as call_of
+from fusion.runtime.native.jit import int64
+
+
+@jit
+def _bag_of(call: int, place: int, number: int, item: int) -> Any:
+    """Bag `number` of a column; what is no bag has its `end` before its `start`."""
+    column = load(call, call_of.COLUMNS) + 8 * COLUMN_WORDS * place
+    source = load(call, call_of.SOURCES) + 8 * SOURCE_WORDS * place
+    offset = load(load(call, call_of.OFFSETS), place)
+    out = load(call, call_of.OUT) + number * load(call, call_of.OUT_BYTES) + offset * item
+    form, all_elements = load(column, FORM), load(source, ID_COUNT)
+    if form == COPY:
+        return Bag(column, source, out, int64(0), int64(0), number)
+    if form in (INDICES, ROW_IDS):
+        if load(load(call, call_of.UNSORTED), place) != 0:
+            return Bag(column, source, out, int64(0), all_elements, number)
+        # Elements of rows outside the batch are in no bag.
+        rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
+        start = lower_bound(rows, step, kind, all_elements, number)
+        end = lower_bound(rows, step, kind, all_elements, number + 1)
+        return Bag(column, source, out, start, end, int64(-1))
+    start, end = split_range(column, source, number, int64(1))
+    return Bag(column, source, out, start, end, int64(-1))
+
+
+def _quick(stored: str, lanes: int, is_shared: bool) -> Any:
+    """A device function (call, place, number, team) that writes a plain bag; says whether it could.
+
+    That is up to the elements of the bag: all threads of the team that write say the same.
+    """
+    sum_of = shared_bag(stored, lanes) if is_shared else quick_bag(stored, lanes)
+    store_vector, item = vector_storer(stored, lanes), ITEM_BYTES[stored]
+
+    @jit
+    def quick(call: int, place: int, number: int, team: Team) -> bool:
+        first = (remainder(team.thread, team.group) if is_shared else team.thread) * lanes
+        while True:
+            # Found here, and not before, it takes fewer registers.
+            bag = _bag_of(call, place, number, item)
+            if bag.row >= 0 or bag.end <= bag.start:
+                return False
+            dim = load(bag.source, TABLE_DIM)
+            # All threads of a warp go along, whether they have elements or not.
+            if first >= dim and (
+                not is_shared or first - remainder(first, team.group * lanes) >= dim
+            ):
+                return True
+            at = int64(first) * item if first < dim else int64(0)
+            total, is_sound = sum_of(bag, team, at)
+            if not is_sound:
+                return False
+            if not is_shared or (first < dim and team.thread < team.group):
+                store_vector(bag.out + at, total)
+            first += team.group * lanes
+
+    return quick
+
+
+def _slow(stored: str, lanes: int, is_plain: bool) -> Any:
+    """A device function (call, bag, team, width) that writes any bag, or the copy of a row.
+
+    Each thread has `width` elements side by side, as when it tried to be quick.
+    """
+    values_of, item = any_bag(stored, lanes, is_plain), ITEM_BYTES[stored]
+    load_vector, store_vector = vector_loader(stored, lanes), vector_storer(stored, lanes)
+
+    @jit
+    def copied(bag: Bag, at: int) -> Any:
+        return load_vector(load(bag.source, TABLE) + bag.row * load(bag.source, ROW_BYTES) + at)
+
+    @jit
+    def slow(call: int, bag: Bag, team: Team, width: int) -> None:
+        if is_plain:  # shared, it needed more registers than the kernel may have
+            team = Team(team.thread, np.int32(team.group * team.shares), np.int32(1))
+        dim, first = load(bag.source, TABLE_DIM), int64(0)
+        while first < dim:
+            own = first + remainder(team.thread, team.group) * width
+            for k in range(own, own + width, lanes):
+                # All threads of a warp that shares a bag go along, whether they have elements or
+                # not.
+                if k >= dim and team.shares == 1:
+                    return
+                at = int64(k) * item if k < dim else int64(0)
+                if load(bag.column, FORM) == COPY:
+                    values = copied(bag, at)
+                else:
+                    values = values_of(call, bag, team, at)
+                if k < dim and team.thread < team.group:
+                    store_vector(bag.out + at, values)
+            first += team.group * width
+
+    return slow
+
+
+@jit
+def _own_bag(call: int) -> Any:
+    """Column, number and team of the bag that a thread has to do with; the elements at once."""
+    tile, thread = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
+    tiles, threads = load(call, call_of.TILES), int64(call_of.THREADS)
+    place = column_of(tiles, load(call, call_of.COUNT), tile)
+    group = load(load(call, call_of.GROUPS), place)
+    shares = load(load(call, call_of.SHARES), place)
+    size, lanes = group * shares, load(load(call, call_of.LANES), place)
+    number = (tile - load(tiles, place)) * quotient(threads, size) + quotient(thread, size)
+    team = Team(np.int32(remainder(thread, size)), np.int32(group), np.int32(shares))
+    return place, number, team, lanes
+
+
+def _writer(stored: str, is_plain: bool) -> Any:
+    """A device function (call, place, number, team, lanes) that writes a bag."""
+    item = ITEM_BYTES[stored]
+    widest = 16 // item
+    slow, slow_single = (_slow(stored, lanes, is_plain) for lanes in (widest, 1))
+
+    @jit
+    def write(call: int, place: int, number: int, team: Team, lanes: int) -> None:
+        bag = _bag_of(call, place, number, item)
+        if bag.end < bag.start:
+            splits, kind = load(bag.source, ROWS), load(bag.column, ROWS_KIND)
+            # The first one has to be 0, each other one no less than the one before.
+            at = number + (number > 0 or integer_at(splits, int64(0), kind) == 0)
+            tell(call, call_of.BAD_SPLIT, place, at, integer_at(splits, at, kind))
+        if lanes == widest:
+            slow(call, bag, team, int64(widest))
+        else:
+            slow_single(call, bag, team, lanes)
+
+    return write
+
+
+def _plain_writer(stored: str) -> Any:
+    """As `_writer`, for plain columns: it tries to be quick."""
+    widest = 16 // ITEM_BYTES[stored]
+    half = max(widest // 2, 1)
+    wide, narrow, single = (_quick(stored, lanes, False) for lanes in (widest, half, 1))
+    shared, shared_single = (_quick(stored, lanes, True) for lanes in (widest, 1))
+    write_slowly = _writer(stored, True)
+
+    @jit
+    def write(call: int, place: int, number: int, team: Team, lanes: int) -> None:
+        if team.shares > 1 and lanes == widest:
+            is_done = shared(call, place, number, team)
+        elif team.shares > 1:
+            is_done = shared_single(call, place, number, team)
+        elif lanes == widest:
+            is_done = wide(call, place, number, team)
+        elif lanes == half:
+            is_done = narrow(call, place, number, team)
+        else:
+            is_done = single(call, place, number, team)
+        if not is_done:
+            write_slowly(call, place, number, team, lanes)
+
+    return write
+
+
+def combine_kernel(stored: str, is_plain: bool) -> Any:
+    """The kernel `(call)` for tables of dtype `stored`, of one block for each tile.
+
+    A tile is as many bags of a column as a block of `THREADS` has room for.
+
+    Args:
+        is_plain: whether it is for calls of which all columns are plain (`layout.is_plain`), or for
+            any: then it needs more registers.
+    """
+    write_plain, write_other = _plain_writer(stored), _writer(stored, False)
+
+    def combine(call: int) -> None:
+        place, number, team, lanes = _own_bag(call)
+        if number >= load(call, call_of.BATCH):
+            return
+        if is_plain or load(load(call, call_of.PLAIN), place) != 0:
+            write_plain(call, place, number, team, lanes)
+        else:
+            write_other(call, place, number, team, lanes)
+
+    return combine
+
+
+def check_rows_kernel() -> Any:
+    """The kernel `(call)` that looks at the rows of entries, a thread for each.
+
+    It tells of rows outside the batch and flags a column whose rows are not in order; where the
+    rows of the batch are those up to the last entry's, that must be so, and it is told, too.
+    """
+
+    def check_rows(call: int) -> None:
+        tile, tiles = int64(cuda.blockIdx.x), load(call, call_of.CHECK_TILES)
+        place = column_of(tiles, load(call, call_of.COUNT), tile)
+        k = (tile - load(tiles, place)) * call_of.THREADS + cuda.threadIdx.x
+        column = load(call, call_of.COLUMNS) + 8 * COLUMN_WORDS * place
+        source = load(call, call_of.SOURCES) + 8 * SOURCE_WORDS * place
+        if k >= load(source, ID_COUNT):
+            return
+        rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
+        row = integer_at(rows, k * step, kind)
+        to_last = load(column, ROW_COUNT) != 0
+        if k > 0 and integer_at(rows, (k - 1) * step, kind) > row:
+            store(load(call, call_of.UNSORTED), place, 1)
+            if to_last:
+                tell(call, call_of.UNSORTED_ROW, place, k, row)
+        is_last = k == load(source, ID_COUNT) - 1
+        if to_last and is_last and row + 1 != load(call, call_of.BATCH):
+            tell(call, call_of.BAD_ROW, place, k, row)
+        is_outside = row < 0 or row >= load(call, call_of.BATCH)
+        # Up to the last row, rows are looked at whether their entries count or not.
+        counts = to_last or not is_dropped(column, source, id_at(column, source, k, int64(0)), k)
+        if is_outside and counts:
+            tell(call, call_of.BAD_ROW, place, k, row)
+
+    return check_rows

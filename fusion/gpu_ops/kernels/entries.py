@@ -1,0 +1,218 @@
+"""The entries of bags whose rows were gathered before: whose they are, and where their rows lie.
+
+With the address of its row for each entry, and where each bag's entries start, `combine` does the
+rest: to it addresses are the ids of a table that starts at 0 and has rows of one byte.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fusion.gpu_ops.kernels.elements import copy_element, rows_until
+from fusion.gpu_ops.kernels.errors import tell_at
+from fusion.gpu_ops.language.device import atomic_add, cuda, jit, load, load_as, store, store_as
+from fusion.gpu_ops.layout.call import BAD_ID, BAD_ROW, REPEATED, UNSORTED_ROW
+from fusion.runtime.native.jit import int64
+
+
+def rows_of_entries(indices: int, count: int, batch: int, rows: int, trouble: int) -> None:
+    """Kernel, a thread for each entry: its row, int32, of int64 indices [count, 2].
+
+    It is `batch` for rows outside, whose entries so come behind all bags.
+    """
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count:
+        return
+    row = load(indices, 2 * k)
+    if row < 0 or row >= batch:
+        tell_at(trouble, BAD_ROW, int64(0), k, row)
+        row = batch
+    store_as(rows, k, np.int32(row), np.int32)
+
+
+def mark_starts(keys: int, order: int, count: int, most: int, starts: int) -> None:
+    """Kernel, a thread for each entry and one more: where the entries of each key start.
+
+    Args:
+        keys: int32 [count], none above `most`.
+        order: int32 [count], the entries by their keys.
+        starts: out, int64 [most + 1]; those of `most` and what has no entries included.
+    """
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k > count:
+        return
+    before, key = int64(-1), most
+    if k > 0:
+        before = int64(load_as(keys, int64(load_as(order, k - 1, np.int32)), np.int32))
+    if k < count:
+        key = int64(load_as(keys, int64(load_as(order, k, np.int32)), np.int32))
+    for number in range(before + 1, key + 1):
+        store(starts, number, k)
+
+
+@jit
+def is_masked(masked: int, item: int, flags: int, row: int) -> bool:
+    """Whether a row is flagged; so many flags are of 1 or 4 bytes, 0: there are none."""
+    if masked == 0 or row >= flags:
+        return False
+    if item == 1:
+        return load_as(masked, row, np.uint8) != 0
+    return load_as(masked, row, np.int32) != 0
+
+
+@jit
+def _row_of(
+    places: int,
+    unique: int,
+    permutation: int,
+    shards: int,
+    shard_count: int,
+    entry: int,
+    trouble: int,
+) -> Any:
+    """The shard and the place in it of an entry's row, see `address_entries`; or else -1."""
+    place, shard = int64(load_as(places, entry, np.int32)), int64(0)
+    if place < 0 or place >= unique:
+        tell_at(trouble, BAD_ID, int64(0), entry, place)
+        return int64(-1), place
+    if shard_count > 1:
+        shard = int64(load_as(permutation, 2 * place, np.int32))
+        place = int64(load_as(permutation, 2 * place + 1, np.int32))
+        if shard < 0 or shard >= shard_count:
+            tell_at(trouble, BAD_ID, int64(0), entry, shard)
+            return int64(-1), place
+    if place < 0 or place >= load(shards, 2 * shard + 1):
+        tell_at(trouble, BAD_ID, int64(0), entry, place)
+        return int64(-1), place
+    return shard, place
+
+
+def address_entries(
+    order: int,
+    count: int,
+    places: int,
+    unique: int,
+    permutation: int,
+    shards: int,
+    shard_count: int,
+    row_bytes: int,
+    rows: int,
+    batch: int,
+    masked: int,
+    flags: int,
+    addresses: int,
+    trouble: int,
+) -> None:
+    """Kernel, a thread for each entry: the address of its row, in the order of the bags.
+
+    Args:
+        order: int32 [count], the entries by their bags.
+        places, unique: int32 [count], which of so many distinct ids each entry has.
+        permutation: int32 [unique, 2], shard and place in it of each, not read for one shard.
+        shards, shard_count: int64 [shard_count, 2], address and rows of each shard.
+        rows: int32 [count], the row of each entry, below `batch` if it counts.
+        masked, flags: bool by row, so many, whose entries get -1; 0: there are none.
+        addresses: out, int64 [count].
+    """
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count:
+        return
+    store(addresses, k, -1)
+    entry = int64(load_as(order, k, np.int32))
+    row = int64(load_as(rows, entry, np.int32))
+    if row >= batch or is_masked(masked, int64(1), flags, row):
+        return
+    shard, place = _row_of(places, unique, permutation, shards, shard_count, entry, trouble)
+    if shard >= 0:
+        store(addresses, k, load(shards, 2 * shard) + place * row_bytes)
+
+
+def number_rows(
+    count: int,
+    places: int,
+    unique: int,
+    permutation: int,
+    shards: int,
+    firsts: int,
+    shard_count: int,
+    rows: int,
+    batch: int,
+    keys: int,
+    trouble: int,
+) -> None:
+    """Kernel, a thread for each entry: the number of its row among those of all shards.
+
+    Args:
+        firsts: int64 [shard_count + 1], the rows of all shards before each, and those of all.
+        keys: out, int32 [count]; the number of all rows for entries that have none.
+    """
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count:
+        return
+    number = load(firsts, shard_count)
+    if int64(load_as(rows, k, np.int32)) < batch:
+        shard, place = _row_of(places, unique, permutation, shards, shard_count, k, trouble)
+        if shard >= 0:
+            number = load(firsts, shard) + place
+    store_as(keys, k, np.int32(number), np.int32)
+
+
+def check_pairs(
+    permutation: int,
+    unique: int,
+    shards: int,
+    firsts: int,
+    shard_count: int,
+    seen: int,
+    trouble: int,
+) -> None:
+    """Kernel, a thread for each distinct id: whether its row is there, and no other id's.
+
+    Args:
+        seen: int32, by row of all shards, zeros before.
+    """
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= unique:
+        return
+    shard = int64(load_as(permutation, 2 * k, np.int32))
+    place = int64(load_as(permutation, 2 * k + 1, np.int32))
+    if shard < 0 or shard >= shard_count:
+        tell_at(trouble, BAD_ID, int64(0), k, shard)
+    elif place < 0 or place >= load(shards, 2 * shard + 1):
+        tell_at(trouble, BAD_ID, shard, k, place)
+    elif atomic_add(seen, load(firsts, shard) + place, np.int32(1), np.int32) != 0:
+        tell_at(trouble, REPEATED, shard, k, place)
+
+
+def find_last_row(indices: int, count: int, rows: int, trouble: int) -> None:
+    """Kernel, a thread for each entry: whether rows are in order, and how many there are.
+
+    Args:
+        indices: int64 [count, 2].
+        rows: out, int64 [1], 0 before: the rows up to that of the last entry.
+    """
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count:
+        return
+    row = load(indices, 2 * k)
+    if k > 0 and row < load(indices, 2 * k - 2):
+        tell_at(trouble, UNSORTED_ROW, int64(0), k, row)
+    if k == count - 1:
+        store(rows, int64(0), rows_until(row))
+
+
+def count_entries(starts: int, batch: int, counts: int) -> None:
+    """Kernel, a thread for each bag: how many entries it has, int32."""
+    row = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if row < batch:
+        store_as(counts, row, np.int32(load(starts, row + 1) - load(starts, row)), np.int32)
+
+
+def order_weights(order: int, count: int, weights: int, item: int, target: int) -> None:
+    """Kernel, a thread for each entry: copies weights of 2, 4 or 8 bytes in the order of bags."""
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count:
+        return
+    copy_element(weights, int64(load_as(order, k, np.int32)), target, k, item)

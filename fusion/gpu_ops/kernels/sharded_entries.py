@@ -1,0 +1,167 @@
+"""Entries that lie in the shards of a table, each with a gathered row of its own.
+
+They are numbered through, shard by shard. Their bags come from `entries`, as those of the entries
+of distinct ids do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fusion.gpu_ops.kernels.elements import copy_element, rows_until
+from fusion.gpu_ops.kernels.entries import is_masked
+from fusion.gpu_ops.kernels.errors import tell_at
+from fusion.gpu_ops.kernels.tiles import column_of
+from fusion.gpu_ops.language.device import atomic_min, cuda, jit, load, load_as, store, store_as
+from fusion.gpu_ops.layout.call import BAD_ROW, UNSORTED_ROW
+from fusion.runtime.native.jit import int64
+
+#: What `join_parts` finds, by word: minus the bits that tell the ranks of entries apart; minus the
+#: rows up to the last.
+RANK_BITS, ROWS = range(2)
+
+#: Rows are not more, and not worth telling apart then.
+_LARGEST_ROW = 2**31 - 1
+_SIGN = -(2**63)
+
+
+@jit
+def part_of(firsts: int, shard_count: int, number: int) -> Any:
+    """The shard of what has a number, and its place there.
+
+    Args:
+        firsts: int64 [shard_count + 1], the first number of each shard, and the number of all.
+    """
+    shard = column_of(firsts, shard_count, number)
+    return shard, number - load(firsts, shard)
+
+
+@jit
+def _lower(address: int, place: int, number: int) -> None:
+    """Makes a word a number if that is less; few threads meet there."""
+    if number < load(address, int64(place)):
+        atomic_min(address, int64(place), number, np.int64)
+
+
+@jit
+def _bits_between(rank: int, other: int) -> int:
+    """The lowest bits of two numbers, whole bytes, that tell them apart."""
+    different, bits = rank ^ other, int64(0)
+    if different < 0:
+        return int64(64)
+    while bits < 64 and different >> bits > 0:
+        bits += 8
+    return bits
+
+
+def join_parts(
+    firsts: int,
+    indices: int,
+    shard_count: int,
+    count: int,
+    batch: int,
+    rows: int,
+    ranks: int,
+    found: int,
+    trouble: int,
+) -> None:
+    """Kernel, a thread for each entry: its row and its rank in the row.
+
+    Args:
+        firsts, shard_count, count: see `part_of`; of all entries.
+        indices: int64 [shard_count], addresses of int64 [, 2], row and rank of each entry.
+        batch: rows; -1: up to the last, and rows must be in order in each shard.
+        rows: out, int32 [count], `batch` for rows outside.
+        ranks: out, int64 [count], with the sign changed, so that they are numbers >= 0; 0: none.
+        found: out, int64 [2], zeros before, see `RANK_BITS`.
+        trouble: words as of a call, told of shard, place and row.
+    """
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count:
+        return
+    shard, place = part_of(firsts, shard_count, k)
+    at = load(indices, shard)
+    row, rank = load(at, 2 * place), load(at, 2 * place + 1)
+    if row < 0 or (batch >= 0 and row >= batch):
+        tell_at(trouble, BAD_ROW, shard, place, row)
+        row = batch
+    elif batch < 0:
+        if place > 0 and row < load(at, 2 * place - 2):
+            tell_at(trouble, UNSORTED_ROW, shard, place, row)
+        _lower(found, ROWS, -rows_until(row))
+        row = min(row, int64(_LARGEST_ROW))
+    store_as(rows, k, np.int32(row), np.int32)
+    if ranks != 0:
+        first = load(load(indices, column_of(firsts, shard_count, int64(0))), int64(1))
+        _lower(found, RANK_BITS, -_bits_between(rank, first))
+        store(ranks, k, rank ^ int64(_SIGN))
+
+
+def address_parts(
+    order: int,
+    count: int,
+    shards: int,
+    firsts: int,
+    shard_count: int,
+    row_bytes: int,
+    rows: int,
+    batch: int,
+    masked: int,
+    mask_bytes: int,
+    flags: int,
+    addresses: int,
+) -> None:
+    """Kernel, a thread for each entry: the address of its row, in the order of the bags.
+
+    Args:
+        shards: int64 [shard_count, 2], address and rows of each shard.
+        masked, mask_bytes, flags: so many flags by row, whose entries get -1.
+
+    The others are as of `entries.address_entries`.
+    """
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count:
+        return
+    entry = int64(load_as(order, k, np.int32))
+    row = int64(load_as(rows, entry, np.int32))
+    if row >= batch or is_masked(masked, mask_bytes, flags, row):
+        store(addresses, k, -1)
+        return
+    shard, place = part_of(firsts, shard_count, entry)
+    store(addresses, k, load(shards, 2 * shard) + place * row_bytes)
+
+
+def join_weights(
+    order: int,
+    count: int,
+    weights: int,
+    firsts: int,
+    shard_count: int,
+    item: int,
+    target: int,
+) -> None:
+    """Kernel, a thread for each entry: copies weights of 2, 4 or 8 bytes in an order.
+
+    Args:
+        order: int32 [count]; 0: as entries are numbered.
+        weights: int64 [shard_count], addresses of those of each shard.
+    """
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count:
+        return
+    entry = int64(load_as(order, k, np.int32)) if order != 0 else k
+    shard, place = part_of(firsts, shard_count, entry)
+    copy_element(load(weights, shard), place, target, k, item)
+
+
+def split_weights(
+    source: int, count: int, weights: int, firsts: int, shard_count: int, item: int
+) -> None:
+    """Kernel, a thread for each entry: copies numbers of entries to their shards."""
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count:
+        return
+    shard, place = part_of(firsts, shard_count, k)
+    copy_element(source, k, load(weights, shard), place, item)

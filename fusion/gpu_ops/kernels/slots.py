@@ -1,0 +1,162 @@
+"""Places: where elements that count go, and rows that are to be filled.
+
+A column has a place for each element that counts, rows ascending, and one among them for each row
+that is empty and to be filled. It has an entry for each of its places, but for those of rows that
+get an id alone (`listing.fills_entries`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusion.cpu_ops.column_words import ID_COUNT, ROW_STEP, ROWS, ROWS_KIND
+from fusion.gpu_ops.kernels.elements import lower_bound
+from fusion.gpu_ops.kernels.listing import (
+    column_words,
+    elements_of,
+    filler_of,
+    fills_entries,
+    source_words,
+)
+from fusion.gpu_ops.language.device import cuda, jit, load, load_as, store, store_as
+from fusion.gpu_ops.layout import call as call_of
+from fusion.runtime.native.jit import int64
+
+
+@jit
+def is_in_order(call: int, place: int) -> bool:
+    """Whether the elements of a column are known to be in the order of rows."""
+    return load(load(call, call_of.PRE_TOLD), call_of.TROUBLE_WORDS + place) == 0
+
+
+@jit
+def entries_before(call: int, sums: int, place: int, row: int) -> int:
+    """The elements that count in the rows of a column before one; that may be the last's end.
+
+    Args:
+        sums: int64, prefix sums of marks; see `mark_elements`.
+    """
+    if load(call, call_of.PRE_IS_OPEN) != 0:  # all are in one row
+        starts = load(call, call_of.PRE_ELEMENTS)
+        end = load(starts, place + 1) if row > 0 else load(starts, place)
+        return load(sums, end) - load(sums, load(starts, place))
+    first = elements_of(call) + place * load(call, call_of.PRE_BATCH)
+    return load(sums, first + row) - load(sums, first)
+
+
+@jit
+def fillers_before(call: int, sums: int, place: int, row: int) -> int:
+    """The rows of a column before one that are empty and to be filled; see `entries_before`."""
+    batch = load(call, call_of.PRE_BATCH)
+    first = elements_of(call) + (load(call, call_of.PRE_COUNT) + place) * batch
+    return load(sums, first + row) - load(sums, first)
+
+
+@jit
+def places_of(call: int, sums: int, place: int) -> int:
+    """How many places a column has."""
+    batch = load(call, call_of.PRE_BATCH)
+    return entries_before(call, sums, place, batch) + fillers_before(call, sums, place, batch)
+
+
+@jit
+def _fillers_among(call: int, sums: int, place: int, row: int, is_ordered: int) -> int:
+    """The places for rows before those for elements of a row.
+
+    None where the elements of a column are not in the order of rows: there rows come behind them.
+    """
+    if is_ordered == 0 and not is_in_order(call, place):
+        return int64(0)
+    return fillers_before(call, sums, place, row)
+
+
+def place_elements(
+    call: int,
+    ids: int,
+    owners: int,
+    sums: int,
+    ranks: int,
+    is_ordered: int,
+    keys: int,
+    sources: int,
+) -> None:
+    """Kernel, a thread for each element of all columns: writes what its place has.
+
+    Args:
+        ids, owners: of `mark_elements`.
+        sums: prefix sums of marks, int64, and their total behind them.
+        ranks: int64 by element, how many come before it that count; 0: `sums` tells.
+        is_ordered: whether that is in the order of rows in all columns.
+        keys: out, int64 by place, the id.
+        sources: out, int32 by place, the element.
+    """
+    element = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    batch, columns = load(call, call_of.PRE_BATCH), load(call, call_of.PRE_COUNT)
+    if element >= elements_of(call):
+        return
+    owner = int64(load_as(owners, element, np.int32))
+    if owner == columns * batch:
+        return
+    place, row = owner // batch, owner % batch
+    first = load(load(call, call_of.PRE_FIRSTS), place)
+    own = load(ranks, element) if ranks != 0 else load(sums, element)
+    own -= load(sums, load(load(call, call_of.PRE_ELEMENTS), place))
+    own += first + _fillers_among(call, sums, place, row, is_ordered)
+    store(keys, own, load(ids, element))
+    store_as(sources, own, np.int32(element), np.int32)
+
+
+def split_rows(call: int, sums: int, batch: int, splits: int) -> None:
+    """Kernel, a thread for each row of each column, and one more of each: where its entries start.
+
+    For calls whose rows became known behind the other kernels (`PRE_IS_OPEN`); all columns have
+    rows in order, and fill none.
+
+    Args:
+        sums: see `place_elements`.
+        batch: the rows.
+        splits: out, int32 [columns, batch + 1].
+    """
+    thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if thread >= load(call, call_of.PRE_COUNT) * (batch + 1):
+        return
+    place, row = thread // (batch + 1), thread % (batch + 1)
+    column, source = column_words(call, place), source_words(call, place)
+    rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
+    first = load(load(call, call_of.PRE_ELEMENTS), place)
+    element = first + lower_bound(rows, step, kind, load(source, ID_COUNT), row)
+    split = load(load(call, call_of.PRE_FIRSTS), place) + load(sums, element) - load(sums, first)
+    store_as(splits, thread, np.int32(split), np.int32)
+
+
+def place_rows(call: int, sums: int, is_ordered: int, keys: int, sources: int, splits: int) -> None:
+    """Kernel, a thread for each row of each column, and one more of each.
+
+    Writes what the places of rows that are to be filled have, and where the entries of each start.
+
+    Args:
+        sums, is_ordered, keys: see `place_elements`.
+        sources: out, int32 by place, -1 for rows.
+        splits: out, int32 [columns, batch + 1].
+    """
+    thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    batch, columns = load(call, call_of.PRE_BATCH), load(call, call_of.PRE_COUNT)
+    if thread >= columns * (batch + 1):
+        return
+    place, row = thread // (batch + 1), thread % (batch + 1)
+    column, first = column_words(call, place), load(load(call, call_of.PRE_FIRSTS), place)
+    before, fillers = (
+        entries_before(call, sums, place, row),
+        fillers_before(call, sums, place, row),
+    )
+    split = first + before
+    if fills_entries(column):
+        split += fillers
+    store_as(splits, thread, np.int32(split), np.int32)
+    if row == batch or fillers_before(call, sums, place, row + 1) == fillers:
+        return
+    if is_ordered == 0 and not is_in_order(call, place):
+        before = entries_before(call, sums, place, batch)
+    own = first + before + fillers
+    store(keys, own, filler_of(column))
+    store_as(sources, own, np.int32(-1), np.int32)

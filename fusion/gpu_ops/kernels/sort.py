@@ -1,0 +1,71 @@
+"""Stable sorting by small keys: to shards, or digit by digit to anything.
+
+A tile has one element for each thread of a block. The elements of each key are counted in each
+tile; prefix sums of the counts, those of a key in all tiles side by side, say where each tile's go;
+inside a tile they keep their order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusion.gpu_ops.kernels.elements import integer_at
+from fusion.gpu_ops.kernels.scan import THREADS
+from fusion.gpu_ops.language.device import SIMULATED, atomic_add, cuda, load, load_as, store_as
+from fusion.runtime.native.jit import int64
+
+#: Sorted by so many bits at once, keys have so many values. The simulator is slow to add up counts.
+DIGIT_BITS = 4 if SIMULATED else 8
+MOST_KEYS = 1 << DIGIT_BITS
+
+
+def count_keys(
+    keys: int, kind: int, order: int, count: int, shift: int, tiles: int, counts: int
+) -> None:
+    """Kernel, a block for each tile: counts elements by key.
+
+    Args:
+        keys, kind: integers, see `column_words`; of each, `DIGIT_BITS` from `shift` on are the key.
+        order: int32 [count], the element that is at each place, or 0: as they lie.
+        counts: int32 [MOST_KEYS, tiles], zeros before.
+    """
+    place = int64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+    if place >= count:
+        return
+    element = int64(load_as(order, place, np.int32)) if order != 0 else place
+    key = (integer_at(keys, element, kind) >> shift) & (MOST_KEYS - 1)
+    atomic_add(counts, key * tiles + cuda.blockIdx.x, np.int32(1), np.int32)
+
+
+def place_keys(
+    keys: int,
+    kind: int,
+    order: int,
+    count: int,
+    shift: int,
+    tiles: int,
+    starts: int,
+    sorted_order: int,
+) -> None:
+    """Kernel, a block for each tile: writes the elements in the order of their keys.
+
+    Args:
+        starts: int64 [MOST_KEYS, tiles], the prefix sums of counts.
+        sorted_order: out, int32 [count], the element that comes to each place.
+    """
+    mine = cuda.shared.array(THREADS, np.int32)
+    thread, tile = int64(cuda.threadIdx.x), int64(cuda.blockIdx.x)
+    place = tile * THREADS + thread
+    element, key = int64(0), int64(-1)
+    if place < count:
+        element = int64(load_as(order, place, np.int32)) if order != 0 else place
+        key = (integer_at(keys, element, kind) >> shift) & (MOST_KEYS - 1)
+    mine[thread] = key
+    cuda.syncthreads()
+    if place >= count:
+        return
+    rank = int64(0)
+    for other in range(thread):
+        if mine[other] == key:
+            rank += 1
+    store_as(sorted_order, load(starts, key * tiles + tile) + rank, np.int32(element), np.int32)

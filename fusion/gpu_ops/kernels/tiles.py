@@ -1,0 +1,35 @@
+"""Tiles: what the blocks of a launch compute, each a part of one column, and their threads."""
+
+from __future__ import annotations
+
+from fusion.gpu_ops.language.device import bit_count, jit, load
+from fusion.runtime.native.jit import int64
+
+
+@jit
+def column_of(tiles: int, count: int, tile: int) -> int:
+    """The column of a tile.
+
+    Args:
+        tiles: address of the first tile of each of `count` columns, int64.
+    """
+    place, end = int64(0), count
+    while end - place > 1:
+        middle = (place + end) // 2
+        if load(tiles, middle) <= tile:
+            place = middle
+        else:
+            end = middle
+    return place
+
+
+@jit
+def quotient(number: int, power: int) -> int:
+    """`number // power`, of a power of 2: GPUs have no instruction that divides integers."""
+    return number >> int64(bit_count(power - 1))
+
+
+@jit
+def remainder(number: int, power: int) -> int:
+    """`number % power`, of a power of 2."""
+    return number & (power - 1)

@@ -1,0 +1,101 @@
+"""Distinct ids in order of first occurrence, by a hash table in device memory.
+
+Threads put ids into the table in any order, but a slot ends up with the first place of its id; then
+prefix sums of the first places number the ids. So the result does not depend on the order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusion.cpu_ops.column_words import INT64
+from fusion.cpu_ops.unique import SPREAD
+from fusion.gpu_ops.kernels.elements import integer_at
+from fusion.gpu_ops.language.device import (
+    atomic_add,
+    atomic_min,
+    compare_and_swap,
+    cuda,
+    jit,
+    load,
+    load_as,
+    store,
+    store_as,
+)
+from fusion.runtime.native.jit import int64
+
+#: A slot that no id has taken.
+EMPTY = -1
+
+
+@jit
+def slot_of(key: int, bits: int) -> int:
+    """Where the search for an id begins (Knuth, The Art of Computer Programming, vol. 3, 6.4)."""
+    return int64((np.uint64(key) * SPREAD) >> np.uint64(64 - bits))
+
+
+def insert_ids(ids: int, kind: int, count: int, slots: int, bits: int, found: int) -> None:
+    """Kernel, a thread for each id: finds its slot, which gets the first place of the id.
+
+    Args:
+        ids, kind, count: ids of a kind, see `column_words`.
+        slots, bits: int64 [2**bits], all `EMPTY`, at least twice as many as ids.
+        found: out, int64 [count], the slot of each id.
+    """
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count:
+        return
+    key = integer_at(ids, k, kind)
+    slot, mask = slot_of(key, bits), (int64(1) << bits) - 1
+    while True:
+        holder = load(slots, slot)
+        if holder == EMPTY:
+            holder = compare_and_swap(slots, slot, int64(EMPTY), k)
+            if holder == EMPTY:
+                break
+        # Whichever place the slot has by now, it is one of the same id.
+        if integer_at(ids, holder, kind) == key:
+            atomic_min(slots, slot, k, np.int64)
+            break
+        slot = (slot + 1) & mask
+    store(found, k, slot)
+
+
+def mark_firsts(slots: int, found: int, count: int, firsts: int) -> None:
+    """Kernel, a thread for each id: 1 if it is the first of its kind, else 0, as int32 `firsts`."""
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k < count:
+        store_as(firsts, k, np.int32(load(slots, load(found, k)) == k), np.int32)
+
+
+def number_ids(
+    ids: int,
+    kind: int,
+    count: int,
+    slots: int,
+    found: int,
+    ranks: int,
+    keys: int,
+    places: int,
+    counts: int,
+) -> None:
+    """Kernel, a thread for each id: writes the distinct ids, and which of them each is.
+
+    Args:
+        ranks: int64 [count], the firsts before each place.
+        keys: out, [u] of the dtype of `ids`.
+        places: out, int32 [count].
+        counts: out, int32 [u], zeros before: occurrences of each key.
+    """
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count:
+        return
+    first = load(slots, load(found, k))
+    rank = load(ranks, first)
+    store_as(places, k, np.int32(rank), np.int32)
+    atomic_add(counts, rank, np.int32(1), np.int32)
+    if first == k:
+        if kind == INT64:
+            store(keys, rank, load(ids, k))
+        else:
+            store_as(keys, rank, load_as(ids, k, np.int32), np.int32)

@@ -1,0 +1,1 @@
+"""What kernels for GPUs are written in, and a simulator of it."""

@@ -1,0 +1,1 @@
+"""Arguments of kernels for GPUs in memory."""

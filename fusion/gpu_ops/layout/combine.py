@@ -1,0 +1,196 @@
+"""A call of the kernels that combine columns, in words: see `call_words`.
+
+`call` is an array of the host's, int64, which is copied to the address `base` of the device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusion.cpu_ops.column_words import (
+    BOUNDARY_COUNT,
+    BUCKETS,
+    COLUMN_WORDS,
+    COPY,
+    FORM,
+    ID_COLUMNS,
+    ID_COUNT,
+    IGNORED,
+    INDICES,
+    LISTED,
+    MAX_NORM,
+    ROW_IDS,
+    SOURCE_WORDS,
+    STRIDE,
+    TABLE,
+    TABLE_DIM,
+    TABLE_ROWS,
+    USE_IGNORED,
+    WEIGHTED,
+)
+from fusion.gpu_ops.layout.call import (
+    ALL_PLAIN,
+    BATCH,
+    CALL_WORDS,
+    CHECK_TILES,
+    COLUMNS,
+    COUNT,
+    GROUPS,
+    LANES,
+    OFFSETS,
+    OUT,
+    OUT_BYTES,
+    PLAIN,
+    SHARES,
+    SOURCES,
+    THREADS,
+    TILES,
+    TROUBLE,
+    TROUBLE_WORDS,
+    UNSORTED,
+    WARP,
+    group_of,
+    lanes_of,
+)
+
+#: With fewer threads a GPU has nothing to do while rows are on their way.
+_BUSY_THREADS = 1 << 17
+#: A warp computes a bag if bags have so many elements on average: each share of it is some blocks.
+_LONG = 128
+#: The same where threads are few: what has nothing to do costs nothing.
+_LONG_FOR_FEW = 16
+
+#: The bits of -0.0, the only double that is negative as a word but not as a number.
+_MINUS_ZERO = -(2**63)
+
+
+def words_of_call(columns: int, boundaries: int) -> int:
+    """The words of a call of so many columns, with so many boundaries in all."""
+    tiles = 2 * (columns + 1)
+    described = columns * (COLUMN_WORDS + SOURCE_WORDS)
+    return CALL_WORDS + TROUBLE_WORDS + 6 * columns + tiles + described + (boundaries + 1) // 2
+
+
+def open_call(call: Any, base: int, columns: int) -> int:
+    """Writes where the parts of a call are; gives the place of its boundaries.
+
+    Trouble is told in the call itself, unless its word is changed.
+    """
+    for k in range(call.shape[0]):
+        call[k] = 0
+    call[COUNT] = columns
+    place = CALL_WORDS
+    call[TROUBLE] = base + 8 * place
+    place += TROUBLE_WORDS
+    for part in (TILES, CHECK_TILES):
+        call[part] = base + 8 * place
+        place += columns + 1
+    for part in (UNSORTED, OFFSETS, LANES, GROUPS, SHARES, PLAIN):
+        call[part] = base + 8 * place
+        place += columns
+    call[COLUMNS] = base + 8 * place
+    place += columns * COLUMN_WORDS
+    call[SOURCES] = base + 8 * place
+    return place + columns * SOURCE_WORDS
+
+
+def place_in(call: Any, base: int, word: int) -> int:
+    """Where a part of a call starts among its words."""
+    return (call[word] - base) // 8
+
+
+def is_plain(call: Any, column: int, source: int) -> bool:
+    """Whether elements are ids as they are, which count if they are in the table.
+
+    That is without weights and max_norm. `column` and `source` are places in the call.
+    """
+    limit = call[column + MAX_NORM]
+    if call[column + FORM] == COPY:
+        return True
+    if call[column + WEIGHTED] != 0 or limit >= 0 or limit == _MINUS_ZERO:
+        return False
+    if call[column + BOUNDARY_COUNT] != 0 or call[column + BUCKETS] != 0:
+        return False
+    if call[column + STRIDE] != 0 and call[source + ID_COLUMNS] != 1:
+        return False
+    ignored = call[column + IGNORED]
+    return call[column + USE_IGNORED] == 0 or not 0 <= ignored < call[source + TABLE_ROWS]
+
+
+def width_of(call: Any, base: int) -> int:
+    """Writes where each column starts in a row of the result; gives the elements of a row."""
+    offsets, source = place_in(call, base, OFFSETS), place_in(call, base, SOURCES)
+    width = 0
+    for column in range(call[COUNT]):
+        call[offsets + column] = width
+        width += call[source + column * SOURCE_WORDS + TABLE_DIM]
+    return width
+
+
+def _at_once(call: Any, source: int, offset: int, item: int, width: int, skew: int) -> int:
+    """The elements of a row that a thread can read at once."""
+    lanes = lanes_of(item, call[source + TABLE_DIM], offset, width)
+    # Part of a tensor may begin anywhere.
+    return lanes if (call[source + TABLE] | skew) % (lanes * item) == 0 else 1
+
+
+def _listed(call: Any, base: int) -> int:
+    """The columns behind gathers, each of which is told the number of entries of all of them."""
+    columns, count = place_in(call, base, COLUMNS), 0
+    for k in range(call[COUNT]):
+        count += call[columns + k * COLUMN_WORDS + FORM] == LISTED
+    return count
+
+
+def _threads(call: Any, base: int, batch: int, item: int, width: int, skew: int) -> int:
+    """How many threads there are if each reads as much at once as it can."""
+    sources, offsets = place_in(call, base, SOURCES), place_in(call, base, OFFSETS)
+    threads = 0
+    for k in range(call[COUNT]):
+        source = sources + k * SOURCE_WORDS
+        lanes = _at_once(call, source, call[offsets + k], item, width, skew)
+        threads += batch * group_of(call[source + TABLE_DIM], lanes)
+    return threads
+
+
+def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, skew: int) -> None:
+    """Writes what depends on the columns and their sources, which are in the call.
+
+    As many threads read a row as have something to read, at most a warp. They compute a bag, or, if
+    it is long, all the groups of a warp do.
+
+    Args:
+        batch, width, item: rows and elements of a row of the result, and the bytes of one.
+        out: the result's address, a multiple of 16.
+        skew: what the addresses of rows have besides multiples of 16; 0: see their tables.
+    """
+    call[BATCH], call[OUT], call[OUT_BYTES] = batch, out, width * item
+    columns, sources = place_in(call, base, COLUMNS), place_in(call, base, SOURCES)
+    offsets, lanes = place_in(call, base, OFFSETS), place_in(call, base, LANES)
+    groups, shares = place_in(call, base, GROUPS), place_in(call, base, SHARES)
+    tiles, check = place_in(call, base, TILES), place_in(call, base, CHECK_TILES)
+    plain = place_in(call, base, PLAIN)
+    is_busy = _threads(call, base, batch, item, width, skew) >= _BUSY_THREADS
+    length, listed = _LONG if is_busy else _LONG_FOR_FEW, _listed(call, base)
+    call[ALL_PLAIN] = 1
+    for k in range(call[COUNT]):
+        column, source = columns + k * COLUMN_WORDS, sources + k * SOURCE_WORDS
+        dim, form = call[source + TABLE_DIM], call[column + FORM]
+        at_once = _at_once(call, source, call[offsets + k], item, width, skew)
+        group = group_of(dim, at_once)
+        alike = listed if form == LISTED else 1
+        is_long = call[source + ID_COUNT] >= max(length * batch * alike, 1)
+        call[lanes + k], call[groups + k] = at_once, group
+        call[shares + k] = WARP // group if is_long else 1
+        call[plain + k] = is_plain(call, column, source)
+        call[ALL_PLAIN] &= call[plain + k]
+        bags = THREADS // (group * call[shares + k])
+        needed = (batch + bags - 1) // bags if dim > 0 else 0
+        call[tiles + k + 1] = call[tiles + k] + needed
+        checked = call[source + ID_COUNT] if form in (INDICES, ROW_IDS) else 0
+        call[check + k + 1] = call[check + k] + (checked + THREADS - 1) // THREADS
+
+
+def tiles_of(call: Any, base: int, word: int) -> int:
+    """The tiles of a launch, by the word of its tiles."""
+    return call[place_in(call, base, word) + call[COUNT]]

@@ -1,0 +1,1 @@
+"""Ops for whole columns, one or many: for inference, and three for training."""

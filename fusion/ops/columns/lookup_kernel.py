@@ -1,0 +1,200 @@
+"""The kernel of the ops that combine rows into bags.
+
+The rows of the batch are cut into blocks. A task is a column of a block, or a few neighbours if the
+batch is small; tasks are taken in the order of the blocks, so that what is written lies together.
+Any thread may take a task: it lists the entries of a column (`columns`) and combines their rows
+right into the result (`gather`). One that meets anything unusual, unsorted rows or an error, only
+marks its column. Those are done once more in the
+end, by the kernel's own thread, which sorts, or says what is wrong.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusion.cpu_ops import column_words as words
+from fusion.cpu_ops.pieces import LINE_BYTES
+from fusion.ops.columns import tasks
+from fusion.ops.columns.inputs import (
+    ENTRY_COUNT,
+    SHARED_WORDS,
+    SPLIT_COUNT,
+    body,
+    column_at,
+    release,
+    release_shared,
+    take_shared,
+    take_source,
+)
+from fusion.ops.columns.slow_path import finish_column
+from fusion.ops.columns.state import (
+    COUNT,
+    ITEM,
+    LOOKUPS,
+    POOL,
+    POST,
+    ROLE,
+    WEIGHTED_COUNT,
+)
+from fusion.runtime.native.frame import (
+    context,
+    failed,
+    kernel_state,
+    output_bytes,
+    scratch,
+    status_of,
+)
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, stack_words, store
+from fusion.runtime.threads import jobs
+from fusion.runtime.threads import layout as threads_layout
+from fusion.runtime.threads.layout import THREADS
+
+#: So many elements a task has at most, in the mean over the columns: rows are read fastest when
+#: many are listed before they are combined.
+_MOST_ELEMENTS = 24_576
+#: A task should have so many elements if it can, and write so many bytes of a row: of columns that
+#: do not end where lines end, two threads would write the same lines.
+_TASK_ELEMENTS = 4096
+_TASK_BYTES = 256
+_LEAST_ROWS = 16
+#: So many tasks for each thread even out what they cost.
+_TASKS_PER_THREAD = 4
+#: Work that takes fewer nanoseconds is done before another thread has woken up.
+_PARALLEL_NS = 60_000
+#: What a task, and an element of it, cost in nanoseconds besides the bytes of rows.
+_TASK_NS, _ELEMENT_NS, _BYTES_PER_NS = 500, 3, 8
+#: A result of so many bytes would push all else out of the caches, itself included. Smaller ones
+#: would be written faster past the caches, too, but read slower by about as much.
+STREAMED_BYTES = 16 << 20
+#: So many columns are looked at to guess how much work there is.
+_SAMPLED = 16
+
+
+@jit
+def _survey(frame: int, ctx: int, state: int, source: int, shared: int) -> tuple[int, int]:
+    """The rows of the batch, and a guess at the elements of all columns, by some of them."""
+    count, status = body(state, COUNT), status_of(frame)
+    if shared != 0:
+        batch = load(shared, SPLIT_COUNT) - 1
+        return batch, load(shared, ENTRY_COUNT) + batch * count
+    step = max((count + _SAMPLED - 1) // _SAMPLED, int64(1))
+    batch, elements, looked = int64(-1), int64(0), int64(0)
+    for place in range(0, count, step):
+        sound = take_source(int64(0), ctx, state, place, source, status, shared)
+        if sound:
+            batch = load(source, words.BATCH) if batch < 0 else batch
+            elements += load(source, words.ID_COUNT) + load(source, words.BATCH)
+            looked += 1
+        release(source)
+    if batch < 0:  # then the first column is not sound
+        take_source(frame, ctx, state, int64(0), source, status, shared)
+        release(source)
+        return int64(0), int64(0)
+    return batch, elements * count // looked
+
+
+@jit
+def _place_columns(frame: int, ctx: int, state: int, source: int, offsets: int, shared: int) -> int:
+    """Finds where each column starts in a row of the result; returns the length of a row."""
+    count, total = body(state, COUNT), int64(0)
+    for place in range(count):
+        store(offsets, place, total)
+        dim = load(column_at(state, place), words.DIM)
+        if dim < 0:
+            sound = take_source(frame, ctx, state, place, source, status_of(frame), shared)
+            dim = load(source, words.TABLE_DIM)
+            release(source)
+            if not sound:
+                return int64(0)
+        total += dim
+    return total
+
+
+@jit
+def _task_size(
+    count: int, batch: int, elements: int, threads: int, row_bytes: int
+) -> tuple[int, int]:
+    """How many rows and how many columns a task should have."""
+    width = max(row_bytes // count, int64(1))
+    least = int64(1)
+    if width % LINE_BYTES != 0:
+        least = min((int64(_TASK_BYTES) + width - 1) // width, count)
+    per_row = max(elements // max(batch * count, int64(1)), int64(1))
+    rows = max(int64(_MOST_ELEMENTS) // (per_row * least), int64(_LEAST_ROWS))
+    if threads > 1:
+        fair = batch * (count // least) // (threads * _TASKS_PER_THREAD) + 1
+        rows = min(rows, max(fair, int64(_LEAST_ROWS)))
+    # Blocks are of one size.
+    blocks = max(batch // rows, int64(1))
+    rows = max((batch + blocks - 1) // blocks, int64(1))
+    columns = max(int64(_TASK_ELEMENTS) // (rows * per_row), least)
+    if threads > 1:
+        columns = min(columns, count * blocks // (threads * _TASKS_PER_THREAD))
+    return rows, max(min(columns, count), int64(1))
+
+
+def lookup(frame: int) -> None:
+    """The kernel body."""
+    shared, state = stack_words(SHARED_WORDS), kernel_state(frame)
+    if body(state, ROLE) != POST:
+        _look_up(frame, int64(0))
+        return
+    first, weighted = body(state, COUNT), body(state, WEIGHTED_COUNT) != 0
+    take_shared(frame, context(frame), first, shared, body(state, LOOKUPS), weighted)
+    if not failed(frame):
+        _look_up(frame, shared)
+    release_shared(shared)
+
+
+@jit
+def _look_up(frame: int, shared: int) -> None:
+    ctx, state = context(frame), kernel_state(frame)
+    count, pool = body(state, COUNT), body(state, POOL)
+    source = stack_words(words.SOURCE_WORDS)
+    job = stack_words(tasks.CALL_WORDS)
+    batch, elements = _survey(frame, ctx, state, source, shared)
+    lists = scratch(frame, 2 * count, np.int64)
+    if failed(frame):
+        return
+    offsets = lists.ctypes.data
+    marks = offsets + 8 * count
+    total = _place_columns(frame, ctx, state, source, offsets, shared)
+    if failed(frame):
+        return
+    out = output_bytes(frame, batch, total, body(state, ITEM))
+    if failed(frame):
+        return
+    row_bytes = total * body(state, ITEM)
+    cost = count * _TASK_NS + elements * (_ELEMENT_NS + row_bytes // (count * _BYTES_PER_NS))
+    parallel = pool != 0 and cost > _PARALLEL_NS
+    threads = load(pool, THREADS) + 1 if parallel else int64(1)
+    block, span = _task_size(count, batch, elements, threads, row_bytes)
+    blocks, spans = max((batch + block - 1) // block, int64(1)), (count + span - 1) // span
+    for place in range(count):
+        store(marks, place, 0)
+    store(job, threads_layout.KERNEL, load(state, 0))
+    store(job, threads_layout.NEXT, 0)
+    store(job, threads_layout.TASKS, blocks * spans)
+    store(job, tasks.CTX, ctx)
+    store(job, tasks.STATE, state)
+    store(job, tasks.BATCH, batch)
+    store(job, tasks.OUT, out)
+    store(job, tasks.OUT_BYTES, row_bytes)
+    store(job, tasks.STREAMED, int64(batch * row_bytes >= STREAMED_BYTES))
+    store(job, tasks.BLOCK, block)
+    store(job, tasks.SPAN, span)
+    store(job, tasks.COLUMN_COUNT, count)
+    store(job, tasks.OFFSETS, offsets)
+    store(job, tasks.MARKS, marks)
+    store(job, tasks.MARKED, 0)
+    store(job, tasks.SHARED, shared)
+    helpers = pool if parallel else int64(0)
+    slot = jobs.open_job(helpers, job)
+    tasks.work(job)
+    jobs.close_job(helpers, slot)
+    if load(job, tasks.MARKED) == 0:
+        return
+    for place in range(count):
+        if load(marks, place) != 0 and not failed(frame):
+            finish_column(frame, job, place, source)

@@ -1,0 +1,186 @@
+"""Columns whose rows are combined that need a second look: unsorted ones, those with an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusion.cpu_ops import column_words as words
+from fusion.cpu_ops import pieces
+from fusion.cpu_ops.columns import element_range, list_entries, list_unsorted
+from fusion.cpu_ops.elements import id_at, integer_at, is_dropped, is_ignored
+from fusion.ops.columns import tasks
+from fusion.ops.columns.inputs import body, column_at, release, take_source
+from fusion.ops.columns.state import ITEM
+from fusion.runtime.native.frame import (
+    INTERNAL,
+    INVALID_ARGUMENT,
+    RESOURCE_EXHAUSTED,
+    fail_column,
+    failed,
+    status_of,
+)
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, stack_words
+
+
+@jit
+def is_by_row(column: int) -> bool:
+    """Whether each element has the number of its row."""
+    form = load(column, words.FORM)
+    return form in (words.INDICES, words.ROW_IDS)
+
+
+@jit
+def _check_splits(frame: int, place: int, column: int, source: int) -> None:
+    rows, kind = load(source, words.ROWS), load(column, words.ROWS_KIND)
+    total, last = load(source, words.ID_COUNT), int64(0)
+    batch = load(source, words.BATCH)
+    for row in range(batch + 1):
+        split = integer_at(rows, row, kind)
+        if split < last or split > total or (row == 0 and split != 0):
+            text = ": row split %lld is %lld, after %lld, for %lld ids"
+            fail_column(frame, INVALID_ARGUMENT, text, place, int64(row), split, last, total)
+            return
+        last = split
+    if last != total:
+        text = ": the last row split is %lld, but there are %lld ids"
+        fail_column(frame, INVALID_ARGUMENT, text, place, last, total)
+
+
+@jit
+def _check_listed(frame: int, place: int, column: int, source: int) -> None:
+    rows, kind, last = load(source, words.ROWS), load(column, words.ROWS_KIND), int64(0)
+    total, table_rows = load(source, words.ID_COUNT), load(source, words.TABLE_ROWS)
+    for row in range(load(source, words.BATCH) + 1):
+        split = integer_at(rows, row, kind)
+        if split < last or split > total:
+            text = ": row split %lld is %lld, after %lld, for %lld entries"
+            fail_column(frame, INVALID_ARGUMENT, text, place, int64(row), split, last, total)
+            return
+        last = split
+    for k in range(integer_at(rows, int64(0), kind), last):
+        number = id_at(column, source, int64(k), int64(0))
+        if number < 0 or number >= table_rows:
+            text = ": unique_idxs[%lld] = %lld is not in [0, %lld), the rows"
+            fail_column(frame, INVALID_ARGUMENT, text, place, int64(k), number, table_rows)
+            return
+
+
+@jit
+def _row_of(batch: Any, element: int) -> int:
+    """The row of the batch that an element belongs to."""
+    column, source = batch.column, batch.source
+    rows, kind = load(source, words.ROWS), load(column, words.ROWS_KIND)
+    if is_by_row(column):
+        return integer_at(rows, element * load(source, words.ROW_STEP), kind)
+    if load(column, words.FORM) == words.DENSE:
+        return element // max(load(source, words.ID_COLUMNS), int64(1))
+    row = int64(0)
+    while integer_at(rows, row + 1, kind) <= element:
+        row += 1
+    return row
+
+
+@jit
+def _check_elements(frame: int, place: int, batch: Any) -> None:
+    """Says which element is out of bounds, or in the wrong order, if one is."""
+    column, source = batch.column, batch.source
+    by_row, sorted_rows = is_by_row(column), load(column, words.ROW_COUNT) != 0
+    width, before = max(load(source, words.ID_COLUMNS), int64(1)), int64(0)
+    rows, kind = load(source, words.ROWS), load(column, words.ROWS_KIND)
+    for k in range(load(source, words.ID_COUNT)):
+        if by_row:
+            row = integer_at(rows, k * load(source, words.ROW_STEP), kind)
+            if sorted_rows and row < before:
+                text = ": row %lld of entry %lld is less than %lld before it"
+                fail_column(frame, INVALID_ARGUMENT, text, place, row, int64(k), before)
+                return
+            before = max(before, row)
+        if is_ignored(column, source, k):
+            continue
+        number = id_at(column, source, k, k % width if not by_row else int64(0))
+        if is_dropped(column, source, number, k):
+            continue
+        # Behind the last row there are only rows that are out of order.
+        if by_row and (row < 0 or (row >= batch.count and not sorted_rows)):
+            text = (
+                ": row %lld of entry %lld is not in [0, %lld), the rows of the batch; "
+                "its id is %lld"
+            )
+            fail_column(frame, INVALID_ARGUMENT, text, place, row, int64(k), batch.count, number)
+            return
+        if number < 0 and load(source, words.TABLE) == 0:
+            text = ": indices[%lld] = %lld is negative, in row %lld of the batch"
+            row = _row_of(batch, int64(k))
+            fail_column(frame, INVALID_ARGUMENT, text, place, int64(k), number, row)
+            return
+        if number < 0 or number >= load(source, words.TABLE_ROWS):
+            text = (
+                ": indices[%lld] = %lld is not in [0, %lld), the rows of the table, "
+                "in row %lld of the batch"
+            )
+            end, row = load(source, words.TABLE_ROWS), _row_of(batch, int64(k))
+            fail_column(frame, INVALID_ARGUMENT, text, place, int64(k), number, end, row)
+            return
+
+
+@jit
+def explain(frame: int, place: int, batch: Any) -> None:
+    """Says what is wrong with a column whose entries cannot be listed."""
+    column, source = batch.column, batch.source
+    form = load(column, words.FORM)
+    if form == words.LISTED:
+        _check_listed(frame, place, column, source)
+    elif form == words.ROW_SPLITS:
+        _check_splits(frame, place, column, source)
+    if not failed(frame) and form != words.LISTED:
+        _check_elements(frame, place, batch)
+    if failed(frame):
+        return
+    number = max(load(column, words.DEFAULT_ID), int64(0))
+    if load(column, words.FILL) != 0 and number >= load(source, words.TABLE_ROWS):
+        text = ": the id %lld of empty rows is not in [0, %lld), the rows of the table"
+        fail_column(frame, INVALID_ARGUMENT, text, place, number, load(source, words.TABLE_ROWS))
+        return
+    fail_column(frame, INTERNAL, " cannot be computed; was it changed meanwhile?", place)
+
+
+@jit
+def _finish(frame: int, job: int, place: int, source: int, room: int) -> None:
+    state, rows = load(job, tasks.STATE), load(job, tasks.BATCH)
+    column = column_at(state, place)
+    ctx, shared = load(job, tasks.CTX), load(job, tasks.SHARED)
+    if not take_source(frame, ctx, state, place, source, status_of(frame), shared):
+        return
+    if load(source, words.BATCH) != rows:
+        text = " has %lld rows, but others have %lld"
+        fail_column(frame, INVALID_ARGUMENT, text, place, load(source, words.BATCH), rows)
+        return
+    if not tasks.make_room(room, load(source, words.ID_COUNT) + rows, rows + 1):
+        fail_column(frame, RESOURCE_EXHAUSTED, ": no memory for %lld rows", place, rows)
+        return
+    batch = tasks.batch_in(room, column, source, int64(0), rows)
+    if load(column, words.FORM) == words.COPY:
+        count = tasks.copy_rows(batch)
+    else:
+        start, end = element_range(column, source, int64(0), rows)
+        count = list_entries(batch, start, end) if end >= start else int64(-1)
+        if count < 0 and is_by_row(column) and load(column, words.ROW_COUNT) == 0:
+            count = list_unsorted(batch, tasks.order_in(room))
+    if count < 0:
+        explain(frame, place, batch)
+        return
+    out = load(job, tasks.OUT) + load(load(job, tasks.OFFSETS), place) * body(state, ITEM)
+    arguments = stack_words(pieces.ARGUMENT_WORDS)
+    norms = tasks.norms_in(room)
+    tasks.combine(batch, count, norms, out, job, arguments)
+
+
+@jit
+def finish_column(frame: int, job: int, place: int, source: int) -> None:
+    """Does a whole column, in any order of its entries, or says what is wrong with it."""
+    room = stack_words(tasks.ROOM_WORDS)
+    tasks.open_room(room)
+    _finish(frame, job, place, source, room)
+    tasks.free_room(room)
+    release(source)

@@ -1,0 +1,1 @@
+"""The v1 family: one op before the gathers and one behind them."""

@@ -1,0 +1,65 @@
+"""FusedEmbeddingSparsePostLookUp: combines the gathered rows of entries into bags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from fusion.ops import gpu
+from fusion.ops.combine import FLOAT_TYPES, OUTPUTS, forward_kernel
+from fusion.ops.v1.bags import ATTRS, FLAGS, INDICES, SHARDS, WEIGHTS, bag_reader, row_counter
+from fusion.ops.v2.bags import SHAPE
+from fusion.runtime.tensorflow.spec import Arg, OpSpec
+from fusion.schema import names
+from fusion.schema.attributes import IDS_ATTR
+
+
+def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+    return forward_kernel(spec, types, row_counter(spec), bag_reader(spec, types))
+
+
+def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
+    """Gradients of the gathered rows and of the weights, by the gradient op."""
+    from fusion.ops import fused_embedding_sparse_post_look_up_grad
+
+    n_shards = op.get_attr("num_partitions")
+    inputs = list(op.inputs)
+    weights = inputs[-n_shards:]
+    result = fused_embedding_sparse_post_look_up_grad(
+        top_grad=grads[0],
+        emb_shards=inputs[:n_shards],
+        partitioned_indices=inputs[n_shards : 2 * n_shards],
+        feature_nums=op.outputs[1],
+        row_empty_and_invalid_flags=inputs[2 * n_shards + 1],
+        partitioned_weights=weights,
+        **{attr.name: op.get_attr(attr.name) for attr in ATTRS if attr.kind != "type"},
+    )
+    weighted = op.get_attr("use_sparse_weights")
+    of_weights = result.grad_weights if weighted else [None] * n_shards
+    return [*result.grad_shards, *[None] * (2 * n_shards + 2), *of_weights]
+
+
+SPEC = OpSpec(
+    name=names.POST_V1,
+    doc="Combines the gathered rows of entries into one vector per row of the batch.\n\n"
+    "sum: S = sum of w e; mean: S / sum of w; sqrtn: S / sqrt(sum of w^2), where e is the row,\n"
+    "times max_norm / max(norm, max_norm) if max_norm >= 0, and w its weight or 1. Flagged rows\n"
+    "give zeros without a default_id; rows without entries give zeros. The entries of a row are\n"
+    "added up in their order if there is one shard, else by column 1 of partitioned_indices,\n"
+    "equals by shard and place. With row_count last_row the rows of each shard must be sorted.",
+    inputs=(
+        SHARDS,
+        INDICES,
+        SHAPE,
+        FLAGS,
+        Arg("partitioned_values", "Tid", "[n_p]", length="num_partitions", doc="ids, not read"),
+        WEIGHTS,
+    ),
+    outputs=OUTPUTS,
+    attrs=(*ATTRS, IDS_ATTR),
+    kernels={"CPU": _cpu, "GPU": gpu.kernel("post_lookup_v1")},
+    kernel_types=FLOAT_TYPES,
+    gradient=_gradient,
+)

@@ -1,0 +1,69 @@
+"""FusedEmbeddingSparsePostLookUpGrad: the gradient of combining rows of entries into bags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from fusion.ops import gpu
+from fusion.ops.combine import FLOAT_TYPES, gradient_kernel
+from fusion.ops.second_order import clip, gradient_of_gradient
+from fusion.ops.v1.bags import ATTRS, FLAGS, INDICES, SHARDS, WEIGHTS, bag_reader, grad_outputs
+from fusion.runtime.tensorflow.spec import Arg, OpSpec
+from fusion.schema import names
+from fusion.stock_ops.combine import combine_entries
+
+
+def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+    return gradient_kernel(spec, types, bag_reader(spec, types), grad_outputs(spec, types))
+
+
+def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
+    """Gradients of top_grad, the gathered rows and the weights, where stock has them."""
+    n_shards = op.get_attr("num_partitions")
+    inputs = list(op.inputs)
+    top_grad, shards, weights = inputs[0], inputs[1 : 1 + n_shards], inputs[-n_shards:]
+    rows = tf.concat(inputs[1 + n_shards : 1 + 2 * n_shards], 0)[:, 0]
+    flags = inputs[2 + 2 * n_shards]
+    n_rows = tf.shape(top_grad)[0]
+    masked = flags[:n_rows] > 0 if op.get_attr("default_id") < 0 else None
+
+    combiner = tf.compat.as_str(op.get_attr("combiner"))
+
+    def combine(shards: Sequence[tf.Tensor], weights: Sequence[tf.Tensor]) -> tf.Tensor:
+        entries = clip(op, tf.concat(shards, 0))
+        return combine_entries(combiner, entries, tf.concat(weights, 0), rows, n_rows, masked)
+
+    of_top, *others = gradient_of_gradient(op, combine, top_grad, shards, weights, grads)
+    of_rows, of_weights = others[:n_shards], others[n_shards:]
+    return [of_top, *of_rows, *[None] * (n_shards + 2), *of_weights]
+
+
+SPEC = OpSpec(
+    name=names.POST_V1_GRAD,
+    doc="The gradient of FusedEmbeddingSparsePostLookUp, for each entry by itself.",
+    inputs=(
+        Arg("top_grad", "T", "[rows, D]"),
+        SHARDS,
+        INDICES,
+        Arg("feature_nums", "int32", "[rows]", doc="entries of each row"),
+        FLAGS,
+        WEIGHTS,
+    ),
+    outputs=(
+        Arg("grad_shards", "T", "[n_p, D]", length="num_partitions"),
+        Arg(
+            "grad_weights",
+            "Tw",
+            "[?]",
+            length="num_partitions",
+            doc="of each entry; empty without weights",
+        ),
+    ),
+    attrs=ATTRS,
+    kernels={"CPU": _cpu, "GPU": gpu.kernel("post_lookup_v1_grad")},
+    kernel_types=FLOAT_TYPES,
+    gradient=_gradient,
+)
