@@ -25,7 +25,7 @@ from fusion.runtime.tensorflow import library
 from fusion.version import __version__
 
 _PACKAGE = Path(__file__).resolve().parents[2]
-_SOURCES = ("runtime", "ops", "cpu_ops", "gpu_ops")
+_SOURCES = ("runtime", "schema", "ops", "cpu_ops", "gpu_ops")
 #: The bytes of a `.pyc` before its code: they tell of its source, which is not there.
 _PYC_HEAD_BYTES = 16
 
