@@ -99,7 +99,7 @@ def _write(numbers: dict[str, Any], out: Path | None, name: str) -> None:
 
 
 def _gpu(options: argparse.Namespace) -> int:
-    from benchmarks import gpu
+    from benchmarks.gpu import measure as gpu
 
     gpu.prepare_package()
     seed = int.from_bytes(os.urandom(4), "little") if options.seed is None else options.seed

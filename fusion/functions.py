@@ -7,7 +7,7 @@ touch is shared with the original: variables, captured tensors, unchanged callee
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,13 +21,14 @@ from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
 from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.eager.wrap_function import WrappedFunction
+from tensorflow.python.framework import ops
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
+from tensorflow.python.ops import custom_gradient
 from tensorflow.python.saved_model.load import _WrapperFunction
 from tensorflow.python.util import nest
 
 from fusion.arguments import wrong_type
-from fusion.custom_gradients import rebind_gradients
 from fusion.ops import DEVICES
 from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
@@ -284,3 +285,52 @@ def _adopt_captures(graph: FuncGraph, original: FuncGraph) -> None:
         internal = nest.map_structure(lambda t: new[id(t)], nested, expand_composites=True)
         external, kind = captures.by_ref_external[key], captures.by_ref_tracetype[key]
         own.add_or_replace(key, external, internal, kind, is_by_ref=True)
+
+
+_ATTRIBUTE = "_gradient_op_type"
+
+
+# Calls have gradients of their own; the attribute is an old way to say so.
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+def rebind_gradients(definition: function_pb2.FunctionDef, original: FuncGraph) -> None:
+    """Gives ops with gradients of their own, in place, gradients that work in any graph.
+
+    Args:
+        definition: a function with ops of `original`, under the same names.
+        original: the graph that the gradients were written for; it is kept alive.
+    """
+    for node in definition.node_def:
+        if _ATTRIBUTE in node.attr and node.op not in _CALLS:
+            gradient = ops.gradient_registry.lookup(node.attr[_ATTRIBUTE].s.decode())
+            name = custom_gradient.generate_name()
+            ops.RegisterGradient(name)(_rebound(gradient, original))
+            node.attr[_ATTRIBUTE].s = name.encode()
+
+
+def _rebound(gradient: Callable[..., Any], original: FuncGraph) -> Callable[..., Any]:
+    def rebound(op: tf.Operation, *output_gradients: tf.Tensor | None) -> Any:
+        specs = [g if g is None else tf.TensorSpec(g.shape, g.dtype) for g in output_gradients]
+        old_op = original.get_operation_by_name(op.name)
+        with original.as_default():
+            traced = tf.function(lambda *grads: gradient(old_op, *grads), autograph=False)
+            function = traced.get_concrete_function(*specs)
+        captured = [_counterpart(tensor, original, op) for tensor in function.captured_inputs]
+        given = [g for g in output_gradients if g is not None]
+        return function._call_flat(given, captured)
+
+    return rebound
+
+
+def _counterpart(tensor: tf.Tensor, original: FuncGraph, op: tf.Operation) -> tf.Tensor:
+    """Returns what `tensor` of the original graph is in the graph of `op`."""
+    if getattr(tensor, "graph", None) is not original:
+        return tensor
+    try:
+        return op.graph.get_tensor_by_name(tensor.name)
+    except KeyError as error:
+        raise LookupError(
+            f"the gradient of {op.name} needs {tensor.name}, which is inside a fused lookup; take "
+            "the gradient of the function that was fused"
+        ) from error

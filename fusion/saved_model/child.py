@@ -11,7 +11,6 @@ import sys
 import traceback
 from pathlib import Path
 
-import fusion
 from fusion.printable import printable
 from fusion.saved_model.errors import reason_of
 
@@ -25,7 +24,7 @@ def child_environment() -> dict[str, str]:
 
     Bit equality is promised on the CPU, and a GPU would silently accept ids outside a table.
     """
-    here = str(Path(fusion.__file__).parents[1])
+    here = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     return {**os.environ, "PYTHONPATH": path, **quiet}

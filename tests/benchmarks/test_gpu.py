@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import gpu, gpu_references, gpu_steps, gpu_tensorflow
+from benchmarks.gpu import memory, references, steps, tensorflow_side
 from fusion.gpu_ops.kernels.registry import KERNELS
 
 ROOT = Path(__file__).parents[2]
@@ -64,14 +64,14 @@ def test_kernels_are_checked_without_tensorflow(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_nobody_launched_is_told() -> None:
-    gpu_steps.check_launched(KERNELS)
+    steps.check_launched(KERNELS)
     with pytest.raises(RuntimeError, match=r"not launched: join_parts, scatter_float16$"):
-        gpu_steps.check_launched(set(KERNELS) - {"scatter_float16", "join_parts"})
+        steps.check_launched(set(KERNELS) - {"scatter_float16", "join_parts"})
 
 
 def test_numbers_that_are_off_or_not_written_are_told() -> None:
     wanted, size = np.ones((3, 2)), np.full((3, 2), 4.0)
-    off = gpu_references.close("sums", "float32", wanted + 3e-5, wanted, size)
+    off = references.close("sums", "float32", wanted + 3e-5, wanted, size)
     assert off == pytest.approx(7.5e-6)
     for wrong, stored in (
         (5e-5, "float32"),
@@ -80,31 +80,31 @@ def test_numbers_that_are_off_or_not_written_are_told() -> None:
         (5e-3, "float16"),
     ):
         with pytest.raises(RuntimeError, match=f"sums, {stored}: off by"):
-            gpu_references.close("sums", stored, wanted + wrong, wanted, size)
+            references.close("sums", stored, wanted + wrong, wanted, size)
     with pytest.raises(RuntimeError, match="order: wrong"):
-        gpu_references.same("order", np.arange(3), np.array([0, 2, 1]))
+        references.same("order", np.arange(3), np.array([0, 2, 1]))
 
 
 def test_workloads_in_tensorflow_have_stocks_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU here; without a GPU there is nothing to measure."""
-    assert gpu_tensorflow.gpu() == ""
-    columns = tuple(gpu.Column(40, dim, (0, 5), combiner=dim % 2) for dim in (4, 7, 8))
-    workload = gpu.Workload("some", 30, columns)
-    assert gpu_tensorflow.compared(workload, "", 1, 2) == {}
-    found = gpu_tensorflow.compared(workload, "/CPU:0", 1, 2)
+    assert tensorflow_side.gpu() == ""
+    columns = tuple(memory.Column(40, dim, (0, 5), combiner=dim % 2) for dim in (4, 7, 8))
+    workload = memory.Workload("some", 30, columns)
+    assert tensorflow_side.compared(workload, "", 1, 2) == {}
+    found = tensorflow_side.compared(workload, "/CPU:0", 1, 2)
     assert found["stock_ms"] > 0
     assert found["fused_ms"] > 0
     assert found["same_bits"]
-    grouped = gpu_tensorflow._grouped
-    monkeypatch.setattr(gpu_tensorflow, "_grouped", lambda *given: grouped(*given) + 1e-4)
+    grouped = tensorflow_side._grouped
+    monkeypatch.setattr(tensorflow_side, "_grouped", lambda *given: grouped(*given) + 1e-4)
     with pytest.raises(RuntimeError, match="some: not stock TensorFlow"):
-        gpu_tensorflow.compared(workload, "/CPU:0", 1, 2)
+        tensorflow_side.compared(workload, "/CPU:0", 1, 2)
 
 
 def test_a_wrong_kernel_is_found() -> None:
     broken = (
-        "import benchmarks.gpu as gpu, benchmarks.gpu_steps as gpu_steps; "
-        "gpu._TOLERANCE = -1.0; gpu_steps.check = lambda *_: []"
+        "from benchmarks.gpu import prepared, steps; "
+        "prepared._TOLERANCE = -1.0; steps.check = lambda *_: []"
     )
     done = run("gpu", "--scale", "0.00005", "--workload", "bag, 1 ids, dim 8", broken=broken)
     assert done.returncode == 1
@@ -114,10 +114,10 @@ def test_a_wrong_kernel_is_found() -> None:
 
 def test_a_wrong_step_is_found() -> None:
     broken = (
-        "import benchmarks.gpu_references as references, benchmarks.gpu_steps as gpu_steps; "
-        "references.TOLERANCES['float32'] = -1.0; every = dict(gpu_steps._steps()); "
+        "from benchmarks.gpu import references, steps; "
+        "references.TOLERANCES['float32'] = -1.0; every = dict(steps._steps()); "
         "names = 'last row', 'gradient of columns, float32'; "
-        "gpu_steps._steps = lambda: [(name, every[name]) for name in names]"
+        "steps._steps = lambda: [(name, every[name]) for name in names]"
     )
     done = run("gpu", "--scale", "0.00005", broken=broken)
     assert done.returncode == 1

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.gpu.call import Column
 from fusion import ops
 from fusion.cpu_ops import column_words as words
-from fusion.gpu_ops.call import Column
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
 from tests.gpu_ops.simulation import FORMS, KINDS, Simulated

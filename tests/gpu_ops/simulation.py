@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 from numba import cuda
 
+from benchmarks.gpu.call import Call, Column, prepare
 from fusion import ops
 from fusion.cpu_ops import column_words as words
-from fusion.gpu_ops.call import Call, Column, prepare
 from fusion.gpu_ops.kernels.combine import check_rows_kernel, combine_kernel
 from fusion.gpu_ops.kernels.registry import KERNELS
 from fusion.gpu_ops.language.simulated import allow

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.gpu import call as calls
 from fusion import ops
 from fusion.cpu_ops import column_words as words
-from fusion.gpu_ops import call as calls
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps.bags import Bags, Gathered, bags, last_row
 from fusion.gpu_ops.steps.combine import combine_columns

@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from benchmarks.gpu import call as calls
 from fusion.cpu_ops import column_words as words
-from fusion.gpu_ops import call as calls
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout import combine as combine_layout
 from tests.gpu_ops.simulation import Given, combine

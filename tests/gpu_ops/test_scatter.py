@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from benchmarks.gpu import call as calls
 from fusion import ops
-from fusion.gpu_ops import call as calls
 from fusion.gpu_ops.kernels.entry_sums import LONG
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps.gradient import GradEntries, order_entries

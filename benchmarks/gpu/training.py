@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.gpu_references import same
+from benchmarks.gpu.references import same
 
 if TYPE_CHECKING:
-    from benchmarks.gpu_device import Gpu
+    from benchmarks.gpu.device import Gpu
 
 #: Elements of a row of all three columns, on average.
 _PER_ROW = 9
@@ -22,8 +22,8 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
 
     The first has weights, and its empty rows are filled.
     """
+    from benchmarks.gpu.call import Column
     from fusion.cpu_ops import column_words as words
-    from fusion.gpu_ops.call import Column
     from fusion.gpu_ops.layout import call as call_of
     from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries
 
@@ -79,8 +79,8 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
 
 def columns_to_last(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     """Two columns before their gathers, with as many rows as the last entries have."""
+    from benchmarks.gpu.call import Column
     from fusion.cpu_ops import column_words as words
-    from fusion.gpu_ops.call import Column
     from fusion.gpu_ops.layout import call as call_of
     from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
 

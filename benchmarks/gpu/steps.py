@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks import gpu_bags, gpu_columns, gpu_gradients, gpu_shards, gpu_training
-from benchmarks.gpu_device import Gpu
-from benchmarks.gpu_references import TOLERANCES, same
+from benchmarks.gpu import bags, columns, gradients, shards, training
+from benchmarks.gpu.device import Gpu
+from benchmarks.gpu.references import TOLERANCES, same
 
 if TYPE_CHECKING:
-    from benchmarks.gpu import Memory
+    from benchmarks.gpu.memory import Memory
 
 Step = Callable[[Gpu, int, np.random.Generator], float]
 
@@ -28,17 +28,17 @@ def _steps() -> Iterator[tuple[str, Step]]:
     yield "prune and fill", _prune
     yield "prune dense ids", _prune_dense
     yield "elements", _elements
-    yield "partition", gpu_shards.partition
-    yield "entries of shards", gpu_shards.pre_lookup
-    yield "last row", gpu_bags.last_row
-    yield "columns before gathers", gpu_training.columns
-    yield "columns up to their last rows", gpu_training.columns_to_last
-    yield "row updates", gpu_training.row_update
+    yield "partition", shards.partition
+    yield "entries of shards", shards.pre_lookup
+    yield "last row", bags.last_row
+    yield "columns before gathers", training.columns
+    yield "columns up to their last rows", training.columns_to_last
+    yield "row updates", training.row_update
     in_dtypes = {
-        "columns": gpu_columns.columns,
-        "gradient of columns": gpu_gradients.grouped,
-        "bags of shards": gpu_gradients.of_parts,
-        "bags of distinct ids": gpu_gradients.of_ids,
+        "columns": columns.columns,
+        "gradient of columns": gradients.grouped,
+        "bags of shards": gradients.of_parts,
+        "bags of distinct ids": gradients.of_ids,
     }
     for (name, step), stored in itertools.product(in_dtypes.items(), TOLERANCES):
         yield f"{name}, {stored}", partial(step, stored=stored)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.gpu_references import same
+from benchmarks.gpu.references import same
 
 if TYPE_CHECKING:
-    from benchmarks.gpu_device import Gpu
+    from benchmarks.gpu.device import Gpu
     from fusion.gpu_ops.steps.partition import Shards
 
 _DIV, _MOD, _MOD_EV = range(3)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.gpu_references import Doubles, doubles, kept, numpy_dtype
+from benchmarks.gpu.references import Doubles, doubles, kept, numpy_dtype
 
 if TYPE_CHECKING:
-    from benchmarks.gpu import Memory
+    from benchmarks.gpu.memory import Memory
 
 
 class Gpu:

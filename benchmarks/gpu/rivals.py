@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from benchmarks.gpu import Prepared
+    from benchmarks.gpu.prepared import Prepared
 
 
 def torch_milliseconds(prepared: Prepared, repeats: int) -> float | None:

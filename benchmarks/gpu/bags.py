@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.gpu_columns import combine
-from benchmarks.gpu_references import (
+from benchmarks.gpu.columns import combine
+from benchmarks.gpu.references import (
     MEAN,
     SQRTN,
     SUM,
@@ -29,7 +29,7 @@ from benchmarks.gpu_references import (
 )
 
 if TYPE_CHECKING:
-    from benchmarks.gpu_device import Gpu
+    from benchmarks.gpu.device import Gpu
     from fusion.gpu_ops.steps.bag_gradient import GradRows
     from fusion.gpu_ops.steps.bags import Bags, Ordered
     from fusion.gpu_ops.steps.parts import Parts
@@ -184,8 +184,8 @@ def rules_of(stored: str) -> Sequence[tuple[int, bool, bool]]:
 
 def check_bags(gpu: Gpu, lookup: Lookup, stored: str) -> float:
     """Combines the rows by each rule; the largest error."""
+    from benchmarks.gpu.call import Column
     from fusion.cpu_ops import column_words as words
-    from fusion.gpu_ops.call import Column
 
     gpu.check_trouble("bags", lookup.trouble)
     batch, worst = lookup.masked.size, 0.0

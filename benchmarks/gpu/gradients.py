@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.gpu_bags import Lookup, by_ids, by_parts, check_bags, rules_of
-from benchmarks.gpu_references import (
+from benchmarks.gpu.bags import Lookup, by_ids, by_parts, check_bags, rules_of
+from benchmarks.gpu.references import (
     MEAN,
     SQRTN,
     Doubles,
@@ -20,13 +20,13 @@ from benchmarks.gpu_references import (
 )
 
 if TYPE_CHECKING:
-    from benchmarks.gpu_device import Gpu
+    from benchmarks.gpu.device import Gpu
 
 
 def grouped(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> float:
     """Two columns behind gathers, one of them with weights: GroupedEmbeddingPostLookUpGrad."""
+    from benchmarks.gpu import call as calls
     from fusion.cpu_ops.column_words import KINDS
-    from fusion.gpu_ops import call as calls
     from fusion.gpu_ops.layout import call as words
     from fusion.gpu_ops.steps.gradient import GradEntries, order_entries, scatter
     from fusion.gpu_ops.steps.sums import numbers

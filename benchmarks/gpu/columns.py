@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.gpu_references import (
+from benchmarks.gpu.references import (
     MEAN,
     SQRTN,
     SUM,
@@ -23,8 +23,8 @@ from benchmarks.gpu_references import (
 )
 
 if TYPE_CHECKING:
-    from benchmarks.gpu_device import Gpu
-    from fusion.gpu_ops.call import Call, Column
+    from benchmarks.gpu.call import Call, Column
+    from benchmarks.gpu.device import Gpu
 
 _ROWS, _PER_ROW = 50, 9
 #: At most so many elements: for each bag all those are read whose rows are not in order.
@@ -43,8 +43,8 @@ def combine(
     Args:
         row_bytes: of each table, instead of those that its shape says.
     """
+    from benchmarks.gpu import call as calls
     from fusion.cpu_ops import column_words as words
-    from fusion.gpu_ops import call as calls
     from fusion.gpu_ops.layout import call as call_of
     from fusion.gpu_ops.layout.combine import place_in
     from fusion.gpu_ops.steps import combine as steps
@@ -94,10 +94,10 @@ class _Columns:
 
         Args:
             entries: what counts: the row of the table, the bag and the weight of each entry.
-            attrs, given: how the kernel is told of them, see `fusion.gpu_ops.call.Column`.
+            attrs, given: how the kernel is told of them, see `benchmarks.gpu.call.Column`.
         """
+        from benchmarks.gpu.call import Column
         from fusion.cpu_ops import column_words as words
-        from fusion.gpu_ops.call import Column
 
         table, rows = self.gpu.drawn(self.draw, (_ROWS, dim), self.stored)
         numbers, owners, weights = entries
@@ -188,8 +188,8 @@ class _Columns:
 
     def copied(self, dim: int) -> None:
         """What was computed before."""
+        from benchmarks.gpu.call import Column
         from fusion.cpu_ops import column_words as words
-        from fusion.gpu_ops.call import Column
 
         table, rows = self.gpu.drawn(self.draw, (self.batch, dim), self.stored)
         self.columns.append(Column(words.COPY, table, self.batch, dim, 0, 0))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from benchmarks.gpu import Workload
+    from benchmarks.gpu.memory import Workload
 
 #: The numbers on the GPU may differ by so much from those of the CPU.
 _TOLERANCE = 1e-5

@@ -1,0 +1,119 @@
+"""A workload with its data on a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.gpu.memory import Memory, Workload
+
+_POISON = 7e7
+
+
+#: An output may differ from float64 by so much of its bag's sum of absolute values.
+_TOLERANCE = 1e-5
+
+
+@dataclasses.dataclass
+class Prepared:
+    """A workload in memory: launched by `launch`, its numbers checked by `check`."""
+
+    workload: Workload
+    memory: Memory
+    tables: list[Any]
+    ids: list[npt.NDArray[np.int64]]
+    splits: list[npt.NDArray[np.int64]]
+    held: list[Any]
+    call: Any
+    words: Any
+    out: Any
+
+    def launch(self) -> None:
+        """Computes all columns in one launch."""
+        from fusion.gpu_ops.layout.call import THREADS, TILES
+
+        self.memory.launch("combine_float32", self.call.tiles(TILES), THREADS, self.call.base)
+
+    def moved(self) -> int:
+        """The least bytes that must be moved: distinct rows and ids once, the result once."""
+        rows = sum(
+            4 * column.dim * np.unique(ids).size
+            for column, ids in zip(self.workload.columns, self.ids, strict=True)
+        )
+        lists = sum(one.nbytes for one in (*self.ids, *self.splits))
+        return rows + lists + 4 * self.workload.batch * self.call.width
+
+    def check(self, bags: int = 500) -> float:
+        """The largest error of some bags, relative to float64, after computing them over poison.
+
+        Of the first columns so many bags, of the others a few.
+
+        Raises:
+            RuntimeError: the kernel told of trouble, an element was not written, or is wrong.
+        """
+        out = self.memory.get(self.out)
+        if not np.isfinite(out).all() or (out == np.float32(_POISON)).any():
+            raise RuntimeError(f"{self.workload.name}: elements are not written")
+        told = self.memory.get(self.words)[self.call.trouble : self.call.trouble + 4]
+        if told[0]:
+            raise RuntimeError(f"{self.workload.name}: trouble {told.tolist()}")
+        worst, first = 0.0, 0
+        rows = np.unique(np.linspace(0, self.workload.batch - 1, bags).astype(int))
+        for place, column in enumerate(self.workload.columns):
+            table = self.memory.get(self.tables[place])
+            for row in rows[:: 1 if place < 40 else 20]:
+                start, end = self.splits[place][row : row + 2]
+                entries = table[self.ids[place][start:end]].astype(np.float64)
+                wanted = entries.sum(0)
+                size = np.abs(entries).sum(0) + 1e-30
+                if column.combiner == 1 and end > start:
+                    wanted, size = wanted / (end - start), size / (end - start)
+                error = np.abs(out[row, first : first + column.dim] - wanted) / size
+                worst = max(worst, float(error.max()))
+            first += column.dim
+        if worst > _TOLERANCE:
+            raise RuntimeError(f"{self.workload.name}: off by {worst:.2g}")
+        return worst
+
+
+def prepare(workload: Workload, memory: Memory, seed: int) -> Prepared:
+    """Draws tables and ids and puts them in memory."""
+    from benchmarks.gpu import call as calls
+    from fusion.cpu_ops import column_words as words
+
+    draw = np.random.default_rng(seed)
+    tables, ids, splits, held, columns = [], [], [], [], []
+    for column in workload.columns:
+        table = memory.put(draw.standard_normal((column.rows, column.dim), np.float32))
+        least, most = column.ids
+        lengths = draw.integers(least, most + 1, workload.batch)
+        ids.append(draw.integers(0, column.rows, int(lengths.sum())))
+        splits.append(np.concatenate([[0], np.cumsum(lengths)]))
+        tables.append(table)
+        held.append((memory.put(ids[-1]), memory.put(splits[-1])))
+        columns.append(
+            calls.Column(
+                words.ROW_SPLITS,
+                memory.address(table),
+                column.rows,
+                column.dim,
+                ids=memory.address(held[-1][0]),
+                id_count=ids[-1].size,
+                rows=memory.address(held[-1][1]),
+                attrs={words.COMBINER: column.combiner, words.PRUNE: 1},
+            )
+        )
+    width = sum(column.dim for column in workload.columns)
+    out = memory.put(np.full((workload.batch, width), _POISON, np.float32))
+    space = list[Any]()
+
+    def address(size: int) -> int:
+        space.append(memory.put(np.zeros(size // 8, np.int64)))
+        return memory.address(space[0])
+
+    call = calls.prepare("float32", workload.batch, columns, memory.address(out), address)
+    memory.write(space[0], call.words)
+    return Prepared(workload, memory, tables, ids, splits, held, call, space[0], out)

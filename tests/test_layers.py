@@ -1,0 +1,135 @@
+"""The layers of the package: a module imports from what stands above it here, never from below."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+#: For each package its parts, the lowest layer first; a part is a module or a package.
+LAYERS: dict[str, tuple[str, ...]] = {
+    "fusion": (
+        *("version", "printable", "arguments", "runtime", "schema", "stock_ops", "cpu_ops"),
+        *("gpu_ops", "ops", "passes", "lookup", "optimizers", "feature_column", "graphs"),
+        *("functions", "grappler", "optimized", "saved_model", "explanation", "cli"),
+    ),
+    "fusion.runtime": (
+        *("process", "machine", "cache", "tensorflow", "native", "upcalls", "threads", "cuda"),
+        *("registration", "optimizer", "doctor"),
+    ),
+    "fusion.gpu_ops": ("layout", "language", "kernels", "steps", "host"),
+    "fusion.passes": (
+        *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "expand"),
+        *("ungroup", "lowered", "fuse_lookups", "row_updates"),
+    ),
+    "fusion.passes.graph": (
+        *("signatures", "calls", "tensor", "static_shapes", "view", "idioms", "inferred_shapes"),
+        *("fused_columns", "liveness", "edit"),
+    ),
+    "fusion.passes.analysis": (
+        *("symbolic_shapes", "index_grids", "expressions", "value_ranges", "variables"),
+    ),
+    "fusion.passes.plan": ("plan", "safety", "forms", "concats", "stacks", "trained", "planner"),
+}
+
+#: No folder has more modules.
+MOST_MODULES = 26
+
+#: Those that nothing of a package may load.
+APART = {"fusion.passes": "fusion.ops", "fusion.runtime": "fusion.schema"}
+
+
+def modules(package: str) -> dict[str, Path]:
+    """The modules of a package by name, its own `__init__` too."""
+    found = {}
+    for path in sorted(ROOT.joinpath(*package.split(".")).rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        found[name.removesuffix(".__init__")] = path
+    return found
+
+
+ALL = modules("fusion")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The modules of the package that a module imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in ALL)
+        elif isinstance(node, ast.ImportFrom) and node.module in ALL:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in ALL else node.module
+
+
+def part_of(module: str, package: str) -> str:
+    """The part of a package that a module is in, "" for none and the package itself."""
+    inside = module.startswith(f"{package}.")
+    return module.removeprefix(f"{package}.").partition(".")[0] if inside else ""
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_every_part_has_a_layer(package: str) -> None:
+    parts = {part_of(module, package) for module in modules(package)} - {""}
+    assert parts == set(LAYERS[package])
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_no_import_goes_up(package: str) -> None:
+    layers = LAYERS[package]
+    wrong = [
+        (module, other)
+        for module, path in modules(package).items()
+        for other in imported(path)
+        if (own := part_of(module, package)) and (theirs := part_of(other, package))
+        if layers.index(theirs) > layers.index(own)
+    ]
+    assert wrong == []
+
+
+def test_no_circles() -> None:
+    """Neither inside of a layer; what a function imports may be loaded by the time it runs."""
+    edges = {
+        module: {other for other in top_level(path) if other != module}
+        for module, path in ALL.items()
+    }
+    while edges:
+        free = {module for module, others in edges.items() if not others & edges.keys()}
+        assert free, sorted(edges)
+        edges = {module: others for module, others in edges.items() if module not in free}
+
+
+def top_level(path: Path) -> Iterator[str]:
+    tree = ast.parse(path.read_text())
+    for node in [*ast.walk(tree)]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in ALL:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in ALL else node.module
+
+
+@pytest.mark.parametrize("package", APART)
+def test_what_is_apart(package: str) -> None:
+    loaded, stack = {package}, [*modules(package)]
+    while stack:
+        module = stack.pop()
+        for other in imported(ALL[module]):
+            if other not in loaded:
+                loaded.add(other)
+                stack.append(other)
+    apart = APART[package]
+    assert [module for module in loaded if f"{module}.".startswith(f"{apart}.")] == []
+
+
+def test_no_folder_is_crowded() -> None:
+    counts: dict[Path, int] = {}
+    for path in ALL.values():
+        counts[path.parent] = counts.get(path.parent, 0) + (path.stem != "__init__")
+    assert {folder: count for folder, count in counts.items() if count > MOST_MODULES} == {}
