@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import types
-from numba.cuda.extending import intrinsic
+from numba.cuda.extending import intrinsic, typeof_impl
+
+from fusion.runtime.layout import LayoutType
 
 _i64 = types.int64
 _WORD = ir.IntType(64)
@@ -24,6 +26,12 @@ def jit(function: F) -> F:
     """A device function: one for use in kernels."""
     result: F = cuda.jit(device=True)(function)
     return result
+
+
+@typeof_impl.register(LayoutType)
+def _typeof_layout(layout: LayoutType, context: Any) -> Any:
+    """As for the CPU, see `fusion.runtime.native.memory`."""
+    return types.Module(layout)
 
 
 def _place(builder: Any, context: Any, address: Any, index: Any, dtype: Any) -> Any:

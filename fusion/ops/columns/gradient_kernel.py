@@ -26,6 +26,7 @@ from fusion.ops.columns.inputs import (
 )
 from fusion.ops.columns.state import COUNT, ITEM, KIND, LOOKUPS, POOL, WEIGHTED_COUNT
 from fusion.ops.columns.tasks import call_by_pieces
+from fusion.runtime.layout import Address, Int64, Layout
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     check,
@@ -41,23 +42,34 @@ from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, stack_words, store
 from fusion.runtime.tensorflow.c_api import tf_delete_tensor, tf_dim, tf_num_dims, tf_tensor_data
 from fusion.runtime.threads import jobs
-from fusion.runtime.threads import layout as threads_layout
-from fusion.runtime.threads.layout import THREADS
+from fusion.runtime.threads.layout import Job, Pool
 
-#: What the tasks of a call share, by word behind those of every job: the op's state; the gradient
-#: of the first bag and bytes from one to the next; what columns share; ranges of ids that a column
-#: is done in; words of each column, see below; weights in the compute dtype.
-(STATE, TOP, TOP_BYTES, SHARED, PARTS, COLUMNS, WEIGHTS) = range(
-    threads_layout.JOB_WORDS, threads_layout.JOB_WORDS + 7
-)
-CALL_WORDS = threads_layout.JOB_WORDS + 7
 
-#: Of a column, by word: the number of distinct ids, D, where it starts in a row of the gradient,
-#: where the gradients of its rows and their sums go, and what is wrong: a split, -1 - k for entry
-#: k, or nothing.
-KEYS, DIM, FIRST, OUT, SUMS, WRONG = range(6)
-COLUMN_WORDS = 6
-_NOTHING = -(2**62)
+class GradJob(Job):
+    """What the tasks of a call share."""
+
+    state: Address  # of the op, see `State`
+    top_grad: Address  # the gradient of the first bag
+    top_grad_bytes: Int64  # from the gradient of a bag to that of the next
+    shared: Address  # what columns share, see `take_shared`
+    range_count: Int64  # ranges of ids that a column is done in
+    columns: Address  # `GradColumn` [columns]
+    weights: Address  # in the compute dtype
+
+
+class GradColumn(Layout):
+    """A column of a call."""
+
+    unique_count: Int64  # distinct ids
+    dim: Int64
+    offset: Int64  # where it starts in a row of the gradient, in elements
+    out: Address  # the gradients of its rows
+    sums: Address  # of the same, in the compute dtype
+    error: Int64  # a row split that is wrong, -1 - k for entry k, or `_NO_ERROR`
+
+
+#: A column without errors.
+_NO_ERROR = -(2**62)
 
 #: Work that takes fewer nanoseconds is done before another thread has woken up.
 _PARALLEL_NS = 60_000
@@ -79,15 +91,15 @@ def take_top(frame: int, job: int, slot: int, batch: int) -> int:
     if rows < batch:
         text = "top_grad has %lld rows, but row_splits say %lld"
         fail(frame, INVALID_ARGUMENT, text, rows, batch)
-    store(job, TOP, tf_tensor_data(top))
-    store(job, TOP_BYTES, width * body(load(job, STATE), ITEM))
+    store(job, GradJob.top_grad, tf_tensor_data(top))
+    store(job, GradJob.top_grad_bytes, width * body(load(job, GradJob.state), ITEM))
     return width
 
 
 @jit
 def take_columns(frame: int, job: int, ctx: int, width: int) -> int:
     """Makes the outputs; returns the number of their elements."""
-    state, slot, total, end = load(job, STATE), stack_words(1), int64(0), int64(0)
+    state, slot, total, end = load(job, GradJob.state), stack_words(1), int64(0), int64(0)
     for place in range(body(state, COUNT)):
         rows = input_tensor(ctx, place + 1, slot, status_of(frame))
         if rows == 0:
@@ -114,22 +126,26 @@ def take_columns(frame: int, job: int, ctx: int, width: int) -> int:
         out = reused_output(frame, int64(place), int64(place + 1), keys, dim)
         if failed(frame):
             return total
-        column = load(job, COLUMNS) + 8 * COLUMN_WORDS * place
-        store(column, KEYS, keys)
-        store(column, DIM, dim)
-        store(column, FIRST, first)
-        store(column, OUT, out)
+        column = load(job, GradJob.columns) + 8 * GradColumn.SIZE * place
+        store(column, GradColumn.unique_count, keys)
+        store(column, GradColumn.dim, dim)
+        store(column, GradColumn.offset, first)
+        store(column, GradColumn.out, out)
         total += keys * dim
     return total
 
 
 @jit
 def _first_wrong(job: int, place: int) -> int:
-    """What is wrong with a column's entries, see `WRONG`."""
-    shared = load(job, SHARED)
+    """What is wrong with a column's entries, see `GradColumn.error`."""
+    shared = load(job, GradJob.shared)
     count, total = load(shared, SPLIT_COUNT), load(shared, ENTRY_COUNT)
     starts = load(shared, SPLITS) + 4 * place * count
-    places, keys = load(shared, ENTRIES), load(load(job, COLUMNS), COLUMN_WORDS * place + KEYS)
+    places = load(shared, ENTRIES)
+    keys = load(
+        load(job, GradJob.columns),
+        GradColumn.SIZE * place + GradColumn.unique_count,
+    )
     last = int64(0)
     for row in range(count):
         split = int64(load_as(starts, row, np.int32))
@@ -142,7 +158,7 @@ def _first_wrong(job: int, place: int) -> int:
         # The first is negative unless the place is, the second unless it is too large.
         inside &= ~number & (number - keys)
     if inside < 0:
-        return int64(_NOTHING)
+        return int64(_NO_ERROR)
     while 0 <= load_as(places, first, np.int32) < keys:
         first += 1
     return -1 - first
@@ -150,7 +166,7 @@ def _first_wrong(job: int, place: int) -> int:
 
 @jit
 def _explain(frame: int, job: int, place: int, wrong: int) -> None:
-    shared = load(job, SHARED)
+    shared = load(job, GradJob.shared)
     if wrong >= 0:
         starts = load(shared, SPLITS) + 4 * place * load(shared, SPLIT_COUNT)
         split = int64(load_as(starts, wrong, np.int32))
@@ -161,7 +177,7 @@ def _explain(frame: int, job: int, place: int, wrong: int) -> None:
         return
     entry = -1 - wrong
     number = int64(load_as(load(shared, ENTRIES), entry, np.int32))
-    keys = load(load(job, COLUMNS), COLUMN_WORDS * place + KEYS)
+    keys = load(load(job, GradJob.columns), GradColumn.SIZE * place + GradColumn.unique_count)
     text = "column %lld: unique_idxs[%lld] = %lld is not in [0, %lld), the rows"
     fail(frame, INVALID_ARGUMENT, text, place, entry, number, keys)
 
@@ -169,31 +185,38 @@ def _explain(frame: int, job: int, place: int, wrong: int) -> None:
 @jit
 def scatter_columns(job: int) -> None:
     """Does tasks until all have been begun."""
-    state, shared, parts = load(job, STATE), load(job, SHARED), load(job, PARTS)
+    state = load(job, GradJob.state)
+    shared = load(job, GradJob.shared)
+    parts = load(job, GradJob.range_count)
     splits = load(shared, SPLIT_COUNT)
     args = stack_words(scatter.ARGUMENT_WORDS)
     task = jobs.next_task(job)
     while task >= 0:
         place, part = task // parts, task % parts
-        column, given = column_at(state, place), load(job, COLUMNS) + 8 * COLUMN_WORDS * place
+        column = column_at(state, place)
+        given = load(job, GradJob.columns) + 8 * GradColumn.SIZE * place
         wrong = _first_wrong(job, place)
         if part == 0:
-            store(given, WRONG, wrong)
-        if wrong == _NOTHING:
-            keys, dim = load(given, KEYS), load(given, DIM)
+            store(given, GradColumn.error, wrong)
+        if wrong == _NO_ERROR:
+            keys, dim = load(given, GradColumn.unique_count), load(given, GradColumn.dim)
             item, sum_item = body(state, ITEM), max(body(state, ITEM), int64(4))
             store(args, scatter.BAGS, splits - 1)
-            store(args, scatter.TOP, load(job, TOP) + load(given, FIRST) * item)
-            store(args, scatter.TOP_BYTES, load(job, TOP_BYTES))
+            store(
+                args,
+                scatter.TOP,
+                load(job, GradJob.top_grad) + load(given, GradColumn.offset) * item,
+            )
+            store(args, scatter.TOP_BYTES, load(job, GradJob.top_grad_bytes))
             store(args, scatter.STARTS, load(shared, SPLITS) + 4 * place * splits)
             store(args, scatter.PLACES, load(shared, ENTRIES))
-            store(args, scatter.SUMS, load(given, SUMS))
+            store(args, scatter.SUMS, load(given, GradColumn.sums))
             store(args, scatter.SUM_BYTES, dim * sum_item)
             store(args, scatter.LOW, keys * part // parts)
             store(args, scatter.HIGH, keys * (part + 1) // parts)
             store(args, scatter.COMBINER, load(column, words.COMBINER))
-            store(args, scatter.WEIGHTS, load(job, WEIGHTS))
-            store(args, scatter.ROWS, load(given, OUT))
+            store(args, scatter.WEIGHTS, load(job, GradJob.weights))
+            store(args, scatter.ROWS, load(given, GradColumn.out))
             call_by_pieces(column, dim, args, int64(scatter.FIRST), int64(scatter.END))
         task = jobs.next_task(job)
 
@@ -201,23 +224,23 @@ def scatter_columns(job: int) -> None:
 @jit
 def _place_sums(frame: int, job: int, total: int) -> None:
     """Finds where sums go: to the result itself, or for half types to room of their own."""
-    state, columns = load(job, STATE), load(job, COLUMNS)
+    state, columns = load(job, GradJob.state), load(job, GradJob.columns)
     is_half = body(state, ITEM) == 2
     sums = scratch(frame, total if is_half else int64(0), np.float32)
     if failed(frame):
         return
     address = sums.ctypes.data
     for place in range(body(state, COUNT)):
-        column = columns + 8 * COLUMN_WORDS * place
-        store(column, SUMS, address if is_half else load(column, OUT))
-        address += 4 * load(column, KEYS) * load(column, DIM)
+        column = columns + 8 * GradColumn.SIZE * place
+        store(column, GradColumn.sums, address if is_half else load(column, GradColumn.out))
+        address += 4 * load(column, GradColumn.unique_count) * load(column, GradColumn.dim)
 
 
 @jit
 def _widen_weights(frame: int, job: int, shared: int) -> None:
     """Brings the entries' weights to the compute dtype."""
-    state = load(job, STATE)
-    store(job, WEIGHTS, load(shared, ENTRY_WEIGHTS))
+    state = load(job, GradJob.state)
+    store(job, GradJob.weights, load(shared, ENTRY_WEIGHTS))
     if body(state, ITEM) != 2 or body(state, WEIGHTED_COUNT) == 0:
         return
     weights = scratch(frame, load(shared, ENTRY_COUNT), np.float32)
@@ -225,19 +248,19 @@ def _widen_weights(frame: int, job: int, shared: int) -> None:
         return
     for k in range(weights.shape[0]):
         weights[k] = weight_at(load(shared, ENTRY_WEIGHTS), k, body(state, KIND))
-    store(job, WEIGHTS, weights.ctypes.data)
+    store(job, GradJob.weights, weights.ctypes.data)
 
 
 @jit
 def _compute(frame: int, job: int, shared: int, slot: int) -> None:
-    ctx, state = context(frame), load(job, STATE)
+    ctx, state = context(frame), load(job, GradJob.state)
     count, pool = body(state, COUNT), body(state, POOL)
     batch = load(shared, SPLIT_COUNT) - 1
     width = take_top(frame, job, slot, batch)
-    columns = scratch(frame, COLUMN_WORDS * count, np.int64)
+    columns = scratch(frame, GradColumn.SIZE * count, np.int64)
     if failed(frame):
         return
-    store(job, COLUMNS, columns.ctypes.data)
+    store(job, GradJob.columns, columns.ctypes.data)
     total = take_columns(frame, job, ctx, width)
     _place_sums(frame, job, total)
     _widen_weights(frame, job, shared)
@@ -248,18 +271,18 @@ def _compute(frame: int, job: int, shared: int, slot: int) -> None:
     helpers = pool if cost > _PARALLEL_NS else int64(0)
     parts = int64(1)
     if helpers != 0:
-        threads = load(pool, THREADS) + 1
+        threads = load(pool, Pool.thread_count) + 1
         parts = max((2 * threads) // count, int64(1))
-    store(job, PARTS, parts)
-    store(job, threads_layout.KERNEL, load(state, 0))
-    store(job, threads_layout.NEXT, 0)
-    store(job, threads_layout.TASKS, count * parts)
+    store(job, GradJob.range_count, parts)
+    store(job, Job.kernel, load(state, 0))
+    store(job, Job.next_task, 0)
+    store(job, Job.task_count, count * parts)
     slot_of_job = jobs.open_job(helpers, job)
     scatter_columns(job)
     jobs.close_job(helpers, slot_of_job)
     for place in range(count):
-        wrong = load(load(job, COLUMNS), COLUMN_WORDS * place + WRONG)
-        if wrong != _NOTHING:
+        wrong = load(load(job, GradJob.columns), GradColumn.SIZE * place + GradColumn.error)
+        if wrong != _NO_ERROR:
             _explain(frame, job, int64(place), wrong)
             return
 
@@ -268,10 +291,10 @@ def scatter_grads(frame: int) -> None:
     """The kernel body."""
     state = kernel_state(frame)
     count = body(state, COUNT)
-    shared, job, slot = stack_words(SHARED_WORDS), stack_words(CALL_WORDS), stack_words(1)
+    shared, job, slot = stack_words(SHARED_WORDS), stack_words(GradJob.SIZE), stack_words(1)
     store(slot, 0, 0)
-    store(job, STATE, state)
-    store(job, SHARED, shared)
+    store(job, GradJob.state, state)
+    store(job, GradJob.shared, shared)
     weighted = body(state, WEIGHTED_COUNT) != 0
     take_shared(frame, context(frame), count + 1, shared, body(state, LOOKUPS), weighted)
     if not failed(frame):

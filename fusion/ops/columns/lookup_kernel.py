@@ -47,8 +47,7 @@ from fusion.runtime.native.frame import (
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, stack_words, store
 from fusion.runtime.threads import jobs
-from fusion.runtime.threads import layout as threads_layout
-from fusion.runtime.threads.layout import THREADS
+from fusion.runtime.threads.layout import Job, Pool
 
 #: So many elements a task has at most, in the mean over the columns: rows are read fastest when
 #: many are listed before they are combined.
@@ -168,14 +167,14 @@ def _look_up(frame: int, shared: int) -> None:
     row_bytes = total * body(state, ITEM)
     cost = count * _TASK_NS + elements * (_ELEMENT_NS + row_bytes // (count * _BYTES_PER_NS))
     parallel = pool != 0 and cost > _PARALLEL_NS
-    threads = load(pool, THREADS) + 1 if parallel else int64(1)
+    threads = load(pool, Pool.thread_count) + 1 if parallel else int64(1)
     block, span = _task_size(count, batch, elements, threads, row_bytes)
     blocks, spans = max((batch + block - 1) // block, int64(1)), (count + span - 1) // span
     for place in range(count):
         store(marks, place, 0)
-    store(job, threads_layout.KERNEL, load(state, 0))
-    store(job, threads_layout.NEXT, 0)
-    store(job, threads_layout.TASKS, blocks * spans)
+    store(job, Job.kernel, load(state, 0))
+    store(job, Job.next_task, 0)
+    store(job, Job.task_count, blocks * spans)
     store(job, tasks.CTX, ctx)
     store(job, tasks.STATE, state)
     store(job, tasks.BATCH, batch)

@@ -19,7 +19,7 @@ from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, call_at, load, stack_words, store
 from fusion.runtime.tensorflow.c_api import tf_delete_status, tf_new_status
 from fusion.runtime.threads.jobs import next_task
-from fusion.runtime.threads.layout import JOB_WORDS
+from fusion.runtime.threads.layout import Job
 
 #: What the tasks of a call share, by word behind those of every job: the op's context, state and
 #: number of rows; the address of the result and the bytes of a row of it; whether it goes past the
@@ -39,8 +39,8 @@ from fusion.runtime.threads.layout import JOB_WORDS
     MARKS,
     MARKED,
     SHARED,
-) = range(JOB_WORDS, JOB_WORDS + 13)
-CALL_WORDS = JOB_WORDS + 13
+) = range(Job.SIZE, Job.SIZE + 13)
+CALL_WORDS = Job.SIZE + 13
 
 #: Room for entries that a thread starts with.
 _FIRST_ROOM = 4096

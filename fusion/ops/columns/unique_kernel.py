@@ -46,7 +46,7 @@ from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, stack_words, store, store_as
 from fusion.runtime.tensorflow.c_api import tf_delete_status, tf_new_status
 from fusion.runtime.threads import jobs
-from fusion.runtime.threads import layout as threads_layout
+from fusion.runtime.threads.layout import Job
 from fusion.schema.attributes import MOST_ENTRIES
 
 #: What the tasks of a call share, by word behind those of every job: the op's context, state and
@@ -55,9 +55,9 @@ from fusion.schema.attributes import MOST_ENTRIES
 #: tensors for them, int64 [columns] addresses; the outputs of all columns; whether the tasks are to
 #: copy the distinct ids to their tensors.
 (CTX, STATE, BATCH, FIRSTS, MARKS, MARKED, KEYS, FOUND, OUTS, PLACES, SPLITS, WEIGHTS, COPIES) = (
-    range(threads_layout.JOB_WORDS, threads_layout.JOB_WORDS + 13)
+    range(Job.SIZE, Job.SIZE + 13)
 )
-_CALL_WORDS = threads_layout.JOB_WORDS + 13
+_CALL_WORDS = Job.SIZE + 13
 
 #: Work that takes fewer nanoseconds is done before another thread has woken up.
 _PARALLEL_NS = 60_000
@@ -196,7 +196,7 @@ def _finish(frame: int, job: int, source: int) -> None:
     """Does the marked columns."""
     room = stack_words(ROOM_WORDS)
     open_room(room)
-    for place in range(load(job, threads_layout.TASKS)):
+    for place in range(load(job, Job.task_count)):
         if load(load(job, MARKS), place) != 0 and not failed(frame):
             _finish_column(frame, job, int64(place), source, room)
             release(source)
@@ -223,7 +223,7 @@ def _copy_keys(job: int, place: int) -> None:
 def _put_keys(frame: int, job: int, pool: int) -> None:
     """Gives the distinct ids of each column a tensor of their own."""
     state, total = load(job, STATE), int64(0)
-    count = load(job, threads_layout.TASKS)
+    count = load(job, Job.task_count)
     for place in range(count):
         found = load(load(job, FOUND), place)
         is_wide = load(column_at(state, place), words.KEYS_KIND) == words.INT64
@@ -234,7 +234,7 @@ def _put_keys(frame: int, job: int, pool: int) -> None:
         total += found
     if failed(frame):
         return
-    store(job, threads_layout.NEXT, 0)
+    store(job, Job.next_task, 0)
     store(job, COPIES, 1)
     helpers = pool if total > int64(_PARALLEL_KEYS) else int64(0)
     slot = jobs.open_job(helpers, job)
@@ -273,9 +273,9 @@ def prepare(frame: int) -> None:
     store(job, WEIGHTS, new_output(frame, count + 2, int64(1), weights, int64(1), item))
     if failed(frame):
         return
-    store(job, threads_layout.KERNEL, load(state, 0))
-    store(job, threads_layout.NEXT, 0)
-    store(job, threads_layout.TASKS, count)
+    store(job, Job.kernel, load(state, 0))
+    store(job, Job.next_task, 0)
+    store(job, Job.task_count, count)
     store(job, CTX, ctx)
     store(job, STATE, state)
     store(job, BATCH, batch)

@@ -16,6 +16,7 @@ from fusion.gpu_ops.layout import gradient as gradient_layout
 from fusion.gpu_ops.steps import gradient
 from fusion.gpu_ops.steps.sums import numbers
 from fusion.ops.columns import gradient_kernel as job_of
+from fusion.ops.columns.gradient_kernel import GradColumn, GradJob
 from fusion.ops.columns.inputs import (
     ENTRIES,
     ENTRY_COUNT,
@@ -51,11 +52,11 @@ def _put_columns(state: int, job: int, call: Array, base: int) -> int:
     total = int64(0)
     for place in range(body(state, COUNT)):
         own = column_at(state, place)
-        given = load(job, job_of.COLUMNS) + 8 * job_of.COLUMN_WORDS * place
-        keys = load(given, job_of.KEYS)
+        given = load(job, GradJob.columns) + 8 * GradColumn.SIZE * place
+        keys = load(given, GradColumn.unique_count)
         _put_column(
-            call, base, place, keys, load(given, job_of.DIM), load(given, job_of.FIRST),
-            load(own, words.COMBINER), load(own, words.WEIGHTED), load(given, job_of.OUT),
+            call, base, place, keys, load(given, GradColumn.dim), load(given, GradColumn.offset),
+            load(own, words.COMBINER), load(own, words.WEIGHTED), load(given, GradColumn.out),
         )  # fmt: skip
         total += keys
     return total
@@ -83,7 +84,8 @@ def _add_up(frame: int, device: Any, job: int, shared: int, width: int, call: Ar
     call[call_of.ENTRY_COUNT] = number
     call[call_of.PLACES], call[call_of.SPLITS] = load(shared, ENTRIES), load(shared, SPLITS)
     call[call_of.ENTRY_WEIGHTS] = load(shared, ENTRY_WEIGHTS)
-    call[call_of.TOP], call[call_of.GRAD_TROUBLE] = load(job, job_of.TOP), trouble_of(device)
+    call[call_of.TOP] = load(job, GradJob.top_grad)
+    call[call_of.GRAD_TROUBLE] = trouble_of(device)
     call[call_of.KEYS], call[call_of.OWNERS] = keys, device.room(4 * number)
     call[call_of.STARTS], call[call_of.GRAD_KIND] = starts, body(state, KIND)
     call[call_of.SCALES] = device.room(_scale_bytes(state, batch))
@@ -102,11 +104,11 @@ def _compute(frame: int, device: Any, job: int, shared: int, slot: int) -> None:
     if failed(frame):
         return
     size = _words_of_gradient(count)
-    memory = c_malloc(8 * (size + job_of.COLUMN_WORDS * count))
+    memory = c_malloc(8 * (size + GradColumn.SIZE * count))
     if memory == 0:
         fail(frame, RESOURCE_EXHAUSTED, "no memory for %lld words", size)
         return
-    store(job, job_of.COLUMNS, memory + 8 * size)
+    store(job, GradJob.columns, memory + 8 * size)
     job_of.take_columns(frame, job, context(frame), width)
     if not failed(frame):
         call = carray(pointer(memory, np.int64), (size,))
@@ -119,9 +121,9 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
 
     def scatter(frame: int, device: Any) -> None:
         state, shared, slot = kernel_state(frame), stack_words(SHARED_WORDS), stack_words(1)
-        job, count = stack_words(job_of.CALL_WORDS), body(state, COUNT)
+        job, count = stack_words(GradJob.SIZE), body(state, COUNT)
         store(slot, 0, 0)
-        store(job, job_of.STATE, state)
+        store(job, GradJob.state, state)
         weighted = body(state, WEIGHTED_COUNT) != 0
         take_shared(frame, context(frame), count + 1, shared, body(state, LOOKUPS), weighted)
         if not failed(frame):

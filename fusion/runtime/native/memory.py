@@ -9,9 +9,18 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, typeof_impl
+
+from fusion.runtime.layout import LayoutType
 
 _i64 = types.int64
+
+
+@typeof_impl.register(LayoutType)
+def _typeof_layout(layout: LayoutType, context: Any) -> Any:
+    """A layout as Numba sees it: as a module, whose attributes are constants."""
+    return types.Module(layout)
+
 
 #: Memory of the process, of so many bytes; 0 if there is none. To be freed.
 c_malloc = types.ExternalFunction("malloc", _i64(_i64))

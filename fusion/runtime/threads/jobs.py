@@ -4,12 +4,7 @@ A *pool* is memory that all kernels share; its threads wait until a kernel offer
 offers a job works on it like the others and waits only for tasks that have been begun, so that it
 depends on nobody: busy threads, or none after a fork, make it slower and nothing else. A kernel
 asks for help only while fewer threads are at work than there are processors.
-
-Pool, in words: a semaphore, the number of threads, the number of those at work (kernels that may
-ask for help included), then slots of two words each: the address of a job, and how many threads
-look at it. Job, in words: the address of a kernel to be called with (job, 0), the number of the
-next task, the number of tasks, the number of the next helper, how many may help, the floating-point
-modes; the rest is the kernel's.
+What is in them: see `layout`.
 """
 
 from __future__ import annotations
@@ -26,18 +21,7 @@ from fusion.runtime.native.atomic import (
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import call_at, load, store
-from fusion.runtime.threads.layout import (
-    ACTIVE,
-    HELPERS,
-    KERNEL,
-    MODES,
-    MOST_HELPERS,
-    NEXT,
-    SLOT_COUNT,
-    SLOTS,
-    TASKS,
-    THREADS,
-)
+from fusion.runtime.threads.layout import SLOT_COUNT, Job, Pool, Slot
 
 #: So often a thread looks whether others have finished before it lets others run.
 _SPINS = 2000
@@ -53,25 +37,25 @@ sched_yield = types.ExternalFunction("sched_yield", types.int32())
 @jit
 def next_task(job: int) -> int:
     """The number of a task that nobody has begun, or -1."""
-    if atomic_load(job, NEXT) >= load(job, TASKS):
+    if atomic_load(job, Job.next_task) >= load(job, Job.task_count):
         return int64(-1)
-    task = atomic_add(job, NEXT, int64(1))
-    return task if task < load(job, TASKS) else int64(-1)
+    task = atomic_add(job, Job.next_task, int64(1))
+    return task if task < load(job, Job.task_count) else int64(-1)
 
 
 @jit
 def offer(pool: int, job: int) -> int:
     """Offers a job to the pool's threads; returns its slot for `withdraw`, or -1: no help."""
-    processors = load(pool, THREADS) + 1
-    idle = processors - atomic_load(pool, ACTIVE)
-    wanted = min(idle, load(pool, THREADS), load(job, TASKS) - 1)
+    processors = load(pool, Pool.thread_count) + 1
+    idle = processors - atomic_load(pool, Pool.active_count)
+    wanted = min(idle, load(pool, Pool.thread_count), load(job, Job.task_count) - 1)
     if wanted <= 0:
         return int64(-1)
-    store(job, HELPERS, 0)
-    store(job, MOST_HELPERS, wanted)
-    read_float_modes(job + 8 * MODES)
+    store(job, Job.helper_count, 0)
+    store(job, Job.helper_limit, wanted)
+    read_float_modes(job + 8 * Job.float_modes)
     for slot in range(SLOT_COUNT):
-        if atomic_swap_if(pool, SLOTS + 2 * slot, int64(0), job):
+        if atomic_swap_if(pool, Pool.slots + Slot.SIZE * slot, int64(0), job):
             for _ in range(wanted):
                 _sem_post(pool)
             return int64(slot)
@@ -83,9 +67,9 @@ def withdraw(pool: int, slot: int) -> None:
     """Takes an offer back and waits for those who accepted it."""
     if slot < 0:
         return
-    atomic_store(pool, SLOTS + 2 * slot, int64(0))
+    atomic_store(pool, Pool.slots + Slot.SIZE * slot, int64(0))
     spins = 0
-    while atomic_load(pool, SLOTS + 2 * slot + 1) > 0:
+    while atomic_load(pool, Pool.slots + Slot.SIZE * slot + Slot.reader_count) > 0:
         spins += 1
         if spins > _SPINS:
             sched_yield()
@@ -95,14 +79,14 @@ def withdraw(pool: int, slot: int) -> None:
 def begin(pool: int) -> None:
     """Counts this thread among those at work."""
     if pool != 0:
-        atomic_add(pool, ACTIVE, int64(1))
+        atomic_add(pool, Pool.active_count, int64(1))
 
 
 @jit
 def end(pool: int) -> None:
     """Takes `begin` back."""
     if pool != 0:
-        atomic_add(pool, ACTIVE, int64(-1))
+        atomic_add(pool, Pool.active_count, int64(-1))
 
 
 @jit
@@ -125,22 +109,22 @@ def close_job(pool: int, slot: int) -> None:
 @jit
 def _is_wanted(job: int) -> bool:
     """Whether a job takes one more helper, which is counted then."""
-    if atomic_load(job, NEXT) >= load(job, TASKS):
+    if atomic_load(job, Job.next_task) >= load(job, Job.task_count):
         return False
-    return atomic_add(job, HELPERS, int64(1)) < load(job, MOST_HELPERS)
+    return atomic_add(job, Job.helper_count, int64(1)) < load(job, Job.helper_limit)
 
 
 @jit
 def _help(pool: int, slot: int) -> None:
     """Works on the job in a slot, if there is one that wants help."""
-    looking = SLOTS + 2 * slot + 1
+    looking = Pool.slots + Slot.SIZE * slot + Slot.reader_count
     atomic_add(pool, looking, int64(1))
     # Only now: from here on the job stays, because its owner waits while anybody looks.
-    job = atomic_load(pool, SLOTS + 2 * slot)
+    job = atomic_load(pool, Pool.slots + Slot.SIZE * slot)
     if job != 0 and _is_wanted(job):
         begin(pool)
-        set_float_modes(job + 8 * MODES)
-        call_at(load(job, KERNEL), job, int64(0))
+        set_float_modes(job + 8 * Job.float_modes)
+        call_at(load(job, Job.kernel), job, int64(0))
         end(pool)
     atomic_add(pool, looking, int64(-1))
 
@@ -150,7 +134,7 @@ def _help_all(pool: int) -> bool:
     """Works on the jobs in all slots; returns whether there was one."""
     found = False
     for slot in range(SLOT_COUNT):
-        if atomic_load(pool, SLOTS + 2 * slot) != 0:
+        if atomic_load(pool, Pool.slots + Slot.SIZE * slot) != 0:
             _help(pool, int64(slot))
             found = True
     return found

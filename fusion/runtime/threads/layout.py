@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-#: The pool, in words: a semaphore (`sem_t` has 32 bytes), the number of threads, the number of
-#: those at work, slots for jobs.
-THREADS, ACTIVE, SLOTS = range(4, 7)
-
+from fusion.runtime.layout import Address, Array, Int64, Layout, array
 
 SLOT_COUNT = 16
 
 
-POOL_WORDS = SLOTS + 2 * SLOT_COUNT
+class Slot(Layout):
+    """Where a kernel offers a job."""
+
+    job: Address  # of a `Job`, 0 for none
+    reader_count: Int64  # threads that look at it
 
 
-KERNEL, NEXT, TASKS, HELPERS, MOST_HELPERS, MODES = range(6)
+class Pool(Layout):
+    """The threads of a process that help kernels."""
+
+    semaphore: Array = array(4)  # sem_t has 32 bytes
+    thread_count: Int64
+    active_count: Int64  # threads at work, kernels that may ask for help included
+    slots: Array = array(SLOT_COUNT * Slot.SIZE)
 
 
-JOB_WORDS = 6
+class Job(Layout):
+    """Tasks that threads share. What derives from it is the kernel's own."""
+
+    kernel: Address  # is called with (job, 0)
+    next_task: Int64
+    task_count: Int64
+    helper_count: Int64  # also the number of the next helper
+    helper_limit: Int64
+    float_modes: Int64  # of the thread that offers it

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from fusion.runtime.native import objects
 from fusion.runtime.process import keep_forever, single
-from fusion.runtime.threads.layout import POOL_WORDS, THREADS
+from fusion.runtime.threads.layout import Pool
 
 #: How many threads may work on one op, that which runs it included. Unset, it is TensorFlow's
 #: intra-op setting, or the number of processors.
@@ -28,7 +28,7 @@ class _Pool:
     """The pool's memory, and whether its threads run in this process."""
 
     def __init__(self) -> None:
-        self.words = (ctypes.c_int64 * POOL_WORDS)()
+        self.words = (ctypes.c_int64 * Pool.SIZE)()
         keep_forever(self.words)
         self.is_running = False
         self.renew_lock()
@@ -56,7 +56,7 @@ class _Pool:
                 break
             libc.pthread_detach(handle)
             started += 1
-        self.words[THREADS] = started
+        self.words[Pool.thread_count] = started
         self.is_running = True
 
 
