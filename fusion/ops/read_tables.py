@@ -32,7 +32,7 @@ def read_tables(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
     from fusion.runtime.native.memory import call_at, load, load_as, stack_words
     from fusion.runtime.tensorflow import variable_access as access
     from fusion.runtime.tensorflow.c_api import tf_num_inputs
-    from fusion.runtime.tensorflow.layout import STATE_WORDS
+    from fusion.runtime.tensorflow.layout import State
 
     is_ok, end_status = _status()
     share_found, let_go = _shared(is_ok, end_status)
@@ -63,7 +63,7 @@ def read_tables(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
         return sound
 
     def body(frame: int) -> None:
-        ctx, functions = context(frame), kernel_state(frame) + 8 * STATE_WORDS
+        ctx, functions = context(frame), kernel_state(frame) + 8 * State.SIZE
         words = stack_words(6 + 2 * access.OBJECT_WORDS)
         for place in range(int64(tf_num_inputs(ctx))):
             if not share(frame, functions, int64(place), words):

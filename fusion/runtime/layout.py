@@ -5,7 +5,7 @@
 
         kernel: Address  # void (*)(job, 0)
         task_count: Int64
-        slots: Array = array(16)
+        slots: Fields = fields(16)
 
 `Job.task_count` is the index of a field: `load(job, Job.task_count)` in code for CPUs and GPUs,
 `words[Job.task_count]` in Python. `Job.SIZE` is the number of fields, those of an array included.
@@ -27,15 +27,15 @@ Int64: TypeAlias = int
 Flag: TypeAlias = int
 #: The bits of a double.
 Float64: TypeAlias = int
-#: Fields one after the other, see `array`; the attribute is the index of the first.
-Array: TypeAlias = int
+#: Fields one after the other, see `fields`; the attribute is the index of the first.
+Fields: TypeAlias = int
 
 
 class _Length(int):
     """The length of an array in the declaration of a layout."""
 
 
-def array(length: int) -> int:
+def fields(length: int) -> int:
     """Declares an array of `length` fields, 0 if its length varies from record to record."""
     return _Length(length)
 

@@ -21,7 +21,7 @@ from fusion.runtime.cuda import launcher, stream
 from fusion.runtime.native.jit import jit
 from fusion.runtime.registration import registration
 from fusion.runtime.tensorflow import library
-from fusion.runtime.tensorflow.layout import STATE_WORDS, TROUBLE
+from fusion.runtime.tensorflow.layout import State
 from fusion.schema.columns import COLUMN_ATTRS
 from tests.gpu_ops.driver import STREAMS, SimulatedGpus, gpus, labelled, on_gpu
 
@@ -280,13 +280,13 @@ def test_many_columns_take_one_launch(columns: int, parts: int, simulated: Simul
 
 def test_each_node_has_words_of_its_own() -> None:
     made = launcher.Launcher(SimulatedGpus())
-    states = [(ctypes.c_int64 * STATE_WORDS)() for _ in range(5000)]  # of several pages
+    states = [(ctypes.c_int64 * State.SIZE)() for _ in range(5000)]  # of several pages
     open_node = _Call(made.words[launcher.OPEN_NODE])
     assert all(open_node(ctypes.addressof(state)) == 1 for state in states)
-    places = [state[TROUBLE] for state in states]
+    places = [state[State.error_slots] for state in states]
     assert len({place // 32 for place in places}) == len(places)
     assert open_node(ctypes.addressof(states[7])) == 1
-    assert states[7][TROUBLE] == places[7]
+    assert states[7][State.error_slots] == places[7]
 
 
 class _Device:

@@ -4,18 +4,18 @@ import ctypes
 
 import numpy as np
 
-from fusion.runtime.layout import Array, Int64, Layout, array
+from fusion.runtime.layout import Fields, Int64, Layout, fields
 
 
 class Base(Layout):
     first: Int64
-    many: Array = array(3)
+    many: Fields = fields(3)
     last: Int64
 
 
 class Derived(Base):
     own: Int64
-    rest: Array = array(0)
+    rest: Fields = fields(0)
 
 
 def test_fields_are_one_behind_the_other():

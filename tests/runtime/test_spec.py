@@ -10,6 +10,7 @@ from tensorflow.python.framework import op_def_registry
 from fusion.ops import SPECS
 from fusion.runtime.registration.wrapper import check_static
 from fusion.runtime.tensorflow import layout
+from fusion.runtime.tensorflow.layout import InputEntry, OpTable, OutputEntry
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 
 EXAMPLE = OpSpec(
@@ -103,16 +104,16 @@ def test_inferred_attrs_and_symbols():
 
 def test_table_for_native_code():
     words, names = layout.words(EXAMPLE)
-    assert words[: layout.HEADER] == [3, 2, 2, 1, 2]
+    assert words[: OpTable.entries] == [3, 2, 2, 1, 2]
     n, dim = layout.FIRST_SYMBOL, layout.FIRST_SYMBOL - 1
-    ids = words[layout.HEADER : layout.HEADER + layout.INPUT_WORDS]
+    ids = words[OpTable.entries : OpTable.entries + InputEntry.SIZE]
     assert ids[:3] == [0, 1, -1]
     assert ids[4:] == [n, layout.UNKNOWN]
-    tables = words[layout.HEADER + layout.INPUT_WORDS :][: layout.INPUT_WORDS]
+    tables = words[OpTable.entries + InputEntry.SIZE :][: InputEntry.SIZE]
     assert (tables[0], tables[1], tables[4:]) == (1, 2, [layout.UNKNOWN, dim])
-    weights = words[layout.HEADER + 2 * layout.INPUT_WORDS :][: layout.INPUT_WORDS]
+    weights = words[OpTable.entries + 2 * InputEntry.SIZE :][: InputEntry.SIZE]
     assert weights[2] == EXAMPLE.slots.weighted
-    assert words[-layout.OUTPUT_WORDS :] == [0, 2, layout.UNKNOWN, 2]
+    assert words[-OutputEntry.SIZE :] == [0, 2, layout.UNKNOWN, 2]
     assert [name.value for name in names] == [b"ids", b"tables", b"weights"]
 
 
@@ -120,14 +121,12 @@ def test_sizes_per_place_are_those_of_the_first_list():
     assert LISTS.symbols == ("n", "D")
     assert LISTS.per_place == {"n_p": (1, 0), "w_p": (3, 1)}
     words, _ = layout.words(LISTS)
-    dims = [
-        words[layout.HEADER + k * layout.INPUT_WORDS :][4 : layout.INPUT_WORDS] for k in range(4)
-    ]
+    dims = [words[OpTable.entries + k * InputEntry.SIZE :][4 : InputEntry.SIZE] for k in range(4)]
     n_p, w_p = layout.FIRST_PEER - layout.MAX_RANK, layout.FIRST_PEER - 3 * layout.MAX_RANK - 1
     n, dim = layout.FIRST_SYMBOL, layout.FIRST_SYMBOL - 1
     unknown = layout.UNKNOWN
     assert dims == [[n, unknown], [n_p, dim], [n_p, unknown], [unknown, w_p]]
-    outputs = words[-2 * layout.OUTPUT_WORDS :]
+    outputs = words[-2 * OutputEntry.SIZE :]
     assert outputs == [1, 2, n_p, w_p, 1, 1, unknown, unknown]
 
 

@@ -21,6 +21,7 @@ from fusion.runtime.native import objects
 from fusion.runtime.native.compiler import undefined_symbols
 from fusion.runtime.registration.registration import compile_kernel, kernel_name
 from fusion.runtime.tensorflow import layout
+from fusion.runtime.tensorflow.layout import InputEntry, OpTable
 from fusion.runtime.tensorflow.spec import OpSpec
 from tests.soak import c_api
 from tests.soak.faulty import FAULTY
@@ -56,7 +57,7 @@ def kernel_object(spec: OpSpec, types: dict[str, str]) -> Kernel:
         raise RuntimeError(f"tests.soak.c_api lacks {', '.join(sorted(missing))}")
     table, _ = layout.words(spec)
     names = {
-        layout.HEADER + k * layout.INPUT_WORDS + 3: arg.name.encode()
+        OpTable.entries + k * InputEntry.SIZE + 3: arg.name.encode()
         for k, arg in enumerate(spec.inputs)
     }
     for place in names:

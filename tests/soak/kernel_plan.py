@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context, execute
 
 from fusion.runtime.registration.registration import kernel_name
-from fusion.runtime.tensorflow.layout import STATE_WORDS, TABLE
+from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.spec import OpSpec
 from tests.soak.faulty import FAULTS
 from tests.soak.kernel_cases import CALLS, OpCall, spoiled
@@ -43,7 +43,7 @@ def cases(seed: int, kernels: Sequence[int], share: float = 1.0) -> list[Case]:
 
 
 #: The words of a state behind that of the table, before attrs.
-_NO_GPU = [0] * (STATE_WORDS - TABLE - 1)
+_NO_GPU = [0] * (State.SIZE - State.op_table - 1)
 
 
 def self_test() -> list[Case]:

@@ -37,7 +37,7 @@ from fusion.runtime.native.frame import (
 )
 from fusion.runtime.native.jit import OPTIONS, int64, jit
 from fusion.runtime.native.memory import load, pointer, stack_words, store
-from fusion.runtime.tensorflow.layout import LAUNCHER, TROUBLE
+from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.threads.jobs import sched_yield
 
 #: The words of a device: the call's frame, what launches kernels, the stream, the GPU's number and
@@ -134,7 +134,7 @@ def _open(frame: int, words: int) -> None:
     """Finds the stream of a call and makes its context the thread's; tells of earlier trouble."""
     store(words, TROUBLE_AT, 0)
     state = kernel_state(frame)
-    words_of_launcher = load(state, LAUNCHER)
+    words_of_launcher = load(state, State.launcher)
     store(words, FRAME, frame)
     store(words, LAUNCHER_AT, words_of_launcher)
     stream = _asked(words, int64(launcher.STREAM), context(frame))
@@ -161,11 +161,11 @@ def _open(frame: int, words: int) -> None:
     store(words, GPU_AT, load(load(words_of_launcher, launcher.GPUS), gpu))
     if load(words, GPU_AT) == 0:
         store(words, GPU_AT, _asked(words, int64(launcher.OPEN_GPU), gpu))
-    if load(state, TROUBLE) == 0 and not failed(frame):
+    if load(state, State.error_slots) == 0 and not failed(frame):
         _asked(words, int64(launcher.OPEN_NODE), state)
     if not failed(frame):
-        store(words, TROUBLE_AT, _own_place(load(state, TROUBLE)))
-        _tell_of_earlier_runs(frame, load(state, TROUBLE), load(words, TROUBLE_AT))
+        store(words, TROUBLE_AT, _own_place(load(state, State.error_slots)))
+        _tell_of_earlier_runs(frame, load(state, State.error_slots), load(words, TROUBLE_AT))
 
 
 @jit
@@ -219,7 +219,7 @@ def _close(words: int) -> None:
     place = stack_words(1)
     driver_call(_driver(words, int64(launcher.POP)), place)
     own = load(words, TROUBLE_AT)
-    if own != 0 and own != load(kernel_state(load(words, FRAME)), TROUBLE):
+    if own != 0 and own != load(kernel_state(load(words, FRAME)), State.error_slots):
         atomic_store(own, int64(launcher.PLACE_TAKEN), int64(0))
 
 

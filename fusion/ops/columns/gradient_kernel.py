@@ -41,6 +41,7 @@ from fusion.runtime.native.frame import (
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, stack_words, store
 from fusion.runtime.tensorflow.c_api import tf_delete_tensor, tf_dim, tf_num_dims, tf_tensor_data
+from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.threads import jobs
 from fusion.runtime.threads.layout import Job, Pool
 
@@ -274,7 +275,7 @@ def _compute(frame: int, job: int, shared: int, slot: int) -> None:
         threads = load(pool, Pool.thread_count) + 1
         parts = max((2 * threads) // count, int64(1))
     store(job, GradJob.range_count, parts)
-    store(job, Job.kernel, load(state, 0))
+    store(job, Job.kernel, load(state, State.kernel))
     store(job, Job.next_task, 0)
     store(job, Job.task_count, count * parts)
     slot_of_job = jobs.open_job(helpers, job)

@@ -69,7 +69,7 @@ from fusion.runtime.tensorflow.c_api import (
     tf_num_dims,
     tf_tensor_data,
 )
-from fusion.runtime.tensorflow.layout import LAUNCHER
+from fusion.runtime.tensorflow.layout import State
 
 _TENSORS = 5
 
@@ -286,7 +286,11 @@ def _take_rows(frame: int, ctx: int, state: int, place: int, source: int, status
 def _take_batch(frame: int, ctx: int, state: int, place: int, source: int, status: int) -> bool:
     """Finds the number of rows of a column whose entries have row numbers."""
     column = column_at(state, place)
-    if load(column, ROW_COUNT) != 0 and load(source, ID_COUNT) > 0 and load(state, LAUNCHER) != 0:
+    if (
+        load(column, ROW_COUNT) != 0
+        and load(source, ID_COUNT) > 0
+        and load(state, State.launcher) != 0
+    ):
         store(source, BATCH, -1)  # the host cannot read the last entry's row
         return True
     if load(column, ROW_COUNT) != 0:

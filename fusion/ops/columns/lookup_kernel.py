@@ -46,6 +46,7 @@ from fusion.runtime.native.frame import (
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, stack_words, store
+from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.threads import jobs
 from fusion.runtime.threads.layout import Job, Pool
 
@@ -172,7 +173,7 @@ def _look_up(frame: int, shared: int) -> None:
     blocks, spans = max((batch + block - 1) // block, int64(1)), (count + span - 1) // span
     for place in range(count):
         store(marks, place, 0)
-    store(job, Job.kernel, load(state, 0))
+    store(job, Job.kernel, load(state, State.kernel))
     store(job, Job.next_task, 0)
     store(job, Job.task_count, blocks * spans)
     store(job, tasks.CTX, ctx)

@@ -11,7 +11,7 @@ from fusion.cpu_ops import column_words as layout
 from fusion.cpu_ops.pieces import ITEM_BYTES, most_elements, piece_for
 from fusion.runtime.native.objects import address
 from fusion.runtime.registration.registration import double_word
-from fusion.runtime.tensorflow.layout import STATE_WORDS
+from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.runtime.threads.pool import pool_address
 from fusion.schema.attributes import COMBINERS
@@ -38,7 +38,7 @@ from fusion.schema.columns import COLUMN_ATTRS, GRAD_ATTRS, GROUP_FORMS, POST_AT
 WHOLE, PRE, POST = range(3)
 
 #: Words before the body.
-BODY = STATE_WORDS
+BODY = State.SIZE
 
 #: Rows with more elements have no row of zeros to stand for them.
 _MOST_ZEROS = 4096

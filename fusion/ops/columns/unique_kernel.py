@@ -45,6 +45,7 @@ from fusion.runtime.native.frame import (
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, stack_words, store, store_as
 from fusion.runtime.tensorflow.c_api import tf_delete_status, tf_new_status
+from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.threads import jobs
 from fusion.runtime.threads.layout import Job
 from fusion.schema.attributes import MOST_ENTRIES
@@ -273,7 +274,7 @@ def prepare(frame: int) -> None:
     store(job, WEIGHTS, new_output(frame, count + 2, int64(1), weights, int64(1), item))
     if failed(frame):
         return
-    store(job, Job.kernel, load(state, 0))
+    store(job, Job.kernel, load(state, State.kernel))
     store(job, Job.next_task, 0)
     store(job, Job.task_count, count)
     store(job, CTX, ctx)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from fusion.runtime.process import keep_forever, single
-from fusion.runtime.tensorflow.layout import TROUBLE
+from fusion.runtime.tensorflow.layout import State
 
 #: The words: functions of the driver; a function (context) -> its stream, 0 if there is none; one
 #: (kernel, GPU) -> the kernel's handle on that GPU, 0 if there is none; one (GPU) -> the words of
@@ -186,7 +186,7 @@ class Launcher:
 
         def open_node() -> int:
             with self._lock:
-                place = ctypes.c_int64.from_address(state + 8 * TROUBLE)
+                place = ctypes.c_int64.from_address(state + 8 * State.error_slots)
                 if not place.value:
                     if not self._free:
                         page, size = (

@@ -10,15 +10,10 @@ from typing import Any
 import numpy as np
 
 from fusion.runtime.native.frame import (
-    CAPACITY,
-    CTX,
-    HELD,
     INVALID_ARGUMENT,
     MAX_GPU_TEMPS,
     MAX_TEMPS,
-    STARTS,
-    STATE,
-    STATUS,
+    Frame,
     attr,
     check,
     fail,
@@ -44,12 +39,11 @@ from fusion.runtime.tensorflow.c_api import (
 from fusion.runtime.tensorflow.layout import (
     FIRST_PEER,
     FIRST_SYMBOL,
-    HEADER,
-    INPUT_WORDS,
-    LAUNCHER,
     MAX_RANK,
-    OUTPUT_WORDS,
-    TABLE,
+    InputEntry,
+    OpTable,
+    OutputEntry,
+    State,
 )
 
 #: Words of the frame of an op whose body takes its inputs itself, and holds none of them there,
@@ -61,17 +55,24 @@ _SHORT_FRAME = 64
 def _bind(frame: int, entry: int, arg: int, axis: int, symbol: int, actual: int) -> None:
     """Checks one size against what an earlier input says of the same symbol."""
     table = table_of(frame)
-    slot = STARTS + load(table, 0) + load(table, 1) + 2 * symbol
+    slot = (
+        Frame.starts
+        + load(table, OpTable.input_count)
+        + load(table, OpTable.output_count)
+        + 2 * symbol
+    )
     if load(frame, slot) < 0:
         store(frame, slot, actual)
         store(frame, slot + 1, arg)
     elif load(frame, slot) != actual:
-        other = load(table, HEADER + load(frame, slot + 1) * INPUT_WORDS + 3)
+        other = load(
+            table, OpTable.entries + load(frame, slot + 1) * InputEntry.SIZE + InputEntry.name
+        )
         fail(
             frame,
             INVALID_ARGUMENT,
             "%s has size %lld in dimension %lld, but %s says that it is %lld",
-            load(entry, 3),
+            load(entry, InputEntry.name),
             actual,
             axis,
             other,
@@ -85,12 +86,12 @@ def _check_peer(frame: int, entry: int, position: int, axis: int, peer: int, act
     arg = peer // MAX_RANK
     expected = size(frame, arg, position, peer % MAX_RANK)
     if actual != expected:
-        other = load(table_of(frame), HEADER + arg * INPUT_WORDS + 3)
+        other = load(table_of(frame), OpTable.entries + arg * InputEntry.SIZE + InputEntry.name)
         fail(
             frame,
             INVALID_ARGUMENT,
             "%s[%lld] has size %lld in dimension %lld, but %s[%lld] says that it is %lld",
-            load(entry, 3),
+            load(entry, InputEntry.name),
             position,
             actual,
             axis,
@@ -102,19 +103,22 @@ def _check_peer(frame: int, entry: int, position: int, axis: int, peer: int, act
 
 @jit
 def _check_shape(frame: int, arg: int, position: int, tensor: int) -> None:
-    entry = table_of(frame) + 8 * (HEADER + arg * INPUT_WORDS)
-    rank = load(entry, 1)
+    entry = table_of(frame) + 8 * (OpTable.entries + arg * InputEntry.SIZE)
+    rank = load(entry, InputEntry.rank)
     if rank < 0:
         return
     if tf_num_dims(tensor) != rank:
         actual = int64(tf_num_dims(tensor))
         text = "%s must have rank %lld, but has rank %lld"
-        fail(frame, INVALID_ARGUMENT, text, load(entry, 3), rank, actual)
+        fail(frame, INVALID_ARGUMENT, text, load(entry, InputEntry.name), rank, actual)
         return
-    if load(entry, 2) >= 0 and attr(frame, load(entry, 2)) == 0:
+    if (
+        load(entry, InputEntry.condition) >= 0
+        and attr(frame, load(entry, InputEntry.condition)) == 0
+    ):
         return
     for axis in range(rank):
-        dim = load(entry, 4 + axis)
+        dim = load(entry, InputEntry.dims + axis)
         actual = tf_dim(tensor, np.int32(axis))
         if dim <= FIRST_PEER:
             _check_peer(frame, entry, position, axis, FIRST_PEER - dim, actual)
@@ -122,24 +126,26 @@ def _check_shape(frame: int, arg: int, position: int, tensor: int) -> None:
             _bind(frame, entry, arg, axis, FIRST_SYMBOL - dim, actual)
         elif dim >= 0 and dim != actual:
             text = "%s must have size %lld in dimension %lld, but has %lld"
-            fail(frame, INVALID_ARGUMENT, text, load(entry, 3), dim, axis, actual)
+            fail(frame, INVALID_ARGUMENT, text, load(entry, InputEntry.name), dim, axis, actual)
 
 
 @jit
 def _take_inputs(frame: int) -> None:
     """Holds every input, checked against the declared shapes."""
     table = table_of(frame)
-    n_args = load(table, 0)
+    n_args = load(table, OpTable.input_count)
     first = first_tensor(frame)
     index = 0
     for arg in range(n_args):
         count = 1
-        if load(table, HEADER + arg * INPUT_WORDS) != 0:
+        if load(table, OpTable.entries + arg * InputEntry.SIZE + InputEntry.is_list) != 0:
             count = list_length(frame)
-        store(frame, STARTS + arg, index)
+        store(frame, Frame.starts + arg, index)
         for position in range(count):
             slot = frame + 8 * (first + index)
-            tf_get_input(load(frame, CTX), np.int32(index), slot, load(frame, STATUS))
+            tf_get_input(
+                load(frame, Frame.context), np.int32(index), slot, load(frame, Frame.status)
+            )
             check(frame)
             if not failed(frame):
                 _check_shape(frame, arg, position, load(slot, 0))
@@ -147,47 +153,59 @@ def _take_inputs(frame: int) -> None:
                 return
             index += 1
     output = 0
-    for arg in range(load(table, 1)):
-        store(frame, STARTS + n_args + arg, output)
-        entry = HEADER + n_args * INPUT_WORDS + arg * OUTPUT_WORDS
+    for arg in range(load(table, OpTable.output_count)):
+        store(frame, Frame.starts + n_args + arg, output)
+        entry = OpTable.entries + n_args * InputEntry.SIZE + arg * OutputEntry.SIZE
         output += list_length(frame) if load(table, entry) != 0 else 1
 
 
 @jit
 def _frame_words(state: int, ctx: int) -> int:
-    table = load(state, TABLE)
-    fixed = STARTS + load(table, 0) + load(table, 1) + 2 * load(table, 2)
+    table = load(state, State.op_table)
+    fixed = (
+        Frame.starts
+        + load(table, OpTable.input_count)
+        + load(table, OpTable.output_count)
+        + 2 * load(table, OpTable.symbol_count)
+    )
     return fixed + tf_num_inputs(ctx) + tf_num_outputs(ctx) + _temps(state)
 
 
 @jit
 def _temps(state: int) -> int:
-    return int64(MAX_TEMPS) if load(state, LAUNCHER) == 0 else int64(MAX_GPU_TEMPS)
+    return int64(MAX_TEMPS) if load(state, State.launcher) == 0 else int64(MAX_GPU_TEMPS)
 
 
 @jit
 def _open(frame: int, words: int, state: int, ctx: int) -> None:
     for k in range(words):
         store(frame, k, 0)
-    store(frame, CTX, ctx)
-    store(frame, STATE, state)
-    store(frame, STATUS, tf_new_status())
-    store(frame, CAPACITY, words - first_tensor(frame))
-    table = load(state, TABLE)
-    for symbol in range(load(table, 2)):
-        store(frame, STARTS + load(table, 0) + load(table, 1) + 2 * symbol, -1)
+    store(frame, Frame.context, ctx)
+    store(frame, Frame.state, state)
+    store(frame, Frame.status, tf_new_status())
+    store(frame, Frame.tensor_capacity, words - first_tensor(frame))
+    table = load(state, State.op_table)
+    for symbol in range(load(table, OpTable.symbol_count)):
+        store(
+            frame,
+            Frame.starts
+            + load(table, OpTable.input_count)
+            + load(table, OpTable.output_count)
+            + 2 * symbol,
+            -1,
+        )
 
 
 @jit
 def _close(frame: int) -> None:
     if failed(frame):
-        tf_failure(load(frame, CTX), load(frame, STATUS))
+        tf_failure(load(frame, Frame.context), load(frame, Frame.status))
     first = first_tensor(frame)
-    for k in range(load(frame, HELD)):
+    for k in range(load(frame, Frame.tensor_count)):
         tensor = load(frame, first + k)
         if tensor != 0:
             tf_delete_tensor(tensor)
-    tf_delete_status(load(frame, STATUS))
+    tf_delete_status(load(frame, Frame.status))
 
 
 def make_entry(body: Any) -> Any:
@@ -201,7 +219,7 @@ def make_entry(body: Any) -> Any:
         words = _frame_words(state, ctx)
         frame = stack_words(words)
         _open(frame, words, state, ctx)
-        store(frame, HELD, int64(tf_num_inputs(ctx)))
+        store(frame, Frame.tensor_count, int64(tf_num_inputs(ctx)))
         _take_inputs(frame)
         if not failed(frame):
             body(frame)

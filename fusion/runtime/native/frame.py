@@ -5,10 +5,7 @@ runtime or raises: a body gets a *frame*, the address of 64-bit words on the sta
 one call, takes its inputs from it as arrays, allocates outputs and scratch in it, and reports
 errors with `fail`. The frame owns every tensor, so that all of them are released on every path.
 
-Frame, in words: context, status, failed, kernel state, number of tensors held and the most that
-can be, starts of the inputs, starts of the outputs, size of each symbol and the input that bound
-it, tensors.
-Kernel state: see `layout`.
+What a frame holds: see `Frame`. Kernel state: see `layout`.
 """
 
 from __future__ import annotations
@@ -21,6 +18,7 @@ from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import (
     as_float,
@@ -45,15 +43,30 @@ from fusion.runtime.tensorflow.c_api import (
     tf_set_output,
     tf_tensor_data,
 )
-from fusion.runtime.tensorflow.layout import NAMES, STATE_WORDS, TABLE
+from fusion.runtime.tensorflow.layout import OpTable, State
 
 INVALID_ARGUMENT = 3
 RESOURCE_EXHAUSTED = 8
 FAILED_PRECONDITION = 9
 INTERNAL = 13
 
-#: The words of a frame up to where its lists begin, see above.
-CTX, STATUS, FAILED, STATE, HELD, CAPACITY, STARTS = range(7)
+
+class Frame(Layout):
+    """A call of a kernel.
+
+    Lists follow: the starts of the inputs and of the outputs among the tensors of each; the size of
+    each symbol and the input that bound it; the tensors.
+    """
+
+    context: Address  # TF_OpKernelContext*
+    status: Address  # TF_Status*
+    has_failed: Flag
+    state: Address  # of the kernel, see `State`
+    tensor_count: Int64  # tensors held
+    tensor_capacity: Int64
+    starts: Fields = fields(0)
+
+
 #: So many tensors can be held besides inputs and outputs, on a CPU and on a GPU.
 MAX_TEMPS = 32
 MAX_GPU_TEMPS = 192
@@ -107,7 +120,7 @@ def fail_column(typingctx: Any, frame: Any, code: Any, text: Any, place: Any, *v
 
 def _report(builder: Any, frame: Any, code: Any, text: str, numbers: list[Any]) -> None:
     """Code that sets the call's status, unless it has failed already."""
-    flag = word_pointer(builder, frame, FAILED)
+    flag = word_pointer(builder, frame, Frame.has_failed)
     first = builder.icmp_unsigned("==", builder.load(flag), ir.Constant(_WORD, 0))
     with builder.if_then(first, likely=False):
         builder.store(ir.Constant(_WORD, 1), flag)
@@ -117,20 +130,20 @@ def _report(builder: Any, frame: Any, code: Any, text: str, numbers: list[Any]) 
             ir.FunctionType(ir.VoidType(), [_WORD, ir.IntType(32), message.type]),
             "TF_SetStatus",
         )
-        status = builder.load(word_pointer(builder, frame, STATUS))
+        status = builder.load(word_pointer(builder, frame, Frame.status))
         builder.call(function, [status, builder.trunc(code, ir.IntType(32)), message])
 
 
 def _name_of(builder: Any, frame: Any, place: Any) -> Any:
     """The address of the C string that follows a column's number, see `names`."""
-    state = builder.load(word_pointer(builder, frame, STATE))
-    names = builder.load(word_pointer(builder, state, NAMES))
+    state = builder.load(word_pointer(builder, frame, Frame.state))
+    names = builder.load(word_pointer(builder, state, State.names_offset))
     is_named = builder.icmp_unsigned("!=", names, ir.Constant(_WORD, 0))
     # Without names this is the word that says so: 0, which is an empty string as well.
-    none = ir.Constant(_WORD, NAMES)
+    none = ir.Constant(_WORD, State.names_offset)
     index = builder.select(is_named, builder.add(names, place), none)
     offset = builder.load(word_pointer(builder, state, index))
-    empty = ir.Constant(_WORD, 8 * NAMES)
+    empty = ir.Constant(_WORD, 8 * State.names_offset)
     return builder.add(state, builder.select(is_named, offset, empty))
 
 
@@ -147,44 +160,44 @@ def _format(builder: Any, text: str, numbers: list[Any]) -> Any:
 @jit
 def failed(frame: int) -> bool:
     """Whether `fail` was called, or a C API call ended in error."""
-    return load(frame, FAILED) != 0
+    return load(frame, Frame.has_failed) != 0
 
 
 @jit
 def check(frame: int) -> None:
     """Takes note of the error that a C API call may have ended with."""
-    if tf_get_code(load(frame, STATUS)) != 0:
-        store(frame, FAILED, 1)
+    if tf_get_code(load(frame, Frame.status)) != 0:
+        store(frame, Frame.has_failed, 1)
 
 
 @jit
 def attr(frame: int, index: int) -> int:
     """The int, bool or string attr (its place among the allowed values) in slot `index`."""
-    return load(load(frame, STATE), STATE_WORDS + index)
+    return load(load(frame, Frame.state), State.SIZE + index)
 
 
 @jit
 def attr_float(frame: int, index: int) -> float:
     """The float attr in slot `index`, as a double."""
-    return as_float(load(load(frame, STATE), STATE_WORDS + index))
+    return as_float(load(load(frame, Frame.state), State.SIZE + index))
 
 
 @jit
 def context(frame: int) -> int:
     """The op's context."""
-    return load(frame, CTX)
+    return load(frame, Frame.context)
 
 
 @jit
 def kernel_state(frame: int) -> int:
     """The address of the kernel's state."""
-    return load(frame, STATE)
+    return load(frame, Frame.state)
 
 
 @jit
 def status_of(frame: int) -> int:
     """The status that C API calls of the call's own thread may set."""
-    return load(frame, STATUS)
+    return load(frame, Frame.status)
 
 
 # --- inputs ---------------------------------------------------------------------------------
@@ -193,30 +206,35 @@ def status_of(frame: int) -> int:
 @jit
 def table_of(frame: int) -> int:
     """The address of the op's table, see `layout`."""
-    return load(load(frame, STATE), TABLE)
+    return load(load(frame, Frame.state), State.op_table)
 
 
 @jit
 def first_tensor(frame: int) -> int:
     """Index of the first tensor slot."""
     table = table_of(frame)
-    return STARTS + load(table, 0) + load(table, 1) + 2 * load(table, 2)
+    return (
+        Frame.starts
+        + load(table, OpTable.input_count)
+        + load(table, OpTable.output_count)
+        + 2 * load(table, OpTable.symbol_count)
+    )
 
 
 @jit
 def input_start(frame: int, arg: int) -> int:
     """Index of the first tensor of input `arg` among all tensors."""
-    return load(frame, STARTS + arg)
+    return load(frame, Frame.starts + arg)
 
 
 @jit
 def list_length(frame: int) -> int:
     """The length of the op's list inputs, 0 if it has none."""
     table = table_of(frame)
-    lists = load(table, 3)
+    lists = load(table, OpTable.list_count)
     if lists == 0:
         return 0
-    return (tf_num_inputs(load(frame, CTX)) - load(table, 4)) // lists
+    return (tf_num_inputs(load(frame, Frame.context)) - load(table, OpTable.single_count)) // lists
 
 
 @jit
@@ -265,13 +283,13 @@ def matrix(frame: int, arg: int, position: int, dtype: type) -> Array:
 def _hold(frame: int, tensor: int) -> int:
     """Makes the frame the owner of `tensor` and gives the address of its elements."""
     check(frame)
-    held = load(frame, HELD)
-    if held == load(frame, CAPACITY):
+    held = load(frame, Frame.tensor_count)
+    if held == load(frame, Frame.tensor_capacity):
         tf_delete_tensor(tensor)
         fail(frame, INTERNAL, "the kernel allocates more than its frame holds")
     elif tensor != 0:
         store(frame, first_tensor(frame) + held, tensor)
-        store(frame, HELD, held + 1)
+        store(frame, Frame.tensor_count, held + 1)
     if failed(frame) or tensor == 0:
         return int64(0)
     return tf_tensor_data(tensor)
@@ -280,7 +298,7 @@ def _hold(frame: int, tensor: int) -> int:
 @jit
 def _output_start(frame: int, arg: int) -> int:
     """Index of the first tensor of output `arg` among all outputs."""
-    return load(frame, STARTS + load(table_of(frame), 0) + arg)
+    return load(frame, Frame.starts + load(table_of(frame), OpTable.input_count) + arg)
 
 
 @jit
@@ -300,13 +318,13 @@ def _allocate(frame: int, index: int, rank: int, rows: int, columns: int, item: 
     # half types).
     number = np.int32(index)
     tensor = tf_allocate_output(
-        load(frame, CTX),
+        load(frame, Frame.context),
         number,
-        tf_expected_output_datatype(load(frame, CTX), number),
+        tf_expected_output_datatype(load(frame, Frame.context), number),
         dims,
         np.int32(rank),
         count * item,
-        load(frame, STATUS),
+        load(frame, Frame.status),
     )
     check(frame)
     return tensor
@@ -348,9 +366,9 @@ def reused_output(frame: int, index: int, candidate: int, rows: int, columns: in
     store(dims, 0, rows)
     store(dims, 1, columns)
     store_as(numbers, 0, np.int32(candidate), np.int32)
-    status = load(frame, STATUS)
+    status = load(frame, Frame.status)
     tensor = tf_forward_or_allocate(
-        load(frame, CTX),
+        load(frame, Frame.context),
         numbers,
         np.int32(1),
         np.int32(index),
@@ -398,8 +416,10 @@ def forward_input(frame: int, output: int, arg: int) -> None:
     if failed(frame):
         return
     tensor = _tensor(frame, input_start(frame, arg))
-    status = load(frame, STATUS)
-    tf_set_output(load(frame, CTX), np.int32(_output_start(frame, output)), tensor, status)
+    status = load(frame, Frame.status)
+    tf_set_output(
+        load(frame, Frame.context), np.int32(_output_start(frame, output)), tensor, status
+    )
     check(frame)
 
 
@@ -422,7 +442,7 @@ def _temporary(frame: int, count: int, datatype: int, item: int, attributes: int
         return int64(0)
     dims = stack_words(1)
     store(dims, 0, max(count, 1))
-    ctx, status = load(frame, CTX), load(frame, STATUS)
+    ctx, status = load(frame, Frame.context), load(frame, Frame.status)
     tensor = tf_allocate_temp(ctx, np.int32(datatype), dims, np.int32(1), attributes, status)
     return _hold(frame, tensor)
 

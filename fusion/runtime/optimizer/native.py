@@ -33,6 +33,7 @@ from fusion.runtime.tensorflow.c_api import (
     tf_new_status,
     tf_set_status,
 )
+from fusion.runtime.tensorflow.layout import Buffer
 from fusion.runtime.upcalls.native import free_request, new_request, now, upcall
 from fusion.runtime.upcalls.service import (
     FIRST_NAMES,
@@ -42,9 +43,6 @@ from fusion.runtime.upcalls.service import (
     RESULT_LENGTH,
     SECOND_NAMES,
 )
-
-#: The words of a TF_Buffer.
-DATA, LENGTH, DEALLOCATE = range(3)
 
 _OK, _ABORTED = 0, 10
 
@@ -61,7 +59,7 @@ def optimize(words: int, graph: int, item: int, result: int, status: int) -> Non
     if rule == 0:
         return
     start = now()
-    if _is_met(rule, load(graph, DATA), load(graph, LENGTH)):
+    if _is_met(rule, load(graph, Buffer.data), load(graph, Buffer.length)):
         _ask(words, graph, item, result, status)
     if load(words, COUNTED) != 0:
         atomic_add(words, SEEN, int64(1))
@@ -96,7 +94,9 @@ def _is_met(rule: int, data: int, length: int) -> bool:
 @jit
 def _ask(words: int, graph: int, item: int, result: int, status: int) -> None:
     """Has Python optimize a graph."""
-    request = new_request(load(words, SERVER_NUMBER), load(graph, DATA), load(graph, LENGTH))
+    request = new_request(
+        load(words, SERVER_NUMBER), load(graph, Buffer.data), load(graph, Buffer.length)
+    )
     if request == 0:
         return
     preserved = _names(load(words, PRESERVED_SIZE), load(words, PRESERVED), item)
@@ -106,9 +106,9 @@ def _ask(words: int, graph: int, item: int, result: int, status: int) -> None:
         atomic_add(words, TIMEOUTS, int64(1))
         return
     if load(request, RESULT) != 0:
-        store(result, DATA, load(request, RESULT))
-        store(result, LENGTH, load(request, RESULT_LENGTH))
-        store(result, DEALLOCATE, load(words, FREE))
+        store(result, Buffer.data, load(request, RESULT))
+        store(result, Buffer.length, load(request, RESULT_LENGTH))
+        store(result, Buffer.deallocator, load(words, FREE))
         store(request, RESULT, int64(0))
         tf_set_status(status, _i32(_OK), load(words, EMPTY))
     free_request(request)

@@ -34,11 +34,9 @@ from fusion.runtime.tensorflow.c_api import (
     tf_new_status,
     tf_set_status,
 )
+from fusion.runtime.tensorflow.layout import Buffer
 from fusion.runtime.upcalls.native import c_memcpy, free_request, new_request, upcall
 from fusion.runtime.upcalls.service import CODE, RESULT
-
-#: The words of a TF_Buffer.
-_DATA, _LENGTH = range(2)
 
 _OK, _DEADLINE_EXCEEDED, _RESOURCE_EXHAUSTED = 0, 4, 8
 
@@ -95,7 +93,7 @@ def _ask(words: int, construction: int, status: int) -> int:
     request = int64(0)
     buffer = tf_get_node_def(construction, status)
     if buffer != 0:
-        data, length = load(buffer, _DATA), load(buffer, _LENGTH)
+        data, length = load(buffer, Buffer.data), load(buffer, Buffer.length)
         request = new_request(load(words, SERVER_NUMBER), data, length)
         tf_delete_buffer(buffer)
     if request == 0:

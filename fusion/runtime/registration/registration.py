@@ -25,6 +25,7 @@ from fusion.runtime.process import keep_forever, single
 from fusion.runtime.registration import creation
 from fusion.runtime.registration.creation import STATE_ATTR, attr_value, prepared
 from fusion.runtime.tensorflow import layout, library
+from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.names import name_words
 from fusion.runtime.tensorflow.spec import Attr, OpSpec, as_dtype
 from fusion.runtime.upcalls.service import Request, upcalls
@@ -276,7 +277,7 @@ class Kernels:
         address, words = node_state(spec, self.device, values, self.label)
         launching = 0 if self.gpus is None else launcher.launcher(self.gpus).address
         names = _names(spec, values)
-        names_at = layout.STATE_WORDS + len(words) if names else 0
+        names_at = State.SIZE + len(words) if names else 0
         head = [address, self.table, launching, 0, names_at]
         return [*head, *words, *name_words(names, names_at)]
 

@@ -15,11 +15,11 @@ from fusion.runtime.tensorflow.layout import (
     FIRST_PEER,
     FIRST_SUM,
     FIRST_SYMBOL,
-    HEADER,
-    INPUT_WORDS,
     MAX_RANK,
-    OUTPUT_WORDS,
     UNKNOWN,
+    InputEntry,
+    OpTable,
+    OutputEntry,
 )
 
 _i32, _i64 = types.int32, types.int64
@@ -44,25 +44,25 @@ _dim_value = c_function("TF_DimensionHandleValue", _i64, _i64)
 
 @jit
 def _list_length(table: int, ctx: int) -> int:
-    lists = load(table, 3)
-    return (_num_inputs(ctx) - load(table, 4)) // lists if lists != 0 else 0
+    lists = load(table, OpTable.list_count)
+    return (_num_inputs(ctx) - load(table, OpTable.single_count)) // lists if lists != 0 else 0
 
 
 @jit
 def _read_input(entry: int, sizes: int, ctx: int, index: int, status: int) -> None:
     """Asserts the rank of one input and notes the sizes that it fixes."""
-    if load(entry, 1) < 0:
+    if load(entry, InputEntry.rank) < 0:
         return
     shape = _new_shape()
     dim = _new_dim()
-    rank = load(entry, 1)
+    rank = load(entry, InputEntry.rank)
     _get_input(ctx, np.int32(index), shape, status)
     if tf_get_code(status) == 0:
         _with_rank(ctx, shape, rank, shape, status)
     # A `when` input is a dummy unless a bool attr says otherwise, which cannot be seen here.
-    if tf_get_code(status) == 0 and load(entry, 2) < 0:
+    if tf_get_code(status) == 0 and load(entry, InputEntry.condition) < 0:
         for axis in range(rank):
-            code = load(entry, 4 + axis)
+            code = load(entry, InputEntry.dims + axis)
             if FIRST_PEER < code <= FIRST_SYMBOL:
                 symbol = FIRST_SYMBOL - code
                 _dim(ctx, shape, axis, dim)
@@ -78,14 +78,14 @@ def _peer_size(table: int, ctx: int, peer: int, position: int, status: int) -> i
     owner, axis = peer // MAX_RANK, peer % MAX_RANK
     index = position
     for arg in range(owner):
-        is_list = load(table, HEADER + arg * INPUT_WORDS) != 0
+        is_list = load(table, OpTable.entries + arg * InputEntry.SIZE + InputEntry.is_list) != 0
         index += _list_length(table, ctx) if is_list else 1
     shape = _new_shape()
     dim = _new_dim()
     size = int64(UNKNOWN)
     _get_input(ctx, np.int32(index), shape, status)
     if tf_get_code(status) == 0:
-        rank = load(table, HEADER + owner * INPUT_WORDS + 1)
+        rank = load(table, OpTable.entries + owner * InputEntry.SIZE + InputEntry.rank)
         _with_rank(ctx, shape, rank, shape, status)
     if tf_get_code(status) == 0:
         _dim(ctx, shape, axis, dim)
@@ -122,9 +122,11 @@ def _write_output(
     entry: int, table: int, sizes: int, ctx: int, index: int, position: int, status: int
 ) -> None:
     """Sets one output of rank 1 or 2."""
-    shape = _vector(ctx, _size(load(entry, 2), table, sizes, ctx, position, status))
-    if load(entry, 1) == 2:
-        columns = _vector(ctx, _size(load(entry, 3), table, sizes, ctx, position, status))
+    shape = _vector(ctx, _size(load(entry, OutputEntry.dims), table, sizes, ctx, position, status))
+    if load(entry, OutputEntry.rank) == 2:
+        columns = _vector(
+            ctx, _size(load(entry, OutputEntry.dims + 1), table, sizes, ctx, position, status)
+        )
         _concatenate(ctx, shape, columns, shape, status)
         _delete_shape(columns)
     if tf_get_code(status) == 0:
@@ -134,24 +136,24 @@ def _write_output(
 
 def infer_shapes(table: int, ctx: int, status: int) -> None:
     """Reads the inputs' shapes and sets the outputs' as the op's table says."""
-    n_inputs = load(table, 0)
-    n_symbols = load(table, 2)
+    n_inputs = load(table, OpTable.input_count)
+    n_symbols = load(table, OpTable.symbol_count)
     sizes = stack_words(n_symbols + 1)
     for symbol in range(n_symbols):
         store(sizes, symbol, -1)
     length = _list_length(table, ctx)
     index = 0
     for arg in range(n_inputs):
-        entry = table + 8 * (HEADER + arg * INPUT_WORDS)
-        for _ in range(length if load(entry, 0) != 0 else 1):
+        entry = table + 8 * (OpTable.entries + arg * InputEntry.SIZE)
+        for _ in range(length if load(entry, InputEntry.is_list) != 0 else 1):
             _read_input(entry, sizes, ctx, index, status)
             if tf_get_code(status) != 0:
                 return
             index += 1
     index = 0
-    for arg in range(load(table, 1)):
-        entry = table + 8 * (HEADER + n_inputs * INPUT_WORDS + arg * OUTPUT_WORDS)
-        for position in range(length if load(entry, 0) != 0 else 1):
+    for arg in range(load(table, OpTable.output_count)):
+        entry = table + 8 * (OpTable.entries + n_inputs * InputEntry.SIZE + arg * OutputEntry.SIZE)
+        for position in range(length if load(entry, OutputEntry.is_list) != 0 else 1):
             _write_output(entry, table, sizes, ctx, index, position, status)
             if tf_get_code(status) != 0:
                 return

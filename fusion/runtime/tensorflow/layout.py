@@ -1,40 +1,75 @@
-"""An op's signature as a table of 64-bit words that native code reads.
+"""A kernel's state, and an op's signature as a table that native code reads.
 
 The table drives both the shape function and the checks before a kernel runs, so that one
-declaration serves both. Layout, in words:
-
-    0 number of inputs (a list counts once)   1 number of outputs   2 number of size symbols
-    3 number of list inputs                   4 number of scalar inputs
-    5... per input:  is_list, rank, attr slot of `when` or -1, address of the name,
-                     MAX_RANK dimensions
-         per output: is_list, rank, MAX_RANK dimensions
-
-The rank is -1 for any shape. A dimension is a size >= 0, UNKNOWN, FIRST_SYMBOL - k for symbol k,
-FIRST_PEER - k for dimension k % MAX_RANK of the tensor at the same place of list input
-k // MAX_RANK, or FIRST_SUM - k for the sum of that over all places.
+declaration serves both.
 """
 
 from __future__ import annotations
 
 import ctypes
 
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
 from fusion.runtime.tensorflow.spec import Arg, OpSpec
 
 MAX_RANK = 2
 
-#: A kernel's state, in words: the address of the kernel, of the op's table, of what launches
-#: kernels on a GPU and of where those tell of trouble (`runtime.launcher`; both 0 on a CPU); where
-#: in the state the names of columns are, in words, 0 if they have none (`runtime.names`); then
-#: attributes, or what the op's `custom` made of them; then the names.
-KERNEL, TABLE, LAUNCHER, TROUBLE, NAMES, STATE_WORDS = range(6)
+
+class State(Layout):
+    """The state of a node's kernel. Attrs follow, or what the op's `custom` made of them."""
+
+    kernel: Address
+    op_table: Address
+    launcher: Address  # see `fusion.runtime.cuda.launcher`, 0 on a CPU
+    error_slots: Address  # of the node's kernels on a GPU, 0 until the first of them runs
+    names_offset: Int64  # of the columns' names in the state, see `names`; 0 for none
+
+
+class Buffer(Layout):
+    """A TF_Buffer of TensorFlow's C API."""
+
+    data: Address
+    length: Int64
+    deallocator: Address
+
+
 UNKNOWN = -1
 FIRST_SYMBOL = -2
 FIRST_PEER = -1000
 FIRST_SUM = -2000
 
-HEADER = 5
-INPUT_WORDS = 4 + MAX_RANK
-OUTPUT_WORDS = 2 + MAX_RANK
+
+class OpTable(Layout):
+    """The signature of an op: an `InputEntry` for each input and an `OutputEntry` for each output.
+
+    The rank is -1 for any shape. A dimension is a size >= 0, UNKNOWN, FIRST_SYMBOL - k for symbol
+    k, FIRST_PEER - k for dimension k % MAX_RANK of the tensor at the same position of list input
+    k // MAX_RANK, or FIRST_SUM - k for the sum of that over all positions.
+    """
+
+    input_count: Int64  # a list counts once
+    output_count: Int64
+    symbol_count: Int64  # of sizes
+    list_count: Int64  # of inputs that are lists
+    single_count: Int64  # of those that are not
+    entries: Fields = fields(0)
+
+
+class InputEntry(Layout):
+    """An input of an op."""
+
+    is_list: Flag
+    rank: Int64
+    condition: Int64  # the slot of the attr of its `when`, -1 without
+    name: Address  # a C string
+    dims: Fields = fields(MAX_RANK)
+
+
+class OutputEntry(Layout):
+    """An output of an op."""
+
+    is_list: Flag
+    rank: Int64
+    dims: Fields = fields(MAX_RANK)
 
 
 def words(spec: OpSpec) -> tuple[list[int], list[ctypes.Array[ctypes.c_char]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusion.runtime.layout import Address, Array, Int64, Layout, array
+from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
 
 SLOT_COUNT = 16
 
@@ -17,10 +17,10 @@ class Slot(Layout):
 class Pool(Layout):
     """The threads of a process that help kernels."""
 
-    semaphore: Array = array(4)  # sem_t has 32 bytes
+    semaphore: Fields = fields(4)  # sem_t has 32 bytes
     thread_count: Int64
     active_count: Int64  # threads at work, kernels that may ask for help included
-    slots: Array = array(SLOT_COUNT * Slot.SIZE)
+    slots: Fields = fields(SLOT_COUNT * Slot.SIZE)
 
 
 class Job(Layout):
