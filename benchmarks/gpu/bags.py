@@ -27,6 +27,7 @@ from benchmarks.gpu.references import (
     limit_among,
     same,
 )
+from fusion.cpu_ops.column_words import ColumnAttrs
 
 if TYPE_CHECKING:
     from benchmarks.gpu.device import Gpu
@@ -197,7 +198,11 @@ def check_bags(gpu: Gpu, lookup: Lookup, stored: str) -> float:
         column = Column(
             words.ROW_SPLITS, 0, 2**63 - 1, _DIM, lookup.bags.addresses, lookup.owners.size,
             rows=lookup.bags.starts, weights=lookup.bags.weights if weighted else 0,
-            attrs={words.PRUNE: 1, words.COMBINER: combiner, words.MAX_NORM: limit},
+            attrs={
+                ColumnAttrs.prune: 1,
+                ColumnAttrs.combiner: combiner,
+                ColumnAttrs.max_norm: limit,
+            },
         )  # fmt: skip
         mine, _ = combine(gpu, stored, batch, [column], row_bytes=1)
         weights = lookup.weights[counts] if weighted else np.ones(keys.size)

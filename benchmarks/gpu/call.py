@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops import column_words as words
+from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout import combine, gradient
 
@@ -51,26 +52,32 @@ class Column:
 
     def column(self) -> list[int]:
         """The words of what the column does."""
-        found = [0] * words.COLUMN_WORDS
-        defaults = {words.MAX_NORM: -1.0, words.DEFAULT_WEIGHT: 1.0, words.DEFAULT_ID: -1}
-        for place, value in {**defaults, words.NO_NAN: 1, **self.attrs}.items():
+        found = [0] * ColumnAttrs.SIZE
+        defaults = {
+            ColumnAttrs.max_norm: -1.0,
+            ColumnAttrs.default_weight: 1.0,
+            ColumnAttrs.default_id: -1,
+        }
+        for place, value in {**defaults, ColumnAttrs.divide_no_nan: 1, **self.attrs}.items():
             found[place] = _word(value)
-        found[words.FORM], found[words.DIM] = self.form, self.dim
-        found[words.IDS_KIND], found[words.ROWS_KIND] = self.ids_kind, self.rows_kind
-        found[words.WEIGHTED] = int(self.weights != 0)
-        found[words.BOUNDARY_COUNT] = len(self.boundaries)
+        found[ColumnAttrs.id_format], found[ColumnAttrs.dim] = self.form, self.dim
+        found[ColumnAttrs.ids_dtype], found[ColumnAttrs.rows_dtype] = self.ids_kind, self.rows_kind
+        found[ColumnAttrs.use_sparse_weights] = int(self.weights != 0)
+        found[ColumnAttrs.boundary_count] = len(self.boundaries)
         return found
 
     def source(self, stored: str, batch: int, limits: int) -> list[int]:
         """The words of what the column is given, for tables of dtype `stored`."""
-        found = [0] * words.SOURCE_WORDS
-        found[words.TABLE], found[words.TABLE_ROWS] = self.table, self.table_rows
-        found[words.TABLE_DIM], found[words.TABLE_KIND] = self.dim, words.KINDS.index(stored)
-        found[words.ROW_BYTES] = self.dim * _ITEM_BYTES[stored]
-        found[words.IDS], found[words.ID_COUNT] = self.ids, self.id_count
-        found[words.ID_COLUMNS], found[words.ROWS] = self.id_columns, self.rows
-        found[words.ROW_STEP], found[words.WEIGHTS] = self.row_step, self.weights
-        found[words.BATCH], found[words.LIMITS] = batch, limits
+        found = [0] * ColumnInputs.SIZE
+        found[ColumnInputs.table], found[ColumnInputs.table_rows] = self.table, self.table_rows
+        found[ColumnInputs.table_dim] = self.dim
+        found[ColumnInputs.table_dtype] = words.KINDS.index(stored)
+        found[ColumnInputs.row_bytes] = self.dim * _ITEM_BYTES[stored]
+        found[ColumnInputs.ids], found[ColumnInputs.id_count] = self.ids, self.id_count
+        found[ColumnInputs.id_columns], found[ColumnInputs.entry_rows] = self.id_columns, self.rows
+        found[ColumnInputs.entry_row_stride] = self.row_step
+        found[ColumnInputs.weights] = self.weights
+        found[ColumnInputs.batch_size], found[ColumnInputs.boundaries] = batch, limits
         return found
 
 
@@ -128,9 +135,9 @@ def prepare(
     first = base + 8 * limits_at
     own, given = (combine.place_in(content, base, w) for w in (call_of.COLUMNS, call_of.SOURCES))
     for column in columns:
-        content[own : own + words.COLUMN_WORDS] = column.column()
-        content[given : given + words.SOURCE_WORDS] = column.source(stored, batch, first)
-        own, given = own + words.COLUMN_WORDS, given + words.SOURCE_WORDS
+        content[own : own + ColumnAttrs.SIZE] = column.column()
+        content[given : given + ColumnInputs.SIZE] = column.source(stored, batch, first)
+        own, given = own + ColumnAttrs.SIZE, given + ColumnInputs.SIZE
         first += 4 * len(column.boundaries)
     width = int(combine.width_of(content, base))
     combine.lay_out(content, base, batch, _ITEM_BYTES[stored], width, out, 0)

@@ -21,6 +21,7 @@ from benchmarks.gpu.references import (
     limit_among,
     same,
 )
+from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 
 if TYPE_CHECKING:
     from benchmarks.gpu.call import Call, Column
@@ -53,8 +54,8 @@ def combine(
     out = gpu.room(8 * batch * width)
     call = calls.prepare(stored, batch, columns, out, gpu.room)
     if row_bytes is not None:
-        first = place_in(call.words, call.base, call_of.SOURCES) + words.ROW_BYTES
-        call.words[first :: words.SOURCE_WORDS][: len(columns)] = row_bytes
+        first = place_in(call.words, call.base, call_of.SOURCES) + ColumnInputs.row_bytes
+        call.words[first :: ColumnInputs.SIZE][: len(columns)] = row_bytes
     gpu.write(call.base, call.words)
     checked, tiles = call.tiles(call_of.CHECK_TILES), call.tiles(call_of.TILES)
     if checked:
@@ -97,12 +98,11 @@ class _Columns:
             attrs, given: how the kernel is told of them, see `benchmarks.gpu.call.Column`.
         """
         from benchmarks.gpu.call import Column
-        from fusion.cpu_ops import column_words as words
 
         table, rows = self.gpu.drawn(self.draw, (_ROWS, dim), self.stored)
         numbers, owners, weights = entries
         limit = limit_among(rows) if is_clipped else -1.0
-        attrs = {words.COMBINER: combiner, words.MAX_NORM: limit, **attrs}
+        attrs = {ColumnAttrs.combiner: combiner, ColumnAttrs.max_norm: limit, **attrs}
         self.columns.append(Column(form, table, _ROWS, dim, attrs=attrs, **given))
         factors = np.ones(owners.size) if weights is None else weights
         wanted, size = bags(clipped(rows, limit)[numbers], owners, factors, combiner, self.batch)
@@ -123,9 +123,14 @@ class _Columns:
             np.concatenate([owners[keeps], empty]),
             np.concatenate([heavy[keeps], np.full(empty.size, 0.5)]),
         )
-        attrs = {words.PRUNE: 1, words.PRUNE_WEIGHTS: 1, words.FILL: 1, words.DEFAULT_ID: 2}
+        attrs = {
+            ColumnAttrs.prune: 1,
+            ColumnAttrs.prune_sparse_weights: 1,
+            ColumnAttrs.fill_empty_row: 1,
+            ColumnAttrs.default_id: 2,
+        }
         self.add(
-            words.INDICES, 16, MEAN, entries, {**attrs, words.DEFAULT_WEIGHT: 0.5},
+            words.INDICES, 16, MEAN, entries, {**attrs, ColumnAttrs.default_weight: 0.5},
             ids=self.gpu.put(ids), id_count=ids.size,
             rows=self.gpu.put(np.stack([owners, owners], 1)), row_step=2,
             weights=self.gpu.put(weights),
@@ -140,7 +145,7 @@ class _Columns:
             owners.sort()
         keeps = ids >= 0
         self.add(
-            words.ROW_IDS, dim, combiner, (ids[keeps], owners[keeps], None), {words.PRUNE: 1},
+            words.ROW_IDS, dim, combiner, (ids[keeps], owners[keeps], None), {ColumnAttrs.prune: 1},
             is_clipped, ids=self.gpu.put(ids), id_count=ids.size,
             rows=self.gpu.put(owners.astype(np.int32)), rows_kind=words.INT32,
         )  # fmt: skip
@@ -178,8 +183,12 @@ class _Columns:
         ids, owners = given + 7 * np.arange(3), np.repeat(np.arange(self.batch), 3)
         ids = np.where((ids < 0) | (ids >= 15), 11, ids)
         counts = (given != 5).reshape(-1)
-        attrs = {words.USE_IGNORED: 1, words.IGNORED: 5, words.STRIDE: 7}
-        attrs |= {words.BUCKETS: 15, words.BUCKET_DEFAULT: 11}
+        attrs = {
+            ColumnAttrs.use_ignored_id: 1,
+            ColumnAttrs.ignored_id: 5,
+            ColumnAttrs.column_stride: 7,
+        }
+        attrs |= {ColumnAttrs.num_buckets: 15, ColumnAttrs.bucket_default: 11}
         self.add(
             words.DENSE, 8, SQRTN, (ids.reshape(-1)[counts], owners[counts], None), attrs,
             ids=self.gpu.put(given.astype(np.int32)), id_count=given.size, id_columns=3,

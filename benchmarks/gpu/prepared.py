@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.gpu.memory import Memory, Workload
+from fusion.cpu_ops.column_words import ColumnAttrs
 
 _POISON = 7e7
 
@@ -103,7 +104,7 @@ def prepare(workload: Workload, memory: Memory, seed: int) -> Prepared:
                 ids=memory.address(held[-1][0]),
                 id_count=ids[-1].size,
                 rows=memory.address(held[-1][1]),
-                attrs={words.COMBINER: column.combiner, words.PRUNE: 1},
+                attrs={ColumnAttrs.combiner: column.combiner, ColumnAttrs.prune: 1},
             )
         )
     width = sum(column.dim for column in workload.columns)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.gpu.references import same
+from fusion.cpu_ops.column_words import ColumnAttrs
 
 if TYPE_CHECKING:
     from benchmarks.gpu.device import Gpu
@@ -33,13 +34,18 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     rows[0].sort()
     rows[2].sort()
     heavy = draw.random(each).astype(np.float32)
-    fills = {words.FILL: 1, words.DEFAULT_ID: filler, words.DEFAULT_WEIGHT: 0.5}
+    fills = {
+        ColumnAttrs.fill_empty_row: 1,
+        ColumnAttrs.default_id: filler,
+        ColumnAttrs.default_weight: 0.5,
+    }
     described = [
         Column(
             words.ROW_IDS, 0, 2**63 - 1, 1, gpu.put(ids[k]), each, rows=gpu.put(rows[k]),
             weights=0 if k else gpu.put(heavy),
             attrs={
-                words.KEYS_KIND: words.INT64, words.SORT_KEYS: int(k == 2), **({} if k else fills),
+                ColumnAttrs.keys_dtype: words.INT64, ColumnAttrs.sort_key: int(k == 2),
+                **({} if k else fills),
             },
         )
         for k in range(3)
@@ -88,7 +94,7 @@ def columns_to_last(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     ids = [draw.integers(0, count + 1, each) for _ in range(2)]
     rows = [np.sort(draw.integers(0, batch, each)) for _ in range(2)]
     rows[0][-1] = rows[1][-1] = batch - 1
-    attrs = {words.KEYS_KIND: words.INT64, words.ROW_COUNT: 1}
+    attrs = {ColumnAttrs.keys_dtype: words.INT64, ColumnAttrs.ends_at_last_row: 1}
     described = [
         Column(
             words.ROW_IDS, 0, 2**63 - 1, 1, gpu.put(ids[k]), each, rows=gpu.put(rows[k]),

@@ -1,6 +1,6 @@
-"""What describes a column to compiled code: words at an address, and their places.
+"""What describes a column to compiled code.
 
-This module needs no Numba, so that a node's words can be written without it.
+This module needs no Numba, so that a node's state can be written without it.
 """
 
 from __future__ import annotations
@@ -8,44 +8,46 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-#: What a column does, by word. Floats are doubles, flags 0 or 1; `BOUNDARIES` is the place of the
-#: first of its `BOUNDARY_COUNT` boundaries among all. `REST` and `WHOLE` are the addresses of
-#: kernels: the latter, if not 0, for pieces of `PIECE` elements, while more than that are left.
-#: `LISTED_PLACE` is the column's row of row splits that many columns share, `TOP_OFFSET` where it
-#: starts in a row of a gradient.
-(
-    FORM,
-    COMBINER,
-    MAX_NORM,
-    PRUNE,
-    FILL,
-    DEFAULT_ID,
-    WEIGHTED,
-    PRUNE_WEIGHTS,
-    DEFAULT_WEIGHT,
-    NO_NAN,
-    ROW_COUNT,
-    USE_IGNORED,
-    IGNORED,
-    STRIDE,
-    BUCKETS,
-    BUCKET_DEFAULT,
-    DIM,
-    IDS_KIND,
-    ROWS_KIND,
-    KEYS_KIND,
-    SORT_KEYS,
-    BOUNDARIES,
-    BOUNDARY_COUNT,
-    REST,
-    WHOLE,
-    PIECE,
-    LISTED_PLACE,
-    TOP_OFFSET,
-) = range(28)
-COLUMN_WORDS = 28
+from fusion.runtime.layout import Address, Fields, Flag, Float64, Int64, Layout, fields
 
-#: Forms of ids, by place. Listed ones are a part of a list, with splits for it.
+
+class ColumnAttrs(Layout):
+    """What a column does: its attrs, and the kernels that do it.
+
+    Floats are doubles, flags 0 or 1. The addresses and what leads to memory are of compiled code.
+    """
+
+    id_format: Int64  # an index into the formats below
+    combiner: Int64  # an index into `fusion.schema.attributes.COMBINERS`
+    max_norm: Float64
+    prune: Flag
+    fill_empty_row: Flag
+    default_id: Int64
+    use_sparse_weights: Flag
+    prune_sparse_weights: Flag
+    default_weight: Float64
+    divide_no_nan: Flag
+    ends_at_last_row: Flag  # whether the last entry's row tells how many rows there are
+    use_ignored_id: Flag
+    ignored_id: Int64
+    column_stride: Int64
+    num_buckets: Int64
+    bucket_default: Int64
+    dim: Int64  # -1 if not known
+    ids_dtype: Int64  # codes of dtypes, see below
+    rows_dtype: Int64
+    keys_dtype: Int64
+    sort_key: Flag
+    first_boundary: Int64  # its index among the boundaries of all columns
+    boundary_count: Int64
+    tail_kernel: Address  # of the last elements of a row, all where there is no other
+    tile_kernel: Address  # of `tile_width` elements, while more than that are left; 0 for none
+    tile_width: Int64
+    lookup_index: Int64  # the column's row of the row splits that columns share
+    top_grad_offset: Int64  # where it starts in a row of the gradient; < 0: behind the one before
+
+
+#: Formats of ids. Listed ones are a part of a list, with splits for it.
 INDICES, ROW_IDS, ROW_SPLITS, DENSE, COPY, LISTED = range(6)
 
 #: Kinds of numbers.
@@ -53,28 +55,26 @@ INT32, INT64, FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(6)
 #: The dtypes of which they are.
 KINDS = ("int32", "int64", "float32", "float64", "float16", "bfloat16")
 
-#: What a column is given, by word: the table, its rows and their number of elements and bytes; ids,
-#: their number, and how many a row of dense ones has; where the entries belong, how many elements
-#: each has there; weights; rows of the result; boundaries, as float32; a row of zeros, or 0; the
-#: kind of numbers in the table; up to five tensors, to be released.
-(
-    TABLE,
-    TABLE_ROWS,
-    TABLE_DIM,
-    ROW_BYTES,
-    IDS,
-    ID_COUNT,
-    ID_COLUMNS,
-    ROWS,
-    ROW_STEP,
-    WEIGHTS,
-    BATCH,
-    LIMITS,
-    ZEROS,
-    TABLE_KIND,
-    TENSORS,
-) = range(15)
-SOURCE_WORDS = 15 + 5
+
+class ColumnInputs(Layout):
+    """The tensors of a column of a call."""
+
+    table: Address
+    table_rows: Int64
+    table_dim: Int64
+    row_bytes: Int64
+    ids: Address
+    id_count: Int64
+    id_columns: Int64  # ids of a row of a dense matrix
+    entry_rows: Address  # or row splits
+    entry_row_stride: Int64  # from one to the next, in elements
+    weights: Address
+    batch_size: Int64  # rows of the result
+    boundaries: Address  # float32, see `laid_out`
+    zeros: Address  # a row of zeros, or 0
+    table_dtype: Int64  # its code
+    tensors: Fields = fields(5)  # TF_Tensor*, to be released; 0 for none
+
 
 #: Boundaries are looked at so many at a time.
 LIMIT_BLOCK = 16

@@ -11,35 +11,15 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops.column_words import (
-    BATCH,
-    BOUNDARY_COUNT,
-    BUCKETS,
-    DEFAULT_ID,
-    DEFAULT_WEIGHT,
     DENSE,
-    FILL,
     FLOAT32,
     FLOAT64,
-    FORM,
-    ID_COLUMNS,
-    ID_COUNT,
-    IDS_KIND,
     INT32,
     INT64,
     LISTED,
-    MAX_NORM,
-    ROW_BYTES,
     ROW_SPLITS,
-    ROW_STEP,
-    ROWS,
-    ROWS_KIND,
-    TABLE,
-    TABLE_KIND,
-    TABLE_ROWS,
-    USE_IGNORED,
-    WEIGHTED,
-    WEIGHTS,
-    ZEROS,
+    ColumnAttrs,
+    ColumnInputs,
 )
 from fusion.cpu_ops.elements import (
     TROUBLE,
@@ -68,26 +48,28 @@ def _put(batch: Batch, count: int, number: int, index: int) -> int:
     column, source = batch.column, batch.source
     if is_dropped(column, source, number, index):
         return count
-    if number < 0 or number >= load(source, TABLE_ROWS):
+    if number < 0 or number >= load(source, ColumnInputs.table_rows):
         return int64(TROUBLE)
-    address = load(source, TABLE) + number * load(source, ROW_BYTES)
+    address = load(source, ColumnInputs.table) + number * load(source, ColumnInputs.row_bytes)
     store(batch.addresses, count, address)
-    if load(column, WEIGHTED) != 0:
-        kind = load(source, TABLE_KIND)
-        _put_weight(batch, count, weight_at(load(source, WEIGHTS), index, kind))
+    if load(column, ColumnAttrs.use_sparse_weights) != 0:
+        kind = load(source, ColumnInputs.table_dtype)
+        _put_weight(batch, count, weight_at(load(source, ColumnInputs.weights), index, kind))
     return count + 1
 
 
 @jit
 def _list_sorted(batch: Batch, first: int, end: int) -> int:
     column, source = batch.column, batch.source
-    rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
+    rows = load(source, ColumnInputs.entry_rows)
+    step = load(source, ColumnInputs.entry_row_stride)
+    kind = load(column, ColumnAttrs.rows_dtype)
     for row in range(batch.count + 1):
         store(batch.starts, row, 0)
-    if kind == INT64 and load(column, BUCKETS) == 0:
-        if load(column, WEIGHTED) == 0:
+    if kind == INT64 and load(column, ColumnAttrs.num_buckets) == 0:
+        if load(column, ColumnAttrs.use_sparse_weights) == 0:
             return list_sorted(batch, first, end)
-        if load(source, TABLE_KIND) == FLOAT32:
+        if load(source, ColumnInputs.table_dtype) == FLOAT32:
             return list_sorted_weighted(batch, first, end)
     before, count = int64(0), int64(0)
     for k in range(first, end):
@@ -105,13 +87,16 @@ def _list_sorted(batch: Batch, first: int, end: int) -> int:
 @jit
 def _list_rows(batch: Batch, first: int, last: int) -> int:
     column, source = batch.column, batch.source
-    if load(column, WEIGHTED) == 0 and load(column, BOUNDARY_COUNT) == 0:
+    if (
+        load(column, ColumnAttrs.use_sparse_weights) == 0
+        and load(column, ColumnAttrs.boundary_count) == 0
+    ):
         return list_rows(batch, first, last)
     count, end = int64(0), first_element(column, source, batch.first)
     store(batch.starts, 0, 0)
     for row in range(batch.count):
         start, end = end, first_element(column, source, batch.first + row + 1)
-        if start < 0 or start > end or end > load(source, ID_COUNT):
+        if start < 0 or start > end or end > load(source, ColumnInputs.id_count):
             return int64(TROUBLE)
         for k in range(start, end):
             if not is_ignored(column, source, k):
@@ -125,16 +110,24 @@ def _list_rows(batch: Batch, first: int, last: int) -> int:
 @jit
 def _has_single_ids(column: int, source: int) -> bool:
     """Whether rows have one element each, and a row of zeros can stand for an empty one."""
-    if load(column, FORM) != DENSE or load(source, ID_COLUMNS) != 1 or load(source, ZEROS) == 0:
+    if (
+        load(column, ColumnAttrs.id_format) != DENSE
+        or load(source, ColumnInputs.id_columns) != 1
+        or load(source, ColumnInputs.zeros) == 0
+    ):
         return False
-    if as_float(load(column, MAX_NORM)) >= 0 or load(source, TABLE_ROWS) == 0:
+    if (
+        as_float(load(column, ColumnAttrs.max_norm)) >= 0
+        or load(source, ColumnInputs.table_rows) == 0
+    ):
         return False
-    if load(column, FILL) != 0 and load(column, DEFAULT_ID) >= 0:
+    if load(column, ColumnAttrs.fill_empty_row) != 0 and load(column, ColumnAttrs.default_id) >= 0:
         return False
     # Of values, `ignored` is compared before they become ids.
-    has_limits, kind = load(column, BOUNDARY_COUNT) > 0, load(column, IDS_KIND)
+    has_limits = load(column, ColumnAttrs.boundary_count) > 0
+    kind = load(column, ColumnAttrs.ids_dtype)
     if has_limits:
-        return kind == FLOAT32 and load(column, USE_IGNORED) == 0
+        return kind == FLOAT32 and load(column, ColumnAttrs.use_ignored_id) == 0
     return kind in (INT32, INT64)
 
 
@@ -150,7 +143,7 @@ def list_kept(batch: Batch, first: int, end: int) -> int:
     Returns:
       The number of entries, or TROUBLE: rows are not in order, or something is out of bounds.
     """
-    if load(batch.column, FORM) in (DENSE, ROW_SPLITS, LISTED):
+    if load(batch.column, ColumnAttrs.id_format) in (DENSE, ROW_SPLITS, LISTED):
         return _list_rows(batch, first, end)
     return _list_sorted(batch, first, end)
 
@@ -168,7 +161,7 @@ def list_entries(batch: Batch, first: int, end: int) -> int:
     """
     if _has_single_ids(batch.column, batch.source):
         # One id each, or a value.
-        if load(batch.column, BOUNDARY_COUNT) > 0:
+        if load(batch.column, ColumnAttrs.boundary_count) > 0:
             return list_single_buckets(batch)
         return list_single_ids(batch)
     count = list_kept(batch, first, end)
@@ -190,11 +183,13 @@ def list_unsorted(batch: Batch, order: int) -> int:
 def list_kept_unsorted(batch: Batch, order: int) -> int:
     """As `list_unsorted`, without the entries that fill empty rows."""
     column, source, starts = batch.column, batch.source, batch.starts
-    rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
+    rows = load(source, ColumnInputs.entry_rows)
+    step = load(source, ColumnInputs.entry_row_stride)
+    kind = load(column, ColumnAttrs.rows_dtype)
     for row in range(batch.count + 2):
         store(starts, row, 0)
     for turn in range(2):
-        for k in range(load(source, ID_COUNT)):
+        for k in range(load(source, ColumnInputs.id_count)):
             if is_dropped(column, source, id_at(column, source, k, 0), k):
                 continue
             row = integer_at(rows, k * step, kind)
@@ -221,10 +216,15 @@ def list_kept_unsorted(batch: Batch, order: int) -> int:
 def split_range(column: int, source: int, first: int, count: int) -> Any:
     """As `element_range`, for rows that are dense or have splits."""
     start = first_element(column, source, first)
-    end, total = first_element(column, source, first + count), load(source, ID_COUNT)
-    is_last = first + count == load(source, BATCH)
+    end, total = first_element(column, source, first + count), load(source, ColumnInputs.id_count)
+    is_last = first + count == load(source, ColumnInputs.batch_size)
     is_cut = (first == 0 and start != 0) or (is_last and end != total)
-    if (is_cut and load(column, FORM) != LISTED) or start < 0 or end < start or end > total:
+    if (
+        (is_cut and load(column, ColumnAttrs.id_format) != LISTED)
+        or start < 0
+        or end < start
+        or end > total
+    ):
         return int64(0), int64(-1)
     return start, end
 
@@ -232,19 +232,21 @@ def split_range(column: int, source: int, first: int, count: int) -> Any:
 @jit
 def element_range(column: int, source: int, first: int, count: int) -> Any:
     """The first of the elements of some rows, and the one behind the last; (0, -1) if wrong."""
-    if load(column, FORM) in (DENSE, ROW_SPLITS, LISTED):
+    if load(column, ColumnAttrs.id_format) in (DENSE, ROW_SPLITS, LISTED):
         return split_range(column, source, first, count)
-    rows, kind, total = load(source, ROWS), load(column, ROWS_KIND), load(source, ID_COUNT)
-    step = load(source, ROW_STEP)
+    rows = load(source, ColumnInputs.entry_rows)
+    kind = load(column, ColumnAttrs.rows_dtype)
+    total = load(source, ColumnInputs.id_count)
+    step = load(source, ColumnInputs.entry_row_stride)
     start = int64(0) if first == 0 else lower_bound(rows, step, kind, total, first)
-    is_last = first + count == load(source, BATCH)
+    is_last = first + count == load(source, ColumnInputs.batch_size)
     end = total if is_last else lower_bound(rows, step, kind, total, first + count)
     return start, max(start, end)
 
 
 @jit
 def _put_weight(batch: Batch, place: int, weight: float) -> None:
-    if load(batch.source, TABLE_KIND) == FLOAT64:
+    if load(batch.source, ColumnInputs.table_dtype) == FLOAT64:
         store_as(batch.weights, place, weight, np.float64)
     else:
         store_as(batch.weights, place, np.float32(weight), np.float32)
@@ -279,25 +281,30 @@ def _filled(batch: Batch, count: int) -> int:
         last = end
     if empty == 0:
         return count
-    if load(column, FILL) != 0:
-        number = max(load(column, DEFAULT_ID), int64(0))
-        if number >= load(source, TABLE_ROWS):
+    if load(column, ColumnAttrs.fill_empty_row) != 0:
+        number = max(load(column, ColumnAttrs.default_id), int64(0))
+        if number >= load(source, ColumnInputs.table_rows):
             return int64(TROUBLE)
-        if load(column, DEFAULT_ID) >= 0:
-            address = load(source, TABLE) + number * load(source, ROW_BYTES)
+        if load(column, ColumnAttrs.default_id) >= 0:
+            address = load(source, ColumnInputs.table) + number * load(
+                source, ColumnInputs.row_bytes
+            )
             return _insert(batch, count, empty, address)
     # A row of zeros clipped to 0 is NaN.
-    plain = load(column, WEIGHTED) == 0 and as_float(load(column, MAX_NORM)) < 0
-    if plain and count + empty == batch.count and load(source, ZEROS) != 0:
-        return _insert(batch, count, empty, load(source, ZEROS))
+    plain = (
+        load(column, ColumnAttrs.use_sparse_weights) == 0
+        and as_float(load(column, ColumnAttrs.max_norm)) < 0
+    )
+    if plain and count + empty == batch.count and load(source, ColumnInputs.zeros) != 0:
+        return _insert(batch, count, empty, load(source, ColumnInputs.zeros))
     return count
 
 
 @jit
 def _insert(batch: Batch, count: int, empty: int, address: int) -> int:
     """Gives each row without entries one that lies at an address; moves the others behind it."""
-    weighted = load(batch.column, WEIGHTED) != 0
-    is_double = load(batch.source, TABLE_KIND) == FLOAT64
+    weighted = load(batch.column, ColumnAttrs.use_sparse_weights) != 0
+    is_double = load(batch.source, ColumnInputs.table_dtype) == FLOAT64
     source, target = count, count + empty
     for row in range(batch.count - 1, -1, -1):
         n = load(batch.starts, row + 1) - load(batch.starts, row)
@@ -306,7 +313,7 @@ def _insert(batch: Batch, count: int, empty: int, address: int) -> int:
             target -= 1
             store(batch.addresses, target, address)
             if weighted:
-                _put_weight(batch, target, as_float(load(batch.column, DEFAULT_WEIGHT)))
+                _put_weight(batch, target, as_float(load(batch.column, ColumnAttrs.default_weight)))
         for _ in range(n):
             source -= 1
             target -= 1

@@ -11,30 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fusion.cpu_ops.column_words import (
-    BOUNDARY_COUNT,
-    BUCKET_DEFAULT,
-    BUCKETS,
     DENSE,
     FLOAT16,
     FLOAT32,
     FLOAT64,
-    FORM,
-    ID_COLUMNS,
-    IDS,
-    IDS_KIND,
-    IGNORED,
     INT64,
     LIMIT_BLOCK,
-    LIMITS,
-    PRUNE,
-    PRUNE_WEIGHTS,
-    ROWS,
-    ROWS_KIND,
-    STRIDE,
-    TABLE_KIND,
-    USE_IGNORED,
-    WEIGHTED,
-    WEIGHTS,
+    ColumnAttrs,
+    ColumnInputs,
 )
 from fusion.cpu_ops.half import narrower, widener
 from fusion.cpu_ops.vectors import limit_counter
@@ -135,38 +119,46 @@ def _bucket_at(address: int, index: int, kind: int, limits: int, count: int) -> 
 @jit
 def id_at(column: int, source: int, index: int, place: int) -> int:
     """The id of an element: its index among all, and its place in its row."""
-    ids, kind = load(source, IDS), load(column, IDS_KIND)
-    count = load(column, BOUNDARY_COUNT)
+    ids, kind = load(source, ColumnInputs.ids), load(column, ColumnAttrs.ids_dtype)
+    count = load(column, ColumnAttrs.boundary_count)
     if count > 0:
-        number = _bucket_at(ids, index, kind, load(source, LIMITS), count)
+        number = _bucket_at(ids, index, kind, load(source, ColumnInputs.boundaries), count)
     else:
         number = integer_at(ids, index, kind)
-    number += place * load(column, STRIDE)
-    buckets = load(column, BUCKETS)
+    number += place * load(column, ColumnAttrs.column_stride)
+    buckets = load(column, ColumnAttrs.num_buckets)
     if buckets > 0 and (number < 0 or number >= buckets):
-        return load(column, BUCKET_DEFAULT)
+        return load(column, ColumnAttrs.bucket_default)
     return number
 
 
 @jit
 def first_element(column: int, source: int, row: int) -> int:
     """The first element of a row that is dense or has a split."""
-    if load(column, FORM) == DENSE:
-        return row * load(source, ID_COLUMNS)
-    return integer_at(load(source, ROWS), row, load(column, ROWS_KIND))
+    if load(column, ColumnAttrs.id_format) == DENSE:
+        return row * load(source, ColumnInputs.id_columns)
+    return integer_at(
+        load(source, ColumnInputs.entry_rows), row, load(column, ColumnAttrs.rows_dtype)
+    )
 
 
 @jit
 def is_ignored(column: int, source: int, index: int) -> bool:
     """Whether an element stands for no entry, by its value."""
-    if load(column, USE_IGNORED) == 0:
+    if load(column, ColumnAttrs.use_ignored_id) == 0:
         return False
-    kind = load(column, IDS_KIND)
+    kind = load(column, ColumnAttrs.ids_dtype)
     if kind == FLOAT32:
-        return load_as(load(source, IDS), index, np.float32) == np.float32(load(column, IGNORED))
+        return load_as(load(source, ColumnInputs.ids), index, np.float32) == np.float32(
+            load(column, ColumnAttrs.ignored_id)
+        )
     if kind == FLOAT64:
-        return load_as(load(source, IDS), index, np.float64) == np.float64(load(column, IGNORED))
-    return integer_at(load(source, IDS), index, kind) == load(column, IGNORED)
+        return load_as(load(source, ColumnInputs.ids), index, np.float64) == np.float64(
+            load(column, ColumnAttrs.ignored_id)
+        )
+    return integer_at(load(source, ColumnInputs.ids), index, kind) == load(
+        column, ColumnAttrs.ignored_id
+    )
 
 
 @jit
@@ -185,12 +177,20 @@ def weight_at(address: int, index: int, kind: int) -> float:
 @jit
 def is_dropped(column: int, source: int, number: int, index: int) -> bool:
     """Whether an element is no entry, for its id or its weight."""
-    if number < 0 and load(column, PRUNE) != 0:
+    if number < 0 and load(column, ColumnAttrs.prune) != 0:
         return True
-    if load(column, WEIGHTED) == 0 or load(column, PRUNE_WEIGHTS) == 0:
+    if (
+        load(column, ColumnAttrs.use_sparse_weights) == 0
+        or load(column, ColumnAttrs.prune_sparse_weights) == 0
+    ):
         return False
     # A NaN weight is not > 0: it is dropped, as stock TensorFlow does.
-    return not weight_at(load(source, WEIGHTS), index, load(source, TABLE_KIND)) > 0
+    return (
+        not weight_at(
+            load(source, ColumnInputs.weights), index, load(source, ColumnInputs.table_dtype)
+        )
+        > 0
+    )
 
 
 @jit

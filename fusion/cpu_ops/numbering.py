@@ -6,14 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import (
-    DEFAULT_ID,
-    DEFAULT_WEIGHT,
-    FILL,
-    FLOAT64,
-    TABLE_KIND,
-    WEIGHTED,
-)
+from fusion.cpu_ops.column_words import FLOAT64, ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.elements import Batch, put_weight, weight_at
 from fusion.cpu_ops.unique import SPREAD
 from fusion.runtime.native.jit import int64, jit
@@ -56,12 +49,12 @@ def number_entries(batch: Batch, numbering: Numbering) -> tuple[int, int]:
     Returns:
       The number of distinct ids, and the place behind the last entry.
     """
-    fills = load(batch.column, FILL) != 0
+    fills = load(batch.column, ColumnAttrs.fill_empty_row) != 0
     empty = _tidy_starts(batch)
     total = load(batch.starts, batch.count)
     if not fills or empty == batch.count:
         found = _number_run(batch, numbering, int64(0), total, int64(0))
-    elif load(batch.column, DEFAULT_ID) < 0:
+    elif load(batch.column, ColumnAttrs.default_id) < 0:
         # The place of the first filler alone decides on the order of ids.
         before = load(batch.starts, empty)
         found = _number_run(batch, numbering, int64(0), before, int64(0))
@@ -72,7 +65,7 @@ def number_entries(batch: Batch, numbering: Numbering) -> tuple[int, int]:
     for row in range(batch.count + 1):
         end = numbering.first + load(batch.starts, row)
         store_as(numbering.splits, row, np.int32(end), np.int32)
-    if load(batch.column, WEIGHTED) != 0:
+    if load(batch.column, ColumnAttrs.use_sparse_weights) != 0:
         for k in range(total):
             _put_weight(batch, numbering, k, numbering.first + k)
     return found, numbering.first + total
@@ -123,8 +116,10 @@ def _number_run(batch: Batch, numbering: Numbering, start: int, end: int, found:
 def _number_and_fill(batch: Batch, numbering: Numbering) -> tuple[int, int]:
     """As `number_entries`, with an entry for each empty row."""
     column = batch.column
-    kind, weighted = load(batch.source, TABLE_KIND), load(column, WEIGHTED) != 0
-    filler, weight = load(column, DEFAULT_ID), as_float(load(column, DEFAULT_WEIGHT))
+    kind = load(batch.source, ColumnInputs.table_dtype)
+    weighted = load(column, ColumnAttrs.use_sparse_weights) != 0
+    filler = load(column, ColumnAttrs.default_id)
+    weight = as_float(load(column, ColumnAttrs.default_weight))
     found, entry = int64(0), numbering.first
     for row in range(batch.count):
         store_as(numbering.splits, row, np.int32(entry), np.int32)
@@ -150,7 +145,7 @@ def _number_and_fill(batch: Batch, numbering: Numbering) -> tuple[int, int]:
 @jit
 def _put_weight(batch: Batch, numbering: Numbering, listed: int, entry: int) -> None:
     """Copies the weight of a listed entry; it comes in the compute dtype."""
-    kind = load(batch.source, TABLE_KIND)
+    kind = load(batch.source, ColumnInputs.table_dtype)
     if kind == FLOAT64:
         weight = weight_at(batch.weights, listed, kind)
     else:

@@ -10,26 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import (
-    BOUNDARY_COUNT,
-    BUCKET_DEFAULT,
-    BUCKETS,
-    IDS,
-    IDS_KIND,
-    IGNORED,
-    LIMITS,
-    PRUNE,
-    PRUNE_WEIGHTS,
-    ROW_BYTES,
-    ROW_STEP,
-    ROWS,
-    STRIDE,
-    TABLE,
-    TABLE_ROWS,
-    USE_IGNORED,
-    WEIGHTS,
-    ZEROS,
-)
+from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.elements import TROUBLE, Batch, bucket_id, first_element, integer_at, integer_id
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, store, store_as
@@ -45,12 +26,16 @@ def _listing_sorted(weighted: bool) -> Any:
     @jit
     def list_sorted(batch: Batch, first: int, end: int) -> int:
         column, source = batch.column, batch.source
-        rows, step, ids = load(source, ROWS), load(source, ROW_STEP), load(source, IDS)
-        kind, given = load(column, IDS_KIND), load(source, WEIGHTS)
-        table, table_rows = load(source, TABLE), load(source, TABLE_ROWS)
-        row_bytes = load(source, ROW_BYTES)
-        dropped = int64(0) if load(column, PRUNE) != 0 else int64(np.iinfo(np.int64).min)
-        prunes_weights = load(column, PRUNE_WEIGHTS) != 0
+        rows = load(source, ColumnInputs.entry_rows)
+        step = load(source, ColumnInputs.entry_row_stride)
+        ids = load(source, ColumnInputs.ids)
+        kind, given = load(column, ColumnAttrs.ids_dtype), load(source, ColumnInputs.weights)
+        table, table_rows = load(source, ColumnInputs.table), load(source, ColumnInputs.table_rows)
+        row_bytes = load(source, ColumnInputs.row_bytes)
+        dropped = (
+            int64(0) if load(column, ColumnAttrs.prune) != 0 else int64(np.iinfo(np.int64).min)
+        )
+        prunes_weights = load(column, ColumnAttrs.prune_sparse_weights) != 0
         before, count = int64(0), int64(0)
         for k in range(first, end):
             row = load(rows, k * step) - batch.first
@@ -83,9 +68,11 @@ list_sorted, list_sorted_weighted = _listing_sorted(weighted=False), _listing_so
 def _list_all(batch: Batch, first: int, end: int) -> bool:
     """Lists all elements, without a look at the rows; returns whether all are in the table."""
     column, source = batch.column, batch.source
-    ids, kind, addresses = load(source, IDS), load(column, IDS_KIND), batch.addresses
-    table, table_rows = load(source, TABLE), load(source, TABLE_ROWS)
-    row_bytes, inside = load(source, ROW_BYTES), int64(-1)
+    ids = load(source, ColumnInputs.ids)
+    kind = load(column, ColumnAttrs.ids_dtype)
+    addresses = batch.addresses
+    table, table_rows = load(source, ColumnInputs.table), load(source, ColumnInputs.table_rows)
+    row_bytes, inside = load(source, ColumnInputs.row_bytes), int64(-1)
     for k in range(first, end):
         number = integer_at(ids, k, kind)
         # The first is negative unless the id is, the second unless it is too large.
@@ -98,13 +85,16 @@ def _list_all(batch: Batch, first: int, end: int) -> bool:
 def list_rows(batch: Batch, first: int, last: int) -> int:
     """Lists rows that are dense or have splits, without weights."""
     column, source = batch.column, batch.source
-    ids, kind = load(source, IDS), load(column, IDS_KIND)
+    ids, kind = load(source, ColumnInputs.ids), load(column, ColumnAttrs.ids_dtype)
     addresses, starts = batch.addresses, batch.starts
-    table, table_rows = load(source, TABLE), load(source, TABLE_ROWS)
-    row_bytes, stride = load(source, ROW_BYTES), load(column, STRIDE)
-    dropped = int64(0) if load(column, PRUNE) != 0 else int64(np.iinfo(np.int64).min)
-    ignored, may_ignore = load(column, IGNORED), load(column, USE_IGNORED) != 0
-    buckets, bucket_default = load(column, BUCKETS), load(column, BUCKET_DEFAULT)
+    table, table_rows = load(source, ColumnInputs.table), load(source, ColumnInputs.table_rows)
+    row_bytes = load(source, ColumnInputs.row_bytes)
+    stride = load(column, ColumnAttrs.column_stride)
+    dropped = int64(0) if load(column, ColumnAttrs.prune) != 0 else int64(np.iinfo(np.int64).min)
+    ignored = load(column, ColumnAttrs.ignored_id)
+    may_ignore = load(column, ColumnAttrs.use_ignored_id) != 0
+    buckets = load(column, ColumnAttrs.num_buckets)
+    bucket_default = load(column, ColumnAttrs.bucket_default)
     is_plain = not may_ignore and stride == 0 and buckets == 0
     is_listed = is_plain and _list_all(batch, first, last)
     count, end = int64(0), first
@@ -143,21 +133,27 @@ def _listing_singles(id_of: Any) -> Any:
     @jit
     def list_singles(batch: Batch) -> int:
         column, source = batch.column, batch.source
-        ids, kind, limits = load(source, IDS), load(column, IDS_KIND), load(source, LIMITS)
-        limit_count, first = load(column, BOUNDARY_COUNT), batch.first
+        ids = load(source, ColumnInputs.ids)
+        kind = load(column, ColumnAttrs.ids_dtype)
+        limits = load(source, ColumnInputs.boundaries)
+        limit_count, first = load(column, ColumnAttrs.boundary_count), batch.first
         addresses, starts = batch.addresses, batch.starts
-        table, zeros = load(source, TABLE), load(source, ZEROS)
-        table_rows, row_bytes = load(source, TABLE_ROWS), load(source, ROW_BYTES)
+        table, zeros = load(source, ColumnInputs.table), load(source, ColumnInputs.zeros)
+        table_rows = load(source, ColumnInputs.table_rows)
+        row_bytes = load(source, ColumnInputs.row_bytes)
         # What is not in the table, but not wrong either.
-        dropped = int64(0) if load(column, PRUNE) != 0 else int64(np.iinfo(np.int64).min)
-        ignored, buckets = load(column, IGNORED), load(column, BUCKETS)
-        may_ignore = load(column, USE_IGNORED) != 0
+        dropped = (
+            int64(0) if load(column, ColumnAttrs.prune) != 0 else int64(np.iinfo(np.int64).min)
+        )
+        ignored = load(column, ColumnAttrs.ignored_id)
+        buckets = load(column, ColumnAttrs.num_buckets)
+        may_ignore = load(column, ColumnAttrs.use_ignored_id) != 0
         for row in range(batch.count):
             number = id_of(ids, kind, limits, limit_count, first + row)
             address = table + number * row_bytes
             is_ignored = may_ignore and number == ignored
             if buckets > 0 and not 0 <= number < buckets:
-                number = load(column, BUCKET_DEFAULT)
+                number = load(column, ColumnAttrs.bucket_default)
                 address = table + number * row_bytes
             if is_ignored:
                 address = zeros

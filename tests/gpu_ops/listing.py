@@ -13,23 +13,24 @@ import tensorflow as tf
 from benchmarks.gpu.call import Column
 from fusion import ops
 from fusion.cpu_ops import column_words as words
+from fusion.cpu_ops.column_words import ColumnAttrs
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
 from tests.gpu_ops.simulation import FORMS, KINDS, Simulated
 
 #: Attrs of a column that are words: the name of its list, its word, its default.
 ATTRS: dict[str, tuple[str, int, Any]] = {
-    "prune": ("prunes", words.PRUNE, False),
-    "fill_empty_row": ("fill_empty_rows", words.FILL, False),
-    "default_id": ("default_ids", words.DEFAULT_ID, -1),
-    "prune_sparse_weights": ("prune_sparse_weights", words.PRUNE_WEIGHTS, False),
-    "default_weight": ("default_weights", words.DEFAULT_WEIGHT, 1.0),
-    "use_ignored_id": ("use_ignored_ids", words.USE_IGNORED, False),
-    "ignored_id": ("ignored_ids", words.IGNORED, -1),
-    "column_stride": ("column_strides", words.STRIDE, 0),
-    "num_buckets": ("num_buckets", words.BUCKETS, 0),
-    "bucket_default": ("bucket_defaults", words.BUCKET_DEFAULT, 0),
-    "sort_key": ("sort_keys", words.SORT_KEYS, False),
+    "prune": ("prunes", ColumnAttrs.prune, False),
+    "fill_empty_row": ("fill_empty_rows", ColumnAttrs.fill_empty_row, False),
+    "default_id": ("default_ids", ColumnAttrs.default_id, -1),
+    "prune_sparse_weights": ("prune_sparse_weights", ColumnAttrs.prune_sparse_weights, False),
+    "default_weight": ("default_weights", ColumnAttrs.default_weight, 1.0),
+    "use_ignored_id": ("use_ignored_ids", ColumnAttrs.use_ignored_id, False),
+    "ignored_id": ("ignored_ids", ColumnAttrs.ignored_id, -1),
+    "column_stride": ("column_strides", ColumnAttrs.column_stride, 0),
+    "num_buckets": ("num_buckets", ColumnAttrs.num_buckets, 0),
+    "bucket_default": ("bucket_defaults", ColumnAttrs.bucket_default, 0),
+    "sort_key": ("sort_keys", ColumnAttrs.sort_key, False),
 }
 
 
@@ -49,7 +50,10 @@ class Given:
     def column(self, device: Simulated) -> Column:
         """The column as kernels are told of it."""
         attrs = {ATTRS[name][1]: value for name, value in self.attrs.items()}
-        attrs |= {words.ROW_COUNT: self.last_row, words.KEYS_KIND: KINDS.index(self.keys)}
+        attrs |= {
+            ColumnAttrs.ends_at_last_row: self.last_row,
+            ColumnAttrs.keys_dtype: KINDS.index(self.keys),
+        }
         rows = self.rows
         return Column(
             FORMS.index(self.form), 0, 2**63 - 1, 1,

@@ -13,6 +13,7 @@ from numba import cuda
 from benchmarks.gpu.call import Call, Column, prepare
 from fusion import ops
 from fusion.cpu_ops import column_words as words
+from fusion.cpu_ops.column_words import ColumnAttrs
 from fusion.gpu_ops.kernels.combine import check_rows_kernel, combine_kernel
 from fusion.gpu_ops.kernels.registry import KERNELS
 from fusion.gpu_ops.language.simulated import allow
@@ -41,20 +42,22 @@ class Given:
     def column(self) -> Column:
         """The column as kernels are told of it."""
         attrs = dict(self.attrs)
-        found: dict[int, Any] = {words.COMBINER: COMBINERS.index(attrs.pop("combiner", "mean"))}
+        found: dict[int, Any] = {
+            ColumnAttrs.combiner: COMBINERS.index(attrs.pop("combiner", "mean"))
+        }
         names = {
-            "max_norm": words.MAX_NORM,
-            "prune": words.PRUNE,
-            "fill_empty_row": words.FILL,
-            "default_id": words.DEFAULT_ID,
-            "prune_sparse_weights": words.PRUNE_WEIGHTS,
-            "default_weight": words.DEFAULT_WEIGHT,
-            "divide_no_nan": words.NO_NAN,
-            "use_ignored_id": words.USE_IGNORED,
-            "ignored_id": words.IGNORED,
-            "column_stride": words.STRIDE,
-            "num_buckets": words.BUCKETS,
-            "bucket_default": words.BUCKET_DEFAULT,
+            "max_norm": ColumnAttrs.max_norm,
+            "prune": ColumnAttrs.prune,
+            "fill_empty_row": ColumnAttrs.fill_empty_row,
+            "default_id": ColumnAttrs.default_id,
+            "prune_sparse_weights": ColumnAttrs.prune_sparse_weights,
+            "default_weight": ColumnAttrs.default_weight,
+            "divide_no_nan": ColumnAttrs.divide_no_nan,
+            "use_ignored_id": ColumnAttrs.use_ignored_id,
+            "ignored_id": ColumnAttrs.ignored_id,
+            "column_stride": ColumnAttrs.column_stride,
+            "num_buckets": ColumnAttrs.num_buckets,
+            "bucket_default": ColumnAttrs.bucket_default,
         }
         found |= {names[key]: value for key, value in attrs.items()}
         rows, ids = self.rows, self.ids

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.gpu import call as calls
 from fusion import ops
 from fusion.cpu_ops import column_words as words
+from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps.bags import Bags, Gathered, bags, last_row
 from fusion.gpu_ops.steps.combine import combine_columns
@@ -28,13 +29,17 @@ def combined(
     column = calls.Column(
         words.ROW_SPLITS, 0, 2**63 - 1, dim, ids=found.addresses, id_count=count,
         rows=found.starts, weights=found.weights,
-        attrs={words.PRUNE: 1, words.COMBINER: attrs["combiner"], words.MAX_NORM: attrs["limit"]},
+        attrs={
+            ColumnAttrs.prune: 1,
+            ColumnAttrs.combiner: attrs["combiner"],
+            ColumnAttrs.max_norm: attrs["limit"],
+        },
     )  # fmt: skip
     call = calls.prepare(stored, batch, [column], device.put(out), device.room)
     held = device.arrays[-1].view(np.int64)
     held[:] = call.words
     source = (held[call_of.SOURCES] - held.ctypes.data) // 8
-    held[source + words.ROW_BYTES] = 1
+    held[source + ColumnInputs.row_bytes] = 1
     tiles = call.tiles(call_of.TILES)
     if tiles:
         kind = words.KINDS.index(stored)

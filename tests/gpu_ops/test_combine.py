@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.gpu import call as calls
 from fusion.cpu_ops import column_words as words
+from fusion.cpu_ops.column_words import ColumnAttrs
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout import combine as combine_layout
 from tests.gpu_ops.simulation import Given, combine
@@ -211,7 +212,13 @@ def test_long_bags_get_a_warp(length: int, batch: int, dim: int, group: int, sha
     assert call.is_plain
     assert call.tiles(call_of.TILES) == -(-batch * group * shares // call_of.THREADS)
     other = calls.Column(
-        words.ROW_SPLITS, 0, 9, dim, ids=0, id_count=length * batch, attrs={words.MAX_NORM: 1.0}
+        words.ROW_SPLITS,
+        0,
+        9,
+        dim,
+        ids=0,
+        id_count=length * batch,
+        attrs={ColumnAttrs.max_norm: 1.0},
     )
     call = calls.prepare("float32", batch, [other], 0, lambda size: 0)
     assert words_of(call, call_of.LANES, call_of.GROUPS, call_of.SHARES) == found

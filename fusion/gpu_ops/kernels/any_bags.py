@@ -9,30 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import (
-    COLUMN_WORDS,
-    COMBINER,
-    DEFAULT_ID,
-    DEFAULT_WEIGHT,
-    FILL,
-    IDS,
-    IDS_KIND,
-    IGNORED,
-    MAX_NORM,
-    NO_NAN,
-    PRUNE,
-    ROW_BYTES,
-    ROW_STEP,
-    ROWS,
-    ROWS_KIND,
-    TABLE,
-    TABLE_DIM,
-    TABLE_KIND,
-    TABLE_ROWS,
-    USE_IGNORED,
-    WEIGHTED,
-    WEIGHTS,
-)
+from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.kernels.elements import id_at, integer_at, is_dropped, is_ignored, weight_at
 from fusion.gpu_ops.kernels.errors import tell
@@ -62,20 +39,22 @@ def _is_of_row(column: int, source: int, k: int, row: int) -> bool:
     """Whether an element belongs to a row; to any if that is negative."""
     if row < 0:
         return True
-    rows, step = load(source, ROWS), load(source, ROW_STEP)
-    return integer_at(rows, k * step, load(column, ROWS_KIND)) == row
+    rows, step = load(source, ColumnInputs.entry_rows), load(source, ColumnInputs.entry_row_stride)
+    return integer_at(rows, k * step, load(column, ColumnAttrs.rows_dtype)) == row
 
 
 @jit
 def _plain_id(column: int, source: int, k: int, place: int) -> int:
-    return integer_at(load(source, IDS), k, load(column, IDS_KIND))
+    return integer_at(load(source, ColumnInputs.ids), k, load(column, ColumnAttrs.ids_dtype))
 
 
 @jit
 def _is_plain_entry(column: int, source: int, number: int, k: int) -> bool:
-    if load(column, USE_IGNORED) != 0 and number == load(column, IGNORED):
+    if load(column, ColumnAttrs.use_ignored_id) != 0 and number == load(
+        column, ColumnAttrs.ignored_id
+    ):
         return False
-    return number >= 0 or load(column, PRUNE) == 0
+    return number >= 0 or load(column, ColumnAttrs.prune) == 0
 
 
 @jit
@@ -86,7 +65,7 @@ def _is_entry(column: int, source: int, number: int, k: int) -> bool:
 @jit
 def _place_of(call: int, column: int) -> int:
     """The number of a column."""
-    return (column - load(call, COLUMNS)) // (8 * COLUMN_WORDS)
+    return (column - load(call, COLUMNS)) // (8 * ColumnAttrs.SIZE)
 
 
 def _entry_finder(is_plain: bool) -> Any:
@@ -104,10 +83,10 @@ def _entry_finder(is_plain: bool) -> Any:
         number = id_of(column, source, k, k - bag.start)
         if not counts(column, source, number, k):
             return int64(_NO_ENTRY)
-        if number < 0 or number >= load(source, TABLE_ROWS):
+        if number < 0 or number >= load(source, ColumnInputs.table_rows):
             tell(call, BAD_ID, _place_of(call, column), k, number)
             return int64(_TROUBLE)
-        return load(source, TABLE) + number * load(source, ROW_BYTES)
+        return load(source, ColumnInputs.table) + number * load(source, ColumnInputs.row_bytes)
 
     return entry
 
@@ -209,14 +188,20 @@ def _four_reader(stored: str, lanes: int, is_plain: bool, step: int) -> Any:
         """A row as it counts; what stands for none stays as it is."""
         if is_plain or address <= 0:
             return values
-        limit = as_float(load(bag.column, MAX_NORM))
-        return clipped(values, address, load(bag.source, TABLE_DIM), limit)
+        limit = as_float(load(bag.column, ColumnAttrs.max_norm))
+        return clipped(values, address, load(bag.source, ColumnInputs.table_dim), limit)
 
     @jit
     def weight_of(bag: Bag, k: int) -> Any:
         if k >= bag.end:
             return dtype(0)
-        return dtype(weight_at(load(bag.source, WEIGHTS), k, load(bag.source, TABLE_KIND)))
+        return dtype(
+            weight_at(
+                load(bag.source, ColumnInputs.weights),
+                k,
+                load(bag.source, ColumnInputs.table_dtype),
+            )
+        )
 
     @jit
     def read(call: int, bag: Bag, k: int, at: int, is_weighted: bool) -> Any:
@@ -254,7 +239,7 @@ def _adder(dtype: type, lanes: int, is_plain: bool) -> Any:
         total, block, terms, seen = sums
         if not is_plain and is_weighted:
             total = added(total, values)
-            terms = added((terms,), (term(weight, load(column, COMBINER)),))[0]
+            terms = added((terms,), (term(weight, load(column, ColumnAttrs.combiner)),))[0]
         elif seen < head:
             total = values if seen == 0 else added(total, values)
         else:
@@ -319,7 +304,7 @@ def any_bag(stored: str, lanes: int, is_plain: bool) -> Any:
     @jit
     def values_of(call: int, bag: Bag, team: Team, at: int) -> Any:
         column, (thread, group, shares) = bag.column, team
-        is_weighted = not is_plain and load(column, WEIGHTED) != 0
+        is_weighted = not is_plain and load(column, ColumnAttrs.use_sparse_weights) != 0
         head = np.int32(0 if is_weighted else head_of(count(call, bag, team)))
         sums, is_sound = _Sums(zero, zero, dtype(0), int64(0)), True
         k = bag.start
@@ -337,9 +322,9 @@ def any_bag(stored: str, lanes: int, is_plain: bool) -> Any:
         if sums.seen == 0:
             return fill(call, column, bag.source, at)
         if is_weighted:
-            no_nan = load(column, NO_NAN) != 0
-            return weighted(sums.total, load(column, COMBINER), sums.terms, no_nan)
-        return normalized(sums.total, load(column, COMBINER), sums.seen)
+            no_nan = load(column, ColumnAttrs.divide_no_nan) != 0
+            return weighted(sums.total, load(column, ColumnAttrs.combiner), sums.terms, no_nan)
+        return normalized(sums.total, load(column, ColumnAttrs.combiner), sums.seen)
 
     return values_of
 
@@ -355,24 +340,27 @@ def _filler(stored: str, lanes: int, is_plain: bool) -> Any:
 
     @jit
     def fill(call: int, column: int, source: int, at: int) -> Any:
-        if load(column, FILL) == 0:
+        if load(column, ColumnAttrs.fill_empty_row) == 0:
             return zero
-        number = max(load(column, DEFAULT_ID), np.int64(0))
-        if number >= load(source, TABLE_ROWS):
+        number = max(load(column, ColumnAttrs.default_id), np.int64(0))
+        if number >= load(source, ColumnInputs.table_rows):
             tell(call, BAD_DEFAULT, _place_of(call, column), np.int64(-1), number)
             return multiplied(zero, nan)
-        if load(column, DEFAULT_ID) < 0:
+        if load(column, ColumnAttrs.default_id) < 0:
             return zero
-        row = load(source, TABLE) + number * load(source, ROW_BYTES)
+        row = load(source, ColumnInputs.table) + number * load(source, ColumnInputs.row_bytes)
         values = load_vector(row + at)
         if is_plain:
             return values
-        limit = as_float(load(column, MAX_NORM))
-        values = clipped(values, row, load(source, TABLE_DIM), limit)
-        if load(column, WEIGHTED) == 0:
+        limit = as_float(load(column, ColumnAttrs.max_norm))
+        values = clipped(values, row, load(source, ColumnInputs.table_dim), limit)
+        if load(column, ColumnAttrs.use_sparse_weights) == 0:
             return values
-        weight, combiner = dtype(as_float(load(column, DEFAULT_WEIGHT))), load(column, COMBINER)
+        weight = dtype(as_float(load(column, ColumnAttrs.default_weight)))
+        combiner = load(column, ColumnAttrs.combiner)
         total = added(zero, multiplied(values, weight))
-        return weighted(total, combiner, term(weight, combiner), load(column, NO_NAN) != 0)
+        return weighted(
+            total, combiner, term(weight, combiner), load(column, ColumnAttrs.divide_no_nan) != 0
+        )
 
     return fill

@@ -9,16 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from fusion.cpu_ops import elements
-from fusion.cpu_ops.column_words import (
-    DEFAULT_WEIGHT,
-    FILL,
-    INT64,
-    KEYS_KIND,
-    SORT_KEYS,
-    TABLE_KIND,
-    WEIGHTED,
-    WEIGHTS,
-)
+from fusion.cpu_ops.column_words import INT64, ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import weight_at
 from fusion.gpu_ops.kernels.listing import column_words, fills_entries, source_words
 from fusion.gpu_ops.kernels.slots import entries_before, fillers_before, places_of
@@ -98,7 +89,7 @@ def mark_pairs(call: int, keys: int, slots: int, found: int, marks: int) -> None
     if not is_first:
         return
     place = column_of(firsts, columns, own)
-    if load(column_words(call, place), SORT_KEYS) == 0:
+    if load(column_words(call, place), ColumnAttrs.sort_key) == 0:
         return
     told, word = load(call, call_of.PRE_TOLD), call_of.TROUBLE_WORDS + 2 * columns + place
     # Few threads find a larger one than those before, so that few wait for each other.
@@ -133,7 +124,7 @@ def list_pairs(call: int, keys: int, marks: int, ranks: int, words: int, owners:
         return
     place, number = column_of(firsts, columns, own), load(ranks, own)
     word = number - load(ranks, load(firsts, place))
-    if load(column_words(call, place), SORT_KEYS) != 0:
+    if load(column_words(call, place), ColumnAttrs.sort_key) != 0:
         word = load(keys, own)
     store(words, number, word)
     store_as(owners, number, np.int32(place), np.int32)
@@ -148,7 +139,7 @@ def invert_order(order: int, count: int, numbers: int) -> None:
 
 @jit
 def _put_key(column: int, target: int, number: int, key: int) -> None:
-    if load(column, KEYS_KIND) == INT64:
+    if load(column, ColumnAttrs.keys_dtype) == INT64:
         store(target, number, key)
     else:
         store_as(target, number, np.int32(key), np.int32)
@@ -159,13 +150,13 @@ def _put_weight(
     call: int, place: int, column: int, source: int, element: int, weights: int, entry: int
 ) -> None:
     """Writes the weight of an entry: of an element of all, or for -1 that of rows filled."""
-    weight, kind = 0.0, load(source, TABLE_KIND)
-    if load(column, WEIGHTED) != 0:
+    weight, kind = 0.0, load(source, ColumnInputs.table_dtype)
+    if load(column, ColumnAttrs.use_sparse_weights) != 0:
         if element < 0:
-            weight = as_float(load(column, DEFAULT_WEIGHT))
+            weight = as_float(load(column, ColumnAttrs.default_weight))
         else:
             k = element - load(load(call, call_of.PRE_ELEMENTS), place)
-            weight = weight_at(load(source, WEIGHTS), k, kind)
+            weight = weight_at(load(source, ColumnInputs.weights), k, kind)
     put_weight(weights, entry, weight, kind)
 
 
@@ -206,7 +197,7 @@ def number_places(
     if own - first >= entries:
         store_as(out_entries, own, np.int32(0), np.int32)
         if out_weights != 0:
-            put_weight(out_weights, own, 0.0, load(source, TABLE_KIND))
+            put_weight(out_weights, own, 0.0, load(source, ColumnInputs.table_dtype))
     if load(found, own) == EMPTY:
         return
     head = load(slots, load(found, own))
@@ -217,7 +208,7 @@ def number_places(
     if head == own:
         _put_key(column, load(out_keys, place), number, load(keys, own))
     element, entry = int64(load_as(sources, own, np.int32)), own
-    if not fills_entries(column) and load(column, FILL) != 0:
+    if not fills_entries(column) and load(column, ColumnAttrs.fill_empty_row) != 0:
         if element < 0:
             return
         row = int64(load_as(owners, element, np.int32)) - place * batch

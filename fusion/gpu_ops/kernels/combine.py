@@ -13,22 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import (
-    COLUMN_WORDS,
-    COPY,
-    FORM,
-    ID_COUNT,
-    INDICES,
-    ROW_BYTES,
-    ROW_COUNT,
-    ROW_IDS,
-    ROW_STEP,
-    ROWS,
-    ROWS_KIND,
-    SOURCE_WORDS,
-    TABLE,
-    TABLE_DIM,
-)
+from fusion.cpu_ops.column_words import COPY, INDICES, ROW_IDS, ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.kernels.any_bags import any_bag
 from fusion.gpu_ops.kernels.elements import id_at, integer_at, is_dropped, lower_bound, split_range
@@ -43,18 +28,20 @@ from fusion.runtime.native.jit import int64
 @jit
 def _bag_of(call: int, place: int, number: int, item: int) -> Any:
     """Bag `number` of a column; what is no bag has its `end` before its `start`."""
-    column = load(call, call_of.COLUMNS) + 8 * COLUMN_WORDS * place
-    source = load(call, call_of.SOURCES) + 8 * SOURCE_WORDS * place
+    column = load(call, call_of.COLUMNS) + 8 * ColumnAttrs.SIZE * place
+    source = load(call, call_of.SOURCES) + 8 * ColumnInputs.SIZE * place
     offset = load(load(call, call_of.OFFSETS), place)
     out = load(call, call_of.OUT) + number * load(call, call_of.OUT_BYTES) + offset * item
-    form, all_elements = load(column, FORM), load(source, ID_COUNT)
+    form, all_elements = load(column, ColumnAttrs.id_format), load(source, ColumnInputs.id_count)
     if form == COPY:
         return Bag(column, source, out, int64(0), int64(0), number)
     if form in (INDICES, ROW_IDS):
         if load(load(call, call_of.UNSORTED), place) != 0:
             return Bag(column, source, out, int64(0), all_elements, number)
         # Elements of rows outside the batch are in no bag.
-        rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
+        rows = load(source, ColumnInputs.entry_rows)
+        step = load(source, ColumnInputs.entry_row_stride)
+        kind = load(column, ColumnAttrs.rows_dtype)
         start = lower_bound(rows, step, kind, all_elements, number)
         end = lower_bound(rows, step, kind, all_elements, number + 1)
         return Bag(column, source, out, start, end, int64(-1))
@@ -78,7 +65,7 @@ def _quick(stored: str, lanes: int, is_shared: bool) -> Any:
             bag = _bag_of(call, place, number, item)
             if bag.row >= 0 or bag.end <= bag.start:
                 return False
-            dim = load(bag.source, TABLE_DIM)
+            dim = load(bag.source, ColumnInputs.table_dim)
             # All threads of a warp go along, whether they have elements or not.
             if first >= dim and (
                 not is_shared or first - remainder(first, team.group * lanes) >= dim
@@ -105,13 +92,17 @@ def _slow(stored: str, lanes: int, is_plain: bool) -> Any:
 
     @jit
     def copied(bag: Bag, at: int) -> Any:
-        return load_vector(load(bag.source, TABLE) + bag.row * load(bag.source, ROW_BYTES) + at)
+        return load_vector(
+            load(bag.source, ColumnInputs.table)
+            + bag.row * load(bag.source, ColumnInputs.row_bytes)
+            + at
+        )
 
     @jit
     def slow(call: int, bag: Bag, team: Team, width: int) -> None:
         if is_plain:  # shared, it needed more registers than the kernel may have
             team = Team(team.thread, np.int32(team.group * team.shares), np.int32(1))
-        dim, first = load(bag.source, TABLE_DIM), int64(0)
+        dim, first = load(bag.source, ColumnInputs.table_dim), int64(0)
         while first < dim:
             own = first + remainder(team.thread, team.group) * width
             for k in range(own, own + width, lanes):
@@ -120,7 +111,7 @@ def _slow(stored: str, lanes: int, is_plain: bool) -> Any:
                 if k >= dim and team.shares == 1:
                     return
                 at = int64(k) * item if k < dim else int64(0)
-                if load(bag.column, FORM) == COPY:
+                if load(bag.column, ColumnAttrs.id_format) == COPY:
                     values = copied(bag, at)
                 else:
                     values = values_of(call, bag, team, at)
@@ -155,7 +146,8 @@ def _writer(stored: str, is_plain: bool) -> Any:
     def write(call: int, place: int, number: int, team: Team, lanes: int) -> None:
         bag = _bag_of(call, place, number, item)
         if bag.end < bag.start:
-            splits, kind = load(bag.source, ROWS), load(bag.column, ROWS_KIND)
+            splits = load(bag.source, ColumnInputs.entry_rows)
+            kind = load(bag.column, ColumnAttrs.rows_dtype)
             # The first one has to be 0, each other one no less than the one before.
             at = number + (number > 0 or integer_at(splits, int64(0), kind) == 0)
             tell(call, call_of.BAD_SPLIT, place, at, integer_at(splits, at, kind))
@@ -227,18 +219,20 @@ def check_rows_kernel() -> Any:
         tile, tiles = int64(cuda.blockIdx.x), load(call, call_of.CHECK_TILES)
         place = column_of(tiles, load(call, call_of.COUNT), tile)
         k = (tile - load(tiles, place)) * call_of.THREADS + cuda.threadIdx.x
-        column = load(call, call_of.COLUMNS) + 8 * COLUMN_WORDS * place
-        source = load(call, call_of.SOURCES) + 8 * SOURCE_WORDS * place
-        if k >= load(source, ID_COUNT):
+        column = load(call, call_of.COLUMNS) + 8 * ColumnAttrs.SIZE * place
+        source = load(call, call_of.SOURCES) + 8 * ColumnInputs.SIZE * place
+        if k >= load(source, ColumnInputs.id_count):
             return
-        rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
+        rows = load(source, ColumnInputs.entry_rows)
+        step = load(source, ColumnInputs.entry_row_stride)
+        kind = load(column, ColumnAttrs.rows_dtype)
         row = integer_at(rows, k * step, kind)
-        to_last = load(column, ROW_COUNT) != 0
+        to_last = load(column, ColumnAttrs.ends_at_last_row) != 0
         if k > 0 and integer_at(rows, (k - 1) * step, kind) > row:
             store(load(call, call_of.UNSORTED), place, 1)
             if to_last:
                 tell(call, call_of.UNSORTED_ROW, place, k, row)
-        is_last = k == load(source, ID_COUNT) - 1
+        is_last = k == load(source, ColumnInputs.id_count) - 1
         if to_last and is_last and row + 1 != load(call, call_of.BATCH):
             tell(call, call_of.BAD_ROW, place, k, row)
         is_outside = row < 0 or row >= load(call, call_of.BATCH)

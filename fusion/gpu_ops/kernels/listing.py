@@ -8,24 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import (
-    COLUMN_WORDS,
-    DEFAULT_ID,
-    DENSE,
-    FILL,
-    FORM,
-    ID_COLUMNS,
-    ID_COUNT,
-    INT32,
-    KEYS_KIND,
-    ROW_COUNT,
-    ROW_SPLITS,
-    ROW_STEP,
-    ROWS,
-    ROWS_KIND,
-    SOURCE_WORDS,
-    TABLE_ROWS,
-)
+from fusion.cpu_ops.column_words import DENSE, INT32, ROW_SPLITS, ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import id_at, integer_at, is_dropped, is_ignored, rows_until
 from fusion.gpu_ops.kernels.errors import tell_at
 from fusion.gpu_ops.kernels.tiles import column_of
@@ -37,13 +20,13 @@ from fusion.runtime.native.jit import int64
 @jit
 def column_words(call: int, place: int) -> int:
     """The address of the words of what a column does."""
-    return load(call, call_of.PRE_COLUMNS) + 8 * COLUMN_WORDS * place
+    return load(call, call_of.PRE_COLUMNS) + 8 * ColumnAttrs.SIZE * place
 
 
 @jit
 def source_words(call: int, place: int) -> int:
     """The address of the words of what a column is given."""
-    return load(call, call_of.PRE_SOURCES) + 8 * SOURCE_WORDS * place
+    return load(call, call_of.PRE_SOURCES) + 8 * ColumnInputs.SIZE * place
 
 
 @jit
@@ -55,19 +38,19 @@ def elements_of(call: int) -> int:
 @jit
 def fills_entries(column: int) -> bool:
     """Whether a row that is to be filled gets an entry, and not only an id."""
-    return load(column, DEFAULT_ID) >= 0
+    return load(column, ColumnAttrs.default_id) >= 0
 
 
 @jit
 def filler_of(column: int) -> int:
     """The id of rows that are filled."""
-    return max(load(column, DEFAULT_ID), int64(0))
+    return max(load(column, ColumnAttrs.default_id), int64(0))
 
 
 @jit
 def _row_by_splits(column: int, source: int, k: int, batch: int) -> int:
     """The last row that starts at an element or before, or else the first one."""
-    splits, kind = load(source, ROWS), load(column, ROWS_KIND)
+    splits, kind = load(source, ColumnInputs.entry_rows), load(column, ColumnAttrs.rows_dtype)
     row, end = int64(0), batch
     while end - row > 1:
         middle = (row + end) // 2
@@ -84,17 +67,19 @@ def _row_of(call: int, place: int, column: int, source: int, k: int) -> int:
 
     Tells the rows up to that of the last element, where these are the rows of the batch.
     """
-    form = load(column, FORM)
+    form = load(column, ColumnAttrs.id_format)
     if form == DENSE:
-        return k // load(source, ID_COLUMNS)
+        return k // load(source, ColumnInputs.id_columns)
     if form == ROW_SPLITS:
         return _row_by_splits(column, source, k, load(call, call_of.PRE_BATCH))
-    rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
+    rows = load(source, ColumnInputs.entry_rows)
+    step = load(source, ColumnInputs.entry_row_stride)
+    kind = load(column, ColumnAttrs.rows_dtype)
     row = integer_at(rows, k * step, kind)
     before = row
     if k > 0:
         before = integer_at(rows, (k - 1) * step, kind)
-    told, to_last = load(call, call_of.PRE_TOLD), load(column, ROW_COUNT) != 0
+    told, to_last = load(call, call_of.PRE_TOLD), load(column, ColumnAttrs.ends_at_last_row) != 0
     if row < before:
         if to_last:
             tell_at(told, call_of.UNSORTED_ROW, place, k, row)
@@ -102,7 +87,7 @@ def _row_of(call: int, place: int, column: int, source: int, k: int) -> int:
             store(told, call_of.TROUBLE_WORDS + place, 1)
     if to_last and row < 0:  # whether the element counts or not
         tell_at(told, call_of.BAD_ROW, place, k, row)
-    if to_last and k == load(source, ID_COUNT) - 1:
+    if to_last and k == load(source, ColumnInputs.id_count) - 1:
         word = call_of.TROUBLE_WORDS + 3 * load(call, call_of.PRE_COUNT) + place
         store(told, word, rows_until(row))
     return min(row, int64(0)) if load(call, call_of.PRE_IS_OPEN) != 0 else row
@@ -111,7 +96,7 @@ def _row_of(call: int, place: int, column: int, source: int, k: int) -> int:
 @jit
 def fits(column: int, number: int) -> bool:
     """Whether an id can be a key."""
-    return load(column, KEYS_KIND) != INT32 or number == int64(np.int32(number))
+    return load(column, ColumnAttrs.keys_dtype) != INT32 or number == int64(np.int32(number))
 
 
 @jit
@@ -121,10 +106,10 @@ def _is_sound(
     """Whether an element that counts has a row and an id; else tells of it."""
     told = load(call, call_of.PRE_TOLD)
     if row < 0 or row >= load(call, call_of.PRE_BATCH):
-        if load(column, FORM) != ROW_SPLITS:  # else `mark_rows` tells of splits
+        if load(column, ColumnAttrs.id_format) != ROW_SPLITS:  # else `mark_rows` tells of splits
             tell_at(told, call_of.BAD_ROW, place, k, row)
         return False
-    if number < 0 or number >= load(source, TABLE_ROWS):
+    if number < 0 or number >= load(source, ColumnInputs.table_rows):
         tell_at(told, call_of.BAD_ID, place, k, number)
         return False
     if not fits(column, number):
@@ -152,8 +137,8 @@ def mark_elements(call: int, ids: int, owners: int, marks: int) -> None:
     place = column_of(starts, columns, element)
     column, source = column_words(call, place), source_words(call, place)
     k, in_row = element - load(starts, place), int64(0)
-    if load(column, FORM) == DENSE:
-        in_row = k % load(source, ID_COLUMNS)
+    if load(column, ColumnAttrs.id_format) == DENSE:
+        in_row = k % load(source, ColumnInputs.id_columns)
     row, number = _row_of(call, place, column, source, k), id_at(column, source, k, in_row)
     counts = not is_ignored(column, source, k) and not is_dropped(column, source, number, k)
     counts = counts and _is_sound(call, place, column, source, k, row, number)
@@ -170,7 +155,9 @@ def mark_elements(call: int, ids: int, owners: int, marks: int) -> None:
 @jit
 def _check_split(call: int, place: int, column: int, source: int, row: int) -> None:
     """Tells of a row split that is less than the one before, or is not where ids begin or end."""
-    splits, kind, total = load(source, ROWS), load(column, ROWS_KIND), load(source, ID_COUNT)
+    splits = load(source, ColumnInputs.entry_rows)
+    kind = load(column, ColumnAttrs.rows_dtype)
+    total = load(source, ColumnInputs.id_count)
     split, before = integer_at(splits, row, kind), int64(0)
     if row > 0:
         before = integer_at(splits, row - 1, kind)
@@ -191,9 +178,9 @@ def mark_rows(call: int, marks: int) -> None:
         return
     place, row = thread // (batch + 1), thread % (batch + 1)
     column, source = column_words(call, place), source_words(call, place)
-    if load(column, FORM) == ROW_SPLITS:
+    if load(column, ColumnAttrs.id_format) == ROW_SPLITS:
         _check_split(call, place, column, source, row)
-    if row == batch or load(column, FILL) == 0:
+    if row == batch or load(column, ColumnAttrs.fill_empty_row) == 0:
         return
     own = elements_of(call) + place * batch + row
     if load_as(marks, own, np.int32) != 0:

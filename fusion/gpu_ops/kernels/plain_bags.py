@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fusion.cpu_ops.column_words import (
-    COMBINER,
-    IDS,
-    IDS_KIND,
-    ROW_BYTES,
-    TABLE,
-    TABLE_ROWS,
-)
+from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import integer_at
 from fusion.gpu_ops.kernels.tiles import quotient, remainder
 from fusion.gpu_ops.language.arithmetic import compute_type, normalizer
@@ -66,9 +59,9 @@ def head_of(n: int) -> int:
 @jit
 def row_of(source: int, kind: int, k: int, safe: int) -> Any:
     """The address of an element's row, or else the safe one; whether it has a row."""
-    number = integer_at(load(source, IDS), k, kind)
-    is_sound = 0 <= number < load(source, TABLE_ROWS)
-    row = load(source, TABLE) + number * load(source, ROW_BYTES)
+    number = integer_at(load(source, ColumnInputs.ids), k, kind)
+    is_sound = 0 <= number < load(source, ColumnInputs.table_rows)
+    row = load(source, ColumnInputs.table) + number * load(source, ColumnInputs.row_bytes)
     return row if is_sound else safe, is_sound
 
 
@@ -119,13 +112,13 @@ def quick_bag(stored: str, lanes: int) -> Any:
 
     @jit
     def sum_of(bag: Bag, team: Team, at: int) -> Any:
-        n, kind = bag.end - bag.start, load(bag.column, IDS_KIND)
+        n, kind = bag.end - bag.start, load(bag.column, ColumnAttrs.ids_dtype)
         source, safe, behind = bag.source, bag.out, bag.start + head_of(n)
         total, is_sound = head(source, kind, bag.start, behind, at, safe)
         for k in range(behind, bag.end, 8):
             block, counts = block_of(source, kind, k, at, safe)
             total, is_sound = added(total, block), is_sound and counts
-        return normalized(total, load(bag.column, COMBINER), n), is_sound
+        return normalized(total, load(bag.column, ColumnAttrs.combiner), n), is_sound
 
     return sum_of
 
@@ -157,7 +150,7 @@ def shared_bag(stored: str, lanes: int) -> Any:
     @jit
     def sum_of(bag: Bag, team: Team, at: int) -> Any:
         thread, group, shares = team
-        n, kind = bag.end - bag.start, load(bag.column, IDS_KIND)
+        n, kind = bag.end - bag.start, load(bag.column, ColumnAttrs.ids_dtype)
         source, safe, behind = bag.source, bag.out, bag.start + head_of(n)
         total, is_sound = head(source, kind, bag.start, behind, at, safe)
         k = behind
@@ -173,6 +166,6 @@ def shared_bag(stored: str, lanes: int) -> Any:
         for share in range(shares):
             verdict = from_lane(yes if is_sound else no, remainder(thread, group) + share * group)
             is_sound = is_sound and verdict[0] != dtype(0)
-        return normalized(total, load(bag.column, COMBINER), n), is_sound
+        return normalized(total, load(bag.column, ColumnAttrs.combiner), n), is_sound
 
     return sum_of

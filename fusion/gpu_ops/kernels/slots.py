@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import ID_COUNT, ROW_STEP, ROWS, ROWS_KIND
+from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import lower_bound
 from fusion.gpu_ops.kernels.listing import (
     column_words,
@@ -122,9 +122,11 @@ def split_rows(call: int, sums: int, batch: int, splits: int) -> None:
         return
     place, row = thread // (batch + 1), thread % (batch + 1)
     column, source = column_words(call, place), source_words(call, place)
-    rows, step, kind = load(source, ROWS), load(source, ROW_STEP), load(column, ROWS_KIND)
+    rows = load(source, ColumnInputs.entry_rows)
+    step = load(source, ColumnInputs.entry_row_stride)
+    kind = load(column, ColumnAttrs.rows_dtype)
     first = load(load(call, call_of.PRE_ELEMENTS), place)
-    element = first + lower_bound(rows, step, kind, load(source, ID_COUNT), row)
+    element = first + lower_bound(rows, step, kind, load(source, ColumnInputs.id_count), row)
     split = load(load(call, call_of.PRE_FIRSTS), place) + load(sums, element) - load(sums, first)
     store_as(splits, thread, np.int32(split), np.int32)
 

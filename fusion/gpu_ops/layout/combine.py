@@ -7,27 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusion.cpu_ops.column_words import (
-    BOUNDARY_COUNT,
-    BUCKETS,
-    COLUMN_WORDS,
-    COPY,
-    FORM,
-    ID_COLUMNS,
-    ID_COUNT,
-    IGNORED,
-    INDICES,
-    LISTED,
-    MAX_NORM,
-    ROW_IDS,
-    SOURCE_WORDS,
-    STRIDE,
-    TABLE,
-    TABLE_DIM,
-    TABLE_ROWS,
-    USE_IGNORED,
-    WEIGHTED,
-)
+from fusion.cpu_ops.column_words import COPY, INDICES, LISTED, ROW_IDS, ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.layout.call import (
     ALL_PLAIN,
     BATCH,
@@ -67,7 +47,7 @@ _MINUS_ZERO = -(2**63)
 def words_of_call(columns: int, boundaries: int) -> int:
     """The words of a call of so many columns, with so many boundaries in all."""
     tiles = 2 * (columns + 1)
-    described = columns * (COLUMN_WORDS + SOURCE_WORDS)
+    described = columns * (ColumnAttrs.SIZE + ColumnInputs.SIZE)
     return CALL_WORDS + TROUBLE_WORDS + 6 * columns + tiles + described + (boundaries + 1) // 2
 
 
@@ -89,9 +69,9 @@ def open_call(call: Any, base: int, columns: int) -> int:
         call[part] = base + 8 * place
         place += columns
     call[COLUMNS] = base + 8 * place
-    place += columns * COLUMN_WORDS
+    place += columns * ColumnAttrs.SIZE
     call[SOURCES] = base + 8 * place
-    return place + columns * SOURCE_WORDS
+    return place + columns * ColumnInputs.SIZE
 
 
 def place_in(call: Any, base: int, word: int) -> int:
@@ -104,17 +84,26 @@ def is_plain(call: Any, column: int, source: int) -> bool:
 
     That is without weights and max_norm. `column` and `source` are places in the call.
     """
-    limit = call[column + MAX_NORM]
-    if call[column + FORM] == COPY:
+    limit = call[column + ColumnAttrs.max_norm]
+    if call[column + ColumnAttrs.id_format] == COPY:
         return True
-    if call[column + WEIGHTED] != 0 or limit >= 0 or limit == _MINUS_ZERO:
+    if call[column + ColumnAttrs.use_sparse_weights] != 0 or limit >= 0 or limit == _MINUS_ZERO:
         return False
-    if call[column + BOUNDARY_COUNT] != 0 or call[column + BUCKETS] != 0:
+    if (
+        call[column + ColumnAttrs.boundary_count] != 0
+        or call[column + ColumnAttrs.num_buckets] != 0
+    ):
         return False
-    if call[column + STRIDE] != 0 and call[source + ID_COLUMNS] != 1:
+    if (
+        call[column + ColumnAttrs.column_stride] != 0
+        and call[source + ColumnInputs.id_columns] != 1
+    ):
         return False
-    ignored = call[column + IGNORED]
-    return call[column + USE_IGNORED] == 0 or not 0 <= ignored < call[source + TABLE_ROWS]
+    ignored = call[column + ColumnAttrs.ignored_id]
+    return (
+        call[column + ColumnAttrs.use_ignored_id] == 0
+        or not 0 <= ignored < call[source + ColumnInputs.table_rows]
+    )
 
 
 def width_of(call: Any, base: int) -> int:
@@ -123,22 +112,22 @@ def width_of(call: Any, base: int) -> int:
     width = 0
     for column in range(call[COUNT]):
         call[offsets + column] = width
-        width += call[source + column * SOURCE_WORDS + TABLE_DIM]
+        width += call[source + column * ColumnInputs.SIZE + ColumnInputs.table_dim]
     return width
 
 
 def _at_once(call: Any, source: int, offset: int, item: int, width: int, skew: int) -> int:
     """The elements of a row that a thread can read at once."""
-    lanes = lanes_of(item, call[source + TABLE_DIM], offset, width)
+    lanes = lanes_of(item, call[source + ColumnInputs.table_dim], offset, width)
     # Part of a tensor may begin anywhere.
-    return lanes if (call[source + TABLE] | skew) % (lanes * item) == 0 else 1
+    return lanes if (call[source + ColumnInputs.table] | skew) % (lanes * item) == 0 else 1
 
 
 def _listed(call: Any, base: int) -> int:
     """The columns behind gathers, each of which is told the number of entries of all of them."""
     columns, count = place_in(call, base, COLUMNS), 0
     for k in range(call[COUNT]):
-        count += call[columns + k * COLUMN_WORDS + FORM] == LISTED
+        count += call[columns + k * ColumnAttrs.SIZE + ColumnAttrs.id_format] == LISTED
     return count
 
 
@@ -147,9 +136,9 @@ def _threads(call: Any, base: int, batch: int, item: int, width: int, skew: int)
     sources, offsets = place_in(call, base, SOURCES), place_in(call, base, OFFSETS)
     threads = 0
     for k in range(call[COUNT]):
-        source = sources + k * SOURCE_WORDS
+        source = sources + k * ColumnInputs.SIZE
         lanes = _at_once(call, source, call[offsets + k], item, width, skew)
-        threads += batch * group_of(call[source + TABLE_DIM], lanes)
+        threads += batch * group_of(call[source + ColumnInputs.table_dim], lanes)
     return threads
 
 
@@ -174,12 +163,12 @@ def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, s
     length, listed = _LONG if is_busy else _LONG_FOR_FEW, _listed(call, base)
     call[ALL_PLAIN] = 1
     for k in range(call[COUNT]):
-        column, source = columns + k * COLUMN_WORDS, sources + k * SOURCE_WORDS
-        dim, form = call[source + TABLE_DIM], call[column + FORM]
+        column, source = columns + k * ColumnAttrs.SIZE, sources + k * ColumnInputs.SIZE
+        dim, form = call[source + ColumnInputs.table_dim], call[column + ColumnAttrs.id_format]
         at_once = _at_once(call, source, call[offsets + k], item, width, skew)
         group = group_of(dim, at_once)
         alike = listed if form == LISTED else 1
-        is_long = call[source + ID_COUNT] >= max(length * batch * alike, 1)
+        is_long = call[source + ColumnInputs.id_count] >= max(length * batch * alike, 1)
         call[lanes + k], call[groups + k] = at_once, group
         call[shares + k] = WARP // group if is_long else 1
         call[plain + k] = is_plain(call, column, source)
@@ -187,7 +176,7 @@ def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, s
         bags = THREADS // (group * call[shares + k])
         needed = (batch + bags - 1) // bags if dim > 0 else 0
         call[tiles + k + 1] = call[tiles + k] + needed
-        checked = call[source + ID_COUNT] if form in (INDICES, ROW_IDS) else 0
+        checked = call[source + ColumnInputs.id_count] if form in (INDICES, ROW_IDS) else 0
         call[check + k + 1] = call[check + k] + (checked + THREADS - 1) // THREADS
 
 

@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops import scatter
+from fusion.cpu_ops.column_words import ColumnAttrs
 from fusion.cpu_ops.elements import weight_at
 from fusion.ops.columns.inputs import (
-    ENTRIES,
-    ENTRY_COUNT,
-    ENTRY_WEIGHTS,
-    SHARED_WORDS,
-    SPLIT_COUNT,
-    SPLITS,
-    body,
+    SharedInputs,
     column_at,
     input_tensor,
     release_shared,
     take_shared,
 )
-from fusion.ops.columns.state import COUNT, ITEM, KIND, LOOKUPS, POOL, WEIGHTED_COUNT
+from fusion.ops.columns.state import ColumnsState
 from fusion.ops.columns.tasks import call_by_pieces
 from fusion.runtime.layout import Address, Int64, Layout
 from fusion.runtime.native.frame import (
@@ -93,7 +87,9 @@ def take_top(frame: int, job: int, slot: int, batch: int) -> int:
         text = "top_grad has %lld rows, but row_splits say %lld"
         fail(frame, INVALID_ARGUMENT, text, rows, batch)
     store(job, GradJob.top_grad, tf_tensor_data(top))
-    store(job, GradJob.top_grad_bytes, width * body(load(job, GradJob.state), ITEM))
+    store(
+        job, GradJob.top_grad_bytes, width * load(load(job, GradJob.state), ColumnsState.item_bytes)
+    )
     return width
 
 
@@ -101,7 +97,7 @@ def take_top(frame: int, job: int, slot: int, batch: int) -> int:
 def take_columns(frame: int, job: int, ctx: int, width: int) -> int:
     """Makes the outputs; returns the number of their elements."""
     state, slot, total, end = load(job, GradJob.state), stack_words(1), int64(0), int64(0)
-    for place in range(body(state, COUNT)):
+    for place in range(load(state, ColumnsState.column_count)):
         rows = input_tensor(ctx, place + 1, slot, status_of(frame))
         if rows == 0:
             check(frame)
@@ -110,9 +106,9 @@ def take_columns(frame: int, job: int, ctx: int, width: int) -> int:
         keys = tf_dim(rows, np.int32(0)) if rank == 2 else int64(0)
         dim = tf_dim(rows, np.int32(1)) if rank == 2 else int64(0)
         tf_delete_tensor(rows)
-        first = load(column_at(state, place), words.TOP_OFFSET)
+        first = load(column_at(state, place), ColumnAttrs.top_grad_offset)
         first = end if first < 0 else first
-        known = load(column_at(state, place), words.DIM)
+        known = load(column_at(state, place), ColumnAttrs.dim)
         if rank != 2:
             text = "emb_rows[%lld] has rank %lld, not 2"
             fail(frame, INVALID_ARGUMENT, text, int64(place), rank)
@@ -140,9 +136,9 @@ def take_columns(frame: int, job: int, ctx: int, width: int) -> int:
 def _first_wrong(job: int, place: int) -> int:
     """What is wrong with a column's entries, see `GradColumn.error`."""
     shared = load(job, GradJob.shared)
-    count, total = load(shared, SPLIT_COUNT), load(shared, ENTRY_COUNT)
-    starts = load(shared, SPLITS) + 4 * place * count
-    places = load(shared, ENTRIES)
+    count, total = load(shared, SharedInputs.split_count), load(shared, SharedInputs.entry_count)
+    starts = load(shared, SharedInputs.row_splits) + 4 * place * count
+    places = load(shared, SharedInputs.unique_idxs)
     keys = load(
         load(job, GradJob.columns),
         GradColumn.SIZE * place + GradColumn.unique_count,
@@ -169,15 +165,25 @@ def _first_wrong(job: int, place: int) -> int:
 def _explain(frame: int, job: int, place: int, wrong: int) -> None:
     shared = load(job, GradJob.shared)
     if wrong >= 0:
-        starts = load(shared, SPLITS) + 4 * place * load(shared, SPLIT_COUNT)
+        starts = load(shared, SharedInputs.row_splits) + 4 * place * load(
+            shared, SharedInputs.split_count
+        )
         split = int64(load_as(starts, wrong, np.int32))
         text = (
             "column %lld: row split %lld is %lld, less than one before it or more than %lld entries"
         )
-        fail(frame, INVALID_ARGUMENT, text, place, wrong, split, load(shared, ENTRY_COUNT))
+        fail(
+            frame,
+            INVALID_ARGUMENT,
+            text,
+            place,
+            wrong,
+            split,
+            load(shared, SharedInputs.entry_count),
+        )
         return
     entry = -1 - wrong
-    number = int64(load_as(load(shared, ENTRIES), entry, np.int32))
+    number = int64(load_as(load(shared, SharedInputs.unique_idxs), entry, np.int32))
     keys = load(load(job, GradJob.columns), GradColumn.SIZE * place + GradColumn.unique_count)
     text = "column %lld: unique_idxs[%lld] = %lld is not in [0, %lld), the rows"
     fail(frame, INVALID_ARGUMENT, text, place, entry, number, keys)
@@ -189,7 +195,7 @@ def scatter_columns(job: int) -> None:
     state = load(job, GradJob.state)
     shared = load(job, GradJob.shared)
     parts = load(job, GradJob.range_count)
-    splits = load(shared, SPLIT_COUNT)
+    splits = load(shared, SharedInputs.split_count)
     args = stack_words(scatter.ARGUMENT_WORDS)
     task = jobs.next_task(job)
     while task >= 0:
@@ -201,7 +207,8 @@ def scatter_columns(job: int) -> None:
             store(given, GradColumn.error, wrong)
         if wrong == _NO_ERROR:
             keys, dim = load(given, GradColumn.unique_count), load(given, GradColumn.dim)
-            item, sum_item = body(state, ITEM), max(body(state, ITEM), int64(4))
+            item = load(state, ColumnsState.item_bytes)
+            sum_item = max(load(state, ColumnsState.item_bytes), int64(4))
             store(args, scatter.BAGS, splits - 1)
             store(
                 args,
@@ -209,13 +216,13 @@ def scatter_columns(job: int) -> None:
                 load(job, GradJob.top_grad) + load(given, GradColumn.offset) * item,
             )
             store(args, scatter.TOP_BYTES, load(job, GradJob.top_grad_bytes))
-            store(args, scatter.STARTS, load(shared, SPLITS) + 4 * place * splits)
-            store(args, scatter.PLACES, load(shared, ENTRIES))
+            store(args, scatter.STARTS, load(shared, SharedInputs.row_splits) + 4 * place * splits)
+            store(args, scatter.PLACES, load(shared, SharedInputs.unique_idxs))
             store(args, scatter.SUMS, load(given, GradColumn.sums))
             store(args, scatter.SUM_BYTES, dim * sum_item)
             store(args, scatter.LOW, keys * part // parts)
             store(args, scatter.HIGH, keys * (part + 1) // parts)
-            store(args, scatter.COMBINER, load(column, words.COMBINER))
+            store(args, scatter.COMBINER, load(column, ColumnAttrs.combiner))
             store(args, scatter.WEIGHTS, load(job, GradJob.weights))
             store(args, scatter.ROWS, load(given, GradColumn.out))
             call_by_pieces(column, dim, args, int64(scatter.FIRST), int64(scatter.END))
@@ -226,12 +233,12 @@ def scatter_columns(job: int) -> None:
 def _place_sums(frame: int, job: int, total: int) -> None:
     """Finds where sums go: to the result itself, or for half types to room of their own."""
     state, columns = load(job, GradJob.state), load(job, GradJob.columns)
-    is_half = body(state, ITEM) == 2
+    is_half = load(state, ColumnsState.item_bytes) == 2
     sums = scratch(frame, total if is_half else int64(0), np.float32)
     if failed(frame):
         return
     address = sums.ctypes.data
-    for place in range(body(state, COUNT)):
+    for place in range(load(state, ColumnsState.column_count)):
         column = columns + 8 * GradColumn.SIZE * place
         store(column, GradColumn.sums, address if is_half else load(column, GradColumn.out))
         address += 4 * load(column, GradColumn.unique_count) * load(column, GradColumn.dim)
@@ -241,22 +248,24 @@ def _place_sums(frame: int, job: int, total: int) -> None:
 def _widen_weights(frame: int, job: int, shared: int) -> None:
     """Brings the entries' weights to the compute dtype."""
     state = load(job, GradJob.state)
-    store(job, GradJob.weights, load(shared, ENTRY_WEIGHTS))
-    if body(state, ITEM) != 2 or body(state, WEIGHTED_COUNT) == 0:
+    store(job, GradJob.weights, load(shared, SharedInputs.entry_weights))
+    if load(state, ColumnsState.item_bytes) != 2 or load(state, ColumnsState.weighted_count) == 0:
         return
-    weights = scratch(frame, load(shared, ENTRY_COUNT), np.float32)
+    weights = scratch(frame, load(shared, SharedInputs.entry_count), np.float32)
     if failed(frame):
         return
     for k in range(weights.shape[0]):
-        weights[k] = weight_at(load(shared, ENTRY_WEIGHTS), k, body(state, KIND))
+        weights[k] = weight_at(
+            load(shared, SharedInputs.entry_weights), k, load(state, ColumnsState.dtype_code)
+        )
     store(job, GradJob.weights, weights.ctypes.data)
 
 
 @jit
 def _compute(frame: int, job: int, shared: int, slot: int) -> None:
     ctx, state = context(frame), load(job, GradJob.state)
-    count, pool = body(state, COUNT), body(state, POOL)
-    batch = load(shared, SPLIT_COUNT) - 1
+    count, pool = load(state, ColumnsState.column_count), load(state, ColumnsState.pool)
+    batch = load(shared, SharedInputs.split_count) - 1
     width = take_top(frame, job, slot, batch)
     columns = scratch(frame, GradColumn.SIZE * count, np.int64)
     if failed(frame):
@@ -267,7 +276,7 @@ def _compute(frame: int, job: int, shared: int, slot: int) -> None:
     _widen_weights(frame, job, shared)
     if failed(frame):
         return
-    entries = load(shared, ENTRY_COUNT)
+    entries = load(shared, SharedInputs.entry_count)
     cost = count * _COLUMN_NS + entries * (_ENTRY_NS + width // (2 * count))
     helpers = pool if cost > _PARALLEL_NS else int64(0)
     parts = int64(1)
@@ -291,13 +300,15 @@ def _compute(frame: int, job: int, shared: int, slot: int) -> None:
 def scatter_grads(frame: int) -> None:
     """The kernel body."""
     state = kernel_state(frame)
-    count = body(state, COUNT)
-    shared, job, slot = stack_words(SHARED_WORDS), stack_words(GradJob.SIZE), stack_words(1)
+    count = load(state, ColumnsState.column_count)
+    shared, job, slot = stack_words(SharedInputs.SIZE), stack_words(GradJob.SIZE), stack_words(1)
     store(slot, 0, 0)
     store(job, GradJob.state, state)
     store(job, GradJob.shared, shared)
-    weighted = body(state, WEIGHTED_COUNT) != 0
-    take_shared(frame, context(frame), count + 1, shared, body(state, LOOKUPS), weighted)
+    weighted = load(state, ColumnsState.weighted_count) != 0
+    take_shared(
+        frame, context(frame), count + 1, shared, load(state, ColumnsState.lookup_count), weighted
+    )
     if not failed(frame):
         _compute(frame, job, shared, slot)
     release_shared(shared)

@@ -8,49 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import (
-    BATCH,
-    BOUNDARIES,
-    COLUMN_WORDS,
-    COPY,
-    DENSE,
-    DIM,
-    FORM,
-    ID_COLUMNS,
-    ID_COUNT,
-    IDS,
-    INDICES,
-    LIMITS,
-    LISTED_PLACE,
-    ROW_BYTES,
-    ROW_COUNT,
-    ROW_SPLITS,
-    ROW_STEP,
-    ROWS,
-    ROWS_KIND,
-    SOURCE_WORDS,
-    TABLE,
-    TABLE_DIM,
-    TABLE_KIND,
-    TABLE_ROWS,
-    TENSORS,
-    WEIGHTED,
-    WEIGHTS,
-    ZEROS,
-)
+from fusion.cpu_ops.column_words import COPY, DENSE, INDICES, ROW_SPLITS, ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.elements import integer_at, overflows, rows_until
-from fusion.ops.columns.state import (
-    BODY,
-    COLUMNS,
-    COUNT,
-    ITEM,
-    KIND,
-    LIMITS_AT,
-    POST,
-    PRE,
-    ROLE,
-    ZEROS_AT,
-)
+from fusion.ops.columns.state import POST, PRE, ColumnsState
+from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     check,
@@ -79,23 +40,25 @@ _TABLE_INPUT, _IDS_INPUT, _ROWS_INPUT, _SHAPE_INPUT, _WEIGHTS_INPUT = range(_TEN
 #: More than any id or table.
 _NO_TABLE_ROWS = 2**63 - 1
 
-#: What columns share, by word: the places of entries in their rows, int32; their number; row
-#: splits, int32, and how many each column has; weights; the three tensors, to be released.
-(ENTRIES, ENTRY_COUNT, SPLITS, SPLIT_COUNT, ENTRY_WEIGHTS, SHARED_TENSORS) = range(6)
-_SHARED = 3
-SHARED_WORDS = SHARED_TENSORS + _SHARED
+
+class SharedInputs(Layout):
+    """What the columns of an op behind gathers share."""
+
+    unique_idxs: Address  # int32
+    entry_count: Int64
+    row_splits: Address  # int32 [lookups, split_count]
+    split_count: Int64
+    entry_weights: Address
+    tensors: Fields = fields(3)  # TF_Tensor*, to be released; 0 for none
+
+
+_SHARED = SharedInputs.SIZE - SharedInputs.tensors
 
 
 @jit
 def column_at(state: int, place: int) -> int:
-    """The address of a column's words."""
-    return state + 8 * (BODY + COLUMNS + place * COLUMN_WORDS)
-
-
-@jit
-def body(state: int, word: int) -> int:
-    """A word of the body of a kernel's state."""
-    return load(state, BODY + word)
+    """The address of a column's attrs."""
+    return state + 8 * (ColumnsState.columns + place * ColumnAttrs.SIZE)
 
 
 @jit
@@ -109,9 +72,11 @@ def input_tensor(ctx: int, index: int, slot: int, status: int) -> int:
 
 @jit
 def _take(ctx: int, state: int, place: int, which: int, source: int, status: int) -> int:
-    slot = source + 8 * (TENSORS + which)
-    list_place = which - 1 if body(state, ROLE) == PRE else which
-    return input_tensor(ctx, list_place * body(state, COUNT) + place, slot, status)
+    slot = source + 8 * (ColumnInputs.tensors + which)
+    list_place = which - 1 if load(state, ColumnsState.role) == PRE else which
+    return input_tensor(
+        ctx, list_place * load(state, ColumnsState.column_count) + place, slot, status
+    )
 
 
 @jit
@@ -126,7 +91,7 @@ def _release(tensors: int, count: int) -> None:
 @jit
 def release(source: int) -> None:
     """Releases the tensors of a source."""
-    _release(source + 8 * TENSORS, _TENSORS)
+    _release(source + 8 * ColumnInputs.tensors, _TENSORS)
 
 
 @jit
@@ -141,9 +106,9 @@ def take_shared(
       weighted: whether any has weights.
     """
     status = status_of(frame)
-    for k in range(SHARED_WORDS):
+    for k in range(SharedInputs.SIZE):
         store(shared, k, 0)
-    slots = shared + 8 * SHARED_TENSORS
+    slots = shared + 8 * SharedInputs.tensors
     places = input_tensor(ctx, first, slots, status)
     check(frame)
     splits = input_tensor(ctx, first + 1, slots + 8, status)
@@ -166,17 +131,17 @@ def take_shared(
         text = "there are %lld entry_weights for %lld unique_idxs"
         fail(frame, INVALID_ARGUMENT, text, tf_dim(weights, np.int32(0)), count)
         return
-    store(shared, ENTRIES, tf_tensor_data(places))
-    store(shared, ENTRY_COUNT, count)
-    store(shared, SPLITS, tf_tensor_data(splits))
-    store(shared, SPLIT_COUNT, tf_dim(splits, np.int32(1)))
-    store(shared, ENTRY_WEIGHTS, tf_tensor_data(weights))
+    store(shared, SharedInputs.unique_idxs, tf_tensor_data(places))
+    store(shared, SharedInputs.entry_count, count)
+    store(shared, SharedInputs.row_splits, tf_tensor_data(splits))
+    store(shared, SharedInputs.split_count, tf_dim(splits, np.int32(1)))
+    store(shared, SharedInputs.entry_weights, tf_tensor_data(weights))
 
 
 @jit
 def release_shared(shared: int) -> None:
     """Releases what columns share."""
-    _release(shared + 8 * SHARED_TENSORS, _SHARED)
+    _release(shared + 8 * SharedInputs.tensors, _SHARED)
 
 
 @jit
@@ -196,48 +161,52 @@ def _take_table(frame: int, ctx: int, state: int, place: int, source: int, statu
     if not _has_rank(frame, place, table, int64(2)):
         return False
     dim = tf_dim(table, np.int32(1))
-    if load(column, DIM) >= 0 and load(column, DIM) != dim:
+    if load(column, ColumnAttrs.dim) >= 0 and load(column, ColumnAttrs.dim) != dim:
         if frame != 0:
             text = ": the table has rows of %lld elements, but dim is %lld"
-            fail_column(frame, INVALID_ARGUMENT, text, place, dim, load(column, DIM))
+            fail_column(frame, INVALID_ARGUMENT, text, place, dim, load(column, ColumnAttrs.dim))
         return False
-    store(source, TABLE, tf_tensor_data(table))
-    store(source, TABLE_ROWS, tf_dim(table, np.int32(0)))
-    store(source, TABLE_DIM, dim)
-    store(source, TABLE_KIND, body(state, KIND))
-    store(source, ROW_BYTES, dim * body(state, ITEM))
-    zeros = body(state, ZEROS_AT)
-    store(source, ZEROS, state + 8 * zeros if zeros != 0 else int64(0))
+    store(source, ColumnInputs.table, tf_tensor_data(table))
+    store(source, ColumnInputs.table_rows, tf_dim(table, np.int32(0)))
+    store(source, ColumnInputs.table_dim, dim)
+    store(source, ColumnInputs.table_dtype, load(state, ColumnsState.dtype_code))
+    store(source, ColumnInputs.row_bytes, dim * load(state, ColumnsState.item_bytes))
+    zeros = load(state, ColumnsState.zeros_offset)
+    store(source, ColumnInputs.zeros, state + 8 * zeros if zeros != 0 else int64(0))
     return True
 
 
 @jit
 def _take_listed(column: int, source: int, shared: int) -> None:
     """Takes the part of what columns share that is the column's own."""
-    splits = load(shared, SPLIT_COUNT)
-    store(source, IDS, load(shared, ENTRIES))
-    store(source, ID_COUNT, load(shared, ENTRY_COUNT))
-    store(source, ROWS, load(shared, SPLITS) + 4 * splits * load(column, LISTED_PLACE))
-    store(source, ROW_STEP, 1)
-    store(source, BATCH, splits - 1)
-    store(source, WEIGHTS, load(shared, ENTRY_WEIGHTS))
+    splits = load(shared, SharedInputs.split_count)
+    store(source, ColumnInputs.ids, load(shared, SharedInputs.unique_idxs))
+    store(source, ColumnInputs.id_count, load(shared, SharedInputs.entry_count))
+    store(
+        source,
+        ColumnInputs.entry_rows,
+        load(shared, SharedInputs.row_splits) + 4 * splits * load(column, ColumnAttrs.lookup_index),
+    )
+    store(source, ColumnInputs.entry_row_stride, 1)
+    store(source, ColumnInputs.batch_size, splits - 1)
+    store(source, ColumnInputs.weights, load(shared, SharedInputs.entry_weights))
 
 
 @jit
 def _take_ids(frame: int, ctx: int, state: int, place: int, source: int, status: int) -> bool:
     column = column_at(state, place)
-    is_dense = load(column, FORM) == DENSE
+    is_dense = load(column, ColumnAttrs.id_format) == DENSE
     ids = _take(ctx, state, place, _IDS_INPUT, source, status)
     if not _has_rank(frame, place, ids, int64(2) if is_dense else int64(1)):
         return False
     count, width = tf_dim(ids, np.int32(0)), int64(1)
     if is_dense:
         width = tf_dim(ids, np.int32(1))
-        store(source, BATCH, count)
-    store(source, IDS, tf_tensor_data(ids))
-    store(source, ID_COUNT, count * width)
-    store(source, ID_COLUMNS, width)
-    if load(column, WEIGHTED) == 0:
+        store(source, ColumnInputs.batch_size, count)
+    store(source, ColumnInputs.ids, tf_tensor_data(ids))
+    store(source, ColumnInputs.id_count, count * width)
+    store(source, ColumnInputs.id_columns, width)
+    if load(column, ColumnAttrs.use_sparse_weights) == 0:
         return True
     weights = _take(ctx, state, place, _WEIGHTS_INPUT, source, status)
     if not _has_rank(frame, place, weights, int64(1)):
@@ -247,14 +216,14 @@ def _take_ids(frame: int, ctx: int, state: int, place: int, source: int, status:
             text = ": there are %lld weights for %lld ids"
             fail_column(frame, INVALID_ARGUMENT, text, place, tf_dim(weights, np.int32(0)), count)
         return False
-    store(source, WEIGHTS, tf_tensor_data(weights))
+    store(source, ColumnInputs.weights, tf_tensor_data(weights))
     return True
 
 
 @jit
 def _take_rows(frame: int, ctx: int, state: int, place: int, source: int, status: int) -> bool:
     column = column_at(state, place)
-    form = load(column, FORM)
+    form = load(column, ColumnAttrs.id_format)
     rows = _take(ctx, state, place, _ROWS_INPUT, source, status)
     if not _has_rank(frame, place, rows, int64(2) if form == INDICES else int64(1)):
         return False
@@ -266,18 +235,20 @@ def _take_rows(frame: int, ctx: int, state: int, place: int, source: int, status
                 text = ": entry_rows have no column"
                 fail_column(frame, INVALID_ARGUMENT, text, place)
             return False
-    store(source, ROWS, tf_tensor_data(rows))
-    store(source, ROW_STEP, step)
+    store(source, ColumnInputs.entry_rows, tf_tensor_data(rows))
+    store(source, ColumnInputs.entry_row_stride, step)
     if form == ROW_SPLITS:
         if count < 1:
             if frame != 0:
                 fail_column(frame, INVALID_ARGUMENT, ": there are no row splits", place)
             return False
-        store(source, BATCH, count - 1)
-    elif count != load(source, ID_COUNT):
+        store(source, ColumnInputs.batch_size, count - 1)
+    elif count != load(source, ColumnInputs.id_count):
         if frame != 0:
             text = ": there are %lld entry_rows for %lld ids"
-            fail_column(frame, INVALID_ARGUMENT, text, place, count, load(source, ID_COUNT))
+            fail_column(
+                frame, INVALID_ARGUMENT, text, place, count, load(source, ColumnInputs.id_count)
+            )
         return False
     return True
 
@@ -287,18 +258,22 @@ def _take_batch(frame: int, ctx: int, state: int, place: int, source: int, statu
     """Finds the number of rows of a column whose entries have row numbers."""
     column = column_at(state, place)
     if (
-        load(column, ROW_COUNT) != 0
-        and load(source, ID_COUNT) > 0
+        load(column, ColumnAttrs.ends_at_last_row) != 0
+        and load(source, ColumnInputs.id_count) > 0
         and load(state, State.launcher) != 0
     ):
-        store(source, BATCH, -1)  # the host cannot read the last entry's row
+        store(source, ColumnInputs.batch_size, -1)  # the host cannot read the last entry's row
         return True
-    if load(column, ROW_COUNT) != 0:
-        entries, last = load(source, ID_COUNT), int64(-1)
+    if load(column, ColumnAttrs.ends_at_last_row) != 0:
+        entries, last = load(source, ColumnInputs.id_count), int64(-1)
         if entries > 0:
-            place_of_last = (entries - 1) * load(source, ROW_STEP)
-            last = integer_at(load(source, ROWS), place_of_last, load(column, ROWS_KIND))
-        store(source, BATCH, rows_until(last))
+            place_of_last = (entries - 1) * load(source, ColumnInputs.entry_row_stride)
+            last = integer_at(
+                load(source, ColumnInputs.entry_rows),
+                place_of_last,
+                load(column, ColumnAttrs.rows_dtype),
+            )
+        store(source, ColumnInputs.batch_size, rows_until(last))
         return True
     shape = _take(ctx, state, place, _SHAPE_INPUT, source, status)
     if shape == 0:
@@ -310,14 +285,25 @@ def _take_batch(frame: int, ctx: int, state: int, place: int, source: int, statu
             fail_column(frame, INVALID_ARGUMENT, text, place)
         return False
     sizes, count = tf_tensor_data(shape), tf_dim(shape, np.int32(0)) if rank == 1 else int64(1)
-    if load(column, FORM) == INDICES and count > 1 and count != load(source, ROW_STEP):
+    if (
+        load(column, ColumnAttrs.id_format) == INDICES
+        and count > 1
+        and count != load(source, ColumnInputs.entry_row_stride)
+    ):
         if frame != 0:
             text = ": dense_shape has %lld sizes, but entry_rows have %lld columns"
-            fail_column(frame, INVALID_ARGUMENT, text, place, count, load(source, ROW_STEP))
+            fail_column(
+                frame,
+                INVALID_ARGUMENT,
+                text,
+                place,
+                count,
+                load(source, ColumnInputs.entry_row_stride),
+            )
         return False
     if not _is_shape(frame, place, sizes, count):
         return False
-    store(source, BATCH, load(sizes, 0))
+    store(source, ColumnInputs.batch_size, load(sizes, 0))
     return True
 
 
@@ -355,20 +341,26 @@ def take_source(
     Returns:
       Whether it is sound; if not, `frame` tells why, unless it is 0.
     """
-    for k in range(SOURCE_WORDS):
+    for k in range(ColumnInputs.SIZE):
         store(source, k, 0)
-    column, role = column_at(state, place), body(state, ROLE)
+    column, role = column_at(state, place), load(state, ColumnsState.role)
     if role == PRE:
         # With addresses of rows of one byte from 0 on, ids are listed as they are.
-        store(source, ROW_BYTES, 1)
-        store(source, TABLE_ROWS, _NO_TABLE_ROWS)
-        store(source, TABLE_KIND, body(state, KIND))
+        store(source, ColumnInputs.row_bytes, 1)
+        store(source, ColumnInputs.table_rows, _NO_TABLE_ROWS)
+        store(source, ColumnInputs.table_dtype, load(state, ColumnsState.dtype_code))
     elif not _take_table(frame, ctx, state, place, source, status):
         return False
-    store(source, LIMITS, state + 8 * body(state, LIMITS_AT) + 4 * load(column, BOUNDARIES))
-    form = load(column, FORM)
+    store(
+        source,
+        ColumnInputs.boundaries,
+        state
+        + 8 * load(state, ColumnsState.boundaries_offset)
+        + 4 * load(column, ColumnAttrs.first_boundary),
+    )
+    form = load(column, ColumnAttrs.id_format)
     if form == COPY:
-        store(source, BATCH, load(source, TABLE_ROWS))
+        store(source, ColumnInputs.batch_size, load(source, ColumnInputs.table_rows))
         return True
     if role == POST:
         _take_listed(column, source, shared)

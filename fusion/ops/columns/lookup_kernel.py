@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops import column_words as words
+from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.pieces import LINE_BYTES
 from fusion.ops.columns import tasks
 from fusion.ops.columns.inputs import (
-    ENTRY_COUNT,
-    SHARED_WORDS,
-    SPLIT_COUNT,
-    body,
+    SharedInputs,
     column_at,
     release,
     release_shared,
@@ -27,15 +24,8 @@ from fusion.ops.columns.inputs import (
     take_source,
 )
 from fusion.ops.columns.slow_path import finish_column
-from fusion.ops.columns.state import (
-    COUNT,
-    ITEM,
-    LOOKUPS,
-    POOL,
-    POST,
-    ROLE,
-    WEIGHTED_COUNT,
-)
+from fusion.ops.columns.state import POST, ColumnsState
+from fusion.ops.columns.tasks import LookupJob
 from fusion.runtime.native.frame import (
     context,
     failed,
@@ -74,17 +64,17 @@ _SAMPLED = 16
 @jit
 def _survey(frame: int, ctx: int, state: int, source: int, shared: int) -> tuple[int, int]:
     """The rows of the batch, and a guess at the elements of all columns, by some of them."""
-    count, status = body(state, COUNT), status_of(frame)
+    count, status = load(state, ColumnsState.column_count), status_of(frame)
     if shared != 0:
-        batch = load(shared, SPLIT_COUNT) - 1
-        return batch, load(shared, ENTRY_COUNT) + batch * count
+        batch = load(shared, SharedInputs.split_count) - 1
+        return batch, load(shared, SharedInputs.entry_count) + batch * count
     step = max((count + _SAMPLED - 1) // _SAMPLED, int64(1))
     batch, elements, looked = int64(-1), int64(0), int64(0)
     for place in range(0, count, step):
         sound = take_source(int64(0), ctx, state, place, source, status, shared)
         if sound:
-            batch = load(source, words.BATCH) if batch < 0 else batch
-            elements += load(source, words.ID_COUNT) + load(source, words.BATCH)
+            batch = load(source, ColumnInputs.batch_size) if batch < 0 else batch
+            elements += load(source, ColumnInputs.id_count) + load(source, ColumnInputs.batch_size)
             looked += 1
         release(source)
     if batch < 0:  # then the first column is not sound
@@ -97,13 +87,13 @@ def _survey(frame: int, ctx: int, state: int, source: int, shared: int) -> tuple
 @jit
 def _place_columns(frame: int, ctx: int, state: int, source: int, offsets: int, shared: int) -> int:
     """Finds where each column starts in a row of the result; returns the length of a row."""
-    count, total = body(state, COUNT), int64(0)
+    count, total = load(state, ColumnsState.column_count), int64(0)
     for place in range(count):
         store(offsets, place, total)
-        dim = load(column_at(state, place), words.DIM)
+        dim = load(column_at(state, place), ColumnAttrs.dim)
         if dim < 0:
             sound = take_source(frame, ctx, state, place, source, status_of(frame), shared)
-            dim = load(source, words.TABLE_DIM)
+            dim = load(source, ColumnInputs.table_dim)
             release(source)
             if not sound:
                 return int64(0)
@@ -136,12 +126,15 @@ def _task_size(
 
 def lookup(frame: int) -> None:
     """The kernel body."""
-    shared, state = stack_words(SHARED_WORDS), kernel_state(frame)
-    if body(state, ROLE) != POST:
+    shared, state = stack_words(SharedInputs.SIZE), kernel_state(frame)
+    if load(state, ColumnsState.role) != POST:
         _look_up(frame, int64(0))
         return
-    first, weighted = body(state, COUNT), body(state, WEIGHTED_COUNT) != 0
-    take_shared(frame, context(frame), first, shared, body(state, LOOKUPS), weighted)
+    first = load(state, ColumnsState.column_count)
+    weighted = load(state, ColumnsState.weighted_count) != 0
+    take_shared(
+        frame, context(frame), first, shared, load(state, ColumnsState.lookup_count), weighted
+    )
     if not failed(frame):
         _look_up(frame, shared)
     release_shared(shared)
@@ -150,9 +143,9 @@ def lookup(frame: int) -> None:
 @jit
 def _look_up(frame: int, shared: int) -> None:
     ctx, state = context(frame), kernel_state(frame)
-    count, pool = body(state, COUNT), body(state, POOL)
-    source = stack_words(words.SOURCE_WORDS)
-    job = stack_words(tasks.CALL_WORDS)
+    count, pool = load(state, ColumnsState.column_count), load(state, ColumnsState.pool)
+    source = stack_words(ColumnInputs.SIZE)
+    job = stack_words(LookupJob.SIZE)
     batch, elements = _survey(frame, ctx, state, source, shared)
     lists = scratch(frame, 2 * count, np.int64)
     if failed(frame):
@@ -162,10 +155,10 @@ def _look_up(frame: int, shared: int) -> None:
     total = _place_columns(frame, ctx, state, source, offsets, shared)
     if failed(frame):
         return
-    out = output_bytes(frame, batch, total, body(state, ITEM))
+    out = output_bytes(frame, batch, total, load(state, ColumnsState.item_bytes))
     if failed(frame):
         return
-    row_bytes = total * body(state, ITEM)
+    row_bytes = total * load(state, ColumnsState.item_bytes)
     cost = count * _TASK_NS + elements * (_ELEMENT_NS + row_bytes // (count * _BYTES_PER_NS))
     parallel = pool != 0 and cost > _PARALLEL_NS
     threads = load(pool, Pool.thread_count) + 1 if parallel else int64(1)
@@ -176,24 +169,24 @@ def _look_up(frame: int, shared: int) -> None:
     store(job, Job.kernel, load(state, State.kernel))
     store(job, Job.next_task, 0)
     store(job, Job.task_count, blocks * spans)
-    store(job, tasks.CTX, ctx)
-    store(job, tasks.STATE, state)
-    store(job, tasks.BATCH, batch)
-    store(job, tasks.OUT, out)
-    store(job, tasks.OUT_BYTES, row_bytes)
-    store(job, tasks.STREAMED, int64(batch * row_bytes >= STREAMED_BYTES))
-    store(job, tasks.BLOCK, block)
-    store(job, tasks.SPAN, span)
-    store(job, tasks.COLUMN_COUNT, count)
-    store(job, tasks.OFFSETS, offsets)
-    store(job, tasks.MARKS, marks)
-    store(job, tasks.MARKED, 0)
-    store(job, tasks.SHARED, shared)
+    store(job, LookupJob.context, ctx)
+    store(job, LookupJob.state, state)
+    store(job, LookupJob.batch_size, batch)
+    store(job, LookupJob.out, out)
+    store(job, LookupJob.out_bytes, row_bytes)
+    store(job, LookupJob.is_streamed, int64(batch * row_bytes >= STREAMED_BYTES))
+    store(job, LookupJob.block_rows, block)
+    store(job, LookupJob.block_columns, span)
+    store(job, LookupJob.column_count, count)
+    store(job, LookupJob.offsets, offsets)
+    store(job, LookupJob.marks, marks)
+    store(job, LookupJob.mark_count, 0)
+    store(job, LookupJob.shared, shared)
     helpers = pool if parallel else int64(0)
     slot = jobs.open_job(helpers, job)
     tasks.work(job)
     jobs.close_job(helpers, slot)
-    if load(job, tasks.MARKED) == 0:
+    if load(job, LookupJob.mark_count) == 0:
         return
     for place in range(count):
         if load(marks, place) != 0 and not failed(frame):

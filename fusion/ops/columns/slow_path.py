@@ -6,11 +6,13 @@ from typing import Any
 
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops import pieces
+from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_entries, list_unsorted
 from fusion.cpu_ops.elements import id_at, integer_at, is_dropped, is_ignored
 from fusion.ops.columns import tasks
-from fusion.ops.columns.inputs import body, column_at, release, take_source
-from fusion.ops.columns.state import ITEM
+from fusion.ops.columns.inputs import column_at, release, take_source
+from fusion.ops.columns.state import ColumnsState
+from fusion.ops.columns.tasks import LookupJob, Workspace
 from fusion.runtime.native.frame import (
     INTERNAL,
     INVALID_ARGUMENT,
@@ -26,15 +28,15 @@ from fusion.runtime.native.memory import load, stack_words
 @jit
 def is_by_row(column: int) -> bool:
     """Whether each element has the number of its row."""
-    form = load(column, words.FORM)
+    form = load(column, ColumnAttrs.id_format)
     return form in (words.INDICES, words.ROW_IDS)
 
 
 @jit
 def _check_splits(frame: int, place: int, column: int, source: int) -> None:
-    rows, kind = load(source, words.ROWS), load(column, words.ROWS_KIND)
-    total, last = load(source, words.ID_COUNT), int64(0)
-    batch = load(source, words.BATCH)
+    rows, kind = load(source, ColumnInputs.entry_rows), load(column, ColumnAttrs.rows_dtype)
+    total, last = load(source, ColumnInputs.id_count), int64(0)
+    batch = load(source, ColumnInputs.batch_size)
     for row in range(batch + 1):
         split = integer_at(rows, row, kind)
         if split < last or split > total or (row == 0 and split != 0):
@@ -49,9 +51,11 @@ def _check_splits(frame: int, place: int, column: int, source: int) -> None:
 
 @jit
 def _check_listed(frame: int, place: int, column: int, source: int) -> None:
-    rows, kind, last = load(source, words.ROWS), load(column, words.ROWS_KIND), int64(0)
-    total, table_rows = load(source, words.ID_COUNT), load(source, words.TABLE_ROWS)
-    for row in range(load(source, words.BATCH) + 1):
+    rows = load(source, ColumnInputs.entry_rows)
+    kind = load(column, ColumnAttrs.rows_dtype)
+    last = int64(0)
+    total, table_rows = load(source, ColumnInputs.id_count), load(source, ColumnInputs.table_rows)
+    for row in range(load(source, ColumnInputs.batch_size) + 1):
         split = integer_at(rows, row, kind)
         if split < last or split > total:
             text = ": row split %lld is %lld, after %lld, for %lld entries"
@@ -70,11 +74,11 @@ def _check_listed(frame: int, place: int, column: int, source: int) -> None:
 def _row_of(batch: Any, element: int) -> int:
     """The row of the batch that an element belongs to."""
     column, source = batch.column, batch.source
-    rows, kind = load(source, words.ROWS), load(column, words.ROWS_KIND)
+    rows, kind = load(source, ColumnInputs.entry_rows), load(column, ColumnAttrs.rows_dtype)
     if is_by_row(column):
-        return integer_at(rows, element * load(source, words.ROW_STEP), kind)
-    if load(column, words.FORM) == words.DENSE:
-        return element // max(load(source, words.ID_COLUMNS), int64(1))
+        return integer_at(rows, element * load(source, ColumnInputs.entry_row_stride), kind)
+    if load(column, ColumnAttrs.id_format) == words.DENSE:
+        return element // max(load(source, ColumnInputs.id_columns), int64(1))
     row = int64(0)
     while integer_at(rows, row + 1, kind) <= element:
         row += 1
@@ -85,12 +89,12 @@ def _row_of(batch: Any, element: int) -> int:
 def _check_elements(frame: int, place: int, batch: Any) -> None:
     """Says which element is out of bounds, or in the wrong order, if one is."""
     column, source = batch.column, batch.source
-    by_row, sorted_rows = is_by_row(column), load(column, words.ROW_COUNT) != 0
-    width, before = max(load(source, words.ID_COLUMNS), int64(1)), int64(0)
-    rows, kind = load(source, words.ROWS), load(column, words.ROWS_KIND)
-    for k in range(load(source, words.ID_COUNT)):
+    by_row, sorted_rows = is_by_row(column), load(column, ColumnAttrs.ends_at_last_row) != 0
+    width, before = max(load(source, ColumnInputs.id_columns), int64(1)), int64(0)
+    rows, kind = load(source, ColumnInputs.entry_rows), load(column, ColumnAttrs.rows_dtype)
+    for k in range(load(source, ColumnInputs.id_count)):
         if by_row:
-            row = integer_at(rows, k * load(source, words.ROW_STEP), kind)
+            row = integer_at(rows, k * load(source, ColumnInputs.entry_row_stride), kind)
             if sorted_rows and row < before:
                 text = ": row %lld of entry %lld is less than %lld before it"
                 fail_column(frame, INVALID_ARGUMENT, text, place, row, int64(k), before)
@@ -109,17 +113,17 @@ def _check_elements(frame: int, place: int, batch: Any) -> None:
             )
             fail_column(frame, INVALID_ARGUMENT, text, place, row, int64(k), batch.count, number)
             return
-        if number < 0 and load(source, words.TABLE) == 0:
+        if number < 0 and load(source, ColumnInputs.table) == 0:
             text = ": indices[%lld] = %lld is negative, in row %lld of the batch"
             row = _row_of(batch, int64(k))
             fail_column(frame, INVALID_ARGUMENT, text, place, int64(k), number, row)
             return
-        if number < 0 or number >= load(source, words.TABLE_ROWS):
+        if number < 0 or number >= load(source, ColumnInputs.table_rows):
             text = (
                 ": indices[%lld] = %lld is not in [0, %lld), the rows of the table, "
                 "in row %lld of the batch"
             )
-            end, row = load(source, words.TABLE_ROWS), _row_of(batch, int64(k))
+            end, row = load(source, ColumnInputs.table_rows), _row_of(batch, int64(k))
             fail_column(frame, INVALID_ARGUMENT, text, place, int64(k), number, end, row)
             return
 
@@ -128,7 +132,7 @@ def _check_elements(frame: int, place: int, batch: Any) -> None:
 def explain(frame: int, place: int, batch: Any) -> None:
     """Says what is wrong with a column whose entries cannot be listed."""
     column, source = batch.column, batch.source
-    form = load(column, words.FORM)
+    form = load(column, ColumnAttrs.id_format)
     if form == words.LISTED:
         _check_listed(frame, place, column, source)
     elif form == words.ROW_SPLITS:
@@ -137,40 +141,48 @@ def explain(frame: int, place: int, batch: Any) -> None:
         _check_elements(frame, place, batch)
     if failed(frame):
         return
-    number = max(load(column, words.DEFAULT_ID), int64(0))
-    if load(column, words.FILL) != 0 and number >= load(source, words.TABLE_ROWS):
+    number = max(load(column, ColumnAttrs.default_id), int64(0))
+    if load(column, ColumnAttrs.fill_empty_row) != 0 and number >= load(
+        source, ColumnInputs.table_rows
+    ):
         text = ": the id %lld of empty rows is not in [0, %lld), the rows of the table"
-        fail_column(frame, INVALID_ARGUMENT, text, place, number, load(source, words.TABLE_ROWS))
+        fail_column(
+            frame, INVALID_ARGUMENT, text, place, number, load(source, ColumnInputs.table_rows)
+        )
         return
     fail_column(frame, INTERNAL, " cannot be computed; was it changed meanwhile?", place)
 
 
 @jit
 def _finish(frame: int, job: int, place: int, source: int, room: int) -> None:
-    state, rows = load(job, tasks.STATE), load(job, tasks.BATCH)
+    state, rows = load(job, LookupJob.state), load(job, LookupJob.batch_size)
     column = column_at(state, place)
-    ctx, shared = load(job, tasks.CTX), load(job, tasks.SHARED)
+    ctx, shared = load(job, LookupJob.context), load(job, LookupJob.shared)
     if not take_source(frame, ctx, state, place, source, status_of(frame), shared):
         return
-    if load(source, words.BATCH) != rows:
+    if load(source, ColumnInputs.batch_size) != rows:
         text = " has %lld rows, but others have %lld"
-        fail_column(frame, INVALID_ARGUMENT, text, place, load(source, words.BATCH), rows)
+        fail_column(
+            frame, INVALID_ARGUMENT, text, place, load(source, ColumnInputs.batch_size), rows
+        )
         return
-    if not tasks.make_room(room, load(source, words.ID_COUNT) + rows, rows + 1):
+    if not tasks.make_room(room, load(source, ColumnInputs.id_count) + rows, rows + 1):
         fail_column(frame, RESOURCE_EXHAUSTED, ": no memory for %lld rows", place, rows)
         return
     batch = tasks.batch_in(room, column, source, int64(0), rows)
-    if load(column, words.FORM) == words.COPY:
+    if load(column, ColumnAttrs.id_format) == words.COPY:
         count = tasks.copy_rows(batch)
     else:
         start, end = element_range(column, source, int64(0), rows)
         count = list_entries(batch, start, end) if end >= start else int64(-1)
-        if count < 0 and is_by_row(column) and load(column, words.ROW_COUNT) == 0:
+        if count < 0 and is_by_row(column) and load(column, ColumnAttrs.ends_at_last_row) == 0:
             count = list_unsorted(batch, tasks.order_in(room))
     if count < 0:
         explain(frame, place, batch)
         return
-    out = load(job, tasks.OUT) + load(load(job, tasks.OFFSETS), place) * body(state, ITEM)
+    out = load(job, LookupJob.out) + load(load(job, LookupJob.offsets), place) * load(
+        state, ColumnsState.item_bytes
+    )
     arguments = stack_words(pieces.ARGUMENT_WORDS)
     norms = tasks.norms_in(room)
     tasks.combine(batch, count, norms, out, job, arguments)
@@ -179,7 +191,7 @@ def _finish(frame: int, job: int, place: int, source: int, room: int) -> None:
 @jit
 def finish_column(frame: int, job: int, place: int, source: int) -> None:
     """Does a whole column, in any order of its entries, or says what is wrong with it."""
-    room = stack_words(tasks.ROOM_WORDS)
+    room = stack_words(Workspace.SIZE)
     tasks.open_room(room)
     _finish(frame, job, place, source, room)
     tasks.free_room(room)

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusion.cpu_ops import column_words as layout
+from fusion.cpu_ops.column_words import ColumnAttrs
 from fusion.cpu_ops.pieces import ITEM_BYTES, most_elements, piece_for
+from fusion.runtime.layout import Address, Fields, Int64, fields
 from fusion.runtime.native.objects import address
 from fusion.runtime.registration.registration import double_word
 from fusion.runtime.tensorflow.layout import State
@@ -17,28 +19,27 @@ from fusion.runtime.threads.pool import pool_address
 from fusion.schema.attributes import COMBINERS
 from fusion.schema.columns import COLUMN_ATTRS, GRAD_ATTRS, GROUP_FORMS, POST_ATTRS, PRE_ATTRS
 
-#: The body of a kernel's state, by word: the number of columns; bytes and kind of an element of
-#: the tables; the pool of threads, 0 for none; the places of the boundaries and of a row of zeros
-#: in the state, the latter 0 if there is none; the role of the op; the numbers of columns that are
-#: lookups, and that have weights. Columns follow, then boundaries as float32, then zeros.
-(
-    COUNT,
-    ITEM,
-    KIND,
-    POOL,
-    LIMITS_AT,
-    ZEROS_AT,
-    ROLE,
-    LOOKUPS,
-    WEIGHTED_COUNT,
-    COLUMNS,
-) = range(10)
+
+class ColumnsState(State):
+    """The state of a kernel for whole columns.
+
+    A `ColumnAttrs` for each column follows, then boundaries as float32, then a row of zeros.
+    """
+
+    column_count: Int64
+    item_bytes: Int64  # of an element of the tables
+    dtype_code: Int64  # of the same
+    pool: Address  # of threads, 0 for none
+    boundaries_offset: Int64  # in fields of the state
+    zeros_offset: Int64  # in fields of the state, 0 for none
+    role: Int64  # see below
+    lookup_count: Int64  # columns that are lookups
+    weighted_count: Int64  # columns with weights
+    columns: Fields = fields(0)
+
 
 #: Roles: a whole lookup; what comes before and behind the gathers of one.
 WHOLE, PRE, POST = range(3)
-
-#: Words before the body.
-BODY = State.SIZE
 
 #: Rows with more elements have no row of zeros to stand for them.
 _MOST_ZEROS = 4096
@@ -122,7 +123,7 @@ def lookup_state(
         described = _column_words(column, len(limits))
         if on_cpu and role != PRE:
             put_kernels(described, _gather_kernel(dtype, column), dtype, column["dim"])
-        described[layout.LISTED_PLACE] = lookups
+        described[ColumnAttrs.lookup_index] = lookups
         if column["form"] != "copy":
             lookups += 1
             weighted += int(column["use_sparse_weights"])
@@ -131,19 +132,25 @@ def lookup_state(
     has_zeros = on_cpu and min(dims) >= 0 and max(dims) <= _MOST_ZEROS
     zeros = _zero_words(dtype, max(dims)) if has_zeros else 0
     head = state_head(dtype, len(columns), device)
-    head[ROLE], head[LOOKUPS], head[WEIGHTED_COUNT] = role, lookups, weighted
-    head[LIMITS_AT] = BODY + COLUMNS + len(columns) * layout.COLUMN_WORDS
+    head[ColumnsState.role] = role
+    head[ColumnsState.lookup_count] = lookups
+    head[ColumnsState.weighted_count] = weighted
+    head[ColumnsState.boundaries_offset] = ColumnsState.columns + len(columns) * ColumnAttrs.SIZE
     packed = _packed(limits)
-    head[ZEROS_AT] = head[LIMITS_AT] + len(packed) if zeros else 0
-    return [*head, *words, *packed, *[0] * zeros]
+    head[ColumnsState.zeros_offset] = (
+        head[ColumnsState.boundaries_offset] + len(packed) if zeros else 0
+    )
+    return [*head[State.SIZE :], *words, *packed, *[0] * zeros]
 
 
 def state_head(dtype: str, columns: int, device: str) -> list[int]:
-    """The first words of a state, as far as they depend on nothing else."""
-    head = [0] * COLUMNS
-    head[COUNT], head[ITEM], head[KIND] = columns, ITEM_BYTES[dtype], layout.KINDS.index(dtype)
+    """The first fields of a state, as far as they depend on nothing else."""
+    head = [0] * ColumnsState.columns
+    head[ColumnsState.column_count] = columns
+    head[ColumnsState.item_bytes] = ITEM_BYTES[dtype]
+    head[ColumnsState.dtype_code] = layout.KINDS.index(dtype)
     if device == "CPU":
-        head[POOL] = pool_address()
+        head[ColumnsState.pool] = pool_address()
     return head
 
 
@@ -185,30 +192,30 @@ def _check(place: int, column: Mapping[str, Any]) -> None:
 
 
 def _column_words(column: Mapping[str, Any], first_limit: int) -> list[int]:
-    words = [0] * layout.COLUMN_WORDS
-    words[layout.FORM] = (*GROUP_FORMS, "listed").index(column["form"])
-    words[layout.COMBINER] = COMBINERS.index(column["combiner"])
-    words[layout.MAX_NORM] = double_word(column["max_norm"])
-    words[layout.PRUNE] = int(column["prune"])
-    words[layout.FILL] = int(column["fill_empty_row"])
-    words[layout.DEFAULT_ID] = column["default_id"]
-    words[layout.WEIGHTED] = int(column["use_sparse_weights"])
-    words[layout.PRUNE_WEIGHTS] = int(column["prune_sparse_weights"])
-    words[layout.DEFAULT_WEIGHT] = double_word(column["default_weight"])
-    words[layout.NO_NAN] = int(column["divide_no_nan"])
-    words[layout.ROW_COUNT] = int(column["row_count"] == "last_row")
-    words[layout.USE_IGNORED] = int(column["use_ignored_id"])
-    words[layout.IGNORED] = column["ignored_id"]
-    words[layout.STRIDE] = column["column_stride"]
-    words[layout.BUCKETS] = column["num_buckets"]
-    words[layout.BUCKET_DEFAULT] = column["bucket_default"]
-    words[layout.DIM] = column["dim"]
-    words[layout.IDS_KIND] = layout.KINDS.index(column["Tids"])
-    words[layout.ROWS_KIND] = layout.KINDS.index(column["Trows"])
-    words[layout.KEYS_KIND] = layout.KINDS.index(column.get("Tkeys", "int64"))
-    words[layout.SORT_KEYS] = int(column.get("sort_key", False))
-    words[layout.BOUNDARIES] = first_limit
-    words[layout.BOUNDARY_COUNT] = len(column["boundaries"])
+    words = [0] * ColumnAttrs.SIZE
+    words[ColumnAttrs.id_format] = (*GROUP_FORMS, "listed").index(column["form"])
+    words[ColumnAttrs.combiner] = COMBINERS.index(column["combiner"])
+    words[ColumnAttrs.max_norm] = double_word(column["max_norm"])
+    words[ColumnAttrs.prune] = int(column["prune"])
+    words[ColumnAttrs.fill_empty_row] = int(column["fill_empty_row"])
+    words[ColumnAttrs.default_id] = column["default_id"]
+    words[ColumnAttrs.use_sparse_weights] = int(column["use_sparse_weights"])
+    words[ColumnAttrs.prune_sparse_weights] = int(column["prune_sparse_weights"])
+    words[ColumnAttrs.default_weight] = double_word(column["default_weight"])
+    words[ColumnAttrs.divide_no_nan] = int(column["divide_no_nan"])
+    words[ColumnAttrs.ends_at_last_row] = int(column["row_count"] == "last_row")
+    words[ColumnAttrs.use_ignored_id] = int(column["use_ignored_id"])
+    words[ColumnAttrs.ignored_id] = column["ignored_id"]
+    words[ColumnAttrs.column_stride] = column["column_stride"]
+    words[ColumnAttrs.num_buckets] = column["num_buckets"]
+    words[ColumnAttrs.bucket_default] = column["bucket_default"]
+    words[ColumnAttrs.dim] = column["dim"]
+    words[ColumnAttrs.ids_dtype] = layout.KINDS.index(column["Tids"])
+    words[ColumnAttrs.rows_dtype] = layout.KINDS.index(column["Trows"])
+    words[ColumnAttrs.keys_dtype] = layout.KINDS.index(column.get("Tkeys", "int64"))
+    words[ColumnAttrs.sort_key] = int(column.get("sort_key", False))
+    words[ColumnAttrs.first_boundary] = first_limit
+    words[ColumnAttrs.boundary_count] = len(column["boundaries"])
     return words
 
 
@@ -222,12 +229,13 @@ def put_kernels(
         for any number of elements.
     """
     if dim <= 0:
-        words[layout.REST] = kernel_for(0, 0)
+        words[ColumnAttrs.tail_kernel] = kernel_for(0, 0)
         return
     most = most_elements(dtype)
-    words[layout.REST] = kernel_for(*piece_for(dtype, (dim - 1) % most + 1))
+    words[ColumnAttrs.tail_kernel] = kernel_for(*piece_for(dtype, (dim - 1) % most + 1))
     if dim > most:
-        words[layout.WHOLE], words[layout.PIECE] = kernel_for(*piece_for(dtype, most)), most
+        words[ColumnAttrs.tile_kernel] = kernel_for(*piece_for(dtype, most))
+        words[ColumnAttrs.tile_width] = most
 
 
 def _gather_kernel(dtype: str, column: Mapping[str, Any]) -> Callable[[int, int], int]:
@@ -314,20 +322,20 @@ def grad_state(values: Mapping[str, Any], device: str) -> list[int]:
     dtype = values["T"]
     columns = split_columns(values, GRAD_ATTRS)
     head = state_head(dtype, len(columns), device)
-    head[LOOKUPS] = len(columns)
+    head[ColumnsState.lookup_count] = len(columns)
     words: list[int] = []
     for column in columns:
-        described = [0] * layout.COLUMN_WORDS
+        described = [0] * ColumnAttrs.SIZE
         weighted = bool(column["use_sparse_weights"])
-        head[WEIGHTED_COUNT] += int(weighted)
-        described[layout.COMBINER] = COMBINERS.index(column["combiner"])
-        described[layout.WEIGHTED] = int(weighted)
-        described[layout.DIM] = column["dim"]
-        described[layout.TOP_OFFSET] = column["offset"]
+        head[ColumnsState.weighted_count] += int(weighted)
+        described[ColumnAttrs.combiner] = COMBINERS.index(column["combiner"])
+        described[ColumnAttrs.use_sparse_weights] = int(weighted)
+        described[ColumnAttrs.dim] = column["dim"]
+        described[ColumnAttrs.top_grad_offset] = column["offset"]
         if device == "CPU":
             put_kernels(described, _scatter_kernel(dtype, weighted), dtype, column["dim"])
         words += described
-    return [*head, *words]
+    return [*head[State.SIZE :], *words]
 
 
 def _scatter_kernel(dtype: str, weighted: bool) -> Callable[[int, int], int]:

@@ -9,11 +9,13 @@ from typing import Any
 
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops import pieces
+from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_entries
 from fusion.cpu_ops.elements import Batch
 from fusion.cpu_ops.vectors import fence
 from fusion.ops.columns.inputs import column_at, release, take_source
-from fusion.ops.columns.state import BODY, ITEM
+from fusion.ops.columns.state import ColumnsState
+from fusion.runtime.layout import Address, Flag, Int64, Layout
 from fusion.runtime.native.atomic import atomic_add, atomic_store
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, call_at, load, stack_words, store
@@ -21,67 +23,75 @@ from fusion.runtime.tensorflow.c_api import tf_delete_status, tf_new_status
 from fusion.runtime.threads.jobs import next_task
 from fusion.runtime.threads.layout import Job
 
-#: What the tasks of a call share, by word behind those of every job: the op's context, state and
-#: number of rows; the address of the result and the bytes of a row of it; whether it goes past the
-#: caches; rows in a block; columns of a task and of all; where each column starts in a row, in
-#: elements, int64; marks of columns, int64, and how many are set; what columns share.
-(
-    CTX,
-    STATE,
-    BATCH,
-    OUT,
-    OUT_BYTES,
-    STREAMED,
-    BLOCK,
-    SPAN,
-    COLUMN_COUNT,
-    OFFSETS,
-    MARKS,
-    MARKED,
-    SHARED,
-) = range(Job.SIZE, Job.SIZE + 13)
-CALL_WORDS = Job.SIZE + 13
+
+class LookupJob(Job):
+    """What the tasks of a call share."""
+
+    context: Address  # TF_OpKernelContext*
+    state: Address  # of the op, see `ColumnsState`
+    batch_size: Int64
+    out: Address  # the result
+    out_bytes: Int64  # of a row of it
+    is_streamed: Flag  # whether it goes past the caches
+    block_rows: Int64  # rows of a task
+    block_columns: Int64
+    column_count: Int64
+    offsets: Address  # where each column starts in a row, in elements, int64 [columns]
+    marks: Address  # of columns that need the slow path, int64 [columns]
+    mark_count: Int64
+    shared: Address  # `SharedInputs`, or 0
+
 
 #: Room for entries that a thread starts with.
 _FIRST_ROOM = 4096
 
-#: A thread's memory, by word: its address, and for how many entries and rows it has room.
-_MEMORY, _ROOM, _ROWS = range(3)
-ROOM_WORDS = 3
+
+class Workspace(Layout):
+    """A thread's memory for the entries that it lists."""
+
+    memory: Address  # from malloc, or 0
+    entry_capacity: Int64
+    row_capacity: Int64
 
 
 @jit
 def open_room(room: int) -> None:
     """Begins with no memory."""
-    store(room, _MEMORY, 0)
+    store(room, Workspace.memory, 0)
 
 
 @jit
 def make_room(room: int, entries: int, rows: int) -> bool:
     """Makes room for the entries of rows, and for their order; returns whether there is any."""
-    if load(room, _MEMORY) != 0 and entries <= load(room, _ROOM) and rows <= load(room, _ROWS):
+    if (
+        load(room, Workspace.memory) != 0
+        and entries <= load(room, Workspace.entry_capacity)
+        and rows <= load(room, Workspace.row_capacity)
+    ):
         return True
     free_room(room)
     entries, rows = max(entries, int64(_FIRST_ROOM)), max(rows, int64(_FIRST_ROOM))
     size = 8 * (4 * (entries + pieces.AHEAD) + rows + 2)
-    store(room, _MEMORY, c_malloc(size))
-    store(room, _ROOM, entries)
-    store(room, _ROWS, rows)
-    return load(room, _MEMORY) != 0
+    store(room, Workspace.memory, c_malloc(size))
+    store(room, Workspace.entry_capacity, entries)
+    store(room, Workspace.row_capacity, rows)
+    return load(room, Workspace.memory) != 0
 
 
 @jit
 def free_room(room: int) -> None:
     """Gives the memory back."""
-    if load(room, _MEMORY) != 0:
-        c_free(load(room, _MEMORY))
-        store(room, _MEMORY, 0)
+    if load(room, Workspace.memory) != 0:
+        c_free(load(room, Workspace.memory))
+        store(room, Workspace.memory, 0)
 
 
 @jit
 def _part(room: int, which: int) -> int:
     """The address of a part of the memory: one word for each entry."""
-    return load(room, _MEMORY) + 8 * which * (load(room, _ROOM) + pieces.AHEAD)
+    return load(room, Workspace.memory) + 8 * which * (
+        load(room, Workspace.entry_capacity) + pieces.AHEAD
+    )
 
 
 @jit
@@ -134,41 +144,41 @@ def _has_one_each(batch: Any, count: int) -> bool:
 @jit
 def call_by_pieces(column: int, dim: int, arguments: int, first_word: int, end_word: int) -> None:
     """Calls a column's kernels for its rows, piece by piece; the words tell them which."""
-    first, piece = int64(0), load(column, words.PIECE)
+    first, piece = int64(0), load(column, ColumnAttrs.tile_width)
     while piece > 0 and dim - first > piece:
         store(arguments, first_word, first)
         store(arguments, end_word, first + piece)
-        call_at(load(column, words.WHOLE), arguments)
+        call_at(load(column, ColumnAttrs.tile_kernel), arguments)
         first += piece
     if first < dim:
         store(arguments, first_word, first)
         store(arguments, end_word, dim)
-        call_at(load(column, words.REST), arguments)
+        call_at(load(column, ColumnAttrs.tail_kernel), arguments)
 
 
 @jit
 def combine(batch: Any, count: int, norms: int, out: int, job: int, arguments: int) -> None:
     """Combines listed entries into rows of the result, at an address of it."""
     column, source = batch.column, batch.source
-    dim, out_bytes = load(source, words.TABLE_DIM), load(job, OUT_BYTES)
-    row_bytes = dim * load(load(job, STATE), BODY + ITEM)
+    dim, out_bytes = load(source, ColumnInputs.table_dim), load(job, LookupJob.out_bytes)
+    row_bytes = dim * load(load(job, LookupJob.state), ColumnsState.item_bytes)
     places = out | out_bytes | row_bytes
-    streamed = load(job, STREAMED) != 0 and places % pieces.LINE_BYTES == 0
+    streamed = load(job, LookupJob.is_streamed) != 0 and places % pieces.LINE_BYTES == 0
     store(arguments, pieces.BAGS, batch.count)
     store(arguments, pieces.ADDRESSES, batch.addresses)
     store(arguments, pieces.STARTS, batch.starts)
     store(arguments, pieces.OUT, out)
     store(arguments, pieces.OUT_BYTES, out_bytes)
     store(arguments, pieces.DIM, dim)
-    store(arguments, pieces.COMBINER, load(column, words.COMBINER))
+    store(arguments, pieces.COMBINER, load(column, ColumnAttrs.combiner))
     store(arguments, pieces.WEIGHTS, batch.weights)
     store(arguments, pieces.NORMS, norms)
-    store(arguments, pieces.LIMIT, load(column, words.MAX_NORM))
-    store(arguments, pieces.NO_NAN, load(column, words.NO_NAN))
+    store(arguments, pieces.LIMIT, load(column, ColumnAttrs.max_norm))
+    store(arguments, pieces.NO_NAN, load(column, ColumnAttrs.divide_no_nan))
     store(arguments, pieces.SINGLE, int64(1) if _has_one_each(batch, count) else int64(0))
     store(arguments, pieces.STREAMED, int64(1) if streamed else int64(0))
     for k in range(pieces.AHEAD):
-        store(batch.addresses, count + k, load(source, words.TABLE))
+        store(batch.addresses, count + k, load(source, ColumnInputs.table))
     call_by_pieces(column, dim, arguments, int64(pieces.FIRST), int64(pieces.END))
     if streamed:
         fence()
@@ -177,8 +187,8 @@ def combine(batch: Any, count: int, norms: int, out: int, job: int, arguments: i
 @jit
 def copy_rows(batch: Any) -> int:
     """Lists the rows of a matrix themselves."""
-    address = load(batch.source, words.TABLE)
-    step = load(batch.source, words.ROW_BYTES)
+    address = load(batch.source, ColumnInputs.table)
+    step = load(batch.source, ColumnInputs.row_bytes)
     for row in range(batch.count):
         store(batch.addresses, row, address + (batch.first + row) * step)
         store(batch.starts, row, row)
@@ -192,12 +202,12 @@ def _do_column(job: int, place: int, first: int, source: int, room: int, argumen
 
     Returns False, having done anything or nothing, if it is not as it should be.
     """
-    state = load(job, STATE)
+    state = load(job, LookupJob.state)
     column = column_at(state, place)
-    if load(source, words.BATCH) != load(job, BATCH):
+    if load(source, ColumnInputs.batch_size) != load(job, LookupJob.batch_size):
         return False
-    count = min(load(job, BLOCK), load(job, BATCH) - first)
-    is_copy = load(column, words.FORM) == words.COPY
+    count = min(load(job, LookupJob.block_rows), load(job, LookupJob.batch_size) - first)
+    is_copy = load(column, ColumnAttrs.id_format) == words.COPY
     start, end = first, first + count
     if not is_copy:
         start, end = element_range(column, source, first, count)
@@ -207,8 +217,12 @@ def _do_column(job: int, place: int, first: int, source: int, room: int, argumen
     entries = copy_rows(batch) if is_copy else list_entries(batch, start, end)
     if entries < 0:
         return False
-    item = load(state, BODY + ITEM)
-    out = load(job, OUT) + first * load(job, OUT_BYTES) + load(load(job, OFFSETS), place) * item
+    item = load(state, ColumnsState.item_bytes)
+    out = (
+        load(job, LookupJob.out)
+        + first * load(job, LookupJob.out_bytes)
+        + load(load(job, LookupJob.offsets), place) * item
+    )
     combine(batch, entries, norms_in(room), out, job, arguments)
     return True
 
@@ -216,28 +230,28 @@ def _do_column(job: int, place: int, first: int, source: int, room: int, argumen
 @jit
 def work(job: int) -> None:
     """Does tasks until all have been begun."""
-    source = stack_words(words.SOURCE_WORDS)
-    room = stack_words(ROOM_WORDS)
+    source = stack_words(ColumnInputs.SIZE)
+    room = stack_words(Workspace.SIZE)
     arguments = stack_words(pieces.ARGUMENT_WORDS)
     open_room(room)
     status = tf_new_status()
-    ctx, state, span, columns = (
-        load(job, CTX),
-        load(job, STATE),
-        load(job, SPAN),
-        load(job, COLUMN_COUNT),
-    )
+    ctx = load(job, LookupJob.context)
+    state = load(job, LookupJob.state)
+    span = load(job, LookupJob.block_columns)
+    columns = load(job, LookupJob.column_count)
     spans = (columns + span - 1) // span
     task = next_task(job)
     while task >= 0:
-        first, start = (task // spans) * load(job, BLOCK), (task % spans) * span
+        first, start = (task // spans) * load(job, LookupJob.block_rows), (task % spans) * span
         for place in range(start, min(start + span, columns)):
-            done = take_source(int64(0), ctx, state, place, source, status, load(job, SHARED))
+            done = take_source(
+                int64(0), ctx, state, place, source, status, load(job, LookupJob.shared)
+            )
             done = done and _do_column(job, place, first, source, room, arguments)
             release(source)
             if not done:
-                atomic_store(load(job, MARKS), place, int64(1))
-                atomic_add(job, MARKED, int64(1))
+                atomic_store(load(job, LookupJob.marks), place, int64(1))
+                atomic_add(job, LookupJob.mark_count, int64(1))
         task = next_task(job)
     free_room(room)
     tf_delete_status(status)

@@ -12,15 +12,16 @@ import numpy as np
 
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.ascending import sort_keys
+from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_kept, list_kept_unsorted
 from fusion.cpu_ops.elements import Batch, put_weight
 from fusion.cpu_ops.numbering import Numbering, number_entries
 from fusion.cpu_ops.unique import table_bits
-from fusion.ops.columns.inputs import body, column_at, release, take_source
+from fusion.ops.columns.inputs import column_at, release, take_source
 from fusion.ops.columns.slow_path import explain, is_by_row
-from fusion.ops.columns.state import COUNT, ITEM, POOL, WEIGHTED_COUNT
+from fusion.ops.columns.state import ColumnsState
 from fusion.ops.columns.tasks import (
-    ROOM_WORDS,
+    Workspace,
     batch_in,
     free_room,
     lists_in,
@@ -29,6 +30,7 @@ from fusion.ops.columns.tasks import (
     order_in,
     slots_in,
 )
+from fusion.runtime.layout import Address, Flag, Int64
 from fusion.runtime.native.atomic import atomic_add, atomic_store
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
@@ -50,15 +52,26 @@ from fusion.runtime.threads import jobs
 from fusion.runtime.threads.layout import Job
 from fusion.schema.attributes import MOST_ENTRIES
 
-#: What the tasks of a call share, by word behind those of every job: the op's context, state and
-#: number of rows; where each column's entries start, int64 [columns + 1]; marks of columns, int64,
-#: and how many are set; room for the distinct ids of all columns, int64; how many each has, int64;
-#: tensors for them, int64 [columns] addresses; the outputs of all columns; whether the tasks are to
-#: copy the distinct ids to their tensors.
-(CTX, STATE, BATCH, FIRSTS, MARKS, MARKED, KEYS, FOUND, OUTS, PLACES, SPLITS, WEIGHTS, COPIES) = (
-    range(Job.SIZE, Job.SIZE + 13)
-)
-_CALL_WORDS = Job.SIZE + 13
+
+class UniqueJob(Job):
+    """What the tasks of a call share."""
+
+    context: Address  # TF_OpKernelContext*
+    state: Address  # of the op, see `ColumnsState`
+    batch_size: Int64
+    entry_offsets: Address  # where each column's entries start, int64 [columns + 1]
+    marks: (
+        Address  # of columns that need the slow path, or an id that is too large, int64 [columns]
+    )
+    mark_count: Int64
+    keys: Address  # workspace for the distinct ids of all columns, int64
+    key_counts: Address  # distinct ids of each column, int64 [columns]
+    unique_keys: Address  # the elements of each column's output, int64 [columns]
+    unique_idxs: Address  # the outputs of all columns
+    row_splits: Address
+    entry_weights: Address
+    is_copying: Flag  # whether the tasks are to copy the distinct ids to the outputs
+
 
 #: Work that takes fewer nanoseconds is done before another thread has woken up.
 _PARALLEL_NS = 60_000
@@ -72,17 +85,17 @@ _COLUMN_NS, _ELEMENT_NS = 800, 8
 def _survey(frame: int, ctx: int, state: int, source: int, firsts: int) -> int:
     """Notes where each column's entries start; returns the number of rows, -1 without columns."""
     batch, total = int64(-1), int64(0)
-    for place in range(body(state, COUNT)):
+    for place in range(load(state, ColumnsState.column_count)):
         store(firsts, place, total)
         sound = take_source(frame, ctx, state, place, source, status_of(frame), int64(0))
         if sound:
-            rows, ids = load(source, words.BATCH), load(source, words.ID_COUNT)
+            rows, ids = load(source, ColumnInputs.batch_size), load(source, ColumnInputs.id_count)
             if max(rows, ids) >= int64(MOST_ENTRIES):
                 text = " has %lld rows and %lld ids, more than can be numbered"
                 fail_column(frame, INVALID_ARGUMENT, text, int64(place), rows, ids)
             batch = rows if batch < 0 else batch
             total += ids
-            if load(column_at(state, place), words.FILL) != 0:
+            if load(column_at(state, place), ColumnAttrs.fill_empty_row) != 0:
                 total += rows
             if rows != batch:
                 text = " has %lld rows, but others have %lld"
@@ -90,45 +103,48 @@ def _survey(frame: int, ctx: int, state: int, source: int, firsts: int) -> int:
         release(source)
         if failed(frame):
             return batch
-    store(firsts, body(state, COUNT), total)
+    store(firsts, load(state, ColumnsState.column_count), total)
     return batch
 
 
 @jit
 def _number(job: int, place: int, batch: Batch, room: int, entries: int) -> None:
     """Numbers a column's listed entries, and those that fill its rows."""
-    first = load(load(job, FIRSTS), place)
+    first = load(load(job, UniqueJob.entry_offsets), place)
     bits = table_bits(entries + 1)
     numbering = Numbering(
-        load(job, KEYS) + 8 * first,
+        load(job, UniqueJob.keys) + 8 * first,
         first,
-        load(job, PLACES),
-        load(job, WEIGHTS),
-        load(job, SPLITS) + 4 * place * (load(job, BATCH) + 1),
+        load(job, UniqueJob.unique_idxs),
+        load(job, UniqueJob.entry_weights),
+        load(job, UniqueJob.row_splits) + 4 * place * (load(job, UniqueJob.batch_size) + 1),
         slots_in(room, bits),
         bits,
     )
     found, end = number_entries(batch, numbering)
-    if load(batch.column, words.SORT_KEYS) != 0:
+    if load(batch.column, ColumnAttrs.sort_key) != 0:
         sort_keys(numbering, found, end, lists_in(room))
-    store(load(job, FOUND), place, found)
+    store(load(job, UniqueJob.key_counts), place, found)
     # What belongs to nobody is 0, so that results are always the same.
-    behind, has_weights = (
-        load(load(job, FIRSTS), place + 1),
-        load(batch.column, words.WEIGHTED) != 0,
-    )
+    behind = load(load(job, UniqueJob.entry_offsets), place + 1)
+    has_weights = load(batch.column, ColumnAttrs.use_sparse_weights) != 0
     for k in range(end, behind):
-        store_as(load(job, PLACES), k, np.int32(0), np.int32)
-    if body(load(job, STATE), WEIGHTED_COUNT) != 0:
+        store_as(load(job, UniqueJob.unique_idxs), k, np.int32(0), np.int32)
+    if load(load(job, UniqueJob.state), ColumnsState.weighted_count) != 0:
         for k in range(end if has_weights else first, behind):
-            put_weight(load(job, WEIGHTS), k, 0.0, load(batch.source, words.TABLE_KIND))
+            put_weight(
+                load(job, UniqueJob.entry_weights),
+                k,
+                0.0,
+                load(batch.source, ColumnInputs.table_dtype),
+            )
 
 
 @jit
 def _do_column(job: int, place: int, source: int, room: int) -> bool:
     """Does a column; returns False, having done anything or nothing, if it is not as it should."""
-    column = column_at(load(job, STATE), place)
-    rows = load(job, BATCH)
+    column = column_at(load(job, UniqueJob.state), place)
+    rows = load(job, UniqueJob.batch_size)
     start, end = element_range(column, source, int64(0), rows)
     if end < start or not make_room(room, end - start + rows, rows):
         return False
@@ -143,7 +159,7 @@ def _do_column(job: int, place: int, source: int, room: int) -> bool:
 @jit
 def do_columns(job: int) -> None:
     """Does tasks until all have been begun."""
-    if load(job, COPIES) == 0:
+    if load(job, UniqueJob.is_copying) == 0:
         _number_columns(job)
         return
     place = jobs.next_task(job)
@@ -154,18 +170,18 @@ def do_columns(job: int) -> None:
 
 @jit
 def _number_columns(job: int) -> None:
-    source, room = stack_words(words.SOURCE_WORDS), stack_words(ROOM_WORDS)
+    source, room = stack_words(ColumnInputs.SIZE), stack_words(Workspace.SIZE)
     open_room(room)
     status = tf_new_status()
-    ctx, state = load(job, CTX), load(job, STATE)
+    ctx, state = load(job, UniqueJob.context), load(job, UniqueJob.state)
     place = jobs.next_task(job)
     while place >= 0:
         done = take_source(int64(0), ctx, state, place, source, status, int64(0))
         done = done and _do_column(job, place, source, room)
         release(source)
         if not done:
-            atomic_store(load(job, MARKS), place, int64(1))
-            atomic_add(job, MARKED, int64(1))
+            atomic_store(load(job, UniqueJob.marks), place, int64(1))
+            atomic_add(job, UniqueJob.mark_count, int64(1))
         place = jobs.next_task(job)
     free_room(room)
     tf_delete_status(status)
@@ -174,17 +190,19 @@ def _number_columns(job: int) -> None:
 @jit
 def _finish_column(frame: int, job: int, place: int, source: int, room: int) -> None:
     """Does a column in any order of its entries, or says what is wrong with it."""
-    state, rows = load(job, STATE), load(job, BATCH)
+    state, rows = load(job, UniqueJob.state), load(job, UniqueJob.batch_size)
     column = column_at(state, place)
-    if not take_source(frame, load(job, CTX), state, place, source, status_of(frame), int64(0)):
+    if not take_source(
+        frame, load(job, UniqueJob.context), state, place, source, status_of(frame), int64(0)
+    ):
         return
-    if not make_room(room, load(source, words.ID_COUNT) + rows, rows + 1):
+    if not make_room(room, load(source, ColumnInputs.id_count) + rows, rows + 1):
         fail_column(frame, RESOURCE_EXHAUSTED, ": no memory for %lld rows", place, rows)
         return
     batch = batch_in(room, column, source, int64(0), rows)
     start, end = element_range(column, source, int64(0), rows)
     entries = list_kept(batch, start, end) if end >= start else int64(-1)
-    if entries < 0 and is_by_row(column) and load(column, words.ROW_COUNT) == 0:
+    if entries < 0 and is_by_row(column) and load(column, ColumnAttrs.ends_at_last_row) == 0:
         entries = list_kept_unsorted(batch, order_in(room))
     if entries < 0:
         explain(frame, place, batch)
@@ -195,10 +213,10 @@ def _finish_column(frame: int, job: int, place: int, source: int, room: int) -> 
 @jit
 def _finish(frame: int, job: int, source: int) -> None:
     """Does the marked columns."""
-    room = stack_words(ROOM_WORDS)
+    room = stack_words(Workspace.SIZE)
     open_room(room)
     for place in range(load(job, Job.task_count)):
-        if load(load(job, MARKS), place) != 0 and not failed(frame):
+        if load(load(job, UniqueJob.marks), place) != 0 and not failed(frame):
             _finish_column(frame, job, int64(place), source, room)
             release(source)
     free_room(room)
@@ -207,9 +225,10 @@ def _finish(frame: int, job: int, source: int) -> None:
 @jit
 def _copy_keys(job: int, place: int) -> None:
     """Copies the distinct ids of a column to their tensor; marks the column if one does not fit."""
-    found, out = load(load(job, FOUND), place), load(load(job, OUTS), place)
-    keys = load(job, KEYS) + 8 * load(load(job, FIRSTS), place)
-    if load(column_at(load(job, STATE), place), words.KEYS_KIND) == words.INT64:
+    found = load(load(job, UniqueJob.key_counts), place)
+    out = load(load(job, UniqueJob.unique_keys), place)
+    keys = load(job, UniqueJob.keys) + 8 * load(load(job, UniqueJob.entry_offsets), place)
+    if load(column_at(load(job, UniqueJob.state), place), ColumnAttrs.keys_dtype) == words.INT64:
         for k in range(found):
             store(out, k, load(keys, k))
         return
@@ -217,32 +236,32 @@ def _copy_keys(job: int, place: int) -> None:
         key = load(keys, k)
         store_as(out, k, np.int32(key), np.int32)
         if key != int64(np.int32(key)):
-            store(load(job, MARKS), place, key)
+            store(load(job, UniqueJob.marks), place, key)
 
 
 @jit
 def _put_keys(frame: int, job: int, pool: int) -> None:
     """Gives the distinct ids of each column a tensor of their own."""
-    state, total = load(job, STATE), int64(0)
+    state, total = load(job, UniqueJob.state), int64(0)
     count = load(job, Job.task_count)
     for place in range(count):
-        found = load(load(job, FOUND), place)
-        is_wide = load(column_at(state, place), words.KEYS_KIND) == words.INT64
+        found = load(load(job, UniqueJob.key_counts), place)
+        is_wide = load(column_at(state, place), ColumnAttrs.keys_dtype) == words.INT64
         item = int64(8) if is_wide else int64(4)
         out = new_output(frame, int64(place), int64(1), found, int64(1), item)
-        store(load(job, OUTS), place, out)
-        store(load(job, MARKS), place, 0)
+        store(load(job, UniqueJob.unique_keys), place, out)
+        store(load(job, UniqueJob.marks), place, 0)
         total += found
     if failed(frame):
         return
     store(job, Job.next_task, 0)
-    store(job, COPIES, 1)
+    store(job, UniqueJob.is_copying, 1)
     helpers = pool if total > int64(_PARALLEL_KEYS) else int64(0)
     slot = jobs.open_job(helpers, job)
     do_columns(job)
     jobs.close_job(helpers, slot)
     for place in range(count):
-        key = load(load(job, MARKS), place)
+        key = load(load(job, UniqueJob.marks), place)
         if key != 0:
             text = ": the id %lld does not fit int32, the dtype of unique_keys"
             fail_column(frame, INVALID_ARGUMENT, text, int64(place), key)
@@ -252,8 +271,8 @@ def _put_keys(frame: int, job: int, pool: int) -> None:
 def prepare(frame: int) -> None:
     """The kernel body."""
     ctx, state = context(frame), kernel_state(frame)
-    count, pool = body(state, COUNT), body(state, POOL)
-    source, job = stack_words(words.SOURCE_WORDS), stack_words(_CALL_WORDS)
+    count, pool = load(state, ColumnsState.column_count), load(state, ColumnsState.pool)
+    source, job = stack_words(ColumnInputs.SIZE), stack_words(UniqueJob.SIZE)
     lists = scratch(frame, 4 * count + 1, np.int64)
     if failed(frame):
         return
@@ -267,34 +286,42 @@ def prepare(frame: int) -> None:
         fail(frame, INVALID_ARGUMENT, text, total, int64(MOST_ENTRIES))
         return
     keys = scratch(frame, total, np.int64)
-    weights = total if body(state, WEIGHTED_COUNT) != 0 else int64(0)
-    store(job, PLACES, new_output(frame, count, int64(1), total, int64(1), int64(4)))
-    store(job, SPLITS, new_output(frame, count + 1, int64(2), count, batch + 1, int64(4)))
-    item = body(state, ITEM)
-    store(job, WEIGHTS, new_output(frame, count + 2, int64(1), weights, int64(1), item))
+    weights = total if load(state, ColumnsState.weighted_count) != 0 else int64(0)
+    store(job, UniqueJob.unique_idxs, new_output(frame, count, int64(1), total, int64(1), int64(4)))
+    store(
+        job,
+        UniqueJob.row_splits,
+        new_output(frame, count + 1, int64(2), count, batch + 1, int64(4)),
+    )
+    item = load(state, ColumnsState.item_bytes)
+    store(
+        job,
+        UniqueJob.entry_weights,
+        new_output(frame, count + 2, int64(1), weights, int64(1), item),
+    )
     if failed(frame):
         return
     store(job, Job.kernel, load(state, State.kernel))
     store(job, Job.next_task, 0)
     store(job, Job.task_count, count)
-    store(job, CTX, ctx)
-    store(job, STATE, state)
-    store(job, BATCH, batch)
-    store(job, FIRSTS, firsts)
-    store(job, MARKS, firsts + 8 * (count + 1))
-    store(job, MARKED, 0)
-    store(job, KEYS, keys.ctypes.data)
-    store(job, FOUND, firsts + 8 * (2 * count + 1))
-    store(job, OUTS, firsts + 8 * (3 * count + 1))
-    store(job, COPIES, 0)
+    store(job, UniqueJob.context, ctx)
+    store(job, UniqueJob.state, state)
+    store(job, UniqueJob.batch_size, batch)
+    store(job, UniqueJob.entry_offsets, firsts)
+    store(job, UniqueJob.marks, firsts + 8 * (count + 1))
+    store(job, UniqueJob.mark_count, 0)
+    store(job, UniqueJob.keys, keys.ctypes.data)
+    store(job, UniqueJob.key_counts, firsts + 8 * (2 * count + 1))
+    store(job, UniqueJob.unique_keys, firsts + 8 * (3 * count + 1))
+    store(job, UniqueJob.is_copying, 0)
     for place in range(count):
-        store(load(job, MARKS), place, 0)
+        store(load(job, UniqueJob.marks), place, 0)
     cost = count * _COLUMN_NS + total * _ELEMENT_NS
     helpers = pool if cost > _PARALLEL_NS else int64(0)
     slot = jobs.open_job(helpers, job)
     do_columns(job)
     jobs.close_job(helpers, slot)
-    if load(job, MARKED) != 0:
+    if load(job, UniqueJob.mark_count) != 0:
         _finish(frame, job, source)
     if not failed(frame):
         _put_keys(frame, job, pool)

@@ -9,6 +9,7 @@ import numpy as np
 from numba import carray
 
 from fusion.cpu_ops import column_words as words
+from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.layout import call as call_of
@@ -45,27 +46,29 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
     @jit
     def describe(frame: int, call: Array, base: int, bags: Any, number: int, batch: int) -> None:
         column = call.ctypes.data + 8 * _place_in(call, base, call_of.COLUMNS)
-        store(column, words.FORM, words.ROW_SPLITS)
-        store(column, words.COMBINER, attr(frame, slot.combiner))
-        store(column, words.MAX_NORM, attr(frame, slot.max_norm))
-        store(column, words.PRUNE, 1)
-        store(column, words.DEFAULT_ID, -1)
-        store(column, words.WEIGHTED, int64(bags.weights != 0))
-        store(column, words.NO_NAN, attr(frame, no_nan_slot) if has_no_nan else int64(1))
-        store(column, words.IDS_KIND, words.INT64)
-        store(column, words.ROWS_KIND, words.INT64)
+        store(column, ColumnAttrs.id_format, words.ROW_SPLITS)
+        store(column, ColumnAttrs.combiner, attr(frame, slot.combiner))
+        store(column, ColumnAttrs.max_norm, attr(frame, slot.max_norm))
+        store(column, ColumnAttrs.prune, 1)
+        store(column, ColumnAttrs.default_id, -1)
+        store(column, ColumnAttrs.use_sparse_weights, int64(bags.weights != 0))
+        store(
+            column, ColumnAttrs.divide_no_nan, attr(frame, no_nan_slot) if has_no_nan else int64(1)
+        )
+        store(column, ColumnAttrs.ids_dtype, words.INT64)
+        store(column, ColumnAttrs.rows_dtype, words.INT64)
         source = call.ctypes.data + 8 * _place_in(call, base, call_of.SOURCES)
-        store(source, words.TABLE_ROWS, _ALL_MEMORY)
-        store(source, words.TABLE_DIM, size(frame, arg.emb_shards, 0, 1))
-        store(source, words.TABLE_KIND, weight_kind)
-        store(source, words.ROW_BYTES, 1)
-        store(source, words.IDS, bags.addresses)
-        store(source, words.ID_COUNT, number)
-        store(source, words.ID_COLUMNS, 1)
-        store(source, words.ROWS, bags.starts)
-        store(source, words.ROW_STEP, 1)
-        store(source, words.WEIGHTS, bags.weights)
-        store(source, words.BATCH, batch)
+        store(source, ColumnInputs.table_rows, _ALL_MEMORY)
+        store(source, ColumnInputs.table_dim, size(frame, arg.emb_shards, 0, 1))
+        store(source, ColumnInputs.table_dtype, weight_kind)
+        store(source, ColumnInputs.row_bytes, 1)
+        store(source, ColumnInputs.ids, bags.addresses)
+        store(source, ColumnInputs.id_count, number)
+        store(source, ColumnInputs.id_columns, 1)
+        store(source, ColumnInputs.entry_rows, bags.starts)
+        store(source, ColumnInputs.entry_row_stride, 1)
+        store(source, ColumnInputs.weights, bags.weights)
+        store(source, ColumnInputs.batch_size, batch)
 
     @jit
     def combine_bags(

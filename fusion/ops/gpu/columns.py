@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops import column_words as words
+from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.elements import rows_until
-from fusion.ops.columns.inputs import body, column_at, release, take_source
-from fusion.ops.columns.state import COUNT, LIMITS_AT
+from fusion.ops.columns.inputs import column_at, release, take_source
+from fusion.ops.columns.state import ColumnsState
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     context,
@@ -26,24 +27,24 @@ from fusion.runtime.native.memory import load, load_as, store, store_as
 def count_boundaries(state: int) -> int:
     """The boundaries of all columns."""
     total = int64(0)
-    for place in range(body(state, COUNT)):
-        total += load(column_at(state, place), words.BOUNDARY_COUNT)
+    for place in range(load(state, ColumnsState.column_count)):
+        total += load(column_at(state, place), ColumnAttrs.boundary_count)
     return total
 
 
 @jit
 def put_columns(state: int, target: int, limits_target: int) -> None:
     """Copies the words of columns, and their boundaries one after the other."""
-    limits, written = state + 8 * body(state, LIMITS_AT), int64(0)
-    for place in range(body(state, COUNT)):
+    limits, written = state + 8 * load(state, ColumnsState.boundaries_offset), int64(0)
+    for place in range(load(state, ColumnsState.column_count)):
         column = column_at(state, place)
-        for k in range(words.COLUMN_WORDS):
+        for k in range(ColumnAttrs.SIZE):
             store(target, k, load(column, k))
-        for k in range(load(column, words.BOUNDARY_COUNT)):
-            limit = load_as(limits, load(column, words.BOUNDARIES) + k, np.float32)
+        for k in range(load(column, ColumnAttrs.boundary_count)):
+            limit = load_as(limits, load(column, ColumnAttrs.first_boundary) + k, np.float32)
             store_as(limits_target, written, limit, np.float32)
             written += 1
-        target += 8 * words.COLUMN_WORDS
+        target += 8 * ColumnAttrs.SIZE
 
 
 @jit
@@ -57,7 +58,7 @@ def put_sources(frame: int, target: int, limits: int, shared: int) -> int:
       limits: where the boundaries are for the GPU.
     """
     ctx, state, status = context(frame), kernel_state(frame), status_of(frame)
-    batch, source, count = int64(-1), target, body(state, COUNT)
+    batch, source, count = int64(-1), target, load(state, ColumnsState.column_count)
     for place in range(count):
         sound = take_source(frame, ctx, state, int64(place), source, status, shared)
         release(source)  # the context holds the inputs
@@ -65,33 +66,33 @@ def put_sources(frame: int, target: int, limits: int, shared: int) -> int:
             if not failed(frame):
                 fail_column(frame, INVALID_ARGUMENT, ": an input cannot be had", int64(place))
             return batch
-        rows = load(source, words.BATCH)
+        rows = load(source, ColumnInputs.batch_size)
         if batch < 0:
             batch = rows
         elif rows >= 0 and rows != batch:
             text = " has %lld rows, but others have %lld"
             fail_column(frame, INVALID_ARGUMENT, text, int64(place), rows, batch)
             return batch
-        store(source, words.LIMITS, limits)
-        limits += 4 * load(column_at(state, place), words.BOUNDARY_COUNT)
-        source += 8 * words.SOURCE_WORDS
+        store(source, ColumnInputs.boundaries, limits)
+        limits += 4 * load(column_at(state, place), ColumnAttrs.boundary_count)
+        source += 8 * ColumnInputs.SIZE
     return batch
 
 
 @jit
 def put_batch(state: int, target: int, batch: int) -> None:
     """Writes the rows of the batch to all sources."""
-    for place in range(body(state, COUNT)):
-        store(target + 8 * words.SOURCE_WORDS * place, words.BATCH, batch)
+    for place in range(load(state, ColumnsState.column_count)):
+        store(target + 8 * ColumnInputs.SIZE * place, ColumnInputs.batch_size, batch)
 
 
 @jit
 def rows_to_last(device: Any, state: int, source: int) -> int:
     """The rows up to that of the first column's last entry, for which the host waits."""
     column = column_at(state, int64(0))
-    place = (load(source, words.ID_COUNT) - 1) * load(source, words.ROW_STEP)
-    is_wide = load(column, words.ROWS_KIND) == words.INT64
-    address = load(source, words.ROWS) + place * (8 if is_wide else 4)
+    place = (load(source, ColumnInputs.id_count) - 1) * load(source, ColumnInputs.entry_row_stride)
+    is_wide = load(column, ColumnAttrs.rows_dtype) == words.INT64
+    address = load(source, ColumnInputs.entry_rows) + place * (8 if is_wide else 4)
     aligned = address - address % 8
     found = device.words(aligned, 1)
     row = found[0]

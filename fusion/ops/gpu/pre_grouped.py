@@ -9,11 +9,12 @@ import numpy as np
 from numba import carray
 
 from fusion.cpu_ops import column_words as words
+from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.host.device_methods import copy_in, explain, on_host
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
-from fusion.ops.columns.inputs import body, column_at
-from fusion.ops.columns.state import COUNT, ITEM, WEIGHTED_COUNT
+from fusion.ops.columns.inputs import column_at
+from fusion.ops.columns.state import ColumnsState
 from fusion.ops.gpu.columns import (
     count_boundaries,
     put_batch,
@@ -42,11 +43,11 @@ _split_rows, _told_words = on_host(split_rows), jit(call_of.told_words)
 @jit
 def _put_firsts(state: int, call: Array, sources: int, elements: int, batch: int) -> None:
     """Writes the elements of all columns before each, and where its entries start, behind them."""
-    count = body(state, COUNT)
+    count = load(state, ColumnsState.column_count)
     firsts = elements + count + 1
     for place in range(count):
-        ids = call[sources + place * words.SOURCE_WORDS + words.ID_COUNT]
-        fills = load(column_at(state, place), words.FILL) != 0
+        ids = call[sources + place * ColumnInputs.SIZE + ColumnInputs.id_count]
+        fills = load(column_at(state, place), ColumnAttrs.fill_empty_row) != 0
         call[elements + place + 1] = call[elements + place] + ids
         call[firsts + place + 1] = call[firsts + place] + ids + (batch if fills else int64(0))
 
@@ -54,8 +55,8 @@ def _put_firsts(state: int, call: Array, sources: int, elements: int, batch: int
 @jit
 def _fills_rows(state: int) -> bool:
     """Whether any column does."""
-    for place in range(body(state, COUNT)):
-        if load(column_at(state, place), words.FILL) != 0:
+    for place in range(load(state, ColumnsState.column_count)):
+        if load(column_at(state, place), ColumnAttrs.fill_empty_row) != 0:
             return True
     return False
 
@@ -64,11 +65,11 @@ def _fills_rows(state: int) -> bool:
 def _described(frame: int, device: Any, call: Array, boundaries: int) -> Any:
     """The call of all columns, in memory of the GPU."""
     state = kernel_state(frame)
-    count, size = body(state, COUNT), int64(call.shape[0])
+    count, size = load(state, ColumnsState.column_count), int64(call.shape[0])
     base, host = device.room(8 * size), call.ctypes.data
     columns = int64(call_of.PRE_WORDS)
-    sources = columns + count * words.COLUMN_WORDS
-    elements = sources + count * words.SOURCE_WORDS
+    sources = columns + count * ColumnAttrs.SIZE
+    elements = sources + count * ColumnInputs.SIZE
     firsts, limits = elements + count + 1, elements + 2 * (count + 1)
     for k in range(size):
         call[k] = 0
@@ -97,7 +98,7 @@ def _new_keys(frame: int, device: Any, told: Array, count: int, host: Array) -> 
     state = kernel_state(frame)
     for place in range(count):
         number = told[call_of.TROUBLE_WORDS + count + place]
-        is_wide = load(column_at(state, place), words.KEYS_KIND) == words.INT64
+        is_wide = load(column_at(state, place), ColumnAttrs.keys_dtype) == words.INT64
         item = int64(8) if is_wide else int64(4)
         host[place] = new_output(frame, place, int64(1), number, int64(1), item)
     keys = device.room(8 * count)
@@ -119,7 +120,7 @@ def _told_batch(frame: int, call: Any, is_open: bool, told: Array) -> int:
     first, state = call_of.TROUBLE_WORDS + 3 * call.columns, kernel_state(frame)
     batch = told[first] if is_open else call.batch
     for place in range(call.columns):
-        to_last = load(column_at(state, place), words.ROW_COUNT) != 0
+        to_last = load(column_at(state, place), ColumnAttrs.ends_at_last_row) != 0
         if to_last and told[first + place] != batch and not failed(frame):
             text = " has %lld rows, but others have %lld"
             fail_column(frame, INVALID_ARGUMENT, text, int64(place), told[first + place], batch)
@@ -140,7 +141,7 @@ def _split_open(frame: int, device: Any, call: Any, listed: Any, batch: int) -> 
 @jit
 def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
     state = kernel_state(frame)
-    count = body(state, COUNT)
+    count = load(state, ColumnsState.column_count)
     call = _described(frame, device, host, boundaries)
     if call.entries > int64(MOST_ENTRIES):
         text = "%lld entries are more than the %lld that can be numbered"
@@ -154,9 +155,9 @@ def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
         splits = device.room(8 * count)
     else:
         splits = new_output(frame, count + 1, int64(2), count, call.batch + 1, four)
-    weighted = body(state, WEIGHTED_COUNT) != 0
+    weighted = load(state, ColumnsState.weighted_count) != 0
     heavy = call.entries if weighted else int64(0)
-    weights = new_output(frame, count + 2, one, heavy, one, body(state, ITEM))
+    weights = new_output(frame, count + 2, one, heavy, one, load(state, ColumnsState.item_bytes))
     if failed(frame):
         return
     listed, paired = _list_entries(device, call, splits)
@@ -180,8 +181,8 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
 
     def pre_lookup(frame: int, device: Any) -> None:
         state = kernel_state(frame)
-        boundaries, count = count_boundaries(state), body(state, COUNT)
-        described = count * (words.COLUMN_WORDS + words.SOURCE_WORDS)
+        boundaries, count = count_boundaries(state), load(state, ColumnsState.column_count)
+        described = count * (ColumnAttrs.SIZE + ColumnInputs.SIZE)
         size = call_of.PRE_WORDS + described + 2 * (count + 1) + (boundaries + 1) // 2
         memory = c_malloc(8 * size)
         if memory == 0:
