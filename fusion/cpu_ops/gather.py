@@ -14,27 +14,7 @@ import numpy as np
 
 from fusion.cpu_ops.combine import MEAN, SUM
 from fusion.cpu_ops.norms import norm_of
-from fusion.cpu_ops.pieces import (
-    ADDRESSES,
-    AHEAD,
-    BAGS,
-    COMBINER,
-    DIM,
-    END,
-    FIRST,
-    ITEM_BYTES,
-    LIMIT,
-    LINE_BYTES,
-    NO_NAN,
-    NORMS,
-    OUT,
-    OUT_BYTES,
-    SINGLE,
-    STARTS,
-    STREAMED,
-    WEIGHTS,
-    pieces,
-)
+from fusion.cpu_ops.pieces import AHEAD, ITEM_BYTES, LINE_BYTES, GatherArgs, pieces
 from fusion.cpu_ops.vectors import PieceOps, piece_ops
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import as_float, load, load_as, store_as
@@ -60,7 +40,7 @@ def piece_kernel(
     item = ITEM_BYTES[stored]
 
     def combine(args: int) -> None:
-        first, end = load(args, FIRST), load(args, END)
+        first, end = load(args, GatherArgs.first_element), load(args, GatherArgs.end_element)
         if first == 0:
             prepare(args)
         kernel(args, first * item, end - first - lanes)
@@ -76,7 +56,7 @@ def any_kernel(stored: str, weighted: bool, clipped: bool) -> Callable[[int], No
     prepare, item = _prepare(stored, clipped), ITEM_BYTES[stored]
 
     def combine(args: int) -> None:
-        first, end = load(args, FIRST), load(args, END)
+        first, end = load(args, GatherArgs.first_element), load(args, GatherArgs.end_element)
         if first == 0:
             prepare(args)
         while end - first >= lanes:
@@ -117,20 +97,20 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool, clipped: bool) 
 
     @jit
     def kernel(args: int, offset: int, last: int) -> None:
-        out, step = load(args, OUT) + offset, load(args, OUT_BYTES)
-        starts, addresses = load(args, STARTS), load(args, ADDRESSES)
-        streamed = load(args, STREAMED) != 0
+        out, step = load(args, GatherArgs.out) + offset, load(args, GatherArgs.out_bytes)
+        starts, addresses = load(args, GatherArgs.bag_starts), load(args, GatherArgs.row_addresses)
+        streamed = load(args, GatherArgs.is_streamed) != 0
         # Lines that go past the caches must not be fetched: then it asks for what is near anyway.
         claimed = args if streamed else out + bags_ahead * step
         claimed_step = int64(0) if streamed else step
-        if alone and load(args, SINGLE) != 0:
-            for b in range(load(args, BAGS)):
+        if alone and load(args, GatherArgs.has_one_each) != 0:
+            for b in range(load(args, GatherArgs.bag_count)):
                 claim(claimed)
                 claimed += claimed_step
                 put(out, last, row(args, addresses, b, offset, last), streamed)
                 out += step
             return
-        for b in range(load(args, BAGS)):
+        for b in range(load(args, GatherArgs.bag_count)):
             claim(claimed)
             claimed += claimed_step
             first = load(starts, b)
@@ -173,8 +153,8 @@ def _row(ops: PieceOps, dtype: type, clipped: bool) -> Any:
         @jit
         def clip(args: int, entry: int, piece: Any) -> Any:
             # The multiplication comes first and a zero row with limit 0 gives NaN, as in stock.
-            bound = load_as(load(args, NORMS), entry, dtype)
-            return piece * dtype(as_float(load(args, LIMIT))) / bound
+            bound = load_as(load(args, GatherArgs.norms), entry, dtype)
+            return piece * dtype(as_float(load(args, GatherArgs.max_norm))) / bound
     else:
 
         @jit
@@ -197,7 +177,7 @@ def _bag(row: Any, dtype: type) -> Any:
         head = n % 8
         if head < 2:
             head += 8
-        addresses = load(args, ADDRESSES)
+        addresses = load(args, GatherArgs.row_addresses)
         total = row(args, addresses, first, offset, last)
         for k in range(first + 1, first + min(head, n)):
             total += row(args, addresses, k, offset, last)
@@ -206,7 +186,7 @@ def _bag(row: Any, dtype: type) -> Any:
             for k in range(start + 1, start + 8):
                 block += row(args, addresses, k, offset, last)
             total += block
-        combiner = load(args, COMBINER)
+        combiner = load(args, GatherArgs.combiner)
         if n == 1 or combiner == SUM:
             return total
         divisor = dtype(n) if combiner == MEAN else dtype(np.sqrt(np.float64(n)))
@@ -223,7 +203,7 @@ def _weighted_bag(ops: PieceOps, row: Any, dtype: type) -> Any:
 
     @jit
     def divisor(args: int, first: int, n: int) -> Any:
-        weights, combiner = load(args, WEIGHTS), load(args, COMBINER)
+        weights, combiner = load(args, GatherArgs.weights), load(args, GatherArgs.combiner)
         total = dtype(0)
         for k in range(first, first + n):
             weight = load_as(weights, k, dtype)
@@ -232,18 +212,18 @@ def _weighted_bag(ops: PieceOps, row: Any, dtype: type) -> Any:
 
     @jit
     def bag(args: int, first: int, n: int, offset: int, last: int) -> Any:
-        weights, addresses = load(args, WEIGHTS), load(args, ADDRESSES)
+        weights, addresses = load(args, GatherArgs.weights), load(args, GatherArgs.row_addresses)
         total = zero()
         for k in range(first, first + n):
             piece = row(args, addresses, k, offset, last)
             weighted = piece * load_as(weights, k, dtype)
             total += weighted
-        if load(args, COMBINER) == SUM:
+        if load(args, GatherArgs.combiner) == SUM:
             return total
         norm = divisor(args, first, n)
         if norm != 0:
             return total / norm
-        return zero() if load(args, NO_NAN) != 0 else total * dtype(np.inf)
+        return zero() if load(args, GatherArgs.divide_no_nan) != 0 else total * dtype(np.inf)
 
     return bag
 
@@ -257,10 +237,10 @@ def _norms(stored: str) -> Any:
 
     @jit
     def measure(args: int) -> None:
-        limit = dtype(as_float(load(args, LIMIT)))
-        addresses, norms = load(args, ADDRESSES), load(args, NORMS)
-        dim = load(args, DIM)
-        for k in range(load(load(args, STARTS), load(args, BAGS))):
+        limit = dtype(as_float(load(args, GatherArgs.max_norm)))
+        addresses, norms = load(args, GatherArgs.row_addresses), load(args, GatherArgs.norms)
+        dim = load(args, GatherArgs.dim)
+        for k in range(load(load(args, GatherArgs.bag_starts), load(args, GatherArgs.bag_count))):
             prefetch(load(addresses, k + AHEAD))
             size = norm(load(addresses, k), dim, dtype)
             store_as(norms, k, limit if size <= limit else size, dtype)

@@ -8,32 +8,31 @@ from __future__ import annotations
 from functools import cache
 
 from fusion.runtime.cache import processor
+from fusion.runtime.layout import Address, Flag, Float64, Int64, Layout
 
-#: What a kernel is told, by word: the number of bags; the address of each entry's row, int64; where
-#: each bag's entries start, int64 [bags + 1]; where the first result goes, and the bytes from one
-#: to the next; D; the combiner; weights of the entries; room for the norm of each entry's row; the
-#: limit of norms, a double; whether weights that add up to 0 give 0 instead of NaN or inf; whether
-#: each bag has one entry; whether results go past the caches; the first element of the piece, and
-#: the one behind its last. Weights and norms are of the compute dtype. Behind the addresses there
-#: is room for `AHEAD` more.
-(
-    BAGS,
-    ADDRESSES,
-    STARTS,
-    OUT,
-    OUT_BYTES,
-    DIM,
-    COMBINER,
-    WEIGHTS,
-    NORMS,
-    LIMIT,
-    NO_NAN,
-    SINGLE,
-    STREAMED,
-    FIRST,
-    END,
-) = range(15)
-ARGUMENT_WORDS = 15
+
+class GatherArgs(Layout):
+    """The arguments of a kernel that combines rows.
+
+    Weights and norms are of the compute dtype.
+    """
+
+    bag_count: Int64
+    row_addresses: Address  # of each entry, int64, with `AHEAD` more behind
+    bag_starts: Address  # where each bag's entries start, int64 [bags + 1]
+    out: Address  # of the first result
+    out_bytes: Int64  # from one result to the next
+    dim: Int64
+    combiner: Int64
+    weights: Address
+    norms: Address  # workspace for the norm of each entry's row
+    max_norm: Float64
+    divide_no_nan: Flag
+    has_one_each: Flag  # whether each bag has one entry
+    is_streamed: Flag  # whether results go past the caches
+    first_element: Int64  # of the tile
+    end_element: Int64
+
 
 #: Rows are asked for so many entries ahead.
 AHEAD = 32

@@ -17,31 +17,28 @@ from fusion.cpu_ops.combine import MEAN, SUM
 from fusion.cpu_ops.half import HALVES
 from fusion.cpu_ops.pieces import ITEM_BYTES, pieces
 from fusion.cpu_ops.vectors import piece_ops
+from fusion.runtime.layout import Address, Int64, Layout
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as
 
-#: What a kernel is told, by word: the number of bags; the gradient of the first, and the bytes from
-#: one to the next; where each bag's entries start, int32 [bags + 1]; the row of each entry, int32;
-#: where the sums of the rows go, and the bytes of a row of them; the first row that is wanted, and
-#: the one behind the last; the combiner; weights of the entries, of the compute dtype; the first
-#: element of the piece, and the one behind its last; where rows of half types go in the end.
-(
-    BAGS,
-    TOP,
-    TOP_BYTES,
-    STARTS,
-    PLACES,
-    SUMS,
-    SUM_BYTES,
-    LOW,
-    HIGH,
-    COMBINER,
-    WEIGHTS,
-    FIRST,
-    END,
-    ROWS,
-) = range(14)
-ARGUMENT_WORDS = 14
+
+class ScatterArgs(Layout):
+    """The arguments of a kernel that adds up gradients of rows."""
+
+    bag_count: Int64
+    top_grad: Address  # of the first bag
+    top_grad_bytes: Int64  # from the gradient of a bag to that of the next
+    bag_starts: Address  # where each bag's entries start, int32 [bags + 1]
+    row_indices: Address  # of the entries, int32
+    sums: Address  # of the rows
+    sum_bytes: Int64  # of a row of them
+    first_row: Int64  # of those that are wanted
+    end_row: Int64
+    combiner: Int64
+    weights: Address  # of the entries, of the compute dtype
+    first_element: Int64  # of the tile
+    end_element: Int64
+    rows: Address  # where rows of half types go in the end
 
 
 def sum_bytes(stored: str) -> int:
@@ -59,7 +56,7 @@ def piece_kernel(stored: str, lanes: int, count: int, weighted: bool) -> Callabl
     kernel = _kernel(stored, lanes, count, weighted)
 
     def scatter(args: int) -> None:
-        first, end = load(args, FIRST), load(args, END)
+        first, end = load(args, ScatterArgs.first_element), load(args, ScatterArgs.end_element)
         kernel(args, first, end - first - lanes)
 
     return scatter
@@ -71,7 +68,7 @@ def any_kernel(stored: str, weighted: bool) -> Callable[[int], None]:
     vector, scalar = _kernel(stored, lanes, 1, weighted), _kernel(stored, 1, 1, weighted)
 
     def scatter(args: int) -> None:
-        first, end = load(args, FIRST), load(args, END)
+        first, end = load(args, ScatterArgs.first_element), load(args, ScatterArgs.end_element)
         while end - first >= lanes:
             vector(args, first, int64(0))
             first += lanes
@@ -95,15 +92,19 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
 
     @jit
     def kernel(args: int, element: int, last: int) -> None:
-        top_grad, step = load(args, TOP) + element * item, load(args, TOP_BYTES)
-        starts, places, weights = load(args, STARTS), load(args, PLACES), load(args, WEIGHTS)
-        rows, row_bytes = load(args, SUMS) + element * sum_item, load(args, SUM_BYTES)
-        low, high = load(args, LOW), load(args, HIGH)
+        top_grad = load(args, ScatterArgs.top_grad) + element * item
+        step = load(args, ScatterArgs.top_grad_bytes)
+        starts = load(args, ScatterArgs.bag_starts)
+        places = load(args, ScatterArgs.row_indices)
+        weights = load(args, ScatterArgs.weights)
+        rows = load(args, ScatterArgs.sums) + element * sum_item
+        row_bytes = load(args, ScatterArgs.sum_bytes)
+        low, high = load(args, ScatterArgs.first_row), load(args, ScatterArgs.end_row)
         # Distinct ids are numbered as they occur: one that is not below `fresh` is new. Sums are
         # not begun with 0, since 0 + -0 would lose the sign.
         fresh = low
         end = int64(load_as(starts, int64(0), np.int32))
-        for bag in range(load(args, BAGS)):
+        for bag in range(load(args, ScatterArgs.bag_count)):
             first, end = end, int64(load_as(starts, bag + 1, np.int32))
             if first == end:
                 continue
@@ -138,7 +139,7 @@ def _scale(dtype: type) -> Any:
 
     @jit
     def scale(args: int, piece: Any, first: int, end: int) -> Any:
-        combiner, n = load(args, COMBINER), np.float64(end - first)
+        combiner, n = load(args, ScatterArgs.combiner), np.float64(end - first)
         if combiner == SUM or end - first == 1:
             return piece
         return piece * (dtype(1.0 / n) if combiner == MEAN else dtype(1.0 / np.sqrt(n)))
@@ -152,7 +153,9 @@ def _weighted_scale(ops: Any, dtype: type) -> Any:
 
     @jit
     def scale(args: int, piece: Any, first: int, end: int) -> Any:
-        combiner, weights, total = load(args, COMBINER), load(args, WEIGHTS), dtype(0)
+        combiner = load(args, ScatterArgs.combiner)
+        weights = load(args, ScatterArgs.weights)
+        total = dtype(0)
         if combiner == SUM:
             return piece
         for k in range(first, end):
@@ -178,9 +181,10 @@ def _finish(top: Any, sums: Any, is_half: bool) -> Any:
 
     @jit
     def narrow(args: int, element: int, last: int) -> None:
-        rows, totals = load(args, ROWS) + element * 2, load(args, SUMS) + element * 4
-        step = load(args, SUM_BYTES)
-        for place in range(load(args, LOW), load(args, HIGH)):
+        rows = load(args, ScatterArgs.rows) + element * 2
+        totals = load(args, ScatterArgs.sums) + element * 4
+        step = load(args, ScatterArgs.sum_bytes)
+        for place in range(load(args, ScatterArgs.first_row), load(args, ScatterArgs.end_row)):
             store_row(rows + place * (step // 2), last, load_sum(totals + place * step, last))
 
     return narrow

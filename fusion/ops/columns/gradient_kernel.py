@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops import scatter
 from fusion.cpu_ops.column_words import ColumnAttrs
 from fusion.cpu_ops.elements import weight_at
+from fusion.cpu_ops.scatter import ScatterArgs
 from fusion.ops.columns.inputs import (
     SharedInputs,
     column_at,
@@ -196,7 +196,7 @@ def scatter_columns(job: int) -> None:
     shared = load(job, GradJob.shared)
     parts = load(job, GradJob.range_count)
     splits = load(shared, SharedInputs.split_count)
-    args = stack_words(scatter.ARGUMENT_WORDS)
+    args = stack_words(ScatterArgs.SIZE)
     task = jobs.next_task(job)
     while task >= 0:
         place, part = task // parts, task % parts
@@ -209,23 +209,29 @@ def scatter_columns(job: int) -> None:
             keys, dim = load(given, GradColumn.unique_count), load(given, GradColumn.dim)
             item = load(state, ColumnsState.item_bytes)
             sum_item = max(load(state, ColumnsState.item_bytes), int64(4))
-            store(args, scatter.BAGS, splits - 1)
+            store(args, ScatterArgs.bag_count, splits - 1)
             store(
                 args,
-                scatter.TOP,
+                ScatterArgs.top_grad,
                 load(job, GradJob.top_grad) + load(given, GradColumn.offset) * item,
             )
-            store(args, scatter.TOP_BYTES, load(job, GradJob.top_grad_bytes))
-            store(args, scatter.STARTS, load(shared, SharedInputs.row_splits) + 4 * place * splits)
-            store(args, scatter.PLACES, load(shared, SharedInputs.unique_idxs))
-            store(args, scatter.SUMS, load(given, GradColumn.sums))
-            store(args, scatter.SUM_BYTES, dim * sum_item)
-            store(args, scatter.LOW, keys * part // parts)
-            store(args, scatter.HIGH, keys * (part + 1) // parts)
-            store(args, scatter.COMBINER, load(column, ColumnAttrs.combiner))
-            store(args, scatter.WEIGHTS, load(job, GradJob.weights))
-            store(args, scatter.ROWS, load(given, GradColumn.out))
-            call_by_pieces(column, dim, args, int64(scatter.FIRST), int64(scatter.END))
+            store(args, ScatterArgs.top_grad_bytes, load(job, GradJob.top_grad_bytes))
+            store(
+                args,
+                ScatterArgs.bag_starts,
+                load(shared, SharedInputs.row_splits) + 4 * place * splits,
+            )
+            store(args, ScatterArgs.row_indices, load(shared, SharedInputs.unique_idxs))
+            store(args, ScatterArgs.sums, load(given, GradColumn.sums))
+            store(args, ScatterArgs.sum_bytes, dim * sum_item)
+            store(args, ScatterArgs.first_row, keys * part // parts)
+            store(args, ScatterArgs.end_row, keys * (part + 1) // parts)
+            store(args, ScatterArgs.combiner, load(column, ColumnAttrs.combiner))
+            store(args, ScatterArgs.weights, load(job, GradJob.weights))
+            store(args, ScatterArgs.rows, load(given, GradColumn.out))
+            call_by_pieces(
+                column, dim, args, int64(ScatterArgs.first_element), int64(ScatterArgs.end_element)
+            )
         task = jobs.next_task(job)
 
 

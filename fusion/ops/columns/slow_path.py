@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fusion.cpu_ops import column_words as words
-from fusion.cpu_ops import pieces
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_entries, list_unsorted
 from fusion.cpu_ops.elements import id_at, integer_at, is_dropped, is_ignored
+from fusion.cpu_ops.pieces import GatherArgs
 from fusion.ops.columns import tasks
 from fusion.ops.columns.inputs import column_at, release, take_source
 from fusion.ops.columns.state import ColumnsState
@@ -183,7 +183,7 @@ def _finish(frame: int, job: int, place: int, source: int, room: int) -> None:
     out = load(job, LookupJob.out) + load(load(job, LookupJob.offsets), place) * load(
         state, ColumnsState.item_bytes
     )
-    arguments = stack_words(pieces.ARGUMENT_WORDS)
+    arguments = stack_words(GatherArgs.SIZE)
     norms = tasks.norms_in(room)
     tasks.combine(batch, count, norms, out, job, arguments)
 

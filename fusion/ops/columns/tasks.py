@@ -12,6 +12,7 @@ from fusion.cpu_ops import pieces
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_entries
 from fusion.cpu_ops.elements import Batch
+from fusion.cpu_ops.pieces import GatherArgs
 from fusion.cpu_ops.vectors import fence
 from fusion.ops.columns.inputs import column_at, release, take_source
 from fusion.ops.columns.state import ColumnsState
@@ -164,22 +165,24 @@ def combine(batch: Any, count: int, norms: int, out: int, job: int, arguments: i
     row_bytes = dim * load(load(job, LookupJob.state), ColumnsState.item_bytes)
     places = out | out_bytes | row_bytes
     streamed = load(job, LookupJob.is_streamed) != 0 and places % pieces.LINE_BYTES == 0
-    store(arguments, pieces.BAGS, batch.count)
-    store(arguments, pieces.ADDRESSES, batch.addresses)
-    store(arguments, pieces.STARTS, batch.starts)
-    store(arguments, pieces.OUT, out)
-    store(arguments, pieces.OUT_BYTES, out_bytes)
-    store(arguments, pieces.DIM, dim)
-    store(arguments, pieces.COMBINER, load(column, ColumnAttrs.combiner))
-    store(arguments, pieces.WEIGHTS, batch.weights)
-    store(arguments, pieces.NORMS, norms)
-    store(arguments, pieces.LIMIT, load(column, ColumnAttrs.max_norm))
-    store(arguments, pieces.NO_NAN, load(column, ColumnAttrs.divide_no_nan))
-    store(arguments, pieces.SINGLE, int64(1) if _has_one_each(batch, count) else int64(0))
-    store(arguments, pieces.STREAMED, int64(1) if streamed else int64(0))
+    store(arguments, GatherArgs.bag_count, batch.count)
+    store(arguments, GatherArgs.row_addresses, batch.addresses)
+    store(arguments, GatherArgs.bag_starts, batch.starts)
+    store(arguments, GatherArgs.out, out)
+    store(arguments, GatherArgs.out_bytes, out_bytes)
+    store(arguments, GatherArgs.dim, dim)
+    store(arguments, GatherArgs.combiner, load(column, ColumnAttrs.combiner))
+    store(arguments, GatherArgs.weights, batch.weights)
+    store(arguments, GatherArgs.norms, norms)
+    store(arguments, GatherArgs.max_norm, load(column, ColumnAttrs.max_norm))
+    store(arguments, GatherArgs.divide_no_nan, load(column, ColumnAttrs.divide_no_nan))
+    store(arguments, GatherArgs.has_one_each, int64(1) if _has_one_each(batch, count) else int64(0))
+    store(arguments, GatherArgs.is_streamed, int64(1) if streamed else int64(0))
     for k in range(pieces.AHEAD):
         store(batch.addresses, count + k, load(source, ColumnInputs.table))
-    call_by_pieces(column, dim, arguments, int64(pieces.FIRST), int64(pieces.END))
+    call_by_pieces(
+        column, dim, arguments, int64(GatherArgs.first_element), int64(GatherArgs.end_element)
+    )
     if streamed:
         fence()
 
@@ -232,7 +235,7 @@ def work(job: int) -> None:
     """Does tasks until all have been begun."""
     source = stack_words(ColumnInputs.SIZE)
     room = stack_words(Workspace.SIZE)
-    arguments = stack_words(pieces.ARGUMENT_WORDS)
+    arguments = stack_words(GatherArgs.SIZE)
     open_room(room)
     status = tf_new_status()
     ctx = load(job, LookupJob.context)
