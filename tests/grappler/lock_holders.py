@@ -21,7 +21,8 @@ import tensorflow as tf
 
 import fusion
 from fusion import grappler
-from fusion.runtime.registration import creation, registration
+from fusion.runtime.registration import registration
+from fusion.runtime.registration.creation import KernelsRecord
 from fusion.runtime.upcalls import service
 from tests.grappler.lookups import TABLE, expected, ids, look_up, new_function
 
@@ -272,7 +273,7 @@ def busy_for_long() -> None:
 def kernel_without_the_lock() -> None:
     """A node of a fused op fails where nobody can make its kernel, and says so."""
     for kernels in registration._kernels.values():
-        kernels.words[creation.PATIENCE] = 1_000_000_000
+        kernels.words[KernelsRecord.patience_ns] = 1_000_000_000
     table, one = tf.Variable(TABLE), ids()
     function = tf.function(
         lambda one: fusion.fused_safe_embedding_lookup_sparse(table, one, combiner="mean")

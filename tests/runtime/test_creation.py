@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import fusion
 from fusion.runtime.registration import creation, registration
+from fusion.runtime.registration.creation import PreparedEntry, PreparedRecord
 from fusion.runtime.registration.registration import Kernels
 from tests.grappler.lookups import TABLE, expected, ids, new_function
 
@@ -106,9 +107,9 @@ def test_there_may_be_many_states():
     numbers = [states.number(kernels.address, [k]) for k in range(200)]
     assert len(set(numbers)) == 200
     assert [states.number(kernels.address, [k]) for k in range(200)] == numbers
-    assert states.words[creation.COUNT] == 200
-    entries = np.array(states._entries[: 200 * creation.ENTRY_WORDS]).reshape(200, -1)
-    assert list(entries[:, creation.NUMBER]) == numbers
+    assert states.words[PreparedRecord.count] == 200
+    entries = np.array(states._entries[: 200 * PreparedEntry.SIZE]).reshape(200, -1)
+    assert list(entries[:, PreparedEntry.number]) == numbers
 
 
 def test_each_number_has_its_state_however_many_threads_ask_for_some():
@@ -127,12 +128,14 @@ def test_each_number_has_its_state_however_many_threads_ask_for_some():
         thread.start()
     for thread in asking:
         thread.join()
-    count, width = prepared.words[creation.COUNT], creation.ENTRY_WORDS
-    entries = (ctypes.c_int64 * (count * width)).from_address(prepared.words[creation.ENTRIES])
-    found = {entries[width * k + creation.NUMBER]: width * k for k in range(count)}
+    count, width = prepared.words[PreparedRecord.count], PreparedEntry.SIZE
+    entries = (ctypes.c_int64 * (count * width)).from_address(
+        prepared.words[PreparedRecord.entries]
+    )
+    found = {entries[width * k + PreparedEntry.number]: width * k for k in range(count)}
     assert count == threads * states == len(found)
     for (owner, place), number in numbers.items():
         entry = found[number]
-        assert entries[entry + creation.OWNER] == owner
-        state = (ctypes.c_int64 * 2).from_address(entries[entry + creation.STATE])
+        assert entries[entry + PreparedEntry.owner] == owner
+        state = (ctypes.c_int64 * 2).from_address(entries[entry + PreparedEntry.state])
         assert [*state] == [owner, place]

@@ -11,22 +11,7 @@ from numba import types
 from fusion.runtime.native.atomic import atomic_add, atomic_load
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, call_at, load, stack_words, store
-from fusion.runtime.optimizer.layout import (
-    COUNTED,
-    EMPTY,
-    FETCHES,
-    FETCHES_SIZE,
-    FREE,
-    NANOSECONDS,
-    PATIENCE,
-    PRESERVED,
-    PRESERVED_SIZE,
-    RULE,
-    SEEN,
-    SERVER_NUMBER,
-    TIMEOUTS,
-    UPCALLS,
-)
+from fusion.runtime.optimizer.layout import OptimizerRecord
 from fusion.runtime.tensorflow.c_api import (
     tf_delete_status,
     tf_get_code,
@@ -35,14 +20,7 @@ from fusion.runtime.tensorflow.c_api import (
 )
 from fusion.runtime.tensorflow.layout import Buffer
 from fusion.runtime.upcalls.native import free_request, new_request, now, upcall
-from fusion.runtime.upcalls.service import (
-    FIRST_NAMES,
-    NAME_COUNT,
-    NAMES,
-    RESULT,
-    RESULT_LENGTH,
-    SECOND_NAMES,
-)
+from fusion.runtime.upcalls.service import NameList, RequestRecord
 
 _OK, _ABORTED = 0, 10
 
@@ -51,19 +29,19 @@ _c_memmem = types.ExternalFunction("memmem", _i64(_i64, _i64, _i64, _i64))
 
 
 def optimize(words: int, graph: int, item: int, result: int, status: int) -> None:
-    """Optimizes a graph; `words` are those of `optimizer_words`, the rest is TensorFlow's."""
+    """Optimizes a graph; `words` is an `OptimizerRecord`, the rest is TensorFlow's."""
     # First of all: whatever happens, the graph is left alone. An empty result that goes with
     # another status would be an empty graph.
-    tf_set_status(status, _i32(_ABORTED), load(words, EMPTY))
-    rule = atomic_load(words, RULE)
+    tf_set_status(status, _i32(_ABORTED), load(words, OptimizerRecord.empty))
+    rule = atomic_load(words, OptimizerRecord.rule)
     if rule == 0:
         return
     start = now()
     if _is_met(rule, load(graph, Buffer.data), load(graph, Buffer.length)):
         _ask(words, graph, item, result, status)
-    if load(words, COUNTED) != 0:
-        atomic_add(words, SEEN, int64(1))
-        atomic_add(words, NANOSECONDS, now() - start)
+    if load(words, OptimizerRecord.is_counted) != 0:
+        atomic_add(words, OptimizerRecord.seen_count, int64(1))
+        atomic_add(words, OptimizerRecord.nanoseconds, now() - start)
 
 
 def tell_whether_met(rule: int, data: int, length: int, met: int) -> None:
@@ -95,22 +73,34 @@ def _is_met(rule: int, data: int, length: int) -> bool:
 def _ask(words: int, graph: int, item: int, result: int, status: int) -> None:
     """Has Python optimize a graph."""
     request = new_request(
-        load(words, SERVER_NUMBER), load(graph, Buffer.data), load(graph, Buffer.length)
+        load(words, OptimizerRecord.server_number),
+        load(graph, Buffer.data),
+        load(graph, Buffer.length),
     )
     if request == 0:
         return
-    preserved = _names(load(words, PRESERVED_SIZE), load(words, PRESERVED), item)
-    store(request, FIRST_NAMES, preserved)
-    store(request, SECOND_NAMES, _names(load(words, FETCHES_SIZE), load(words, FETCHES), item))
-    if not upcall(load(words, UPCALLS), request, load(words, PATIENCE)):
-        atomic_add(words, TIMEOUTS, int64(1))
+    preserved = _names(
+        load(words, OptimizerRecord.preserved_size), load(words, OptimizerRecord.preserved), item
+    )
+    store(request, RequestRecord.first_names, preserved)
+    store(
+        request,
+        RequestRecord.second_names,
+        _names(
+            load(words, OptimizerRecord.fetches_size), load(words, OptimizerRecord.fetches), item
+        ),
+    )
+    if not upcall(
+        load(words, OptimizerRecord.upcalls), request, load(words, OptimizerRecord.patience_ns)
+    ):
+        atomic_add(words, OptimizerRecord.timeout_count, int64(1))
         return
-    if load(request, RESULT) != 0:
-        store(result, Buffer.data, load(request, RESULT))
-        store(result, Buffer.length, load(request, RESULT_LENGTH))
-        store(result, Buffer.deallocator, load(words, FREE))
-        store(request, RESULT, int64(0))
-        tf_set_status(status, _i32(_OK), load(words, EMPTY))
+    if load(request, RequestRecord.result) != 0:
+        store(result, Buffer.data, load(request, RequestRecord.result))
+        store(result, Buffer.length, load(request, RequestRecord.result_length))
+        store(result, Buffer.deallocator, load(words, OptimizerRecord.free))
+        store(request, RequestRecord.result, int64(0))
+        tf_set_status(status, _i32(_OK), load(words, OptimizerRecord.empty))
     free_request(request)
 
 
@@ -128,10 +118,10 @@ def _names(size_function: int, function: int, item: int) -> int:
     call_at(size_function, item, sizes, sizes + 8, status)
     count, names = int64(_i32(load(sizes, 0))), int64(0)
     if tf_get_code(status) == _OK:
-        names = c_malloc(8 * NAMES + 16 * count + load(sizes, 1))
+        names = c_malloc(8 * NameList.names + 16 * count + load(sizes, 1))
     if names != 0:
-        store(names, NAME_COUNT, count)
-        starts = names + 8 * NAMES
+        store(names, NameList.count, count)
+        starts = names + 8 * NameList.names
         lengths, storage = starts + 8 * count, starts + 16 * count
         call_at(function, item, starts, lengths, count, storage, load(sizes, 1), status)
         if tf_get_code(status) != _OK:

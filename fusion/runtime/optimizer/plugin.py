@@ -22,29 +22,12 @@ import tensorflow as tf
 from fusion.runtime import process
 from fusion.runtime.native import objects
 from fusion.runtime.optimizer import prefilter
-from fusion.runtime.optimizer.layout import (
-    COUNTED,
-    EMPTY,
-    FETCHES,
-    FETCHES_SIZE,
-    FREE,
-    NANOSECONDS,
-    OPTIMIZER_WORDS,
-    PATIENCE,
-    PATIENCE_NS,
-    PRESERVED,
-    PRESERVED_SIZE,
-    RULE,
-    SEEN,
-    SERVER_NUMBER,
-    TIMEOUTS,
-    UPCALLS,
-)
+from fusion.runtime.optimizer.layout import PATIENCE_NS, OptimizerRecord
 from fusion.runtime.optimizer.prefilter import Rule
 from fusion.runtime.process import keep_forever
 from fusion.runtime.tensorflow import elf, library
 from fusion.runtime.upcalls import service
-from fusion.runtime.upcalls.service import Request
+from fusion.runtime.upcalls.service import Request, RequestRecord
 
 #: Graphs of a process without accelerators are of type CPU; with them, of both.
 DEVICE_TYPES = ("CPU", "GPU")
@@ -131,7 +114,7 @@ class Item:
         Raises:
           RuntimeError: TensorFlow cannot tell.
         """
-        return self._names(service.FIRST_NAMES, "TF_GetNodesToPreserveList")
+        return self._names(RequestRecord.first_names, "TF_GetNodesToPreserveList")
 
     def fetches(self) -> frozenset[str]:
         """The nodes whose values are read by whoever runs the graph.
@@ -139,7 +122,7 @@ class Item:
         Raises:
           RuntimeError: TensorFlow cannot tell.
         """
-        names = self._names(service.SECOND_NAMES, "TF_GetFetchNodesList")
+        names = self._names(RequestRecord.second_names, "TF_GetFetchNodesList")
         return frozenset(name.partition(":")[0] for name in names)
 
     def _names(self, field: int, function: str) -> frozenset[str]:
@@ -175,7 +158,7 @@ class _Plugin:
         self.attempted = False
         self.accepted = False
         self.optimize: Optimize | None = None
-        self.words = (ctypes.c_int64 * OPTIMIZER_WORDS)()
+        self.words = (ctypes.c_int64 * OptimizerRecord.SIZE)()
         keep_forever(self.words)
         self._told = False
         self.renew_lock()
@@ -204,12 +187,16 @@ class _Plugin:
 
     def look_for(self, rule: Rule, is_counted: bool = True) -> None:
         """Optimizes graphs that meet a rule from now on."""
-        self.words[COUNTED] = is_counted
-        self.words[RULE] = prefilter.table(rule)
+        self.words[OptimizerRecord.is_counted] = is_counted
+        self.words[OptimizerRecord.rule] = prefilter.table(rule)
 
     def counts(self) -> Counts:
         """What has come by."""
-        return Counts(self.words[SEEN], self.words[NANOSECONDS] / 1e9, self.words[TIMEOUTS])
+        return Counts(
+            self.words[OptimizerRecord.seen_count],
+            self.words[OptimizerRecord.nanoseconds] / 1e9,
+            self.words[OptimizerRecord.timeout_count],
+        )
 
     def close(self) -> None:
         """Lets the process end: graphs are left alone, and those under way are waited for."""
@@ -323,15 +310,15 @@ def _native_entry(plugin: _Plugin) -> int:
     tensorflow, libc, words = _library(), ctypes.CDLL(None), plugin.words
     empty = ctypes.create_string_buffer(1)
     keep_forever(empty)
-    words[SERVER_NUMBER] = service.upcalls().add(plugin)
-    words[PATIENCE] = PATIENCE_NS
-    words[UPCALLS] = service.upcalls().address
-    words[EMPTY] = ctypes.addressof(empty)
-    words[FREE] = _address(libc.free)
-    words[PRESERVED_SIZE] = _address(tensorflow.TF_GetNodesToPreserveListSize)
-    words[PRESERVED] = _address(tensorflow.TF_GetNodesToPreserveList)
-    words[FETCHES_SIZE] = _address(tensorflow.TF_GetFetchNodesListSize)
-    words[FETCHES] = _address(tensorflow.TF_GetFetchNodesList)
+    words[OptimizerRecord.server_number] = service.upcalls().add(plugin)
+    words[OptimizerRecord.patience_ns] = PATIENCE_NS
+    words[OptimizerRecord.upcalls] = service.upcalls().address
+    words[OptimizerRecord.empty] = ctypes.addressof(empty)
+    words[OptimizerRecord.free] = _address(libc.free)
+    words[OptimizerRecord.preserved_size] = _address(tensorflow.TF_GetNodesToPreserveListSize)
+    words[OptimizerRecord.preserved] = _address(tensorflow.TF_GetNodesToPreserveList)
+    words[OptimizerRecord.fetches_size] = _address(tensorflow.TF_GetFetchNodesListSize)
+    words[OptimizerRecord.fetches] = _address(tensorflow.TF_GetFetchNodesList)
     text = _ENTRY.format(optimize=native_optimizer(), words=ctypes.addressof(words))
     return objects.load_ir(text, ["optimize_graph"])[0]
 

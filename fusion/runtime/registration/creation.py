@@ -16,33 +16,41 @@ from typing import Any
 from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import dtypes
 
+from fusion.runtime.layout import Address, Int64, Layout
 from fusion.runtime.process import keep_forever, single
 from fusion.runtime.tensorflow.spec import Attr
 
 #: The attr of a node with the number of a prepared state.
 STATE_ATTR = "_fusion_state"
 
-#: The kernels of an op for a type of device, in words: who serves the requests for their states;
-#: the address of the upcalls' words; nanoseconds without Python's lock after which a node fails,
-#: and the address of what it says then; that of what it says without memory; the addresses of the
-#: name of `STATE_ATTR` and of the words of prepared states.
-(
-    SERVER_NUMBER,
-    UPCALLS,
-    PATIENCE,
-    TOO_LATE,
-    NO_MEMORY,
-    ATTR_NAME,
-    PREPARED,
-    CREATION_WORDS,
-) = range(8)
 
-#: Of prepared states, in words: how many there are, and the address of their entries.
-COUNT, ENTRIES, PREPARED_WORDS = range(3)
+class KernelsRecord(Layout):
+    """The kernels of an op for a type of device."""
 
-#: An entry, in words: its number; the address of the words of the kernels that it is for; the
-#: address of the state and its length in bytes.
-NUMBER, OWNER, STATE, STATE_BYTES, ENTRY_WORDS = range(5)
+    server_number: Int64  # who serves the requests for their states
+    upcalls: Address  # `UpcallsRecord`
+    patience_ns: Int64  # nanoseconds without Python's lock after which a node fails
+    too_late: Address  # what it says then, a C string
+    no_memory: Address  # what it says without memory
+    attr_name: Address  # `STATE_ATTR`
+    prepared: Address  # `PreparedRecord`
+
+
+class PreparedRecord(Layout):
+    """The prepared states of a process."""
+
+    count: Int64
+    entries: Address  # `PreparedEntry` [count]
+
+
+class PreparedEntry(Layout):
+    """A prepared state."""
+
+    number: Int64
+    owner: Address  # `KernelsRecord` of the kernels that it is for
+    state: Address
+    state_bytes: Int64
+
 
 #: A node fails only where nothing in an idle process can have Python's lock for so long.
 PATIENCE_NS = 20_000_000_000
@@ -54,7 +62,7 @@ class Prepared:
     """The prepared states of a process; they stay."""
 
     def __init__(self) -> None:
-        self.words = (ctypes.c_int64 * PREPARED_WORDS)()
+        self.words = (ctypes.c_int64 * PreparedRecord.SIZE)()
         keep_forever(self.words)
         self._entries: ctypes.Array[ctypes.c_int64] = (ctypes.c_int64 * 0)()
         self._reserve(_FIRST_CAPACITY)
@@ -75,25 +83,25 @@ class Prepared:
             return self._numbers[key]
 
     def _add(self, owner: int, state: list[int]) -> int:
-        count = self.words[COUNT]
+        count = self.words[PreparedRecord.count]
         if count == self._capacity:
             self._reserve(2 * count)
         memory = (ctypes.c_int64 * len(state))(*state)
         keep_forever(memory)
         number = secrets.randbits(62) + 1
         address, size = ctypes.addressof(memory), ctypes.sizeof(memory)
-        first = count * ENTRY_WORDS
-        self._entries[first : first + ENTRY_WORDS] = [number, owner, address, size]
-        self.words[COUNT] = count + 1
+        first = count * PreparedEntry.SIZE
+        self._entries[first : first + PreparedEntry.SIZE] = [number, owner, address, size]
+        self.words[PreparedRecord.count] = count + 1
         return number
 
     def _reserve(self, capacity: int) -> None:
         """Moves the entries; native code may still read the old ones, which stay."""
-        entries = (ctypes.c_int64 * (capacity * ENTRY_WORDS))()
+        entries = (ctypes.c_int64 * (capacity * PreparedEntry.SIZE))()
         keep_forever(entries)
         ctypes.memmove(entries, self._entries, ctypes.sizeof(self._entries))
         self._entries, self._capacity = entries, capacity
-        self.words[ENTRIES] = ctypes.addressof(entries)
+        self.words[PreparedRecord.entries] = ctypes.addressof(entries)
 
 
 def prepared() -> Prepared:

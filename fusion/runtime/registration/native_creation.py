@@ -7,22 +7,7 @@ from numba import types
 from fusion.runtime.native.atomic import atomic_load
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_malloc, load, stack_words, store
-from fusion.runtime.registration.creation import (
-    ATTR_NAME,
-    COUNT,
-    ENTRIES,
-    ENTRY_WORDS,
-    NO_MEMORY,
-    NUMBER,
-    OWNER,
-    PATIENCE,
-    PREPARED,
-    SERVER_NUMBER,
-    STATE,
-    STATE_BYTES,
-    TOO_LATE,
-    UPCALLS,
-)
+from fusion.runtime.registration.creation import KernelsRecord, PreparedEntry, PreparedRecord
 from fusion.runtime.tensorflow.c_api import (
     tf_delete_buffer,
     tf_delete_status,
@@ -36,7 +21,7 @@ from fusion.runtime.tensorflow.c_api import (
 )
 from fusion.runtime.tensorflow.layout import Buffer
 from fusion.runtime.upcalls.native import c_memcpy, free_request, new_request, upcall
-from fusion.runtime.upcalls.service import CODE, RESULT
+from fusion.runtime.upcalls.service import RequestRecord
 
 _OK, _DEADLINE_EXCEEDED, _RESOURCE_EXHAUSTED = 0, 4, 8
 
@@ -47,12 +32,14 @@ def create(words: int, construction: int, made: int) -> None:
     """Sets the word at `made` to the address of a node's state; to 0 where it fails.
 
     Args:
-      words: the address of the words of its op's kernels.
+      words: the address of the `KernelsRecord` of its op.
       construction: the TF_OpKernelConstruction.
     """
     status = tf_new_status()
     number = _number(words, construction, status)
-    state = _copy_of(load(words, PREPARED), words, number) if number != 0 else int64(0)
+    state = (
+        _copy_of(load(words, KernelsRecord.prepared), words, number) if number != 0 else int64(0)
+    )
     if state == 0:
         state = _ask(words, construction, status)
     store(made, 0, state)
@@ -64,7 +51,7 @@ def _number(words: int, construction: int, status: int) -> int:
     """The number of the node's prepared state, 0 if it has none."""
     value = stack_words(1)
     store(value, 0, int64(0))
-    name = load(words, ATTR_NAME)
+    name = load(words, KernelsRecord.attr_name)
     if tf_has_attr(construction, name, status) != 0:
         tf_get_attr_int64(construction, name, value, status)
         if tf_get_code(status) != _OK:
@@ -75,15 +62,20 @@ def _number(words: int, construction: int, status: int) -> int:
 @jit
 def _copy_of(prepared: int, owner: int, number: int) -> int:
     """The address of a copy of a prepared state; 0 if there is none of that number and owner."""
-    count = atomic_load(prepared, int64(COUNT))
-    entry = atomic_load(prepared, int64(ENTRIES))
+    count = atomic_load(prepared, int64(PreparedRecord.count))
+    entry = atomic_load(prepared, int64(PreparedRecord.entries))
     for _ in range(count):
-        if load(entry, NUMBER) == number and load(entry, OWNER) == owner:
-            state = c_malloc(load(entry, STATE_BYTES))
+        if (
+            load(entry, PreparedEntry.number) == number
+            and load(entry, PreparedEntry.owner) == owner
+        ):
+            state = c_malloc(load(entry, PreparedEntry.state_bytes))
             if state != 0:
-                c_memcpy(state, load(entry, STATE), load(entry, STATE_BYTES))
+                c_memcpy(
+                    state, load(entry, PreparedEntry.state), load(entry, PreparedEntry.state_bytes)
+                )
             return state
-        entry += 8 * ENTRY_WORDS
+        entry += 8 * PreparedEntry.SIZE
     return int64(0)
 
 
@@ -94,22 +86,33 @@ def _ask(words: int, construction: int, status: int) -> int:
     buffer = tf_get_node_def(construction, status)
     if buffer != 0:
         data, length = load(buffer, Buffer.data), load(buffer, Buffer.length)
-        request = new_request(load(words, SERVER_NUMBER), data, length)
+        request = new_request(load(words, KernelsRecord.server_number), data, length)
         tf_delete_buffer(buffer)
     if request == 0:
-        _fail(construction, status, int64(_RESOURCE_EXHAUSTED), load(words, NO_MEMORY))
+        _fail(
+            construction, status, int64(_RESOURCE_EXHAUSTED), load(words, KernelsRecord.no_memory)
+        )
         return int64(0)
-    if not upcall(load(words, UPCALLS), request, load(words, PATIENCE)):
-        _fail(construction, status, int64(_DEADLINE_EXCEEDED), load(words, TOO_LATE))
+    if not upcall(
+        load(words, KernelsRecord.upcalls), request, load(words, KernelsRecord.patience_ns)
+    ):
+        _fail(construction, status, int64(_DEADLINE_EXCEEDED), load(words, KernelsRecord.too_late))
         return int64(0)
     state = int64(0)
-    if load(request, RESULT) == 0:
-        _fail(construction, status, int64(_RESOURCE_EXHAUSTED), load(words, NO_MEMORY))
-    elif load(request, CODE) == _OK:
-        state = load(request, RESULT)
-        store(request, RESULT, int64(0))
+    if load(request, RequestRecord.result) == 0:
+        _fail(
+            construction, status, int64(_RESOURCE_EXHAUSTED), load(words, KernelsRecord.no_memory)
+        )
+    elif load(request, RequestRecord.code) == _OK:
+        state = load(request, RequestRecord.result)
+        store(request, RequestRecord.result, int64(0))
     else:
-        _fail(construction, status, load(request, CODE), load(request, RESULT))
+        _fail(
+            construction,
+            status,
+            load(request, RequestRecord.code),
+            load(request, RequestRecord.result),
+        )
     free_request(request)
     return state
 

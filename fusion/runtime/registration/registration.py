@@ -23,7 +23,7 @@ from fusion.runtime.cuda import launcher
 from fusion.runtime.native import objects
 from fusion.runtime.process import keep_forever, single
 from fusion.runtime.registration import creation
-from fusion.runtime.registration.creation import STATE_ATTR, attr_value, prepared
+from fusion.runtime.registration.creation import STATE_ATTR, KernelsRecord, attr_value, prepared
 from fusion.runtime.tensorflow import layout, library
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.names import name_words
@@ -200,19 +200,21 @@ class Kernels:
     @cached_property
     def words(self) -> ctypes.Array[ctypes.c_int64]:
         """The words that native code has of them, see `creation`."""
-        words = (ctypes.c_int64 * creation.CREATION_WORDS)()
+        words = (ctypes.c_int64 * KernelsRecord.SIZE)()
         keep_forever(words)
-        words[creation.SERVER_NUMBER] = upcalls().add(self)
-        words[creation.UPCALLS] = upcalls().address
-        words[creation.PATIENCE] = creation.PATIENCE_NS
-        words[creation.TOO_LATE] = creation.c_string(
+        words[KernelsRecord.server_number] = upcalls().add(self)
+        words[KernelsRecord.upcalls] = upcalls().address
+        words[KernelsRecord.patience_ns] = creation.PATIENCE_NS
+        words[KernelsRecord.too_late] = creation.c_string(
             f"{self.spec.name}: no kernel, because to make one takes Python's lock (the GIL), "
             "which was not to be had in time: another thread kept it, perhaps while waiting for "
             "this very node. Run the function once before"
         )
-        words[creation.NO_MEMORY] = creation.c_string(f"{self.spec.name}: no memory for a kernel")
-        words[creation.ATTR_NAME] = creation.c_string(STATE_ATTR)
-        words[creation.PREPARED] = ctypes.addressof(prepared().words)
+        words[KernelsRecord.no_memory] = creation.c_string(
+            f"{self.spec.name}: no memory for a kernel"
+        )
+        words[KernelsRecord.attr_name] = creation.c_string(STATE_ATTR)
+        words[KernelsRecord.prepared] = ctypes.addressof(prepared().words)
         return words
 
     @property

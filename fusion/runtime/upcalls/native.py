@@ -9,25 +9,14 @@ from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, call_at, load, stack_words, store
 from fusion.runtime.upcalls.service import (
     ABANDONED,
-    BYTES,
     DONE,
     FUTEX,
     FUTEX_WAIT,
-    HOLDS_LOCK,
-    INPUT,
-    INPUT_LENGTH,
-    IS_INITIALIZED,
     OWNED,
     PATIENCE_NS_PER_BYTE,
-    PROBE,
-    PROBED,
-    PROBING,
-    REQUEST_WORDS,
-    SERVE,
-    SERVER,
-    STATE,
-    THREAD,
     WAITING,
+    RequestRecord,
+    UpcallsRecord,
 )
 
 #: Nanoseconds from one look at the lock to the next.
@@ -68,20 +57,20 @@ def _clock(number: int) -> int:
 @jit
 def new_request(server: int, data: int, length: int) -> int:
     """The address of a request to a server about a copy of some bytes; 0 if there is no memory."""
-    request = c_malloc(int64(8 * REQUEST_WORDS))
+    request = c_malloc(int64(8 * RequestRecord.SIZE))
     copy = c_malloc(max(length, 1))
     if request == 0 or copy == 0:
         c_free(request)
         c_free(copy)
         return int64(0)
-    for word in range(REQUEST_WORDS):
+    for word in range(RequestRecord.SIZE):
         store(request, int64(word), int64(0))
     c_memcpy(copy, data, length)
-    store(request, STATE, WAITING)
-    store(request, SERVER, server)
-    store(request, INPUT, copy)
-    store(request, INPUT_LENGTH, length)
-    store(request, THREAD, _c_pthread_self())
+    store(request, RequestRecord.state, WAITING)
+    store(request, RequestRecord.server, server)
+    store(request, RequestRecord.input, copy)
+    store(request, RequestRecord.input_length, length)
+    store(request, RequestRecord.thread, _c_pthread_self())
     return request
 
 
@@ -105,18 +94,18 @@ def upcall(words: int, request: int, patience: int) -> bool:
     if not _is_initialized(words):
         free_request(request)
         return False
-    if _i32(call_at(load(words, HOLDS_LOCK))) != 0:
+    if _i32(call_at(load(words, UpcallsRecord.holds_lock))) != 0:
         # This thread has the lock itself: nobody else could have it before the call is over.
-        call_at(load(words, SERVE), request)
+        call_at(load(words, UpcallsRecord.serve), request)
         return True
-    length = load(request, INPUT_LENGTH)
-    atomic_add(words, BYTES, length)
-    if _start_thread(load(words, SERVE), request):
+    length = load(request, RequestRecord.input_length)
+    atomic_add(words, UpcallsRecord.byte_count, length)
+    if _start_thread(load(words, UpcallsRecord.serve), request):
         served = _wait(words, request, patience)
     else:
         free_request(request)
         served = False
-    atomic_add(words, BYTES, -length)
+    atomic_add(words, UpcallsRecord.byte_count, -length)
     return served
 
 
@@ -126,21 +115,21 @@ def _wait(words: int, request: int, patience: int) -> bool:
     slice_spec = stack_words(2)
     store(slice_spec, 0, int64(0))
     store(slice_spec, 1, int64(_SLICE_NS))
-    probed, without = atomic_load(words, PROBED), int64(0)
+    probed, without = atomic_load(words, UpcallsRecord.probe_count), int64(0)
     last, last_cpu = now(), _clock(_PROCESS_CPU_TIME)
-    while atomic_load(request, STATE) == WAITING:
-        _c_syscall(FUTEX, request + 8 * STATE, FUTEX_WAIT, WAITING, slice_spec)
+    while atomic_load(request, RequestRecord.state) == WAITING:
+        _c_syscall(FUTEX, request + 8 * RequestRecord.state, FUTEX_WAIT, WAITING, slice_spec)
         time, cpu = now(), _clock(_PROCESS_CPU_TIME)
         # A process that was stopped for an hour has not been without the lock for an hour.
         passed = min(time - last, 2 * _SLICE_NS)
         without += passed if (cpu - last_cpu) * _IDLE < passed else passed // _BUSY
         last, last_cpu = time, cpu
-        if atomic_load(words, PROBED) != probed:
-            probed, without = atomic_load(words, PROBED), int64(0)
-        most = patience + PATIENCE_NS_PER_BYTE * atomic_load(words, BYTES)
+        if atomic_load(words, UpcallsRecord.probe_count) != probed:
+            probed, without = atomic_load(words, UpcallsRecord.probe_count), int64(0)
+        most = patience + PATIENCE_NS_PER_BYTE * atomic_load(words, UpcallsRecord.byte_count)
         if without > most or not _is_initialized(words):
-            return atomic_swap(request, STATE, int64(ABANDONED)) == DONE
-        if atomic_load(request, STATE) == WAITING:
+            return atomic_swap(request, RequestRecord.state, int64(ABANDONED)) == DONE
+        if atomic_load(request, RequestRecord.state) == WAITING:
             _probe(words)
     return True
 
@@ -148,10 +137,10 @@ def _wait(words: int, request: int, patience: int) -> bool:
 @jit
 def _probe(words: int) -> None:
     """Has a thread try to get the lock, unless one does already."""
-    if atomic_swap_if(words, PROBING, int64(0), int64(1)) and not _start_thread(
-        load(words, PROBE), int64(0)
+    if atomic_swap_if(words, UpcallsRecord.is_probing, int64(0), int64(1)) and not _start_thread(
+        load(words, UpcallsRecord.probe), int64(0)
     ):
-        store(words, PROBING, int64(0))
+        store(words, UpcallsRecord.is_probing, int64(0))
 
 
 @jit
@@ -167,4 +156,4 @@ def _start_thread(routine: int, argument: int) -> bool:
 @jit
 def _is_initialized(words: int) -> bool:
     """Whether there is a Python, which there is not when the process ends."""
-    return _i32(call_at(load(words, IS_INITIALIZED))) != 0
+    return _i32(call_at(load(words, UpcallsRecord.is_initialized))) != 0

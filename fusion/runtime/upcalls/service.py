@@ -20,47 +20,53 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
 from fusion.runtime.native import objects
 from fusion.runtime.process import keep_forever, single
 
-#: What all upcalls share, in words: the addresses of the function that serves a request and of the
-#: one that probes, both for `pthread_create`; those of CPython's PyGILState_Check and
-#: Py_IsInitialized; how many probes have had the lock; whether one is on its way; the bytes of all
-#: requests under way.
-(
-    SERVE,
-    PROBE,
-    HOLDS_LOCK,
-    IS_INITIALIZED,
-    PROBED,
-    PROBING,
-    BYTES,
-    UPCALL_WORDS,
-) = range(8)
 
-#: A request, in words: its state; who serves it; the address and length of its input; the addresses
-#: of two lists of names, 0 for none; what it comes to: the address and length of bytes, and a code
-#: of the server's; the thread that asks. All addresses are of memory from malloc that belongs to
-#: the request.
-(
-    STATE,
-    SERVER,
-    INPUT,
-    INPUT_LENGTH,
-    FIRST_NAMES,
-    SECOND_NAMES,
-    RESULT,
-    RESULT_LENGTH,
-    CODE,
-    THREAD,
-    REQUEST_WORDS,
-) = range(11)
+class UpcallsRecord(Layout):
+    """What all upcalls share."""
+
+    serve: Address  # serves a request, for `pthread_create`
+    probe: Address  # for `pthread_create`
+    holds_lock: Address  # PyGILState_Check of CPython
+    is_initialized: Address  # Py_IsInitialized of CPython
+    probe_count: Int64  # probes that have had the lock
+    is_probing: Flag  # whether one is on its way
+    byte_count: Int64  # of all requests under way
+
+
+class RequestRecord(Layout):
+    """A request. All addresses are of memory from malloc that belongs to it."""
+
+    state: Int64  # see below
+    server: Int64  # who serves it
+    input: Address
+    input_length: Int64
+    first_names: Address  # a `NameList`, 0 for none
+    second_names: Address
+    result: Address
+    result_length: Int64
+    code: Int64  # the server's own
+    thread: Int64  # that asks
+
 
 #: The memory of a request.
-OWNED = (INPUT, FIRST_NAMES, SECOND_NAMES, RESULT)
+OWNED = (
+    RequestRecord.input,
+    RequestRecord.first_names,
+    RequestRecord.second_names,
+    RequestRecord.result,
+)
 
-#: A list of names, in words: how many, then as many addresses, then as many lengths.
-NAME_COUNT, NAMES = range(2)
+
+class NameList(Layout):
+    """A list of names: as many addresses, then as many lengths."""
+
+    count: Int64
+    names: Fields = fields(0)
+
 
 #: The states of a request.
 WAITING, DONE, ABANDONED = range(3)
@@ -95,34 +101,36 @@ class Request:
     def __init__(self, address: int) -> None:
         self.address = address
         self.when_abandoned: Callable[[], None] = lambda: None
-        self._words = (ctypes.c_int64 * REQUEST_WORDS).from_address(address)
+        self._words = (ctypes.c_int64 * RequestRecord.SIZE).from_address(address)
 
     @property
     def server(self) -> int:
         """Who is asked: what `Upcalls.add` gave."""
-        return self._words[SERVER]
+        return self._words[RequestRecord.server]
 
     @property
     def is_abandoned(self) -> bool:
         """Whether nobody waits for an answer any more."""
-        return self._words[STATE] == ABANDONED
+        return self._words[RequestRecord.state] == ABANDONED
 
     @property
     def thread(self) -> int:
         """The thread that asks, as `threading.get_ident` has it."""
-        return self._words[THREAD]
+        return self._words[RequestRecord.thread]
 
     def input(self) -> bytes:
         """What is asked about."""
-        return ctypes.string_at(self._words[INPUT], self._words[INPUT_LENGTH])
+        return ctypes.string_at(
+            self._words[RequestRecord.input], self._words[RequestRecord.input_length]
+        )
 
     def names(self, field: int) -> frozenset[str] | None:
-        """The list of names FIRST_NAMES or SECOND_NAMES; None if there is none."""
+        """The list of names `first_names` or `second_names` of `RequestRecord`; None for none."""
         address = self._words[field]
         if not address:
             return None
         count = ctypes.c_int64.from_address(address).value
-        words = (ctypes.c_int64 * (2 * count)).from_address(address + 8 * NAMES)
+        words = (ctypes.c_int64 * (2 * count)).from_address(address + 8 * NameList.names)
         pairs = zip(words[:count], words[count:], strict=True)
         return frozenset(ctypes.string_at(start, length).decode() for start, length in pairs)
 
@@ -132,9 +140,10 @@ class Request:
         if not memory:
             return False
         ctypes.memmove(memory, data, len(data))
-        _libc.free(self._words[RESULT])
-        self._words[RESULT], self._words[RESULT_LENGTH] = memory, len(data)
-        self._words[CODE] = code
+        _libc.free(self._words[RequestRecord.result])
+        self._words[RequestRecord.result] = memory
+        self._words[RequestRecord.result_length] = len(data)
+        self._words[RequestRecord.code] = code
         return True
 
     def free(self) -> None:
@@ -158,24 +167,27 @@ class Upcalls:
     """The words that all upcalls share, and what they lead to. There is one in a process."""
 
     def __init__(self) -> None:
-        self.words = (ctypes.c_int64 * UPCALL_WORDS)()
+        self.words = (ctypes.c_int64 * UpcallsRecord.SIZE)()
         self._servers: list[Server] = []
         self._renew()
         os.register_at_fork(after_in_child=self._renew)
         (swap,) = objects.load_ir(_SWAP, ["swap"])
         self._swap = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(swap)
-        for word, function in ((SERVE, self._serve), (PROBE, self._probe)):
+        for word, function in (
+            (UpcallsRecord.serve, self._serve),
+            (UpcallsRecord.probe, self._probe),
+        ):
             routine = _START_ROUTINE(function)
             keep_forever(routine)
             self.words[word] = _address(routine)
-        self.words[HOLDS_LOCK] = _address(ctypes.pythonapi.PyGILState_Check)
-        self.words[IS_INITIALIZED] = _address(ctypes.pythonapi.Py_IsInitialized)
+        self.words[UpcallsRecord.holds_lock] = _address(ctypes.pythonapi.PyGILState_Check)
+        self.words[UpcallsRecord.is_initialized] = _address(ctypes.pythonapi.Py_IsInitialized)
         keep_forever(self.words)
 
     def _renew(self) -> None:
         """Begins anew in a child of a fork, which lacks the threads of its parent."""
         self._idle, self._running = threading.Condition(), 0
-        self.words[PROBING] = self.words[BYTES] = 0
+        self.words[UpcallsRecord.is_probing] = self.words[UpcallsRecord.byte_count] = 0
 
     @property
     def address(self) -> int:
@@ -201,19 +213,19 @@ class Upcalls:
             if not request.is_abandoned:
                 server.serve(request)
         finally:
-            if self._swap(address + 8 * STATE, DONE) == ABANDONED:
+            if self._swap(address + 8 * RequestRecord.state, DONE) == ABANDONED:
                 request.free()
                 request.when_abandoned()
                 server.too_late()
             else:
-                _libc.syscall(FUTEX, address + 8 * STATE, FUTEX_WAKE, 1)
+                _libc.syscall(FUTEX, address + 8 * RequestRecord.state, FUTEX_WAKE, 1)
             with self._idle:
                 self._running -= 1
                 self._idle.notify_all()
 
     def _probe(self, _: int | None) -> None:
-        self.words[PROBED] += 1
-        self.words[PROBING] = 0
+        self.words[UpcallsRecord.probe_count] += 1
+        self.words[UpcallsRecord.is_probing] = 0
 
 
 def upcalls() -> Upcalls:
