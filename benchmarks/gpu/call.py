@@ -14,8 +14,8 @@ import numpy as np
 
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
-from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout import combine, gradient
+from fusion.gpu_ops.layout.call import CombineCall, GradientCall
 
 _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -108,12 +108,12 @@ class Call:
     @property
     def is_plain(self) -> bool:
         """Whether all columns are plain."""
-        return bool(self.words[call_of.ALL_PLAIN])
+        return bool(self.words[CombineCall.is_all_plain])
 
     @property
     def trouble(self) -> int:
         """The place of the words that tell of trouble."""
-        return int(combine.place_in(self.words, self.base, call_of.TROUBLE))
+        return int(combine.place_in(self.words, self.base, CombineCall.errors))
 
 
 def prepare(
@@ -133,7 +133,9 @@ def prepare(
     limits_at = combine.open_call(content, base, len(columns))
     content[limits_at:].view(np.float32)[: len(limits)] = limits
     first = base + 8 * limits_at
-    own, given = (combine.place_in(content, base, w) for w in (call_of.COLUMNS, call_of.SOURCES))
+    own, given = (
+        combine.place_in(content, base, w) for w in (CombineCall.columns, CombineCall.inputs)
+    )
     for column in columns:
         content[own : own + ColumnAttrs.SIZE] = column.column()
         content[given : given + ColumnInputs.SIZE] = column.source(stored, batch, first)
@@ -197,7 +199,7 @@ def prepare_gradient(
         gradient.put_grad_column(content, base, place, *given)
     for word, value in arrays.items():
         content[word] = value
-    content[call_of.GRAD_KIND] = words.KINDS.index(stored)
+    content[GradientCall.dtype_code] = words.KINDS.index(stored)
     blocks = gradient.lay_out_gradient(content, base, batch, _ITEM_BYTES[stored], top_width)
-    trouble = combine.place_in(content, base, call_of.GRAD_TROUBLE)
+    trouble = combine.place_in(content, base, GradientCall.errors)
     return GradCall(content, int(blocks), int(trouble))

@@ -22,6 +22,7 @@ from benchmarks.gpu.references import (
     same,
 )
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
+from fusion.gpu_ops.layout.call import CombineCall
 
 if TYPE_CHECKING:
     from benchmarks.gpu.call import Call, Column
@@ -46,7 +47,6 @@ def combine(
     """
     from benchmarks.gpu import call as calls
     from fusion.cpu_ops import column_words as words
-    from fusion.gpu_ops.layout import call as call_of
     from fusion.gpu_ops.layout.combine import place_in
     from fusion.gpu_ops.steps import combine as steps
 
@@ -54,10 +54,10 @@ def combine(
     out = gpu.room(8 * batch * width)
     call = calls.prepare(stored, batch, columns, out, gpu.room)
     if row_bytes is not None:
-        first = place_in(call.words, call.base, call_of.SOURCES) + ColumnInputs.row_bytes
+        first = place_in(call.words, call.base, CombineCall.inputs) + ColumnInputs.row_bytes
         call.words[first :: ColumnInputs.SIZE][: len(columns)] = row_bytes
     gpu.write(call.base, call.words)
-    checked, tiles = call.tiles(call_of.CHECK_TILES), call.tiles(call_of.TILES)
+    checked, tiles = call.tiles(CombineCall.check_tiles), call.tiles(CombineCall.tiles)
     if checked:
         steps.check_rows(gpu, call.base, checked)
     if tiles:
@@ -208,8 +208,6 @@ class _Columns:
 
 def columns(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> float:
     """Columns of all forms and rules, side by side, and then the plain ones among them."""
-    from fusion.gpu_ops.layout import call as call_of
-
     found = _Columns(gpu, draw, stored, count)
     found.weighted()
     found.by_rows(8, SUM, in_order=False, is_clipped=False)
@@ -223,7 +221,7 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> flo
         chosen = [found.columns[k] for k in places]
         mine, call = combine(gpu, stored, found.batch, chosen)
         same("plain columns", np.array(call.is_plain), np.array(is_plain))
-        unsorted = gpu.words(int(call.words[call_of.UNSORTED]), len(chosen))
+        unsorted = gpu.words(int(call.words[CombineCall.unsorted]), len(chosen))
         same("columns in any order", unsorted, is_unsorted[list(places)])
         wanted, sizes = (
             np.hstack([all_[k] for k in places]) for all_ in (found.wanted, found.sizes)

@@ -18,6 +18,7 @@ from benchmarks.gpu.references import (
     row_gradients,
     weight_gradients,
 )
+from fusion.gpu_ops.layout.call import GradientCall
 
 if TYPE_CHECKING:
     from benchmarks.gpu.device import Gpu
@@ -27,7 +28,6 @@ def grouped(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> flo
     """Two columns behind gathers, one of them with weights: GroupedEmbeddingPostLookUpGrad."""
     from benchmarks.gpu import call as calls
     from fusion.cpu_ops.column_words import KINDS
-    from fusion.gpu_ops.layout import call as words
     from fusion.gpu_ops.steps.gradient import GradEntries, order_entries, scatter
     from fusion.gpu_ops.steps.sums import numbers
 
@@ -41,15 +41,15 @@ def grouped(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> flo
     outs = [gpu.room(8 * most * dim) for dim in dims]
     keys = numbers(gpu, 2 * each, 2 * most)
     arrays = {
-        words.ENTRY_COUNT: 2 * each,
-        words.PLACES: gpu.put(places),
-        words.SPLITS: gpu.put(splits),
-        words.ENTRY_WEIGHTS: gpu.put(weights),
-        words.TOP: top_at,
-        words.KEYS: keys,
-        words.OWNERS: gpu.room(8 * each),
-        words.STARTS: gpu.room(8 * (2 * most + 1)),
-        words.SCALES: gpu.room(16 * batch),
+        GradientCall.entry_count: 2 * each,
+        GradientCall.unique_idxs: gpu.put(places),
+        GradientCall.row_splits: gpu.put(splits),
+        GradientCall.entry_weights: gpu.put(weights),
+        GradientCall.top_grad: top_at,
+        GradientCall.keys: keys,
+        GradientCall.owners: gpu.room(8 * each),
+        GradientCall.starts: gpu.room(8 * (2 * most + 1)),
+        GradientCall.scales: gpu.room(16 * batch),
     }
     columns = [
         calls.GradColumn(most, dims[0], outs[0], 0, MEAN, False),
@@ -58,7 +58,7 @@ def grouped(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> flo
     call = calls.prepare_gradient(stored, batch, columns, arrays, sum(dims), gpu.room)
     base = next(reversed(gpu.held))
     gpu.write(base, call.words)
-    entries = GradEntries(2 * each, 2 * most, keys, arrays[words.STARTS])
+    entries = GradEntries(2 * each, 2 * most, keys, arrays[GradientCall.starts])
     order = order_entries(gpu, base, entries, 2 * batch)
     scatter(gpu, KINDS.index(stored), base, order, call.tiles)
     gpu.check_trouble("gradient", base + 8 * call.trouble)

@@ -34,9 +34,11 @@ class Prepared:
 
     def launch(self) -> None:
         """Computes all columns in one launch."""
-        from fusion.gpu_ops.layout.call import THREADS, TILES
+        from fusion.gpu_ops.layout.call import THREADS, CombineCall
 
-        self.memory.launch("combine_float32", self.call.tiles(TILES), THREADS, self.call.base)
+        self.memory.launch(
+            "combine_float32", self.call.tiles(CombineCall.tiles), THREADS, self.call.base
+        )
 
     def moved(self) -> int:
         """The least bytes that must be moved: distinct rows and ids once, the result once."""

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from benchmarks.gpu.references import same
 from fusion.cpu_ops.column_words import ColumnAttrs
+from fusion.runtime.cuda.layout import ErrorRecord
 
 if TYPE_CHECKING:
     from benchmarks.gpu.device import Gpu
@@ -62,7 +63,7 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     weights = gpu.room(4 * starts[3])
     listed, paired = list_entries(gpu, call, splits)
     found = gpu.words(told, call_of.told_words(3))
-    numbers = [int(one) for one in found[call_of.TROUBLE_WORDS + 3 :][:3]]
+    numbers = [int(one) for one in found[ErrorRecord.SIZE + 3 :][:3]]
     keys = [gpu.room(8 * number) for number in numbers]
     number_entries(gpu, call, listed, paired, found, splits, gpu.put_words(keys), entries, weights)
     gpu.check_trouble("columns", told)
@@ -113,10 +114,10 @@ def columns_to_last(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     one_row, entries = gpu.room(16), gpu.room(8 * each)
     listed, paired = list_entries(gpu, call, one_row)
     found = gpu.words(told, call_of.told_words(2))
-    same("rows up to the last", found[call_of.TROUBLE_WORDS + 6 :], np.full(2, batch))
+    same("rows up to the last", found[ErrorRecord.SIZE + 6 :], np.full(2, batch))
     splits = gpu.room(8 * (batch + 1))
     split_rows(gpu, call, listed, batch, splits)
-    numbers = [int(one) for one in found[call_of.TROUBLE_WORDS + 2 :][:2]]
+    numbers = [int(one) for one in found[ErrorRecord.SIZE + 2 :][:2]]
     keys = [gpu.room(8 * number) for number in numbers]
     number_entries(gpu, call, listed, paired, found, one_row, gpu.put_words(keys), entries, 0)
     gpu.check_trouble("columns", told)

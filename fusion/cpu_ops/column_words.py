@@ -74,6 +74,7 @@ class ColumnInputs(Layout):
     zeros: Address  # a row of zeros, or 0
     table_dtype: Int64  # its code
     tensors: Fields = fields(5)  # TF_Tensor*, to be released; 0 for none
+    padding: Int64  # unused
 
 
 #: Boundaries are looked at so many at a time.

@@ -1,6 +1,6 @@
 """From the ids of a column to the rows of its table: which entries count, and where they lie.
 
-What a column does, and what it is given, its *source*, are told by words, see `column_words`; both
+What a column does, and what it is given, its *source*: see `ColumnAttrs` and `ColumnInputs`; both
 are addresses here.
 """
 

@@ -1,6 +1,6 @@
 """The elements of a column: their ids and weights, from whatever dtype they come in.
 
-What a column does, and what it is given, its *source*, are told by words, see `column_words`; both
+What a column does, and what it is given, its *source*: see `ColumnAttrs` and `ColumnInputs`; both
 are addresses here.
 """
 

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
+from fusion.runtime.tensorflow.variable_access import VariableAccess
 from fusion.schema import names
 from fusion.schema.attributes import FLOATS, TABLE_ATTR
 
@@ -47,14 +48,16 @@ def read_tables(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
         """Makes the tensor of a variable an output; returns whether there is one."""
         ctx = context(frame)
         status, found, tensor = words, words + 8, words + 8 * (6 + access.OBJECT_WORDS)
-        handle = call_at(load(functions, access.HANDLE), ctx, place)
-        call_at(load(functions, access.FIND), status, ctx, handle, found)
+        handle = call_at(load(functions, VariableAccess.handle_from_input), ctx, place)
+        call_at(load(functions, VariableAccess.find), status, ctx, handle, found)
         if not is_ok(status):
             end_status(status)
             fail_missing(frame, functions, handle, tensor)
             return False
-        dtype = load_as(load(found, 0) + load(functions, access.DTYPE_PLACE), int64(0), np.uint8)
-        sound = dtype == load(functions, access.DTYPE)
+        dtype = load_as(
+            load(found, 0) + load(functions, VariableAccess.dtype_offset), int64(0), np.uint8
+        )
+        sound = dtype == load(functions, VariableAccess.dtype)
         if sound:
             sound = share_found(ctx, functions, place, words)
         else:
@@ -89,22 +92,22 @@ def _shared(is_ok: Any, end_status: Any) -> tuple[Any, Any]:
         store(numbers, 1, number + 4)
         store(numbers, 2, number + 4)
         exclusive, sparse = int64(0), int64(1)
-        call_at(load(functions, access.LOCK), holder, ctx, exclusive, sparse, numbers)
-        call_at(load(functions, access.MAKE_TENSOR), tensor)
-        call_at(load(functions, access.READ), status, ctx, place, exclusive, sparse, tensor)
-        call_at(load(functions, access.UNLOCK), holder)
+        call_at(load(functions, VariableAccess.lock), holder, ctx, exclusive, sparse, numbers)
+        call_at(load(functions, VariableAccess.make_tensor), tensor)
+        call_at(load(functions, VariableAccess.read), status, ctx, place, exclusive, sparse, tensor)
+        call_at(load(functions, VariableAccess.unlock), holder)
         sound = is_ok(status)
         if sound:
-            call_at(load(functions, access.SET_OUTPUT), ctx, place, tensor)
+            call_at(load(functions, VariableAccess.set_output), ctx, place, tensor)
         else:
-            call_at(load(functions, access.FAIL), ctx, status)
+            call_at(load(functions, VariableAccess.fail), ctx, status)
             end_status(status)
-        call_at(load(functions, access.END_TENSOR), tensor)
+        call_at(load(functions, VariableAccess.end_tensor), tensor)
         return sound
 
     @jit
     def let_go(functions: int, variable: int, holder: int) -> None:
-        """Gives back what FIND has held.
+        """Gives back what `VariableAccess.find` has held.
 
         A holder without locks lets go of its variables, whose first member is a std::vector<Var*>.
         """
@@ -115,7 +118,7 @@ def _shared(is_ok: Any, end_status: Any) -> tuple[Any, Any]:
         store(holder, 0, found_at)
         store(holder, 1, found_at + 8)
         store(holder, 2, found_at + 8)
-        call_at(load(functions, access.UNLOCK), holder)
+        call_at(load(functions, VariableAccess.unlock), holder)
 
     return share_found, let_go
 
@@ -146,13 +149,12 @@ def _error(code: int, message: str) -> Any:
     from fusion.runtime.native.frame import fail
     from fusion.runtime.native.jit import jit
     from fusion.runtime.native.memory import c_free, call_at, load
-    from fusion.runtime.tensorflow import variable_access as access
 
     @jit
     def report(frame: int, functions: int, handle: int, text: int) -> None:
         """The text is room for a std::string, which has 16 bytes of its own behind its first 16."""
-        call_at(load(functions, access.DESCRIBE), text, handle)
-        fail(frame, code, message, load(text, 0), functions + 8 * access.DTYPE_NAME)
+        call_at(load(functions, VariableAccess.describe), text, handle)
+        fail(frame, code, message, load(text, 0), functions + 8 * VariableAccess.dtype_name)
         if load(text, 0) != text + 16:
             c_free(load(text, 0))
 

@@ -23,6 +23,7 @@ from fusion.gpu_ops.kernels.registry import KERNELS
 from fusion.gpu_ops.language import simulated
 from fusion.ops import SPECS
 from fusion.runtime.cuda import launcher
+from fusion.runtime.cuda.layout import LauncherRecord
 from fusion.runtime.registration import registration
 from tests.gpu_ops.simulation import launch
 
@@ -35,17 +36,17 @@ _GPU_OF = dict(zip(STREAMS, (0, 1, 0), strict=True))
 
 _C64, _C32 = ctypes.c_int64, ctypes.c_uint32
 _TYPES: dict[int, tuple[Any, ...]] = {
-    launcher.LAUNCH: (_C64, _C32, _C32, _C32, _C32, _C32, _C32, _C32, _C64, _C64, _C64),
-    launcher.COPY_IN: (_C64, _C64, _C64, _C64),
-    launcher.COPY_OUT: (_C64, _C64, _C64, _C64),
-    launcher.FILL: (_C64, ctypes.c_uint8, _C64, _C64),
-    launcher.WAIT: (_C64,),
-    launcher.STREAM_CONTEXT: (_C64, _C64),
-    launcher.PUSH: (_C64,),
-    launcher.POP: (_C64,),
-    launcher.CONTEXT_DEVICE: (_C64,),
-    launcher.EVENT_WAIT: (_C64,),
-    launcher.EVENT_RECORD: (_C64, _C64),
+    LauncherRecord.launch: (_C64, _C32, _C32, _C32, _C32, _C32, _C32, _C32, _C64, _C64, _C64),
+    LauncherRecord.copy_in: (_C64, _C64, _C64, _C64),
+    LauncherRecord.copy_out: (_C64, _C64, _C64, _C64),
+    LauncherRecord.fill: (_C64, ctypes.c_uint8, _C64, _C64),
+    LauncherRecord.wait: (_C64,),
+    LauncherRecord.stream_context: (_C64, _C64),
+    LauncherRecord.push: (_C64,),
+    LauncherRecord.pop: (_C64,),
+    LauncherRecord.context_device: (_C64,),
+    LauncherRecord.event_wait: (_C64,),
+    LauncherRecord.event_record: (_C64, _C64),
 }
 
 

@@ -16,6 +16,7 @@ from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
+from fusion.runtime.cuda.layout import ErrorRecord
 from tests.gpu_ops.simulation import FORMS, KINDS, Simulated
 
 #: Attrs of a column that are words: the name of its list, its word, its default.
@@ -136,14 +137,14 @@ def by_steps(
     splits, entries = device.room(4 * count * (rows + 1)), device.room(4 * call.entries)
     listed, paired = list_entries(device, call, splits)
     told = device.words(call.told, call_of.told_words(count))
-    trouble = [int(word) for word in told[: call_of.TROUBLE_WORDS]]
+    trouble = [int(word) for word in told[: ErrorRecord.SIZE]]
     if trouble[0]:
         return None, trouble
-    to_last = told[call_of.TROUBLE_WORDS + 3 * count :]
+    to_last = told[ErrorRecord.SIZE + 3 * count :]
     assert [int(one) for one in to_last] == [batch * one.last_row for one in columns]
     item, weighted = np.dtype(dtype).itemsize, any(one.weights is not None for one in columns)
     weights = device.room(item * call.entries) if weighted else 0
-    first = call_of.TROUBLE_WORDS + count
+    first = ErrorRecord.SIZE + count
     keys = [
         np.full(number, 77, one.keys)
         for number, one in zip(told[first : first + count], columns, strict=True)

@@ -18,6 +18,8 @@ from fusion.gpu_ops.kernels.combine import check_rows_kernel, combine_kernel
 from fusion.gpu_ops.kernels.registry import KERNELS
 from fusion.gpu_ops.language.simulated import allow
 from fusion.gpu_ops.layout import call as call_of
+from fusion.gpu_ops.layout.call import CombineCall
+from fusion.runtime.cuda.layout import ErrorRecord
 
 FORMS = ("indices", "row_ids", "row_splits", "dense", "copy")
 COMBINERS = ("sum", "mean", "sqrtn")
@@ -118,12 +120,12 @@ def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]
     held[:] = call.words
     base = held.ctypes.data
     with allow(held, out, *(array for one in columns for array in one.arrays())):
-        checked, tiles = call.tiles(call_of.CHECK_TILES), call.tiles(call_of.TILES)
+        checked, tiles = call.tiles(CombineCall.check_tiles), call.tiles(CombineCall.tiles)
         if checked:
             cuda.jit(check_rows_kernel())[checked, call_of.THREADS](base)
         if tiles:
             cuda.jit(combine_kernel(stored, call.is_plain))[tiles, call_of.THREADS](base)
-    told = held[call.trouble : call.trouble + call_of.TROUBLE_WORDS]
+    told = held[call.trouble : call.trouble + ErrorRecord.SIZE]
     return out, [int(word) for word in told], call
 
 

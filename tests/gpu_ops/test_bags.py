@@ -12,6 +12,7 @@ from fusion import ops
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.layout import call as call_of
+from fusion.gpu_ops.layout.call import CombineCall
 from fusion.gpu_ops.steps.bags import Bags, Gathered, bags, last_row
 from fusion.gpu_ops.steps.combine import combine_columns
 from fusion.gpu_ops.steps.prune import Entries
@@ -38,9 +39,9 @@ def combined(
     call = calls.prepare(stored, batch, [column], device.put(out), device.room)
     held = device.arrays[-1].view(np.int64)
     held[:] = call.words
-    source = (held[call_of.SOURCES] - held.ctypes.data) // 8
+    source = (held[CombineCall.inputs] - held.ctypes.data) // 8
     held[source + ColumnInputs.row_bytes] = 1
-    tiles = call.tiles(call_of.TILES)
+    tiles = call.tiles(CombineCall.tiles)
     if tiles:
         kind = words.KINDS.index(stored)
         combine_columns(device, kind, call.base, tiles, call.is_plain)

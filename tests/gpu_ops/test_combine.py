@@ -13,6 +13,8 @@ from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout import combine as combine_layout
+from fusion.gpu_ops.layout.call import CombineCall
+from fusion.runtime.cuda.layout import ErrorRecord
 from tests.gpu_ops.simulation import Given, combine
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -44,7 +46,7 @@ def entries(form: str, batch: int, rows: int, seed: int, most: int = 21, **attrs
 
 def same(batch: int, *columns: Given) -> None:
     out, told, _ = combine(batch, columns)
-    assert told[call_of.KIND] == 0
+    assert told[ErrorRecord.error_code] == 0
     wanted = np.concatenate([one.by_cpu(batch) for one in columns], 1)
     assert out.shape == wanted.shape
     assert out.tobytes() == wanted.tobytes(), f"{out} is not {wanted}"
@@ -142,8 +144,8 @@ def test_many_columns_in_one_call() -> None:
     same(40, *columns)
     _, _, call = combine(40, columns)
     assert not call.is_plain
-    assert words_of(call, call_of.PLAIN, count=8) == (1,) * 7 + (0,)
-    assert call.tiles(call_of.TILES) > len(columns)
+    assert words_of(call, CombineCall.plain, count=8) == (1,) * 7 + (0,)
+    assert call.tiles(CombineCall.tiles) > len(columns)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -165,22 +167,22 @@ def test_plain_columns_beside_others(dtype: str) -> None:
         columns.append(Given("copy", table(5, dim, dtype)))
     columns.append(columns[-1])
     out, told, call = combine(5, columns)
-    assert told[call_of.KIND] == 0
+    assert told[ErrorRecord.error_code] == 0
     assert call.is_plain
-    shares = np.array(words_of(call, call_of.SHARES, count=len(columns)))
+    shares = np.array(words_of(call, CombineCall.shares, count=len(columns)))
     assert (shares > 1).any()
     assert (shares == 1).any()
     widest = 16 // columns[0].table.itemsize
-    lanes = words_of(call, call_of.LANES, count=len(columns))
+    lanes = words_of(call, CombineCall.lanes, count=len(columns))
     assert {widest, max(widest // 2, 1), 1} <= set(lanes)
     # What needs the other kernel is a multiple of 16 bytes, so that the others lie as before.
     splits = np.array([0, 2, 2, 3, 5, 6])
     ids, clipped = np.array([1, 1, 5, 3, 0, 2]), {"max_norm": 0.5}
     columns.append(Given("row_splits", table(9, 8, dtype), ids, splits, attrs=clipped))
     beside, told, call = combine(5, columns)
-    assert told[call_of.KIND] == 0
+    assert told[ErrorRecord.error_code] == 0
     assert not call.is_plain
-    assert words_of(call, call_of.LANES, count=len(columns))[:-1] == lanes
+    assert words_of(call, CombineCall.lanes, count=len(columns))[:-1] == lanes
     wanted = np.concatenate([one.by_cpu(5) for one in columns], 1)
     assert beside.tobytes() == wanted.tobytes()
     assert out.tobytes() == np.ascontiguousarray(wanted[:, :-8]).tobytes()
@@ -188,7 +190,7 @@ def test_plain_columns_beside_others(dtype: str) -> None:
 
 def words_of(call: Any, *names: int, count: int = 1) -> tuple[int, ...]:
     """What a call has there of its first columns."""
-    base = int(call.words[call_of.TROUBLE]) - 8 * call_of.CALL_WORDS
+    base = int(call.words[CombineCall.errors]) - 8 * CombineCall.SIZE
     places = [combine_layout.place_in(call.words, base, name) for name in names]
     return tuple(int(word) for place in places for word in call.words[place : place + count])
 
@@ -207,10 +209,10 @@ def words_of(call: Any, *names: int, count: int = 1) -> tuple[int, ...]:
 def test_long_bags_get_a_warp(length: int, batch: int, dim: int, group: int, shares: int) -> None:
     column = calls.Column(words.ROW_SPLITS, 0, 9, dim, ids=0, id_count=length * batch)
     call = calls.prepare("float32", batch, [column], 0, lambda size: 0)
-    found = words_of(call, call_of.LANES, call_of.GROUPS, call_of.SHARES)
+    found = words_of(call, CombineCall.lanes, CombineCall.groups, CombineCall.shares)
     assert found == (min(dim, 4), group, shares)
     assert call.is_plain
-    assert call.tiles(call_of.TILES) == -(-batch * group * shares // call_of.THREADS)
+    assert call.tiles(CombineCall.tiles) == -(-batch * group * shares // call_of.THREADS)
     other = calls.Column(
         words.ROW_SPLITS,
         0,
@@ -221,9 +223,9 @@ def test_long_bags_get_a_warp(length: int, batch: int, dim: int, group: int, sha
         attrs={ColumnAttrs.max_norm: 1.0},
     )
     call = calls.prepare("float32", batch, [other], 0, lambda size: 0)
-    assert words_of(call, call_of.LANES, call_of.GROUPS, call_of.SHARES) == found
+    assert words_of(call, CombineCall.lanes, CombineCall.groups, CombineCall.shares) == found
     assert not call.is_plain
-    assert call.tiles(call_of.TILES) == -(-batch * group * shares // call_of.THREADS)
+    assert call.tiles(CombineCall.tiles) == -(-batch * group * shares // call_of.THREADS)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -235,7 +237,7 @@ def test_long_bags(dtype: str) -> None:
         given = Given("row_splits", table(9, dim, dtype), ids, splits, attrs={"combiner": combiner})
         out, _, call = combine(5, [given])
         assert out.tobytes() == given.by_cpu(5).tobytes()
-        assert words_of(call, call_of.SHARES)[0] > 1 or dtype == "float64"
+        assert words_of(call, CombineCall.shares)[0] > 1 or dtype == "float64"
 
 
 #: Columns of which each element is asked what it is.
@@ -265,10 +267,10 @@ def test_long_bags_of_other_columns(dtype: str, kind: str) -> None:
             attrs=attrs | {"combiner": combiner, "fill_empty_row": True, "default_id": 3},
         )  # fmt: skip
         out, told, call = combine(5, [given])
-        assert told[call_of.KIND] == 0
+        assert told[ErrorRecord.error_code] == 0
         assert out.tobytes() == given.by_cpu(5).tobytes()
         assert not call.is_plain
-        assert words_of(call, call_of.SHARES)[0] > 1
+        assert words_of(call, CombineCall.shares)[0] > 1
 
 
 def test_bags_behind_gathers_share_by_the_entries_of_all_columns() -> None:
@@ -276,7 +278,7 @@ def test_bags_behind_gathers_share_by_the_entries_of_all_columns() -> None:
     for columns, length, shares in ((20, 1, 1), (20, 200, 8), (1, 200, 8)):
         column = calls.Column(words.LISTED, 0, 9, 16, ids=0, id_count=columns * length * 1024)
         call = calls.prepare("float32", 1024, [column] * columns, 0, lambda size: 0)
-        assert words_of(call, call_of.SHARES) == (shares,)
+        assert words_of(call, CombineCall.shares) == (shares,)
 
 
 def test_entries_outside_the_batch_are_in_no_bag() -> None:
@@ -297,7 +299,7 @@ def test_long_bags_that_are_not_in_order() -> None:
         given = Given("row_ids", table(9, 8), ids, draw.integers(0, 4, 300), attrs=attrs)
         out, _, call = combine(4, [given])
         assert out.tobytes() == given.by_cpu(4).tobytes()
-        assert words_of(call, call_of.SHARES) == (16,)
+        assert words_of(call, CombineCall.shares) == (16,)
 
 
 @pytest.mark.parametrize("place", [0, 20, 99])
@@ -307,7 +309,7 @@ def test_long_bags_of_other_columns_with_trouble(place: int) -> None:
     for weights in (None, np.ones(203, np.float32)):
         given = Given("row_splits", table(9, 8), ids, rows, weights, attrs={"max_norm": 2.0})
         out, told, call = combine(2, [given])
-        assert words_of(call, call_of.SHARES) == (16,)
+        assert words_of(call, CombineCall.shares) == (16,)
         assert told == [call_of.BAD_ID, 0, place, 9]
         assert np.isnan(out[0]).all()
         assert np.isfinite(out[1]).all()

@@ -18,6 +18,7 @@ from fusion import ops
 from fusion.gpu_ops.host import cuda_driver, device_methods
 from fusion.ops.gpu import facts
 from fusion.runtime.cuda import launcher, stream
+from fusion.runtime.cuda.layout import LauncherRecord
 from fusion.runtime.native.jit import jit
 from fusion.runtime.registration import registration
 from fusion.runtime.tensorflow import library
@@ -179,7 +180,7 @@ def test_ops_can_be_made_to_wait(simulated: SimulatedGpus) -> None:
             form="dense",
         )
 
-    words[launcher.WAITS] = 1
+    words[LauncherRecord.waits] = 1
     try:
         simulated.log.clear()
         assert on_gpu(look_up, np.array([[2]])).tolist() == [[1.0] * 4]
@@ -187,7 +188,7 @@ def test_ops_can_be_made_to_wait(simulated: SimulatedGpus) -> None:
         with pytest.raises(tf.errors.InvalidArgumentError, match="has id 3, which is not in its t"):
             on_gpu(look_up, np.array([[3]]))
     finally:
-        words[launcher.WAITS] = 0
+        words[LauncherRecord.waits] = 0
 
 
 def test_each_gpu_has_kernels_of_its_own(simulated: SimulatedGpus) -> None:
@@ -223,15 +224,15 @@ def test_kernels_that_cannot_be_loaded_are_an_error(simulated: SimulatedGpus) ->
 def test_functions_of_python_raise_nothing_into_compiled_code() -> None:
     gpus = SimulatedGpus()
     made = launcher.Launcher(gpus)
-    reason = ctypes.c_char_p(made.words[launcher.REASON])
-    find_stream = _Call(made.words[launcher.STREAM])
+    reason = ctypes.c_char_p(made.words[LauncherRecord.reason])
+    find_stream = _Call(made.words[LauncherRecord.find_stream])
     gpus.fails["stream"] = 1
     assert find_stream(99) == 0
     assert reason.value == b"RuntimeError: there is none"
     gpus.fails.clear()
     assert find_stream(99) == STREAMS[0]
-    assert _Call(made.words[launcher.STREAM])(99) == STREAMS[0]
-    assert made.words[launcher.STREAM] != ctypes.cast(find_stream, ctypes.c_void_p).value
+    assert _Call(made.words[LauncherRecord.find_stream])(99) == STREAMS[0]
+    assert made.words[LauncherRecord.find_stream] != ctypes.cast(find_stream, ctypes.c_void_p).value
 
 
 def test_a_key_that_is_pressed_while_a_kernel_is_made_is_an_error(
@@ -281,7 +282,7 @@ def test_many_columns_take_one_launch(columns: int, parts: int, simulated: Simul
 def test_each_node_has_words_of_its_own() -> None:
     made = launcher.Launcher(SimulatedGpus())
     states = [(ctypes.c_int64 * State.SIZE)() for _ in range(5000)]  # of several pages
-    open_node = _Call(made.words[launcher.OPEN_NODE])
+    open_node = _Call(made.words[LauncherRecord.open_node])
     assert all(open_node(ctypes.addressof(state)) == 1 for state in states)
     places = [state[State.error_slots] for state in states]
     assert len({place // 32 for place in places}) == len(places)

@@ -10,6 +10,7 @@ import pytest
 from fusion import ops
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps.parts import Joined, Parts, join, order_parts, part_bags
+from fusion.runtime.cuda.layout import ErrorRecord
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_bags import combined
 from tests.gpu_ops.test_combine import table
@@ -151,6 +152,6 @@ def test_entries_without_a_bag_are_left_out() -> None:
         ordered = order_parts(device, parts, joined, batch, bits_of_ranks(device, joined))
         masked, counts = device.put(flags), device.room(4 * batch)
         found = part_bags(device, parts, ordered, batch, masked, counts)
-        assert trouble[call_of.KIND] == call_of.BAD_ROW
+        assert trouble[ErrorRecord.error_code] == call_of.BAD_ROW
         assert device.words(found.starts, batch + 1).tolist() == [0] * (batch + 1)
         assert (device.get(found.addresses, 5, np.int64) == -1).all()

@@ -13,8 +13,10 @@ from benchmarks.gpu import call as calls
 from fusion import ops
 from fusion.gpu_ops.kernels.entry_sums import LONG
 from fusion.gpu_ops.layout import call as call_of
+from fusion.gpu_ops.layout.call import GradientCall
 from fusion.gpu_ops.steps.gradient import GradEntries, order_entries
 from fusion.gpu_ops.steps.sums import numbers
+from fusion.runtime.cuda.layout import ErrorRecord
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_combine import table
 
@@ -39,25 +41,25 @@ def gradient(
         offset += dim
     keys = numbers(device, count, unique)
     words = {
-        call_of.ENTRY_COUNT: count,
-        call_of.PLACES: device.put(places),
-        call_of.SPLITS: device.put(splits),
-        call_of.ENTRY_WEIGHTS: device.put(weights),
-        call_of.TOP: device.put(top),
-        call_of.KEYS: keys,
-        call_of.OWNERS: device.room(4 * count),
-        call_of.STARTS: device.room(8 * (unique + 1)),
-        call_of.SCALES: device.room(8 * len(columns) * batch),
+        GradientCall.entry_count: count,
+        GradientCall.unique_idxs: device.put(places),
+        GradientCall.row_splits: device.put(splits),
+        GradientCall.entry_weights: device.put(weights),
+        GradientCall.top_grad: device.put(top),
+        GradientCall.keys: keys,
+        GradientCall.owners: device.room(4 * count),
+        GradientCall.starts: device.room(8 * (unique + 1)),
+        GradientCall.scales: device.room(8 * len(columns) * batch),
     }
     call = calls.prepare_gradient(stored, batch, described, words, top.shape[1], device.room)
     held = device.arrays[-1].view(np.int64)
     held[:] = call.words
     base = held.ctypes.data
-    entries = GradEntries(count, unique, keys, words[call_of.STARTS])
+    entries = GradEntries(count, unique, keys, words[GradientCall.starts])
     order = order_entries(device, base, entries, batch * len(columns))
     if call.tiles:
         device.launch(f"scatter_{stored}", call.tiles, call_of.THREADS, base, order)
-    told = held[call.trouble : call.trouble + call_of.TROUBLE_WORDS]
+    told = held[call.trouble : call.trouble + ErrorRecord.SIZE]
     return outs, [int(word) for word in told]
 
 

@@ -5,6 +5,7 @@ import struct
 import pytest
 
 from fusion.runtime.tensorflow import variable_access
+from fusion.runtime.tensorflow.variable_access import VariableAccess
 from fusion.schema.attributes import FLOATS
 
 
@@ -22,8 +23,8 @@ def forgetful():
 def test_this_tensorflow_shares_variables(dtype):
     assert variable_access.is_shared(dtype, "CPU")
     words = variable_access.functions(dtype, "CPU")
-    assert all(words[: variable_access.DTYPE_NAME])
-    name = struct.pack("<2q", *words[variable_access.DTYPE_NAME :])
+    assert all(words[: VariableAccess.dtype_name])
+    name = struct.pack("<2q", *words[VariableAccess.dtype_name :])
     assert name.rstrip(b"\0").decode() == dtype
 
 

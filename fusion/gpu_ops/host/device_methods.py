@@ -22,8 +22,17 @@ from numba.extending import intrinsic, models, overload_method, register_model
 from fusion.gpu_ops.host.driver_calls import asking_call, driver_call, launch_call
 from fusion.gpu_ops.host.errors import teller
 from fusion.gpu_ops.kernels.registry import KERNELS
-from fusion.gpu_ops.layout.call import KIND, TROUBLE_WORDS
-from fusion.runtime.cuda import launcher
+from fusion.runtime.cuda.layout import (
+    ERROR_SLOTS,
+    SLOT_BYTES,
+    SLOT_COUNT,
+    CopySlot,
+    ErrorRecord,
+    ErrorSlot,
+    GpuRecord,
+    LauncherRecord,
+)
+from fusion.runtime.layout import Address, Int64, Layout
 from fusion.runtime.native.atomic import atomic_add, atomic_store, atomic_swap_if
 from fusion.runtime.native.frame import (
     INTERNAL,
@@ -40,9 +49,17 @@ from fusion.runtime.native.memory import load, pointer, stack_words, store
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.threads.jobs import sched_yield
 
-#: The words of a device: the call's frame, what launches kernels, the stream, the GPU's number and
-#: words, where its kernels tell of trouble.
-FRAME, LAUNCHER_AT, STREAM, GPU, GPU_AT, TROUBLE_AT, DEVICE_WORDS = range(7)
+
+class DeviceRecord(Layout):
+    """The device of a call."""
+
+    frame: Address
+    launcher: Address  # `LauncherRecord`
+    stream: Address  # 0 where the call ended before there was any
+    gpu: Int64  # its number
+    gpu_record: Address
+    error_slot: Address
+
 
 #: A grid is not larger.
 _MOST_BLOCKS = 2**31 - 1
@@ -105,23 +122,25 @@ def _brought(value: Any) -> Any:
 
 @jit
 def _driver(words: int, function: int) -> int:
-    return load(load(words, LAUNCHER_AT), function)
+    return load(load(words, DeviceRecord.launcher), function)
 
 
 @jit
 def _check(words: int, code: int, what: int) -> None:
     if code != 0:
         text = "CUDA's driver returned error %lld (function %lld of fusion.runtime.cuda.launcher)"
-        fail(load(words, FRAME), INTERNAL, text, code, what)
+        fail(load(words, DeviceRecord.frame), INTERNAL, text, code, what)
 
 
 @jit
 def _asked(words: int, function: int, given: int) -> int:
     """What a function of the launcher gives for a word; 0 is an error."""
-    launching = load(words, LAUNCHER_AT)
+    launching = load(words, DeviceRecord.launcher)
     found = asking_call(load(launching, function), given)
     if found == 0:
-        fail(load(words, FRAME), INTERNAL, "%s", load(launching, launcher.REASON))
+        fail(
+            load(words, DeviceRecord.frame), INTERNAL, "%s", load(launching, LauncherRecord.reason)
+        )
     return found
 
 
@@ -132,53 +151,55 @@ _tell_before = teller(" (in an earlier run of this node, whose result is not to 
 @jit
 def _open(frame: int, words: int) -> None:
     """Finds the stream of a call and makes its context the thread's; tells of earlier trouble."""
-    store(words, TROUBLE_AT, 0)
+    store(words, DeviceRecord.error_slot, 0)
     state = kernel_state(frame)
     words_of_launcher = load(state, State.launcher)
-    store(words, FRAME, frame)
-    store(words, LAUNCHER_AT, words_of_launcher)
-    stream = _asked(words, int64(launcher.STREAM), context(frame))
-    store(words, STREAM, stream)
+    store(words, DeviceRecord.frame, frame)
+    store(words, DeviceRecord.launcher, words_of_launcher)
+    stream = _asked(words, int64(LauncherRecord.find_stream), context(frame))
+    store(words, DeviceRecord.stream, stream)
     if stream == 0:
         return
     place = stack_words(2)
     store(place, 0, 0)
     store(place, 1, 0)
-    code = driver_call(load(words_of_launcher, launcher.STREAM_CONTEXT), stream, place)
-    _check(words, code, int64(launcher.STREAM_CONTEXT))
+    code = driver_call(load(words_of_launcher, LauncherRecord.stream_context), stream, place)
+    _check(words, code, int64(LauncherRecord.stream_context))
     if not failed(frame):  # TensorFlow's threads have some context or none
-        code = driver_call(load(words_of_launcher, launcher.PUSH), load(place, 0))
-        _check(words, code, int64(launcher.PUSH))
+        code = driver_call(load(words_of_launcher, LauncherRecord.push), load(place, 0))
+        _check(words, code, int64(LauncherRecord.push))
     if failed(frame):
-        store(words, STREAM, 0)  # there is nothing to pop
+        store(words, DeviceRecord.stream, 0)  # there is nothing to pop
         return
-    code = driver_call(load(words_of_launcher, launcher.CONTEXT_DEVICE), place + 8)
-    _check(words, code, int64(launcher.CONTEXT_DEVICE))
+    code = driver_call(load(words_of_launcher, LauncherRecord.context_device), place + 8)
+    _check(words, code, int64(LauncherRecord.context_device))
     if failed(frame):
         return
     gpu = load(place, 1) & 0xFFFFFFFF
-    store(words, GPU, gpu)
-    store(words, GPU_AT, load(load(words_of_launcher, launcher.GPUS), gpu))
-    if load(words, GPU_AT) == 0:
-        store(words, GPU_AT, _asked(words, int64(launcher.OPEN_GPU), gpu))
+    store(words, DeviceRecord.gpu, gpu)
+    store(words, DeviceRecord.gpu_record, load(load(words_of_launcher, LauncherRecord.gpus), gpu))
+    if load(words, DeviceRecord.gpu_record) == 0:
+        store(words, DeviceRecord.gpu_record, _asked(words, int64(LauncherRecord.open_gpu), gpu))
     if load(state, State.error_slots) == 0 and not failed(frame):
-        _asked(words, int64(launcher.OPEN_NODE), state)
+        _asked(words, int64(LauncherRecord.open_node), state)
     if not failed(frame):
-        store(words, TROUBLE_AT, _own_place(load(state, State.error_slots)))
-        _tell_of_earlier_runs(frame, load(state, State.error_slots), load(words, TROUBLE_AT))
+        store(words, DeviceRecord.error_slot, _own_place(load(state, State.error_slots)))
+        _tell_of_earlier_runs(
+            frame, load(state, State.error_slots), load(words, DeviceRecord.error_slot)
+        )
 
 
 @jit
 def _place_of(node: int, number: int) -> int:
-    return node + 8 * int64(launcher.PLACE_WORDS) * number
+    return node + 8 * int64(ErrorSlot.SIZE) * number
 
 
 @jit
 def _own_place(node: int) -> int:
     """Takes one of a node's places for trouble: calls of a node may run side by side."""
-    for number in range(1, launcher.PLACES):
+    for number in range(1, ERROR_SLOTS):
         place = _place_of(node, int64(number))
-        if atomic_swap_if(place, int64(launcher.PLACE_TAKEN), int64(0), int64(1)):
+        if atomic_swap_if(place, int64(ErrorSlot.is_taken), int64(0), int64(1)):
             return place
     return node
 
@@ -186,41 +207,45 @@ def _own_place(node: int) -> int:
 @jit
 def _tell_of_earlier_runs(frame: int, node: int, own: int) -> None:
     """Tells of trouble in places that no other call has."""
-    for number in range(launcher.PLACES):
-        place, taken = _place_of(node, int64(number)), int64(launcher.PLACE_TAKEN)
+    for number in range(ERROR_SLOTS):
+        place, taken = _place_of(node, int64(number)), int64(ErrorSlot.is_taken)
         if failed(frame):
             return
         if place in (own, node):
             _tell_before(frame, place)
-        elif load(place, KIND) != 0 and atomic_swap_if(place, taken, int64(0), int64(1)):
+        elif load(place, ErrorRecord.error_code) != 0 and atomic_swap_if(
+            place, taken, int64(0), int64(1)
+        ):
             _tell_before(frame, place)
             atomic_store(place, taken, int64(0))
 
 
 @jit
 def _wait(words: int) -> None:
-    code = driver_call(_driver(words, launcher.WAIT), load(words, STREAM))
-    _check(words, code, int64(launcher.WAIT))
+    code = driver_call(_driver(words, LauncherRecord.wait), load(words, DeviceRecord.stream))
+    _check(words, code, int64(LauncherRecord.wait))
 
 
 @jit
 def _tell(words: int) -> None:
-    _tell_now(load(words, FRAME), load(words, TROUBLE_AT))
+    _tell_now(load(words, DeviceRecord.frame), load(words, DeviceRecord.error_slot))
 
 
 @jit
 def _close(words: int) -> None:
     """Ends what `_open` began."""
-    if load(words, STREAM) == 0:
+    if load(words, DeviceRecord.stream) == 0:
         return
-    if load(load(words, LAUNCHER_AT), launcher.WAITS) != 0 and not failed(load(words, FRAME)):
+    if load(load(words, DeviceRecord.launcher), LauncherRecord.waits) != 0 and not failed(
+        load(words, DeviceRecord.frame)
+    ):
         _wait(words)
         _tell(words)
     place = stack_words(1)
-    driver_call(_driver(words, int64(launcher.POP)), place)
-    own = load(words, TROUBLE_AT)
-    if own != 0 and own != load(kernel_state(load(words, FRAME)), State.error_slots):
-        atomic_store(own, int64(launcher.PLACE_TAKEN), int64(0))
+    driver_call(_driver(words, int64(LauncherRecord.pop)), place)
+    own = load(words, DeviceRecord.error_slot)
+    if own != 0 and own != load(kernel_state(load(words, DeviceRecord.frame)), State.error_slots):
+        atomic_store(own, int64(ErrorSlot.is_taken), int64(0))
 
 
 def with_device(body: Callable[[int, Any], None]) -> Callable[[int], None]:
@@ -228,7 +253,7 @@ def with_device(body: Callable[[int, Any], None]) -> Callable[[int], None]:
     inner = jit(body)
 
     def outer(frame: int) -> None:
-        words = stack_words(DEVICE_WORDS)
+        words = stack_words(DeviceRecord.SIZE)
         _open(frame, words)
         if not failed(frame):
             inner(frame, _device_at(words))
@@ -239,15 +264,15 @@ def with_device(body: Callable[[int, Any], None]) -> Callable[[int], None]:
 
 @jit
 def trouble_of(device: Any) -> int:
-    """Where the node's kernels tell of trouble, see `call_words`."""
-    return load(_words_of(device), TROUBLE_AT)
+    """The `ErrorRecord` where the call's kernels report errors."""
+    return load(_words_of(device), DeviceRecord.error_slot)
 
 
 @jit
 def explain(device: Any, told: int) -> None:
     """Makes trouble of the call's error that was told elsewhere, in words at `told` of the host."""
-    if load(told, KIND) != 0:
-        for k in range(TROUBLE_WORDS):
+    if load(told, ErrorRecord.error_code) != 0:
+        for k in range(ErrorRecord.SIZE):
             store(trouble_of(device), k, load(told, k))
         _tell(_words_of(device))
 
@@ -256,9 +281,9 @@ def explain(device: Any, told: int) -> None:
 def copy_in(device: Any, target: int, source: int, size: int) -> None:
     """Copies bytes of the host, whole words, to the GPU; they may change afterwards."""
     words = _words_of(device)
-    for first in range(0, size, launcher.SLOT_BYTES):
-        if not failed(load(words, FRAME)):
-            part = min(size - first, int64(launcher.SLOT_BYTES))
+    for first in range(0, size, SLOT_BYTES):
+        if not failed(load(words, DeviceRecord.frame)):
+            part = min(size - first, int64(SLOT_BYTES))
             _copy_part(words, target + first, source + first, part)
 
 
@@ -269,36 +294,38 @@ def _copy_part(words: int, target: int, source: int, size: int) -> None:
     A copy on the stream is still to come when the call ends: it is one of the slot's memory, which
     is written again once the event behind the copy has come, as good as always long ago.
     """
-    gpu, slots = load(words, GPU_AT), int64(launcher.SLOT_COUNT)
-    number = atomic_add(gpu, int64(launcher.NEXT_SLOT), int64(1)) % slots
-    slot = gpu + 8 * (launcher.SLOTS + number * launcher.SLOT_WORDS)
-    while not atomic_swap_if(slot, int64(launcher.TAKEN), int64(0), int64(1)):
+    gpu, slots = load(words, DeviceRecord.gpu_record), int64(SLOT_COUNT)
+    number = atomic_add(gpu, int64(GpuRecord.next_slot), int64(1)) % slots
+    slot = gpu + 8 * (GpuRecord.slots + number * CopySlot.SIZE)
+    while not atomic_swap_if(slot, int64(CopySlot.is_taken), int64(0), int64(1)):
         sched_yield()
-    event, memory = load(slot, launcher.EVENT), load(slot, launcher.MEMORY)
-    code = driver_call(_driver(words, int64(launcher.EVENT_WAIT)), event)
-    _check(words, code, int64(launcher.EVENT_WAIT))
+    event, memory = load(slot, CopySlot.event), load(slot, CopySlot.memory)
+    code = driver_call(_driver(words, int64(LauncherRecord.event_wait)), event)
+    _check(words, code, int64(LauncherRecord.event_wait))
     if code == 0:
         for k in range(size // 8):
             store(memory, k, load(source, k))
-        function, stream = _driver(words, int64(launcher.COPY_IN)), load(words, STREAM)
+        function = _driver(words, int64(LauncherRecord.copy_in))
+        stream = load(words, DeviceRecord.stream)
         code = driver_call(function, target, memory, size, stream)
-        _check(words, code, int64(launcher.COPY_IN))
-        code = driver_call(_driver(words, int64(launcher.EVENT_RECORD)), event, stream)
-        _check(words, code, int64(launcher.EVENT_RECORD))
-    atomic_store(slot, int64(launcher.TAKEN), int64(0))
+        _check(words, code, int64(LauncherRecord.copy_in))
+        code = driver_call(_driver(words, int64(LauncherRecord.event_record)), event, stream)
+        _check(words, code, int64(LauncherRecord.event_record))
+    atomic_store(slot, int64(CopySlot.is_taken), int64(0))
 
 
 @jit
 def _room(words: int, size: int) -> int:
-    return scratch_bytes(load(words, FRAME), max(size, int64(16)))
+    return scratch_bytes(load(words, DeviceRecord.frame), max(size, int64(16)))
 
 
 @jit
 def _fill(words: int, address: int, size: int, byte: int) -> None:
-    if size > 0 and not failed(load(words, FRAME)):
-        function, stream = _driver(words, int64(launcher.FILL)), load(words, STREAM)
+    if size > 0 and not failed(load(words, DeviceRecord.frame)):
+        function = _driver(words, int64(LauncherRecord.fill))
+        stream = load(words, DeviceRecord.stream)
         code = driver_call(function, address, byte, size, stream)
-        _check(words, code, int64(launcher.FILL))
+        _check(words, code, int64(LauncherRecord.fill))
 
 
 @jit
@@ -311,30 +338,38 @@ def _filled(words: int, size: int, byte: int) -> int:
 @jit
 def _read(words: int, address: int, count: int) -> int:
     """The address of words of the GPU, copied to the host; all zeros after an error."""
-    frame = load(words, FRAME)
+    frame = load(words, DeviceRecord.frame)
     target = host_bytes(frame, 8 * count)
     if target == 0:
-        return load(load(words, LAUNCHER_AT), launcher.ZEROS)
-    function, stream = _driver(words, int64(launcher.COPY_OUT)), load(words, STREAM)
+        return load(load(words, DeviceRecord.launcher), LauncherRecord.zeros)
+    function = _driver(words, int64(LauncherRecord.copy_out))
+    stream = load(words, DeviceRecord.stream)
     code = driver_call(function, target, address, 8 * count, stream)
-    _check(words, code, int64(launcher.COPY_OUT))
+    _check(words, code, int64(LauncherRecord.copy_out))
     if not failed(frame):
         _wait(words)
         _tell(words)
     if failed(frame):
-        return load(load(words, LAUNCHER_AT), launcher.ZEROS)
+        return load(load(words, DeviceRecord.launcher), LauncherRecord.zeros)
     return target
 
 
 @jit
 def _handle(words: int, kernel: int) -> int:
     """The handle of a kernel on the call's GPU; 0 after an error."""
-    handle = load(load(words, GPU_AT), launcher.HANDLES + kernel)
+    handle = load(load(words, DeviceRecord.gpu_record), GpuRecord.handles + kernel)
     if handle == 0:
-        launching = load(words, LAUNCHER_AT)
-        handle = asking_call(load(launching, launcher.LOAD), kernel, load(words, GPU))
+        launching = load(words, DeviceRecord.launcher)
+        handle = asking_call(
+            load(launching, LauncherRecord.load), kernel, load(words, DeviceRecord.gpu)
+        )
         if handle == 0:
-            fail(load(words, FRAME), INTERNAL, "%s", load(launching, launcher.REASON))
+            fail(
+                load(words, DeviceRecord.frame),
+                INTERNAL,
+                "%s",
+                load(launching, LauncherRecord.reason),
+            )
     return handle
 
 
@@ -354,7 +389,7 @@ def _launch(self: Any, kernel: Any, blocks: Any, threads: Any, *arguments: Any) 
 
     def launch(self: Any, kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> Any:
         words = _words_of(self)
-        frame = load(words, FRAME)
+        frame = load(words, DeviceRecord.frame)
         if blocks <= 0 or failed(frame):
             return
         if blocks > _MOST_BLOCKS:
@@ -363,7 +398,8 @@ def _launch(self: Any, kernel: Any, blocks: Any, threads: Any, *arguments: Any) 
         handle = _handle(words, int64(number))
         if handle == 0:
             return
-        function, stream = _driver(words, int64(launcher.LAUNCH)), load(words, STREAM)
+        function = _driver(words, int64(LauncherRecord.launch))
+        stream = load(words, DeviceRecord.stream)
         code = launch_call(function, handle, int64(blocks), int64(threads), stream, arguments)
         if code != 0:
             fail(frame, INTERNAL, text, code)

@@ -1,4 +1,4 @@
-"""What kernels told of trouble, in words: see `call_words` and `trouble`."""
+"""Errors that kernels reported, see `ErrorRecord`, as those of the op's call."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from fusion.gpu_ops.layout.call import (
     BAD_RATE,
     BAD_ROW,
     BAD_SPLIT,
-    COLUMN,
-    ELEMENT,
-    KIND,
-    NUMBER,
     REPEATED,
     UNSORTED_ROW,
 )
+from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.native.frame import INVALID_ARGUMENT, fail, fail_column
 from fusion.runtime.native.jit import jit
 from fusion.runtime.native.memory import load, store
@@ -40,10 +37,10 @@ def teller(when: str) -> Any:
 
     @jit
     def tell(frame: int, trouble: int) -> None:
-        kind, place = load(trouble, KIND), load(trouble, COLUMN)
-        element, number = load(trouble, ELEMENT), load(trouble, NUMBER)
+        kind, place = load(trouble, ErrorRecord.error_code), load(trouble, ErrorRecord.column)
+        element, number = load(trouble, ErrorRecord.element), load(trouble, ErrorRecord.value)
         if kind > 0:  # else it is still being written
-            store(trouble, KIND, 0)
+            store(trouble, ErrorRecord.error_code, 0)
         if kind == BAD_ID:
             fail_column(frame, INVALID_ARGUMENT, bad_id, place, element, number)
         elif kind == BAD_DEFAULT:

@@ -25,7 +25,7 @@ from fusion.gpu_ops.language.device import (
     multiplied,
     vector_loader,
 )
-from fusion.gpu_ops.layout.call import BAD_DEFAULT, BAD_ID, COLUMNS
+from fusion.gpu_ops.layout.call import BAD_DEFAULT, BAD_ID, CombineCall
 from fusion.runtime.native.jit import int64
 
 #: Elements that are no entry, and those with trouble: no addresses of rows.
@@ -65,7 +65,7 @@ def _is_entry(column: int, source: int, number: int, k: int) -> bool:
 @jit
 def _place_of(call: int, column: int) -> int:
     """The number of a column."""
-    return (column - load(call, COLUMNS)) // (8 * ColumnAttrs.SIZE)
+    return (column - load(call, CombineCall.columns)) // (8 * ColumnAttrs.SIZE)
 
 
 def _entry_finder(is_plain: bool) -> Any:

@@ -19,14 +19,15 @@ from fusion.gpu_ops.kernels.tiles import column_of, quotient, remainder
 from fusion.gpu_ops.language.arithmetic import SUM, compute_type
 from fusion.gpu_ops.language.device import cuda, jit, load, load_as, store_as
 from fusion.gpu_ops.layout import call as call_of
+from fusion.gpu_ops.layout.call import GradientCall
 from fusion.runtime.native.jit import int64
 
 
 @jit
 def _split(call: int, place: int, row: int) -> int:
     """Where the entries of a row of a column start."""
-    at = place * (load(call, call_of.GRAD_BATCH) + 1) + row
-    return int64(load_as(load(call, call_of.SPLITS), at, np.int32))
+    at = place * (load(call, GradientCall.batch_size) + 1) + row
+    return int64(load_as(load(call, GradientCall.row_splits), at, np.int32))
 
 
 def own_entries(call: int) -> None:
@@ -36,31 +37,31 @@ def own_entries(call: int) -> None:
     before, and stay so for entries that belong to none.
     """
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    batch = load(call, call_of.GRAD_BATCH)
-    if thread >= batch * load(call, call_of.GRAD_COUNT):
+    batch = load(call, GradientCall.batch_size)
+    if thread >= batch * load(call, GradientCall.column_count):
         return
     place, row = thread // batch, thread % batch
     start, end = _split(call, place, row), _split(call, place, row + 1)
-    if start < 0 or end < start or end > load(call, call_of.ENTRY_COUNT):
-        tell_at(load(call, call_of.GRAD_TROUBLE), call_of.BAD_SPLIT, place, row, end)
+    if start < 0 or end < start or end > load(call, GradientCall.entry_count):
+        tell_at(load(call, GradientCall.errors), call_of.BAD_SPLIT, place, row, end)
         return
     if start == end:
         return
-    combiner, weights = load(load(call, call_of.COMBINERS), place), int64(0)
-    if load(load(call, call_of.WEIGHTED), place) != 0:
-        weights = load(call, call_of.ENTRY_WEIGHTS)
+    combiner, weights = load(load(call, GradientCall.combiners), place), int64(0)
+    if load(load(call, GradientCall.weighted), place) != 0:
+        weights = load(call, GradientCall.entry_weights)
     if combiner != SUM:
-        scales, kind = load(call, call_of.SCALES), load(call, call_of.GRAD_KIND)
+        scales, kind = load(call, GradientCall.scales), load(call, GradientCall.dtype_code)
         put_scale(scales, thread, int64(0), start, end, weights, kind, combiner)
-    bases = load(call, call_of.BASES)
+    bases = load(call, GradientCall.key_offsets)
     base, unique = load(bases, place), load(bases, place + 1) - load(bases, place)
     for k in range(start, end):
-        number = int64(load_as(load(call, call_of.PLACES), k, np.int32))
+        number = int64(load_as(load(call, GradientCall.unique_idxs), k, np.int32))
         if number < 0 or number >= unique:
-            tell_at(load(call, call_of.GRAD_TROUBLE), call_of.BAD_ID, place, k, number)
+            tell_at(load(call, GradientCall.errors), call_of.BAD_ID, place, k, number)
         else:
-            store_as(load(call, call_of.KEYS), k, np.int32(base + number), np.int32)
-            store_as(load(call, call_of.OWNERS), k, np.int32(row), np.int32)
+            store_as(load(call, GradientCall.keys), k, np.int32(base + number), np.int32)
+            store_as(load(call, GradientCall.owners), k, np.int32(row), np.int32)
 
 
 def _row(stored: str, lanes: int) -> Any:
@@ -73,31 +74,33 @@ def _row(stored: str, lanes: int) -> Any:
 
     @jit
     def bags_of(call: int, order: int, place: int) -> BagGradient:
-        batch, weights, no_mask = load(call, call_of.GRAD_BATCH), int64(0), int64(0)
-        if load(load(call, call_of.WEIGHTED), place) != 0:
-            weights = load(call, call_of.ENTRY_WEIGHTS)
+        batch, weights, no_mask = load(call, GradientCall.batch_size), int64(0), int64(0)
+        if load(load(call, GradientCall.weighted), place) != 0:
+            weights = load(call, GradientCall.entry_weights)
         return BagGradient(
             order,
-            load(call, call_of.OWNERS),
+            load(call, GradientCall.owners),
             batch,
-            load(call, call_of.SCALES) + place * batch * scale_bytes,
+            load(call, GradientCall.scales) + place * batch * scale_bytes,
             weights,
-            load(load(call, call_of.COMBINERS), place),
+            load(load(call, GradientCall.combiners), place),
             no_mask,
             no_mask,
             no_mask,
-            load(call, call_of.TOP) + load(load(call, call_of.GRAD_OFFSETS), place) * item,
-            load(call, call_of.TOP_BYTES),
+            load(call, GradientCall.top_grad)
+            + load(load(call, GradientCall.offsets), place) * item,
+            load(call, GradientCall.top_grad_bytes),
         )
 
     @jit
     def row(call: int, order: int, place: int, number: int, lane: int, group: int) -> None:
-        dim, bases = load(load(call, call_of.DIMS), place), load(call, call_of.BASES)
+        dim = load(load(call, GradientCall.dims), place)
+        bases = load(call, GradientCall.key_offsets)
         key, start, end, out = load(bases, place) + number, int64(0), int64(0), int64(0)
         if key < load(bases, place + 1):
-            starts = load(call, call_of.STARTS)
+            starts = load(call, GradientCall.starts)
             start, end = load(starts, key), load(starts, key + 1)
-            out = load(load(call, call_of.GRAD_OUTS), place) + number * dim * item
+            out = load(load(call, GradientCall.outs), place) + number * dim * item
         write(bags_of(call, order, place), start, end, out, dim, lane, group)
 
     return row
@@ -114,12 +117,12 @@ def scatter_kernel(stored: str) -> Any:
 
     def scatter(call: int, order: int) -> None:
         tile, thread = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
-        tiles, lane = load(call, call_of.GRAD_TILES), remainder(thread, int64(call_of.WARP))
-        place = column_of(tiles, load(call, call_of.GRAD_COUNT), tile)
-        group = load(load(call, call_of.GRAD_GROUPS), place)
+        tiles, lane = load(call, GradientCall.tiles), remainder(thread, int64(call_of.WARP))
+        place = column_of(tiles, load(call, GradientCall.column_count), tile)
+        group = load(load(call, GradientCall.groups), place)
         number = (tile - load(tiles, place)) * quotient(int64(call_of.THREADS), group)
         number += quotient(thread, group)
-        if load(load(call, call_of.GRAD_LANES), place) == widest:
+        if load(load(call, GradientCall.lanes), place) == widest:
             wide(call, order, place, number, lane, group)
         else:
             single(call, order, place, number, lane, group)

@@ -27,7 +27,8 @@ from fusion.gpu_ops.language.device import (
     store,
     store_as,
 )
-from fusion.gpu_ops.layout import call as call_of
+from fusion.gpu_ops.layout.call import PreLookupCall
+from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.native.jit import int64
 
 #: Where the number of a column is in a word beside most ids.
@@ -47,7 +48,8 @@ def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, found: 
         found: out, int64, the slot of each place; `EMPTY` for what is none.
     """
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    firsts, columns = load(call, call_of.PRE_FIRSTS), load(call, call_of.PRE_COUNT)
+    firsts = load(call, PreLookupCall.entry_offsets)
+    columns = load(call, PreLookupCall.column_count)
     if own >= load(firsts, columns):
         return
     place = column_of(firsts, columns, own)
@@ -80,7 +82,8 @@ def mark_pairs(call: int, keys: int, slots: int, found: int, marks: int) -> None
         marks: out, int32.
     """
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    firsts, columns = load(call, call_of.PRE_FIRSTS), load(call, call_of.PRE_COUNT)
+    firsts = load(call, PreLookupCall.entry_offsets)
+    columns = load(call, PreLookupCall.column_count)
     if own >= load(firsts, columns):
         return
     slot = load(found, own)
@@ -91,7 +94,7 @@ def mark_pairs(call: int, keys: int, slots: int, found: int, marks: int) -> None
     place = column_of(firsts, columns, own)
     if load(column_words(call, place), ColumnAttrs.sort_key) == 0:
         return
-    told, word = load(call, call_of.PRE_TOLD), call_of.TROUBLE_WORDS + 2 * columns + place
+    told, word = load(call, PreLookupCall.results), ErrorRecord.SIZE + 2 * columns + place
     # Few threads find a larger one than those before, so that few wait for each other.
     if ~load(keys, own) < load(told, word):
         atomic_min(told, word, ~load(keys, own), np.int64)
@@ -104,11 +107,12 @@ def count_pairs(call: int, ranks: int) -> None:
         ranks: int64, prefix sums of the marks, and their total behind them.
     """
     place = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    firsts, columns = load(call, call_of.PRE_FIRSTS), load(call, call_of.PRE_COUNT)
+    firsts = load(call, PreLookupCall.entry_offsets)
+    columns = load(call, PreLookupCall.column_count)
     if place < columns:
         distinct = load(ranks, load(firsts, place + 1)) - load(ranks, load(firsts, place))
-        told = load(call, call_of.PRE_TOLD)
-        store(told, call_of.TROUBLE_WORDS + columns + place, distinct)
+        told = load(call, PreLookupCall.results)
+        store(told, ErrorRecord.SIZE + columns + place, distinct)
 
 
 def list_pairs(call: int, keys: int, marks: int, ranks: int, words: int, owners: int) -> None:
@@ -119,7 +123,8 @@ def list_pairs(call: int, keys: int, marks: int, ranks: int, words: int, owners:
         owners: out, int32 by pair: the column.
     """
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    firsts, columns = load(call, call_of.PRE_FIRSTS), load(call, call_of.PRE_COUNT)
+    firsts = load(call, PreLookupCall.entry_offsets)
+    columns = load(call, PreLookupCall.column_count)
     if own >= load(firsts, columns) or load_as(marks, own, np.int32) == 0:
         return
     place, number = column_of(firsts, columns, own), load(ranks, own)
@@ -155,7 +160,7 @@ def _put_weight(
         if element < 0:
             weight = as_float(load(column, ColumnAttrs.default_weight))
         else:
-            k = element - load(load(call, call_of.PRE_ELEMENTS), place)
+            k = element - load(load(call, PreLookupCall.element_offsets), place)
             weight = weight_at(load(source, ColumnInputs.weights), k, kind)
     put_weight(weights, entry, weight, kind)
 
@@ -186,10 +191,11 @@ def number_places(
         out_weights: out, weights of the entries, 0 for what has none; 0: there are none.
     """
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    firsts, columns = load(call, call_of.PRE_FIRSTS), load(call, call_of.PRE_COUNT)
+    firsts = load(call, PreLookupCall.entry_offsets)
+    columns = load(call, PreLookupCall.column_count)
     if own >= load(firsts, columns):
         return
-    place, batch = column_of(firsts, columns, own), load(call, call_of.PRE_BATCH)
+    place, batch = column_of(firsts, columns, own), load(call, PreLookupCall.batch_size)
     column, source = column_words(call, place), source_words(call, place)
     first, entries = load(firsts, place), entries_before(call, sums, place, batch)
     if fills_entries(column):

@@ -22,21 +22,22 @@ from fusion.gpu_ops.kernels.plain_bags import Bag, Team, quick_bag, shared_bag
 from fusion.gpu_ops.kernels.tiles import column_of, quotient, remainder
 from fusion.gpu_ops.language.device import cuda, jit, load, store, vector_loader, vector_storer
 from fusion.gpu_ops.layout import call as call_of
+from fusion.gpu_ops.layout.call import CombineCall
 from fusion.runtime.native.jit import int64
 
 
 @jit
 def _bag_of(call: int, place: int, number: int, item: int) -> Any:
     """Bag `number` of a column; what is no bag has its `end` before its `start`."""
-    column = load(call, call_of.COLUMNS) + 8 * ColumnAttrs.SIZE * place
-    source = load(call, call_of.SOURCES) + 8 * ColumnInputs.SIZE * place
-    offset = load(load(call, call_of.OFFSETS), place)
-    out = load(call, call_of.OUT) + number * load(call, call_of.OUT_BYTES) + offset * item
+    column = load(call, CombineCall.columns) + 8 * ColumnAttrs.SIZE * place
+    source = load(call, CombineCall.inputs) + 8 * ColumnInputs.SIZE * place
+    offset = load(load(call, CombineCall.offsets), place)
+    out = load(call, CombineCall.out) + number * load(call, CombineCall.out_bytes) + offset * item
     form, all_elements = load(column, ColumnAttrs.id_format), load(source, ColumnInputs.id_count)
     if form == COPY:
         return Bag(column, source, out, int64(0), int64(0), number)
     if form in (INDICES, ROW_IDS):
-        if load(load(call, call_of.UNSORTED), place) != 0:
+        if load(load(call, CombineCall.unsorted), place) != 0:
             return Bag(column, source, out, int64(0), all_elements, number)
         # Elements of rows outside the batch are in no bag.
         rows = load(source, ColumnInputs.entry_rows)
@@ -126,11 +127,11 @@ def _slow(stored: str, lanes: int, is_plain: bool) -> Any:
 def _own_bag(call: int) -> Any:
     """Column, number and team of the bag that a thread has to do with; the elements at once."""
     tile, thread = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
-    tiles, threads = load(call, call_of.TILES), int64(call_of.THREADS)
-    place = column_of(tiles, load(call, call_of.COUNT), tile)
-    group = load(load(call, call_of.GROUPS), place)
-    shares = load(load(call, call_of.SHARES), place)
-    size, lanes = group * shares, load(load(call, call_of.LANES), place)
+    tiles, threads = load(call, CombineCall.tiles), int64(call_of.THREADS)
+    place = column_of(tiles, load(call, CombineCall.column_count), tile)
+    group = load(load(call, CombineCall.groups), place)
+    shares = load(load(call, CombineCall.shares), place)
+    size, lanes = group * shares, load(load(call, CombineCall.lanes), place)
     number = (tile - load(tiles, place)) * quotient(threads, size) + quotient(thread, size)
     team = Team(np.int32(remainder(thread, size)), np.int32(group), np.int32(shares))
     return place, number, team, lanes
@@ -198,9 +199,9 @@ def combine_kernel(stored: str, is_plain: bool) -> Any:
 
     def combine(call: int) -> None:
         place, number, team, lanes = _own_bag(call)
-        if number >= load(call, call_of.BATCH):
+        if number >= load(call, CombineCall.batch_size):
             return
-        if is_plain or load(load(call, call_of.PLAIN), place) != 0:
+        if is_plain or load(load(call, CombineCall.plain), place) != 0:
             write_plain(call, place, number, team, lanes)
         else:
             write_other(call, place, number, team, lanes)
@@ -216,11 +217,11 @@ def check_rows_kernel() -> Any:
     """
 
     def check_rows(call: int) -> None:
-        tile, tiles = int64(cuda.blockIdx.x), load(call, call_of.CHECK_TILES)
-        place = column_of(tiles, load(call, call_of.COUNT), tile)
+        tile, tiles = int64(cuda.blockIdx.x), load(call, CombineCall.check_tiles)
+        place = column_of(tiles, load(call, CombineCall.column_count), tile)
         k = (tile - load(tiles, place)) * call_of.THREADS + cuda.threadIdx.x
-        column = load(call, call_of.COLUMNS) + 8 * ColumnAttrs.SIZE * place
-        source = load(call, call_of.SOURCES) + 8 * ColumnInputs.SIZE * place
+        column = load(call, CombineCall.columns) + 8 * ColumnAttrs.SIZE * place
+        source = load(call, CombineCall.inputs) + 8 * ColumnInputs.SIZE * place
         if k >= load(source, ColumnInputs.id_count):
             return
         rows = load(source, ColumnInputs.entry_rows)
@@ -229,13 +230,13 @@ def check_rows_kernel() -> Any:
         row = integer_at(rows, k * step, kind)
         to_last = load(column, ColumnAttrs.ends_at_last_row) != 0
         if k > 0 and integer_at(rows, (k - 1) * step, kind) > row:
-            store(load(call, call_of.UNSORTED), place, 1)
+            store(load(call, CombineCall.unsorted), place, 1)
             if to_last:
                 tell(call, call_of.UNSORTED_ROW, place, k, row)
         is_last = k == load(source, ColumnInputs.id_count) - 1
-        if to_last and is_last and row + 1 != load(call, call_of.BATCH):
+        if to_last and is_last and row + 1 != load(call, CombineCall.batch_size):
             tell(call, call_of.BAD_ROW, place, k, row)
-        is_outside = row < 0 or row >= load(call, call_of.BATCH)
+        is_outside = row < 0 or row >= load(call, CombineCall.batch_size)
         # Up to the last row, rows are looked at whether their entries count or not.
         counts = to_last or not is_dropped(column, source, id_at(column, source, k, int64(0)), k)
         if is_outside and counts:

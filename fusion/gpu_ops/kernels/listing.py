@@ -14,25 +14,27 @@ from fusion.gpu_ops.kernels.errors import tell_at
 from fusion.gpu_ops.kernels.tiles import column_of
 from fusion.gpu_ops.language.device import atomic_add, cuda, jit, load, load_as, store, store_as
 from fusion.gpu_ops.layout import call as call_of
+from fusion.gpu_ops.layout.call import PreLookupCall
+from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.native.jit import int64
 
 
 @jit
 def column_words(call: int, place: int) -> int:
     """The address of the words of what a column does."""
-    return load(call, call_of.PRE_COLUMNS) + 8 * ColumnAttrs.SIZE * place
+    return load(call, PreLookupCall.columns) + 8 * ColumnAttrs.SIZE * place
 
 
 @jit
 def source_words(call: int, place: int) -> int:
     """The address of the words of what a column is given."""
-    return load(call, call_of.PRE_SOURCES) + 8 * ColumnInputs.SIZE * place
+    return load(call, PreLookupCall.inputs) + 8 * ColumnInputs.SIZE * place
 
 
 @jit
 def elements_of(call: int) -> int:
     """The elements of all columns."""
-    return load(load(call, call_of.PRE_ELEMENTS), load(call, call_of.PRE_COUNT))
+    return load(load(call, PreLookupCall.element_offsets), load(call, PreLookupCall.column_count))
 
 
 @jit
@@ -71,7 +73,7 @@ def _row_of(call: int, place: int, column: int, source: int, k: int) -> int:
     if form == DENSE:
         return k // load(source, ColumnInputs.id_columns)
     if form == ROW_SPLITS:
-        return _row_by_splits(column, source, k, load(call, call_of.PRE_BATCH))
+        return _row_by_splits(column, source, k, load(call, PreLookupCall.batch_size))
     rows = load(source, ColumnInputs.entry_rows)
     step = load(source, ColumnInputs.entry_row_stride)
     kind = load(column, ColumnAttrs.rows_dtype)
@@ -79,18 +81,19 @@ def _row_of(call: int, place: int, column: int, source: int, k: int) -> int:
     before = row
     if k > 0:
         before = integer_at(rows, (k - 1) * step, kind)
-    told, to_last = load(call, call_of.PRE_TOLD), load(column, ColumnAttrs.ends_at_last_row) != 0
+    told = load(call, PreLookupCall.results)
+    to_last = load(column, ColumnAttrs.ends_at_last_row) != 0
     if row < before:
         if to_last:
             tell_at(told, call_of.UNSORTED_ROW, place, k, row)
         else:
-            store(told, call_of.TROUBLE_WORDS + place, 1)
+            store(told, ErrorRecord.SIZE + place, 1)
     if to_last and row < 0:  # whether the element counts or not
         tell_at(told, call_of.BAD_ROW, place, k, row)
     if to_last and k == load(source, ColumnInputs.id_count) - 1:
-        word = call_of.TROUBLE_WORDS + 3 * load(call, call_of.PRE_COUNT) + place
+        word = ErrorRecord.SIZE + 3 * load(call, PreLookupCall.column_count) + place
         store(told, word, rows_until(row))
-    return min(row, int64(0)) if load(call, call_of.PRE_IS_OPEN) != 0 else row
+    return min(row, int64(0)) if load(call, PreLookupCall.is_batch_open) != 0 else row
 
 
 @jit
@@ -104,8 +107,8 @@ def _is_sound(
     call: int, place: int, column: int, source: int, k: int, row: int, number: int
 ) -> bool:
     """Whether an element that counts has a row and an id; else tells of it."""
-    told = load(call, call_of.PRE_TOLD)
-    if row < 0 or row >= load(call, call_of.PRE_BATCH):
+    told = load(call, PreLookupCall.results)
+    if row < 0 or row >= load(call, PreLookupCall.batch_size):
         if load(column, ColumnAttrs.id_format) != ROW_SPLITS:  # else `mark_rows` tells of splits
             tell_at(told, call_of.BAD_ROW, place, k, row)
         return False
@@ -122,7 +125,7 @@ def mark_elements(call: int, ids: int, owners: int, marks: int) -> None:
     """Kernel, a thread for each element of all columns: its id and row, and whether it counts.
 
     Args:
-        call: its words (`call_words.PRE_COUNT` ...).
+        call: a `PreLookupCall`.
         ids: out, int64 by element.
         owners: out, int32 by element: the number of its row among those of all columns, or how
             many these are for an element that does not count.
@@ -130,10 +133,10 @@ def mark_elements(call: int, ids: int, owners: int, marks: int) -> None:
             column has, unless the call is open; what is for `mark_rows`.
     """
     element = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    elements, columns = elements_of(call), load(call, call_of.PRE_COUNT)
+    elements, columns = elements_of(call), load(call, PreLookupCall.column_count)
     if element >= elements:
         return
-    starts, batch = load(call, call_of.PRE_ELEMENTS), load(call, call_of.PRE_BATCH)
+    starts, batch = load(call, PreLookupCall.element_offsets), load(call, PreLookupCall.batch_size)
     place = column_of(starts, columns, element)
     column, source = column_words(call, place), source_words(call, place)
     k, in_row = element - load(starts, place), int64(0)
@@ -146,7 +149,7 @@ def mark_elements(call: int, ids: int, owners: int, marks: int) -> None:
     if counts:
         owner = place * batch + row
         store_as(marks, element, np.int32(1), np.int32)
-        if load(call, call_of.PRE_IS_OPEN) == 0:  # else all threads would add to one word
+        if load(call, PreLookupCall.is_batch_open) == 0:  # else all threads would add to one word
             atomic_add(marks, elements + owner, np.int32(1), np.int32)
     store(ids, element, number)
     store_as(owners, element, np.int32(owner), np.int32)
@@ -161,9 +164,11 @@ def _check_split(call: int, place: int, column: int, source: int, row: int) -> N
     split, before = integer_at(splits, row, kind), int64(0)
     if row > 0:
         before = integer_at(splits, row - 1, kind)
-    is_cut = (row == 0 and split != 0) or (row == load(call, call_of.PRE_BATCH) and split != total)
+    is_cut = (row == 0 and split != 0) or (
+        row == load(call, PreLookupCall.batch_size) and split != total
+    )
     if is_cut or split < before or split > total:
-        tell_at(load(call, call_of.PRE_TOLD), call_of.BAD_SPLIT, place, row, split)
+        tell_at(load(call, PreLookupCall.results), call_of.BAD_SPLIT, place, row, split)
 
 
 def mark_rows(call: int, marks: int) -> None:
@@ -173,7 +178,7 @@ def mark_rows(call: int, marks: int) -> None:
         marks: behind what `mark_elements` writes, out: 1 for each row that is to be filled.
     """
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    batch, columns = load(call, call_of.PRE_BATCH), load(call, call_of.PRE_COUNT)
+    batch, columns = load(call, PreLookupCall.batch_size), load(call, PreLookupCall.column_count)
     if thread >= columns * (batch + 1):
         return
     place, row = thread // (batch + 1), thread % (batch + 1)
@@ -188,4 +193,4 @@ def mark_rows(call: int, marks: int) -> None:
     store_as(marks, own + columns * batch, np.int32(1), np.int32)
     number = filler_of(column)
     if not fits(column, number):
-        tell_at(load(call, call_of.PRE_TOLD), call_of.BAD_KEY, place, int64(-1), number)
+        tell_at(load(call, PreLookupCall.results), call_of.BAD_KEY, place, int64(-1), number)

@@ -16,7 +16,7 @@ from fusion.gpu_ops.language.device import added, from_lane, jit, load, vector_l
 
 
 class Bag(NamedTuple):
-    """A bag of a call: its column and source, see `column_words`, and what it is made of.
+    """A bag of a call: its column and source, see `ColumnAttrs`, `ColumnInputs`, and its rows.
 
     Attributes:
         out: the address of its first element in the result.

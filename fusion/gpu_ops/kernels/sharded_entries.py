@@ -16,11 +16,16 @@ from fusion.gpu_ops.kernels.errors import tell_at
 from fusion.gpu_ops.kernels.tiles import column_of
 from fusion.gpu_ops.language.device import atomic_min, cuda, jit, load, load_as, store, store_as
 from fusion.gpu_ops.layout.call import BAD_ROW, UNSORTED_ROW
+from fusion.runtime.layout import Int64, Layout
 from fusion.runtime.native.jit import int64
 
-#: What `join_parts` finds, by word: minus the bits that tell the ranks of entries apart; minus the
-#: rows up to the last.
-RANK_BITS, ROWS = range(2)
+
+class JoinResults(Layout):
+    """What `join_parts` finds."""
+
+    negative_rank_bits: Int64  # minus the bits that tell the ranks of entries apart
+    negative_rows: Int64  # minus the rows up to the last
+
 
 #: Rows are not more, and not worth telling apart then.
 _LARGEST_ROW = 2**31 - 1
@@ -75,7 +80,7 @@ def join_parts(
         batch: rows; -1: up to the last, and rows must be in order in each shard.
         rows: out, int32 [count], `batch` for rows outside.
         ranks: out, int64 [count], with the sign changed, so that they are numbers >= 0; 0: none.
-        found: out, int64 [2], zeros before, see `RANK_BITS`.
+        found: out, int64 [2], zeros before, see `JoinResults`.
         trouble: words as of a call, told of shard, place and row.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -90,12 +95,12 @@ def join_parts(
     elif batch < 0:
         if place > 0 and row < load(at, 2 * place - 2):
             tell_at(trouble, UNSORTED_ROW, shard, place, row)
-        _lower(found, ROWS, -rows_until(row))
+        _lower(found, JoinResults.negative_rows, -rows_until(row))
         row = min(row, int64(_LARGEST_ROW))
     store_as(rows, k, np.int32(row), np.int32)
     if ranks != 0:
         first = load(load(indices, column_of(firsts, shard_count, int64(0))), int64(1))
-        _lower(found, RANK_BITS, -_bits_between(rank, first))
+        _lower(found, JoinResults.negative_rank_bits, -_bits_between(rank, first))
         store(ranks, k, rank ^ int64(_SIGN))
 
 

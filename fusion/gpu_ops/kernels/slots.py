@@ -19,14 +19,15 @@ from fusion.gpu_ops.kernels.listing import (
     source_words,
 )
 from fusion.gpu_ops.language.device import cuda, jit, load, load_as, store, store_as
-from fusion.gpu_ops.layout import call as call_of
+from fusion.gpu_ops.layout.call import PreLookupCall
+from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.native.jit import int64
 
 
 @jit
 def is_in_order(call: int, place: int) -> bool:
     """Whether the elements of a column are known to be in the order of rows."""
-    return load(load(call, call_of.PRE_TOLD), call_of.TROUBLE_WORDS + place) == 0
+    return load(load(call, PreLookupCall.results), ErrorRecord.SIZE + place) == 0
 
 
 @jit
@@ -36,26 +37,26 @@ def entries_before(call: int, sums: int, place: int, row: int) -> int:
     Args:
         sums: int64, prefix sums of marks; see `mark_elements`.
     """
-    if load(call, call_of.PRE_IS_OPEN) != 0:  # all are in one row
-        starts = load(call, call_of.PRE_ELEMENTS)
+    if load(call, PreLookupCall.is_batch_open) != 0:  # all are in one row
+        starts = load(call, PreLookupCall.element_offsets)
         end = load(starts, place + 1) if row > 0 else load(starts, place)
         return load(sums, end) - load(sums, load(starts, place))
-    first = elements_of(call) + place * load(call, call_of.PRE_BATCH)
+    first = elements_of(call) + place * load(call, PreLookupCall.batch_size)
     return load(sums, first + row) - load(sums, first)
 
 
 @jit
 def fillers_before(call: int, sums: int, place: int, row: int) -> int:
     """The rows of a column before one that are empty and to be filled; see `entries_before`."""
-    batch = load(call, call_of.PRE_BATCH)
-    first = elements_of(call) + (load(call, call_of.PRE_COUNT) + place) * batch
+    batch = load(call, PreLookupCall.batch_size)
+    first = elements_of(call) + (load(call, PreLookupCall.column_count) + place) * batch
     return load(sums, first + row) - load(sums, first)
 
 
 @jit
 def places_of(call: int, sums: int, place: int) -> int:
     """How many places a column has."""
-    batch = load(call, call_of.PRE_BATCH)
+    batch = load(call, PreLookupCall.batch_size)
     return entries_before(call, sums, place, batch) + fillers_before(call, sums, place, batch)
 
 
@@ -91,16 +92,16 @@ def place_elements(
         sources: out, int32 by place, the element.
     """
     element = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    batch, columns = load(call, call_of.PRE_BATCH), load(call, call_of.PRE_COUNT)
+    batch, columns = load(call, PreLookupCall.batch_size), load(call, PreLookupCall.column_count)
     if element >= elements_of(call):
         return
     owner = int64(load_as(owners, element, np.int32))
     if owner == columns * batch:
         return
     place, row = owner // batch, owner % batch
-    first = load(load(call, call_of.PRE_FIRSTS), place)
+    first = load(load(call, PreLookupCall.entry_offsets), place)
     own = load(ranks, element) if ranks != 0 else load(sums, element)
-    own -= load(sums, load(load(call, call_of.PRE_ELEMENTS), place))
+    own -= load(sums, load(load(call, PreLookupCall.element_offsets), place))
     own += first + _fillers_among(call, sums, place, row, is_ordered)
     store(keys, own, load(ids, element))
     store_as(sources, own, np.int32(element), np.int32)
@@ -118,16 +119,20 @@ def split_rows(call: int, sums: int, batch: int, splits: int) -> None:
         splits: out, int32 [columns, batch + 1].
     """
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if thread >= load(call, call_of.PRE_COUNT) * (batch + 1):
+    if thread >= load(call, PreLookupCall.column_count) * (batch + 1):
         return
     place, row = thread // (batch + 1), thread % (batch + 1)
     column, source = column_words(call, place), source_words(call, place)
     rows = load(source, ColumnInputs.entry_rows)
     step = load(source, ColumnInputs.entry_row_stride)
     kind = load(column, ColumnAttrs.rows_dtype)
-    first = load(load(call, call_of.PRE_ELEMENTS), place)
+    first = load(load(call, PreLookupCall.element_offsets), place)
     element = first + lower_bound(rows, step, kind, load(source, ColumnInputs.id_count), row)
-    split = load(load(call, call_of.PRE_FIRSTS), place) + load(sums, element) - load(sums, first)
+    split = (
+        load(load(call, PreLookupCall.entry_offsets), place)
+        + load(sums, element)
+        - load(sums, first)
+    )
     store_as(splits, thread, np.int32(split), np.int32)
 
 
@@ -142,11 +147,11 @@ def place_rows(call: int, sums: int, is_ordered: int, keys: int, sources: int, s
         splits: out, int32 [columns, batch + 1].
     """
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    batch, columns = load(call, call_of.PRE_BATCH), load(call, call_of.PRE_COUNT)
+    batch, columns = load(call, PreLookupCall.batch_size), load(call, PreLookupCall.column_count)
     if thread >= columns * (batch + 1):
         return
     place, row = thread // (batch + 1), thread % (batch + 1)
-    column, first = column_words(call, place), load(load(call, call_of.PRE_FIRSTS), place)
+    column, first = column_words(call, place), load(load(call, PreLookupCall.entry_offsets), place)
     before, fillers = (
         entries_before(call, sums, place, row),
         fillers_before(call, sums, place, row),

@@ -1,4 +1,4 @@
-"""A call of the kernels that combine columns, in words: see `call_words`.
+"""How a `CombineCall` is written.
 
 `call` is an array of the host's, int64, which is copied to the address `base` of the device.
 """
@@ -8,30 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from fusion.cpu_ops.column_words import COPY, INDICES, LISTED, ROW_IDS, ColumnAttrs, ColumnInputs
-from fusion.gpu_ops.layout.call import (
-    ALL_PLAIN,
-    BATCH,
-    CALL_WORDS,
-    CHECK_TILES,
-    COLUMNS,
-    COUNT,
-    GROUPS,
-    LANES,
-    OFFSETS,
-    OUT,
-    OUT_BYTES,
-    PLAIN,
-    SHARES,
-    SOURCES,
-    THREADS,
-    TILES,
-    TROUBLE,
-    TROUBLE_WORDS,
-    UNSORTED,
-    WARP,
-    group_of,
-    lanes_of,
-)
+from fusion.gpu_ops.layout.call import THREADS, WARP, CombineCall, group_of, lanes_of
+from fusion.runtime.cuda.layout import ErrorRecord
 
 #: With fewer threads a GPU has nothing to do while rows are on their way.
 _BUSY_THREADS = 1 << 17
@@ -48,7 +26,14 @@ def words_of_call(columns: int, boundaries: int) -> int:
     """The words of a call of so many columns, with so many boundaries in all."""
     tiles = 2 * (columns + 1)
     described = columns * (ColumnAttrs.SIZE + ColumnInputs.SIZE)
-    return CALL_WORDS + TROUBLE_WORDS + 6 * columns + tiles + described + (boundaries + 1) // 2
+    return (
+        CombineCall.SIZE
+        + ErrorRecord.SIZE
+        + 6 * columns
+        + tiles
+        + described
+        + (boundaries + 1) // 2
+    )
 
 
 def open_call(call: Any, base: int, columns: int) -> int:
@@ -58,19 +43,26 @@ def open_call(call: Any, base: int, columns: int) -> int:
     """
     for k in range(call.shape[0]):
         call[k] = 0
-    call[COUNT] = columns
-    place = CALL_WORDS
-    call[TROUBLE] = base + 8 * place
-    place += TROUBLE_WORDS
-    for part in (TILES, CHECK_TILES):
+    call[CombineCall.column_count] = columns
+    place = CombineCall.SIZE
+    call[CombineCall.errors] = base + 8 * place
+    place += ErrorRecord.SIZE
+    for part in (CombineCall.tiles, CombineCall.check_tiles):
         call[part] = base + 8 * place
         place += columns + 1
-    for part in (UNSORTED, OFFSETS, LANES, GROUPS, SHARES, PLAIN):
+    for part in (
+        CombineCall.unsorted,
+        CombineCall.offsets,
+        CombineCall.lanes,
+        CombineCall.groups,
+        CombineCall.shares,
+        CombineCall.plain,
+    ):
         call[part] = base + 8 * place
         place += columns
-    call[COLUMNS] = base + 8 * place
+    call[CombineCall.columns] = base + 8 * place
     place += columns * ColumnAttrs.SIZE
-    call[SOURCES] = base + 8 * place
+    call[CombineCall.inputs] = base + 8 * place
     return place + columns * ColumnInputs.SIZE
 
 
@@ -108,9 +100,10 @@ def is_plain(call: Any, column: int, source: int) -> bool:
 
 def width_of(call: Any, base: int) -> int:
     """Writes where each column starts in a row of the result; gives the elements of a row."""
-    offsets, source = place_in(call, base, OFFSETS), place_in(call, base, SOURCES)
+    offsets = place_in(call, base, CombineCall.offsets)
+    source = place_in(call, base, CombineCall.inputs)
     width = 0
-    for column in range(call[COUNT]):
+    for column in range(call[CombineCall.column_count]):
         call[offsets + column] = width
         width += call[source + column * ColumnInputs.SIZE + ColumnInputs.table_dim]
     return width
@@ -125,17 +118,18 @@ def _at_once(call: Any, source: int, offset: int, item: int, width: int, skew: i
 
 def _listed(call: Any, base: int) -> int:
     """The columns behind gathers, each of which is told the number of entries of all of them."""
-    columns, count = place_in(call, base, COLUMNS), 0
-    for k in range(call[COUNT]):
+    columns, count = place_in(call, base, CombineCall.columns), 0
+    for k in range(call[CombineCall.column_count]):
         count += call[columns + k * ColumnAttrs.SIZE + ColumnAttrs.id_format] == LISTED
     return count
 
 
 def _threads(call: Any, base: int, batch: int, item: int, width: int, skew: int) -> int:
     """How many threads there are if each reads as much at once as it can."""
-    sources, offsets = place_in(call, base, SOURCES), place_in(call, base, OFFSETS)
+    sources = place_in(call, base, CombineCall.inputs)
+    offsets = place_in(call, base, CombineCall.offsets)
     threads = 0
-    for k in range(call[COUNT]):
+    for k in range(call[CombineCall.column_count]):
         source = sources + k * ColumnInputs.SIZE
         lanes = _at_once(call, source, call[offsets + k], item, width, skew)
         threads += batch * group_of(call[source + ColumnInputs.table_dim], lanes)
@@ -153,16 +147,22 @@ def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, s
         out: the result's address, a multiple of 16.
         skew: what the addresses of rows have besides multiples of 16; 0: see their tables.
     """
-    call[BATCH], call[OUT], call[OUT_BYTES] = batch, out, width * item
-    columns, sources = place_in(call, base, COLUMNS), place_in(call, base, SOURCES)
-    offsets, lanes = place_in(call, base, OFFSETS), place_in(call, base, LANES)
-    groups, shares = place_in(call, base, GROUPS), place_in(call, base, SHARES)
-    tiles, check = place_in(call, base, TILES), place_in(call, base, CHECK_TILES)
-    plain = place_in(call, base, PLAIN)
+    call[CombineCall.batch_size] = batch
+    call[CombineCall.out] = out
+    call[CombineCall.out_bytes] = width * item
+    columns = place_in(call, base, CombineCall.columns)
+    sources = place_in(call, base, CombineCall.inputs)
+    offsets = place_in(call, base, CombineCall.offsets)
+    lanes = place_in(call, base, CombineCall.lanes)
+    groups = place_in(call, base, CombineCall.groups)
+    shares = place_in(call, base, CombineCall.shares)
+    tiles = place_in(call, base, CombineCall.tiles)
+    check = place_in(call, base, CombineCall.check_tiles)
+    plain = place_in(call, base, CombineCall.plain)
     is_busy = _threads(call, base, batch, item, width, skew) >= _BUSY_THREADS
     length, listed = _LONG if is_busy else _LONG_FOR_FEW, _listed(call, base)
-    call[ALL_PLAIN] = 1
-    for k in range(call[COUNT]):
+    call[CombineCall.is_all_plain] = 1
+    for k in range(call[CombineCall.column_count]):
         column, source = columns + k * ColumnAttrs.SIZE, sources + k * ColumnInputs.SIZE
         dim, form = call[source + ColumnInputs.table_dim], call[column + ColumnAttrs.id_format]
         at_once = _at_once(call, source, call[offsets + k], item, width, skew)
@@ -172,7 +172,7 @@ def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, s
         call[lanes + k], call[groups + k] = at_once, group
         call[shares + k] = WARP // group if is_long else 1
         call[plain + k] = is_plain(call, column, source)
-        call[ALL_PLAIN] &= call[plain + k]
+        call[CombineCall.is_all_plain] &= call[plain + k]
         bags = THREADS // (group * call[shares + k])
         needed = (batch + bags - 1) // bags if dim > 0 else 0
         call[tiles + k + 1] = call[tiles + k] + needed
@@ -182,4 +182,4 @@ def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, s
 
 def tiles_of(call: Any, base: int, word: int) -> int:
     """The tiles of a launch, by the word of its tiles."""
-    return call[place_in(call, base, word) + call[COUNT]]
+    return call[place_in(call, base, word) + call[CombineCall.column_count]]

@@ -1,4 +1,4 @@
-"""A call of the kernels of gradients, in words: see `call_words.GRAD_COUNT`.
+"""How a `GradientCall` is written.
 
 `call` is an array of the host's, int64, which is copied to the address `base` of the device.
 """
@@ -7,33 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusion.gpu_ops.layout.call import (
-    BASES,
-    COMBINERS,
-    DIMS,
-    GRAD_BATCH,
-    GRAD_COUNT,
-    GRAD_GROUPS,
-    GRAD_LANES,
-    GRAD_OFFSETS,
-    GRAD_OUTS,
-    GRAD_TILES,
-    GRAD_TROUBLE,
-    GRAD_WORDS,
-    THREADS,
-    TOP,
-    TOP_BYTES,
-    TROUBLE_WORDS,
-    WEIGHTED,
-    group_of,
-    lanes_of,
-)
+from fusion.gpu_ops.layout.call import THREADS, GradientCall, group_of, lanes_of
 from fusion.gpu_ops.layout.combine import place_in
+from fusion.runtime.cuda.layout import ErrorRecord
 
 
 def words_of_gradient(columns: int) -> int:
     """The words of a call of so many columns."""
-    return GRAD_WORDS + TROUBLE_WORDS + 2 * (columns + 1) + 7 * columns
+    return GradientCall.SIZE + ErrorRecord.SIZE + 2 * (columns + 1) + 7 * columns
 
 
 def open_gradient(call: Any, base: int, columns: int) -> None:
@@ -43,14 +24,22 @@ def open_gradient(call: Any, base: int, columns: int) -> None:
     """
     for k in range(call.shape[0]):
         call[k] = 0
-    call[GRAD_COUNT] = columns
-    place = GRAD_WORDS
-    call[GRAD_TROUBLE] = base + 8 * place
-    place += TROUBLE_WORDS
-    for part in (BASES, GRAD_TILES):
+    call[GradientCall.column_count] = columns
+    place = GradientCall.SIZE
+    call[GradientCall.errors] = base + 8 * place
+    place += ErrorRecord.SIZE
+    for part in (GradientCall.key_offsets, GradientCall.tiles):
         call[part] = base + 8 * place
         place += columns + 1
-    for part in (GRAD_OFFSETS, DIMS, COMBINERS, WEIGHTED, GRAD_LANES, GRAD_GROUPS, GRAD_OUTS):
+    for part in (
+        GradientCall.offsets,
+        GradientCall.dims,
+        GradientCall.combiners,
+        GradientCall.weighted,
+        GradientCall.lanes,
+        GradientCall.groups,
+        GradientCall.outs,
+    ):
         call[part] = base + 8 * place
         place += columns
 
@@ -67,13 +56,13 @@ def put_grad_column(
     out: int,
 ) -> None:
     """Writes what a column is, in their order; see `call.GradColumn`."""
-    bases = place_in(call, base, BASES) + column
+    bases = place_in(call, base, GradientCall.key_offsets) + column
     call[bases + 1] = call[bases] + unique
-    call[place_in(call, base, GRAD_OFFSETS) + column] = offset
-    call[place_in(call, base, DIMS) + column] = dim
-    call[place_in(call, base, COMBINERS) + column] = combiner
-    call[place_in(call, base, WEIGHTED) + column] = weighted
-    call[place_in(call, base, GRAD_OUTS) + column] = out
+    call[place_in(call, base, GradientCall.offsets) + column] = offset
+    call[place_in(call, base, GradientCall.dims) + column] = dim
+    call[place_in(call, base, GradientCall.combiners) + column] = combiner
+    call[place_in(call, base, GradientCall.weighted) + column] = weighted
+    call[place_in(call, base, GradientCall.outs) + column] = out
 
 
 def lay_out_gradient(call: Any, base: int, batch: int, item: int, width: int) -> int:
@@ -83,19 +72,22 @@ def lay_out_gradient(call: Any, base: int, batch: int, item: int, width: int) ->
         batch: rows of the result.
         width, item: elements of a row of its gradient, and the bytes of one.
     """
-    call[GRAD_BATCH], call[TOP_BYTES] = batch, width * item
-    bases, dims = place_in(call, base, BASES), place_in(call, base, DIMS)
-    offsets, outs = place_in(call, base, GRAD_OFFSETS), place_in(call, base, GRAD_OUTS)
-    lanes, groups = place_in(call, base, GRAD_LANES), place_in(call, base, GRAD_GROUPS)
-    tiles = place_in(call, base, GRAD_TILES)
-    for k in range(call[GRAD_COUNT]):
+    call[GradientCall.batch_size], call[GradientCall.top_grad_bytes] = batch, width * item
+    bases = place_in(call, base, GradientCall.key_offsets)
+    dims = place_in(call, base, GradientCall.dims)
+    offsets = place_in(call, base, GradientCall.offsets)
+    outs = place_in(call, base, GradientCall.outs)
+    lanes = place_in(call, base, GradientCall.lanes)
+    groups = place_in(call, base, GradientCall.groups)
+    tiles = place_in(call, base, GradientCall.tiles)
+    for k in range(call[GradientCall.column_count]):
         dim = call[dims + k]
         at_once = lanes_of(item, dim, call[offsets + k], width)
         # Part of a tensor may begin anywhere.
-        if (call[TOP] | call[outs + k]) % (at_once * item) != 0:
+        if (call[GradientCall.top_grad] | call[outs + k]) % (at_once * item) != 0:
             at_once = 1
         group = group_of(dim, at_once)
         rows, fit = call[bases + k + 1] - call[bases + k], THREADS // group
         call[lanes + k], call[groups + k] = at_once, group
         call[tiles + k + 1] = call[tiles + k] + ((rows + fit - 1) // fit if dim > 0 else 0)
-    return call[tiles + call[GRAD_COUNT]]
+    return call[tiles + call[GradientCall.column_count]]

@@ -29,7 +29,7 @@ def order_entries(device: Device, call: int, entries: GradEntries, batch_rows: i
     """The entries of a call by their distinct ids, int32 [count].
 
     Args:
-        call: its words (`call_words.GRAD_COUNT` ...).
+        call: a `GradientCall`.
         entries: its entries, with the addresses that the words have.
         batch_rows: rows of all columns.
     """

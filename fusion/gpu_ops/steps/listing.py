@@ -12,16 +12,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fusion.cpu_ops.column_words import INT32, INT64
-from fusion.gpu_ops.layout.call import TROUBLE_WORDS
 from fusion.gpu_ops.steps.device import ALL_BITS, THREADS, Device, blocks_of
 from fusion.gpu_ops.steps.sums import bits_of, inverse_of, order_from, stable_order, sums_into
+from fusion.runtime.cuda.layout import ErrorRecord
 
 
 class PreCall(NamedTuple):
     """A call for many columns.
 
     Attributes:
-        words, told: addresses of its words (`call_words.PRE_COUNT` ...), and of what is told.
+        words, told: addresses of its `PreLookupCall`, and of the results.
         columns, batch: the columns, and the rows of each; 1 as long as these are not known.
         elements: the elements of all columns.
         entries: the entries that there is room for, the last of the words at `PRE_FIRSTS`.
@@ -174,9 +174,9 @@ def number_entries(
     """
     unsorted, pairs, largest = 0, 0, -1
     for place in range(call.columns):
-        unsorted += told[TROUBLE_WORDS + place]
-        pairs += told[TROUBLE_WORDS + call.columns + place]
-        largest = max(largest, ~told[TROUBLE_WORDS + 2 * call.columns + place])
+        unsorted += told[ErrorRecord.SIZE + place]
+        pairs += told[ErrorRecord.SIZE + call.columns + place]
+        largest = max(largest, ~told[ErrorRecord.SIZE + 2 * call.columns + place])
     if unsorted > 0:
         paired = _in_order_of_rows(device, call, listed, splits)
     numbers = 0

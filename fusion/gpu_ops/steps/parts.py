@@ -39,7 +39,7 @@ class Joined(NamedTuple):
     Attributes:
         owners: int32, the row of each.
         ranks: int64, what those of a row are ordered by; 0: they lie in their order.
-        found: int64 [2], see `fusion.gpu_ops.kernels.sharded_entries.RANK_BITS`.
+        found: int64 [2], see `fusion.gpu_ops.kernels.sharded_entries.JoinResults`.
     """
 
     owners: int

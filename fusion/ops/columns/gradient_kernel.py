@@ -13,6 +13,7 @@ from fusion.cpu_ops.elements import weight_at
 from fusion.cpu_ops.scatter import ScatterArgs
 from fusion.ops.columns.inputs import (
     SharedInputs,
+    body,
     column_at,
     input_tensor,
     release_shared,
@@ -88,7 +89,7 @@ def take_top(frame: int, job: int, slot: int, batch: int) -> int:
         fail(frame, INVALID_ARGUMENT, text, rows, batch)
     store(job, GradJob.top_grad, tf_tensor_data(top))
     store(
-        job, GradJob.top_grad_bytes, width * load(load(job, GradJob.state), ColumnsState.item_bytes)
+        job, GradJob.top_grad_bytes, width * body(load(job, GradJob.state), ColumnsState.item_bytes)
     )
     return width
 
@@ -97,7 +98,7 @@ def take_top(frame: int, job: int, slot: int, batch: int) -> int:
 def take_columns(frame: int, job: int, ctx: int, width: int) -> int:
     """Makes the outputs; returns the number of their elements."""
     state, slot, total, end = load(job, GradJob.state), stack_words(1), int64(0), int64(0)
-    for place in range(load(state, ColumnsState.column_count)):
+    for place in range(body(state, ColumnsState.column_count)):
         rows = input_tensor(ctx, place + 1, slot, status_of(frame))
         if rows == 0:
             check(frame)
@@ -207,8 +208,8 @@ def scatter_columns(job: int) -> None:
             store(given, GradColumn.error, wrong)
         if wrong == _NO_ERROR:
             keys, dim = load(given, GradColumn.unique_count), load(given, GradColumn.dim)
-            item = load(state, ColumnsState.item_bytes)
-            sum_item = max(load(state, ColumnsState.item_bytes), int64(4))
+            item = body(state, ColumnsState.item_bytes)
+            sum_item = max(body(state, ColumnsState.item_bytes), int64(4))
             store(args, ScatterArgs.bag_count, splits - 1)
             store(
                 args,
@@ -239,12 +240,12 @@ def scatter_columns(job: int) -> None:
 def _place_sums(frame: int, job: int, total: int) -> None:
     """Finds where sums go: to the result itself, or for half types to room of their own."""
     state, columns = load(job, GradJob.state), load(job, GradJob.columns)
-    is_half = load(state, ColumnsState.item_bytes) == 2
+    is_half = body(state, ColumnsState.item_bytes) == 2
     sums = scratch(frame, total if is_half else int64(0), np.float32)
     if failed(frame):
         return
     address = sums.ctypes.data
-    for place in range(load(state, ColumnsState.column_count)):
+    for place in range(body(state, ColumnsState.column_count)):
         column = columns + 8 * GradColumn.SIZE * place
         store(column, GradColumn.sums, address if is_half else load(column, GradColumn.out))
         address += 4 * load(column, GradColumn.unique_count) * load(column, GradColumn.dim)
@@ -255,14 +256,14 @@ def _widen_weights(frame: int, job: int, shared: int) -> None:
     """Brings the entries' weights to the compute dtype."""
     state = load(job, GradJob.state)
     store(job, GradJob.weights, load(shared, SharedInputs.entry_weights))
-    if load(state, ColumnsState.item_bytes) != 2 or load(state, ColumnsState.weighted_count) == 0:
+    if body(state, ColumnsState.item_bytes) != 2 or body(state, ColumnsState.weighted_count) == 0:
         return
     weights = scratch(frame, load(shared, SharedInputs.entry_count), np.float32)
     if failed(frame):
         return
     for k in range(weights.shape[0]):
         weights[k] = weight_at(
-            load(shared, SharedInputs.entry_weights), k, load(state, ColumnsState.dtype_code)
+            load(shared, SharedInputs.entry_weights), k, body(state, ColumnsState.dtype_code)
         )
     store(job, GradJob.weights, weights.ctypes.data)
 
@@ -270,7 +271,7 @@ def _widen_weights(frame: int, job: int, shared: int) -> None:
 @jit
 def _compute(frame: int, job: int, shared: int, slot: int) -> None:
     ctx, state = context(frame), load(job, GradJob.state)
-    count, pool = load(state, ColumnsState.column_count), load(state, ColumnsState.pool)
+    count, pool = body(state, ColumnsState.column_count), body(state, ColumnsState.pool)
     batch = load(shared, SharedInputs.split_count) - 1
     width = take_top(frame, job, slot, batch)
     columns = scratch(frame, GradColumn.SIZE * count, np.int64)
@@ -306,14 +307,14 @@ def _compute(frame: int, job: int, shared: int, slot: int) -> None:
 def scatter_grads(frame: int) -> None:
     """The kernel body."""
     state = kernel_state(frame)
-    count = load(state, ColumnsState.column_count)
+    count = body(state, ColumnsState.column_count)
     shared, job, slot = stack_words(SharedInputs.SIZE), stack_words(GradJob.SIZE), stack_words(1)
     store(slot, 0, 0)
     store(job, GradJob.state, state)
     store(job, GradJob.shared, shared)
-    weighted = load(state, ColumnsState.weighted_count) != 0
+    weighted = body(state, ColumnsState.weighted_count) != 0
     take_shared(
-        frame, context(frame), count + 1, shared, load(state, ColumnsState.lookup_count), weighted
+        frame, context(frame), count + 1, shared, body(state, ColumnsState.lookup_count), weighted
     )
     if not failed(frame):
         _compute(frame, job, shared, slot)

@@ -62,6 +62,12 @@ def column_at(state: int, place: int) -> int:
 
 
 @jit
+def body(state: int, field: int) -> int:
+    """A field of a kernel's state."""
+    return load(state, field)
+
+
+@jit
 def input_tensor(ctx: int, index: int, slot: int, status: int) -> int:
     """Input number `index`, also stored at the address `slot`, by which it is to be released."""
     tf_get_input(ctx, np.int32(index), slot, status)
@@ -73,9 +79,9 @@ def input_tensor(ctx: int, index: int, slot: int, status: int) -> int:
 @jit
 def _take(ctx: int, state: int, place: int, which: int, source: int, status: int) -> int:
     slot = source + 8 * (ColumnInputs.tensors + which)
-    list_place = which - 1 if load(state, ColumnsState.role) == PRE else which
+    list_place = which - 1 if body(state, ColumnsState.role) == PRE else which
     return input_tensor(
-        ctx, list_place * load(state, ColumnsState.column_count) + place, slot, status
+        ctx, list_place * body(state, ColumnsState.column_count) + place, slot, status
     )
 
 
@@ -169,9 +175,9 @@ def _take_table(frame: int, ctx: int, state: int, place: int, source: int, statu
     store(source, ColumnInputs.table, tf_tensor_data(table))
     store(source, ColumnInputs.table_rows, tf_dim(table, np.int32(0)))
     store(source, ColumnInputs.table_dim, dim)
-    store(source, ColumnInputs.table_dtype, load(state, ColumnsState.dtype_code))
-    store(source, ColumnInputs.row_bytes, dim * load(state, ColumnsState.item_bytes))
-    zeros = load(state, ColumnsState.zeros_offset)
+    store(source, ColumnInputs.table_dtype, body(state, ColumnsState.dtype_code))
+    store(source, ColumnInputs.row_bytes, dim * body(state, ColumnsState.item_bytes))
+    zeros = body(state, ColumnsState.zeros_offset)
     store(source, ColumnInputs.zeros, state + 8 * zeros if zeros != 0 else int64(0))
     return True
 
@@ -343,19 +349,19 @@ def take_source(
     """
     for k in range(ColumnInputs.SIZE):
         store(source, k, 0)
-    column, role = column_at(state, place), load(state, ColumnsState.role)
+    column, role = column_at(state, place), body(state, ColumnsState.role)
     if role == PRE:
         # With addresses of rows of one byte from 0 on, ids are listed as they are.
         store(source, ColumnInputs.row_bytes, 1)
         store(source, ColumnInputs.table_rows, _NO_TABLE_ROWS)
-        store(source, ColumnInputs.table_dtype, load(state, ColumnsState.dtype_code))
+        store(source, ColumnInputs.table_dtype, body(state, ColumnsState.dtype_code))
     elif not _take_table(frame, ctx, state, place, source, status):
         return False
     store(
         source,
         ColumnInputs.boundaries,
         state
-        + 8 * load(state, ColumnsState.boundaries_offset)
+        + 8 * body(state, ColumnsState.boundaries_offset)
         + 4 * load(column, ColumnAttrs.first_boundary),
     )
     form = load(column, ColumnAttrs.id_format)

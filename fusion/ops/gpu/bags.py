@@ -12,8 +12,8 @@ from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
-from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout import combine as combine_layout
+from fusion.gpu_ops.layout.call import CombineCall
 from fusion.gpu_ops.steps import combine
 from fusion.gpu_ops.steps.bags import last_row
 from fusion.runtime.native.frame import INVALID_ARGUMENT, attr, data, fail, list_length, size
@@ -45,7 +45,7 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
     @jit
     def describe(frame: int, call: Array, base: int, bags: Any, number: int, batch: int) -> None:
-        column = call.ctypes.data + 8 * _place_in(call, base, call_of.COLUMNS)
+        column = call.ctypes.data + 8 * _place_in(call, base, CombineCall.columns)
         store(column, ColumnAttrs.id_format, words.ROW_SPLITS)
         store(column, ColumnAttrs.combiner, attr(frame, slot.combiner))
         store(column, ColumnAttrs.max_norm, attr(frame, slot.max_norm))
@@ -57,7 +57,7 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
         )
         store(column, ColumnAttrs.ids_dtype, words.INT64)
         store(column, ColumnAttrs.rows_dtype, words.INT64)
-        source = call.ctypes.data + 8 * _place_in(call, base, call_of.SOURCES)
+        source = call.ctypes.data + 8 * _place_in(call, base, CombineCall.inputs)
         store(source, ColumnInputs.table_rows, _ALL_MEMORY)
         store(source, ColumnInputs.table_dim, size(frame, arg.emb_shards, 0, 1))
         store(source, ColumnInputs.table_dtype, weight_kind)
@@ -80,10 +80,10 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
         describe(frame, call, base, bags, number, batch)
         width = _width_of(call, base)
         _lay_out(call, base, batch, item, width, out, skew)
-        call[call_of.TROUBLE] = trouble_of(device)
+        call[CombineCall.errors] = trouble_of(device)
         copy_in(device, base, call.ctypes.data, int64(8 * _WORDS))
-        tiles = _tiles_of(call, base, call_of.TILES)
-        _combine_columns(device, kind, base, tiles, call[call_of.ALL_PLAIN])
+        tiles = _tiles_of(call, base, CombineCall.tiles)
+        _combine_columns(device, kind, base, tiles, call[CombineCall.is_all_plain])
 
     return combine_bags
 

@@ -12,8 +12,9 @@ from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.host.device_methods import copy_in, explain, on_host
 from fusion.gpu_ops.layout import call as call_of
+from fusion.gpu_ops.layout.call import PreLookupCall
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
-from fusion.ops.columns.inputs import column_at
+from fusion.ops.columns.inputs import body, column_at
 from fusion.ops.columns.state import ColumnsState
 from fusion.ops.gpu.columns import (
     count_boundaries,
@@ -22,6 +23,7 @@ from fusion.ops.gpu.columns import (
     put_sources,
     rows_to_last,
 )
+from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
@@ -43,7 +45,7 @@ _split_rows, _told_words = on_host(split_rows), jit(call_of.told_words)
 @jit
 def _put_firsts(state: int, call: Array, sources: int, elements: int, batch: int) -> None:
     """Writes the elements of all columns before each, and where its entries start, behind them."""
-    count = load(state, ColumnsState.column_count)
+    count = body(state, ColumnsState.column_count)
     firsts = elements + count + 1
     for place in range(count):
         ids = call[sources + place * ColumnInputs.SIZE + ColumnInputs.id_count]
@@ -55,7 +57,7 @@ def _put_firsts(state: int, call: Array, sources: int, elements: int, batch: int
 @jit
 def _fills_rows(state: int) -> bool:
     """Whether any column does."""
-    for place in range(load(state, ColumnsState.column_count)):
+    for place in range(body(state, ColumnsState.column_count)):
         if load(column_at(state, place), ColumnAttrs.fill_empty_row) != 0:
             return True
     return False
@@ -65,9 +67,9 @@ def _fills_rows(state: int) -> bool:
 def _described(frame: int, device: Any, call: Array, boundaries: int) -> Any:
     """The call of all columns, in memory of the GPU."""
     state = kernel_state(frame)
-    count, size = load(state, ColumnsState.column_count), int64(call.shape[0])
+    count, size = body(state, ColumnsState.column_count), int64(call.shape[0])
     base, host = device.room(8 * size), call.ctypes.data
-    columns = int64(call_of.PRE_WORDS)
+    columns = int64(PreLookupCall.SIZE)
     sources = columns + count * ColumnAttrs.SIZE
     elements = sources + count * ColumnInputs.SIZE
     firsts, limits = elements + count + 1, elements + 2 * (count + 1)
@@ -80,14 +82,15 @@ def _described(frame: int, device: Any, call: Array, boundaries: int) -> Any:
         if _fills_rows(state):  # what there is to list depends on it
             batch = rows_to_last(device, state, host + 8 * sources)
         else:
-            call[call_of.PRE_IS_OPEN], batch = 1, int64(1)
+            call[PreLookupCall.is_batch_open], batch = 1, int64(1)
     if not failed(frame):
         put_batch(state, host + 8 * sources, batch)
         _put_firsts(state, call, sources, elements, batch)
-    call[call_of.PRE_COUNT], call[call_of.PRE_BATCH] = count, batch
-    call[call_of.PRE_COLUMNS], call[call_of.PRE_SOURCES] = base + 8 * columns, base + 8 * sources
-    call[call_of.PRE_ELEMENTS], call[call_of.PRE_FIRSTS] = base + 8 * elements, base + 8 * firsts
-    call[call_of.PRE_TOLD] = told
+    call[PreLookupCall.column_count], call[PreLookupCall.batch_size] = count, batch
+    call[PreLookupCall.columns], call[PreLookupCall.inputs] = base + 8 * columns, base + 8 * sources
+    call[PreLookupCall.element_offsets] = base + 8 * elements
+    call[PreLookupCall.entry_offsets] = base + 8 * firsts
+    call[PreLookupCall.results] = told
     copy_in(device, base, host, 8 * size)
     return PreCall(base, told, count, batch, call[elements + count], call[firsts + count])
 
@@ -97,7 +100,7 @@ def _new_keys(frame: int, device: Any, told: Array, count: int, host: Array) -> 
     """Allocates the distinct ids of each column; gives where their addresses are for the GPU."""
     state = kernel_state(frame)
     for place in range(count):
-        number = told[call_of.TROUBLE_WORDS + count + place]
+        number = told[ErrorRecord.SIZE + count + place]
         is_wide = load(column_at(state, place), ColumnAttrs.keys_dtype) == words.INT64
         item = int64(8) if is_wide else int64(4)
         host[place] = new_output(frame, place, int64(1), number, int64(1), item)
@@ -117,7 +120,7 @@ def _check_rows(frame: int, columns: int, batch: int) -> None:
 @jit
 def _told_batch(frame: int, call: Any, is_open: bool, told: Array) -> int:
     """The rows of the batch, which all columns that end with their last entries must have."""
-    first, state = call_of.TROUBLE_WORDS + 3 * call.columns, kernel_state(frame)
+    first, state = ErrorRecord.SIZE + 3 * call.columns, kernel_state(frame)
     batch = told[first] if is_open else call.batch
     for place in range(call.columns):
         to_last = load(column_at(state, place), ColumnAttrs.ends_at_last_row) != 0
@@ -141,7 +144,7 @@ def _split_open(frame: int, device: Any, call: Any, listed: Any, batch: int) -> 
 @jit
 def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
     state = kernel_state(frame)
-    count = load(state, ColumnsState.column_count)
+    count = body(state, ColumnsState.column_count)
     call = _described(frame, device, host, boundaries)
     if call.entries > int64(MOST_ENTRIES):
         text = "%lld entries are more than the %lld that can be numbered"
@@ -149,22 +152,22 @@ def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
     _check_rows(frame, call.columns, call.batch)
     if failed(frame):
         return
-    one, four, is_open = int64(1), int64(4), host[call_of.PRE_IS_OPEN] != 0
+    one, four, is_open = int64(1), int64(4), host[PreLookupCall.is_batch_open] != 0
     entries = new_output(frame, count, one, call.entries, one, four)
     if is_open:
         splits = device.room(8 * count)
     else:
         splits = new_output(frame, count + 1, int64(2), count, call.batch + 1, four)
-    weighted = load(state, ColumnsState.weighted_count) != 0
+    weighted = body(state, ColumnsState.weighted_count) != 0
     heavy = call.entries if weighted else int64(0)
-    weights = new_output(frame, count + 2, one, heavy, one, load(state, ColumnsState.item_bytes))
+    weights = new_output(frame, count + 2, one, heavy, one, body(state, ColumnsState.item_bytes))
     if failed(frame):
         return
     listed, paired = _list_entries(device, call, splits)
     told = device.words(call.told, _told_words(count))
-    if told[call_of.KIND] != call_of.UNSORTED_ROW and not failed(frame):
+    if told[ErrorRecord.error_code] != call_of.UNSORTED_ROW and not failed(frame):
         batch = _told_batch(frame, call, is_open, told)
-        if is_open and told[call_of.KIND] == 0 and not failed(frame):
+        if is_open and told[ErrorRecord.error_code] == 0 and not failed(frame):
             _split_open(frame, device, call, listed, batch)
     if not failed(frame):
         explain(device, told.ctypes.data)
@@ -181,9 +184,9 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
 
     def pre_lookup(frame: int, device: Any) -> None:
         state = kernel_state(frame)
-        boundaries, count = count_boundaries(state), load(state, ColumnsState.column_count)
+        boundaries, count = count_boundaries(state), body(state, ColumnsState.column_count)
         described = count * (ColumnAttrs.SIZE + ColumnInputs.SIZE)
-        size = call_of.PRE_WORDS + described + 2 * (count + 1) + (boundaries + 1) // 2
+        size = PreLookupCall.SIZE + described + 2 * (count + 1) + (boundaries + 1) // 2
         memory = c_malloc(8 * size)
         if memory == 0:
             fail(frame, RESOURCE_EXHAUSTED, "no memory for %lld words", size)

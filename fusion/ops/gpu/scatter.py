@@ -12,13 +12,13 @@ from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.language.arithmetic import SUM
-from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout import gradient as gradient_layout
+from fusion.gpu_ops.layout.call import GradientCall
 from fusion.gpu_ops.steps import gradient
 from fusion.gpu_ops.steps.sums import numbers
 from fusion.ops.columns import gradient_kernel as job_of
 from fusion.ops.columns.gradient_kernel import GradColumn, GradJob
-from fusion.ops.columns.inputs import SharedInputs, column_at, release_shared, take_shared
+from fusion.ops.columns.inputs import SharedInputs, body, column_at, release_shared, take_shared
 from fusion.ops.columns.state import ColumnsState
 from fusion.runtime.native.frame import RESOURCE_EXHAUSTED, context, fail, failed, kernel_state
 from fusion.runtime.native.jit import Array, int64, jit
@@ -40,7 +40,7 @@ _numbers, _grad_entries = on_host(numbers), gradient.GradEntries
 def _put_columns(state: int, job: int, call: Array, base: int) -> int:
     """Writes what the columns are; gives the distinct ids of all."""
     total = int64(0)
-    for place in range(load(state, ColumnsState.column_count)):
+    for place in range(body(state, ColumnsState.column_count)):
         own = column_at(state, place)
         given = load(job, GradJob.columns) + 8 * GradColumn.SIZE * place
         keys = load(given, GradColumn.unique_count)
@@ -56,8 +56,8 @@ def _put_columns(state: int, job: int, call: Array, base: int) -> int:
 @jit
 def _scale_bytes(state: int, batch: int) -> int:
     """The bytes of what gradients of bags are scaled by."""
-    count, item = load(state, ColumnsState.column_count), int64(4)
-    if load(state, ColumnsState.dtype_code) == words.FLOAT64:
+    count, item = body(state, ColumnsState.column_count), int64(4)
+    if body(state, ColumnsState.dtype_code) == words.FLOAT64:
         item = int64(8)
     for place in range(count):
         if load(column_at(state, place), ColumnAttrs.combiner) != SUM:
@@ -69,29 +69,30 @@ def _scale_bytes(state: int, batch: int) -> int:
 def _add_up(frame: int, device: Any, job: int, shared: int, width: int, call: Array) -> None:
     state, size = kernel_state(frame), int64(call.shape[0])
     base, batch = device.room(8 * size), load(shared, SharedInputs.split_count) - 1
-    _open_gradient(call, base, load(state, ColumnsState.column_count))
+    _open_gradient(call, base, body(state, ColumnsState.column_count))
     unique, number = _put_columns(state, job, call, base), load(shared, SharedInputs.entry_count)
     keys, starts = _numbers(device, number, unique), device.room(8 * (unique + 1))
-    call[call_of.ENTRY_COUNT] = number
-    call[call_of.PLACES] = load(shared, SharedInputs.unique_idxs)
-    call[call_of.SPLITS] = load(shared, SharedInputs.row_splits)
-    call[call_of.ENTRY_WEIGHTS] = load(shared, SharedInputs.entry_weights)
-    call[call_of.TOP] = load(job, GradJob.top_grad)
-    call[call_of.GRAD_TROUBLE] = trouble_of(device)
-    call[call_of.KEYS], call[call_of.OWNERS] = keys, device.room(4 * number)
-    call[call_of.STARTS], call[call_of.GRAD_KIND] = starts, load(state, ColumnsState.dtype_code)
-    call[call_of.SCALES] = device.room(_scale_bytes(state, batch))
-    blocks = _lay_out(call, base, batch, load(state, ColumnsState.item_bytes), width)
+    call[GradientCall.entry_count] = number
+    call[GradientCall.unique_idxs] = load(shared, SharedInputs.unique_idxs)
+    call[GradientCall.row_splits] = load(shared, SharedInputs.row_splits)
+    call[GradientCall.entry_weights] = load(shared, SharedInputs.entry_weights)
+    call[GradientCall.top_grad] = load(job, GradJob.top_grad)
+    call[GradientCall.errors] = trouble_of(device)
+    call[GradientCall.keys], call[GradientCall.owners] = keys, device.room(4 * number)
+    call[GradientCall.starts] = starts
+    call[GradientCall.dtype_code] = body(state, ColumnsState.dtype_code)
+    call[GradientCall.scales] = device.room(_scale_bytes(state, batch))
+    blocks = _lay_out(call, base, batch, body(state, ColumnsState.item_bytes), width)
     copy_in(device, base, call.ctypes.data, 8 * size)
     entries = _grad_entries(number, unique, keys, starts)
-    order = _order_entries(device, base, entries, batch * load(state, ColumnsState.column_count))
-    _scatter(device, load(state, ColumnsState.dtype_code), base, order, blocks)
+    order = _order_entries(device, base, entries, batch * body(state, ColumnsState.column_count))
+    _scatter(device, body(state, ColumnsState.dtype_code), base, order, blocks)
 
 
 @jit
 def _compute(frame: int, device: Any, job: int, shared: int, slot: int) -> None:
     state = kernel_state(frame)
-    count = load(state, ColumnsState.column_count)
+    count = body(state, ColumnsState.column_count)
     width = job_of.take_top(frame, job, slot, load(shared, SharedInputs.split_count) - 1)
     if failed(frame):
         return
@@ -113,16 +114,16 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
 
     def scatter(frame: int, device: Any) -> None:
         state, shared, slot = kernel_state(frame), stack_words(SharedInputs.SIZE), stack_words(1)
-        job, count = stack_words(GradJob.SIZE), load(state, ColumnsState.column_count)
+        job, count = stack_words(GradJob.SIZE), body(state, ColumnsState.column_count)
         store(slot, 0, 0)
         store(job, GradJob.state, state)
-        weighted = load(state, ColumnsState.weighted_count) != 0
+        weighted = body(state, ColumnsState.weighted_count) != 0
         take_shared(
             frame,
             context(frame),
             count + 1,
             shared,
-            load(state, ColumnsState.lookup_count),
+            body(state, ColumnsState.lookup_count),
             weighted,
         )
         if not failed(frame):

@@ -1,8 +1,9 @@
-"""What host code needs to launch kernels on GPUs: addresses, in words that a process has once.
+"""What host code needs to launch kernels on GPUs, once in a process; see `layout`.
 
 Host code calls the CUDA driver by the addresses of its functions, on the stream of TensorFlow that
 the op's context has (`stream`). Kernels are loaded when they are first launched on a GPU: then host
-code asks for them by `LOAD`. Without a GPU another set of functions can take the driver's place.
+code asks for them by `LauncherRecord.load`. Without a GPU another set of functions can take the
+driver's place.
 """
 
 from __future__ import annotations
@@ -12,68 +13,33 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from fusion.runtime.cuda.layout import (
+    ERROR_SLOTS,
+    SLOT_BYTES,
+    SLOT_COUNT,
+    CopySlot,
+    ErrorSlot,
+    GpuRecord,
+    LauncherRecord,
+)
 from fusion.runtime.process import keep_forever, single
 from fusion.runtime.tensorflow.layout import State
 
-#: The words: functions of the driver; a function (context) -> its stream, 0 if there is none; one
-#: (kernel, GPU) -> the kernel's handle on that GPU, 0 if there is none; one (GPU) -> the words of
-#: the GPU, see below, 0 if they cannot be had; one (state of a node) -> 1 once the state has words
-#: for trouble, else 0; what the last of those that gave 0 says, a C string; zeros that stand for
-#: words that could not be read; whether every op waits for its kernels; the addresses of the words
-#: of GPUs, int64 [GPUs]. All functions but the first are called while the GPU's context is the
-#: thread's.
-(
-    LAUNCH,
-    COPY_IN,
-    COPY_OUT,
-    FILL,
-    WAIT,
-    STREAM_CONTEXT,
-    PUSH,
-    POP,
-    CONTEXT_DEVICE,
-    EVENT_WAIT,
-    EVENT_RECORD,
-    STREAM,
-    LOAD,
-    OPEN_GPU,
-    OPEN_NODE,
-    REASON,
-    ZEROS,
-    WAITS,
-    GPUS,
-) = range(19)
-_WORDS = 19
-
-#: The words of a GPU: the next of its slots; slots, by which words of the host are copied to it;
-#: then the handles of kernels. Of a slot: whether a thread is in it, an event behind the last copy
-#: out of it, and `SLOT_BYTES` of memory of the host that the GPU can read by itself.
-NEXT_SLOT, SLOTS = range(2)
-TAKEN, EVENT, MEMORY, SLOT_WORDS = range(4)
-SLOT_COUNT, SLOT_BYTES = 64, 1 << 16
-HANDLES = SLOTS + SLOT_COUNT * SLOT_WORDS
-
-#: The driver's functions, by word (CUDA Driver API; those with a suffix are what its header means).
+#: The driver's functions, by field (CUDA Driver API; with a suffix, what its header means).
 FUNCTIONS = {
-    LAUNCH: "cuLaunchKernel",
-    COPY_IN: "cuMemcpyHtoDAsync_v2",
-    COPY_OUT: "cuMemcpyDtoHAsync_v2",
-    FILL: "cuMemsetD8Async",
-    WAIT: "cuStreamSynchronize",
-    STREAM_CONTEXT: "cuStreamGetCtx",
-    PUSH: "cuCtxPushCurrent_v2",
-    POP: "cuCtxPopCurrent_v2",
-    CONTEXT_DEVICE: "cuCtxGetDevice",
-    EVENT_WAIT: "cuEventSynchronize",
-    EVENT_RECORD: "cuEventRecord",
+    LauncherRecord.launch: "cuLaunchKernel",
+    LauncherRecord.copy_in: "cuMemcpyHtoDAsync_v2",
+    LauncherRecord.copy_out: "cuMemcpyDtoHAsync_v2",
+    LauncherRecord.fill: "cuMemsetD8Async",
+    LauncherRecord.wait: "cuStreamSynchronize",
+    LauncherRecord.stream_context: "cuStreamGetCtx",
+    LauncherRecord.push: "cuCtxPushCurrent_v2",
+    LauncherRecord.pop: "cuCtxPopCurrent_v2",
+    LauncherRecord.context_device: "cuCtxGetDevice",
+    LauncherRecord.event_wait: "cuEventSynchronize",
+    LauncherRecord.event_record: "cuEventRecord",
 }
 
-#: Places where a node's kernels tell of trouble: one for each call that is under way, and the first
-#: for all that find no other. Of a place, behind the words of `gpu_ops.call_words`: whether a call
-#: has it.
-PLACES = 8
-PLACE_TAKEN = 4
-PLACE_WORDS = 5
 _TROUBLE_PAGE = 1 << 16
 _REASON_BYTES = 400
 #: More than an op reads at once.
@@ -135,25 +101,25 @@ class Launcher:
     """The words, and the Python functions that they lead to."""
 
     def __init__(self, gpus: Gpus) -> None:
-        self.gpus, self.words = gpus, (ctypes.c_int64 * _WORDS)()
+        self.gpus, self.words = gpus, (ctypes.c_int64 * LauncherRecord.SIZE)()
         self._lock, self._free = threading.RLock(), range(0)
         self._of_gpu = (ctypes.c_int64 * gpus.number)()
         self._reason = ctypes.create_string_buffer(_REASON_BYTES)
         zeros = (ctypes.c_int64 * (_ZERO_BYTES // 8))()
         asked = {
-            STREAM: _ASKED(self._find_stream),
-            LOAD: _ASKED_FOR_KERNEL(self._load),
-            OPEN_GPU: _ASKED(self._open_gpu),
-            OPEN_NODE: _ASKED(self._open_node),
+            LauncherRecord.find_stream: _ASKED(self._find_stream),
+            LauncherRecord.load: _ASKED_FOR_KERNEL(self._load),
+            LauncherRecord.open_gpu: _ASKED(self._open_gpu),
+            LauncherRecord.open_node: _ASKED(self._open_node),
         }
         for place, function in asked.items():
             self.words[place] = ctypes.cast(function, ctypes.c_void_p).value or 0
         for place, address in gpus.functions.items():
             self.words[place] = address
-        self.words[REASON] = ctypes.addressof(self._reason)
-        self.words[ZEROS] = ctypes.addressof(zeros)
-        self.words[WAITS] = int(gpus.waits)
-        self.words[GPUS] = ctypes.addressof(self._of_gpu)
+        self.words[LauncherRecord.reason] = ctypes.addressof(self._reason)
+        self.words[LauncherRecord.zeros] = ctypes.addressof(zeros)
+        self.words[LauncherRecord.waits] = int(gpus.waits)
+        self.words[LauncherRecord.gpus] = ctypes.addressof(self._of_gpu)
         for thing in (self.words, self._of_gpu, self._reason, zeros, *asked.values()):
             keep_forever(thing)
 
@@ -172,12 +138,12 @@ class Launcher:
         return self._tried(open_gpu)
 
     def _new_gpu(self) -> int:
-        words = (ctypes.c_int64 * (HANDLES + self.gpus.kernels))()
+        words = (ctypes.c_int64 * (GpuRecord.handles + self.gpus.kernels))()
         memory = self.gpus.shared_memory(SLOT_COUNT * SLOT_BYTES)
         for slot in range(SLOT_COUNT):
-            first = SLOTS + slot * SLOT_WORDS
-            words[first + EVENT] = self.gpus.event()
-            words[first + MEMORY] = memory + slot * SLOT_BYTES
+            first = GpuRecord.slots + slot * CopySlot.SIZE
+            words[first + CopySlot.event] = self.gpus.event()
+            words[first + CopySlot.memory] = memory + slot * SLOT_BYTES
         keep_forever(words)
         return ctypes.addressof(words)
 
@@ -189,10 +155,8 @@ class Launcher:
                 place = ctypes.c_int64.from_address(state + 8 * State.error_slots)
                 if not place.value:
                     if not self._free:
-                        page, size = (
-                            self.gpus.shared_memory(_TROUBLE_PAGE),
-                            8 * PLACES * PLACE_WORDS,
-                        )
+                        page = self.gpus.shared_memory(_TROUBLE_PAGE)
+                        size = 8 * ERROR_SLOTS * ErrorSlot.SIZE
                         self._free = range(page, page + _TROUBLE_PAGE - size + 1, size)
                     place.value, self._free = self._free[0], self._free[1:]
                 return 1
@@ -203,7 +167,7 @@ class Launcher:
         """Finds the first stream; from then on compiled code does."""
 
         def find() -> int:
-            stream, self.words[STREAM] = self.gpus.stream(context)
+            stream, self.words[LauncherRecord.find_stream] = self.gpus.stream(context)
             return stream
 
         return self._tried(find)
@@ -211,7 +175,7 @@ class Launcher:
     def _load(self, kernel: int, gpu: int) -> int:
         def load() -> int:
             with self._lock:
-                at = self._of_gpu[gpu] + 8 * (HANDLES + kernel)
+                at = self._of_gpu[gpu] + 8 * (GpuRecord.handles + kernel)
                 place = ctypes.c_int64.from_address(at)
                 if not place.value:
                     place.value = self.gpus.load(kernel, gpu)

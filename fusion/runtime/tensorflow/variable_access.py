@@ -29,6 +29,7 @@ from pathlib import Path
 
 from tensorflow.python.framework import dtypes
 
+from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
 from fusion.runtime.tensorflow import elf, library
 
 #: The template argument of a type of device, and of a dtype, in mangled names.
@@ -56,23 +57,26 @@ _DESCRIBE_VARIABLE = "_ZNK10tensorflow3Var11DebugStringB5cxx11Ev"
 _SET_OUTPUT = "_ZN10tensorflow15OpKernelContext10set_outputEiRKNS_6TensorE"
 _MAKE_TENSOR, _END_TENSOR = "_ZN10tensorflow6TensorC1Ev", "_ZN10tensorflow6TensorD1Ev"
 
-#: The words: addresses of functions, the place of the dtype in a variable, and the right dtype: its
-#: number and its name, a C string of two words. Then the words that objects take at most.
-(
-    HANDLE,
-    FIND,
-    DESCRIBE,
-    LOCK,
-    READ,
-    UNLOCK,
-    FAIL,
-    SET_OUTPUT,
-    MAKE_TENSOR,
-    END_TENSOR,
-    DTYPE_PLACE,
-    DTYPE,
-    DTYPE_NAME,
-) = range(13)
+
+class VariableAccess(Layout):
+    """Functions of TensorFlow, and how a variable's dtype is found."""
+
+    handle_from_input: Address
+    find: Address  # LookupResource
+    describe: Address  # ResourceHandle::SummarizeValue
+    lock: Address
+    read: Address  # GetInputTensorFromVariable
+    unlock: Address
+    fail: Address  # OpKernelContext::CtxFailure
+    set_output: Address
+    make_tensor: Address
+    end_tensor: Address
+    dtype_offset: Int64  # of the dtype in a variable, in bytes
+    dtype: Int64  # the right one, TF_DataType
+    dtype_name: Fields = fields(2)  # its name, a C string
+
+
+#: The fields that objects take at most.
 OBJECT_WORDS = 32
 
 
@@ -87,7 +91,7 @@ def is_shared(dtype: str, device: str) -> bool:
 
 
 def functions(dtype: str, device: str) -> list[int]:
-    """The words above for variables of a dtype on a type of device.
+    """The `VariableAccess` of variables of a dtype on a type of device.
 
     Raises:
       NotImplementedError: this TensorFlow lacks one.
