@@ -57,7 +57,7 @@ def kernel_object(spec: OpSpec, types: dict[str, str]) -> Kernel:
         raise RuntimeError(f"tests.soak.c_api lacks {', '.join(sorted(missing))}")
     table, _ = layout.words(spec)
     names = {
-        OpTable.entries + k * InputEntry.SIZE + 3: arg.name.encode()
+        OpTable.entries + k * InputEntry.SIZE + InputEntry.name: arg.name.encode()
         for k, arg in enumerate(spec.inputs)
     }
     for place in names:

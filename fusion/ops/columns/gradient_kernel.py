@@ -44,10 +44,10 @@ from fusion.runtime.threads.layout import Job, Pool
 class GradJob(Job):
     """What the tasks of a call share."""
 
-    state: Address  # of the op, see `State`
+    state: Address  # of the op, see `ColumnsState`
     top_grad: Address  # the gradient of the first bag
     top_grad_bytes: Int64  # from the gradient of a bag to that of the next
-    shared: Address  # what columns share, see `take_shared`
+    shared: Address  # `SharedInputs`
     range_count: Int64  # ranges of ids that a column is done in
     columns: Address  # `GradColumn` [columns]
     weights: Address  # in the compute dtype

@@ -60,9 +60,7 @@ class UniqueJob(Job):
     state: Address  # of the op, see `ColumnsState`
     batch_size: Int64
     entry_offsets: Address  # where each column's entries start, int64 [columns + 1]
-    marks: (
-        Address  # of columns that need the slow path, or an id that is too large, int64 [columns]
-    )
+    marks: Address  # of columns that need the slow path; ids that are too large; int64 [columns]
     mark_count: Int64
     keys: Address  # workspace for the distinct ids of all columns, int64
     key_counts: Address  # distinct ids of each column, int64 [columns]
