@@ -184,7 +184,7 @@ def _finish(top: Any, sums: Any, is_half: bool) -> Any:
         rows = load(args, ScatterArgs.rows) + element * 2
         totals = load(args, ScatterArgs.sums) + element * 4
         step = load(args, ScatterArgs.sum_bytes)
-        for place in range(load(args, ScatterArgs.first_row), load(args, ScatterArgs.end_row)):
-            store_row(rows + place * (step // 2), last, load_sum(totals + place * step, last))
+        for index in range(load(args, ScatterArgs.first_row), load(args, ScatterArgs.end_row)):
+            store_row(rows + index * (step // 2), last, load_sum(totals + index * step, last))
 
     return narrow

@@ -98,8 +98,8 @@ def take_top(frame: int, job: int, slot: int, batch: int) -> int:
 def take_columns(frame: int, job: int, ctx: int, width: int) -> int:
     """Makes the outputs; returns the number of their elements."""
     state, slot, total, end = load(job, GradJob.state), stack_words(1), int64(0), int64(0)
-    for place in range(body(state, ColumnsState.column_count)):
-        rows = input_tensor(ctx, place + 1, slot, status_of(frame))
+    for index in range(body(state, ColumnsState.column_count)):
+        rows = input_tensor(ctx, index + 1, slot, status_of(frame))
         if rows == 0:
             check(frame)
             return total
@@ -107,24 +107,24 @@ def take_columns(frame: int, job: int, ctx: int, width: int) -> int:
         keys = tf_dim(rows, np.int32(0)) if rank == 2 else int64(0)
         dim = tf_dim(rows, np.int32(1)) if rank == 2 else int64(0)
         tf_delete_tensor(rows)
-        first = load(column_at(state, place), ColumnAttrs.top_grad_offset)
+        first = load(column_at(state, index), ColumnAttrs.top_grad_offset)
         first = end if first < 0 else first
-        known = load(column_at(state, place), ColumnAttrs.dim)
+        known = load(column_at(state, index), ColumnAttrs.dim)
         if rank != 2:
             text = "emb_rows[%lld] has rank %lld, not 2"
-            fail(frame, INVALID_ARGUMENT, text, int64(place), rank)
+            fail(frame, INVALID_ARGUMENT, text, int64(index), rank)
         elif first > width - dim:
             text = "column %lld has %lld elements from %lld on, but a row of top_grad only %lld"
-            fail(frame, INVALID_ARGUMENT, text, int64(place), dim, first, width)
+            fail(frame, INVALID_ARGUMENT, text, int64(index), dim, first, width)
         elif known >= 0 and known != dim:
             text = "column %lld has rows of %lld elements, but dim is %lld"
-            fail(frame, INVALID_ARGUMENT, text, int64(place), dim, known)
+            fail(frame, INVALID_ARGUMENT, text, int64(index), dim, known)
         end = first + dim
         # The rows themselves are not read.
-        out = reused_output(frame, int64(place), int64(place + 1), keys, dim)
+        out = reused_output(frame, int64(index), int64(index + 1), keys, dim)
         if failed(frame):
             return total
-        column = load(job, GradJob.columns) + 8 * GradColumn.SIZE * place
+        column = load(job, GradJob.columns) + 8 * GradColumn.SIZE * index
         store(column, GradColumn.unique_count, keys)
         store(column, GradColumn.dim, dim)
         store(column, GradColumn.offset, first)
@@ -245,8 +245,8 @@ def _place_sums(frame: int, job: int, total: int) -> None:
     if failed(frame):
         return
     address = sums.ctypes.data
-    for place in range(body(state, ColumnsState.column_count)):
-        column = columns + 8 * GradColumn.SIZE * place
+    for index in range(body(state, ColumnsState.column_count)):
+        column = columns + 8 * GradColumn.SIZE * index
         store(column, GradColumn.sums, address if is_half else load(column, GradColumn.out))
         address += 4 * load(column, GradColumn.unique_count) * load(column, GradColumn.dim)
 
@@ -297,10 +297,10 @@ def _compute(frame: int, job: int, shared: int, slot: int) -> None:
     slot_of_job = jobs.open_job(helpers, job)
     scatter_columns(job)
     jobs.close_job(helpers, slot_of_job)
-    for place in range(count):
-        wrong = load(load(job, GradJob.columns), GradColumn.SIZE * place + GradColumn.error)
+    for index in range(count):
+        wrong = load(load(job, GradJob.columns), GradColumn.SIZE * index + GradColumn.error)
         if wrong != _NO_ERROR:
-            _explain(frame, job, int64(place), wrong)
+            _explain(frame, job, int64(index), wrong)
             return
 
 

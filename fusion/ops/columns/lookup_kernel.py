@@ -71,8 +71,8 @@ def _survey(frame: int, ctx: int, state: int, source: int, shared: int) -> tuple
         return batch, load(shared, SharedInputs.entry_count) + batch * count
     step = max((count + _SAMPLED - 1) // _SAMPLED, int64(1))
     batch, elements, looked = int64(-1), int64(0), int64(0)
-    for place in range(0, count, step):
-        sound = take_source(int64(0), ctx, state, place, source, status, shared)
+    for index in range(0, count, step):
+        sound = take_source(int64(0), ctx, state, index, source, status, shared)
         if sound:
             batch = load(source, ColumnInputs.batch_size) if batch < 0 else batch
             elements += load(source, ColumnInputs.id_count) + load(source, ColumnInputs.batch_size)
@@ -89,11 +89,11 @@ def _survey(frame: int, ctx: int, state: int, source: int, shared: int) -> tuple
 def _place_columns(frame: int, ctx: int, state: int, source: int, offsets: int, shared: int) -> int:
     """Finds where each column starts in a row of the result; returns the length of a row."""
     count, total = body(state, ColumnsState.column_count), int64(0)
-    for place in range(count):
-        store(offsets, place, total)
-        dim = load(column_at(state, place), ColumnAttrs.dim)
+    for index in range(count):
+        store(offsets, index, total)
+        dim = load(column_at(state, index), ColumnAttrs.dim)
         if dim < 0:
-            sound = take_source(frame, ctx, state, place, source, status_of(frame), shared)
+            sound = take_source(frame, ctx, state, index, source, status_of(frame), shared)
             dim = load(source, ColumnInputs.table_dim)
             release(source)
             if not sound:
@@ -165,8 +165,8 @@ def _look_up(frame: int, shared: int) -> None:
     threads = load(pool, Pool.thread_count) + 1 if parallel else int64(1)
     block, span = _task_size(count, batch, elements, threads, row_bytes)
     blocks, spans = max((batch + block - 1) // block, int64(1)), (count + span - 1) // span
-    for place in range(count):
-        store(marks, place, 0)
+    for index in range(count):
+        store(marks, index, 0)
     store(job, Job.kernel, load(state, State.kernel))
     store(job, Job.next_task, 0)
     store(job, Job.task_count, blocks * spans)
@@ -189,6 +189,6 @@ def _look_up(frame: int, shared: int) -> None:
     jobs.close_job(helpers, slot)
     if load(job, LookupJob.mark_count) == 0:
         return
-    for place in range(count):
-        if load(marks, place) != 0 and not failed(frame):
-            finish_column(frame, job, place, source)
+    for index in range(count):
+        if load(marks, index) != 0 and not failed(frame):
+            finish_column(frame, job, index, source)

@@ -246,14 +246,14 @@ def work(job: int) -> None:
     task = next_task(job)
     while task >= 0:
         first, start = (task // spans) * load(job, LookupJob.block_rows), (task % spans) * span
-        for place in range(start, min(start + span, columns)):
+        for index in range(start, min(start + span, columns)):
             done = take_source(
-                int64(0), ctx, state, place, source, status, load(job, LookupJob.shared)
+                int64(0), ctx, state, index, source, status, load(job, LookupJob.shared)
             )
-            done = done and _do_column(job, place, first, source, room, arguments)
+            done = done and _do_column(job, index, first, source, room, arguments)
             release(source)
             if not done:
-                atomic_store(load(job, LookupJob.marks), place, int64(1))
+                atomic_store(load(job, LookupJob.marks), index, int64(1))
                 atomic_add(job, LookupJob.mark_count, int64(1))
         task = next_task(job)
     free_room(room)

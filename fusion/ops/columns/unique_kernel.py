@@ -83,21 +83,21 @@ _COLUMN_NS, _ELEMENT_NS = 800, 8
 def _survey(frame: int, ctx: int, state: int, source: int, firsts: int) -> int:
     """Notes where each column's entries start; returns the number of rows, -1 without columns."""
     batch, total = int64(-1), int64(0)
-    for place in range(body(state, ColumnsState.column_count)):
-        store(firsts, place, total)
-        sound = take_source(frame, ctx, state, place, source, status_of(frame), int64(0))
+    for index in range(body(state, ColumnsState.column_count)):
+        store(firsts, index, total)
+        sound = take_source(frame, ctx, state, index, source, status_of(frame), int64(0))
         if sound:
             rows, ids = load(source, ColumnInputs.batch_size), load(source, ColumnInputs.id_count)
             if max(rows, ids) >= int64(MOST_ENTRIES):
                 text = " has %lld rows and %lld ids, more than can be numbered"
-                fail_column(frame, INVALID_ARGUMENT, text, int64(place), rows, ids)
+                fail_column(frame, INVALID_ARGUMENT, text, int64(index), rows, ids)
             batch = rows if batch < 0 else batch
             total += ids
-            if load(column_at(state, place), ColumnAttrs.fill_empty_row) != 0:
+            if load(column_at(state, index), ColumnAttrs.fill_empty_row) != 0:
                 total += rows
             if rows != batch:
                 text = " has %lld rows, but others have %lld"
-                fail_column(frame, INVALID_ARGUMENT, text, int64(place), rows, batch)
+                fail_column(frame, INVALID_ARGUMENT, text, int64(index), rows, batch)
         release(source)
         if failed(frame):
             return batch
@@ -213,9 +213,9 @@ def _finish(frame: int, job: int, source: int) -> None:
     """Does the marked columns."""
     room = stack_words(Workspace.SIZE)
     open_room(room)
-    for place in range(load(job, Job.task_count)):
-        if load(load(job, UniqueJob.marks), place) != 0 and not failed(frame):
-            _finish_column(frame, job, int64(place), source, room)
+    for index in range(load(job, Job.task_count)):
+        if load(load(job, UniqueJob.marks), index) != 0 and not failed(frame):
+            _finish_column(frame, job, int64(index), source, room)
             release(source)
     free_room(room)
 
@@ -242,13 +242,13 @@ def _put_keys(frame: int, job: int, pool: int) -> None:
     """Gives the distinct ids of each column a tensor of their own."""
     state, total = load(job, UniqueJob.state), int64(0)
     count = load(job, Job.task_count)
-    for place in range(count):
-        found = load(load(job, UniqueJob.key_counts), place)
-        is_wide = load(column_at(state, place), ColumnAttrs.keys_dtype) == words.INT64
+    for index in range(count):
+        found = load(load(job, UniqueJob.key_counts), index)
+        is_wide = load(column_at(state, index), ColumnAttrs.keys_dtype) == words.INT64
         item = int64(8) if is_wide else int64(4)
-        out = new_output(frame, int64(place), int64(1), found, int64(1), item)
-        store(load(job, UniqueJob.unique_keys), place, out)
-        store(load(job, UniqueJob.marks), place, 0)
+        out = new_output(frame, int64(index), int64(1), found, int64(1), item)
+        store(load(job, UniqueJob.unique_keys), index, out)
+        store(load(job, UniqueJob.marks), index, 0)
         total += found
     if failed(frame):
         return
@@ -258,11 +258,11 @@ def _put_keys(frame: int, job: int, pool: int) -> None:
     slot = jobs.open_job(helpers, job)
     do_columns(job)
     jobs.close_job(helpers, slot)
-    for place in range(count):
-        key = load(load(job, UniqueJob.marks), place)
+    for index in range(count):
+        key = load(load(job, UniqueJob.marks), index)
         if key != 0:
             text = ": the id %lld does not fit int32, the dtype of unique_keys"
-            fail_column(frame, INVALID_ARGUMENT, text, int64(place), key)
+            fail_column(frame, INVALID_ARGUMENT, text, int64(index), key)
             return
 
 
@@ -312,8 +312,8 @@ def prepare(frame: int) -> None:
     store(job, UniqueJob.key_counts, firsts + 8 * (2 * count + 1))
     store(job, UniqueJob.unique_keys, firsts + 8 * (3 * count + 1))
     store(job, UniqueJob.is_copying, 0)
-    for place in range(count):
-        store(load(job, UniqueJob.marks), place, 0)
+    for index in range(count):
+        store(load(job, UniqueJob.marks), index, 0)
     cost = count * _COLUMN_NS + total * _ELEMENT_NS
     helpers = pool if cost > _PARALLEL_NS else int64(0)
     slot = jobs.open_job(helpers, job)

@@ -40,12 +40,12 @@ _numbers, _grad_entries = on_host(numbers), gradient.GradEntries
 def _put_columns(state: int, job: int, call: Array, base: int) -> int:
     """Writes what the columns are; gives the distinct ids of all."""
     total = int64(0)
-    for place in range(body(state, ColumnsState.column_count)):
-        own = column_at(state, place)
-        given = load(job, GradJob.columns) + 8 * GradColumn.SIZE * place
+    for index in range(body(state, ColumnsState.column_count)):
+        own = column_at(state, index)
+        given = load(job, GradJob.columns) + 8 * GradColumn.SIZE * index
         keys = load(given, GradColumn.unique_count)
         _put_column(
-            call, base, place, keys, load(given, GradColumn.dim), load(given, GradColumn.offset),
+            call, base, index, keys, load(given, GradColumn.dim), load(given, GradColumn.offset),
             load(own, ColumnAttrs.combiner), load(own, ColumnAttrs.use_sparse_weights),
             load(given, GradColumn.out),
         )  # fmt: skip
@@ -59,8 +59,8 @@ def _scale_bytes(state: int, batch: int) -> int:
     count, item = body(state, ColumnsState.column_count), int64(4)
     if body(state, ColumnsState.dtype_code) == words.FLOAT64:
         item = int64(8)
-    for place in range(count):
-        if load(column_at(state, place), ColumnAttrs.combiner) != SUM:
+    for index in range(count):
+        if load(column_at(state, index), ColumnAttrs.combiner) != SUM:
             return item * count * batch
     return int64(0)
 
