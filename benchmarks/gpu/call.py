@@ -15,8 +15,7 @@ import numpy as np
 from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout import combine, gradient
-
-_ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Column:
         form: how ids are given, as in `column_words`.
         table, table_rows, dim: the table's address and shape.
         ids, id_count, id_columns, ids_kind: the ids' address, their number, how many a dense row
-            has, and their kind (`column_words.INT32` ...).
+            has, and their kind (`dtypes.INT32` ...).
         rows, row_step, rows_kind: rows or splits of the entries, elements from one to the next.
         weights: address of weights of the table's dtype, 0 for none.
         boundaries: of bucketized values, ascending.
@@ -41,10 +40,10 @@ class Column:
     ids: int
     id_count: int
     id_columns: int = 1
-    ids_kind: int = words.INT64
+    ids_kind: int = INT64
     rows: int = 0
     row_step: int = 1
-    rows_kind: int = words.INT64
+    rows_kind: int = INT64
     weights: int = 0
     boundaries: Sequence[float] = ()
     attrs: Mapping[int, int | float] = field(default_factory=dict)
@@ -65,8 +64,8 @@ class Column:
         """The words of what the column is given, for tables of dtype `stored`."""
         found = [0] * words.SOURCE_WORDS
         found[words.TABLE], found[words.TABLE_ROWS] = self.table, self.table_rows
-        found[words.TABLE_DIM], found[words.TABLE_KIND] = self.dim, words.KINDS.index(stored)
-        found[words.ROW_BYTES] = self.dim * _ITEM_BYTES[stored]
+        found[words.TABLE_DIM], found[words.TABLE_KIND] = self.dim, DTYPES[stored].code
+        found[words.ROW_BYTES] = self.dim * DTYPES[stored].item_bytes
         found[words.IDS], found[words.ID_COUNT] = self.ids, self.id_count
         found[words.ID_COLUMNS], found[words.ROWS] = self.id_columns, self.rows
         found[words.ROW_STEP], found[words.WEIGHTS] = self.row_step, self.weights
@@ -133,7 +132,7 @@ def prepare(
         own, given = own + words.COLUMN_WORDS, given + words.SOURCE_WORDS
         first += 4 * len(column.boundaries)
     width = int(combine.width_of(content, base))
-    combine.lay_out(content, base, batch, _ITEM_BYTES[stored], width, out, 0)
+    combine.lay_out(content, base, batch, DTYPES[stored].item_bytes, width, out, 0)
     return Call(content, width, base)
 
 
@@ -190,7 +189,7 @@ def prepare_gradient(
         gradient.put_grad_column(content, base, place, *given)
     for word, value in arrays.items():
         content[word] = value
-    content[call_of.GRAD_KIND] = words.KINDS.index(stored)
-    blocks = gradient.lay_out_gradient(content, base, batch, _ITEM_BYTES[stored], top_width)
+    content[call_of.GRAD_KIND] = DTYPES[stored].code
+    blocks = gradient.lay_out_gradient(content, base, batch, DTYPES[stored].item_bytes, top_width)
     trouble = combine.place_in(content, base, call_of.GRAD_TROUBLE)
     return GradCall(content, int(blocks), int(trouble))

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.gpu.references import same
+from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
 
 if TYPE_CHECKING:
     from benchmarks.gpu.device import Gpu
@@ -39,7 +40,7 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
             words.ROW_IDS, 0, 2**63 - 1, 1, gpu.put(ids[k]), each, rows=gpu.put(rows[k]),
             weights=0 if k else gpu.put(heavy),
             attrs={
-                words.KEYS_KIND: words.INT64, words.SORT_KEYS: int(k == 2), **({} if k else fills),
+                words.KEYS_KIND: INT64, words.SORT_KEYS: int(k == 2), **({} if k else fills),
             },
         )
         for k in range(3)
@@ -88,7 +89,7 @@ def columns_to_last(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     ids = [draw.integers(0, count + 1, each) for _ in range(2)]
     rows = [np.sort(draw.integers(0, batch, each)) for _ in range(2)]
     rows[0][-1] = rows[1][-1] = batch - 1
-    attrs = {words.KEYS_KIND: words.INT64, words.ROW_COUNT: 1}
+    attrs = {words.KEYS_KIND: INT64, words.ROW_COUNT: 1}
     described = [
         Column(
             words.ROW_IDS, 0, 2**63 - 1, 1, gpu.put(ids[k]), each, rows=gpu.put(rows[k]),
@@ -152,7 +153,6 @@ def _updated(rule: str, g: Any, row: Any, m: Any, v: Any, numbers: Any) -> list[
 
 def row_update(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     """All rules, whose operations NumPy rounds one by one, too."""
-    from fusion.cpu_ops.column_words import KINDS
     from fusion.cpu_ops.rules import RULES
     from fusion.gpu_ops.steps.row_update import Slots, update_rows
 
@@ -165,7 +165,7 @@ def row_update(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
         new, rest = [gpu.room(g.nbytes) for _ in wanted], [0] * (3 - len(wanted))
         trouble = gpu.put_words([0] * 4)
         update_rows(
-            gpu, KINDS.index(stored), number, gpu.put(g), Slots(*old, *rest), Slots(*new, *rest),
+            gpu, DTYPES[stored].code, number, gpu.put(g), Slots(*old, *rest), Slots(*new, *rest),
             gpu.put(given), count, trouble,
         )  # fmt: skip
         gpu.check_trouble(rule, trouble)

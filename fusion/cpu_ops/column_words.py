@@ -48,11 +48,6 @@ COLUMN_WORDS = 28
 #: Forms of ids, by place. Listed ones are a part of a list, with splits for it.
 INDICES, ROW_IDS, ROW_SPLITS, DENSE, COPY, LISTED = range(6)
 
-#: Kinds of numbers.
-INT32, INT64, FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(6)
-#: The dtypes of which they are.
-KINDS = ("int32", "int64", "float32", "float64", "float16", "bfloat16")
-
 #: What a column is given, by word: the table, its rows and their number of elements and bytes; ids,
 #: their number, and how many a row of dense ones has; where the entries belong, how many elements
 #: each has there; weights; rows of the result; boundaries, as float32; a row of zeros, or 0; the

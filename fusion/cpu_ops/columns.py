@@ -18,14 +18,10 @@ from fusion.cpu_ops.column_words import (
     DEFAULT_WEIGHT,
     DENSE,
     FILL,
-    FLOAT32,
-    FLOAT64,
     FORM,
     ID_COLUMNS,
     ID_COUNT,
     IDS_KIND,
-    INT32,
-    INT64,
     LISTED,
     MAX_NORM,
     ROW_BYTES,
@@ -60,6 +56,7 @@ from fusion.cpu_ops.plain_columns import (
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import as_float, load, load_as, store, store_as
+from fusion.runtime.tensorflow.dtypes import FLOAT32, FLOAT64, INT32, INT64
 
 
 @jit

@@ -6,18 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import (
-    DEFAULT_ID,
-    DEFAULT_WEIGHT,
-    FILL,
-    FLOAT64,
-    TABLE_KIND,
-    WEIGHTED,
-)
+from fusion.cpu_ops.column_words import DEFAULT_ID, DEFAULT_WEIGHT, FILL, TABLE_KIND, WEIGHTED
 from fusion.cpu_ops.elements import Batch, put_weight, weight_at
 from fusion.cpu_ops.unique import SPREAD
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import as_float, load, load_as, store, store_as
+from fusion.runtime.tensorflow.dtypes import FLOAT64
 
 
 class Numbering(NamedTuple):

@@ -15,7 +15,8 @@ from fusion import ops
 from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
-from tests.gpu_ops.simulation import FORMS, KINDS, Simulated
+from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
+from tests.gpu_ops.simulation import FORMS, Simulated
 
 #: Attrs of a column that are words: the name of its list, its word, its default.
 ATTRS: dict[str, tuple[str, int, Any]] = {
@@ -49,17 +50,17 @@ class Given:
     def column(self, device: Simulated) -> Column:
         """The column as kernels are told of it."""
         attrs = {ATTRS[name][1]: value for name, value in self.attrs.items()}
-        attrs |= {words.ROW_COUNT: self.last_row, words.KEYS_KIND: KINDS.index(self.keys)}
+        attrs |= {words.ROW_COUNT: self.last_row, words.KEYS_KIND: DTYPES[self.keys].code}
         rows = self.rows
         return Column(
             FORMS.index(self.form), 0, 2**63 - 1, 1,
             ids=device.put(self.ids),
             id_count=self.ids.size,
             id_columns=self.ids.shape[1] if self.form == "dense" else 1,
-            ids_kind=KINDS.index(self.ids.dtype.name),
+            ids_kind=DTYPES[self.ids.dtype.name].code,
             rows=0 if rows is None else device.put(rows),
             row_step=2 if self.form == "indices" else 1,
-            rows_kind=words.INT64 if rows is None else KINDS.index(rows.dtype.name),
+            rows_kind=INT64 if rows is None else DTYPES[rows.dtype.name].code,
             weights=0 if self.weights is None else device.put(self.weights),
             boundaries=self.boundaries,
             attrs=attrs,

@@ -12,7 +12,6 @@ from fusion.cpu_ops import elements
 from fusion.cpu_ops.column_words import (
     DEFAULT_WEIGHT,
     FILL,
-    INT64,
     KEYS_KIND,
     SORT_KEYS,
     TABLE_KIND,
@@ -38,6 +37,7 @@ from fusion.gpu_ops.language.device import (
 )
 from fusion.gpu_ops.layout import call as call_of
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import INT64
 
 #: Where the number of a column is in a word beside most ids.
 _COLUMN_SHIFT = 40

@@ -16,7 +16,6 @@ from fusion.cpu_ops.column_words import (
     FORM,
     ID_COLUMNS,
     ID_COUNT,
-    INT32,
     KEYS_KIND,
     ROW_COUNT,
     ROW_SPLITS,
@@ -32,6 +31,7 @@ from fusion.gpu_ops.kernels.tiles import column_of
 from fusion.gpu_ops.language.device import atomic_add, cuda, jit, load, load_as, store, store_as
 from fusion.gpu_ops.layout import call as call_of
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import INT32
 
 
 @jit

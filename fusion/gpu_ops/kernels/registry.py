@@ -10,10 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from fusion.gpu_ops.layout.call import WARP
-
-#: Dtypes of tables, and those of which a thread has eight elements at once.
-_STORED = ("float16", "bfloat16", "float32", "float64")
-_EIGHT = ("float16", "bfloat16")
+from fusion.runtime.tensorflow.dtypes import COMPUTED, DTYPES, FLOATS
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ def _combine(stored: str, *, is_plain: bool) -> Kernel:
 
     # So many blocks are on a multiprocessor, for all of which rows are on their way: of plain
     # columns six, or five if a thread has eight elements; of any four, or three.
-    plain, other = (96, 168) if stored in _EIGHT else (80, 128)
+    plain, other = (96, 168) if DTYPES[stored].item_bytes == 2 else (80, 128)
     return Kernel(make, plain if is_plain else other)
 
 
@@ -136,11 +133,11 @@ _REGISTERS = {"measure_rows": 96}
 _OF_TILES = ("sum_tiles", "scan_sums", "scan_tiles", "count_keys", "place_keys")
 
 KERNELS: dict[str, Kernel] = {
-    **{f"combine_{stored}": _combine(stored, is_plain=True) for stored in _STORED},
-    **{f"combine_any_{stored}": _combine(stored, is_plain=False) for stored in _STORED},
-    **{f"scatter_{stored}": _scatter(stored) for stored in _STORED},
-    **{f"scatter_bags_{stored}": _scatter_bags(stored) for stored in _STORED},
-    **{f"update_{stored}": _update(stored) for stored in ("float32", "float64")},
+    **{f"combine_{stored}": _combine(stored, is_plain=True) for stored in FLOATS},
+    **{f"combine_any_{stored}": _combine(stored, is_plain=False) for stored in FLOATS},
+    **{f"scatter_{stored}": _scatter(stored) for stored in FLOATS},
+    **{f"scatter_bags_{stored}": _scatter_bags(stored) for stored in FLOATS},
+    **{f"update_{stored}": _update(stored) for stored in COMPUTED},
     "check_rows": Kernel(_check_rows, 64),
     **{name: _of(module, name) for module, names in _FUNCTIONS.items() for name in names},
 }

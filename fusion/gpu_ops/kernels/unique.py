@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import INT64
 from fusion.cpu_ops.unique import SPREAD
 from fusion.gpu_ops.kernels.elements import integer_at
 from fusion.gpu_ops.language.device import (
@@ -23,6 +22,7 @@ from fusion.gpu_ops.language.device import (
     store_as,
 )
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import INT64
 
 #: A slot that no id has taken.
 EMPTY = -1

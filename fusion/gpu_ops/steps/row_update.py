@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusion.cpu_ops.column_words import FLOAT32
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
+from fusion.runtime.tensorflow.dtypes import FLOAT32
 
 
 class Slots(NamedTuple):

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusion.cpu_ops import column_words as layout
-from fusion.cpu_ops.pieces import ITEM_BYTES, most_elements, piece_for
+from fusion.cpu_ops.pieces import most_elements, piece_for
 from fusion.runtime.native.objects import address
 from fusion.runtime.registration.registration import double_word
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.layout import STATE_WORDS
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.runtime.threads.pool import pool_address
@@ -141,14 +142,14 @@ def lookup_state(
 def state_head(dtype: str, columns: int, device: str) -> list[int]:
     """The first words of a state, as far as they depend on nothing else."""
     head = [0] * COLUMNS
-    head[COUNT], head[ITEM], head[KIND] = columns, ITEM_BYTES[dtype], layout.KINDS.index(dtype)
+    head[COUNT], head[ITEM], head[KIND] = columns, DTYPES[dtype].item_bytes, DTYPES[dtype].code
     if device == "CPU":
         head[POOL] = pool_address()
     return head
 
 
 def _zero_words(dtype: str, dim: int) -> int:
-    return (dim * ITEM_BYTES[dtype] + 7) // 8
+    return (dim * DTYPES[dtype].item_bytes + 7) // 8
 
 
 def _packed(numbers: Sequence[float]) -> list[int]:
@@ -203,9 +204,9 @@ def _column_words(column: Mapping[str, Any], first_limit: int) -> list[int]:
     words[layout.BUCKETS] = column["num_buckets"]
     words[layout.BUCKET_DEFAULT] = column["bucket_default"]
     words[layout.DIM] = column["dim"]
-    words[layout.IDS_KIND] = layout.KINDS.index(column["Tids"])
-    words[layout.ROWS_KIND] = layout.KINDS.index(column["Trows"])
-    words[layout.KEYS_KIND] = layout.KINDS.index(column.get("Tkeys", "int64"))
+    words[layout.IDS_KIND] = DTYPES[column["Tids"]].code
+    words[layout.ROWS_KIND] = DTYPES[column["Trows"]].code
+    words[layout.KEYS_KIND] = DTYPES[column.get("Tkeys", "int64")].code
     words[layout.SORT_KEYS] = int(column.get("sort_key", False))
     words[layout.BOUNDARIES] = first_limit
     words[layout.BOUNDARY_COUNT] = len(column["boundaries"])

@@ -45,6 +45,7 @@ from fusion.runtime.native.frame import (
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, stack_words, store, store_as
 from fusion.runtime.tensorflow.c_api import tf_delete_status, tf_new_status
+from fusion.runtime.tensorflow.dtypes import INT64
 from fusion.runtime.threads import jobs
 from fusion.runtime.threads import layout as threads_layout
 from fusion.schema.attributes import MOST_ENTRIES
@@ -208,7 +209,7 @@ def _copy_keys(job: int, place: int) -> None:
     """Copies the distinct ids of a column to their tensor; marks the column if one does not fit."""
     found, out = load(load(job, FOUND), place), load(load(job, OUTS), place)
     keys = load(job, KEYS) + 8 * load(load(job, FIRSTS), place)
-    if load(column_at(load(job, STATE), place), words.KEYS_KIND) == words.INT64:
+    if load(column_at(load(job, STATE), place), words.KEYS_KIND) == INT64:
         for k in range(found):
             store(out, k, load(keys, k))
         return
@@ -226,7 +227,7 @@ def _put_keys(frame: int, job: int, pool: int) -> None:
     count = load(job, threads_layout.TASKS)
     for place in range(count):
         found = load(load(job, FOUND), place)
-        is_wide = load(column_at(state, place), words.KEYS_KIND) == words.INT64
+        is_wide = load(column_at(state, place), words.KEYS_KIND) == INT64
         item = int64(8) if is_wide else int64(4)
         out = new_output(frame, int64(place), int64(1), found, int64(1), item)
         store(load(job, OUTS), place, out)

@@ -9,7 +9,6 @@ import numpy as np
 from numba import carray
 
 from fusion.cpu_ops import column_words as words
-from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout import combine as combine_layout
@@ -18,6 +17,7 @@ from fusion.gpu_ops.steps.bags import last_row
 from fusion.runtime.native.frame import INVALID_ARGUMENT, attr, data, fail, list_length, size
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import pointer, stack_words, store
+from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import MOST_ENTRIES
 
@@ -37,8 +37,8 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
     `skew` is what the addresses of gathered rows have besides multiples of 16.
     """
     slot, arg = spec.slots, spec.places
-    item, kind = ITEM_BYTES[types["T"]], words.KINDS.index(types["T"])
-    weight_kind = words.KINDS.index(types["Tw"])
+    item, kind = DTYPES[types["T"]].item_bytes, DTYPES[types["T"]].code
+    weight_kind = DTYPES[types["Tw"]].code
     no_nan = getattr(slot, "divide_no_nan", None)
     has_no_nan, no_nan_slot = no_nan is not None, no_nan or 0
 
@@ -52,8 +52,8 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
         store(column, words.DEFAULT_ID, -1)
         store(column, words.WEIGHTED, int64(bags.weights != 0))
         store(column, words.NO_NAN, attr(frame, no_nan_slot) if has_no_nan else int64(1))
-        store(column, words.IDS_KIND, words.INT64)
-        store(column, words.ROWS_KIND, words.INT64)
+        store(column, words.IDS_KIND, INT64)
+        store(column, words.ROWS_KIND, INT64)
         source = call.ctypes.data + 8 * _place_in(call, base, call_of.SOURCES)
         store(source, words.TABLE_ROWS, _ALL_MEMORY)
         store(source, words.TABLE_DIM, size(frame, arg.emb_shards, 0, 1))

@@ -20,6 +20,7 @@ from fusion.runtime.native.frame import (
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, store, store_as
+from fusion.runtime.tensorflow.dtypes import INT64
 
 
 @jit
@@ -90,7 +91,7 @@ def rows_to_last(device: Any, state: int, source: int) -> int:
     """The rows up to that of the first column's last entry, for which the host waits."""
     column = column_at(state, int64(0))
     place = (load(source, words.ID_COUNT) - 1) * load(source, words.ROW_STEP)
-    is_wide = load(column, words.ROWS_KIND) == words.INT64
+    is_wide = load(column, words.ROWS_KIND) == INT64
     address = load(source, words.ROWS) + place * (8 if is_wide else 4)
     aligned = address - address % 8
     found = device.words(aligned, 1)

@@ -32,6 +32,7 @@ from fusion.runtime.native.frame import (
 )
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, load, pointer
+from fusion.runtime.tensorflow.dtypes import INT64
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import MOST_ENTRIES
 
@@ -97,7 +98,7 @@ def _new_keys(frame: int, device: Any, told: Array, count: int, host: Array) -> 
     state = kernel_state(frame)
     for place in range(count):
         number = told[call_of.TROUBLE_WORDS + count + place]
-        is_wide = load(column_at(state, place), words.KEYS_KIND) == words.INT64
+        is_wide = load(column_at(state, place), words.KEYS_KIND) == INT64
         item = int64(8) if is_wide else int64(4)
         host[place] = new_output(frame, place, int64(1), number, int64(1), item)
     keys = device.room(8 * count)

@@ -33,6 +33,7 @@ from fusion.runtime.native.frame import RESOURCE_EXHAUSTED, context, fail, faile
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, load, pointer, stack_words, store
 from fusion.runtime.tensorflow.c_api import tf_delete_tensor
+from fusion.runtime.tensorflow.dtypes import FLOAT64
 from fusion.runtime.tensorflow.spec import OpSpec
 
 _words_of_gradient = on_host(gradient_layout.words_of_gradient)
@@ -65,7 +66,7 @@ def _put_columns(state: int, job: int, call: Array, base: int) -> int:
 def _scale_bytes(state: int, batch: int) -> int:
     """The bytes of what gradients of bags are scaled by."""
     count, item = body(state, COUNT), int64(4)
-    if body(state, KIND) == words.FLOAT64:
+    if body(state, KIND) == FLOAT64:
         item = int64(8)
     for place in range(count):
         if load(column_at(state, place), words.COMBINER) != SUM:
