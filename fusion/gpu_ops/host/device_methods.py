@@ -48,7 +48,6 @@ FRAME, LAUNCHER_AT, STREAM, GPU, GPU_AT, TROUBLE_AT, DEVICE_WORDS = range(7)
 _MOST_BLOCKS = 2**31 - 1
 
 _NUMBERS = {name: number for number, name in enumerate(KERNELS)}
-_STEPS = "fusion.gpu_ops.steps."
 
 
 class DeviceType(types.Type):
