@@ -40,6 +40,7 @@ from fusion.runtime.native.frame import (
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, stack_words, store
 from fusion.runtime.tensorflow.c_api import tf_delete_tensor, tf_dim, tf_num_dims, tf_tensor_data
+from fusion.runtime.tensorflow.dtypes import WIDENED
 from fusion.runtime.threads import jobs
 from fusion.runtime.threads import layout as threads_layout
 from fusion.runtime.threads.layout import THREADS
@@ -202,14 +203,14 @@ def scatter_columns(job: int) -> None:
 def _place_sums(frame: int, job: int, total: int) -> None:
     """Finds where sums go: to the result itself, or for half types to room of their own."""
     state, columns = load(job, STATE), load(job, COLUMNS)
-    is_half = body(state, ITEM) == 2
-    sums = scratch(frame, total if is_half else int64(0), np.float32)
+    is_widened = body(state, KIND) in WIDENED
+    sums = scratch(frame, total if is_widened else int64(0), np.float32)
     if failed(frame):
         return
     address = sums.ctypes.data
     for place in range(body(state, COUNT)):
         column = columns + 8 * COLUMN_WORDS * place
-        store(column, SUMS, address if is_half else load(column, OUT))
+        store(column, SUMS, address if is_widened else load(column, OUT))
         address += 4 * load(column, KEYS) * load(column, DIM)
 
 
@@ -218,7 +219,7 @@ def _widen_weights(frame: int, job: int, shared: int) -> None:
     """Brings the entries' weights to the compute dtype."""
     state = load(job, STATE)
     store(job, WEIGHTS, load(shared, ENTRY_WEIGHTS))
-    if body(state, ITEM) != 2 or body(state, WEIGHTED_COUNT) == 0:
+    if body(state, KIND) not in WIDENED or body(state, WEIGHTED_COUNT) == 0:
         return
     weights = scratch(frame, load(shared, ENTRY_COUNT), np.float32)
     if failed(frame):
