@@ -38,7 +38,7 @@ def insert_ids(ids: int, kind: int, count: int, slots: int, bits: int, found: in
     """Kernel, a thread for each id: finds its slot, which gets the first place of the id.
 
     Args:
-        ids, kind, count: ids of a kind, see `column_words`.
+        ids, kind, count: ids of a kind, see `dtypes`.
         slots, bits: int64 [2**bits], all `EMPTY`, at least twice as many as ids.
         found: out, int64 [count], the slot of each id.
     """
