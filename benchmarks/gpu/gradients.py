@@ -112,11 +112,9 @@ def _gradient(
     rows, batch, count = lookup.rows, lookup.masked.size, lookup.owners.size
     limit = limit_among(rows.values) if is_clipped else -1.0
     bits = int(np.float64(limit).view(np.int64))
-    dtype = DTYPES[stored]
     given = steps.Gradient(
-        top_at, dtype.code, dtype.item_bytes, dtype.compute_bytes, top.shape[1], combiner,
-        int(is_clipped), bits,
-    )  # fmt: skip
+        top_at, DTYPES[stored].code, top.shape[1], combiner, int(is_clipped), bits
+    )
     bags = steps.GradBags(
         count, batch, *lookup.ordered, lookup.weights_at if weighted else 0, lookup.masked_at,
         lookup.mask_bytes, batch,

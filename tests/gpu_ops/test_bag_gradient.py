@@ -30,11 +30,10 @@ def poison(shape: tuple[int, ...], dtype: Any) -> Any:
 
 def gradient_of(device: Simulated, top: Any, combiner: str, limit: float) -> steps.Gradient:
     bits = int(np.float64(limit).view(np.int64))
-    dtype = DTYPES[top.dtype.name]
+    kind = DTYPES[top.dtype.name].code
     return steps.Gradient(
-        device.put(top), dtype.code, dtype.item_bytes, dtype.compute_bytes, top.shape[1],
-        COMBINERS.index(combiner), int(limit >= 0), bits,
-    )  # fmt: skip
+        device.put(top), kind, top.shape[1], COMBINERS.index(combiner), int(limit >= 0), bits
+    )
 
 
 def addresses(device: Simulated, arrays: list[Any]) -> int:

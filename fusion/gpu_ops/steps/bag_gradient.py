@@ -10,7 +10,7 @@ from fusion.gpu_ops.steps.bags import Gathered, Ordered
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
 from fusion.gpu_ops.steps.parts import Parts
 from fusion.gpu_ops.steps.sums import bits_of, order_from
-from fusion.runtime.tensorflow.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32
+from fusion.runtime.tensorflow.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32
 
 
 class Gradient(NamedTuple):
@@ -18,16 +18,13 @@ class Gradient(NamedTuple):
 
     Attributes:
         top: the gradient of the result, [batch, dim].
-        kind, item, worked, dim: its elements, which all others are like: their dtype, the bytes of
-            one, the bytes of one in the dtype in which it is computed, and how many a row has.
+        kind, dim: its elements, which all others are like.
         combiner: as of the op.
         clips, limit: whether rows are shortened, and the bits of the double that is the limit.
     """
 
     top: int
     kind: int
-    item: int
-    worked: int
     dim: int
     combiner: int
     clips: int
@@ -124,13 +121,25 @@ def rows_of_ids(
     return GradRows(rows.unique, rows.shard_count, firsts, rows.shards, rows.row_bytes, keys)
 
 
+def _item_bytes(kind: int) -> int:
+    if kind == FLOAT64:
+        return 8
+    return 4 if kind == FLOAT32 else 2
+
+
+def _worked_bytes(kind: int) -> int:
+    """The bytes of an element of the dtype in which a kind is computed."""
+    return 8 if kind == FLOAT64 else 4
+
+
 def add_up(device: Device, given: Gradient, bags: GradBags, rows: GradRows, outs: int) -> Scaled:
     """Writes the gradients of the rows.
 
     Args:
         outs: int64 [shard_count], addresses of those of each shard, multiples of 16.
     """
-    scales, order, starts, working = device.room(given.worked * bags.batch), 0, 0, 0
+    worked, working = _worked_bytes(given.kind), 0
+    scales, order, starts = device.room(worked * bags.batch), 0, 0
     device.launch(
         "scale_bags", blocks_of(bags.batch), THREADS,
         bags.order, bags.starts, bags.batch, bags.weights, given.kind, given.combiner, scales,
@@ -143,8 +152,8 @@ def add_up(device: Device, given: Gradient, bags: GradBags, rows: GradRows, outs
             rows.keys, order, bags.number, rows.number, starts,
         )  # fmt: skip
     if given.clips != 0:
-        working = device.room(given.worked * rows.number * given.dim)
-    lanes = 16 // (given.worked if given.clips != 0 else given.item)
+        working = device.room(worked * rows.number * given.dim)
+    lanes = 16 // (worked if given.clips != 0 else _item_bytes(given.kind))
     if given.dim % lanes != 0 or given.top % 16 != 0:
         lanes = 1
     group = group_of(given.dim, lanes)
@@ -211,7 +220,7 @@ def add_up_weights(
     """
     throughs = 0
     if given.combiner != SUM:
-        totals = device.room(given.worked * bags.batch * given.dim)
+        totals = device.room(_worked_bytes(given.kind) * bags.batch * given.dim)
         throughs = device.room(8 * bags.batch)
         device.launch(
             "total_bags", blocks_of(bags.batch * given.dim), THREADS,

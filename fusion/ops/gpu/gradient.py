@@ -43,8 +43,7 @@ class GradientBody(NamedTuple):
 def gradient_body(spec: OpSpec, types: Mapping[str, str]) -> GradientBody:
     """The functions of a gradient op."""
     slot, arg = spec.slots, spec.places
-    dtype, stored = DTYPES[types["T"]], access(types["T"]).stored
-    kind, item, worked = dtype.code, dtype.item_bytes, dtype.compute_bytes
+    kind, stored = DTYPES[types["T"]].code, access(types["T"]).stored
     alike, add_up_rows = types["T"] == types["Tw"], on_host(add_up)
 
     @jit
@@ -55,7 +54,7 @@ def gradient_body(spec: OpSpec, types: Mapping[str, str]) -> GradientBody:
         clips = int64(attr_float(frame, slot.max_norm) >= 0)
         top, dim = data(frame, arg.top_grad, 0), size(frame, arg.top_grad, 0, 1)
         limit, combiner = attr(frame, slot.max_norm), attr(frame, slot.combiner)
-        return Gradient(top, kind, item, worked, dim, combiner, clips, limit)
+        return Gradient(top, kind, dim, combiner, clips, limit)
 
     @jit
     def add_up_outputs(frame: int, device: Any, given: Any, bags: Any, rows: Any) -> Any:
