@@ -177,8 +177,8 @@ def _finish(stored: str, top: Any, sums: Any) -> Any:
     def narrow(args: int, element: int, last: int) -> None:
         rows, totals = load(args, ROWS) + element * item, load(args, SUMS) + element * sum_item
         step = load(args, SUM_BYTES)
-        for place in range(load(args, LOW), load(args, HIGH)):
-            row = rows + place * (step // narrowing)
-            store_row(row, last, load_sum(totals + place * step, last))
+        for index in range(load(args, LOW), load(args, HIGH)):
+            row = rows + index * (step // narrowing)
+            store_row(row, last, load_sum(totals + index * step, last))
 
     return narrow
