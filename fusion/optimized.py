@@ -23,11 +23,12 @@ from fusion.graphs import checked_outputs, final_nodes
 from fusion.grappler import observed
 from fusion.ops import DEVICES
 from fusion.passes.analysis.variables import Variable, VariableSearch
-from fusion.passes.fuse_lookups import COMPILED, COMPILED_REASON, FuseLookups
+from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.calls import called
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP
 from fusion.passes.graph.view import GraphView
+from fusion.passes.lookup_pass import COMPILED, COMPILED_REASON
 from fusion.passes.report.columns import named_columns
 from fusion.passes.report.report import ColumnReport, FusionReport
 from fusion.printable import printable

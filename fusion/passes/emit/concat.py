@@ -11,7 +11,7 @@ from fusion.passes.emit.node_builder import NodeBuilder, set_attrs
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.plan import Group
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 
 
 @dataclass
@@ -37,7 +37,7 @@ class ConcatEmitter:
         if group.whole:
             between = tuple(self._inputs(group.concat, group.inner, name))
         for column, tensor in zip(group.columns, between, strict=True):
-            if isinstance(column, Recognition):
+            if isinstance(column, LookupMatch):
                 self.edit.remove(self.edit.view.aliases(tensor), name)
         if group.whole:
             self._replace(group.concat)

@@ -19,7 +19,7 @@ from fusion.passes.emit.split import Bags, one_shard, post_lookup, unfilled
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.backward.forward_only import Forward, match_forward
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import Stage
 from fusion.passes.recognise.spec import LookupSpec
 
@@ -31,7 +31,7 @@ class ForwardEmitter:
     edit: GraphEdit
     known: dict[tuple[object, ...], str]
 
-    def lookup(self, lookup: Recognition) -> None:
+    def lookup(self, lookup: LookupMatch) -> None:
         """Emits one lookup and takes out what nobody else reads."""
         spec = lookup.full_spec
         found = match_forward(self.edit.view, lookup)
@@ -45,7 +45,7 @@ class ForwardEmitter:
         bags = Bags(dense_shape, found.indices, is_row_empty, found.positions, weights)
         post_lookup(build, spec, [found.rows], one_shard(build), bags, clips=False)
         self.edit.remove(found.gone, build.base)
-        self.edit.wait(build.base, lookup.helper_waits.get(Stage.OUTPUT, ()))
+        self.edit.wait(build.base, lookup.control_deps.get(Stage.OUTPUT, ()))
         self.edit.replace(spec.output, Tensor(build.base))
         for tensor, dtype in found.measured:
             self.edit.replace(tensor, self._of_dtype(build, spec.table.dtype, dtype))

@@ -33,7 +33,7 @@ from fusion.passes.emit.tables import copied_clip, gather
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.forms import clips_in_op
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import Stage
 from fusion.passes.recognise.spec import (
     DenseIds,
@@ -43,7 +43,6 @@ from fusion.passes.recognise.spec import (
     SparseIds,
     TableSpec,
 )
-from fusion.passes.recognise.stock.max_norm import Clip
 from fusion.passes.recognise.stock.reduction import POST_V2
 
 
@@ -65,7 +64,7 @@ class SplitEmitter:
     edit: GraphEdit
     known: dict[tuple[object, ...], str]
 
-    def lookup(self, lookup: Recognition) -> None:
+    def lookup(self, lookup: LookupMatch) -> None:
         """Emits one lookup and takes its stock nodes out."""
         spec = lookup.full_spec
         build = NodeBuilder.of(self.edit, self.known, spec)
@@ -91,18 +90,18 @@ class SplitEmitter:
         rest = [name for name in lookup.nodes(Stage.ROWS) if name not in reads]
         self.edit.remove(rest, gathered[0].node)
         for one in gathered:
-            self.edit.wait(one.node, lookup.helper_waits.get(Stage.ROWS, ()))
+            self.edit.wait(one.node, lookup.control_deps.get(Stage.ROWS, ()))
         self.edit.remove(lookup.nodes(Stage.OUTPUT), build.base)
-        self.edit.wait(build.base, lookup.helper_waits.get(Stage.OUTPUT, ()))
+        self.edit.wait(build.base, lookup.control_deps.get(Stage.OUTPUT, ()))
         self.edit.replace(spec.output, Tensor(build.base))
         if lookup.is_row_empty is not None:
             self.edit.replace(lookup.is_row_empty, entries.is_row_empty)
 
-    def _ids_waits(self, lookup: Recognition) -> tuple[str, ...]:
+    def _ids_waits(self, lookup: LookupMatch) -> tuple[str, ...]:
         """Returns what the lookup's id side waits for by control edges."""
         nodes = (*lookup.front(), *lookup.nodes(Stage.IDS))
         own = (wait for name in nodes for wait in self.edit.view.controls(name))
-        return tuple(dict.fromkeys((*own, *lookup.helper_waits.get(Stage.IDS, ()))))
+        return tuple(dict.fromkeys((*own, *lookup.control_deps.get(Stage.IDS, ()))))
 
     def _entries(self, build: NodeBuilder, spec: LookupSpec, waits: tuple[str, ...]) -> _Entries:
         if not spec.fill:
@@ -193,12 +192,15 @@ class SplitEmitter:
         return [gather(build, spec, shard, key) for shard, key in pairs], permutation
 
     def _clipped(
-        self, build: NodeBuilder, lookup: Recognition, spec: LookupSpec, rows: list[Tensor]
+        self, build: NodeBuilder, lookup: LookupMatch, spec: LookupSpec, rows: list[Tensor]
     ) -> list[Tensor]:
         """Returns the rows as the post-lookup op is to read them."""
         if spec.table.max_norm is None or clips_in_op(spec):
             return rows
-        clip = next(part for part in lookup.parts if isinstance(part, Clip))
+        table = lookup.parts.table
+        assert table is not None
+        clip = table.clip
+        assert clip is not None
         return [copied_clip(build, clip, one) for one in rows]
 
     def _partition(self, build: NodeBuilder, spec: LookupSpec, unique: str) -> str:

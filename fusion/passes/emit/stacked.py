@@ -76,7 +76,7 @@ class StackedEmitter:
         name = build.add(node)
         for lookup in group.lookups:
             self.edit.remove(lookup.nodes(), name)
-            self.edit.wait(name, sorted(lookup.waits(view)))
+            self.edit.wait(name, sorted(lookup.control_inputs(view)))
         self.concats.put(group, name)
 
     def _stack(

@@ -13,7 +13,7 @@ from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.graph.fused_columns import list_attr
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.plan.forms import can_share, is_small
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.spec import LookupSpec, ShardSpec
 from fusion.passes.recognise.stock.max_norm import Clip
 from fusion.schema.names import READ_TABLES
@@ -65,7 +65,7 @@ class Reader(NamedTuple):
         entries: what it reads of its entries, besides weights.
     """
 
-    lookup: Recognition
+    lookup: LookupMatch
     entries: Sequence[Tensor]
 
 
@@ -220,7 +220,7 @@ def _waits(build: NodeBuilder, reader: Reader) -> tuple[str, ...]:
     lookup, edit, view = reader.lookup, build.edit, build.edit.view
     weighted = lookup.full_spec.weights
     given = [*reader.entries, *([] if weighted is None else [weighted.values])]
-    waits = dict.fromkeys(sorted(lookup.waits(view)))
+    waits = dict.fromkeys(sorted(lookup.control_inputs(view)))
     waits |= dict.fromkeys(name for name in edit.sources(given) if view.has_effect(name))
     return tuple(waits)
 

@@ -31,7 +31,7 @@ from fusion.passes.graph.liveness import dying
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.plan import Backward, Group
 from fusion.passes.plan.safety import gone_with
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import Stage
 from fusion.passes.recognise.spec import LookupSpec
 from fusion.schema.columns import GRAD_ATTRS, POST_ATTRS, PRE_ATTRS
@@ -55,7 +55,7 @@ class TrainedEmitter:
             build = self.concats.builder(group, first.ids.values.node)
         columns = [self._column(column, first) for column in group.columns]
         pairs = zip(columns, group.columns, strict=True)
-        told = [column for column, given in pairs if isinstance(given, Recognition)]
+        told = [column for column, given in pairs if isinstance(given, LookupMatch)]
         pre = self._pre(build, lookups, told)
         node = build.replacement(GROUPED_POST)
         if group.concat:
@@ -77,8 +77,8 @@ class TrainedEmitter:
         for backward in group.backwards:
             self._grad(build, lookups, told, pre, rows, backward)
 
-    def _column(self, column: Recognition | Tensor, first: LookupSpec) -> ColumnArguments:
-        if isinstance(column, Recognition):
+    def _column(self, column: LookupMatch | Tensor, first: LookupSpec) -> ColumnArguments:
+        if isinstance(column, LookupMatch):
             spec = column.full_spec
             told = column_arguments(NodeBuilder.of(self.edit, self.known, spec), spec)
             told.attrs["sort_key"] = not column.unique
@@ -87,7 +87,7 @@ class TrainedEmitter:
         return copy_arguments(build, column, first.table.dtype)
 
     def _pre(
-        self, build: NodeBuilder, lookups: Sequence[Recognition], told: Sequence[ColumnArguments]
+        self, build: NodeBuilder, lookups: Sequence[LookupMatch], told: Sequence[ColumnArguments]
     ) -> str:
         """Emits the op before the gathers, one for all groups of the same ids."""
         key = (
@@ -114,14 +114,14 @@ class TrainedEmitter:
         self.known[key] = build.add(node)
         return self.known[key]
 
-    def _identity(self, told: ColumnArguments, lookup: Recognition) -> tuple[object, ...]:
+    def _identity(self, told: ColumnArguments, lookup: LookupMatch) -> tuple[object, ...]:
         """Returns all that the entries of a column depend on."""
         attrs = (told.attrs[attr.name] for attr in PRE_ATTRS.values())
         view, spec = self.edit.view, lookup.full_spec
         waits = (wait for name in lookup.nodes(Stage.IDS) for wait in view.controls(name))
         return (*told[:5], told.boundaries, *attrs, spec.dtype, spec.table.dtype, *waits)
 
-    def _rows(self, build: NodeBuilder, lookup: Recognition, keys: Tensor) -> Tensor:
+    def _rows(self, build: NodeBuilder, lookup: LookupMatch, keys: Tensor) -> Tensor:
         """Returns the rows of the distinct ids: those that stock gathers, or new ones."""
         if lookup.unique:
             return lookup.rows
@@ -136,7 +136,7 @@ class TrainedEmitter:
         set_attrs(gather, batch_dims=0)
         return Tensor(build.add(gather))
 
-    def _keys(self, lookup: Recognition, keys: Tensor, rows: Tensor) -> Tensor:
+    def _keys(self, lookup: LookupMatch, keys: Tensor, rows: Tensor) -> Tensor:
         """Returns the distinct ids for those who read them as well.
 
         Those that a gradient finds are behind the lookup: whoever writes to the table because of
@@ -151,7 +151,7 @@ class TrainedEmitter:
         self.edit.wait(build.add(behind), [rows.node])
         return Tensor(behind.name)
 
-    def _is_read_for(self, lookup: Recognition, read: str) -> bool:
+    def _is_read_for(self, lookup: LookupMatch, read: str) -> bool:
         """Whether a table is a variable read for this lookup alone, which can be gathered from."""
         view = self.edit.view
         if view.op(read) != "ReadVariableOp" or read in view.preserved:
@@ -163,7 +163,7 @@ class TrainedEmitter:
         outputs = (one for each in lookup.backward for one in (each.output, each.keys))
         return may_read_later(view, read, {Tensor(lookup.anchor), *outputs})
 
-    def _gather(self, build: NodeBuilder, lookup: Recognition, keys: Tensor, read: str) -> Tensor:
+    def _gather(self, build: NodeBuilder, lookup: LookupMatch, keys: Tensor, read: str) -> Tensor:
         """Reads the rows where all of the variable was read, which may be a copy of it."""
         view, spec = self.edit.view, lookup.full_spec
         device = view.nodes[read].device
@@ -189,9 +189,9 @@ class TrainedEmitter:
         columns: Sequence[ColumnArguments],
         rows: Mapping[str, Tensor],
     ) -> str:
-        copied = [not isinstance(column, Recognition) for column in group.columns]
+        copied = [not isinstance(column, LookupMatch) for column in group.columns]
         matrices = (
-            rows[column.anchor] if isinstance(column, Recognition) else column
+            rows[column.anchor] if isinstance(column, LookupMatch) else column
             for column in group.columns
         )
         build.inputs(node, *matrices, *_shared(pre, len(group.lookups)))
@@ -205,7 +205,7 @@ class TrainedEmitter:
     def _grad(
         self,
         build: NodeBuilder,
-        lookups: Sequence[Recognition],
+        lookups: Sequence[LookupMatch],
         told: Sequence[ColumnArguments],
         pre: str,
         rows: Mapping[str, Tensor],
@@ -228,15 +228,15 @@ class TrainedEmitter:
             if output is not None:
                 self.edit.replace(output, Tensor(node.name, place))
 
-    def _take_out(self, lookup: Recognition, pre: str, post: str) -> None:
+    def _take_out(self, lookup: LookupMatch, pre: str, post: str) -> None:
         view = self.edit.view
         ids = lookup.nodes(Stage.IDS)
         waits = (wait for name in (*lookup.front(), *ids) for wait in view.controls(name))
-        self.edit.wait(pre, (*waits, *lookup.helper_waits.get(Stage.IDS, ())))
+        self.edit.wait(pre, (*waits, *lookup.control_deps.get(Stage.IDS, ())))
         unique = [lookup.unique] if lookup.unique else lookup.nodes(Stage.ROWS)
         self.edit.remove((*ids, *unique), pre)
         self.edit.remove(lookup.nodes(Stage.OUTPUT), post)
-        self.edit.wait(post, lookup.helper_waits.get(Stage.OUTPUT, ()))
+        self.edit.wait(post, lookup.control_deps.get(Stage.OUTPUT, ()))
 
 
 def _shared(pre: str, lookups: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,7 +12,7 @@ from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import loses_digits
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.spec import (
     DenseIds,
     LookupSpec,
@@ -21,13 +21,13 @@ from fusion.runtime.tensorflow.variable_access import is_shared
 
 
 def fits_one_op(
-    view: GraphView, one: Recognition, vanishing: set[str], writers: SparseWriters
+    view: GraphView, one: LookupMatch, vanishing: set[str], writers: SparseWriters
 ) -> bool:
     """Whether one op can take the place of the lookup, and of those who read what it tells."""
     return shares_table(view, one, writers) and not _tells_empty_rows(view, one, vanishing)
 
 
-def shares_table(view: GraphView, one: Recognition, writers: SparseWriters) -> bool:
+def shares_table(view: GraphView, one: LookupMatch, writers: SparseWriters) -> bool:
     """Whether a fused op can read the table itself, in its place, without a copy of it.
 
     A variable has to be shared with those who change its rows: whether anybody does, in this
@@ -39,7 +39,7 @@ def shares_table(view: GraphView, one: Recognition, writers: SparseWriters) -> b
     return reads_table_well(view, one, writers)
 
 
-def reads_table_well(view: GraphView, one: Recognition, writers: SparseWriters) -> bool:
+def reads_table_well(view: GraphView, one: LookupMatch, writers: SparseWriters) -> bool:
     """Whether an op that reads the table itself does what the lookup does, and no worse."""
     spec = one.full_spec
     table = spec.table
@@ -50,7 +50,7 @@ def reads_table_well(view: GraphView, one: Recognition, writers: SparseWriters) 
     return not writers.change(view, table.shards[0].tensor)
 
 
-def _tells_empty_rows(view: GraphView, one: Recognition, vanishing: set[str]) -> bool:
+def _tells_empty_rows(view: GraphView, one: LookupMatch, vanishing: set[str]) -> bool:
     """Whether somebody who stays reads which rows were filled; no op in one piece tells."""
     flags = one.is_row_empty
     return flags is not None and any(

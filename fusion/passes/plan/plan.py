@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 
 
 class Form(Enum):
@@ -62,7 +62,7 @@ class Group:
     """
 
     form: Form
-    columns: tuple[Recognition | Tensor, ...]
+    columns: tuple[LookupMatch | Tensor, ...]
     concat: str = ""
     place: int = 0
     whole: bool = False
@@ -71,9 +71,9 @@ class Group:
     reads_whole: bool = False
 
     @property
-    def lookups(self) -> tuple[Recognition, ...]:
+    def lookups(self) -> tuple[LookupMatch, ...]:
         """The columns that are lookups."""
-        return tuple(column for column in self.columns if isinstance(column, Recognition))
+        return tuple(column for column in self.columns if isinstance(column, LookupMatch))
 
     @property
     def op(self) -> str:
@@ -84,7 +84,7 @@ class Group:
 
     def __str__(self) -> str:
         columns = " ".join(
-            column.anchor if isinstance(column, Recognition) else f"copy:{column}"
+            column.anchor if isinstance(column, LookupMatch) else f"copy:{column}"
             for column in self.columns
         )
         return f"{self.form.value} {columns}{f' for {self.concat}' if self.concat else ''}"
@@ -100,15 +100,6 @@ class Plan:
         return "\n".join(str(group) for group in self.groups)
 
 
-class Target(Enum):
-    """What lookups are rewritten to."""
-
-    FUSED = "fused"
-    """Ops of this package."""
-    STOCK = "stock"
-    """Stock ops alone: any TensorFlow runs them."""
-
-
-def plan_each(lookups: Iterable[Recognition], form: Form) -> Plan:
+def plan_each(lookups: Iterable[LookupMatch], form: Form) -> Plan:
     """Returns a plan with one group of the form per lookup."""
     return Plan(tuple(Group(form, (lookup,)) for lookup in lookups))

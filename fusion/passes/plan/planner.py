@@ -10,10 +10,10 @@ from fusion.passes.plan.concats import FEWEST, groups_in_concats
 from fusion.passes.plan.forms import fits_one_op
 from fusion.passes.plan.plan import Form, Group, Plan, plan_each
 from fusion.passes.plan.trained import plan_alone, plan_trained
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 
 
-def are_ordered(view: GraphView, lookups: Iterable[Recognition]) -> bool:
+def are_ordered(view: GraphView, lookups: Iterable[LookupMatch]) -> bool:
     """Whether control edges lead into lookups or out of them, or may."""
     if any(one.gradients for one in lookups):
         # Groups may share an op that each of them would wait for.
@@ -21,15 +21,17 @@ def are_ordered(view: GraphView, lookups: Iterable[Recognition]) -> bool:
     return are_awaited(view, lookups)
 
 
-def are_awaited(view: GraphView, lookups: Iterable[Recognition]) -> bool:
+def are_awaited(view: GraphView, lookups: Iterable[LookupMatch]) -> bool:
     """Whether control edges lead into lookups or out of them."""
     if not view.has_controls:
         return False
-    return any(one.waits(view) or any(map(view.control_uses, one.nodes())) for one in lookups)
+    return any(
+        one.control_inputs(view) or any(map(view.control_uses, one.nodes())) for one in lookups
+    )
 
 
 def fused_plans(
-    view: GraphView, lookups: Sequence[Recognition], writers: SparseWriters
+    view: GraphView, lookups: Sequence[LookupMatch], writers: SparseWriters
 ) -> Iterator[Plan]:
     """Yields plans, the best one first."""
     trained = [one for one in lookups if one.gradients]
@@ -47,7 +49,7 @@ def fused_plans(
 
 
 def _plans_of_rest(
-    view: GraphView, lookups: Sequence[Recognition], writers: SparseWriters, taken: set[str]
+    view: GraphView, lookups: Sequence[LookupMatch], writers: SparseWriters, taken: set[str]
 ) -> Iterator[Plan]:
     """Yields plans for lookups that are not trained; `taken` are concats of others."""
     vanishing = {node for one in lookups for node in one.nodes()}
@@ -67,6 +69,6 @@ def _plans_of_rest(
     yield split_plan(lookups)
 
 
-def split_plan(lookups: Iterable[Recognition]) -> Plan:
+def split_plan(lookups: Iterable[LookupMatch]) -> Plan:
     """Returns a plan with ops around the stock gather; what has them already is left as it is."""
-    return plan_each((one for one in lookups if not one.is_fused), Form.SPLIT)
+    return plan_each((one for one in lookups if not one.has_few_ops), Form.SPLIT)

@@ -11,7 +11,7 @@ from fusion.passes.graph.liveness import dying
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.bucketize import folded_bucketize
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.recognise.spec import DenseIds, LookupSpec
 
@@ -41,7 +41,7 @@ class Refusals:
 
 def refuse_unsafe(
     view: GraphView,
-    recognitions: Iterable[Recognition],
+    recognitions: Iterable[LookupMatch],
     device_types: frozenset[str],
     tasks: frozenset[str] | None = None,
 ) -> Refusals:
@@ -79,7 +79,7 @@ def refuse_unsafe(
         refused.inside.update(news)
 
 
-def gone_with(one: Recognition) -> tuple[str, ...]:
+def gone_with(one: LookupMatch) -> tuple[str, ...]:
     """Returns the nodes whose values vanish when the lookup is replaced.
 
     Where there is a gradient, the stock gather stays, and all that stock makes of its rows.
@@ -90,14 +90,14 @@ def gone_with(one: Recognition) -> tuple[str, ...]:
     return (*one.nodes(Stage.IDS), one.unique, *one.nodes(Stage.OUTPUT), *backward)
 
 
-def _told_by(one: Recognition) -> tuple[Tensor | None, ...]:
+def _told_by(one: LookupMatch) -> tuple[Tensor | None, ...]:
     """Returns tensors that emitted ops have, too, whoever reads them."""
     if not one.gradients:
         return (one.is_row_empty,)
     return tuple(t for gradient in one.backward for t in (gradient.keys, gradient.output))
 
 
-def _check_trained(view: GraphView, one: Recognition) -> NoMatch | None:
+def _check_trained(view: GraphView, one: LookupMatch) -> NoMatch | None:
     """Refuses what the training ops cannot do."""
     spec = one.spec
     assert spec is not None
@@ -119,7 +119,7 @@ def loses_digits(view: GraphView, spec: LookupSpec) -> bool:
     return ids.dtype != spec.dtype or (ids.stride != 0 and folded_bucketize(view, ids) is None)
 
 
-def _check_uses(view: GraphView, one: Recognition, outsiders: _Outsiders) -> NoMatch | None:
+def _check_uses(view: GraphView, one: LookupMatch, outsiders: _Outsiders) -> NoMatch | None:
     """Refuses when a value that would vanish is used by somebody who stays."""
     assert one.spec is not None
     output, light = one.spec.output, {*one.nodes(Stage.IDS)}
@@ -187,7 +187,7 @@ class _Outsiders:
 
 def _check_device(
     view: GraphView,
-    one: Recognition,
+    one: LookupMatch,
     device_types: frozenset[str],
     tasks: frozenset[str] | None,
 ) -> NoMatch | None:
@@ -223,12 +223,12 @@ def device_type(device: str) -> str:
     return ""
 
 
-def _check_controls(view: GraphView, one: Recognition) -> NoMatch | None:
+def _check_controls(view: GraphView, one: LookupMatch) -> NoMatch | None:
     """Refuses when the lookup waits for something that itself depends on the lookup's inside.
 
     Control edges move to the emitted ops, which are fewer: such a path would become a cycle.
     """
-    awaited = one.waits(view)
+    awaited = one.control_inputs(view)
     if not awaited:
         return None
     reached = _ancestors(view, awaited)

@@ -10,11 +10,11 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.concats import FEWEST, place_in_concat
 from fusion.passes.plan.forms import can_stack, is_small, reads_table_well
 from fusion.passes.plan.plan import Form, Group, Plan
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 
 
 def stock_plans(
-    view: GraphView, lookups: Sequence[Recognition], writers: SparseWriters
+    view: GraphView, lookups: Sequence[LookupMatch], writers: SparseWriters
 ) -> Iterator[Plan]:
     """Yields plans with stock ops, the best one first."""
     alone = {
@@ -29,10 +29,10 @@ def stock_plans(
     yield Plan(tuple(alone.values()))
 
 
-def _stacks(view: GraphView, lookups: Sequence[Recognition]) -> Iterator[Group]:
+def _stacks(view: GraphView, lookups: Sequence[LookupMatch]) -> Iterator[Group]:
     """Yields groups of lookups that stand side by side in a concat, of the same dim."""
     vanishing = {node for one in lookups for node in one.nodes()}
-    members: dict[str, dict[int, Recognition]] = {}
+    members: dict[str, dict[int, LookupMatch]] = {}
     for one in lookups:
         if can_stack(view, one.full_spec) and _only_read_by(view, one, vanishing):
             found = place_in_concat(view, one)
@@ -40,7 +40,7 @@ def _stacks(view: GraphView, lookups: Sequence[Recognition]) -> Iterator[Group]:
                 members.setdefault(found[0], {})[found[1]] = one
     for concat, columns in members.items():
         count = len(view.inputs(concat)) - 1
-        run: list[Recognition] = []
+        run: list[LookupMatch] = []
         for place in range(count + 1):
             one_more = columns.get(place)
             if run and (one_more is None or _dim(one_more) != _dim(run[0])):
@@ -53,7 +53,7 @@ def _stacks(view: GraphView, lookups: Sequence[Recognition]) -> Iterator[Group]:
 
 
 def _held_once(
-    view: GraphView, lookups: Sequence[Recognition], groups: tuple[Group, ...]
+    view: GraphView, lookups: Sequence[LookupMatch], groups: tuple[Group, ...]
 ) -> tuple[Group, ...]:
     """Returns those of the groups after which the graph holds no large table twice.
 
@@ -82,20 +82,20 @@ def _held_once(
         groups = kept
 
 
-def _is_small(one: Recognition) -> bool:
+def _is_small(one: LookupMatch) -> bool:
     table = one.full_spec.table
     return is_small(table.dtype, table.shape)
 
 
-def _table(view: GraphView, one: Recognition) -> Tensor:
+def _table(view: GraphView, one: LookupMatch) -> Tensor:
     return view.resolve(one.full_spec.table.shards[0].tensor)
 
 
-def _dim(one: Recognition) -> int | None:
+def _dim(one: LookupMatch) -> int | None:
     return one.full_spec.table.shape[1]
 
 
-def _only_read_by(view: GraphView, one: Recognition, vanishing: set[str]) -> bool:
+def _only_read_by(view: GraphView, one: LookupMatch, vanishing: set[str]) -> bool:
     """Whether nobody but lookups reads the table, so that the graph need not hold it twice."""
     tensor = one.full_spec.table.shards[0].tensor
     names = (view.resolve(tensor).node, *view.aliases(tensor))

@@ -15,7 +15,7 @@ from fusion.passes.plan.concats import groups_of, place_in_concat, results_of
 from fusion.passes.plan.plan import Backward, Form, Group
 from fusion.passes.plan.safety import gone_with
 from fusion.passes.recognise.backward.concat_gradient import ConcatGradient, Part
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 
 Place = tuple[str, int]
 """A concat and the place of one of its inputs."""
@@ -23,8 +23,8 @@ Place = tuple[str, int]
 
 def plan_trained(
     view: GraphView,
-    lookups: Sequence[Recognition],
-    everyone: Sequence[Recognition],
+    lookups: Sequence[LookupMatch],
+    everyone: Sequence[LookupMatch],
 ) -> tuple[Group, ...]:
     """Returns groups of all trained lookups, those that share no op in groups of their own.
 
@@ -46,7 +46,7 @@ def plan_trained(
         parts = {name for one in staying for part in found.parts(one) for name in part.nodes}
         parts = _unread(view, parts, gone)
         unread = frozenset(gone | parts | dying(view, gone | parts, unseen=False))
-        fitting: dict[str, dict[int, Recognition]] = {}
+        fitting: dict[str, dict[int, LookupMatch]] = {}
         for one in staying:
             concat, place = members[one.anchor]
             if place_in_concat(view, one, unread) == (concat, place):
@@ -65,12 +65,12 @@ def plan_trained(
     return (*shared, *alone)
 
 
-def plan_alone(lookups: Iterable[Recognition]) -> tuple[Group, ...]:
+def plan_alone(lookups: Iterable[LookupMatch]) -> tuple[Group, ...]:
     """Returns groups of one trained lookup each."""
     return tuple(_alone(one) for one in lookups)
 
 
-def _alone(one: Recognition) -> Group:
+def _alone(one: LookupMatch) -> Group:
     backwards = tuple(Backward(g.top, (0,), (g.output,), g.nodes) for g in one.backward)
     return Group(Form.TRAINED, (one,), backwards=backwards)
 
@@ -95,7 +95,7 @@ class _Parts:
     """Where the gradients of lookups in concats come from."""
 
     def __init__(
-        self, view: GraphView, lookups: Iterable[Recognition], everyone: Iterable[Recognition]
+        self, view: GraphView, lookups: Iterable[LookupMatch], everyone: Iterable[LookupMatch]
     ) -> None:
         self._view = view
         self._widths = {
@@ -107,11 +107,11 @@ class _Parts:
         for one in lookups:
             self._find(one)
 
-    def place(self, one: Recognition) -> Place | None:
+    def place(self, one: LookupMatch) -> Place | None:
         """Returns the concat whose gradient has all of the lookup's in it, and the place there."""
         return self._places.get(one.anchor)
 
-    def parts(self, one: Recognition) -> tuple[Part, ...]:
+    def parts(self, one: LookupMatch) -> tuple[Part, ...]:
         """Returns what the lookup's gradients are of those of the concat."""
         return self._parts.get(one.anchor, ())
 
@@ -141,7 +141,7 @@ class _Parts:
             nodes += [name for gradient, part in own for name in (*gradient.nodes, *part.nodes)]
         return Backward(whole, tuple(offsets), tuple(outputs), tuple(dict.fromkeys(nodes)))
 
-    def _find(self, one: Recognition) -> None:
+    def _find(self, one: LookupMatch) -> None:
         view, spec = self._view, one.full_spec
         for use in view.tensor_uses(spec.output):
             if use.position < 0 or view.op(use.node) != "ConcatV2":

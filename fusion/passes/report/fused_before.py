@@ -11,12 +11,12 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import clips_in_op
 from fusion.passes.recognise.backward.gradient import GRADIENTS
 from fusion.passes.recognise.fused.fused_op import column_spec
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.spec import LookupSpec
 from fusion.passes.recognise.stock.table import table_name
 from fusion.passes.report.report import ColumnReport
-from fusion.schema.names import GROUPED, GROUPED_POST, OP_NAMES, SINGLE
+from fusion.schema.names import GROUPED, GROUPED_POST, OP_NAMES, POST_V1, SINGLE
 
 _GRADIENTS = GRADIENTS | {name for name in OP_NAMES if name.endswith("Grad")}
 _PASSED = frozenset({"Reshape", "Identity", "Cast"})
@@ -24,7 +24,7 @@ HAS_GRADIENT = "its gradient is in the graph"
 
 
 def in_parts(
-    view: GraphView, one: Recognition, refused: Mapping[str, NoMatch], writers: SparseWriters
+    view: GraphView, one: LookupMatch, refused: Mapping[str, NoMatch], writers: SparseWriters
 ) -> NoMatch:
     """Returns why a lookup of fused ops around a gather, or of one id per row, stays as it is."""
     found = one.failure if one.failure is not None else refused.get(one.anchor)
@@ -39,7 +39,7 @@ def in_parts(
     return NoMatch(f"{what}, around a gather: {why}", node)
 
 
-def is_of_fused_ops(view: GraphView, one: Recognition) -> bool:
+def is_of_fused_ops(view: GraphView, one: LookupMatch) -> bool:
     """Whether a lookup, as far as it was understood, has fused ops."""
     return any(view.op(name) in OP_NAMES for name in (one.anchor, *one.nodes()))
 
@@ -52,7 +52,19 @@ def is_computed_for_its_gradient(view: GraphView, anchor: str) -> bool:
     return not view.tensor_uses(Tensor(anchor)) and has_gradient(view, (anchor,))
 
 
-def _why_not_whole(view: GraphView, one: Recognition, writers: SparseWriters) -> str:
+def is_reported(view: GraphView, one: LookupMatch) -> bool:
+    """Whether what has few ops already is a lookup: of stock ops alone it only looks like one.
+
+    Nor is a copy of rows for each entry, which v1 ops combine.
+    """
+    if any(view.op(use.node) == POST_V1 for use in view.uses(one.anchor)):
+        return False
+    if is_computed_for_its_gradient(view, one.anchor):
+        return False
+    return one.spec is not None or is_of_fused_ops(view, one)
+
+
+def _why_not_whole(view: GraphView, one: LookupMatch, writers: SparseWriters) -> str:
     table = one.full_spec.table
     if table.strategy:
         return "its table is in shards"

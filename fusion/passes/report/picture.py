@@ -14,7 +14,7 @@ from fusion.passes.graph.tensor import VALUE_READS
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.bucketize import folded_bucketize
 from fusion.passes.recognise.control_dependencies import given_tensors
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.recognise.spec import DenseIds
 from fusion.schema.names import GROUPED
@@ -33,7 +33,7 @@ _STEPS_BETWEEN = 12
 _LONGEST = 30
 
 
-def stock_picture(view: GraphView, one: Recognition, failure: NoMatch | None = None) -> nx.DiGraph:
+def stock_picture(view: GraphView, one: LookupMatch, failure: NoMatch | None = None) -> nx.DiGraph:
     """Returns what was explained of a column, the tensors that it reads, and where it stopped.
 
     Args:
@@ -51,7 +51,7 @@ def stock_picture(view: GraphView, one: Recognition, failure: NoMatch | None = N
 
 
 def emitted_picture(
-    before: GraphView, after: GraphView, one: Recognition, output: str
+    before: GraphView, after: GraphView, one: LookupMatch, output: str
 ) -> nx.DiGraph:
     """Returns the new nodes that compute the column's result, and the tensors that they read.
 
@@ -70,7 +70,7 @@ def emitted_picture(
     return _picture(after, roles, _scope(one.anchor), others)
 
 
-def _of_others(before: GraphView, after: GraphView, one: Recognition, output: str) -> set[str]:
+def _of_others(before: GraphView, after: GraphView, one: LookupMatch, output: str) -> set[str]:
     """Returns the nodes that a group reads for other columns only."""
     spec = one.spec
     assert spec is not None, "only fully recognised lookups are replaced"

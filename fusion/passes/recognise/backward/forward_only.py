@@ -13,10 +13,8 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph.tensor import Tensor, Use
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import Stage
-from fusion.passes.recognise.stock.entries import Entries, Fill
-from fusion.passes.recognise.stock.output import Mask
 from fusion.passes.recognise.stock.reduction import Reduction
 
 _MEASURES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike"})
@@ -50,13 +48,13 @@ class Forward:
     shapes: tuple[str, ...]
 
 
-def match_forward(view: GraphView, one: Recognition) -> Forward | None:
+def match_forward(view: GraphView, one: LookupMatch) -> Forward | None:
     """Returns what an op behind the gathers reads; None where none can be, or none gains."""
-    if one.spec is None or one.is_fused or not one.unique:
+    if one.spec is None or one.has_few_ops or not one.unique:
         return None
-    reduction = next(part for part in one.parts if isinstance(part, Reduction))
-    entries = next(part for part in one.parts if isinstance(part, Entries))
-    fill = next((part for part in one.parts if isinstance(part, Fill)), None)
+    reduction, entries, fill = one.parts.reduction, one.parts.entries, one.parts.fill
+    assert reduction is not None
+    assert entries is not None
     positions = view.resolve(reduction.positions)
     if entries.indices is None or reduction.segments_dtype != types_pb2.DT_INT64:
         return None
@@ -99,9 +97,10 @@ class _Behind:
     entries: Tensor | None
 
     @staticmethod
-    def of(view: GraphView, one: Recognition, reduction: Reduction) -> _Behind:
+    def of(view: GraphView, one: LookupMatch, reduction: Reduction) -> _Behind:
         output = one.full_spec.output
-        mask = next(part for part in one.parts if isinstance(part, Mask))
+        mask = one.parts.mask
+        assert mask is not None
         results = {
             Tensor(reduction.anchor): view.type_attr(reduction.anchor, "T"),
             reduction.output: reduction.dtype,

@@ -24,12 +24,15 @@ class Clip(Match):
     output: Tensor
 
 
-def match_clip(view: GraphView, clipped: Tensor) -> Clip | NoMatch | None:
-    """Explains `rows * limit / maximum(norm, limit)`; None if no quotient is there at all."""
+def is_quotient(view: GraphView, rows: Tensor) -> bool:
+    """Whether rows are divided by something, as clipped ones are."""
+    return view.op(view.resolve(rows).node) in ("RealDiv", "Div")
+
+
+def match_clip(view: GraphView, clipped: Tensor) -> Clip | NoMatch:
+    """Explains a quotient as `rows * limit / maximum(norm, limit)`."""
     passed = view.aliases(clipped)
     quotient = view.resolve(clipped)
-    if view.op(quotient.node) not in ("RealDiv", "Div"):
-        return None
     scaled, bound = view.inputs(quotient.node)
     maximum = view.resolve(bound)
     refusal = NoMatch("the rows are divided by something else than in max_norm", quotient.node)
