@@ -17,6 +17,6 @@ A pass never changes the graph that it is given, knows nothing of kernels (it im
 
 A recogniser promises: every node whose value vanishes is listed; what it accepts, the fused op
 computes to the same bits (or the spec's `is_exact` says that it rounds); whatever else it meets
-is a `NoMatch` with a reason and a node. A new form of lookups is an entry of `recognise.lookup.FORMS`;
-docs/architecture.md has the steps, and the traps.
+is a `NoMatch` with a reason and a node. A new form of lookups is an entry of
+`recognise.lookup.FORMS`; docs/architecture.md has the steps, and the traps.
 """
