@@ -13,7 +13,7 @@ from fusion.passes.emit.emit import emit
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import ARG_OP
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.plan import Form, Plan, plan_each
+from fusion.passes.plan.plan import Lowering, Plan, plan_each
 from fusion.passes.plan.planner import are_awaited, are_ordered, fused_plans, split_plan
 from fusion.passes.plan.stacks import stock_plans
 from fusion.passes.recognise.lookup import LookupMatch
@@ -89,7 +89,7 @@ def _fused(
 
     The fewer ops, the more each of them waits for.
     """
-    behind = plan_each(forward, Form.FORWARD).groups
+    behind = plan_each(forward, Lowering.FORWARD).groups
     plans = (Plan((*plan.groups, *behind)) for plan in fused_plans(view, lookups, writers))
     if not are_ordered(view, lookups) and not are_awaited(view, forward):
         plan = next(plans)

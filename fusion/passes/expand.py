@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import op_def_registry
 
-from fusion.passes.graph.edit import GraphEdit, bodies, rewritten
+from fusion.passes.graph.edit import GraphEdit, apply_edits, bodies
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.schema.names import OP_NAMES
@@ -54,7 +54,7 @@ def expanded(
             continue
         if names:
             edits[view.function], held[view.function] = edit, results
-    return (rewritten(graph_def, edits) if edits else graph_def), held
+    return (apply_edits(graph_def, edits) if edits else graph_def), held
 
 
 def _expand(edit: GraphEdit, name: str) -> str:

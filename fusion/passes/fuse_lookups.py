@@ -9,7 +9,7 @@ from tensorflow.core.framework import graph_pb2
 
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.choose import Choice, choose_fused
-from fusion.passes.graph.edit import rewritten
+from fusion.passes.graph.edit import apply_edits
 from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
 from fusion.passes.plan.forms import shares_table
@@ -29,7 +29,7 @@ class FuseLookups(LookupPass):
         """See `Pass`."""
         rewrites = self.rewrites(graph_def)
         edits = {one.function: one.edit for one in rewrites if one.edit is not None}
-        result = rewritten(graph_def, edits) if edits else graph_def
+        result = apply_edits(graph_def, edits) if edits else graph_def
         columns = tuple(column for one in rewrites for column in one.columns)
         report = FusionReport(columns, count_nodes(graph_def), count_nodes(result))
         return FusionResult(result, report, modified=bool(edits))
@@ -49,7 +49,7 @@ class FuseLookups(LookupPass):
         if refusal:
             refused = {one.anchor: NoMatch(refusal, one.anchor) for one in gaining} | refused
         lookups = [one for one in gaining if one.spec and one.anchor not in refused]
-        behind = (one for one in gaining if one.anchor in refusals.inside and not refusal)
+        behind = (one for one in gaining if one.anchor in refusals.by_use and not refusal)
         forward = [one for one in behind if match_forward(view, one) is not None]
         choice = choose_fused(view, lookups, writers, forward)
         columns = _columns(view, matches, gaining, refused | choice.refused, choice, writers)

@@ -16,7 +16,7 @@ from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import Shape
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.plan import Form, Group, Plan
+from fusion.passes.plan.plan import Group, Lowering, Plan
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.report.columns import named_column
@@ -175,7 +175,7 @@ def column_report(
         group: with which it is rewritten; None if it is not.
     """
     failure = lookup.failure if lookup.failure is not None else refused.get(lookup.anchor)
-    is_forward = group is not None and group.form is Form.FORWARD
+    is_forward = group is not None and group.form is Lowering.FORWARD
     return ColumnReport(
         name=lookup.name,
         function=view.function,

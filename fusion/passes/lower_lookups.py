@@ -10,10 +10,10 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.choose import FEWEST_OPS, Choice, choose_stock
 from fusion.passes.expand import expanded
-from fusion.passes.graph.edit import rewritten
+from fusion.passes.graph.edit import apply_edits
 from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
-from fusion.passes.plan.plan import Form
+from fusion.passes.plan.plan import Lowering
 from fusion.passes.plan.safety import refuse_unsafe
 from fusion.passes.recognise.lookup import LookupMatch, recognise_all
 from fusion.passes.recognise.match import NoMatch
@@ -40,7 +40,7 @@ class LowerLookups(LookupPass):
         apart = ungrouped(graph_def, self.preserve)
         rewrites = self.rewrites(apart)
         edits = {one.function: one.edit for one in rewrites if one.edit is not None}
-        result = rewritten(apart, edits) if edits else graph_def
+        result = apply_edits(apart, edits) if edits else graph_def
         result, held = expanded(result, self.preserve)
         columns = tuple(_expanded(column, held) for one in rewrites for column in one.columns)
         report = FusionReport(columns, count_nodes(graph_def), count_nodes(result))
@@ -100,7 +100,7 @@ def _expanded(column: ColumnReport, held: Mapping[str, Mapping[str, str]]) -> Co
     """
     if column.fused or not column.fused_before or column.function not in held:
         return column
-    form, op = Form.STOCK.value, held[column.function].get(column.anchor, column.anchor)
+    form, op = Lowering.STOCK.value, held[column.function].get(column.anchor, column.anchor)
     return replace(column, fused=True, reason=None, node=None, form=form, op=op)
 
 

@@ -19,7 +19,7 @@ from tensorflow.core.framework import graph_pb2, types_pb2
 
 from fusion.passes.analysis.variables import has_other_handles, writers
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
-from fusion.passes.graph.edit import GraphEdit, rewritten
+from fusion.passes.graph.edit import GraphEdit, apply_edits
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
@@ -97,7 +97,7 @@ class FuseRowUpdates:
         updates = RowUpdates(view, self.devices.types, self.tasks)
         verdicts = updates.verdicts()
         fused = [name for name, refusal in verdicts.items() if refusal is None]
-        result = rewritten(graph_def, {"": updates.edit(fused)}) if fused else graph_def
+        result = apply_edits(graph_def, {"": updates.edit(fused)}) if fused else graph_def
         reports = tuple(
             UpdateReport(name, *(() if one is None else (one.reason, one.node)))
             for name, one in verdicts.items()

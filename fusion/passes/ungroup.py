@@ -15,7 +15,7 @@ from tensorflow.core.framework import graph_pb2, types_pb2
 
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.emit.tables import VariableRead, stock_read
-from fusion.passes.graph.edit import GraphEdit, bodies, rewritten
+from fusion.passes.graph.edit import GraphEdit, apply_edits, bodies
 from fusion.passes.graph.fused_columns import FusedColumn, grouped_columns, list_attr, only_column
 from fusion.passes.graph.tensor import Tensor
 from fusion.schema.names import GROUPED, READ_TABLES, SINGLE
@@ -38,7 +38,7 @@ def ungrouped(
         edit = _Ungroup(GraphEdit(view)).edit_all()
         if edit.added:
             edits[view.function] = edit
-    return rewritten(graph_def, edits) if edits else graph_def
+    return apply_edits(graph_def, edits) if edits else graph_def
 
 
 @dataclass(frozen=True)

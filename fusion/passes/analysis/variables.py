@@ -177,7 +177,7 @@ def shared_name(view: GraphView, name: str) -> str:
     return view.text_attr(name, "shared_name") or name
 
 
-def may_read_later(view: GraphView, read: str, results: Collection[Tensor]) -> bool:
+def can_sink_read(view: GraphView, read: str, results: Collection[Tensor]) -> bool:
     """Whether a read gives the same value as late as the first of the `results` is computed.
 
     That is so if whatever may change the variable waits for one of them, or for the read: what does

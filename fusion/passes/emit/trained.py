@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
-from fusion.passes.analysis.variables import may_read_later
+from fusion.passes.analysis.variables import can_sink_read
 from fusion.passes.emit.arguments import (
     ColumnArguments,
     column_arguments,
@@ -27,10 +27,10 @@ from fusion.passes.emit.arguments import (
 from fusion.passes.emit.concat import ConcatEmitter
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.graph.edit import GraphEdit
-from fusion.passes.graph.liveness import dying
+from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.plan import Backward, Group
-from fusion.passes.plan.safety import gone_with
+from fusion.passes.plan.safety import removed_nodes
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import Stage
 from fusion.passes.recognise.spec import LookupSpec
@@ -156,12 +156,12 @@ class TrainedEmitter:
         view = self.edit.view
         if view.op(read) != "ReadVariableOp" or read in view.preserved:
             return False
-        gone = {*gone_with(lookup)}
-        gone |= dying(view, gone | {read}, unseen=False)
+        gone = {*removed_nodes(lookup)}
+        gone |= dead_with(view, gone | {read}, unseen=False)
         if any(use.node not in gone for use in view.uses(read)):
             return False
         outputs = (one for each in lookup.backward for one in (each.output, each.keys))
-        return may_read_later(view, read, {Tensor(lookup.anchor), *outputs})
+        return can_sink_read(view, read, {Tensor(lookup.anchor), *outputs})
 
     def _gather(self, build: NodeBuilder, lookup: LookupMatch, keys: Tensor, read: str) -> Tensor:
         """Reads the rows where all of the variable was read, which may be a copy of it."""

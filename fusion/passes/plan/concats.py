@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import placement
-from fusion.passes.plan.plan import Form, Group
+from fusion.passes.plan.plan import Group, Lowering
 from fusion.passes.recognise.lookup import LookupMatch
 
 FEWEST = 2
@@ -106,7 +106,7 @@ def groups_of(
     concat: str,
     members: Mapping[int, LookupMatch | Group],
     matrices: set[Tensor],
-    form: Form = Form.GROUPED,
+    form: Lowering = Lowering.GROUPED,
 ) -> Iterator[Group]:
     """Yields one group for all of the concat if all other inputs are matrices, else its runs."""
     inputs = view.inputs(concat)[:-1]

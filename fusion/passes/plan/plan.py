@@ -10,7 +10,7 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.lookup import LookupMatch
 
 
-class Form(Enum):
+class Lowering(Enum):
     """The ops that a lookup becomes."""
 
     GROUPED = "grouped"
@@ -61,7 +61,7 @@ class Group:
         reads_whole: whether the ops of a stock one may read its table whole.
     """
 
-    form: Form
+    form: Lowering
     columns: tuple[LookupMatch | Tensor, ...]
     concat: str = ""
     place: int = 0
@@ -100,6 +100,6 @@ class Plan:
         return "\n".join(str(group) for group in self.groups)
 
 
-def plan_each(lookups: Iterable[LookupMatch], form: Form) -> Plan:
+def plan_each(lookups: Iterable[LookupMatch], form: Lowering) -> Plan:
     """Returns a plan with one group of the form per lookup."""
     return Plan(tuple(Group(form, (lookup,)) for lookup in lookups))

@@ -8,7 +8,7 @@ from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.concats import FEWEST, groups_in_concats
 from fusion.passes.plan.forms import fits_one_op
-from fusion.passes.plan.plan import Form, Group, Plan, plan_each
+from fusion.passes.plan.plan import Group, Lowering, Plan, plan_each
 from fusion.passes.plan.trained import plan_alone, plan_trained
 from fusion.passes.recognise.lookup import LookupMatch
 
@@ -62,13 +62,13 @@ def _plans_of_rest(
         if groups != before:
             grouped = {one.anchor for group in groups for one in group.lookups}
             rest = (one for one in single if one.anchor not in grouped)
-            yield Plan((*split, *plan_each(rest, Form.SINGLE).groups, *groups))
+            yield Plan((*split, *plan_each(rest, Lowering.SINGLE).groups, *groups))
         before = groups
     if single:
-        yield Plan((*split, *plan_each(single, Form.SINGLE).groups))
+        yield Plan((*split, *plan_each(single, Lowering.SINGLE).groups))
     yield split_plan(lookups)
 
 
 def split_plan(lookups: Iterable[LookupMatch]) -> Plan:
     """Returns a plan with ops around the stock gather; what has them already is left as it is."""
-    return plan_each((one for one in lookups if not one.has_few_ops), Form.SPLIT)
+    return plan_each((one for one in lookups if not one.has_few_ops), Lowering.SPLIT)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.graph.liveness import dying
+from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.bucketize import folded_bucketize
@@ -26,17 +26,17 @@ class Refusals:
     """Why recognised lookups cannot be replaced without changing the rest, by anchor.
 
     Attributes:
-        whole: because of where they are, or of what they wait for: no part of them can be.
-        inside: because others, gradients above all, need what is inside them.
+        by_placement: because of where they are, or of what they wait for: no part of them can be.
+        by_use: because others, gradients above all, need what is inside them.
     """
 
-    whole: dict[str, NoMatch] = field(default_factory=dict)
-    inside: dict[str, NoMatch] = field(default_factory=dict)
+    by_placement: dict[str, NoMatch] = field(default_factory=dict)
+    by_use: dict[str, NoMatch] = field(default_factory=dict)
 
     @property
     def all(self) -> dict[str, NoMatch]:
         """Both."""
-        return {**self.whole, **self.inside}
+        return {**self.by_placement, **self.by_use}
 
 
 def refuse_unsafe(
@@ -63,23 +63,23 @@ def refuse_unsafe(
         if failure is None:
             failure = _check_controls(view, one)
         if failure is not None:
-            refused.whole[one.anchor] = failure
+            refused.by_placement[one.anchor] = failure
         elif one.gradients and (unfit := _check_trained(view, one)) is not None:
-            refused.inside[one.anchor] = unfit
+            refused.by_use[one.anchor] = unfit
     while True:
         stock = refused.all
         fused = [one for one in pending if one.anchor not in stock]
-        vanishing = {node for one in fused for node in gone_with(one)}
-        vanishing |= dying(view, vanishing, unseen=False)
+        vanishing = {node for one in fused for node in removed_nodes(one)}
+        vanishing |= dead_with(view, vanishing, unseen=False)
         outsiders = _Outsiders(view, vanishing, known)
         failures = {one.anchor: _check_uses(view, one, outsiders) for one in fused}
         news = {anchor: failure for anchor, failure in failures.items() if failure is not None}
         if not news:
             return refused
-        refused.inside.update(news)
+        refused.by_use.update(news)
 
 
-def gone_with(one: LookupMatch) -> tuple[str, ...]:
+def removed_nodes(one: LookupMatch) -> tuple[str, ...]:
     """Returns the nodes whose values vanish when the lookup is replaced.
 
     Where there is a gradient, the stock gather stays, and all that stock makes of its rows.
@@ -126,7 +126,7 @@ def _check_uses(view: GraphView, one: LookupMatch, outsiders: _Outsiders) -> NoM
     told: dict[str, tuple[Tensor, ...]] = {}
     for tensor in filter(None, _told_by(one)):
         told[tensor.node] = (*told.get(tensor.node, ()), tensor)
-    for name in gone_with(one):
+    for name in removed_nodes(one):
         if name == output.node:
             if any(use.tensor != output for use in view.uses(name)):
                 return NoMatch("another output of the replaced node is used", name)

@@ -9,7 +9,7 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.concats import FEWEST, place_in_concat
 from fusion.passes.plan.forms import can_stack, is_small, reads_table_well
-from fusion.passes.plan.plan import Form, Group, Plan
+from fusion.passes.plan.plan import Group, Lowering, Plan
 from fusion.passes.recognise.lookup import LookupMatch
 
 
@@ -18,7 +18,7 @@ def stock_plans(
 ) -> Iterator[Plan]:
     """Yields plans with stock ops, the best one first."""
     alone = {
-        one.anchor: Group(Form.STOCK, (one,), reads_whole=reads_table_well(view, one, writers))
+        one.anchor: Group(Lowering.STOCK, (one,), reads_whole=reads_table_well(view, one, writers))
         for one in lookups
     }
     stacked = _held_once(view, lookups, tuple(_stacks(view, lookups)))
@@ -46,7 +46,7 @@ def _stacks(view: GraphView, lookups: Sequence[LookupMatch]) -> Iterator[Group]:
             if run and (one_more is None or _dim(one_more) != _dim(run[0])):
                 if len(run) >= FEWEST:
                     start, is_whole = place - len(run), len(run) == count
-                    yield Group(Form.STACKED, tuple(run), concat, start, is_whole)
+                    yield Group(Lowering.STACKED, tuple(run), concat, start, is_whole)
                 run = []
             if one_more is not None:
                 run.append(one_more)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fusion.passes.graph.liveness import dying
+from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.tensor import Tensor, Use
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.concats import groups_of, place_in_concat, results_of
-from fusion.passes.plan.plan import Backward, Form, Group
-from fusion.passes.plan.safety import gone_with
-from fusion.passes.recognise.backward.concat_gradient import ConcatGradient, Part
+from fusion.passes.plan.plan import Backward, Group, Lowering
+from fusion.passes.plan.safety import removed_nodes
+from fusion.passes.recognise.backward.concat_gradient import ConcatGradient, ConcatSlice
 from fusion.passes.recognise.lookup import LookupMatch
 
 Place = tuple[str, int]
@@ -33,8 +33,8 @@ def plan_trained(
         lookups: the trained ones.
         everyone: all lookups that are fused.
     """
-    gone = {name for one in lookups for name in gone_with(one)}
-    found, matrices = _Parts(view, lookups, everyone), results_of(everyone)
+    gone = {name for one in lookups for name in removed_nodes(one)}
+    found, matrices = _ConcatSlices(view, lookups, everyone), results_of(everyone)
     members: dict[str, Place] = {}
     for one in lookups:
         where = found.place(one)
@@ -45,7 +45,7 @@ def plan_trained(
         staying = [by_anchor[anchor] for anchor in members]
         parts = {name for one in staying for part in found.parts(one) for name in part.nodes}
         parts = _unread(view, parts, gone)
-        unread = frozenset(gone | parts | dying(view, gone | parts, unseen=False))
+        unread = frozenset(gone | parts | dead_with(view, gone | parts, unseen=False))
         fitting: dict[str, dict[int, LookupMatch]] = {}
         for one in staying:
             concat, place = members[one.anchor]
@@ -54,7 +54,7 @@ def plan_trained(
         groups = [
             group
             for concat, at in fitting.items()
-            for group in groups_of(view, concat, at, matrices, Form.TRAINED)
+            for group in groups_of(view, concat, at, matrices, Lowering.TRAINED)
         ]
         grouped = {one.anchor for group in groups for one in group.lookups}
         if grouped == members.keys():
@@ -72,7 +72,7 @@ def plan_alone(lookups: Iterable[LookupMatch]) -> tuple[Group, ...]:
 
 def _alone(one: LookupMatch) -> Group:
     backwards = tuple(Backward(g.top, (0,), (g.output,), g.nodes) for g in one.backward)
-    return Group(Form.TRAINED, (one,), backwards=backwards)
+    return Group(Lowering.TRAINED, (one,), backwards=backwards)
 
 
 def _unread(view: GraphView, names: set[str], gone: set[str]) -> set[str]:
@@ -91,7 +91,7 @@ def _unread(view: GraphView, names: set[str], gone: set[str]) -> set[str]:
     return left
 
 
-class _Parts:
+class _ConcatSlices:
     """Where the gradients of lookups in concats come from."""
 
     def __init__(
@@ -103,7 +103,7 @@ class _Parts:
         }
         self._concats: dict[str, ConcatGradient] = {}
         self._places: dict[str, Place] = {}
-        self._parts: dict[str, tuple[Part, ...]] = {}
+        self._parts: dict[str, tuple[ConcatSlice, ...]] = {}
         for one in lookups:
             self._find(one)
 
@@ -111,7 +111,7 @@ class _Parts:
         """Returns the concat whose gradient has all of the lookup's in it, and the place there."""
         return self._places.get(one.anchor)
 
-    def parts(self, one: LookupMatch) -> tuple[Part, ...]:
+    def parts(self, one: LookupMatch) -> tuple[ConcatSlice, ...]:
         """Returns what the lookup's gradients are of those of the concat."""
         return self._parts.get(one.anchor, ())
 
@@ -120,7 +120,7 @@ class _Parts:
         wholes = dict.fromkeys(part.whole for one in group.lookups for part in self.parts(one))
         backwards = tuple(self._backward(group, whole) for whole in wholes)
         return Group(
-            Form.TRAINED,
+            Lowering.TRAINED,
             group.columns,
             group.concat,
             group.place,
