@@ -59,7 +59,7 @@ def choose_fused(
             return Choice(*found, refused)
         if not forward:
             refused |= _refuse_circular(view, lookups)
-            lookups = [one for one in lookups if one.anchor not in refused]
+            lookups = [lookup for lookup in lookups if lookup.anchor not in refused]
         forward = ()
     return Choice(refused=refused)
 
@@ -72,10 +72,10 @@ def choose_stock(view: GraphView, lookups: Sequence[LookupMatch], writers: Spars
         if found is not None and not _is_in_vain(found[1]):
             return Choice(*found, refused)
         if found is not None:
-            refused |= {one.anchor: NoMatch(FEWEST_OPS, one.anchor) for one in lookups}
+            refused |= {lookup.anchor: NoMatch(FEWEST_OPS, lookup.anchor) for lookup in lookups}
         else:
             refused |= _refuse_circular(view, lookups)
-        lookups = [one for one in lookups if one.anchor not in refused]
+        lookups = [lookup for lookup in lookups if lookup.anchor not in refused]
     return Choice(refused=refused)
 
 
@@ -135,6 +135,6 @@ def _refuse_circular(view: GraphView, lookups: Sequence[LookupMatch]) -> dict[st
 
     A lookup's emitted ops are fewer than its stock ones, so that one waits for more than it did.
     """
-    waiting = [one for one in lookups if one.control_inputs(view)] or lookups
+    waiting = [lookup for lookup in lookups if lookup.control_inputs(view)] or lookups
     why = "with other lookups, control dependencies would lead round in a circle"
-    return {one.anchor: NoMatch(why, one.anchor) for one in waiting}
+    return {lookup.anchor: NoMatch(why, lookup.anchor) for lookup in waiting}

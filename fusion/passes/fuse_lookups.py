@@ -28,9 +28,9 @@ class FuseLookups(LookupPass):
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         """See `Pass`."""
         rewrites = self.rewrites(graph_def)
-        edits = {one.function: one.edit for one in rewrites if one.edit is not None}
+        edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}
         result = apply_edits(graph_def, edits) if edits else graph_def
-        columns = tuple(column for one in rewrites for column in one.columns)
+        columns = tuple(column for rewrite in rewrites for column in rewrite.columns)
         report = FusionReport(columns, count_nodes(graph_def), count_nodes(result))
         return FusionResult(result, report, modified=bool(edits))
 
@@ -43,14 +43,16 @@ class FuseLookups(LookupPass):
     def rewrite_body(self, view: GraphView, refusal: str, writers: SparseWriters) -> Rewrite:
         """See `LookupPass`."""
         matches = self.named(view, recognise_all(view))
-        gaining = [one for one in matches if _can_gain(view, one, writers)]
+        gaining = [lookup for lookup in matches if _can_gain(view, lookup, writers)]
         refusals = refuse_unsafe(view, gaining, self.devices.types, self.tasks)
         refused = refusals.all
         if refusal:
-            refused = {one.anchor: NoMatch(refusal, one.anchor) for one in gaining} | refused
-        lookups = [one for one in gaining if one.spec and one.anchor not in refused]
-        behind = (one for one in gaining if one.anchor in refusals.by_use and not refusal)
-        forward = [one for one in behind if match_forward(view, one) is not None]
+            refused = {
+                lookup.anchor: NoMatch(refusal, lookup.anchor) for lookup in gaining
+            } | refused
+        lookups = [lookup for lookup in gaining if lookup.spec and lookup.anchor not in refused]
+        behind = (lookup for lookup in gaining if lookup.anchor in refusals.by_use and not refusal)
+        forward = [lookup for lookup in behind if match_forward(view, lookup) is not None]
         choice = choose_fused(view, lookups, writers, forward)
         columns = _columns(view, matches, gaining, refused | choice.refused, choice, writers)
         return self.rewrite(view, columns, choice.edit)
@@ -73,9 +75,9 @@ def _columns(
 ) -> Iterator[ColumnReport]:
     """Yields what is said of lookups, of those that cannot gain behind the others."""
     groups = by_lookup(choice.plan)
-    inside = {node for one in gaining if one.anchor in groups for node in one.nodes()}
-    gain = {one.anchor for one in gaining}
-    for one in (*gaining, *(one for one in matches if one.anchor not in gain)):
+    inside = {node for lookup in gaining if lookup.anchor in groups for node in lookup.nodes()}
+    gain = {lookup.anchor for lookup in gaining}
+    for one in (*gaining, *(lookup for lookup in matches if lookup.anchor not in gain)):
         if one.anchor in groups or not one.has_few_ops:
             yield column_report(view, one, refused, groups.get(one.anchor))
         elif one.anchor not in inside and is_reported(view, one):

@@ -138,7 +138,7 @@ class LookupPass(ABC):
 
     def named(self, view: GraphView, lookups: Iterable[LookupMatch]) -> tuple[LookupMatch, ...]:
         """Returns lookups with the names of their tables, where a function's callers tell these."""
-        return tuple(self._named(view, one) if view.function else one for one in lookups)
+        return tuple(self._named(view, lookup) if view.function else lookup for lookup in lookups)
 
     def _named(self, view: GraphView, lookup: LookupMatch) -> LookupMatch:
         if lookup.spec is None:
@@ -160,7 +160,7 @@ class LookupPass(ABC):
 
 def by_lookup(plan: Plan) -> dict[str, Group]:
     """Returns the group of each lookup that is planned, by its anchor."""
-    return {one.anchor: group for group in plan.groups for one in group.lookups}
+    return {lookup.anchor: group for group in plan.groups for lookup in group.lookups}
 
 
 def column_report(

@@ -39,10 +39,12 @@ class LowerLookups(LookupPass):
         """See `Pass`."""
         apart = ungrouped(graph_def, self.preserve)
         rewrites = self.rewrites(apart)
-        edits = {one.function: one.edit for one in rewrites if one.edit is not None}
+        edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}
         result = apply_edits(apart, edits) if edits else graph_def
         result, held = expanded(result, self.preserve)
-        columns = tuple(_expanded(column, held) for one in rewrites for column in one.columns)
+        columns = tuple(
+            _expanded(column, held) for rewrite in rewrites for column in rewrite.columns
+        )
         report = FusionReport(columns, count_nodes(graph_def), count_nodes(result))
         return FusionResult(result, report, modified=result is not graph_def)
 
@@ -53,11 +55,13 @@ class LowerLookups(LookupPass):
     def rewrite_body(self, view: GraphView, refusal: str, writers: SparseWriters) -> Rewrite:
         """See `LookupPass`."""
         found = self.named(view, recognise_all(view, is_lowered=True))
-        matches = [_without_gradient(view, one) for one in found]
+        matches = [_without_gradient(view, match) for match in found]
         refused = refuse_unsafe(view, matches, self.devices.types, self.tasks).all
         if refusal:
-            refused = {one.anchor: NoMatch(refusal, one.anchor) for one in matches} | refused
-        lookups = [one for one in matches if one.spec and one.anchor not in refused]
+            refused = {
+                lookup.anchor: NoMatch(refusal, lookup.anchor) for lookup in matches
+            } | refused
+        lookups = [lookup for lookup in matches if lookup.spec and lookup.anchor not in refused]
         choice = choose_stock(view, lookups, writers)
         columns = _columns(view, matches, refused | choice.refused, choice)
         return self.rewrite(view, columns, choice.edit)
@@ -82,12 +86,12 @@ def _columns(
     choice: Choice,
 ) -> Iterator[ColumnReport]:
     groups = by_lookup(choice.plan)
-    inside = {node for one in matches if one.anchor in groups for node in one.nodes()}
-    for one in matches:
-        if one.anchor in groups or not one.has_few_ops:
-            yield column_report(view, one, refused, groups.get(one.anchor))
-        elif one.anchor not in inside and is_reported(view, one):
-            yield column_report(view, one, refused, None)
+    inside = {node for lookup in matches if lookup.anchor in groups for node in lookup.nodes()}
+    for lookup in matches:
+        if lookup.anchor in groups or not lookup.has_few_ops:
+            yield column_report(view, lookup, refused, groups.get(lookup.anchor))
+        elif lookup.anchor not in inside and is_reported(view, lookup):
+            yield column_report(view, lookup, refused, None)
     yield from trained_in_groups(view)
 
 

@@ -89,8 +89,8 @@ class SplitEmitter:
             self.edit.remove([stock], read)
         rest = [name for name in lookup.nodes(Stage.ROWS) if name not in reads]
         self.edit.remove(rest, gathered[0].node)
-        for one in gathered:
-            self.edit.wait(one.node, lookup.control_deps.get(Stage.ROWS, ()))
+        for tensor in gathered:
+            self.edit.wait(tensor.node, lookup.control_deps.get(Stage.ROWS, ()))
         self.edit.remove(lookup.nodes(Stage.OUTPUT), build.base)
         self.edit.wait(build.base, lookup.control_deps.get(Stage.OUTPUT, ()))
         self.edit.replace(spec.output, Tensor(build.base))

@@ -41,7 +41,7 @@ class StackedEmitter:
 
     def group(self, group: Group) -> None:
         """Emits a group; one that is all of a concat under its name, in its place."""
-        view, specs = self.edit.view, [one.full_spec for one in group.lookups]
+        view, specs = self.edit.view, [lookup.full_spec for lookup in group.lookups]
         build = self.concats.builder(group, specs[0].ids.values.node)
         dtype, count, dim = specs[0].table.dtype, len(specs), specs[0].table.shape[1]
         assert dim is not None

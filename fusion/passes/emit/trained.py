@@ -213,7 +213,10 @@ class TrainedEmitter:
     ) -> None:
         node = build.node("gradient", GROUPED_POST_GRAD)
         build.inputs(
-            node, backward.top, *(rows[one.anchor] for one in lookups), *_shared(pre, len(lookups))
+            node,
+            backward.top,
+            *(rows[lookup.anchor] for lookup in lookups),
+            *_shared(pre, len(lookups)),
         )
         set_types(node, T=lookups[0].full_spec.table.dtype)
         set_attrs(node, num_columns=len(lookups))

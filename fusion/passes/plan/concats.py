@@ -16,7 +16,7 @@ FEWEST = 2
 
 def results_of(lookups: Iterable[LookupMatch]) -> set[Tensor]:
     """Returns the results of lookups, which are matrices."""
-    return {one.spec.output for one in lookups if one.spec is not None}
+    return {lookup.spec.output for lookup in lookups if lookup.spec is not None}
 
 
 def groups_in_concats(
@@ -36,10 +36,10 @@ def groups_in_concats(
         taken: concats that others have changed.
     """
     members: dict[str, dict[int, LookupMatch | Group]] = {}
-    for one in single:
-        found = place_in_concat(view, one)
+    for lookup in single:
+        found = place_in_concat(view, lookup)
         if found is not None and found[0] not in taken:
-            members.setdefault(found[0], {})[found[1]] = one
+            members.setdefault(found[0], {})[found[1]] = lookup
     matrices = results_of(lookups)
     groups: dict[str, tuple[Group, ...]] = {}
     # In order and without repeats: a concat of many others is looked at once they all have been.
@@ -64,10 +64,10 @@ def groups_in_concats(
 
 
 def place_in_concat(
-    view: GraphView, one: LookupMatch, unread: frozenset[str] = frozenset()
+    view: GraphView, lookup: LookupMatch, unread: frozenset[str] = frozenset()
 ) -> tuple[str, int] | None:
     """Returns the concat that alone reads a lookup's result, see `only_concat`."""
-    spec = one.full_spec
+    spec = lookup.full_spec
     device = view.nodes[spec.anchor].device
     return only_concat(view, spec.output, spec.table.dtype, device, unread)
 

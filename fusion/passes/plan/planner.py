@@ -15,7 +15,7 @@ from fusion.passes.recognise.lookup import LookupMatch
 
 def are_ordered(view: GraphView, lookups: Iterable[LookupMatch]) -> bool:
     """Whether control edges lead into lookups or out of them, or may."""
-    if any(one.gradients for one in lookups):
+    if any(lookup.gradients for lookup in lookups):
         # Groups may share an op that each of them would wait for.
         return True
     return are_awaited(view, lookups)
@@ -26,7 +26,8 @@ def are_awaited(view: GraphView, lookups: Iterable[LookupMatch]) -> bool:
     if not view.has_controls:
         return False
     return any(
-        one.control_inputs(view) or any(map(view.control_uses, one.nodes())) for one in lookups
+        lookup.control_inputs(view) or any(map(view.control_uses, lookup.nodes()))
+        for lookup in lookups
     )
 
 
@@ -34,8 +35,8 @@ def fused_plans(
     view: GraphView, lookups: Sequence[LookupMatch], writers: SparseWriters
 ) -> Iterator[Plan]:
     """Yields plans, the best one first."""
-    trained = [one for one in lookups if one.gradients]
-    rest = [one for one in lookups if not one.gradients]
+    trained = [lookup for lookup in lookups if lookup.gradients]
+    rest = [lookup for lookup in lookups if not lookup.gradients]
     alone = plan_alone(trained)
     shared = alone
     if len(trained) >= FEWEST:
@@ -52,16 +53,16 @@ def _plans_of_rest(
     view: GraphView, lookups: Sequence[LookupMatch], writers: SparseWriters, taken: set[str]
 ) -> Iterator[Plan]:
     """Yields plans for lookups that are not trained; `taken` are concats of others."""
-    vanishing = {node for one in lookups for node in one.nodes()}
-    single = [one for one in lookups if fits_one_op(view, one, vanishing, writers)]
-    names = {one.anchor for one in single}
-    split = split_plan(one for one in lookups if one.anchor not in names).groups
+    vanishing = {node for lookup in lookups for node in lookup.nodes()}
+    single = [lookup for lookup in lookups if fits_one_op(view, lookup, vanishing, writers)]
+    names = {lookup.anchor for lookup in single}
+    split = split_plan(lookup for lookup in lookups if lookup.anchor not in names).groups
     before: tuple[Group, ...] = ()
     for nested in (True, False):
         groups = groups_in_concats(view, lookups, single, nested, taken)
         if groups != before:
-            grouped = {one.anchor for group in groups for one in group.lookups}
-            rest = (one for one in single if one.anchor not in grouped)
+            grouped = {lookup.anchor for group in groups for lookup in group.lookups}
+            rest = (lookup for lookup in single if lookup.anchor not in grouped)
             yield Plan((*split, *plan_each(rest, Lowering.SINGLE).groups, *groups))
         before = groups
     if single:
@@ -71,4 +72,4 @@ def _plans_of_rest(
 
 def split_plan(lookups: Iterable[LookupMatch]) -> Plan:
     """Returns a plan with ops around the stock gather; what has them already is left as it is."""
-    return plan_each((one for one in lookups if not one.has_few_ops), Lowering.SPLIT)
+    return plan_each((lookup for lookup in lookups if not lookup.has_few_ops), Lowering.SPLIT)

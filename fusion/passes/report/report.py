@@ -201,7 +201,7 @@ def _lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
 
 def _group_lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
     """Yields how many columns are computed by one op, and its name."""
-    counts = Counter((one.function, one.op) for one in columns if one.form == "grouped")
+    counts = Counter((column.function, column.op) for column in columns if column.form == "grouped")
     for (function, op), count in counts.items():
         place = f"{function}: " if function else ""
         yield f"  {count} columns in one op  {place}{op}"

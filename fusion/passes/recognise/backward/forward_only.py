@@ -48,11 +48,11 @@ class Forward:
     shapes: tuple[str, ...]
 
 
-def match_forward(view: GraphView, one: LookupMatch) -> Forward | None:
+def match_forward(view: GraphView, lookup: LookupMatch) -> Forward | None:
     """Returns what an op behind the gathers reads; None where none can be, or none gains."""
-    if one.spec is None or one.has_few_ops or not one.unique:
+    if lookup.spec is None or lookup.has_few_ops or not lookup.unique:
         return None
-    reduction, entries, fill = one.parts.reduction, one.parts.entries, one.parts.fill
+    reduction, entries, fill = lookup.parts.reduction, lookup.parts.entries, lookup.parts.fill
     assert reduction is not None
     assert entries is not None
     positions = view.resolve(reduction.positions)
@@ -60,7 +60,7 @@ def match_forward(view: GraphView, one: LookupMatch) -> Forward | None:
         return None
     if view.type_attr(positions.node, "out_idx") != types_pb2.DT_INT32:
         return None
-    behind = _Behind.of(view, one, reduction)
+    behind = _Behind.of(view, lookup, reduction)
     kept = behind.kept()
     # Of a product that others read, the sum alone costs less than the op.
     summed = view.resolve(view.inputs(reduction.anchor)[0])
@@ -73,7 +73,7 @@ def match_forward(view: GraphView, one: LookupMatch) -> Forward | None:
         weights=reduction.weights,
         dense_shape=None if fill is None else fill.entries.count,
         is_row_empty=None if fill is None else fill.is_row_empty,
-        gone=tuple(name for name in one.nodes(Stage.OUTPUT) if name not in kept),
+        gone=tuple(name for name in lookup.nodes(Stage.OUTPUT) if name not in kept),
         measured=tuple(behind.measured(kept)),
         shapes=tuple(behind.shapes(kept)),
     )
@@ -97,9 +97,9 @@ class _Behind:
     entries: Tensor | None
 
     @staticmethod
-    def of(view: GraphView, one: LookupMatch, reduction: Reduction) -> _Behind:
-        output = one.full_spec.output
-        mask = one.parts.mask
+    def of(view: GraphView, lookup: LookupMatch, reduction: Reduction) -> _Behind:
+        output = lookup.full_spec.output
+        mask = lookup.parts.mask
         assert mask is not None
         results = {
             Tensor(reduction.anchor): view.type_attr(reduction.anchor, "T"),
@@ -107,9 +107,9 @@ class _Behind:
             mask.output: reduction.dtype,
         }
         results.pop(output, None)
-        weighting, width = reduction.weighting, one.full_spec.table.shape[1]
+        weighting, width = reduction.weighting, lookup.full_spec.table.shape[1]
         entries = None if weighting is None or width is None else weighting.entries
-        return _Behind(view, frozenset(one.nodes(Stage.OUTPUT)), output, results, entries)
+        return _Behind(view, frozenset(lookup.nodes(Stage.OUTPUT)), output, results, entries)
 
     def kept(self) -> set[str]:
         """Returns the nodes whose values others need."""

@@ -98,7 +98,7 @@ def _match_norm(view: GraphView, norm: Tensor, rows: Tensor) -> tuple[str, ...] 
     if ones_nodes is None or squares is None:
         return None
     names = (outer, root, inner, positive, sums)
-    nodes += [one.node for one in names]
+    nodes += [name.node for name in names]
     nodes += [
         name for one in names for operand in view.inputs(one.node) for name in view.aliases(operand)
     ]
