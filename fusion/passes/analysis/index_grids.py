@@ -69,7 +69,7 @@ def columns(view: GraphView, tensor: Tensor) -> tuple[Grid, ...] | None:
     ):
         return None
     found = [grid(view, one) for one in view.inputs(tensor.node)]
-    known = [match for match in found if match is not None and len(match.axes) == 1]
+    known = [grid for grid in found if grid is not None and len(grid.axes) == 1]
     if len(known) != len(found):
         return None
     return tuple(replace(one, nodes=(*passed, tensor.node, *one.nodes)) for one in known)

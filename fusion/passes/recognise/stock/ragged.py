@@ -153,9 +153,9 @@ def _match_slice(view: GraphView, tensor: Tensor, start: int, stop: int | None) 
         return None
     vector, *bounds = view.inputs(name)
     found = [view.constant(bound) for bound in bounds]
-    if any(match is None or match.shape != (1,) for match in found):
+    if any(bound is None or bound.shape != (1,) for bound in found):
         return None
-    begin, end, stride = (int(match[0]) for match in found if match is not None)
+    begin, end, stride = (int(bound[0]) for bound in found if bound is not None)
     if any(view.int_attr(name, f"{key}_mask") for key in ("ellipsis", "new_axis", "shrink_axis")):
         return None
     first = 0 if view.int_attr(name, "begin_mask") else begin
