@@ -162,10 +162,10 @@ def _function_run(
             node.attr["index"].i, number = number, number + 1
     awaited = frozenset(definition.control_ret.values())
     targets = sorted(awaited)
-    for place, output in enumerate(definition.signature.output_arg):
+    for index, output in enumerate(definition.signature.output_arg):
         node = graph_def.node.add(name=f"{output.name}_RetVal", op="_Retval")
         node.input.append(str(view.tensor(definition.ret[output.name])))
-        node.attr["T"].type, node.attr["index"].i = output.type, place
+        node.attr["T"].type, node.attr["index"].i = output.type, index
         targets.append(node.name)
     _drop_unknown_colocations(graph_def)
     options = config_pb2.CallableOptions(target=targets)

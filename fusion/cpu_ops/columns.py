@@ -209,8 +209,8 @@ def list_kept_unsorted(batch: Batch, order: int) -> int:
             for row in range(batch.count):
                 store(starts, row + 2, load(starts, row + 2) + load(starts, row + 1))
     count = int64(0)
-    for place in range(load(starts, batch.count)):
-        k = load(order, place)
+    for index in range(load(starts, batch.count)):
+        k = load(order, index)
         count = _put(batch, count, id_at(column, source, k, 0), k)
         if count < 0:
             return count

@@ -150,8 +150,8 @@ def locate_entries(bases: Array, counts: Array, row_bytes: int, addresses: Array
     """The address of each shard's rows, shard by shard; the arguments are as in `locate_rows`."""
     k = 0
     for shard in range(bases.shape[0]):
-        for place in range(counts[shard]):
-            addresses[k] = bases[shard] + place * row_bytes
+        for index in range(counts[shard]):
+            addresses[k] = bases[shard] + index * row_bytes
             k += 1
 
 

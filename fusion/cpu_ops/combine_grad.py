@@ -90,9 +90,9 @@ def scatter_rows(
                 _accumulate(product, touched, places[k], out)
             else:
                 _accumulate(scaled, touched, places[k], out)
-    for place in range(touched.shape[0]):
-        if not touched[place]:
-            row_at(grad_addresses[place], dim, dtype)[:] = 0
+    for index in range(touched.shape[0]):
+        if not touched[index]:
+            row_at(grad_addresses[index], dim, dtype)[:] = 0
 
 
 @jit

@@ -25,8 +25,8 @@ def _norm(add_squares: Any, value_at: Any) -> Any:
         for first in range(0, whole, SUMS):
             sums = add_squares(sums, address, first, dtype)
         total = sum_of(sums)
-        for place in range(whole, dim):
-            value = np.float64(value_at(address, place, dtype))
+        for index in range(whole, dim):
+            value = np.float64(value_at(address, index, dtype))
             total += value * value
         return np.sqrt(dtype(total))
 

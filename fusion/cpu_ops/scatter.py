@@ -180,7 +180,7 @@ def _finish(top: Any, sums: Any, is_half: bool) -> Any:
     def narrow(args: int, element: int, last: int) -> None:
         rows, totals = load(args, ROWS) + element * 2, load(args, SUMS) + element * 4
         step = load(args, SUM_BYTES)
-        for place in range(load(args, LOW), load(args, HIGH)):
-            store_row(rows + place * (step // 2), last, load_sum(totals + place * step, last))
+        for index in range(load(args, LOW), load(args, HIGH)):
+            store_row(rows + index * (step // 2), last, load_sum(totals + index * step, last))
 
     return narrow

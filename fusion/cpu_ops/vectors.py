@@ -299,7 +299,7 @@ def sum_of(typingctx: Any, sums: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         vector = builder.extract_value(args[0], 0)
         lane = ir.IntType(32)
-        found = [builder.extract_element(vector, lane(place)) for place in range(SUMS)]
+        found = [builder.extract_element(vector, lane(index)) for index in range(SUMS)]
         while len(found) > 1:
             half = len(found) // 2
             found = [builder.fadd(a, b) for a, b in zip(found[:half], found[half:], strict=True)]

@@ -65,8 +65,8 @@ def read_tables(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
     def body(frame: int) -> None:
         ctx, functions = context(frame), kernel_state(frame) + 8 * STATE_WORDS
         words = stack_words(6 + 2 * access.OBJECT_WORDS)
-        for place in range(int64(tf_num_inputs(ctx))):
-            if not share(frame, functions, int64(place), words):
+        for index in range(int64(tf_num_inputs(ctx))):
+            if not share(frame, functions, int64(index), words):
                 return
 
     return body

@@ -52,10 +52,10 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
         dim = size(frame, arg.updates, 0, 1)
         words = stack_words(words_of_call)
         store(words, 0, data(frame, arg.updates, 0))
-        for place in range(count):
-            store(words, 1 + place, data(frame, arg.slots, place))
-            made = new_output(frame, place, int64(2), rows, dim, int64(item))
-            store(words, 1 + count + place, made)
+        for index in range(count):
+            store(words, 1 + index, data(frame, arg.slots, index))
+            made = new_output(frame, index, int64(2), rows, dim, int64(item))
+            store(words, 1 + count + index, made)
         if not failed(frame):
             update(rule, words, data(frame, arg.numbers, 0), rows * dim)
 
@@ -87,7 +87,7 @@ def count_checker(spec: OpSpec) -> Any:
 
 def _packed(counts: Iterable[int]) -> int:
     """Small numbers in one, which compiled code can tell apart by place."""
-    return sum(count << 4 * place for place, count in enumerate(counts))
+    return sum(count << 4 * index for index, count in enumerate(counts))
 
 
 def _described() -> str:

@@ -87,11 +87,11 @@ class _Ungroup:
         dtype, waits = view.type_attr(name, "T"), view.controls(name)
         beside = tuple(group.decode() for group in list_attr(view, name, "_class").s)
         reads = []
-        for place, handle in enumerate(view.inputs(name)):
-            shape = view.shape(Tensor(name, place)) or (None, None)
+        for index, handle in enumerate(view.inputs(name)):
+            shape = view.shape(Tensor(name, index)) or (None, None)
             read = VariableRead(handle, dtype, shape, build.device, beside, waits)
             reads.append(stock_read(build, read))
-            self.edit.replace(Tensor(name, place), Tensor(reads[-1]))
+            self.edit.replace(Tensor(name, index), Tensor(reads[-1]))
         if len(reads) > 1 and (view.control_uses(name) or name in view.awaited):
             # Who waits for the op, as what changes a variable does, waits for all of them.
             node = build.node("tables", "NoOp")

@@ -20,7 +20,7 @@ def driver_call(typingctx: Any, address: Any, *given: Any) -> Any:
     packed = types.StarArgTuple([types.int64] * len(given))
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        words = [builder.extract_value(args[1], place) for place in range(len(given))]
+        words = [builder.extract_value(args[1], index) for index in range(len(given))]
         code = _call(builder, args[0], ir.IntType(32), words)
         return builder.sext(code, ir.IntType(64))
 
@@ -33,7 +33,7 @@ def asking_call(typingctx: Any, address: Any, *given: Any) -> Any:
     packed = types.StarArgTuple([types.int64] * len(given))
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        words = [builder.extract_value(args[1], place) for place in range(len(given))]
+        words = [builder.extract_value(args[1], index) for index in range(len(given))]
         return _call(builder, args[0], ir.IntType(64), words)
 
     return types.int64(types.int64, packed), codegen

@@ -84,8 +84,8 @@ def _total(dtype: type) -> Any:
         order: int, start: int, end: int, weights: int, rows: _Rows, d: int, divisor: Any
     ) -> Any:
         found = dtype(0)
-        for place in range(start, end):
-            entry = int64(load_as(order, place, np.int32))
+        for index in range(start, end):
+            entry = int64(load_as(order, index, np.int32))
             number = _number_of(rows.keys, entry)
             if number >= load(rows.firsts, rows.shard_count):
                 continue

@@ -173,10 +173,10 @@ def number_entries(
         weights: out, [entries]; 0 if no column has weights.
     """
     unsorted, pairs, largest = 0, 0, -1
-    for place in range(call.columns):
-        unsorted += told[TROUBLE_WORDS + place]
-        pairs += told[TROUBLE_WORDS + call.columns + place]
-        largest = max(largest, ~told[TROUBLE_WORDS + 2 * call.columns + place])
+    for index in range(call.columns):
+        unsorted += told[TROUBLE_WORDS + index]
+        pairs += told[TROUBLE_WORDS + call.columns + index]
+        largest = max(largest, ~told[TROUBLE_WORDS + 2 * call.columns + index])
     if unsorted > 0:
         paired = _in_order_of_rows(device, call, listed, splits)
     numbers = 0

@@ -88,8 +88,8 @@ def take_top(frame: int, job: int, slot: int, batch: int) -> int:
 def take_columns(frame: int, job: int, ctx: int, width: int) -> int:
     """Makes the outputs; returns the number of their elements."""
     state, slot, total, end = load(job, STATE), stack_words(1), int64(0), int64(0)
-    for place in range(body(state, COUNT)):
-        rows = input_tensor(ctx, place + 1, slot, status_of(frame))
+    for index in range(body(state, COUNT)):
+        rows = input_tensor(ctx, index + 1, slot, status_of(frame))
         if rows == 0:
             check(frame)
             return total
@@ -97,24 +97,24 @@ def take_columns(frame: int, job: int, ctx: int, width: int) -> int:
         keys = tf_dim(rows, np.int32(0)) if rank == 2 else int64(0)
         dim = tf_dim(rows, np.int32(1)) if rank == 2 else int64(0)
         tf_delete_tensor(rows)
-        first = load(column_at(state, place), words.TOP_OFFSET)
+        first = load(column_at(state, index), words.TOP_OFFSET)
         first = end if first < 0 else first
-        known = load(column_at(state, place), words.DIM)
+        known = load(column_at(state, index), words.DIM)
         if rank != 2:
             text = "emb_rows[%lld] has rank %lld, not 2"
-            fail(frame, INVALID_ARGUMENT, text, int64(place), rank)
+            fail(frame, INVALID_ARGUMENT, text, int64(index), rank)
         elif first > width - dim:
             text = "column %lld has %lld elements from %lld on, but a row of top_grad only %lld"
-            fail(frame, INVALID_ARGUMENT, text, int64(place), dim, first, width)
+            fail(frame, INVALID_ARGUMENT, text, int64(index), dim, first, width)
         elif known >= 0 and known != dim:
             text = "column %lld has rows of %lld elements, but dim is %lld"
-            fail(frame, INVALID_ARGUMENT, text, int64(place), dim, known)
+            fail(frame, INVALID_ARGUMENT, text, int64(index), dim, known)
         end = first + dim
         # The rows themselves are not read.
-        out = reused_output(frame, int64(place), int64(place + 1), keys, dim)
+        out = reused_output(frame, int64(index), int64(index + 1), keys, dim)
         if failed(frame):
             return total
-        column = load(job, COLUMNS) + 8 * COLUMN_WORDS * place
+        column = load(job, COLUMNS) + 8 * COLUMN_WORDS * index
         store(column, KEYS, keys)
         store(column, DIM, dim)
         store(column, FIRST, first)
@@ -207,8 +207,8 @@ def _place_sums(frame: int, job: int, total: int) -> None:
     if failed(frame):
         return
     address = sums.ctypes.data
-    for place in range(body(state, COUNT)):
-        column = columns + 8 * COLUMN_WORDS * place
+    for index in range(body(state, COUNT)):
+        column = columns + 8 * COLUMN_WORDS * index
         store(column, SUMS, address if is_half else load(column, OUT))
         address += 4 * load(column, KEYS) * load(column, DIM)
 
@@ -257,10 +257,10 @@ def _compute(frame: int, job: int, shared: int, slot: int) -> None:
     slot_of_job = jobs.open_job(helpers, job)
     scatter_columns(job)
     jobs.close_job(helpers, slot_of_job)
-    for place in range(count):
-        wrong = load(load(job, COLUMNS), COLUMN_WORDS * place + WRONG)
+    for index in range(count):
+        wrong = load(load(job, COLUMNS), COLUMN_WORDS * index + WRONG)
         if wrong != _NOTHING:
-            _explain(frame, job, int64(place), wrong)
+            _explain(frame, job, int64(index), wrong)
             return
 
 

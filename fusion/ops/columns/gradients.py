@@ -30,7 +30,7 @@ def grouped_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     boundaries = iter(op.get_attr("boundaries"))
     lists["boundaries"] = [list(islice(boundaries, n)) for n in op.get_attr("boundary_counts")]
     attrs = [{name: values[i] for name, values in lists.items()} for i in range(count)]
-    inputs = [op.inputs[place * count : (place + 1) * count] for place in range(5)]
+    inputs = [op.inputs[index * count : (index + 1) * count] for index in range(5)]
     columns = [_Column(*parts) for parts in zip(*inputs, attrs, strict=True)]
     widths = [tf.shape(column.table)[1] for column in columns]
     parts = tf.split(top_grad, widths, axis=1, num=count)
@@ -146,7 +146,7 @@ def post_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     count, copied = op.get_attr("num_columns"), op.get_attr("copied")
     given, (places, splits, weights) = op.inputs[:count], op.inputs[count:]
     firsts = _firsts(given)
-    lookups = [place for place in range(count) if not copied[place]]
+    lookups = [index for index in range(count) if not copied[index]]
     result: list[Any] = [None] * (count + 3)
     for place in range(count):
         if copied[place]:
@@ -286,7 +286,7 @@ def pre_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
     if of_entries is None or not any(weighted):
         return result
     ids, rows, shapes, weights = (
-        list(op.inputs[place * count : (place + 1) * count]) for place in range(4)
+        list(op.inputs[index * count : (index + 1) * count]) for index in range(4)
     )
     # Numbers from 1 in place of the weights tell where each entry was; fillers have 0.
     numbered = [
@@ -307,12 +307,12 @@ def pre_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
         **{name: op.get_attr(name) for name in ("Tkeys", "boundaries", "boundary_counts")},
     )
     places = tf.cast(again.entry_weights, tf.int32) - 1
-    for place in range(count):
-        if weighted[place]:
-            splits = again.row_splits[place]
+    for index in range(count):
+        if weighted[index]:
+            splits = again.row_splits[index]
             part = slice(splits[0], splits[-1])
             # Negative segments are dropped.
-            result[3 * count + place] = tf.math.unsorted_segment_sum(
-                of_entries[part], places[part], tf.size(weights[place])
+            result[3 * count + index] = tf.math.unsorted_segment_sum(
+                of_entries[part], places[part], tf.size(weights[index])
             )
     return result

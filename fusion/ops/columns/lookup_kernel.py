@@ -80,8 +80,8 @@ def _survey(frame: int, ctx: int, state: int, source: int, shared: int) -> tuple
         return batch, load(shared, ENTRY_COUNT) + batch * count
     step = max((count + _SAMPLED - 1) // _SAMPLED, int64(1))
     batch, elements, looked = int64(-1), int64(0), int64(0)
-    for place in range(0, count, step):
-        sound = take_source(int64(0), ctx, state, place, source, status, shared)
+    for index in range(0, count, step):
+        sound = take_source(int64(0), ctx, state, index, source, status, shared)
         if sound:
             batch = load(source, words.BATCH) if batch < 0 else batch
             elements += load(source, words.ID_COUNT) + load(source, words.BATCH)
@@ -98,11 +98,11 @@ def _survey(frame: int, ctx: int, state: int, source: int, shared: int) -> tuple
 def _place_columns(frame: int, ctx: int, state: int, source: int, offsets: int, shared: int) -> int:
     """Finds where each column starts in a row of the result; returns the length of a row."""
     count, total = body(state, COUNT), int64(0)
-    for place in range(count):
-        store(offsets, place, total)
-        dim = load(column_at(state, place), words.DIM)
+    for index in range(count):
+        store(offsets, index, total)
+        dim = load(column_at(state, index), words.DIM)
         if dim < 0:
-            sound = take_source(frame, ctx, state, place, source, status_of(frame), shared)
+            sound = take_source(frame, ctx, state, index, source, status_of(frame), shared)
             dim = load(source, words.TABLE_DIM)
             release(source)
             if not sound:
@@ -171,8 +171,8 @@ def _look_up(frame: int, shared: int) -> None:
     threads = load(pool, THREADS) + 1 if parallel else int64(1)
     block, span = _task_size(count, batch, elements, threads, row_bytes)
     blocks, spans = max((batch + block - 1) // block, int64(1)), (count + span - 1) // span
-    for place in range(count):
-        store(marks, place, 0)
+    for index in range(count):
+        store(marks, index, 0)
     store(job, threads_layout.KERNEL, load(state, 0))
     store(job, threads_layout.NEXT, 0)
     store(job, threads_layout.TASKS, blocks * spans)
@@ -195,6 +195,6 @@ def _look_up(frame: int, shared: int) -> None:
     jobs.close_job(helpers, slot)
     if load(job, tasks.MARKED) == 0:
         return
-    for place in range(count):
-        if load(marks, place) != 0 and not failed(frame):
-            finish_column(frame, job, place, source)
+    for index in range(count):
+        if load(marks, index) != 0 and not failed(frame):
+            finish_column(frame, job, index, source)

@@ -82,9 +82,9 @@ def split_columns(
         if len(values[name]) != count:
             raise ValueError(f"{name} has {len(values[name])} items for {count} columns")
     columns = [
-        {attr.name: values[name][place] for name, attr in column_attrs.items()}
-        | {key: values[key][place] for key in dtypes}
-        for place in range(count)
+        {attr.name: values[name][index] for name, attr in column_attrs.items()}
+        | {key: values[key][index] for key in dtypes}
+        for index in range(count)
     ]
     if has_ids:
         limits = _split_boundaries(values["boundaries"], values["boundary_counts"])
@@ -117,8 +117,8 @@ def lookup_state(
     limits: list[float] = []
     words: list[int] = []
     lookups = weighted = 0
-    for place, column in enumerate(columns):
-        _check(place, column)
+    for index, column in enumerate(columns):
+        _check(index, column)
         described = _column_words(column, len(limits))
         if on_cpu and role != PRE:
             put_kernels(described, _gather_kernel(dtype, column), dtype, column["dim"])

@@ -231,12 +231,12 @@ def work(job: int) -> None:
     task = next_task(job)
     while task >= 0:
         first, start = (task // spans) * load(job, BLOCK), (task % spans) * span
-        for place in range(start, min(start + span, columns)):
-            done = take_source(int64(0), ctx, state, place, source, status, load(job, SHARED))
-            done = done and _do_column(job, place, first, source, room, arguments)
+        for index in range(start, min(start + span, columns)):
+            done = take_source(int64(0), ctx, state, index, source, status, load(job, SHARED))
+            done = done and _do_column(job, index, first, source, room, arguments)
             release(source)
             if not done:
-                atomic_store(load(job, MARKS), place, int64(1))
+                atomic_store(load(job, MARKS), index, int64(1))
                 atomic_add(job, MARKED, int64(1))
         task = next_task(job)
     free_room(room)

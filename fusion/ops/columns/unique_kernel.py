@@ -71,21 +71,21 @@ _COLUMN_NS, _ELEMENT_NS = 800, 8
 def _survey(frame: int, ctx: int, state: int, source: int, firsts: int) -> int:
     """Notes where each column's entries start; returns the number of rows, -1 without columns."""
     batch, total = int64(-1), int64(0)
-    for place in range(body(state, COUNT)):
-        store(firsts, place, total)
-        sound = take_source(frame, ctx, state, place, source, status_of(frame), int64(0))
+    for index in range(body(state, COUNT)):
+        store(firsts, index, total)
+        sound = take_source(frame, ctx, state, index, source, status_of(frame), int64(0))
         if sound:
             rows, ids = load(source, words.BATCH), load(source, words.ID_COUNT)
             if max(rows, ids) >= int64(MOST_ENTRIES):
                 text = " has %lld rows and %lld ids, more than can be numbered"
-                fail_column(frame, INVALID_ARGUMENT, text, int64(place), rows, ids)
+                fail_column(frame, INVALID_ARGUMENT, text, int64(index), rows, ids)
             batch = rows if batch < 0 else batch
             total += ids
-            if load(column_at(state, place), words.FILL) != 0:
+            if load(column_at(state, index), words.FILL) != 0:
                 total += rows
             if rows != batch:
                 text = " has %lld rows, but others have %lld"
-                fail_column(frame, INVALID_ARGUMENT, text, int64(place), rows, batch)
+                fail_column(frame, INVALID_ARGUMENT, text, int64(index), rows, batch)
         release(source)
         if failed(frame):
             return batch
@@ -196,9 +196,9 @@ def _finish(frame: int, job: int, source: int) -> None:
     """Does the marked columns."""
     room = stack_words(ROOM_WORDS)
     open_room(room)
-    for place in range(load(job, threads_layout.TASKS)):
-        if load(load(job, MARKS), place) != 0 and not failed(frame):
-            _finish_column(frame, job, int64(place), source, room)
+    for index in range(load(job, threads_layout.TASKS)):
+        if load(load(job, MARKS), index) != 0 and not failed(frame):
+            _finish_column(frame, job, int64(index), source, room)
             release(source)
     free_room(room)
 
@@ -224,13 +224,13 @@ def _put_keys(frame: int, job: int, pool: int) -> None:
     """Gives the distinct ids of each column a tensor of their own."""
     state, total = load(job, STATE), int64(0)
     count = load(job, threads_layout.TASKS)
-    for place in range(count):
-        found = load(load(job, FOUND), place)
-        is_wide = load(column_at(state, place), words.KEYS_KIND) == words.INT64
+    for index in range(count):
+        found = load(load(job, FOUND), index)
+        is_wide = load(column_at(state, index), words.KEYS_KIND) == words.INT64
         item = int64(8) if is_wide else int64(4)
-        out = new_output(frame, int64(place), int64(1), found, int64(1), item)
-        store(load(job, OUTS), place, out)
-        store(load(job, MARKS), place, 0)
+        out = new_output(frame, int64(index), int64(1), found, int64(1), item)
+        store(load(job, OUTS), index, out)
+        store(load(job, MARKS), index, 0)
         total += found
     if failed(frame):
         return
@@ -240,11 +240,11 @@ def _put_keys(frame: int, job: int, pool: int) -> None:
     slot = jobs.open_job(helpers, job)
     do_columns(job)
     jobs.close_job(helpers, slot)
-    for place in range(count):
-        key = load(load(job, MARKS), place)
+    for index in range(count):
+        key = load(load(job, MARKS), index)
         if key != 0:
             text = ": the id %lld does not fit int32, the dtype of unique_keys"
-            fail_column(frame, INVALID_ARGUMENT, text, int64(place), key)
+            fail_column(frame, INVALID_ARGUMENT, text, int64(index), key)
             return
 
 
@@ -286,8 +286,8 @@ def prepare(frame: int) -> None:
     store(job, FOUND, firsts + 8 * (2 * count + 1))
     store(job, OUTS, firsts + 8 * (3 * count + 1))
     store(job, COPIES, 0)
-    for place in range(count):
-        store(load(job, MARKS), place, 0)
+    for index in range(count):
+        store(load(job, MARKS), index, 0)
     cost = count * _COLUMN_NS + total * _ELEMENT_NS
     helpers = pool if cost > _PARALLEL_NS else int64(0)
     slot = jobs.open_job(helpers, job)

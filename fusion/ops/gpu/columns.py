@@ -26,8 +26,8 @@ from fusion.runtime.native.memory import load, load_as, store, store_as
 def count_boundaries(state: int) -> int:
     """The boundaries of all columns."""
     total = int64(0)
-    for place in range(body(state, COUNT)):
-        total += load(column_at(state, place), words.BOUNDARY_COUNT)
+    for index in range(body(state, COUNT)):
+        total += load(column_at(state, index), words.BOUNDARY_COUNT)
     return total
 
 
@@ -35,8 +35,8 @@ def count_boundaries(state: int) -> int:
 def put_columns(state: int, target: int, limits_target: int) -> None:
     """Copies the words of columns, and their boundaries one after the other."""
     limits, written = state + 8 * body(state, LIMITS_AT), int64(0)
-    for place in range(body(state, COUNT)):
-        column = column_at(state, place)
+    for index in range(body(state, COUNT)):
+        column = column_at(state, index)
         for k in range(words.COLUMN_WORDS):
             store(target, k, load(column, k))
         for k in range(load(column, words.BOUNDARY_COUNT)):
@@ -58,22 +58,22 @@ def put_sources(frame: int, target: int, limits: int, shared: int) -> int:
     """
     ctx, state, status = context(frame), kernel_state(frame), status_of(frame)
     batch, source, count = int64(-1), target, body(state, COUNT)
-    for place in range(count):
-        sound = take_source(frame, ctx, state, int64(place), source, status, shared)
+    for index in range(count):
+        sound = take_source(frame, ctx, state, int64(index), source, status, shared)
         release(source)  # the context holds the inputs
         if not sound:
             if not failed(frame):
-                fail_column(frame, INVALID_ARGUMENT, ": an input cannot be had", int64(place))
+                fail_column(frame, INVALID_ARGUMENT, ": an input cannot be had", int64(index))
             return batch
         rows = load(source, words.BATCH)
         if batch < 0:
             batch = rows
         elif rows >= 0 and rows != batch:
             text = " has %lld rows, but others have %lld"
-            fail_column(frame, INVALID_ARGUMENT, text, int64(place), rows, batch)
+            fail_column(frame, INVALID_ARGUMENT, text, int64(index), rows, batch)
             return batch
         store(source, words.LIMITS, limits)
-        limits += 4 * load(column_at(state, place), words.BOUNDARY_COUNT)
+        limits += 4 * load(column_at(state, index), words.BOUNDARY_COUNT)
         source += 8 * words.SOURCE_WORDS
     return batch
 
@@ -81,8 +81,8 @@ def put_sources(frame: int, target: int, limits: int, shared: int) -> int:
 @jit
 def put_batch(state: int, target: int, batch: int) -> None:
     """Writes the rows of the batch to all sources."""
-    for place in range(body(state, COUNT)):
-        store(target + 8 * words.SOURCE_WORDS * place, words.BATCH, batch)
+    for index in range(body(state, COUNT)):
+        store(target + 8 * words.SOURCE_WORDS * index, words.BATCH, batch)
 
 
 @jit

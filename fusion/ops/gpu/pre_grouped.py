@@ -44,18 +44,18 @@ def _put_firsts(state: int, call: Array, sources: int, elements: int, batch: int
     """Writes the elements of all columns before each, and where its entries start, behind them."""
     count = body(state, COUNT)
     firsts = elements + count + 1
-    for place in range(count):
-        ids = call[sources + place * words.SOURCE_WORDS + words.ID_COUNT]
-        fills = load(column_at(state, place), words.FILL) != 0
-        call[elements + place + 1] = call[elements + place] + ids
-        call[firsts + place + 1] = call[firsts + place] + ids + (batch if fills else int64(0))
+    for index in range(count):
+        ids = call[sources + index * words.SOURCE_WORDS + words.ID_COUNT]
+        fills = load(column_at(state, index), words.FILL) != 0
+        call[elements + index + 1] = call[elements + index] + ids
+        call[firsts + index + 1] = call[firsts + index] + ids + (batch if fills else int64(0))
 
 
 @jit
 def _fills_rows(state: int) -> bool:
     """Whether any column does."""
-    for place in range(body(state, COUNT)):
-        if load(column_at(state, place), words.FILL) != 0:
+    for index in range(body(state, COUNT)):
+        if load(column_at(state, index), words.FILL) != 0:
             return True
     return False
 
@@ -95,11 +95,11 @@ def _described(frame: int, device: Any, call: Array, boundaries: int) -> Any:
 def _new_keys(frame: int, device: Any, told: Array, count: int, host: Array) -> int:
     """Allocates the distinct ids of each column; gives where their addresses are for the GPU."""
     state = kernel_state(frame)
-    for place in range(count):
-        number = told[call_of.TROUBLE_WORDS + count + place]
-        is_wide = load(column_at(state, place), words.KEYS_KIND) == words.INT64
+    for index in range(count):
+        number = told[call_of.TROUBLE_WORDS + count + index]
+        is_wide = load(column_at(state, index), words.KEYS_KIND) == words.INT64
         item = int64(8) if is_wide else int64(4)
-        host[place] = new_output(frame, place, int64(1), number, int64(1), item)
+        host[index] = new_output(frame, index, int64(1), number, int64(1), item)
     keys = device.room(8 * count)
     copy_in(device, keys, host.ctypes.data, 8 * count)
     return keys
@@ -118,11 +118,11 @@ def _told_batch(frame: int, call: Any, is_open: bool, told: Array) -> int:
     """The rows of the batch, which all columns that end with their last entries must have."""
     first, state = call_of.TROUBLE_WORDS + 3 * call.columns, kernel_state(frame)
     batch = told[first] if is_open else call.batch
-    for place in range(call.columns):
-        to_last = load(column_at(state, place), words.ROW_COUNT) != 0
-        if to_last and told[first + place] != batch and not failed(frame):
+    for index in range(call.columns):
+        to_last = load(column_at(state, index), words.ROW_COUNT) != 0
+        if to_last and told[first + index] != batch and not failed(frame):
             text = " has %lld rows, but others have %lld"
-            fail_column(frame, INVALID_ARGUMENT, text, int64(place), told[first + place], batch)
+            fail_column(frame, INVALID_ARGUMENT, text, int64(index), told[first + index], batch)
     return batch
 
 

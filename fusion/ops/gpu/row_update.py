@@ -30,12 +30,12 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
             return
         rows, dim = size(frame, arg.updates, 0, 0), size(frame, arg.updates, 0, 1)
         old, new = stack_words(MOST_SLOTS), stack_words(MOST_SLOTS)
-        for place in range(MOST_SLOTS):
-            store(old, place, 0)
-            store(new, place, 0)
-        for place in range(list_length(frame)):
-            store(old, place, data(frame, arg.slots, place))
-            store(new, place, new_output(frame, place, int64(2), rows, dim, int64(item)))
+        for index in range(MOST_SLOTS):
+            store(old, index, 0)
+            store(new, index, 0)
+        for index in range(list_length(frame)):
+            store(old, index, data(frame, arg.slots, index))
+            store(new, index, new_output(frame, index, int64(2), rows, dim, int64(item)))
         if failed(frame):
             return
         update(

@@ -49,12 +49,12 @@ _numbers, _grad_entries = on_host(numbers), gradient.GradEntries
 def _put_columns(state: int, job: int, call: Array, base: int) -> int:
     """Writes what the columns are; gives the distinct ids of all."""
     total = int64(0)
-    for place in range(body(state, COUNT)):
-        own = column_at(state, place)
-        given = load(job, job_of.COLUMNS) + 8 * job_of.COLUMN_WORDS * place
+    for index in range(body(state, COUNT)):
+        own = column_at(state, index)
+        given = load(job, job_of.COLUMNS) + 8 * job_of.COLUMN_WORDS * index
         keys = load(given, job_of.KEYS)
         _put_column(
-            call, base, place, keys, load(given, job_of.DIM), load(given, job_of.FIRST),
+            call, base, index, keys, load(given, job_of.DIM), load(given, job_of.FIRST),
             load(own, words.COMBINER), load(own, words.WEIGHTED), load(given, job_of.OUT),
         )  # fmt: skip
         total += keys
@@ -67,8 +67,8 @@ def _scale_bytes(state: int, batch: int) -> int:
     count, item = body(state, COUNT), int64(4)
     if body(state, KIND) == words.FLOAT64:
         item = int64(8)
-    for place in range(count):
-        if load(column_at(state, place), words.COMBINER) != SUM:
+    for index in range(count):
+        if load(column_at(state, index), words.COMBINER) != SUM:
             return item * count * batch
     return int64(0)
 

@@ -114,7 +114,7 @@ class SplitEmitter:
             name = self._prune_dense(build, spec) if dense else self._prune(build, spec)
             self.known[key] = name
         if isinstance(spec.ids, DenseIds):
-            values, indices, flags, shape = (Tensor(name, place) for place in range(4))
+            values, indices, flags, shape = (Tensor(name, index) for index in range(4))
             return _Entries(values, indices, weights(build, spec), flags, shape, name)
         weighted = Tensor(name, 2) if spec.weights is not None else weights(build, spec)
         shape = self._dense_shape(build, spec)

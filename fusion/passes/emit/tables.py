@@ -48,8 +48,8 @@ def copied_clip(build: NodeBuilder, clip: Clip, rows: Tensor) -> Tensor:
         if source not in done and source.node in clip.nodes:
             operands = [moved(operand) for operand in view.inputs(source.node)]
             node = build.copy("clip", source.node)
-            for place, operand in enumerate(operands):
-                build.replace_input(node, place, operand)
+            for index, operand in enumerate(operands):
+                build.replace_input(node, index, operand)
             done[source] = Tensor(build.add(node))
             edit.wait(node.name, view.controls(source.node))
         return done.get(source, tensor)
@@ -202,8 +202,8 @@ def _add_shared_read(build: NodeBuilder, reads: Sequence[VariableRead]) -> None:
     _record_shapes(node, [read.shape for read in reads])
     build.add(node)
     build.edit.wait(node.name, first.waits)
-    for place, read in enumerate(reads):
-        build.known[read.key] = f"{node.name}:{place}"
+    for index, read in enumerate(reads):
+        build.known[read.key] = f"{node.name}:{index}"
 
 
 def _known(build: NodeBuilder, read: VariableRead) -> Tensor:

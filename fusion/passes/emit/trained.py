@@ -61,12 +61,12 @@ class TrainedEmitter:
         if group.concat:
             node = self.concats.node(group, build, GROUPED_POST)
         rows = {
-            one.anchor: self._rows(build, one, Tensor(pre, place))
-            for place, one in enumerate(lookups)
+            one.anchor: self._rows(build, one, Tensor(pre, index))
+            for index, one in enumerate(lookups)
         }
         post = self._post(build, node, group, pre, columns, rows)
-        for place, lookup in enumerate(lookups):
-            keys = self._keys(lookup, Tensor(pre, place), rows[lookup.anchor])
+        for index, lookup in enumerate(lookups):
+            keys = self._keys(lookup, Tensor(pre, index), rows[lookup.anchor])
             for gradient in lookup.backward:
                 self.edit.replace(gradient.keys, keys)
             self._take_out(lookup, pre, post)
@@ -227,9 +227,9 @@ class TrainedEmitter:
         last = next(output.node for output in backward.outputs if output is not None)
         self.edit.add(node, at=last)
         self.edit.remove_pure(backward.nodes, node.name)
-        for place, output in enumerate(backward.outputs):
+        for index, output in enumerate(backward.outputs):
             if output is not None:
-                self.edit.replace(output, Tensor(node.name, place))
+                self.edit.replace(output, Tensor(node.name, index))
 
     def _take_out(self, lookup: LookupMatch, pre: str, post: str) -> None:
         view = self.edit.view

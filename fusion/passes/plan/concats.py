@@ -112,8 +112,8 @@ def groups_of(
     inputs = view.inputs(concat)[:-1]
     columns: list[LookupMatch | Tensor] = []
     inner: set[str] = set()
-    for place, tensor in enumerate(inputs):
-        member = members.get(place)
+    for index, tensor in enumerate(inputs):
+        member = members.get(index)
         if isinstance(member, Group):
             columns += member.columns
             inner |= {member.concat, *member.inner}
@@ -128,13 +128,13 @@ def groups_of(
             yield Group(form, tuple(columns), concat, whole=True, inner=frozenset(inner))
         return
     run: list[LookupMatch] = []
-    for place in range(len(inputs) + 1):
-        member = members.get(place)
+    for index in range(len(inputs) + 1):
+        member = members.get(index)
         if isinstance(member, LookupMatch):
             run.append(member)
         else:
             if len(run) >= FEWEST:
-                yield Group(form, tuple(run), concat, place - len(run))
+                yield Group(form, tuple(run), concat, index - len(run))
             run = []
 
 

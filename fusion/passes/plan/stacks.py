@@ -43,11 +43,11 @@ def _stacks(view: GraphView, lookups: Sequence[LookupMatch]) -> Iterator[Group]:
     for concat, columns in members.items():
         count = len(view.inputs(concat)) - 1
         run: list[LookupMatch] = []
-        for place in range(count + 1):
-            one_more = columns.get(place)
+        for index in range(count + 1):
+            one_more = columns.get(index)
             if run and (one_more is None or _dim(one_more) != _dim(run[0])):
                 if len(run) >= FEWEST:
-                    start, is_whole = place - len(run), len(run) == count
+                    start, is_whole = index - len(run), len(run) == count
                     yield Group(Lowering.STACKED, tuple(run), concat, start, is_whole)
                 run = []
             if one_more is not None:

@@ -57,8 +57,8 @@ def register(specs: tuple[OpSpec, ...], gpus: FindGpus | None = None) -> None:
         thunks = _thunks(new, tables, made)
         for spec in new:
             _define(spec, thunks[f"shape_{spec.name}"])
-        for place, kernels_of in enumerate(made):
-            kernels_of.register(thunks["dispatch"], thunks[f"create_{place}"])
+        for index, kernels_of in enumerate(made):
+            kernels_of.register(thunks["dispatch"], thunks[f"create_{index}"])
     for spec in specs:
         _register_gradient(spec)
 
@@ -71,8 +71,8 @@ def register_labelled(specs: tuple[OpSpec, ...], gpus: FindGpus, label: str) -> 
     on_gpus = [spec for spec in specs if "GPU" in spec.kernels]
     made = [Kernels(spec, "GPU", _table(spec), gpus, label) for spec in on_gpus]
     thunks = _thunks([], {}, made)
-    for place, kernels_of in enumerate(made):
-        kernels_of.register(thunks["dispatch"], thunks[f"create_{place}"])
+    for index, kernels_of in enumerate(made):
+        kernels_of.register(thunks["dispatch"], thunks[f"create_{index}"])
 
 
 def _is_registered(spec: OpSpec) -> bool:
@@ -123,9 +123,9 @@ def _thunks(specs: list[OpSpec], tables: Mapping[str, int], made: list[Kernels])
             f"  tail call void %infer(i64 {tables[spec.name]}, i64 %ctx, i64 %status)\n"
             "  ret void\n}\n"
         )
-    for place, kernels_of in enumerate(made):
+    for index, kernels_of in enumerate(made):
         parts.append(
-            f"define i64 @create_{place}(i64 %construction) {{\n"
+            f"define i64 @create_{index}(i64 %construction) {{\n"
             "  %made = alloca i64\n"
             "  %address = ptrtoint ptr %made to i64\n"
             f"  %create = inttoptr i64 {create} to ptr\n"
@@ -134,7 +134,7 @@ def _thunks(specs: list[OpSpec], tables: Mapping[str, int], made: list[Kernels])
             "  ret i64 %state\n}\n"
         )
     symbols = ["dispatch", *(f"shape_{spec.name}" for spec in specs)]
-    symbols += [f"create_{place}" for place in range(len(made))]
+    symbols += [f"create_{index}" for index in range(len(made))]
     return dict(zip(symbols, objects.load_ir("".join(parts), symbols), strict=True))
 
 

@@ -74,10 +74,10 @@ def check_static(spec: OpSpec, values: Sequence[Any], attrs: Mapping[str, Any]) 
         items = [
             _as_tensor(spec, arg, item, attrs) for item in _items(spec, arg, value, attrs, lengths)
         ]
-        for place, item in enumerate(items):
+        for index, item in enumerate(items):
             _check_dtype(spec, arg, item, types, attrs)
             if arg.when is None or attrs[arg.when]:
-                _check_shape(spec, arg, item, place, sizes)
+                _check_shape(spec, arg, item, index, sizes)
             else:
                 _check_rank(spec, arg, item)
         result.append(items if arg.length else items[0])
@@ -110,11 +110,11 @@ def _check_list(spec: OpSpec, attr: Attr, value: Any, attrs: Mapping[str, Any]) 
         raise ValueError(
             f"{spec.python_name}: {attr.name} must have at least {attr.minimum}, not {len(value)}"
         )
-    for place, element in enumerate(value):
+    for index, element in enumerate(value):
         text = element.decode() if isinstance(element, bytes) else element
         if attr.allowed and text not in attr.allowed:
             raise ValueError(
-                f"{spec.python_name}: {attr.name}[{place}] must be one of {attr.allowed}, "
+                f"{spec.python_name}: {attr.name}[{index}] must be one of {attr.allowed}, "
                 f"not {text!r}"
             )
         if attr.element == "int":

@@ -34,8 +34,8 @@ def _name_tables(elf: mmap.mmap) -> Iterator[tuple[int, int]]:
     """
     headers = struct.unpack_from("<Q", elf, 0x28)[0]
     size, count = struct.unpack_from("<HH", elf, 0x3A)
-    for place in range(headers, headers + size * count, size):
-        kind, names = struct.unpack_from("<4xI32xI", elf, place)
+    for index in range(headers, headers + size * count, size):
+        kind, names = struct.unpack_from("<4xI32xI", elf, index)
         if kind == _DYNAMIC_SYMBOLS:
             start, length = struct.unpack_from("<24xQQ", elf, headers + size * names)
             yield start, start + length

@@ -236,10 +236,10 @@ class OpSpec:
     def per_place(self) -> Mapping[str, tuple[int, int]]:
         """The first input, by place, and its dimension with each size that lists have per place."""
         result: dict[str, tuple[int, int]] = {}
-        for place, arg in enumerate(self.inputs):
+        for index, arg in enumerate(self.inputs):
             for axis, dim in enumerate(arg.dims):
                 if is_per_place(dim):
-                    result.setdefault(dim, (place, axis))
+                    result.setdefault(dim, (index, axis))
         return result
 
     @cached_property

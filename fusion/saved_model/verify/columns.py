@@ -124,7 +124,7 @@ def _bodies(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, _Body]:
 
 
 def _body(view: GraphView, search: VariableSearch) -> _Body:
-    order = {name: place for place, name in enumerate(view.nodes)}
+    order = {name: index for index, name in enumerate(view.nodes)}
     found = [*_lookups(view, search), *_ops(view, search)]
     found.sort(key=lambda one: (order.get(one[1].tensor.node, 0), one[1].part or 0))
     body = _Body(view)

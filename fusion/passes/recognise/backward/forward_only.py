@@ -121,8 +121,8 @@ class _Behind:
                 kept.add(name)
                 stack += [
                     tensor.node
-                    for place, tensor in enumerate(self.view.inputs(name))
-                    if tensor.node in self.nodes and not self._measures(Use(name, place, tensor))
+                    for index, tensor in enumerate(self.view.inputs(name))
+                    if tensor.node in self.nodes and not self._measures(Use(name, index, tensor))
                 ]
         return kept
 

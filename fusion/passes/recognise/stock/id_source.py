@@ -311,7 +311,7 @@ def _match_grid(
     if values.base is None or len(values.axes) != 1:
         return None
     loops = tuple(extent for extent in shape if extent != 1)
-    by_row = tuple(int(extent != 1 and place == 0) for place, extent in enumerate(shape))
+    by_row = tuple(int(extent != 1 and index == 0) for index, extent in enumerate(shape))
     of_rows = tuple(flag for flag, extent in zip(by_row, shape, strict=True) if extent != 1)
     of_columns = tuple(1 - flag for flag in of_rows)
     rows, cols = places

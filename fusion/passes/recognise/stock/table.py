@@ -219,7 +219,7 @@ def match_split(
     if view.resolve(view.inputs(split)[0]) != Tensor(unique):
         return NoMatch("the partitioned ids are not the distinct ids of this lookup", split)
     nodes = (split, *view.aliases(view.inputs(split)[0]), unique)
-    keys = [Tensor(split, place) for place in range(count)]
+    keys = [Tensor(split, index) for index in range(count)]
     ids = view.resolve(view.inputs(unique)[0])
     return match_shards(view, split, rows, keys, ids, nodes, view.inputs(split)[1:])
 
