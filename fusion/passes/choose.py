@@ -13,7 +13,7 @@ from fusion.passes.emit.emit import emit
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import ARG_OP
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.plan import Lowering, Plan, plan_each
+from fusion.passes.plan.plan import Group, Plan
 from fusion.passes.plan.planner import are_awaited, are_ordered, fused_plans, split_plan
 from fusion.passes.plan.stacks import stock_plans
 from fusion.passes.recognise.lookup import LookupMatch
@@ -42,7 +42,7 @@ def choose_fused(
     view: GraphView,
     lookups: Sequence[LookupMatch],
     writers: SparseWriters,
-    forward: Sequence[LookupMatch] = (),
+    forward: Sequence[Group] = (),
 ) -> Choice:
     """Chooses fused ops.
 
@@ -50,7 +50,7 @@ def choose_fused(
         view: the graph.
         lookups: those that may be rewritten.
         writers: of variables.
-        forward: lookups whose gradients stay as they are.
+        forward: groups of a lookup each whose gradients stay as they are.
     """
     refused: dict[str, NoMatch] = {}
     while lookups or forward:
@@ -83,20 +83,21 @@ def _fused(
     view: GraphView,
     lookups: Sequence[LookupMatch],
     writers: SparseWriters,
-    forward: Sequence[LookupMatch],
+    forward: Sequence[Group],
 ) -> tuple[Plan, GraphEdit] | None:
     """Returns the first plan without circles; None if not even one set of ops per lookup is one.
 
     The fewer ops, the more each of them waits for.
     """
-    behind = plan_each(forward, Lowering.FORWARD).groups
-    plans = (Plan((*plan.groups, *behind)) for plan in fused_plans(view, lookups, writers))
-    if not are_ordered(view, lookups) and not are_awaited(view, forward):
+    plans = (Plan((*plan.groups, *forward)) for plan in fused_plans(view, lookups, writers))
+    if not are_ordered(view, lookups) and not are_awaited(
+        view, [lookup for group in forward for lookup in group.lookups]
+    ):
         plan = next(plans)
         return plan, emit(view, plan)
     if view.has_loops:
         # Their back edges are circles too.
-        plan = Plan((*split_plan(lookups).groups, *behind))
+        plan = Plan((*split_plan(lookups).groups, *forward))
         return (plan, emit(view, plan)) if plan.groups else None
     return _first_free(view, (plan for plan in plans if plan.groups))
 

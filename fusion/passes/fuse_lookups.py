@@ -13,6 +13,7 @@ from fusion.passes.graph.edit import apply_edits
 from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
 from fusion.passes.plan.forms import shares_table
+from fusion.passes.plan.plan import Group, Lowering
 from fusion.passes.plan.safety import refuse_unsafe
 from fusion.passes.recognise.backward.forward_only import match_forward
 from fusion.passes.recognise.lookup import LookupMatch, recognise_all
@@ -52,7 +53,11 @@ class FuseLookups(LookupPass):
             } | refused
         lookups = [lookup for lookup in gaining if lookup.spec and lookup.anchor not in refused]
         behind = (lookup for lookup in gaining if lookup.anchor in refusals.by_use and not refusal)
-        forward = [lookup for lookup in behind if match_forward(view, lookup) is not None]
+        forward = [
+            Group(Lowering.FORWARD, (lookup,), forward=found)
+            for lookup in behind
+            if (found := match_forward(view, lookup)) is not None
+        ]
         choice = choose_fused(view, lookups, writers, forward)
         columns = _columns(view, matches, gaining, refused | choice.refused, choice, writers)
         return self.rewrite(view, columns, choice.edit)

@@ -203,22 +203,20 @@ class RowUpdates:
     def edit(self, names: Sequence[str]) -> GraphEdit:
         """Returns the rewrite of these scatter ops."""
         edit = GraphEdit(self.view)
-        known: dict[tuple[object, ...], str] = {}
         written = {name: edit.unique_name(f"{name}/write") for name in names}
         for name in names:
-            self._emit(edit, known, name, written)
+            self._emit(edit, name, written)
         return edit
 
     def _emit(
         self,
         edit: GraphEdit,
-        known: dict[tuple[object, ...], str],
         name: str,
         written: Mapping[str, str],
     ) -> None:
         """Emits the update of one table and takes the stock op out."""
         view = self.view
-        build = NodeBuilder(edit, known, name, view.nodes[name].device, "")
+        build = NodeBuilder(edit, name, view.nodes[name].device, "")
         handle, ids, _ = view.inputs(name)
         updates, factor = self._factors(build, name)
         dtype, indices = view.type_attr(name, "dtype"), view.type_attr(name, "Tindices")

@@ -8,7 +8,7 @@ ReadEmbeddingTables -> a ReadVariableOp for each variable
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from tensorflow.core.framework import graph_pb2, types_pb2
@@ -44,7 +44,6 @@ def ungrouped(
 @dataclass(frozen=True)
 class _Ungroup:
     edit: GraphEdit
-    known: dict[tuple[object, ...], str] = field(default_factory=dict)
 
     def edit_all(self) -> GraphEdit:
         """Returns the edit of a graph or a function."""
@@ -62,7 +61,7 @@ class _Ungroup:
     def _builder(self, name: str) -> NodeBuilder:
         view = self.edit.view
         frame = view.inputs(name)[0].node
-        return NodeBuilder(self.edit, self.known, name, view.nodes[name].device, frame)
+        return NodeBuilder(self.edit, name, view.nodes[name].device, frame)
 
     def _split(self, name: str) -> None:
         build, view = self._builder(name), self.edit.view
@@ -121,10 +120,10 @@ class _Ungroup:
     def _bucketized(self, build: NodeBuilder, column: FusedColumn) -> Tensor:
         values, dtype = column.inputs[1], column.dtypes[0]
         key = ("Bucketize", values, dtype, column.boundaries, build.device)
-        if key not in self.known:
+        if key not in self.edit.shared:
             node = build.node("bucketize", "Bucketize")
             build.inputs(node, values)
             set_types(node, T=dtype)
             set_lists(node, boundaries=column.boundaries)
-            self.known[key] = build.add(node)
-        return Tensor(self.known[key])
+            self.edit.shared[key] = build.add(node)
+        return Tensor(self.edit.shared[key])

@@ -17,12 +17,11 @@ from fusion.passes.plan.plan import Lowering, Plan
 def emit(view: GraphView, plan: Plan) -> GraphEdit:
     """Returns the edit that replaces every lookup of the plan."""
     edit = GraphEdit(view)
-    known: dict[tuple[object, ...], str] = {}
-    concats = ConcatEmitter(edit, known)
-    inference = InferenceEmitter(edit, known, concats)
-    split, trained = SplitEmitter(edit, known), TrainedEmitter(edit, known, concats)
-    forward, stock = ForwardEmitter(edit, known), StockEmitter(edit, known)
-    stacked = StackedEmitter(edit, known, concats)
+    concats = ConcatEmitter(edit)
+    inference = InferenceEmitter(edit, concats)
+    split, trained = SplitEmitter(edit), TrainedEmitter(edit, concats)
+    forward, stock = ForwardEmitter(edit), StockEmitter(edit)
+    stacked = StackedEmitter(edit, concats)
     for group in plan.groups:
         if group.form is Lowering.GROUPED:
             inference.group(group)
@@ -31,7 +30,7 @@ def emit(view: GraphView, plan: Plan) -> GraphEdit:
         elif group.form is Lowering.TRAINED:
             trained.group(group)
         elif group.form is Lowering.FORWARD:
-            forward.lookup(group.lookups[0])
+            forward.group(group)
         elif group.form is Lowering.STACKED:
             stacked.group(group)
         elif group.form is Lowering.STOCK:

@@ -33,13 +33,12 @@ class InferenceEmitter:
     """
 
     edit: GraphEdit
-    known: dict[tuple[object, ...], str]
     concats: ConcatEmitter
 
     def lookup(self, lookup: LookupMatch) -> None:
         """Emits one lookup under the name of its output and takes its stock nodes out."""
         spec = lookup.full_spec
-        build = NodeBuilder.of(self.edit, self.known, spec)
+        build = NodeBuilder.of(self.edit, spec)
         column = column_arguments(build, spec)
         node = build.replacement(SINGLE)
         build.inputs(node, *share_tables(build, [Reader(lookup, column[:3])]), *column[:4])
@@ -81,9 +80,9 @@ class InferenceEmitter:
 
     def _group_column(self, column: LookupMatch | Tensor, first: LookupSpec) -> ColumnArguments:
         if isinstance(column, LookupMatch):
-            build = NodeBuilder.of(self.edit, self.known, column.full_spec)
+            build = NodeBuilder.of(self.edit, column.full_spec)
             return column_arguments(build, column.full_spec)
-        build = NodeBuilder.of(self.edit, self.known, first)
+        build = NodeBuilder.of(self.edit, first)
         return copy_arguments(build, column, first.table.dtype)
 
     def _tables(

@@ -62,12 +62,11 @@ class SplitEmitter:
     """Emits lookups one by one; equal nodes are emitted once and shared."""
 
     edit: GraphEdit
-    known: dict[tuple[object, ...], str]
 
     def lookup(self, lookup: LookupMatch) -> None:
         """Emits one lookup and takes its stock nodes out."""
         spec = lookup.full_spec
-        build = NodeBuilder.of(self.edit, self.known, spec)
+        build = NodeBuilder.of(self.edit, spec)
         waits = self._ids_waits(lookup)
         entries = self._entries(build, spec, waits)
         unique = self._unique(build, spec, entries)
@@ -108,11 +107,11 @@ class SplitEmitter:
             return self._given_entries(build, spec)
         what = (spec.ids, spec.dtype, spec.buckets, spec.weights, spec.prune, spec.default_id)
         key = ("prune", *what, spec.table.dtype, build.device, waits)
-        name = self.known.get(key)
+        name = self.edit.shared.get(key)
         if name is None:
             dense = isinstance(spec.ids, DenseIds)
             name = self._prune_dense(build, spec) if dense else self._prune(build, spec)
-            self.known[key] = name
+            self.edit.shared[key] = name
         if isinstance(spec.ids, DenseIds):
             values, indices, flags, shape = (Tensor(name, index) for index in range(4))
             return _Entries(values, indices, weights(build, spec), flags, shape, name)

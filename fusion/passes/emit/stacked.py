@@ -36,7 +36,6 @@ class StackedEmitter:
     """Emits the lookups of a group as one gather."""
 
     edit: GraphEdit
-    known: dict[tuple[object, ...], str]
     concats: ConcatEmitter
 
     def group(self, group: Group) -> None:
@@ -97,14 +96,14 @@ class StackedEmitter:
             starts.append(places[table])
             rows.append(len(value))
         key = ("stack", *places, build.device)
-        if key not in self.known:
+        if key not in self.edit.shared:
             node = build.node("tables", "Const")
             proto = tensor_util.make_tensor_proto(np.concatenate(parts))
             node.attr["value"].tensor.CopyFrom(proto)
             set_types(node, dtype=proto.dtype)
-            self.known[key] = build.add(node)
+            self.edit.shared[key] = build.add(node)
             self.edit.wait(node.name, build.frame_anchor())
-        return Tensor(self.known[key]), starts, rows
+        return Tensor(self.edit.shared[key]), starts, rows
 
 
 def _can_be_absent(view: GraphView, spec: LookupSpec) -> bool:

@@ -39,7 +39,6 @@ class StockEmitter:
     """Emits lookups one by one; equal nodes are emitted once and shared."""
 
     edit: GraphEdit
-    known: dict[tuple[object, ...], str]
 
     def lookup(self, lookup: LookupMatch, reads_whole: bool) -> None:
         """Emits one lookup under the name of its output and takes its nodes out.
@@ -49,7 +48,7 @@ class StockEmitter:
             reads_whole: whether its table can be read whole, see `read_table`.
         """
         spec = lookup.full_spec
-        build = NodeBuilder.of(self.edit, self.known, spec)
+        build = NodeBuilder.of(self.edit, spec)
         emitted = _Lookup(build, lookup)
         if has_one_per_row(self.edit.view, spec):
             last = emitted.one_per_row()

@@ -81,7 +81,7 @@ def share_tables(build: NodeBuilder, readers: Sequence[Reader]) -> list[Tensor]:
     reads = [_shared_read(build, reader, inside) for reader in readers]
     missing: dict[tuple[object, ...], dict[tuple[object, ...], VariableRead]] = {}
     for read in reads:
-        if read is not None and read.key not in build.known:
+        if read is not None and read.key not in build.edit.shared:
             # Which variables are on one device is known once they are placed.
             together = (read.device, read.waits) if read.device else read.key
             missing.setdefault(together, {})[read.key] = read
@@ -136,7 +136,7 @@ def stock_read(build: NodeBuilder, read: VariableRead) -> str:
     After any sparse access a variable is in a mode in which each read copies it; that is switched
     off first, unless a copy costs no more than that.
     """
-    if read.key not in build.known:
+    if read.key not in build.edit.shared:
         node = build.node("table", "ReadVariableOp", read.device)
         set_types(node, dtype=read.dtype)
         nodes = [node]
@@ -149,8 +149,8 @@ def stock_read(build: NodeBuilder, read: VariableRead) -> str:
             build.edit.wait(one.name, read.waits)
         build.edit.wait(node.name, [one.name for one in nodes[:-1]])
         _record_shapes(node, [read.shape])
-        build.known[read.key] = node.name
-    return build.known[read.key]
+        build.edit.shared[read.key] = node.name
+    return build.edit.shared[read.key]
 
 
 def _read(build: NodeBuilder, reader: Reader) -> VariableRead:
@@ -203,11 +203,11 @@ def _add_shared_read(build: NodeBuilder, reads: Sequence[VariableRead]) -> None:
     build.add(node)
     build.edit.wait(node.name, first.waits)
     for index, read in enumerate(reads):
-        build.known[read.key] = f"{node.name}:{index}"
+        build.edit.shared[read.key] = f"{node.name}:{index}"
 
 
 def _known(build: NodeBuilder, read: VariableRead) -> Tensor:
-    name, _, place = build.known[read.key].partition(":")
+    name, _, place = build.edit.shared[read.key].partition(":")
     return Tensor(name, int(place))
 
 

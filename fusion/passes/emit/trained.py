@@ -43,14 +43,13 @@ class TrainedEmitter:
     """Emits groups of lookups."""
 
     edit: GraphEdit
-    known: dict[tuple[object, ...], str]
     concats: ConcatEmitter
 
     def group(self, group: Group) -> None:
         """Emits a group and takes its stock nodes out."""
         lookups = group.lookups
         first = lookups[0].full_spec
-        build = NodeBuilder.of(self.edit, self.known, first)
+        build = NodeBuilder.of(self.edit, first)
         if group.concat:
             build = self.concats.builder(group, first.ids.values.node)
         columns = [self._column(column, first) for column in group.columns]
@@ -80,10 +79,10 @@ class TrainedEmitter:
     def _column(self, column: LookupMatch | Tensor, first: LookupSpec) -> ColumnArguments:
         if isinstance(column, LookupMatch):
             spec = column.full_spec
-            told = column_arguments(NodeBuilder.of(self.edit, self.known, spec), spec)
+            told = column_arguments(NodeBuilder.of(self.edit, spec), spec)
             told.attrs["sort_key"] = not column.unique
             return told
-        build = NodeBuilder.of(self.edit, self.known, first)
+        build = NodeBuilder.of(self.edit, first)
         return copy_arguments(build, column, first.table.dtype)
 
     def _pre(
@@ -95,8 +94,8 @@ class TrainedEmitter:
             build.device,
             *(self._identity(*pair) for pair in zip(told, lookups, strict=True)),
         )
-        if key in self.known:
-            return self.known[key]
+        if key in self.edit.shared:
+            return self.edit.shared[key]
         node = build.node("pre_look_up", GROUPED_PRE)
         for inputs in zip(*(column[:4] for column in told), strict=True):
             build.inputs(node, *inputs)
@@ -111,8 +110,8 @@ class TrainedEmitter:
         set_columns(node, told, PRE_ATTRS)
         set_boundaries(node, told)
         set_names(node, told)
-        self.known[key] = build.add(node)
-        return self.known[key]
+        self.edit.shared[key] = build.add(node)
+        return self.edit.shared[key]
 
     def _identity(self, told: ColumnArguments, lookup: LookupMatch) -> tuple[object, ...]:
         """Returns all that the entries of a column depend on."""
@@ -129,7 +128,7 @@ class TrainedEmitter:
         table = view.resolve(lookup.rows)
         if self._is_read_for(lookup, table.node):
             return self._gather(build, lookup, keys, table.node)
-        gather = NodeBuilder.of(self.edit, self.known, spec).node("rows", "GatherV2")
+        gather = NodeBuilder.of(self.edit, spec).node("rows", "GatherV2")
         axis = build.constant("axis", np.array(0, np.int32))
         build.inputs(gather, lookup.rows, keys, axis)
         set_types(gather, Tparams=spec.table.dtype, Tindices=spec.dtype, Taxis=types_pb2.DT_INT32)
@@ -144,7 +143,7 @@ class TrainedEmitter:
         """
         if lookup.unique:
             return keys
-        build = NodeBuilder.of(self.edit, self.known, lookup.full_spec)
+        build = NodeBuilder.of(self.edit, lookup.full_spec)
         behind = build.node("keys", "Identity")
         build.inputs(behind, keys)
         set_types(behind, T=lookup.full_spec.dtype)
@@ -167,7 +166,7 @@ class TrainedEmitter:
         """Reads the rows where all of the variable was read, which may be a copy of it."""
         view, spec = self.edit.view, lookup.full_spec
         device = view.nodes[read].device
-        gather = NodeBuilder.of(self.edit, self.known, spec).node("rows", "ResourceGather", device)
+        gather = NodeBuilder.of(self.edit, spec).node("rows", "ResourceGather", device)
         build.inputs(gather, view.inputs(read)[0], keys)
         set_types(gather, dtype=spec.table.dtype, Tindices=spec.dtype)
         set_attrs(gather, batch_dims=0, validate_indices=True)

@@ -22,11 +22,13 @@ class GraphEdit:
     Attributes:
         added: new nodes by name.
         removed: names of replaced nodes, each with the new node that takes over its control edges.
+        shared: new nodes that several lookups may read, by what they compute.
     """
 
     view: GraphView
     added: dict[str, node_def_pb2.NodeDef] = field(default_factory=dict)
     removed: dict[str, str] = field(default_factory=dict)
+    shared: dict[tuple[object, ...], str] = field(default_factory=dict)
     _placed: dict[str, list[str]] = field(default_factory=dict)
     _renamed: dict[str, str] = field(default_factory=dict)
     _waits: dict[str, dict[str, None]] = field(default_factory=dict)

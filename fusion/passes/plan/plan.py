@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.recognise.backward.forward_only import Forward
 from fusion.passes.recognise.lookup import LookupMatch
 
 
@@ -59,6 +60,7 @@ class Group:
         inner: concats among those inputs whose own inputs the columns are instead.
         backwards: the gradients that a trained one computes.
         reads_whole: whether the ops of a stock one may read its table whole.
+        forward: what one of which the forward alone is fused reads.
     """
 
     form: Lowering
@@ -69,6 +71,7 @@ class Group:
     inner: frozenset[str] = frozenset()
     backwards: tuple[Backward, ...] = ()
     reads_whole: bool = False
+    forward: Forward | None = None
 
     @property
     def lookups(self) -> tuple[LookupMatch, ...]:
