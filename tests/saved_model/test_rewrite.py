@@ -332,6 +332,7 @@ def test_a_malformed_graph_is_a_model_error(models: Path, tmp_path: Path):
     assert os.listdir(tmp_path) == ["src"]
 
 
+@pytest.mark.usefixtures("recognisers_refuse")
 def test_a_damaged_column_gets_a_verdict(models: Path, tmp_path: Path):
     source = tmp_path / "src"
     shutil.copytree(models / "v1_ref", source)
