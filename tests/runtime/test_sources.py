@@ -24,7 +24,7 @@ from fusion.runtime.native.objects import Recipe
 from fusion.runtime.registration import kernel_objects
 
 ROOT = Path(fusion.__file__).parent
-FILES = sources._raw(ROOT).files
+FILES, _ = sources.read(ROOT)
 GRAPH = sources.parse(FILES)
 
 
@@ -174,6 +174,15 @@ def test_what_stands_for_the_cpus_functions_counts_for_all_kernels() -> None:
     assert calling == {*modules._STAND_INS}
 
 
+def test_all_that_is_imported_is_known() -> None:
+    """A module of another folder would not count."""
+    made = set().union(*(made_from(name) for name in RECIPES))
+    for path, content in FILES.items():
+        if path.endswith(".py") and sources._module_of(path) in made:
+            named = re.findall(rb"^ *(?:from|import) (fusion[\w.]*)", content, re.MULTILINE)
+            assert {name.decode() for name in named} <= GRAPH.keys(), path
+
+
 #: Prints which modules of the package have a part in making an object: Python runs functions of
 #: theirs, or Numba compiles them. Each object is made in a process in which nothing was compiled.
 RUN = """
@@ -233,7 +242,7 @@ def test_nothing_else_has_a_part_in_an_object() -> None:
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of sources, as in a new process."""
-    for name in ("_digest", "_parsed", "_raw"):
+    for name in ("_digest", "_known"):
         monkeypatch.setattr(sources, name, getattr(sources, name).__wrapped__)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -56,22 +57,22 @@ def digest(*modules: str) -> str:
 
 def digest_of_all() -> str:
     """A digest of all that any function depends on in this package."""
-    return digest(*_parsed()) if _raw(_PACKAGE).are_sources else digest()
+    return digest(*(_known().graph or ()))
 
 
 def keep_in(files: KernelCache) -> None:
     """Keeps what parsing finds in a folder, if it can be written, for processes that use that."""
-    raw = _raw(_PACKAGE)
-    if raw.are_sources:
-        files.offer(raw.file_name, _packed(_parsed()))
+    known = _known()
+    if known.graph is not None:
+        files.offer(known.file_name, _packed(known.graph))
 
 
 @cache
 def _digest(modules: frozenset[str]) -> str:
-    raw = _raw(_PACKAGE)
-    if not raw.are_sources:
-        return raw.digest
-    graph = _parsed()
+    known = _known()
+    graph = known.graph
+    if graph is None:
+        return known.digest
     foreign = sorted(modules - graph.keys())
     made_from = closure(graph, modules) if not foreign else graph.keys()
     found = hashlib.sha256()
@@ -94,18 +95,16 @@ def closure(graph: Mapping[str, Source], modules: Iterable[str]) -> set[str]:
     return found
 
 
-class _Raw(NamedTuple):
-    """The files of the sources.
+class _Known(NamedTuple):
+    """What is known of all sources.
 
     Attributes:
-      files: their bytes, by the path in the package.
-      digest: one of all bytes.
-      are_sources: none is compiled by Python, without a source.
+      digest: one of their bytes.
+      graph: what parsing finds, by the names of modules; None for a build without sources.
     """
 
-    files: Mapping[str, bytes]
     digest: str
-    are_sources: bool
+    graph: Mapping[str, Source] | None
 
     @property
     def file_name(self) -> str:
@@ -115,44 +114,52 @@ class _Raw(NamedTuple):
 
 
 @cache
-def _raw(package: Path) -> _Raw:
-    """The files of a package that objects may be made from.
-
-    A build may have `.pyc` files in the place of sources.
-    """
-    paths = [*package.iterdir()]
-    for folder in _FOLDERS:
-        paths += (package / folder).rglob("*")
-    by_path = {
-        path.relative_to(package).as_posix(): path
-        for path in sorted(paths)
-        if path.suffix in (".py", ".pyc", _OTHER) and path.parent.name != "__pycache__"
-    }
-    compiled = {
-        name for name in by_path if name.endswith(".pyc") and name.removesuffix("c") not in by_path
-    }
-    files = {
-        name: path.read_bytes()[_PYC_HEAD_BYTES if name in compiled else 0 :]
-        for name, path in by_path.items()
-        if name in compiled or not name.endswith(".pyc")
-    }
+def _known() -> _Known:
+    """What is known of all sources, from the kernel cache or else parsed and kept."""
+    files, are_compiled = read(_PACKAGE)
     found = hashlib.sha256()
-    for name, content in files.items():
-        found.update(f"{name} {len(content)}\n".encode())
+    for path, content in files.items():
+        found.update(f"{path} {len(content)}\n".encode())
         found.update(content)
-    return _Raw(files, found.hexdigest(), not compiled)
+    known = _Known(found.hexdigest(), None)
+    if are_compiled:
+        return known
+    cache = kernel_cache.default()
+    if kept := cache.read(known.file_name):
+        graph = {name: Source(*source) for name, source in json.loads(kept.content).items()}
+    else:
+        graph = parse(files)
+        cache.offer(known.file_name, _packed(graph))
+    return known._replace(graph=graph)
 
 
-@cache
-def _parsed() -> Mapping[str, Source]:
-    """What parsing finds in each module, from the kernel cache or found now."""
-    raw, files = _raw(_PACKAGE), kernel_cache.default()
-    kept = files.read(raw.file_name)
-    if kept is not None:
-        return {name: Source(*source) for name, source in json.loads(kept.content).items()}
-    graph = parse(raw.files)
-    files.offer(raw.file_name, _packed(graph))
-    return graph
+def read(package: Path) -> tuple[dict[str, bytes], bool]:
+    """The files that objects may be made from, by the path in the package.
+
+    A build may have `.pyc` files in the place of sources; the second is whether it has.
+    """
+    root = f"{package}/"
+    paths = os.listdir(root)
+    for folder in _FOLDERS:
+        for above, folders, names in os.walk(root + folder):
+            if "__pycache__" in folders:
+                folders.remove("__pycache__")
+            paths += (f"{above}/{name}".removeprefix(root) for name in names)
+    paths = [path for path in sorted(paths) if path.endswith((".py", ".pyc", _OTHER))]
+    files, are_compiled = dict[str, bytes](), False
+    for path in paths:
+        if path.endswith(".pyc"):
+            if path.removesuffix("c") not in paths:
+                are_compiled = True
+                files[path] = _content(root + path)[_PYC_HEAD_BYTES:]
+        else:
+            files[path] = _content(root + path)
+    return files, are_compiled
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _packed(graph: Mapping[str, Source]) -> bytes:
