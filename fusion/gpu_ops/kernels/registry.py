@@ -81,6 +81,7 @@ def _of(module: str, name: str) -> Kernel:
     def make() -> Any:
         return getattr(importlib.import_module(f"fusion.gpu_ops.kernels.{module}"), name)
 
+    make.__module__ = f"fusion.gpu_ops.kernels.{module}"  # whose sources the kernel is made from
     together = None if name in _OF_TILES else 1
     return Kernel(make, _REGISTERS.get(name, 64), together)
 

@@ -10,9 +10,8 @@ from typing import Any
 from fusion.cpu_ops import column_words as layout
 from fusion.cpu_ops.pieces import most_elements, piece_for
 from fusion.runtime.native.objects import address
-from fusion.runtime.registration.registration import double_word
 from fusion.runtime.tensorflow.dtypes import DTYPES
-from fusion.runtime.tensorflow.layout import STATE_WORDS
+from fusion.runtime.tensorflow.layout import STATE_WORDS, double_word
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.runtime.threads.pool import pool_address
 from fusion.schema.attributes import COMBINERS

@@ -17,6 +17,7 @@ k // MAX_RANK, or FIRST_SUM - k for the sum of that over all places.
 from __future__ import annotations
 
 import ctypes
+import struct
 
 from fusion.runtime.tensorflow.spec import Arg, OpSpec
 
@@ -70,3 +71,8 @@ def _dimensions(spec: OpSpec, arg: Arg) -> list[int]:
 
     dims = [] if arg.has_any_shape else [encode(dim) for dim in arg.dims]
     return dims + [UNKNOWN] * (MAX_RANK - len(dims))
+
+
+def double_word(value: float) -> int:
+    """The bits of a double as a 64-bit word."""
+    return int(struct.unpack("<q", struct.pack("<d", value))[0])
