@@ -33,7 +33,6 @@ from fusion.ops import DEVICES
 from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.calls import called
-from fusion.passes.report.columns import named_columns
 from fusion.passes.report.report import FusionReport
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
@@ -82,7 +81,7 @@ def explain_function(concrete_function: ConcreteFunction) -> FusionReport:
     library = Library.of(concrete_function)
     search = VariableSearch(library.graph_def, library.captured_variables(concrete_function))
     lookups = FuseLookups(variables=search.known, devices=DEVICES)
-    report = named_columns(lookups.explain(library.graph_def), search)
+    report = lookups.explain(library.graph_def)
     columns = (
         replace(column, function="") if column.function == library.top else column
         for column in report.columns

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.arguments import wrong_type
 from fusion.ops import DEVICES
-from fusion.passes.analysis.variables import VariableSearch
+from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.signatures import OpSignatures
-from fusion.passes.lowered import not_lowered
-from fusion.passes.plan.plan import Target
-from fusion.passes.report.columns import named_columns
+from fusion.passes.lower_lookups import remaining_fused_ops
 from fusion.passes.report.report import FusionReport, FusionResult
+from fusion.passes.targets import PASSES, Target
 
 
 def fuse_graph(
@@ -54,14 +52,12 @@ def fuse_graph(
     if outputs is not None:
         preserve = frozenset(checked_outputs("fuse_graph", graph_def, outputs))
     with _graph_errors("fuse_graph: graph_def"):
-        search = _search(graph_def)
-        lookups = FuseLookups(
-            preserve, variables=search.known, devices=DEVICES, target=Target(target)
+        lookup_pass = PASSES[Target(target)]
+        result = lookup_pass(preserve, variables=_variables(graph_def), devices=DEVICES).apply(
+            graph_def
         )
-        result = lookups.apply(graph_def)
-        result = replace(result, report=named_columns(result.report, search))
-    if lookups.target is Target.STOCK:
-        left = not_lowered(result.graph_def, result.report)
+    if Target(target) is Target.STOCK:
+        left = remaining_fused_ops(result.graph_def, result.report)
         if left is not None:
             raise ValueError(f"fuse_graph: target 'stock': {left}")
     return result
@@ -75,9 +71,8 @@ def explain_graph(
     if outputs is not None:
         preserve = frozenset(checked_outputs("explain", graph_def, outputs))
     with _graph_errors("explain: model"):
-        search = _search(graph_def)
-        lookups = FuseLookups(preserve, variables=search.known, devices=DEVICES)
-        return named_columns(lookups.explain(graph_def), search)
+        lookups = FuseLookups(preserve, variables=_variables(graph_def), devices=DEVICES)
+        return lookups.explain(graph_def)
 
 
 @contextmanager
@@ -98,10 +93,10 @@ def final_nodes(graph_def: graph_pb2.GraphDef) -> frozenset[str]:
     return frozenset(node.name for node in graph_def.node if node.name not in read)
 
 
-def _search(graph_def: graph_pb2.GraphDef) -> VariableSearch:
+def _variables(graph_def: graph_pb2.GraphDef) -> dict[tuple[str, str], Variable]:
     # Only functions get their tables from elsewhere, and to follow calls costs about as much as
     # the pass itself.
-    return VariableSearch(graph_def if graph_def.library.function else graph_pb2.GraphDef())
+    return VariableSearch(graph_def).known if graph_def.library.function else {}
 
 
 def checked_outputs(

@@ -24,11 +24,10 @@ from tensorflow.core.framework import graph_pb2
 
 from fusion.ops import DEVICES
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.recognise.stock.one_id_per_row import LAST
-from fusion.passes.recognise.stock.reduction import ANCHORS
-from fusion.passes.recognise.stock.table import UNIQUES
+from fusion.passes.lookup_pass import Pass, apply_passes
+from fusion.passes.recognise.lookup import FORMS, LookupForm
 from fusion.passes.report.report import FusionReport, FusionResult
-from fusion.passes.row_updates import SCATTERS, fuse_updates
+from fusion.passes.row_updates import SCATTERS, FuseRowUpdates
 from fusion.printable import printable_lines
 from fusion.runtime import process
 from fusion.runtime.optimizer import plugin
@@ -47,11 +46,15 @@ def _serialized(ops: Iterable[str]) -> tuple[bytes, ...]:
     return tuple(bytes([_OP_FIELD, len(op)]) + op.encode() for op in sorted(ops))
 
 
-#: What graphs have that may have lookups in them. All anchors have one of the first two strings.
-LOOKUPS: Rule = (
-    ((b"Segment", b"SparsePostLookUp"), _serialized(ANCHORS)),
-    (_serialized([LAST]), _serialized(UNIQUES)),
-)
+def _clause(form: LookupForm) -> tuple[tuple[bytes, ...], ...]:
+    """Returns the sets of strings of each of which graphs with lookups of a form have one."""
+    substrings = tuple(text.encode() for text in form.substrings)
+    sets = substrings, _serialized(form.anchors), _serialized(form.beside)
+    return tuple(strings for strings in sets if strings)
+
+
+#: What graphs have that may have lookups in them for which there is something better.
+LOOKUPS: Rule = tuple(_clause(form) for form in FORMS if not form.is_final)
 #: And those that may have updates by fusion's own gradients.
 UPDATES: Rule = ((_serialized([GROUPED_POST_GRAD]), _serialized(SCATTERS)),)
 _FUNCTION_OPS = frozenset({"_Arg", "_Retval"})
@@ -314,11 +317,11 @@ def _fuse(item: plugin.Item, not_read: frozenset[str] = frozenset()) -> FusionRe
         arguments = {node.name for node in graph_def.node if node.op in _FUNCTION_OPS}
         awaited = preserve - (item.fetches() - not_read) - arguments
     tasks = local_tasks(serialized)
-    fuse = FuseLookups(preserve - awaited, awaited, tasks=tasks, devices=DEVICES)
-    result = fuse.apply(graph_def)
+    preserve -= awaited
+    passes: list[Pass] = [FuseLookups(preserve, awaited, tasks=tasks, devices=DEVICES)]
     if _state.updates_on:
-        result = fuse_updates(fuse, result)
-    return result
+        passes.append(FuseRowUpdates(preserve, awaited, tasks, DEVICES))
+    return apply_passes(passes, graph_def)
 
 
 def _serialized_result(result: FusionResult) -> bytes | None:
@@ -357,7 +360,8 @@ def _last_report(report: FusionReport, last: FusionReport | None) -> FusionRepor
     if updates and not has_others and updates <= {update.name for update in last.updates}:
         # TensorFlow's optimizers, which ran between, told more of what is updated.
         return replace(last, updates=report.updates, nodes_after=report.nodes_after)
-    looks_again = not report.modified and _left(report) <= _left(last) and kept <= known
+    is_modified = report.fused_count or any(update.fused for update in report.updates)
+    looks_again = not is_modified and _left(report) <= _left(last) and kept <= known
     return last if looks_again else report
 
 

@@ -23,11 +23,12 @@ from fusion.graphs import checked_outputs, final_nodes
 from fusion.grappler import observed
 from fusion.ops import DEVICES
 from fusion.passes.analysis.variables import Variable, VariableSearch
-from fusion.passes.fuse_lookups import COMPILED, COMPILED_REASON, FuseLookups
+from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.calls import called
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP
 from fusion.passes.graph.view import GraphView
+from fusion.passes.lookup_pass import COMPILED, COMPILED_REASON
 from fusion.passes.report.columns import named_columns
 from fusion.passes.report.report import ColumnReport, FusionReport
 from fusion.printable import printable
@@ -161,10 +162,10 @@ def _function_run(
             node.attr["index"].i, number = number, number + 1
     awaited = frozenset(definition.control_ret.values())
     targets = sorted(awaited)
-    for place, output in enumerate(definition.signature.output_arg):
+    for index, output in enumerate(definition.signature.output_arg):
         node = graph_def.node.add(name=f"{output.name}_RetVal", op="_Retval")
         node.input.append(str(view.tensor(definition.ret[output.name])))
-        node.attr["T"].type, node.attr["index"].i = output.type, place
+        node.attr["T"].type, node.attr["index"].i = output.type, index
         targets.append(node.name)
     _drop_unknown_colocations(graph_def)
     options = config_pb2.CallableOptions(target=targets)

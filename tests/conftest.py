@@ -12,7 +12,24 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("FUSION_GPU", "0")
 
 import hypothesis
+import pytest
 
 hypothesis.settings.register_profile("fast", max_examples=15, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("nightly", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def recognisers_raise_their_errors() -> None:
+    """In the product an error inside of a recogniser leaves a lookup as it is."""
+    from fusion.passes.recognise import lookup
+
+    lookup.raises_errors = True
+
+
+@pytest.fixture
+def recognisers_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has recognisers do as in the product, for graphs that are damaged."""
+    from fusion.passes.recognise import lookup
+
+    monkeypatch.setattr(lookup, "raises_errors", False)

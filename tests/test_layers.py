@@ -23,8 +23,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.gpu_ops": ("layout", "language", "kernels", "steps", "host"),
     "fusion.passes": (
-        *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "expand"),
-        *("ungroup", "lowered", "fuse_lookups", "row_updates"),
+        *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
+        *("expand", "ungroup", "fuse_lookups", "lower_lookups", "row_updates", "targets"),
     ),
     "fusion.passes.graph": (
         *("signatures", "calls", "tensor", "static_shapes", "view", "idioms", "inferred_shapes"),

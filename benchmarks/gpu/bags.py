@@ -117,7 +117,6 @@ def _drawn(
 
 def by_ids(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Lookup:
     """Entries of distinct ids in any order, as many as a third of them."""
-    from fusion.cpu_ops.column_words import KINDS
     from fusion.gpu_ops.steps.bag_gradient import rows_of_ids
     from fusion.gpu_ops.steps.bags import Gathered, bags, by_row
     from fusion.gpu_ops.steps.prune import Entries
@@ -131,7 +130,7 @@ def by_ids(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Look
     indices = np.stack([owners, draw.integers(0, 9, count)], 1)
     trouble, counts = gpu.put_words([0] * 4), gpu.room(4 * batch)
     weights_at, masked_at = gpu.put(weights), gpu.put(masked)
-    places_at, kind = gpu.put(places.astype(np.int32)), KINDS.index(stored)
+    places_at, kind = gpu.put(places.astype(np.int32)), DTYPES[stored].code
     gathered = Gathered(rows.shards, 3, rows.row_bytes, unique, gpu.put(permutation))
     given = Entries(0, 0, count, gpu.put(indices), batch, weights_at, kind, weights.itemsize)
     found = bags(gpu, given, places_at, gathered, masked_at, batch, counts, trouble)
@@ -177,10 +176,9 @@ def by_parts(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Lo
 
 def rules_of(stored: str) -> Sequence[tuple[int, bool, bool]]:
     """The rules that are checked for a dtype: all, but one of them in the simulator."""
-    from fusion.cpu_ops.column_words import KINDS
     from fusion.gpu_ops.language.device import SIMULATED
 
-    return _RULES[KINDS.index(stored) % 4 :][:1] if SIMULATED else _RULES
+    return _RULES[DTYPES[stored].code % 4 :][:1] if SIMULATED else _RULES
 
 
 def check_bags(gpu: Gpu, lookup: Lookup, stored: str) -> float:

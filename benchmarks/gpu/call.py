@@ -28,7 +28,7 @@ class Column:
         form: how ids are given, as in `column_words`.
         table, table_rows, dim: the table's address and shape.
         ids, id_count, id_columns, ids_kind: the ids' address, their number, how many a dense row
-            has, and their kind (`column_words.INT32` ...).
+            has, and their kind (`dtypes.INT32` ...).
         rows, row_step, rows_kind: rows or splits of the entries, elements from one to the next.
         weights: address of weights of the table's dtype, 0 for none.
         boundaries: of bucketized values, ascending.
@@ -42,10 +42,10 @@ class Column:
     ids: int
     id_count: int
     id_columns: int = 1
-    ids_kind: int = words.INT64
+    ids_kind: int = INT64
     rows: int = 0
     row_step: int = 1
-    rows_kind: int = words.INT64
+    rows_kind: int = INT64
     weights: int = 0
     boundaries: Sequence[float] = ()
     attrs: Mapping[int, int | float] = field(default_factory=dict)
@@ -142,7 +142,7 @@ def prepare(
         own, given = own + ColumnAttrs.SIZE, given + ColumnInputs.SIZE
         first += 4 * len(column.boundaries)
     width = int(combine.width_of(content, base))
-    combine.lay_out(content, base, batch, _ITEM_BYTES[stored], width, out, 0)
+    combine.lay_out(content, base, batch, DTYPES[stored].item_bytes, width, out, 0)
     return Call(content, width, base)
 
 

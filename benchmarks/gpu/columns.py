@@ -50,7 +50,7 @@ def combine(
     from fusion.gpu_ops.layout.combine import place_in
     from fusion.gpu_ops.steps import combine as steps
 
-    width, kind = sum(column.dim for column in columns), words.KINDS.index(stored)
+    width, kind = sum(column.dim for column in columns), DTYPES[stored].code
     out = gpu.room(8 * batch * width)
     call = calls.prepare(stored, batch, columns, out, gpu.room)
     if row_bytes is not None:
@@ -147,7 +147,7 @@ class _Columns:
         self.add(
             words.ROW_IDS, dim, combiner, (ids[keeps], owners[keeps], None), {ColumnAttrs.prune: 1},
             is_clipped, ids=self.gpu.put(ids), id_count=ids.size,
-            rows=self.gpu.put(owners.astype(np.int32)), rows_kind=words.INT32,
+            rows=self.gpu.put(owners.astype(np.int32)), rows_kind=INT32,
         )  # fmt: skip
 
     def by_splits(self, dim: int, combiner: int) -> None:
@@ -158,8 +158,8 @@ class _Columns:
         splits = np.searchsorted(owners, np.arange(self.batch + 1)).astype(np.int32)
         self.add(
             words.ROW_SPLITS, dim, combiner, (ids, owners, None), {},
-            ids=self.gpu.put(ids.astype(np.int32)), id_count=ids.size, ids_kind=words.INT32,
-            rows=self.gpu.put(splits), rows_kind=words.INT32,
+            ids=self.gpu.put(ids.astype(np.int32)), id_count=ids.size, ids_kind=INT32,
+            rows=self.gpu.put(splits), rows_kind=INT32,
         )  # fmt: skip
 
     def bucketized(self) -> None:
@@ -171,7 +171,7 @@ class _Columns:
         ids = np.searchsorted(limits, values, side="right")
         self.add(
             words.DENSE, 4, SUM, (ids, np.arange(self.batch), None), {},
-            ids=self.gpu.put(values), id_count=self.batch, ids_kind=words.FLOAT32,
+            ids=self.gpu.put(values), id_count=self.batch, ids_kind=FLOAT32,
             boundaries=limits.tolist(),
         )  # fmt: skip
 
@@ -192,7 +192,7 @@ class _Columns:
         self.add(
             words.DENSE, 8, SQRTN, (ids.reshape(-1)[counts], owners[counts], None), attrs,
             ids=self.gpu.put(given.astype(np.int32)), id_count=given.size, id_columns=3,
-            ids_kind=words.INT32,
+            ids_kind=INT32,
         )  # fmt: skip
 
     def copied(self, dim: int) -> None:

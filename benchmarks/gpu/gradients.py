@@ -60,7 +60,7 @@ def grouped(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> flo
     gpu.write(base, call.words)
     entries = GradEntries(2 * each, 2 * most, keys, arrays[GradientCall.starts])
     order = order_entries(gpu, base, entries, 2 * batch)
-    scatter(gpu, KINDS.index(stored), base, order, call.tiles)
+    scatter(gpu, DTYPES[stored].code, base, order, call.tiles)
     gpu.check_trouble("gradient", base + 8 * call.trouble)
     worst, masked = 0.0, np.zeros(batch, np.bool_)
     factors = np.ones(each), doubles(weights)[each:]
@@ -106,7 +106,6 @@ def _gradient(
     Args:
         drawn: the gradient of the bags, its address and what it is.
     """
-    from fusion.cpu_ops.column_words import KINDS
     from fusion.gpu_ops.steps import bag_gradient as steps
 
     (top_at, top), (combiner, weighted, is_clipped) = drawn, rules
@@ -114,7 +113,7 @@ def _gradient(
     limit = limit_among(rows.values) if is_clipped else -1.0
     bits = int(np.float64(limit).view(np.int64))
     given = steps.Gradient(
-        top_at, KINDS.index(stored), top.shape[1], combiner, int(is_clipped), bits
+        top_at, DTYPES[stored].code, top.shape[1], combiner, int(is_clipped), bits
     )
     bags = steps.GradBags(
         count, batch, *lookup.ordered, lookup.weights_at if weighted else 0, lookup.masked_at,

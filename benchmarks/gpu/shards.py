@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.gpu.references import same
+from fusion.runtime.tensorflow.dtypes import FLOAT32, INT32, INT64
 
 if TYPE_CHECKING:
     from benchmarks.gpu.device import Gpu
@@ -38,7 +39,6 @@ def _located(
 
 def partition(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     """Ids over shards, by each strategy."""
-    from fusion.cpu_ops.column_words import INT32, INT64
     from fusion.gpu_ops.steps.partition import put_ids, split
 
     each = count // 3 + 1
@@ -69,7 +69,6 @@ def partition(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
 
 def pre_lookup(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     """Entries dropped, filled in and split, as they come and by row."""
-    from fusion.cpu_ops.column_words import FLOAT32, INT64
     from fusion.gpu_ops.steps.pre_lookup import Rules, put_split_entries, split_entries
     from fusion.gpu_ops.steps.prune import Entries
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from benchmarks.gpu import bags, columns, gradients, shards, training
 from benchmarks.gpu.device import Gpu
 from benchmarks.gpu.references import TOLERANCES, same
+from fusion.runtime.tensorflow.dtypes import INT32, INT64
 
 if TYPE_CHECKING:
     from benchmarks.gpu.memory import Memory
@@ -96,7 +97,6 @@ def _stable_order(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
 
 
 def _unique(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
-    from fusion.cpu_ops.column_words import INT64
     from fusion.gpu_ops.steps.unique import find_firsts, number_ids
 
     ids = (count * draw.random(count) ** 3).astype(np.int64)
@@ -114,7 +114,6 @@ def _unique(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
 
 
 def _prune(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
-    from fusion.cpu_ops.column_words import INT64
     from fusion.gpu_ops.steps.prune import Entries, fill, mark, put
 
     batch = count // 2 + 1
@@ -140,7 +139,6 @@ def _prune(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
 
 
 def _prune_dense(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
-    from fusion.cpu_ops.column_words import INT32, INT64
     from fusion.cpu_ops.prune_dense import DenseRules
     from fusion.gpu_ops.steps.prune_dense import DenseIds, fill_dense, mark_dense, put_dense
 
@@ -169,7 +167,6 @@ def _prune_dense(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
 
 
 def _elements(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
-    from fusion.cpu_ops.column_words import INT32, INT64
     from fusion.gpu_ops.steps.prune import fill_elements, put_flags, put_in_buckets
 
     for dtype, kind in ((np.int32, INT32), (np.int64, INT64)):

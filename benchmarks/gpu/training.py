@@ -159,7 +159,6 @@ def _updated(rule: str, g: Any, row: Any, m: Any, v: Any, numbers: Any) -> list[
 
 def row_update(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     """All rules, whose operations NumPy rounds one by one, too."""
-    from fusion.cpu_ops.column_words import KINDS
     from fusion.cpu_ops.rules import RULES
     from fusion.gpu_ops.steps.row_update import Slots, update_rows
 
@@ -172,7 +171,7 @@ def row_update(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
         new, rest = [gpu.room(g.nbytes) for _ in wanted], [0] * (3 - len(wanted))
         trouble = gpu.put_words([0] * 4)
         update_rows(
-            gpu, KINDS.index(stored), number, gpu.put(g), Slots(*old, *rest), Slots(*new, *rest),
+            gpu, DTYPES[stored].code, number, gpu.put(g), Slots(*old, *rest), Slots(*new, *rest),
             gpu.put(given), count, trouble,
         )  # fmt: skip
         gpu.check_trouble(rule, trouble)

@@ -40,6 +40,7 @@ from fusion.cpu_ops.plain_columns import (
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import as_float, load, load_as, store, store_as
+from fusion.runtime.tensorflow.dtypes import FLOAT32, FLOAT64, INT32, INT64
 
 
 @jit

@@ -24,6 +24,7 @@ from fusion.cpu_ops.half import narrower, widener
 from fusion.cpu_ops.vectors import limit_counter
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, store_as
+from fusion.runtime.tensorflow.dtypes import FLOAT16, FLOAT32, FLOAT64, INT64
 
 #: That rows are not sorted, or that something is out of bounds.
 TROUBLE = -1

@@ -18,6 +18,7 @@ from fusion.cpu_ops.pieces import AHEAD, ITEM_BYTES, LINE_BYTES, GatherArgs, pie
 from fusion.cpu_ops.vectors import PieceOps, piece_ops
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import as_float, load, load_as, store_as
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 #: Above this many rows stock TensorFlow divides by the count instead of multiplying by 1/count.
 _MULTIPLIED = 9
@@ -37,7 +38,7 @@ def piece_kernel(
       clipped: whether rows with a norm above the limit are shortened to it.
     """
     kernel, prepare = _kernel(stored, lanes, count, weighted, clipped), _prepare(stored, clipped)
-    item = ITEM_BYTES[stored]
+    item = DTYPES[stored].item_bytes
 
     def combine(args: int) -> None:
         first, end = load(args, GatherArgs.first_element), load(args, GatherArgs.end_element)
@@ -53,7 +54,7 @@ def any_kernel(stored: str, weighted: bool, clipped: bool) -> Callable[[int], No
     lanes = pieces(stored)[-1][0]
     vector = _kernel(stored, lanes, 1, weighted, clipped)
     scalar = _kernel(stored, 1, 1, weighted, clipped)
-    prepare, item = _prepare(stored, clipped), ITEM_BYTES[stored]
+    prepare, item = _prepare(stored, clipped), DTYPES[stored].item_bytes
 
     def combine(args: int) -> None:
         first, end = load(args, GatherArgs.first_element), load(args, GatherArgs.end_element)
@@ -81,15 +82,11 @@ def _prepare(stored: str, clipped: bool) -> Any:
     return nothing
 
 
-def _compute(stored: str) -> type:
-    return np.float64 if stored == "float64" else np.float32
-
-
 def _kernel(stored: str, lanes: int, count: int, weighted: bool, clipped: bool) -> Any:
     """A jitted function (arguments, offset in bytes, offset of the last vector)."""
-    ops, dtype = piece_ops(stored, lanes, count), _compute(stored)
+    ops, dtype = piece_ops(stored, lanes, count), DTYPES[stored].compute_type
     zero, claim = ops.zero, ops.claim
-    size = lanes * count * ITEM_BYTES[stored]
+    size = lanes * count * DTYPES[stored].item_bytes
     put, bags_ahead = _put(ops, size), max(_CLAIMED_BYTES // size, 1)
     row = _row(ops, dtype, clipped)
     bag = _weighted_bag(ops, row, dtype) if weighted else _bag(row, dtype)
@@ -230,7 +227,7 @@ def _weighted_bag(ops: PieceOps, row: Any, dtype: type) -> Any:
 
 def _norms(stored: str) -> Any:
     """A jitted function (arguments) that writes max(norm, limit) of each entry's row."""
-    dtype = _compute(stored)
+    dtype = DTYPES[stored].compute_type
     norm = norm_of(stored)
     # Of one line, the row's first.
     prefetch = piece_ops(stored, 1, 1).prefetch

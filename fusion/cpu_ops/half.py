@@ -14,6 +14,7 @@ from numba import carray
 
 from fusion.runtime.native.jit import Array, jit
 from fusion.runtime.native.memory import pointer
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 #: float32 has 13 and 16 more bits of mantissa; its exponents are those of bfloat16, and those of
 #: float16 plus this.
@@ -84,9 +85,6 @@ _CONVERSIONS = {
     "bfloat16": (_widen_bfloat16, _narrow_bfloat16),
 }
 
-#: The half types.
-HALVES = tuple(_CONVERSIONS)
-
 
 def widener(name: str) -> Any:
     """The jitted function of an element of half type `name`, as bits, to its float32."""
@@ -106,16 +104,17 @@ def converters(name: str) -> tuple[Any, Any]:
     NaN stays one.
     """
     to_float, to_half = _CONVERSIONS[name]
+    bits, compute = DTYPES[name].stored_type, DTYPES[name].compute_type
 
     @jit
     def widen(halves: Array, out: Array) -> None:
-        source, target = _flat(halves, np.uint16), _flat(out, np.float32)
+        source, target = _flat(halves, bits), _flat(out, compute)
         for k in range(target.shape[0]):
             target[k] = to_float(source[k])
 
     @jit
     def narrow(values: Array, out: Array) -> None:
-        source, target = _flat(values, np.float32), _flat(out, np.uint16)
+        source, target = _flat(values, compute), _flat(out, bits)
         for k in range(target.shape[0]):
             target[k] = to_half(source[k])
 

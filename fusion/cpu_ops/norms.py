@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.half import HALVES, widener
+from fusion.cpu_ops.half import widener
 from fusion.cpu_ops.vectors import SUMS, no_squares, square_adder, sum_of
 from fusion.runtime.native.jit import jit
 from fusion.runtime.native.memory import load_as
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
 def _norm(add_squares: Any, value_at: Any) -> Any:
@@ -39,12 +40,12 @@ row_norm = _norm(square_adder(), load_as)
 
 def norm_of(stored: str) -> Any:
     """A jitted function (address, dim, dtype) -> the norm of a row stored as one of all dtypes."""
-    if stored not in HALVES:
+    if not DTYPES[stored].is_widened:
         return row_norm
-    widen = widener(stored)
+    widen, bits = widener(stored), DTYPES[stored].stored_type
 
     @jit
     def value_at(address: int, place: int, dtype: type) -> float:
-        return widen(load_as(address, place, np.uint16))
+        return widen(load_as(address, place, bits))
 
     return _norm(square_adder(stored), value_at)

@@ -11,6 +11,7 @@ from fusion.cpu_ops.elements import Batch, put_weight, weight_at
 from fusion.cpu_ops.unique import SPREAD
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import as_float, load, load_as, store, store_as
+from fusion.runtime.tensorflow.dtypes import FLOAT64
 
 
 class Numbering(NamedTuple):

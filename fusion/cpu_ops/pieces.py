@@ -40,9 +40,6 @@ AHEAD = 32
 #: What is streamed must be whole lines of so many bytes.
 LINE_BYTES = 64
 
-#: Bytes of an element of each dtype.
-ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-
 
 @cache
 def _vector_bytes(target: processor.Processor) -> int:
@@ -54,7 +51,7 @@ def pieces(stored: str) -> list[tuple[int, int]]:
 
     With one vector a kernel takes exactly that many elements, else up to their product.
     """
-    widest = _vector_bytes(processor.target()) // (8 if stored == "float64" else 4)
+    widest = _vector_bytes(processor.target()) // DTYPES[stored].compute_bytes
     found = [(1, 1)]
     lanes = 1
     while lanes < widest:

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.pieces import ITEM_BYTES, pieces
+from fusion.cpu_ops.pieces import pieces
 from fusion.cpu_ops.rules import RULES
 from fusion.cpu_ops.vectors import between, piece_ops, root
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 #: The words of a call: where the updates are, then each of the old rows, then each of the new ones.
 _UPDATES, _OLD = range(2)
@@ -155,7 +156,7 @@ def _either(number: int, one: Any, other: Any) -> Any:
 
 def _all_by(stored: str, rule: str) -> Any:
     """A jitted function (words, numbers, elements) that does a rule to rows of dtype `stored`."""
-    lanes, item = pieces(stored)[-1][0], ITEM_BYTES[stored]
+    lanes, item = pieces(stored)[-1][0], DTYPES[stored].item_bytes
     by_vector, by_element = _by(stored, rule, lanes), _by(stored, rule, 1)
 
     @jit

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops.combine import MEAN, SUM
-from fusion.cpu_ops.half import HALVES
-from fusion.cpu_ops.pieces import ITEM_BYTES, pieces
+from fusion.cpu_ops.pieces import pieces
 from fusion.cpu_ops.vectors import piece_ops
 from fusion.runtime.layout import Address, Int64, Layout
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
 class ScatterArgs(Layout):
@@ -39,11 +39,6 @@ class ScatterArgs(Layout):
     first_element: Int64  # of the tile
     end_element: Int64
     rows: Address  # where rows of half types go in the end
-
-
-def sum_bytes(stored: str) -> int:
-    """Bytes of an element of the sums."""
-    return ITEM_BYTES["float32" if stored in HALVES else stored]
 
 
 def piece_kernel(stored: str, lanes: int, count: int, weighted: bool) -> Callable[[int], None]:
@@ -81,14 +76,14 @@ def any_kernel(stored: str, weighted: bool) -> Callable[[int], None]:
 
 def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
     """A jitted function (arguments, first element, offset of the last vector)."""
-    summed = "float32" if stored in HALVES else stored
+    summed = DTYPES[stored].compute
     top, sums = piece_ops(stored, lanes, count), piece_ops(summed, lanes, count)
     load_top, load_sum, store_sum = top.load, sums.load, sums.store
     zero = sums.zero
-    dtype = np.float64 if stored == "float64" else np.float32
-    item, sum_item = ITEM_BYTES[stored], ITEM_BYTES[summed]
+    dtype = DTYPES[stored].compute_type
+    item, sum_item = DTYPES[stored].item_bytes, DTYPES[stored].compute_bytes
     scale = _weighted_scale(sums, dtype) if weighted else _scale(dtype)
-    finish = _finish(top, sums, is_half=stored in HALVES)
+    finish = _finish(stored, top, sums)
 
     @jit
     def kernel(args: int, element: int, last: int) -> None:
@@ -168,10 +163,12 @@ def _weighted_scale(ops: Any, dtype: type) -> Any:
     return scale
 
 
-def _finish(top: Any, sums: Any, is_half: bool) -> Any:
-    """A jitted function (arguments, element, last) that rounds sums to rows of a half type."""
+def _finish(stored: str, top: Any, sums: Any) -> Any:
+    """A jitted function (arguments, element, last) that rounds sums to rows of dtype `stored`."""
     store_row, load_sum = top.store, sums.load
-    if not is_half:
+    item, sum_item = DTYPES[stored].item_bytes, DTYPES[stored].compute_bytes
+    narrowing = sum_item // item
+    if not DTYPES[stored].is_widened:
 
         @jit
         def nothing(args: int, element: int, last: int) -> None:

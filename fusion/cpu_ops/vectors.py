@@ -25,16 +25,19 @@ from numba.core.typing.templates import AbstractTemplate, infer_global, signatur
 from numba.extending import intrinsic
 
 from fusion.cpu_ops.column_words import LIMIT_BLOCK
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 _WORD = ir.IntType(64)
 _LINE = 64
-_COMPUTE: dict[str, tuple[Any, Any]] = {
-    "float16": (types.float32, ir.FloatType()),
-    "bfloat16": (types.float32, ir.FloatType()),
+_COMPUTED: dict[str, tuple[Any, Any]] = {
     "float32": (types.float32, ir.FloatType()),
     "float64": (types.float64, ir.DoubleType()),
 }
-_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+def _compute(stored: str) -> tuple[Any, Any]:
+    """The types, Numba's and LLVM's, in which elements of dtype `stored` are computed."""
+    return _COMPUTED[DTYPES[stored].compute]
 
 
 class PieceType(types.Type):
@@ -173,11 +176,11 @@ class _Maker:
 
     def __init__(self, stored: str, lanes: int, count: int) -> None:
         self.stored, self.lanes, self.count = stored, lanes, count
-        self.element, compute = _COMPUTE[stored]
+        self.element, compute = _compute(stored)
         self.kind = PieceType(self.element, lanes, count)
         self.vector = ir.VectorType(compute, lanes)
         self.array = ir.ArrayType(self.vector, count)
-        self.size = _BYTES[stored]
+        self.size = DTYPES[stored].item_bytes
 
     def place(self, builder: Any, address: Any, last: Any, index: int) -> Any:
         """The address of one of the vectors; the last may overlap the one before it."""
@@ -278,10 +281,10 @@ def square_adder(stored: str = "") -> Any:
         kind = stored or str(dtype.dtype)
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            offset = builder.mul(args[2], ir.Constant(_WORD, _BYTES[kind]))
-            vector = ir.VectorType(_COMPUTE[kind][1], SUMS)
+            offset = builder.mul(args[2], ir.Constant(_WORD, DTYPES[kind].item_bytes))
+            vector = ir.VectorType(_compute(kind)[1], SUMS)
             values = _load(builder, builder.add(args[1], offset), kind, vector)
-            if kind != "float64":
+            if DTYPES[kind].compute != "float64":
                 values = builder.fpext(values, _DOUBLES)
             before = builder.extract_value(args[0], 0)
             after = builder.fadd(before, builder.fmul(values, values))
@@ -313,7 +316,7 @@ def limit_counter(stored: str) -> Any:
 
     Limits are float32 and are compared as values of dtype `stored`. For NaN it is all of them.
     """
-    element, compute = _COMPUTE[stored]
+    element, compute = _compute(stored)
     limits = ir.VectorType(ir.FloatType(), LIMIT_BLOCK)
     wide, bits = ir.VectorType(compute, LIMIT_BLOCK), ir.IntType(LIMIT_BLOCK)
 
@@ -344,9 +347,9 @@ def _integers(value: int, vector: Any) -> Any:
 
 
 def _load(builder: Any, address: Any, stored: str, vector: Any) -> Any:
-    if stored in ("float32", "float64"):
+    if not DTYPES[stored].is_widened:
         loaded = builder.load(builder.inttoptr(address, vector.as_pointer()))
-        return _unaligned(loaded, _BYTES[stored])
+        return _unaligned(loaded, DTYPES[stored].item_bytes)
     halves = ir.VectorType(ir.IntType(16), vector.count)
     bits = _unaligned(builder.load(builder.inttoptr(address, halves.as_pointer())), 2)
     if stored == "float16":
@@ -357,9 +360,9 @@ def _load(builder: Any, address: Any, stored: str, vector: Any) -> Any:
 
 
 def _store(builder: Any, value: Any, address: Any, stored: str, vector: Any) -> Any:
-    if stored in ("float32", "float64"):
+    if not DTYPES[stored].is_widened:
         written = builder.store(value, builder.inttoptr(address, vector.as_pointer()))
-        return _unaligned(written, _BYTES[stored])
+        return _unaligned(written, DTYPES[stored].item_bytes)
     halves = ir.VectorType(ir.IntType(16), vector.count)
     if stored == "float16":
         narrow = builder.fptrunc(value, ir.VectorType(ir.HalfType(), vector.count))

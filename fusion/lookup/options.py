@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from fusion.runtime.tensorflow.dtypes import COMPUTED
 from fusion.schema.attributes import COMBINERS
 
 _STRATEGIES = ("div", "mod")
@@ -93,7 +94,7 @@ class LookupOptions:
         """
         if self.max_norm is None:
             return None, float(_NONE)
-        in_op = dtype in (tf.float32, tf.float64)
+        in_op = dtype.name in COMPUTED
         if dtype == tf.float64:
             with np.errstate(over="ignore"):
                 in_op = float(np.float32(self.max_norm)) == self.max_norm

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fusion.ops.float_access import numba_dtype
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import Arg, OpSpec
 
 INPUTS = (
@@ -136,17 +137,17 @@ def pruner(spec: OpSpec, prune_attr: str) -> Any:
 
 def weight_of_filler(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function (frame) -> the weight of entries that fill rows, as it is stored."""
-    from fusion.cpu_ops.half import HALVES, narrower
+    from fusion.cpu_ops.half import narrower
     from fusion.runtime.native.frame import attr_float
     from fusion.runtime.native.jit import jit
 
     slot, name = spec.slots.default_weight, types["Tw"]
-    if name not in HALVES:
-        dtype = numba_dtype(name)
+    stored = DTYPES[name].stored_type
+    if not DTYPES[name].is_widened:
 
         @jit
         def direct(frame: int) -> Any:
-            return dtype(attr_float(frame, slot))
+            return stored(attr_float(frame, slot))
 
         return direct
     import numpy as np
@@ -155,7 +156,7 @@ def weight_of_filler(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
     @jit
     def narrowed(frame: int) -> Any:
-        return np.uint16(narrow(np.float32(attr_float(frame, slot))))
+        return stored(narrow(np.float32(attr_float(frame, slot))))
 
     return narrowed
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from fusion.runtime.tensorflow.dtypes import DTYPES
+
 
 class Access(NamedTuple):
     """The types of a float dtype's elements, and jitted functions for inputs and outputs.
@@ -41,9 +43,7 @@ class Access(NamedTuple):
 
 def access(name: str) -> Access:
     """How kernels read and write tensors of float dtype `name`."""
-    from fusion.cpu_ops.half import HALVES
-
-    return _converted(name) if name in HALVES else _direct(name)
+    return _converted(name) if DTYPES[name].is_widened else _direct(name)
 
 
 def _direct(name: str) -> Access:
@@ -78,16 +78,17 @@ def _converted(name: str) -> Access:
     from fusion.runtime.native.jit import Array, jit
 
     widen, narrow = converters(name)
+    stored, compute = DTYPES[name].stored_type, DTYPES[name].compute_type
 
     @jit
     def working(frame: int, tensor: Array) -> Array:
         if tensor.ndim == 1:
-            return scratch(frame, tensor.shape[0], np.float32)
-        return scratch_matrix(frame, tensor.shape[0], tensor.shape[1], np.float32)
+            return scratch(frame, tensor.shape[0], compute)
+        return scratch_matrix(frame, tensor.shape[0], tensor.shape[1], compute)
 
     @jit
     def working_rows(frame: int, addresses: Array, dim: int) -> Array:
-        rows = scratch_matrix(frame, addresses.shape[0], dim, np.float32)
+        rows = scratch_matrix(frame, addresses.shape[0], dim, compute)
         result = scratch(frame, addresses.shape[0], np.int64)
         for k in range(result.shape[0]):
             result[k] = rows.ctypes.data + k * dim * rows.itemsize
@@ -103,15 +104,15 @@ def _converted(name: str) -> Access:
     def read_rows(frame: int, addresses: Array, dim: int) -> Array:
         rows = working_rows(frame, addresses, dim)
         for k in range(rows.shape[0]):
-            widen(row_at(addresses[k], dim, np.uint16), row_at(rows[k], dim, np.float32))
+            widen(row_at(addresses[k], dim, stored), row_at(rows[k], dim, compute))
         return rows
 
     @jit
     def write_rows(worked: Array, addresses: Array, dim: int) -> None:
         for k in range(addresses.shape[0]):
-            narrow(row_at(worked[k], dim, np.float32), row_at(addresses[k], dim, np.uint16))
+            narrow(row_at(worked[k], dim, compute), row_at(addresses[k], dim, stored))
 
-    return Access(np.uint16, np.float32, read, read_rows, working, working_rows, narrow, write_rows)
+    return Access(stored, compute, read, read_rows, working, working_rows, narrow, write_rows)
 
 
 def numba_dtype(name: str) -> type:

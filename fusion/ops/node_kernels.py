@@ -11,9 +11,9 @@ from tensorflow.core.framework import node_def_pb2
 from fusion.cpu_ops.pieces import most_elements
 from fusion.ops import SPECS
 from fusion.runtime.native import objects
-from fusion.runtime.native.objects import Compile
+from fusion.runtime.native.objects import Recipe
 from fusion.runtime.optimizer import plugin
-from fusion.runtime.registration import registration
+from fusion.runtime.registration import kernel_objects, op_functions, registration
 from fusion.runtime.registration.creation import attr_value
 from fusion.runtime.tensorflow.spec import Attr, OpSpec
 from fusion.runtime.threads import pool
@@ -24,8 +24,8 @@ _SPECS = {spec.name: spec for spec in SPECS}
 _COMMON = "float32"
 
 
-def of_nodes(nodes: Iterable[node_def_pb2.NodeDef]) -> dict[str, Compile]:
-    """What compiles each kernel that nodes ask for on a CPU, and all that every process does.
+def of_nodes(nodes: Iterable[node_def_pb2.NodeDef]) -> dict[str, Recipe]:
+    """How each kernel is made that nodes ask for on a CPU, and all that every process does.
 
     Nodes of other ops ask for none.
 
@@ -46,8 +46,8 @@ def of_nodes(nodes: Iterable[node_def_pb2.NodeDef]) -> dict[str, Compile]:
     return wanted
 
 
-def of_all_ops() -> dict[str, Compile]:
-    """What compiles each kernel on a CPU that does not depend on a model.
+def of_all_ops() -> dict[str, Recipe]:
+    """How each kernel on a CPU is made that does not depend on a model.
 
     These are those of all ops and dtypes, and of what depends on the dimension of tables, those
     of float32 tables without max_norm.
@@ -57,7 +57,7 @@ def of_all_ops() -> dict[str, Compile]:
         for spec in SPECS:
             for types in itertools.product(*spec.kernel_types.values()):
                 chosen = {} if spec.custom else dict(zip(spec.kernel_types, types, strict=True))
-                registration.kernel_address(spec, "CPU", chosen)
+                kernel_objects.kernel_address(spec, "CPU", chosen)
             if spec.custom is not None and "dims" in {attr.name for attr in spec.attrs}:
                 for weighted in (False, True):
                     registration.node_state(spec, "CPU", _columns(spec, weighted))
@@ -65,7 +65,7 @@ def of_all_ops() -> dict[str, Compile]:
 
 
 def _ask_for_common() -> None:
-    registration.native_functions()
+    op_functions.native_functions()
     plugin.native_optimizer()
     pool.serve_address()
 

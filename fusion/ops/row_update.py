@@ -8,13 +8,13 @@ from typing import Any
 from fusion.cpu_ops.rules import MOST_SLOTS, RULES
 from fusion.ops import gpu
 from fusion.ops.float_access import numba_dtype
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import ROW_UPDATE_DTYPES
 
 
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
-    from fusion.cpu_ops.pieces import ITEM_BYTES
     from fusion.cpu_ops.row_rules import updater
     from fusion.runtime.native.frame import (
         INVALID_ARGUMENT,
@@ -31,7 +31,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
 
     dtype, slot, arg = numba_dtype(types["T"]), spec.slots, spec.places
     check_counts = count_checker(spec)
-    words_of_call, item = 1 + 2 * MOST_SLOTS, ITEM_BYTES[types["T"]]
+    words_of_call, item = 1 + 2 * MOST_SLOTS, DTYPES[types["T"]].item_bytes
     ftrl, update = list(RULES).index("ftrl"), updater(types["T"])
 
     @jit

@@ -1,58 +1,141 @@
-"""Chooses the plan that can be carried out."""
+"""Chooses the ops that lookups become: the first plan in which nothing would wait for itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tensorflow.core.framework import node_def_pb2
 
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.emit.emit import emit
 from fusion.passes.graph.edit import GraphEdit
+from fusion.passes.graph.tensor import ARG_OP
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.plan import Form, Plan, Target, plan_each
+from fusion.passes.plan.plan import Group, Plan
 from fusion.passes.plan.planner import are_awaited, are_ordered, fused_plans, split_plan
 from fusion.passes.plan.stacks import stock_plans
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.match import NoMatch
+
+FEWEST_OPS = "it has as few stock ops as it can have"
+"""What is said of lookups that nothing better is known for."""
 
 
-def settle(
+@dataclass(frozen=True)
+class Choice:
+    """What becomes of the lookups of a graph.
+
+    Attributes:
+        plan: of those that are rewritten.
+        edit: of the graph; None if there are none.
+        refused: why others stay, by anchor.
+    """
+
+    plan: Plan = field(default_factory=lambda: Plan(()))
+    edit: GraphEdit | None = None
+    refused: dict[str, NoMatch] = field(default_factory=dict)
+
+
+def choose_fused(
     view: GraphView,
-    lookups: Sequence[Recognition],
+    lookups: Sequence[LookupMatch],
     writers: SparseWriters,
-    forward: Sequence[Recognition] = (),
-    target: Target = Target.FUSED,
-) -> tuple[Plan, GraphEdit] | None:
-    """Returns the first of the plans in which nothing would wait for itself, and its edit.
-
-    The fewer ops, the more each of them waits for. None if not even one set of ops per lookup does.
+    forward: Sequence[Group] = (),
+) -> Choice:
+    """Chooses fused ops.
 
     Args:
-        forward: lookups whose gradients stay as they are.
-        target: what to rewrite to.
+        view: the graph.
+        lookups: those that may be rewritten.
+        writers: of variables.
+        forward: groups of a lookup each whose gradients stay as they are.
     """
-    if target is Target.STOCK:
-        is_free = not are_awaited(view, lookups)
-        choices = list(stock_plans(view, lookups, writers))
-        if view.has_loops:
-            # Their back edges are circles too; what is emitted alone waits for what it did.
-            is_free, choices = True, choices[-1:]
-        for plan in choices:
-            edit = emit(view, plan)
-            if is_free or not edit.is_circular():
-                return plan, edit
-        return None
-    behind = plan_each(forward, Form.FORWARD).groups
-    plans = (Plan((*plan.groups, *behind)) for plan in fused_plans(view, lookups, writers))
-    if not are_ordered(view, lookups) and not are_awaited(view, forward):
+    refused: dict[str, NoMatch] = {}
+    while lookups or forward:
+        found = _fused(view, lookups, writers, forward)
+        if found is not None:
+            return Choice(*found, refused)
+        if not forward:
+            refused |= _refuse_circular(view, lookups)
+            lookups = [lookup for lookup in lookups if lookup.anchor not in refused]
+        forward = ()
+    return Choice(refused=refused)
+
+
+def choose_stock(view: GraphView, lookups: Sequence[LookupMatch], writers: SparseWriters) -> Choice:
+    """Chooses fewer stock ops."""
+    refused: dict[str, NoMatch] = {}
+    while lookups:
+        found = _stock(view, lookups, writers)
+        if found is not None and not _is_in_vain(found[1]):
+            return Choice(*found, refused)
+        if found is not None:
+            refused |= {lookup.anchor: NoMatch(FEWEST_OPS, lookup.anchor) for lookup in lookups}
+        else:
+            refused |= _refuse_circular(view, lookups)
+        lookups = [lookup for lookup in lookups if lookup.anchor not in refused]
+    return Choice(refused=refused)
+
+
+def _fused(
+    view: GraphView,
+    lookups: Sequence[LookupMatch],
+    writers: SparseWriters,
+    forward: Sequence[Group],
+) -> tuple[Plan, GraphEdit] | None:
+    """Returns the first plan without circles; None if not even one set of ops per lookup is one.
+
+    The fewer ops, the more each of them waits for.
+    """
+    plans = (Plan((*plan.groups, *forward)) for plan in fused_plans(view, lookups, writers))
+    if not are_ordered(view, lookups) and not are_awaited(
+        view, [lookup for group in forward for lookup in group.lookups]
+    ):
         plan = next(plans)
         return plan, emit(view, plan)
     if view.has_loops:
         # Their back edges are circles too.
-        plan = Plan((*split_plan(lookups).groups, *behind))
+        plan = Plan((*split_plan(lookups).groups, *forward))
         return (plan, emit(view, plan)) if plan.groups else None
-    for plan in plans:
-        if not plan.groups:
-            continue
-        edit = emit(view, plan)
-        if not edit.is_circular():
-            return plan, edit
-    return None
+    return _first_free(view, (plan for plan in plans if plan.groups))
+
+
+def _stock(
+    view: GraphView, lookups: Sequence[LookupMatch], writers: SparseWriters
+) -> tuple[Plan, GraphEdit] | None:
+    plans = list(stock_plans(view, lookups, writers))
+    if view.has_loops:
+        # Their back edges are circles too; what is emitted alone waits for what it did.
+        return plans[-1], emit(view, plans[-1])
+    if not are_awaited(view, lookups):
+        return plans[0], emit(view, plans[0])
+    return _first_free(view, plans)
+
+
+def _first_free(view: GraphView, plans: Iterable[Plan]) -> tuple[Plan, GraphEdit] | None:
+    edits = ((plan, emit(view, plan)) for plan in plans)
+    return next(((plan, edit) for plan, edit in edits if not edit.is_circular()), None)
+
+
+def _is_in_vain(edit: GraphEdit) -> bool:
+    """Whether an edit makes the ops that are there already, as of lookups that the pass has made.
+
+    Constants do not count, of which equal ones become one.
+    """
+    return _ops(edit.build()) == _ops(edit.view.nodes.values())
+
+
+def _ops(nodes: Iterable[node_def_pb2.NodeDef]) -> Counter[str]:
+    return Counter(node.op for node in nodes if node.op not in ("Const", ARG_OP))
+
+
+def _refuse_circular(view: GraphView, lookups: Sequence[LookupMatch]) -> dict[str, NoMatch]:
+    """Returns why those of the lookups stay that wait for something, which leads round in a circle.
+
+    A lookup's emitted ops are fewer than its stock ones, so that one waits for more than it did.
+    """
+    waiting = [lookup for lookup in lookups if lookup.control_inputs(view)] or lookups
+    why = "with other lookups, control dependencies would lead round in a circle"
+    return {lookup.anchor: NoMatch(why, lookup.anchor) for lookup in waiting}

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import op_def_registry
 
-from fusion.passes.graph.edit import GraphEdit, bodies, rewritten
+from fusion.passes.graph.edit import GraphEdit, apply_edits, bodies
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.schema.names import OP_NAMES
@@ -54,7 +54,7 @@ def expanded(
             continue
         if names:
             edits[view.function], held[view.function] = edit, results
-    return (rewritten(graph_def, edits) if edits else graph_def), held
+    return (apply_edits(graph_def, edits) if edits else graph_def), held
 
 
 def _expand(edit: GraphEdit, name: str) -> str:
@@ -125,8 +125,8 @@ def _traced(key: _Key) -> tuple[graph_pb2.GraphDef, tuple[str, ...], tuple[str, 
     attrs = {name: _plain(value) for name, value in node.attr.items()}
     with tf.Graph().as_default() as graph:
         inputs = [
-            tf.compat.v1.placeholder(dtype, [None] * rank, f"input_{place}")
-            for place, (dtype, rank) in enumerate(_signature(node))
+            tf.compat.v1.placeholder(dtype, [None] * rank, f"input_{index}")
+            for index, (dtype, rank) in enumerate(_signature(node))
         ]
         results = [tf.identity(one) for one in DEFINITIONS[op](attrs, inputs)]
     names = tuple(tensor.op.name for tensor in inputs)
@@ -146,12 +146,12 @@ def _signature(node: node_def_pb2.NodeDef) -> list[tuple[tf.DType, int]]:
             count = node.attr[arg.number_attr].i if arg.number_attr else 1
             dtypes = [arg.type or node.attr[arg.type_attr].type] * count
         forms = [form.decode() for form in node.attr["forms"].list.s]
-        for place, dtype in enumerate(dtypes):
+        for index, dtype in enumerate(dtypes):
             rank = 2 if arg.name in _MATRICES else 1
             if forms and arg.name == "ids":
-                rank = 2 if forms[place] == "dense" else 1
+                rank = 2 if forms[index] == "dense" else 1
             elif forms and arg.name == "entry_rows":
-                rank = 2 if forms[place] == "indices" else 1
+                rank = 2 if forms[index] == "indices" else 1
             found.append((tf.as_dtype(dtype), rank))
     return found
 

@@ -12,23 +12,24 @@ threads could, so this is done only for those who say that there are none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework import graph_pb2, types_pb2
 
 from fusion.passes.analysis.variables import has_other_handles, writers
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
-from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.graph.edit import GraphEdit, rewritten
+from fusion.passes.graph.edit import GraphEdit, apply_edits
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
+from fusion.passes.lookup_pass import count_nodes
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.report.report import FusionResult, UpdateReport
+from fusion.passes.report.report import FusionReport, FusionResult, UpdateReport
 from fusion.runtime.tensorflow.spec import as_dtype
 from fusion.schema.attributes import ROW_UPDATE_DTYPES
+from fusion.schema.devices import CPU_ALONE, Devices
 from fusion.schema.names import (
     GROUPED_POST_GRAD,
     GROUPED_PRE,
@@ -71,31 +72,38 @@ _ELEMENTWISE = frozenset(
 )
 
 
-def fuse_updates(fuse: FuseLookups, done: FusionResult) -> FusionResult:
-    """Returns a fused graph, about to run, with the updates of its rows replaced, and the report.
+@dataclass(frozen=True)
+class FuseRowUpdates:
+    """Replaces the updates of rows in a graph that is about to run.
 
-    Args:
-        fuse: what the graph was fused by; it says where fused ops may be.
-        done: the graph, whose functions are looked at when they are about to run themselves.
+    Functions are looked at when they are about to run themselves.
+
+    Attributes:
+        preserve, awaited, tasks, devices: see `LookupPass`.
     """
-    graph_def = done.graph_def
-    if not any(node.op in SCATTERS for node in graph_def.node):
-        return done
-    signatures = OpSignatures(graph_def.library.function)
-    view = GraphView(graph_def.node, signatures, fuse.preserve, awaited=fuse.awaited)
-    updates = RowUpdates(view, fuse.devices.types, fuse.tasks)
-    verdicts = updates.verdicts()
-    fused = [name for name, refusal in verdicts.items() if refusal is None]
-    told = [
-        UpdateReport(name, *(() if one is None else (one.reason, one.node)))
-        for name, one in verdicts.items()
-    ]
-    report = replace(done.report, updates=tuple(told))
-    if fused:
-        changed = rewritten(graph_def, {"": updates.edit(fused)})
-        more = len(changed.node) - len(graph_def.node)
-        return FusionResult(changed, replace(report, nodes_after=report.nodes_after + more))
-    return FusionResult(graph_def, report)
+
+    preserve: frozenset[str] = frozenset()
+    awaited: frozenset[str] = frozenset()
+    tasks: frozenset[str] | None = None
+    devices: Devices = CPU_ALONE
+
+    def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
+        """See `Pass`."""
+        count = count_nodes(graph_def)
+        if not any(node.op in SCATTERS for node in graph_def.node):
+            return FusionResult(graph_def, FusionReport((), count, count), modified=False)
+        signatures = OpSignatures(graph_def.library.function)
+        view = GraphView(graph_def.node, signatures, self.preserve, awaited=self.awaited)
+        updates = RowUpdates(view, self.devices.types, self.tasks)
+        verdicts = updates.verdicts()
+        fused = [name for name, refusal in verdicts.items() if refusal is None]
+        result = apply_edits(graph_def, {"": updates.edit(fused)}) if fused else graph_def
+        reports = tuple(
+            UpdateReport(name, *(() if one is None else (one.reason, one.node)))
+            for name, one in verdicts.items()
+        )
+        report = FusionReport((), count, count_nodes(result), reports)
+        return FusionResult(result, report, modified=bool(fused))
 
 
 @dataclass(frozen=True)
@@ -195,22 +203,20 @@ class RowUpdates:
     def edit(self, names: Sequence[str]) -> GraphEdit:
         """Returns the rewrite of these scatter ops."""
         edit = GraphEdit(self.view)
-        known: dict[tuple[object, ...], str] = {}
         written = {name: edit.unique_name(f"{name}/write") for name in names}
         for name in names:
-            self._emit(edit, known, name, written)
+            self._emit(edit, name, written)
         return edit
 
     def _emit(
         self,
         edit: GraphEdit,
-        known: dict[tuple[object, ...], str],
         name: str,
         written: Mapping[str, str],
     ) -> None:
         """Emits the update of one table and takes the stock op out."""
         view = self.view
-        build = NodeBuilder(edit, known, name, view.nodes[name].device, "")
+        build = NodeBuilder(edit, name, view.nodes[name].device, "")
         handle, ids, _ = view.inputs(name)
         updates, factor = self._factors(build, name)
         dtype, indices = view.type_attr(name, "dtype"), view.type_attr(name, "Tindices")

@@ -8,14 +8,14 @@ ReadEmbeddingTables -> a ReadVariableOp for each variable
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from tensorflow.core.framework import graph_pb2, types_pb2
 
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.emit.tables import VariableRead, stock_read
-from fusion.passes.graph.edit import GraphEdit, bodies, rewritten
+from fusion.passes.graph.edit import GraphEdit, apply_edits, bodies
 from fusion.passes.graph.fused_columns import FusedColumn, grouped_columns, list_attr, only_column
 from fusion.passes.graph.tensor import Tensor
 from fusion.schema.names import GROUPED, READ_TABLES, SINGLE
@@ -38,13 +38,12 @@ def ungrouped(
         edit = _Ungroup(GraphEdit(view)).edit_all()
         if edit.added:
             edits[view.function] = edit
-    return rewritten(graph_def, edits) if edits else graph_def
+    return apply_edits(graph_def, edits) if edits else graph_def
 
 
 @dataclass(frozen=True)
 class _Ungroup:
     edit: GraphEdit
-    known: dict[tuple[object, ...], str] = field(default_factory=dict)
 
     def edit_all(self) -> GraphEdit:
         """Returns the edit of a graph or a function."""
@@ -62,7 +61,7 @@ class _Ungroup:
     def _builder(self, name: str) -> NodeBuilder:
         view = self.edit.view
         frame = view.inputs(name)[0].node
-        return NodeBuilder(self.edit, self.known, name, view.nodes[name].device, frame)
+        return NodeBuilder(self.edit, name, view.nodes[name].device, frame)
 
     def _split(self, name: str) -> None:
         build, view = self._builder(name), self.edit.view
@@ -87,11 +86,11 @@ class _Ungroup:
         dtype, waits = view.type_attr(name, "T"), view.controls(name)
         beside = tuple(group.decode() for group in list_attr(view, name, "_class").s)
         reads = []
-        for place, handle in enumerate(view.inputs(name)):
-            shape = view.shape(Tensor(name, place)) or (None, None)
+        for index, handle in enumerate(view.inputs(name)):
+            shape = view.shape(Tensor(name, index)) or (None, None)
             read = VariableRead(handle, dtype, shape, build.device, beside, waits)
             reads.append(stock_read(build, read))
-            self.edit.replace(Tensor(name, place), Tensor(reads[-1]))
+            self.edit.replace(Tensor(name, index), Tensor(reads[-1]))
         if len(reads) > 1 and (view.control_uses(name) or name in view.awaited):
             # Who waits for the op, as what changes a variable does, waits for all of them.
             node = build.node("tables", "NoOp")
@@ -121,10 +120,10 @@ class _Ungroup:
     def _bucketized(self, build: NodeBuilder, column: FusedColumn) -> Tensor:
         values, dtype = column.inputs[1], column.dtypes[0]
         key = ("Bucketize", values, dtype, column.boundaries, build.device)
-        if key not in self.known:
+        if key not in self.edit.shared:
             node = build.node("bucketize", "Bucketize")
             build.inputs(node, values)
             set_types(node, T=dtype)
             set_lists(node, boundaries=column.boundaries)
-            self.known[key] = build.add(node)
-        return Tensor(self.known[key])
+            self.edit.shared[key] = build.add(node)
+        return Tensor(self.edit.shared[key])

@@ -3,51 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
 
 from google.protobuf.message import DecodeError, Message
-from tensorflow.core.framework import graph_pb2, op_def_pb2
+from tensorflow.core.framework import op_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.framework import meta_graph as tf_meta_graph
 from tensorflow.python.framework import op_def_registry, ops
 
 from fusion.ops import DEVICES
-from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.plan.plan import Target
-from fusion.passes.report.columns import named_columns
-from fusion.passes.report.report import FusionReport, FusionResult
+from fusion.passes.lookup_pass import LookupPass, Pass
+from fusion.passes.report.report import FusionResult
+from fusion.passes.targets import PASSES, Target
 from fusion.saved_model.variables import variable_search
 
 
-class GraphPass(Protocol):
-    """What is applied to a meta graph: rewrites the main graph and its library."""
-
-    def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
-        """Returns the rewritten graph and what was done; `graph_def` stays as it is."""
-        ...
-
-
-def lookup_pass(meta: meta_graph_pb2.MetaGraphDef, target: Target = Target.FUSED) -> FuseLookups:
+def lookup_pass(meta: meta_graph_pb2.MetaGraphDef, target: Target = Target.FUSED) -> LookupPass:
     """Returns the pass that rewrites the lookups of `meta`."""
-    return FuseLookups(
-        preserve=preserved_names(meta),
-        variables=variable_search(meta).known,
-        devices=DEVICES,
-        target=target,
-    )
+    variables = variable_search(meta).known
+    return PASSES[target](preserved_names(meta), variables=variables, devices=DEVICES)
 
 
-def apply_pass(meta: meta_graph_pb2.MetaGraphDef, graph_pass: GraphPass) -> FusionReport:
+def apply_pass(meta: meta_graph_pb2.MetaGraphDef, graph_pass: Pass) -> FusionResult:
     """Applies `graph_pass` to the graph of `meta` in place.
 
     A meta graph in which nothing is rewritten is left untouched, to the byte.
     """
     result = graph_pass.apply(meta.graph_def)
-    report = named_columns(result.report, variable_search(meta))
     if result.modified:
         meta.graph_def.CopyFrom(result.graph_def)
         update_op_list(meta)
-    return report
+    return result
 
 
 def preserved_names(meta: meta_graph_pb2.MetaGraphDef) -> frozenset[str]:

@@ -12,10 +12,9 @@ from google.protobuf.message import Message
 from tensorflow.core.protobuf import saved_model_pb2
 
 from fusion.passes.graph.calls import reached_functions
-from fusion.passes.lowered import not_lowered
-from fusion.passes.plan.plan import Target
-from fusion.passes.report.columns import named_columns
+from fusion.passes.lower_lookups import remaining_fused_ops
 from fusion.passes.report.report import FusionReport
+from fusion.passes.targets import Target
 from fusion.saved_model.copies import Progress, copy_file, copy_files
 from fusion.saved_model.errors import CannotRun, ModelError, VerificationError, reason_of
 from fusion.saved_model.fingerprint import compute_fingerprint
@@ -36,7 +35,6 @@ from fusion.saved_model.staging import (
     staged_files,
     write_file,
 )
-from fusion.saved_model.variables import variable_search
 from fusion.saved_model.verify import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_TIMEOUT,
@@ -161,9 +159,9 @@ def rewrite_saved_model(
         return _rewrite_frozen(source, dst, options, verifier)
     options |= {"link": True} if link else {}
     destination = check_destination(source.path, dst)
-    proto, report = _rewritten(source, Target(target))
+    proto, report, is_modified = _rewritten(source, Target(target))
     with staged_directory(destination) as staging:
-        content = source.content if report.fused_count == 0 else _serialized(proto, source)
+        content = _serialized(proto, source) if is_modified else source.content
         _build(source, staging, content, link, progress)
         # A byte-identical copy needs no comparison; and its record is the one it came with.
         compare = verify and content != source.content
@@ -189,11 +187,11 @@ def _rewrite_frozen(
     """Rewrites a file with a GraphDef, which is verified as the SavedModel that it is seen as."""
     record = f"{os.path.basename(dst)}.{MANIFEST_FILE}"
     destination = check_destination(source.path, dst, record)
-    proto, report = _rewritten(source, Target(options["target"]))
+    proto, report, is_modified = _rewritten(source, Target(options["target"]))
     done = Rewrite(report, None)
     with staged_files(destination.with_name(record), destination) as (record_file, file):
         content = source.content
-        if report.fused_count:
+        if is_modified:
             content = _serialized(proto.meta_graphs[0].graph_def, source)
         write_file(file, content)
         if options["verify"] and content != source.content:
@@ -225,13 +223,7 @@ def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
     """
     source = read_saved_model(path)
     with graph_errors(source):
-        reports = [
-            named_columns(
-                lookup_pass(meta).explain(meta.graph_def),
-                variable_search(meta),
-            )
-            for meta in source.meta_graphs
-        ]
+        reports = [lookup_pass(meta).explain(meta.graph_def) for meta in source.meta_graphs]
     return FusionReport.merge(reports)
 
 
@@ -250,19 +242,20 @@ def graph_errors(source: SourceModel) -> Iterator[None]:
 
 def _rewritten(
     source: SourceModel, target: Target
-) -> tuple[saved_model_pb2.SavedModel, FusionReport]:
-    """Applies the pass to each meta graph of a copy."""
+) -> tuple[saved_model_pb2.SavedModel, FusionReport, bool]:
+    """Applies the pass to each meta graph of a copy; returns also whether one is changed."""
     proto = saved_model_pb2.SavedModel()
     proto.CopyFrom(source.proto)
     with graph_errors(source):
-        reports = [apply_pass(meta, lookup_pass(meta, target)) for meta in proto.meta_graphs]
+        results = [apply_pass(meta, lookup_pass(meta, target)) for meta in proto.meta_graphs]
     if target is Target.STOCK:
-        for meta, report in zip(proto.meta_graphs, reports, strict=True):
+        for result in results:
             was_rewritten = _was_rewritten(source)
-            left = not_lowered(meta.graph_def, report, was_rewritten=was_rewritten)
+            left = remaining_fused_ops(result.graph_def, result.report, was_rewritten=was_rewritten)
             if left is not None:
                 raise ModelError(f"{source.path}: {left}")
-    return proto, FusionReport.merge(reports)
+    report = FusionReport.merge(result.report for result in results)
+    return proto, report, any(result.modified for result in results)
 
 
 def _was_rewritten(source: SourceModel) -> bool:

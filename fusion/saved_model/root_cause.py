@@ -55,11 +55,11 @@ def root_cause(message: str) -> str:
 
 def _cause(lines: Sequence[str]) -> Sequence[str]:
     """Returns the lines between the stack traces; all of them if nothing else is there."""
-    end = next((place for place, line in enumerate(lines) if _BEHIND.search(line)), len(lines))
+    end = next((index for index, line in enumerate(lines) if _BEHIND.search(line)), len(lines))
     start = 0
-    for place, line in enumerate(lines[:end]):
+    for index, line in enumerate(lines[:end]):
         if _BEFORE.search(line):
-            start = place + 1
+            start = index + 1
             # Old traces show the line of code as well.
             if _FILE.search(line) and lines[start : start + 1] and lines[start].startswith("    "):
                 start += 1

@@ -71,7 +71,7 @@ def staged_files(*destinations: Path) -> Iterator[tuple[Path, ...]]:
         ModelError: the folder cannot be written, or a destination appeared in the meantime.
     """
     with _private_folder(destinations[-1]) as private:
-        staged = tuple(private / f"file-{place}" for place in range(len(destinations)))
+        staged = tuple(private / f"file-{index}" for index in range(len(destinations)))
         yield staged
         with contextlib.ExitStack() as published:
             for file, dst in zip(staged, destinations, strict=True):

@@ -13,8 +13,8 @@ from tensorflow.core.framework import node_def_pb2
 from fusion.ops import node_kernels
 from fusion.runtime.cache import kernel_cache, processor
 from fusion.runtime.cache.kernel_cache import KernelCache
-from fusion.runtime.native import objects
-from fusion.runtime.native.objects import Compile
+from fusion.runtime.native import objects, sources
+from fusion.runtime.native.objects import Recipe
 from fusion.saved_model.errors import ModelError
 from fusion.saved_model.meta_graph import lookup_pass
 from fusion.saved_model.rewrite import graph_errors
@@ -71,20 +71,21 @@ def warm(
     kept_in = _writable_folder(files)
     with processor.compiling_for(target):
         wanted, added, begun = _wanted([*models]), 0, time.monotonic()
-        for number, (name, compile_it) in enumerate(wanted.items(), 1):
-            file_name = objects.file_name(name)
+        for number, (name, recipe) in enumerate(wanted.items(), 1):
+            file_name = objects.file_name(name, recipe)
             if files.read(file_name) is not None:
                 continue
             if progress is not None:
                 progress(number, len(wanted), name)
             found = known.read(file_name)
             if found is None:
-                files.get(file_name, partial(objects.compiled, name, compile_it))
+                files.get(file_name, partial(objects.compiled, name, recipe.compile_it))
             else:
                 files.get(file_name, partial(bytes, found.content))
             if files.read(file_name) is None:
                 raise ValueError(f"{kept_in}: the kernel {name} cannot be kept")
             added += 1
+    sources.keep_in(files)
     return Warmed(len(wanted), added, time.monotonic() - begun, target.name, kept_in)
 
 
@@ -96,10 +97,10 @@ def _writable_folder(files: KernelCache) -> str:
     raise ValueError("; ".join(f"{state.path}: {state.problem}" for state in states))
 
 
-def _wanted(models: list[str | os.PathLike[str]]) -> dict[str, Compile]:
+def _wanted(models: list[str | os.PathLike[str]]) -> dict[str, Recipe]:
     if not models:
         return node_kernels.of_all_ops()
-    wanted: dict[str, Compile] = {}
+    wanted: dict[str, Recipe] = {}
     for model in models:
         try:
             wanted |= node_kernels.of_nodes(_nodes(model))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from fusion.runtime.tensorflow import dtypes
 from fusion.runtime.tensorflow.spec import Attr
 
 #: Dtypes of tables and weights.
-FLOATS = ("float16", "bfloat16", "float32", "float64")
-IDS = ("int32", "int64")
+FLOATS = dtypes.FLOATS
+IDS = dtypes.IDS
 #: Dtypes of tables whose rows FusedEmbeddingRowUpdate updates.
-ROW_UPDATE_DTYPES = ("float32", "float64")
+ROW_UPDATE_DTYPES = dtypes.COMPUTED
 
 #: In the order of the constants of fusion.cpu_ops.combine.
 COMBINERS = ("sum", "mean", "sqrtn")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from fusion.runtime.tensorflow.dtypes import COMPUTED
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.schema.attributes import (
     BUCKET_ATTRS,
@@ -24,7 +25,7 @@ FORMS = ("indices", "row_ids", "row_splits", "dense")
 GROUP_FORMS = (*FORMS, "copy")
 
 #: Dtypes of ids, and of the values that boundaries make ids of.
-VALUES = (*IDS, "float32", "float64")
+VALUES = (*IDS, *COMPUTED)
 
 #: The attrs of a column besides its dtypes and boundaries, by the name of their list in a group.
 COLUMN_ATTRS: dict[str, Attr] = {

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.stock_ops.combine import combine_entries
 from fusion.stock_ops.entries import Attrs, NoDefinition, Tensors
 
@@ -54,7 +55,7 @@ def combined(attrs: Attrs, matrix: tf.Tensor, bags: Bags) -> tf.Tensor:
     """Combines the rows of a matrix into one for each bag."""
     limit = attrs.get("max_norm", -1.0)
     if limit >= 0:
-        if matrix.dtype.size == 2:
+        if DTYPES[matrix.dtype.base_dtype.name].is_widened:
             raise NoDefinition
         matrix = tf.clip_by_norm(matrix, limit, axes=[1])
     if bags.weights is not None:

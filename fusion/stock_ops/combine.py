@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from fusion.runtime.tensorflow.dtypes import DTYPES
+
 
 def combine_entries(
     combiner: str,
@@ -38,4 +40,4 @@ def combine_entries(
 
 def widened(values: tf.Tensor) -> tf.Tensor:
     """Half types as float32, in which the ops compute."""
-    return tf.cast(values, tf.float32) if values.dtype.size == 2 else values
+    return tf.cast(values, DTYPES[values.dtype.base_dtype.name].compute)

@@ -22,14 +22,14 @@ from fusion.stock_ops.entries import (
 def grouped_pre(attrs: Attrs, inputs: Tensors) -> Tensors:
     """GroupedEmbeddingPreLookUp."""
     number = attrs["num_columns"]
-    columns = [inputs[place::number] for place in range(number)]
+    columns = [inputs[index::number] for index in range(number)]
     names = {name: attr.name for name, attr in PRE_ATTRS.items()}
     boundaries = iter(attrs["boundaries"])
     keys, places, splits, weights, end = [], [], [], [], tf.constant(0)
-    for place, given in enumerate(columns):
-        own = {name: attrs[key][place] for key, name in names.items()}
-        own["boundaries"] = [*islice(boundaries, attrs["boundary_counts"][place])]
-        entries, count = _column_entries(own, given, attrs["Tkeys"][place])
+    for index, given in enumerate(columns):
+        own = {name: attrs[key][index] for key, name in names.items()}
+        own["boundaries"] = [*islice(boundaries, attrs["boundary_counts"][index])]
+        entries, count = _column_entries(own, given, attrs["Tkeys"][index])
         order = tf.argsort(entries.rows, stable=True)
         ids, rows = tf.gather(entries.ids, order), tf.gather(entries.rows, order)
         found, own_places = tf.unique(ids)
@@ -93,14 +93,14 @@ def grouped_post(attrs: Attrs, inputs: Tensors) -> Tensors:
     """GroupedEmbeddingPostLookUp."""
     *matrices, places, splits, weights = inputs
     results, number = [], 0
-    for place, matrix in enumerate(matrices):
-        if attrs["copied"][place]:
+    for index, matrix in enumerate(matrices):
+        if attrs["copied"][index]:
             results.append(matrix)
             continue
-        weighted = attrs["use_sparse_weights"][place]
+        weighted = attrs["use_sparse_weights"][index]
         bags = _grouped_bags(weighted, number, places, splits, weights)
-        own = {"combiner": attrs["combiners"][place]}
-        own["divide_no_nan"] = attrs["divide_no_nans"][place]
+        own = {"combiner": attrs["combiners"][index]}
+        own["divide_no_nan"] = attrs["divide_no_nans"][index]
         results.append(combined(own, matrix, bags))
         number += 1
     return (tf.concat(results, 1),)

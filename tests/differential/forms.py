@@ -9,8 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.plan.plan import Target
+from fusion.passes.targets import PASSES, Target
 from tests import reference
 from tests.differential import stock
 from tests.differential.case import Case
@@ -46,7 +45,7 @@ def lookup(form: str, case: Case, table: Any, ids: Any, weights: Any, fuse: bool
         graph_def = graph.as_graph_def()
     if fuse:
         target = Target.STOCK if form == "stock" else Target.FUSED
-        result = FuseLookups(preserve=frozenset(names), target=target).apply(graph_def)
+        result = PASSES[target](preserve=frozenset(names)).apply(graph_def)
         found = {column.form for column in result.report.columns}
         assert found == {form}, str(result.report)
         graph_def = result.graph_def

@@ -6,8 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.plan.plan import Target
+from fusion.passes.targets import PASSES, Target
 from tests import reference
 from tests.differential import stock
 from tests.differential.case import Case
@@ -58,7 +57,7 @@ def lookup(case: Case, table: Any, ids: Any, weights: Any) -> tf.Tensor:
         tf.identity(stock.lookup(case, tables, of_ids, of_weights), name="out")
         graph_def = graph.as_graph_def(add_shapes=_tells_shapes(case))
     target = Target.STOCK if case.version == "lowered" else Target.FUSED
-    result = FuseLookups(preserve=frozenset({"out"}), target=target).apply(graph_def)
+    result = PASSES[target](preserve=frozenset({"out"})).apply(graph_def)
     assert result.report.fused_count == int(is_fused(case)), str(result.report)
     assert result.modified == is_fused(case)
     outer = {_tensor(one).name: _tensor(other) for one, other in zip(tables, shards, strict=True)}

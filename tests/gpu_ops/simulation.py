@@ -23,7 +23,6 @@ from fusion.runtime.cuda.layout import ErrorRecord
 
 FORMS = ("indices", "row_ids", "row_splits", "dense", "copy")
 COMBINERS = ("sum", "mean", "sqrtn")
-KINDS = ("int32", "int64", "float32", "float64")
 
 
 @dataclass
@@ -71,10 +70,10 @@ class Given:
             ids=0 if ids is None else ids.ctypes.data,
             id_count=0 if ids is None else ids.size,
             id_columns=ids.shape[1] if self.form == "dense" else 1,
-            ids_kind=words.INT64 if ids is None else KINDS.index(ids.dtype.name),
+            ids_kind=INT64 if ids is None else DTYPES[ids.dtype.name].code,
             rows=0 if rows is None else rows.ctypes.data,
             row_step=2 if self.form == "indices" else 1,
-            rows_kind=words.INT64 if rows is None else KINDS.index(rows.dtype.name),
+            rows_kind=INT64 if rows is None else DTYPES[rows.dtype.name].code,
             weights=0 if self.weights is None else self.weights.ctypes.data,
             boundaries=self.boundaries,
             attrs=found,

@@ -8,23 +8,16 @@ import numpy as np
 import pytest
 
 from fusion import ops
-from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops.kernels.entry_sums import LONG
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps import bag_gradient as steps
 from fusion.gpu_ops.steps.bags import Gathered, by_row
 from fusion.gpu_ops.steps.parts import join, joined_weights, order_parts
 from fusion.gpu_ops.steps.prune import Entries
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from tests.gpu_ops import test_parts as v1
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_combine import table
-
-KINDS = {
-    "float16": words.FLOAT16,
-    "bfloat16": words.BFLOAT16,
-    "float32": words.FLOAT32,
-    "float64": words.FLOAT64,
-}
 
 
 def poison(shape: tuple[int, ...], dtype: Any) -> Any:
@@ -37,7 +30,7 @@ def poison(shape: tuple[int, ...], dtype: Any) -> Any:
 
 def gradient_of(device: Simulated, top: Any, combiner: str, limit: float) -> steps.Gradient:
     bits = int(np.float64(limit).view(np.int64))
-    kind = KINDS[top.dtype.name]
+    kind = DTYPES[top.dtype.name].code
     return steps.Gradient(
         device.put(top), kind, top.shape[1], COMBINERS.index(combiner), int(limit >= 0), bits
     )

@@ -16,6 +16,7 @@ from fusion.gpu_ops.layout.call import CombineCall
 from fusion.gpu_ops.steps.bags import Bags, Gathered, bags, last_row
 from fusion.gpu_ops.steps.combine import combine_columns
 from fusion.gpu_ops.steps.prune import Entries
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_combine import table
 
@@ -43,7 +44,7 @@ def combined(
     held[source + ColumnInputs.row_bytes] = 1
     tiles = call.tiles(CombineCall.tiles)
     if tiles:
-        kind = words.KINDS.index(stored)
+        kind = DTYPES[stored].code
         combine_columns(device, kind, call.base, tiles, call.is_plain)
     assert not held[call.trouble]
     return out

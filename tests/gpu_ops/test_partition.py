@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 
 from fusion import ops
-from fusion.cpu_ops import column_words as words
 from fusion.gpu_ops.layout.call import BAD_DEFAULT, BAD_ID, BAD_ROW
 from fusion.gpu_ops.steps.partition import Shards, Split, put_ids, split
 from fusion.gpu_ops.steps.pre_lookup import Rules, put_split_entries, split_entries
 from fusion.gpu_ops.steps.prune import Entries
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from tests.gpu_ops.simulation import Simulated
 
 STRATEGIES = ("div", "mod", "mod_ev")
-KINDS = {"int32": words.INT32, "int64": words.INT64}
-WEIGHT_KINDS = {"float32": words.FLOAT32, "float64": words.FLOAT64, "float16": words.FLOAT16}
 LEAST = -(2**63)
 
 
@@ -39,7 +37,7 @@ def partitioned(ids: Any, rows: list[int], strategy: str) -> tuple[list[Any], An
     """(ids of each shard, the permutation, trouble)."""
     device, trouble = Simulated(), np.zeros(4, np.int64)
     shards, told = shards_of(device, rows, strategy), device.put(trouble)
-    given = device.put(ids), KINDS[ids.dtype.name], ids.size
+    given = device.put(ids), DTYPES[ids.dtype.name].code, ids.size
     found = split(device, *given, shards, told)
     counts = counts_of(device, found, len(rows))
     outs = [np.full(count, 77, ids.dtype) for count in counts]
@@ -103,11 +101,11 @@ class Case:
         self.attrs = {"partition_strategy": "div", "default_weight": 0.5, **attrs}
 
     def given(self, device: Simulated) -> Entries:
-        weights, kind = 0, WEIGHT_KINDS[self.weights.dtype.name]
+        weights, kind = 0, DTYPES[self.weights.dtype.name].code
         if self.attrs.get("use_sparse_weights", False):
             weights = device.put(self.weights)
         return Entries(
-            device.put(self.ids), KINDS[self.ids.dtype.name], self.ids.size,
+            device.put(self.ids), DTYPES[self.ids.dtype.name].code, self.ids.size,
             device.put(self.indices), self.batch, weights, kind, self.weights.itemsize,
         )  # fmt: skip
 

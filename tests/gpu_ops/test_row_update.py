@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fusion import ops
-from fusion.cpu_ops.column_words import FLOAT32, FLOAT64
 from fusion.cpu_ops.rules import RULES
 from fusion.gpu_ops.layout.call import BAD_RATE
 from fusion.gpu_ops.steps.row_update import Slots, update_rows
+from fusion.runtime.tensorflow.dtypes import FLOAT32, FLOAT64
 from tests.gpu_ops.simulation import Simulated
 
 # Of numbers that are too large, and of those that are none.

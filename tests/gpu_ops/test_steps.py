@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from fusion import ops
-from fusion.cpu_ops.column_words import FLOAT32, INT32, INT64
 from fusion.gpu_ops.kernels import scan
 from fusion.gpu_ops.layout.call import BAD_ROW
 from fusion.gpu_ops.steps.prune import Entries, fill, mark, put
 from fusion.gpu_ops.steps.sums import prefix_sums, stable_order
 from fusion.gpu_ops.steps.unique import find_firsts, number_ids
+from fusion.runtime.tensorflow.dtypes import FLOAT32, INT32, INT64
 from tests.gpu_ops.simulation import Simulated
 
 KINDS = {np.dtype(np.int32): INT32, np.dtype(np.int64): INT64}

@@ -13,7 +13,7 @@ import tensorflow as tf
 import fusion
 from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.recognise.stock.reduction import ANCHORS
+from fusion.passes.recognise.lookup import FORMS
 from fusion.passes.row_updates import SCATTERS
 from fusion.runtime import process
 from fusion.runtime.optimizer import plugin, prefilter
@@ -115,11 +115,18 @@ def test_graphs_without_segment_reductions_are_not_parsed(monkeypatch):
     assert fusion.stats().failures == 2
 
 
-@pytest.mark.parametrize("op", sorted(ANCHORS))
-def test_every_segment_reduction_is_found(op):
-    node = tf.compat.v1.NodeDef(name="x", op=op).SerializeToString()
-    for data, found in ((node, True), (node.replace(op.encode(), op.encode()[:-1]), False)):
+LOOKED_AT = [(form, op) for form in FORMS if not form.is_final for op in sorted(form.anchors)]
+
+
+@pytest.mark.parametrize(("form", "op"), LOOKED_AT, ids=[op for _, op in LOOKED_AT])
+def test_every_op_that_a_lookup_ends_with_is_found(form, op):
+    beside = [tf.compat.v1.NodeDef(name="y", op=other) for other in sorted(form.beside)[:1]]
+    node = tf.compat.v1.NodeDef(name="x", op=op)
+    graph = tf.compat.v1.GraphDef(node=[*beside, node]).SerializeToString()
+    for data, found in ((graph, True), (graph.replace(op.encode(), op.encode()[:-1]), False)):
         assert prefilter.meets(grappler.LOOKUPS, data) == found
+    if beside:
+        assert not prefilter.meets(grappler.LOOKUPS, node.SerializeToString())
 
 
 @pytest.mark.parametrize("op", sorted(SCATTERS))

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.lookup_pass import LookupPass
 from fusion.passes.report.report import ColumnReport
 from tests.passes import stock_graphs as stock
 from tests.passes.stock_graphs import Case
@@ -35,7 +36,7 @@ def fused(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     return result.graph_def
 
 
-def refused(graph_def: graph_pb2.GraphDef, rewrite: FuseLookups = PASS) -> ColumnReport:
+def refused(graph_def: graph_pb2.GraphDef, rewrite: LookupPass = PASS) -> ColumnReport:
     """The one column's verdict, checked to leave the graph as it is."""
     before = graph_def.SerializeToString(deterministic=True)
     result = rewrite.apply(graph_def)

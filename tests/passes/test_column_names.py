@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 import fusion
-from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.plan.plan import Target
+from fusion.passes.lower_lookups import LowerLookups
 from tests.passes.planned_graphs import GROUP, PASS, SINGLE, column, graph_of, named, table
 from tests.passes.rewritten_graphs import PASS as PASS_OUT
 
@@ -104,14 +102,14 @@ def test_names_do_not_keep_columns_from_sharing_an_op() -> None:
 def test_stock_ops_made_of_a_group_are_named_after_its_columns() -> None:
     graph_def = graph_of(lambda: tf.concat([column("one"), column("two")], 1))
     fused = PASS.apply(graph_def).graph_def
-    again = replace(PASS, target=Target.STOCK).apply(fused).graph_def
+    again = LowerLookups(PASS.preserve).apply(fused).graph_def
     assert any(name.startswith("two/embedding_lookup/") for name in named(again))
     hostile = graph_pb2.GraphDef()
     hostile.CopyFrom(fused)
     for node in hostile.node:
         if node.op == GROUP:
             node.attr["column_names"].list.s[:] = [b"a\x1b[31m b", b"\xff"]
-    again = replace(PASS, target=Target.STOCK).apply(hostile).graph_def
+    again = LowerLookups(PASS.preserve).apply(hostile).graph_def
     assert not any("\x1b" in name for name in named(again))
     with tf.Graph().as_default():
         tf.import_graph_def(again, name="")
@@ -119,7 +117,7 @@ def test_stock_ops_made_of_a_group_are_named_after_its_columns() -> None:
 
 def test_of_a_stack_the_position_tells_row_and_column() -> None:
     before = frozen("C1", "C2", "C3")
-    after = FuseLookups(preserve=frozenset({"out"}), target=Target.STOCK).apply(before)
+    after = LowerLookups(preserve=frozenset({"out"})).apply(before)
     assert {one.form for one in after.report.columns} == {"stacked"}
     feeds = {f"C{k}:0": np.array([[0], [1]]) for k in (1, 2, 3)}
     feeds["C2:0"] = np.array([[0], [7]])

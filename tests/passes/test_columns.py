@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ from numpy.testing import assert_allclose
 
 from fusion.feature_column import shared_embedding_columns
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.plan.plan import Target
+from fusion.passes.lower_lookups import LowerLookups
 from fusion.schema.names import OP_NAMES
 from tests.feature_column.hosts import placeholders
 from tests.feature_column.kinds import KINDS, Batch, Column, build, of_each_combiner
@@ -21,7 +20,7 @@ from tests.passes import stock_graphs as stock
 
 v1 = tf.compat.v1
 PASS = FuseLookups(preserve=frozenset({"out", "initialize"}))
-TO_STOCK = replace(PASS, target=Target.STOCK)
+TO_STOCK = LowerLookups(PASS.preserve)
 PARITY = pytest.mark.parity
 
 

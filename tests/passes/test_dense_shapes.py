@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.plan.plan import Target
+from fusion.passes.targets import PASSES, Target
 from tests.passes import stock_graphs as stock
 
 v1 = tf.compat.v1
@@ -63,7 +62,7 @@ def outcome(graph_def: Any, shape: Any, indices: Any = INDICES) -> Any:
 
 def rewritten(graph_def: Any, form: str) -> Any:
     target = Target.STOCK if form == "stock" else Target.FUSED
-    result = FuseLookups(preserve=NAMES, target=target).apply(graph_def)
+    result = PASSES[target](preserve=NAMES).apply(graph_def)
     assert {column.form for column in result.report.columns} == {form}, str(result.report)
     return result.graph_def
 
@@ -100,7 +99,7 @@ def test_row_splits_that_stock_refuses_are_refused(splits: list[int], target: Ta
         tf.identity(tf.nn.safe_embedding_lookup_sparse(table, ids), name="out")
         tf.group(v1.global_variables_initializer(), name="initialize")
     graph_def = graph.as_graph_def()
-    result = FuseLookups(preserve=NAMES, target=target).apply(graph_def)
+    result = PASSES[target](preserve=NAMES).apply(graph_def)
     assert result.report.fused_count == 1
     feeds = {"values:0": np.array([1, 2, 3]), "splits:0": np.array(splits, np.int64)}
     for one in (graph_def, result.graph_def):

@@ -256,6 +256,7 @@ def test_a_verdict_comes_soon_whatever_stands_in_front(depth: int) -> None:
     assert column.fused or column.reason
 
 
+@pytest.mark.usefixtures("recognisers_refuse")
 def test_a_damaged_graph_gets_a_verdict_and_stays_as_it_is() -> None:
     graph_def = stock.build(Case())
     del nodes(graph_def)["embedding_lookup/GreaterEqual/y"].attr["value"]

@@ -312,6 +312,6 @@ def test_lookups_that_stay_in_parts_have_a_reason() -> None:
     """Not in the report, but for those who look for it."""
     graph_def = graph_of(_chain(is_row_empty=tf.logical_not))
     (one,) = recognise_all(GraphView.of_graph(graph_def))
-    assert one.is_fused
+    assert one.has_few_ops
     assert one.failure is not None
     assert one.failure.reason == "the entries are not those that were pruned"

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from fusion.passes.analysis.variables import SparseWriters
-from fusion.passes.choose import settle
+from fusion.passes.choose import choose_fused, choose_stock
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.plan import Target
 from fusion.passes.recognise.lookup import recognise_all
+from fusion.passes.targets import PASSES, Target
 from tests.graph_text import parse_graph, print_graph
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -30,14 +30,14 @@ NAMES = sorted(path.name.removesuffix(".graph.txt") for path in GOLDEN.glob("*.g
 
 def rewritten(name: str, target: Target) -> str:
     graph_def = parse_graph((GOLDEN / f"{name}.graph.txt").read_text())
-    result = FuseLookups(preserve=frozenset({"out"}), target=target).apply(graph_def)
+    result = PASSES[target](preserve=frozenset({"out"})).apply(graph_def)
     view = GraphView.of_graph(graph_def, frozenset({"out"}))
     found = recognise_all(view)
     parts = [str(result.report)]
     parts += [str(one.spec) for one in found if one.spec is not None]
     writers = SparseWriters([view], {})
-    settled = settle(view, [one for one in found if one.spec], writers, target=target)
-    parts.append(str(settled[0]) if settled is not None else "")
+    choose = choose_fused if target is Target.FUSED else choose_stock
+    parts.append(str(choose(view, [one for one in found if one.spec], writers).plan))
     if result.modified:
         parts.append(print_graph(result.graph_def))
     return "\n\n".join(part for part in parts if part).rstrip() + "\n"
@@ -57,7 +57,7 @@ def test_the_rewrite_is_the_golden_one(name: str, target: Target) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_column_is_fused(name: str, target: Target) -> None:
     graph_def = parse_graph((GOLDEN / f"{name}.graph.txt").read_text())
-    report = FuseLookups(preserve=frozenset({"out"}), target=target).explain(graph_def)
+    report = PASSES[target](preserve=frozenset({"out"})).explain(graph_def)
     assert report.columns
     assert report.fused_count == len(report.columns)
 

@@ -12,10 +12,9 @@ from tensorflow.core.framework import graph_pb2
 import fusion
 from fusion.functions import Library, _Rebuild
 from fusion.passes.analysis.variables import VariableSearch
-from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.lowered import not_lowered
-from fusion.passes.plan.plan import Target
+from fusion.passes.lower_lookups import LowerLookups, remaining_fused_ops
 from fusion.passes.report.report import FusionReport
+from fusion.passes.targets import PASSES, Target
 from fusion.schema.names import OP_NAMES
 from tests.passes.own_graphs import OWN, Own, updated
 
@@ -34,7 +33,7 @@ def rewritten(function: Any, target: Target) -> tuple[Any, FusionReport, graph_p
     """A function that calls what the pass makes of it, the report, and the graph."""
     library = Library.of(function)
     search = VariableSearch(library.graph_def, library.captured_variables(function))
-    fuse = FuseLookups(variables=search.known, target=target)
+    fuse = PASSES[target](variables=search.known)
     result = fuse.apply(library.graph_def)
     assert fuse.explain(library.graph_def).columns == result.report.columns
     bodies = result.graph_def.library.function
@@ -107,7 +106,7 @@ def test_inference_by_stock_ops(own: Own) -> None:
     function, given = built(own, trains=False)
     wanted = function(*given)
     new, report, graph_def = rewritten(function.get_concrete_function(*given), Target.STOCK)
-    assert not left(graph_def), not_lowered(graph_def, report)
+    assert not left(graph_def), remaining_fused_ops(graph_def, report)
     assert report.fused_count == len(report.columns) == own.columns, str(report)
     assert_same(new(*given), wanted, own.is_exact)
 
@@ -130,7 +129,7 @@ def test_training_by_stock_ops(own: Own) -> None:
     function, given = built(own, trains=True)
     wanted = function(*given)
     new, report, graph_def = rewritten(function.get_concrete_function(*given), Target.STOCK)
-    message = not_lowered(graph_def, report)
+    message = remaining_fused_ops(graph_def, report)
     if not own.is_trained_by_stock:
         assert str(message).endswith("; leave steps of training out of what is exported")
         return
@@ -145,8 +144,8 @@ def test_updates_of_rows_are_left_out_of_what_is_exported() -> None:
     step, given, kept = updated()
     concrete = tf.function(step).get_concrete_function(*given)
     library = Library.of(concrete)
-    result = FuseLookups(target=Target.STOCK).apply(library.graph_def)
-    message = not_lowered(result.graph_def, result.report)
+    result = LowerLookups().apply(library.graph_def)
+    message = remaining_fused_ops(result.graph_def, result.report)
     assert message is not None
     assert message.endswith("leave steps of training out of what is exported")
     del kept

@@ -11,8 +11,8 @@ from tensorflow.core.framework import graph_pb2
 
 import fusion
 from fusion.ops.columns.training import PRE
-from fusion.passes.plan.plan import Target
 from fusion.passes.report.report import FusionResult
+from fusion.passes.targets import Target
 from fusion.schema.names import OP_NAMES
 from tests.passes.own_v1_graphs import LOOKUPS, OWN_V1, OwnV1
 

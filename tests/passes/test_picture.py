@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.lookup import Recognition, recognise_all
+from fusion.passes.recognise.lookup import LookupMatch, Parts, recognise_all
 from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.report.picture import (
     FRONT,
@@ -21,7 +21,7 @@ from fusion.passes.report.picture import (
 from tests.passes import stock_graphs as stock
 
 
-def recognised(case: stock.Case) -> tuple[GraphView, GraphView, Recognition]:
+def recognised(case: stock.Case) -> tuple[GraphView, GraphView, LookupMatch]:
     graph_def = stock.build(case)
     view = GraphView.of_graph(graph_def)
     (one,) = recognise_all(view)
@@ -125,7 +125,7 @@ def test_of_a_group_one_column_is_shown() -> None:
         assert len(with_role(picture, Stage.ROWS.value)) == 1
 
 
-def clipped() -> tuple[GraphView, Recognition]:
+def clipped() -> tuple[GraphView, LookupMatch]:
     """A lookup that is understood up to its rows, which something nobody knows has changed."""
     with tf.Graph().as_default() as graph:
         table = stock.make_table(stock.Case())
@@ -155,7 +155,7 @@ def test_a_partial_explanation_shows_where_it_stops_and_what_is_around() -> None
 
 def test_a_lookup_of_which_nothing_is_explained() -> None:
     view, _, one = recognised(stock.Case())
-    nothing = Recognition(one.anchor, (), None, NoMatch("why", one.anchor), one.anchor)
+    nothing = LookupMatch(one.anchor, Parts(), None, NoMatch("why", one.anchor), one.anchor)
     picture = stock_picture(view, nothing, nothing.failure)
     assert with_role(picture, STOP) == {one.anchor}
     assert with_role(picture, UNEXPLAINED)

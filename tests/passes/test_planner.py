@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.plan.plan import Target
+from fusion.passes.lower_lookups import LowerLookups
 from tests.passes import stock_graphs as stock
 from tests.passes.planned_graphs import (
     GROUP,
@@ -262,7 +262,7 @@ def test_stock_reads_keep_only_large_tables_from_being_copied(rows: int, count: 
         large = v1.get_variable("large", [rows, 8], use_resource=True)
         return column("a", large)
 
-    after = FuseLookups(target=Target.STOCK).apply(graph_of(build)).graph_def
+    after = LowerLookups().apply(graph_of(build)).graph_def
     assert ops(after).count("DisableCopyOnRead") == count
     (read,) = (n for n in after.node if n.op == "ReadVariableOp" and n.name.endswith("/table"))
     assert len([text for text in read.input if text[0] == "^"]) == count

@@ -12,7 +12,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import tensor_util
 
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.lookup import Recognition, recognise_all
+from fusion.passes.recognise.lookup import LookupMatch, recognise_all
 from fusion.passes.recognise.spec import SparseIds
 from tests.passes import stock_graphs as stock
 from tests.passes.stock_graphs import Case
@@ -23,7 +23,7 @@ FILL = "embedding_lookup/SparseFillEmptyRows/SparseFillEmptyRows"
 Nodes = dict[str, node_def_pb2.NodeDef]
 
 
-def recognised(graph_def: graph_pb2.GraphDef) -> Recognition:
+def recognised(graph_def: graph_pb2.GraphDef) -> LookupMatch:
     (found,) = recognise_all(GraphView.of_graph(graph_def))
     return found
 

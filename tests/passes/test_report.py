@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
+from fusion.passes.report.report import ColumnReport, FusionReport
 from tests.specs import SPEC
 
 FUSED = ColumnReport("table", "", "lookup", fused=True, spec=SPEC, explained=("mean", "table"))
@@ -108,11 +108,3 @@ def test_merging_adds_up() -> None:
     merged = FusionReport.merge([FusionReport((FUSED,), 10, 5), FusionReport((STOCK,), 7, 7)])
     assert merged == FusionReport((FUSED, STOCK), 17, 12)
     assert FusionReport.merge([]) == FusionReport()
-
-
-def test_a_result_knows_whether_it_changed_anything() -> None:
-    from tensorflow.core.framework import graph_pb2
-
-    graph_def = graph_pb2.GraphDef()
-    assert FusionResult(graph_def, FusionReport((FUSED,))).modified
-    assert not FusionResult(graph_def, FusionReport((STOCK,))).modified

@@ -12,15 +12,14 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from fusion import ops
-from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.report.report import FusionReport, FusionResult
-from fusion.passes.row_updates import fuse_updates
+from fusion.passes.report.report import FusionResult
+from fusion.passes.row_updates import FuseRowUpdates
 from fusion.schema.columns import PRE_ATTRS
 
 v1 = tf.compat.v1
 raw = tf.raw_ops
 ROWS, DIM = 9, 3
-PASS = FuseLookups(preserve=frozenset({"out"}))
+PASS = FuseRowUpdates(preserve=frozenset({"out"}))
 EMITTED = ("ResourceGather", "FusedEmbeddingRowUpdate", "ResourceScatterUpdate")
 Handles = list[tf.Tensor]
 
@@ -59,8 +58,8 @@ def run(graph_def: graph_pb2.GraphDef, feed: Mapping[str, Any]) -> Any:
         return session.run("out:0", {f"{name}:0": value for name, value in feed.items()})
 
 
-def apply(graph_def: graph_pb2.GraphDef, rewrite: FuseLookups = PASS) -> FusionResult:
-    return fuse_updates(rewrite, FusionResult(graph_def, FusionReport()))
+def apply(graph_def: graph_pb2.GraphDef, rewrite: FuseRowUpdates = PASS) -> FusionResult:
+    return rewrite.apply(graph_def)
 
 
 def count(graph_def: graph_pb2.GraphDef) -> dict[str, int]:
@@ -83,7 +82,7 @@ def check(graph_def: graph_pb2.GraphDef, updates: int = 1) -> FusionResult:
     return result
 
 
-def refused(graph_def: graph_pb2.GraphDef, reason: str, rewrite: FuseLookups = PASS) -> None:
+def refused(graph_def: graph_pb2.GraphDef, reason: str, rewrite: FuseRowUpdates = PASS) -> None:
     """The pass changes nothing, and says why."""
     result = apply(graph_def, rewrite)
     assert result.graph_def is graph_def
@@ -305,13 +304,15 @@ def test_ids_that_may_be_fed(op):
 
     graph_def = build(body)
     name = next(node.name for node in graph_def.node if node.op == op)
-    refused(graph_def, "ids of updated rows may be repeated", FuseLookups(PASS.preserve | {name}))
+    refused(
+        graph_def, "ids of updated rows may be repeated", FuseRowUpdates(PASS.preserve | {name})
+    )
 
 
 def test_a_product_that_may_be_fed_stays():
     graph_def = build(subtract)
     (name,) = (node.name for node in graph_def.node if node.op == "Mul")
-    result = apply(graph_def, FuseLookups(PASS.preserve | {name}))
+    result = apply(graph_def, FuseRowUpdates(PASS.preserve | {name}))
     (update,) = (node for node in result.graph_def.node if node.op == "FusedEmbeddingRowUpdate")
     assert update.input[0] == name
 
@@ -377,14 +378,14 @@ def test_an_update_that_is_fetched():
 
     graph_def = build(body)
     name = next(node.name for node in graph_def.node if node.op == "ResourceScatterSub")
-    rewrite = FuseLookups(preserve=frozenset({"out", name}))
+    rewrite = FuseRowUpdates(preserve=frozenset({"out", name}))
     refused(graph_def, "the op that updates the rows is named outside the graph", rewrite)
 
 
 def test_an_update_that_is_awaited_stays_to_be_awaited():
     graph_def = build(subtract)
     name = next(node.name for node in graph_def.node if node.op == "ResourceScatterSub")
-    rewrite = FuseLookups(PASS.preserve, awaited=frozenset({name}))
+    rewrite = FuseRowUpdates(PASS.preserve, awaited=frozenset({name}))
     nodes = {node.name: node for node in apply(graph_def, rewrite).graph_def.node}
     assert nodes[name].op == "NoOp"
     (waits,) = nodes[name].input
@@ -402,7 +403,7 @@ def test_updates_elsewhere(device, reason):
     graph_def = build(subtract)
     (node,) = (node for node in graph_def.node if node.op == "ResourceScatterSub")
     node.device = device
-    rewrite = FuseLookups(PASS.preserve, tasks=frozenset({"/job:worker/replica:0/task:0"}))
+    rewrite = FuseRowUpdates(PASS.preserve, tasks=frozenset({"/job:worker/replica:0/task:0"}))
     refused(graph_def, f"placed on {device}{',' if 'may' in reason else ';'} {reason}", rewrite)
 
 

@@ -13,7 +13,7 @@ from fusion.lookup.grouped import Lookup, grouped_lookup
 from fusion.lookup.options import LookupOptions
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.plan import Target
+from fusion.passes.targets import PASSES, Target
 
 ROWS, DIM = 50, 4
 IDS = tf.SparseTensor([[0, 0], [0, 1], [2, 0]], tf.constant([1, 2, 3], tf.int64), [3, 2])
@@ -70,7 +70,7 @@ def test_an_assignment_waits_for_all_that_is_read_before_it(target: Target) -> N
         return looked_up
 
     graph_def = model.get_concrete_function().graph.as_graph_def()
-    rewritten = FuseLookups(target=target, preserve=frozenset({"Identity"})).apply(graph_def)
+    rewritten = PASSES[target](preserve=frozenset({"Identity"})).apply(graph_def)
     view = GraphView.of_graph(rewritten.graph_def)
     reads = {"ReadEmbeddingTables", "ReadVariableOp"}
     assigns = [*view.named("AssignVariableOp")]

@@ -14,8 +14,7 @@ from tensorflow.core.framework import graph_pb2
 import fusion
 from fusion.lookup import VERSIONS
 from fusion.lookup import fused_safe_embedding_lookup_sparse as fused_lookup
-from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.plan.plan import Target
+from fusion.passes.lower_lookups import LowerLookups
 from fusion.schema.names import OP_NAMES
 from tests.differential.run import like
 from tests.passes import stock_graphs as stock
@@ -23,7 +22,7 @@ from tests.passes.rewritten_graphs import PASS, build_with, nodes, refused, to_s
 from tests.passes.stock_graphs import Case
 
 v1 = tf.compat.v1
-LOWER = replace(PASS, target=Target.STOCK)
+LOWER = LowerLookups(PASS.preserve)
 
 CASES = [
     Case(),
@@ -276,7 +275,7 @@ def test_functions_are_rewritten_too() -> None:
     concrete = look_up.get_concrete_function(tf.TensorSpec([None, 4], tf.int64))
     graph_def = graph_pb2.GraphDef()
     graph_def.library.function.add().CopyFrom(concrete.function_def)
-    result = FuseLookups(target=Target.STOCK).apply(graph_def)
+    result = LowerLookups().apply(graph_def)
     assert [column.form for column in result.report.columns] == ["stock"]
     (function,) = result.graph_def.library.function
     assert "Unique" not in {node.op for node in function.node_def}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,14 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from fusion import feature_column
-from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.plan.plan import Target
+from fusion.passes.lower_lookups import LowerLookups
+from fusion.passes.targets import PASSES, Target
 from fusion.schema.names import OP_NAMES
 from tests.passes import stock_graphs as stock
 from tests.passes.rewritten_graphs import PASS, build_with, nodes
 from tests.passes.stock_graphs import Case
 
-TO_STOCK = replace(PASS, target=Target.STOCK)
+TO_STOCK = LowerLookups(PASS.preserve)
 
 
 def without_ignored(matrix: tf.Tensor) -> tf.SparseTensor:
@@ -68,7 +67,7 @@ def test_a_table_is_read_after_a_write_that_the_ids_wait_for(kind: str, target: 
         return stock.lookup(table, sparse, case, sparse_weights=weights)
 
     graph_def = build_with(written_before)
-    result = replace(PASS, target=target).apply(graph_def)
+    result = PASSES[target](PASS.preserve).apply(graph_def)
     assert result.report.fused_count == 1
     needed = needs(result.graph_def, "out")
     reads = [
@@ -124,7 +123,7 @@ def test_a_group_of_one_column_becomes_stock_ops() -> None:
 
     graph_def = function.get_concrete_function().graph.as_graph_def()
     assert "GroupedEmbeddingLookup" in {node.op for node in graph_def.node}
-    lowered = FuseLookups(target=Target.STOCK).apply(graph_def)
+    lowered = LowerLookups().apply(graph_def)
     assert lowered.report.fused_count == 1
     assert not {node.op for node in lowered.graph_def.node} & {*OP_NAMES}
     with tf.Graph().as_default():

@@ -16,7 +16,7 @@ from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.inferred_shapes import inferred_shape, symbolic_shapes
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.plan import Target
+from fusion.passes.targets import PASSES, Target
 from tests.passes.rewritten_graphs import refused
 
 v1 = tf.compat.v1
@@ -202,7 +202,7 @@ def test_a_constant_column(target: Target, shape: tuple[int, int], combiner: str
         tf.identity(out, name="out")
         tf.group(v1.global_variables_initializer(), name="initialize")
     graph_def = graph.as_graph_def()
-    fuse = FuseLookups(target=target, preserve=frozenset({"out", "initialize"}))
+    fuse = PASSES[target](preserve=frozenset({"out", "initialize"}))
     result = fuse.apply(graph_def)
     assert {column.fused for column in result.report.columns} == {shape[1] == 1}
     try:

@@ -19,7 +19,7 @@ import sys, types
 package = types.ModuleType("fusion")
 package.__path__ = [{str(Path(fusion.__file__).parent)!r}]
 sys.modules["fusion"] = package
-from fusion.runtime import executable_memory
+from fusion.runtime.tensorflow import executable_memory
 executable_memory.require()
 """
 
@@ -56,7 +56,7 @@ import types, sys
 package = types.ModuleType("fusion")
 package.__path__ = [{str(Path(fusion.__file__).parent)!r}]
 sys.modules["fusion"] = package
-from fusion.runtime import executable_memory
+from fusion.runtime.tensorflow import executable_memory
 def refuse(): raise ImportError("not here")
 executable_memory.require = refuse
 try:

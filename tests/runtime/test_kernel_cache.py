@@ -411,7 +411,7 @@ def environment(monkeypatch):
     return folders
 
 
-PACKAGE = str(Path(kernel_cache.__file__).parent.parent / "__pycache__" / "kernels")
+PACKAGE = str(Path(kernel_cache.__file__).parents[2] / "__pycache__" / "kernels")
 
 
 def test_folders_are_the_packages_and_the_users_or_the_one_chosen(environment):

@@ -1,12 +1,10 @@
 """Compiled code: what it needs, where it is kept."""
 
-import compileall
 import ctypes
 import itertools
 import logging
 import os
 import re
-import shutil
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fusion
 from fusion.ops import SPECS
 from fusion.runtime.cache import kernel_cache, processor
 from fusion.runtime.cache.kernel_cache import KernelCache
-from fusion.runtime.native import objects
+from fusion.runtime.native import objects, sources
 from fusion.runtime.native.compiler import compile_object, undefined_symbols
-from fusion.runtime.registration.registration import compile_kernel, kernel_name
+from fusion.runtime.native.objects import Recipe
+from fusion.runtime.registration.kernel_objects import kernel_object
 from fusion.runtime.tensorflow import library
 
 
@@ -50,19 +48,17 @@ KERNELS = [
     ("spec", "device", "types"), KERNELS, ids=lambda value: getattr(value, "name", str(value))
 )
 def test_kernels_need_tensorflow_and_libc_only(spec, device, types):
-    name = kernel_name(spec, device, types)
-    code = objects.get(name, lambda: compile_kernel(spec, device, types))
-    names = undefined_symbols(code)
+    names = undefined_symbols(kernel_object(spec, device, types))
     assert not names.isdisjoint({"TF_GetInput", "TF_NumInputs"})
     assert not [name for name in names if name.startswith(("Py", "_Py", "NRT", "numba"))]
 
 
 def test_every_symbol_that_is_asked_for_is_used():
-    folder = Path(objects.__file__).parent
+    folder = Path(library.__file__).parents[1]
     text = "".join(
-        source.read_text() for source in folder.glob("*.py") if source.name != "library.py"
+        source.read_text() for source in folder.rglob("*.py") if source.name != "library.py"
     )
-    text += (folder / "library.py").read_text().partition("def require_platform")[2]
+    text += Path(library.__file__).read_text().partition("def require_platform")[2]
     assert set(library.SYMBOLS) - set(re.findall(r"TF_\w+", text)) == set()
 
 
@@ -98,9 +94,6 @@ def test_code_that_can_raise_is_refused():
         compile_object(check, 2, "check")
 
 
-ROOT = Path(fusion.__file__).parent
-
-
 def compile_add_up():
     from fusion.runtime.native.memory import store
 
@@ -113,6 +106,7 @@ def compile_add_up():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Where objects are kept."""
+    sources.digest(__name__)  # parsed before, so that nothing of that is kept there
     monkeypatch.setattr(kernel_cache, "default", lambda: KernelCache(str(tmp_path)))
     return tmp_path
 
@@ -156,56 +150,21 @@ def test_the_log_tells_what_is_compiled_and_how_long_that_takes(folder, monkeypa
 
 def test_the_processor_alone_tells_objects_apart(monkeypatch):
     v3, v4 = processor.named("x86-64-v3"), processor.named("x86-64-v4")
-    names = set()
+    names, recipe = set(), Recipe(compile_add_up)
     for target in (processor.host(), v3, v4):
         with processor.compiling_for(target):
-            names.add(objects.file_name("thing"))
+            names.add(objects.file_name("thing", recipe))
     assert len(names) == 3
     # Of another machine only its processor differs.
     monkeypatch.setattr(processor, "host", lambda: processor.Processor("znver1", "+avx2"))
     with processor.compiling_for(v3):
-        assert objects.file_name("thing") in names
-
-
-def copied(tmp_path, name, suffix):
-    """The sources of the package alone, or what Python made of them alone."""
-    package = tmp_path / name / "fusion"
-    shutil.copytree(ROOT, package, ignore=shutil.ignore_patterns("__pycache__"))
-    if suffix == ".pyc":
-        assert compileall.compile_dir(package, quiet=2, legacy=True)
-        for source in package.rglob("*.py"):
-            source.unlink()
-    return package
-
-
-@pytest.mark.parametrize("suffix", [".py", ".pyc"])
-def test_another_build_has_other_objects(tmp_path, monkeypatch, suffix):
-    digest = objects._package_digest.__wrapped__
-    package = copied(tmp_path, "one", suffix)
-    monkeypatch.setattr(objects, "_PACKAGE", package)
-    first = digest()
-    monkeypatch.setattr(objects, "__version__", "99.0")
-    assert digest() != first
-    monkeypatch.undo()
-
-    other = copied(tmp_path, "other", ".py")
-    with (other / "cpu_ops" / "gather.py").open("a") as source:
-        source.write("\nNEW = 1\n")
-    if suffix == ".pyc":
-        assert compileall.compile_dir(other, quiet=2, legacy=True)
-        for source in other.rglob("*.py"):
-            source.unlink()
-    monkeypatch.setattr(objects, "_PACKAGE", other)
-    assert digest() != first
-    same = shutil.copytree(package, tmp_path / "same")
-    monkeypatch.setattr(objects, "_PACKAGE", same)
-    assert digest() == first
+        assert objects.file_name("thing", recipe) in names
 
 
 def test_what_is_asked_for_is_not_compiled(folder):
     with objects.asked_for() as wanted:
         assert objects.address("asked_for_only", lambda: b"code") == 0
-    assert [name for name, compile_it in wanted.items() if compile_it() == b"code"] == [
+    assert [name for name, recipe in wanted.items() if recipe.compile_it() == b"code"] == [
         "asked_for_only"
     ]
     assert list(folder.iterdir()) == []

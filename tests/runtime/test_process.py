@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import fusion
 from fusion.runtime.native import objects
-from fusion.runtime.registration import registration
+from fusion.runtime.registration import kernel_objects
 
 
 def make_inputs(seed, rows=50, dim=8, batch=16):
@@ -67,7 +67,7 @@ def test_threads_create_the_same_kernel_at_once(monkeypatch):
     spec = next(spec for spec in fusion.ops.SPECS if spec.name == "UniqueWithCountsV3")
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         results = pool.map(
-            lambda _: registration.kernel_address(spec, "CPU", {"Tid": "int64"}), range(8)
+            lambda _: kernel_objects.kernel_address(spec, "CPU", {"Tid": "int64"}), range(8)
         )
         assert len(set(results)) == 1
     assert loaded == ["UniqueWithCountsV3_CPU_int64"]

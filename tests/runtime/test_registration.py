@@ -37,7 +37,7 @@ def test_import_loads_neither_kernels_nor_heavy_packages():
     code = """
 before = set(sys.modules)
 import fusion
-from fusion.runtime import objects
+from fusion.runtime.native import objects
 heavy = {"numba", "networkx", "click", "rich", "fusion.passes", "fusion.runtime.native.frame"}
 print(sorted(heavy & (set(sys.modules) - before)), look_up())
 print("numba" in sys.modules)
@@ -50,13 +50,13 @@ print("numba" in sys.modules)
 def test_importing_again_after_dropping_every_module():
     code = """
 import fusion
-from fusion.runtime import objects
+from fusion.runtime.native import objects
 first = look_up()
 for name in [name for name in sys.modules if name.split(".")[0] == "fusion"]:
     del sys.modules[name]
 import gc; del fusion; gc.collect()
 import fusion
-from fusion.runtime import objects
+from fusion.runtime.native import objects
 print(first, look_up())
 """
     assert run(code) == "2.0 2.0"
@@ -78,13 +78,13 @@ def test_a_second_copy_elsewhere(tmp_path):
     )
     code = f"""
 import fusion
-from fusion.runtime import objects
+from fusion.runtime.native import objects
 first = look_up()
 for name in [name for name in sys.modules if name.split(".")[0] == "fusion"]:
     del sys.modules[name]
 sys.path.insert(0, {str(tmp_path)!r})
 import fusion
-from fusion.runtime import objects
+from fusion.runtime.native import objects
 print(fusion.__file__.startswith({str(tmp_path)!r}), first, look_up())
 """
     assert run(code) == "True 2.0 2.0"
@@ -147,7 +147,7 @@ import importlib.util, types
 package = types.ModuleType("fusion")
 package.__path__ = [{str(ROOT / "fusion")!r}]
 sys.modules["fusion"] = package
-from fusion.runtime import library
+from fusion.runtime.tensorflow import library
 {change}
 try:
     import fusion.ops

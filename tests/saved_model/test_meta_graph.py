@@ -31,7 +31,9 @@ class _Rename:
         for node in found:
             node.op = self.new
         columns = tuple(ColumnReport(n.name, "", n.name, True) for n in found)
-        return FusionResult(graph, FusionReport(columns, len(graph.node), len(graph.node)))
+        return FusionResult(
+            graph, FusionReport(columns, len(graph.node), len(graph.node)), bool(found)
+        )
 
 
 def test_names_of_signatures_collections_saver_and_assets_are_preserved(models: Path):
@@ -97,7 +99,7 @@ def test_the_op_list_follows_the_graph_and_keeps_the_producers_definitions(model
     for op in meta.meta_info_def.stripped_op_list.op:
         op.summary = "by the producer"
     assert "SparseSegmentSum" in _op_names(meta)
-    report = apply_pass(meta, _Rename("SparseSegmentSum", "SparseSegmentMeanGrad"))
+    report = apply_pass(meta, _Rename("SparseSegmentSum", "SparseSegmentMeanGrad")).report
     assert report.fused_count == 1
     names = _op_names(meta)
     assert "SparseSegmentSum" not in names
@@ -118,7 +120,7 @@ def test_a_model_without_an_op_list_gets_none(models: Path):
 def test_a_pass_that_finds_nothing_changes_nothing(models: Path):
     meta = _meta(models / "tf2")
     before = meta.SerializeToString(deterministic=True)
-    assert apply_pass(meta, _Rename("NoSuchOp", "Identity")).fused_count == 0
+    assert apply_pass(meta, _Rename("NoSuchOp", "Identity")).report.fused_count == 0
     assert meta.SerializeToString(deterministic=True) == before
 
 

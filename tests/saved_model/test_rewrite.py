@@ -17,12 +17,12 @@ from tensorflow.core.protobuf import fingerprint_pb2
 from tensorflow.python.saved_model.pywrap_saved_model import fingerprinting
 
 from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
+from fusion.passes.targets import PASSES, Target
 from fusion.saved_model import (
     ModelError,
     VerificationError,
     explain_saved_model,
     fuse_saved_model,
-    meta_graph,
     rewrite,
 )
 from fusion.saved_model.source import model_files, read_saved_model
@@ -57,7 +57,7 @@ class WrongPass:
 
     preserve: frozenset[str] = frozenset()
     variables: object = None
-    target: object = None
+    devices: object = None
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         graph = graph_pb2.GraphDef()
@@ -67,7 +67,7 @@ class WrongPass:
         for node in found:
             node.op = "SparseSegmentSum"
         columns = tuple(ColumnReport(n.name, "", n.name, True) for n in found)
-        return FusionResult(graph, FusionReport(columns, 1, 1))
+        return FusionResult(graph, FusionReport(columns, 1, 1), modified=bool(found))
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +270,7 @@ def test_every_meta_graph_is_rewritten(tmp_path: Path):
 def test_a_result_that_differs_leaves_nothing(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(meta_graph, "FuseLookups", WrongPass)
+    monkeypatch.setitem(PASSES, Target.FUSED, WrongPass)
     with pytest.raises(VerificationError, match="verification failed, nothing written") as caught:
         fuse_saved_model(models / "tf2", tmp_path / "dst")
     message = str(caught.value)
@@ -332,6 +332,7 @@ def test_a_malformed_graph_is_a_model_error(models: Path, tmp_path: Path):
     assert os.listdir(tmp_path) == ["src"]
 
 
+@pytest.mark.usefixtures("recognisers_refuse")
 def test_a_damaged_column_gets_a_verdict(models: Path, tmp_path: Path):
     source = tmp_path / "src"
     shutil.copytree(models / "v1_ref", source)

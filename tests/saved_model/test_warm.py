@@ -16,6 +16,7 @@ import fusion
 from fusion.ops import node_kernels
 from fusion.runtime.cache import processor
 from fusion.runtime.cache.kernel_cache import KernelCache
+from fusion.runtime.native.objects import Recipe
 from fusion.saved_model import ModelError, warm
 
 #: Prints what is compiled, and what a model answers.
@@ -83,7 +84,7 @@ def test_a_process_with_the_kernels_of_its_model_compiles_nothing(
 ) -> None:
     model = request.getfixturevalue(source)
     done = warm([model], folder=tmp_path)
-    assert done.kernels == done.added == len(os.listdir(tmp_path))
+    assert done.kernels == done.added == len([*tmp_path.glob("*.o")])
     assert (done.cpu, done.folder) == (processor.target().name, str(tmp_path))
     before = sorted(os.listdir(tmp_path))
     answer, fused_count = served(model, "enable", tmp_path)
@@ -115,13 +116,13 @@ def test_kernels_for_a_processor_are_not_run_to_be_compiled(
     other = "x86-64-v4"
     monkeypatch.setattr(processor, "host", lambda: processor.Processor("haswell"))
     assert not processor.runs(processor.named(other), on=processor.host())
-    wanted = {"infer_shapes": lambda: b"code", "thing": lambda: b"more code"}
+    wanted = {"infer_shapes": Recipe(lambda: b"code"), "thing": Recipe(lambda: b"more code")}
     monkeypatch.setattr(node_kernels, "of_nodes", lambda _: wanted)
     asked = []
     done = warm([fused], other, tmp_path, lambda *progress: asked.append(progress))
     assert (done.kernels, done.added, done.cpu) == (2, 2, other)
     assert asked == [(1, 2, "infer_shapes"), (2, 2, "thing")]
-    assert sorted(path.name.partition("-")[0] for path in tmp_path.iterdir()) == [*wanted]
+    assert sorted(path.name.partition("-")[0] for path in tmp_path.glob("*.o")) == [*wanted]
 
 
 def test_what_cannot_be_done_is_an_error(stock: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from numba.core.dispatcher import Dispatcher
 from fusion.ops import SPECS
 from fusion.runtime.native import objects
 from fusion.runtime.native.compiler import undefined_symbols
-from fusion.runtime.registration.registration import compile_kernel, kernel_name
+from fusion.runtime.registration import kernel_objects as runtime
 from fusion.runtime.tensorflow import layout
 from fusion.runtime.tensorflow.layout import InputEntry, OpTable
 from fusion.runtime.tensorflow.spec import OpSpec
@@ -47,11 +47,11 @@ def kernel_object(spec: OpSpec, types: dict[str, str]) -> Kernel:
     Raises:
       RuntimeError: it calls something of TensorFlow's that `tests.soak.c_api` does not have.
     """
-    name = kernel_name(spec, "CPU", types)
+    name = runtime.kernel_name(spec, "CPU", types)
     if spec is FAULTY:  # no source of the package, so that a kept object might be of an older one
-        code = compile_kernel(spec, "CPU", types)
+        code = runtime.compile_kernel(spec, "CPU", types)
     else:
-        code = objects.get(name, lambda: compile_kernel(spec, "CPU", types))
+        code = runtime.kernel_object(spec, "CPU", types)
     called = {symbol for symbol in undefined_symbols(code) if symbol.startswith("TF_")}
     if missing := called - {*c_api.PROTOTYPES}:
         raise RuntimeError(f"tests.soak.c_api lacks {', '.join(sorted(missing))}")

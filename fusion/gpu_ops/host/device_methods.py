@@ -65,7 +65,6 @@ class DeviceRecord(Layout):
 _MOST_BLOCKS = 2**31 - 1
 
 _NUMBERS = {name: number for number, name in enumerate(KERNELS)}
-_STEPS = "fusion.gpu_ops.steps."
 
 
 class DeviceType(types.Type):

@@ -12,21 +12,29 @@ from fusion.runtime.native import objects
 #: What a kernel compiled here depends on besides this package and Numba.
 _COMPILER = "numba-cuda"
 
+#: Modules whose functions stand for the CPU's in any kernel (`device.instead`).
+_STAND_INS = ("fusion.gpu_ops.kernels.elements", "fusion.gpu_ops.language.exact")
+
 
 def entry_of(name: str) -> str:
     """The name of a kernel in its code."""
     return f"fusion_{name}"
 
 
+def sources_of(name: str) -> tuple[str, ...]:
+    """The modules that a kernel is made from, see `objects.Recipe`."""
+    return KERNELS[name].make.__module__, *_STAND_INS
+
+
 def text(name: str) -> str:
     """The PTX of a kernel, from disk or compiled now."""
+    kernel = KERNELS[name]
 
     def compile_it() -> bytes:
-        kernel = KERNELS[name]
         code, entry = compiler.ptx(kernel.make(), kernel.arguments, kernel.registers)
         return code.replace(entry, entry_of(name)).encode()
 
-    return objects.get(f"ptx_{name}_{version(_COMPILER)}", compile_it).decode()
+    return objects.get(f"ptx_{name}_{version(_COMPILER)}", compile_it, *sources_of(name)).decode()
 
 
 def code(name: str, capability: tuple[int, int]) -> bytes:
@@ -39,5 +47,8 @@ def code(name: str, capability: tuple[int, int]) -> bytes:
     if ptxas is not None:
         key = f"cubin_{name}_sm{capability[0]}{capability[1]}_{version(_COMPILER)}"
         with contextlib.suppress(RuntimeError, OSError):
-            return objects.get(key, lambda: compiler.assemble(text(name), capability, ptxas)[0])
+            made_from = sources_of(name)
+            return objects.get(
+                key, lambda: compiler.assemble(text(name), capability, ptxas)[0], *made_from
+            )
     return text(name).encode() + b"\0"

@@ -15,7 +15,7 @@ from fusion.gpu_ops.kernels.elements import id_at, integer_at, is_dropped, is_ig
 from fusion.gpu_ops.kernels.errors import tell
 from fusion.gpu_ops.kernels.plain_bags import Bag, Team, head_of
 from fusion.gpu_ops.kernels.tiles import quotient, remainder
-from fusion.gpu_ops.language.arithmetic import clipper, compute_type, normalizer, weigher
+from fusion.gpu_ops.language.arithmetic import clipper, normalizer, weigher
 from fusion.gpu_ops.language.device import (
     added,
     as_float,
@@ -27,6 +27,7 @@ from fusion.gpu_ops.language.device import (
 )
 from fusion.gpu_ops.layout.call import BAD_DEFAULT, BAD_ID, CombineCall
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 #: Elements that are no entry, and those with trouble: no addresses of rows.
 _NO_ENTRY, _TROUBLE = -1, 0
@@ -123,7 +124,7 @@ def _rows_at_once(stored: str, is_plain: bool) -> int:
     With four of them, of eight elements each, the kernel for plain columns needed more registers
     than it may have.
     """
-    return 1 if is_plain and ITEM_BYTES[stored] == 2 else 4
+    return 1 if is_plain and DTYPES[stored].item_bytes == 2 else 4
 
 
 def _four_finder(is_plain: bool, step: int) -> Any:
@@ -179,7 +180,7 @@ def _mark(address: int, bit: int) -> int:
 
 def _four_reader(stored: str, lanes: int, is_plain: bool, step: int) -> Any:
     """A device function (call, bag, element, at, whether there are weights) -> `_Four`."""
-    dtype, four = compute_type(stored), _four_finder(is_plain, step)
+    dtype, four = DTYPES[stored].compute_type, _four_finder(is_plain, step)
     load_vector, clipped = vector_loader(stored, lanes), clipper(stored, lanes)
     ones = (dtype(1),) * 4
 
@@ -295,7 +296,8 @@ def any_bag(stored: str, lanes: int, is_plain: bool) -> Any:
 
     Groups that share a bag read its rows in turns, and each adds all of them.
     """
-    dtype, zero = compute_type(stored), (compute_type(stored)(0),) * lanes
+    dtype = DTYPES[stored].compute_type
+    zero = (dtype(0),) * lanes
     step = _rows_at_once(stored, is_plain)
     count, read = _counter(is_plain, step), _four_reader(stored, lanes, is_plain, step)
     fold, fill = _folder(dtype, lanes, is_plain, step), _filler(stored, lanes, is_plain)
@@ -331,11 +333,8 @@ def any_bag(stored: str, lanes: int, is_plain: bool) -> Any:
 
 def _filler(stored: str, lanes: int, is_plain: bool) -> Any:
     """A device function (call, column, source, at) -> what a row without entries gives."""
-    dtype, load_vector, clipped = (
-        compute_type(stored),
-        vector_loader(stored, lanes),
-        clipper(stored, lanes),
-    )
+    dtype = DTYPES[stored].compute_type
+    load_vector, clipped = vector_loader(stored, lanes), clipper(stored, lanes)
     (term, weighted), zero, nan = weigher(dtype, lanes), (dtype(0),) * lanes, dtype(np.nan)
 
     @jit

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.kernels.bag_scales import put_scale
 from fusion.gpu_ops.kernels.entry_sums import BagGradient, row_writer
 from fusion.gpu_ops.kernels.sharded_entries import part_of
@@ -17,6 +16,7 @@ from fusion.gpu_ops.kernels.tiles import quotient, remainder
 from fusion.gpu_ops.language.device import cuda, load
 from fusion.gpu_ops.layout.call import WARP
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
 def scale_bags(
@@ -56,9 +56,9 @@ def scatter_bags_kernel(stored: str) -> Any:
             written.
         group: a power of 2, at most a warp.
     """
-    kept, item = "float64" if stored == "float64" else "float32", ITEM_BYTES[stored]
+    kept, item = DTYPES[stored].compute, DTYPES[stored].item_bytes
     wide, single = (row_writer(stored, stored, lanes) for lanes in (16 // item, 1))
-    is_same, kept_item = kept == stored, ITEM_BYTES[kept]
+    is_same, kept_item = kept == stored, DTYPES[kept].item_bytes
     wide_kept = wide if is_same else row_writer(stored, kept, 16 // kept_item)
     single_kept = single if is_same else row_writer(stored, kept, 1)
 

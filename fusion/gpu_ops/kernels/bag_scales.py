@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import FLOAT64
 from fusion.gpu_ops.kernels.elements import weight_at
 from fusion.gpu_ops.language.arithmetic import MEAN, SUM, grad_scaler
 from fusion.gpu_ops.language.device import added, jit, load_as, multiplied, store_as
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import FLOAT64
 
 
 def _scaler(dtype: type) -> Any:

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.kernels.bag_scales import put_scale
 from fusion.gpu_ops.kernels.entry_sums import BagGradient, row_writer
 from fusion.gpu_ops.kernels.errors import tell_at
 from fusion.gpu_ops.kernels.tiles import column_of, quotient, remainder
-from fusion.gpu_ops.language.arithmetic import SUM, compute_type
+from fusion.gpu_ops.language.arithmetic import SUM
 from fusion.gpu_ops.language.device import cuda, jit, load, load_as, store_as
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import GradientCall
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
 @jit
@@ -70,7 +70,7 @@ def _row(stored: str, lanes: int) -> Any:
     (call, order, column's place, number, lane, group) -> None; see `row_writer`.
     """
     write = row_writer(stored, stored, lanes)
-    item, scale_bytes = ITEM_BYTES[stored], np.dtype(compute_type(stored)).itemsize
+    item, scale_bytes = DTYPES[stored].item_bytes, DTYPES[stored].compute_bytes
 
     @jit
     def bags_of(call: int, order: int, place: int) -> BagGradient:
@@ -112,7 +112,7 @@ def scatter_kernel(stored: str) -> Any:
     `order` are the entries by their distinct ids, int32. A tile is as many distinct ids of a column
     as a block of `THREADS` has room for.
     """
-    widest = 16 // ITEM_BYTES[stored]
+    widest = 16 // DTYPES[stored].item_bytes
     wide, single = _row(stored, widest), _row(stored, 1)
 
     def scatter(call: int, order: int) -> None:

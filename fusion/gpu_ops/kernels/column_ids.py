@@ -30,6 +30,7 @@ from fusion.gpu_ops.language.device import (
 from fusion.gpu_ops.layout.call import PreLookupCall
 from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import INT64
 
 #: Where the number of a column is in a word beside most ids.
 _COLUMN_SHIFT = 40

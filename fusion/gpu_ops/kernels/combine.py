@@ -24,6 +24,7 @@ from fusion.gpu_ops.language.device import cuda, jit, load, store, vector_loader
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
 @jit
@@ -56,7 +57,7 @@ def _quick(stored: str, lanes: int, is_shared: bool) -> Any:
     That is up to the elements of the bag: all threads of the team that write say the same.
     """
     sum_of = shared_bag(stored, lanes) if is_shared else quick_bag(stored, lanes)
-    store_vector, item = vector_storer(stored, lanes), ITEM_BYTES[stored]
+    store_vector, item = vector_storer(stored, lanes), DTYPES[stored].item_bytes
 
     @jit
     def quick(call: int, place: int, number: int, team: Team) -> bool:
@@ -88,7 +89,7 @@ def _slow(stored: str, lanes: int, is_plain: bool) -> Any:
 
     Each thread has `width` elements side by side, as when it tried to be quick.
     """
-    values_of, item = any_bag(stored, lanes, is_plain), ITEM_BYTES[stored]
+    values_of, item = any_bag(stored, lanes, is_plain), DTYPES[stored].item_bytes
     load_vector, store_vector = vector_loader(stored, lanes), vector_storer(stored, lanes)
 
     @jit
@@ -139,7 +140,7 @@ def _own_bag(call: int) -> Any:
 
 def _writer(stored: str, is_plain: bool) -> Any:
     """A device function (call, place, number, team, lanes) that writes a bag."""
-    item = ITEM_BYTES[stored]
+    item = DTYPES[stored].item_bytes
     widest = 16 // item
     slow, slow_single = (_slow(stored, lanes, is_plain) for lanes in (widest, 1))
 
@@ -162,7 +163,7 @@ def _writer(stored: str, is_plain: bool) -> Any:
 
 def _plain_writer(stored: str) -> Any:
     """As `_writer`, for plain columns: it tries to be quick."""
-    widest = 16 // ITEM_BYTES[stored]
+    widest = 16 // DTYPES[stored].item_bytes
     half = max(widest // 2, 1)
     wide, narrow, single = (_quick(stored, lanes, False) for lanes in (widest, half, 1))
     shared, shared_single = (_quick(stored, lanes, True) for lanes in (widest, 1))

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops import columns, elements
-from fusion.cpu_ops.column_words import INT64
 from fusion.gpu_ops.language.device import instead, jit, load, load_as, on_device, store, store_as
+from fusion.runtime.tensorflow.dtypes import INT64
 
 
 def _counter(dtype: type) -> Any:

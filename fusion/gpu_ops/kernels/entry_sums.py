@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.kernels.entries import is_masked
 from fusion.gpu_ops.kernels.tiles import quotient, remainder
-from fusion.gpu_ops.language.arithmetic import SUM, compute_type, grad_scaler
+from fusion.gpu_ops.language.arithmetic import SUM, grad_scaler
 from fusion.gpu_ops.language.device import (
     added,
     any_in_warp,
@@ -22,6 +21,7 @@ from fusion.gpu_ops.language.device import (
 )
 from fusion.gpu_ops.layout.call import WARP
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 #: All groups of a warp add up a row of more entries than that: they have more rows on their way.
 LONG = 32
@@ -77,7 +77,8 @@ def _entry(bags: BagGradient, number: int) -> _Entry:
 
 def _scaler(stored: str, lanes: int) -> Any:
     """A device function (`BagGradient`, `_Entry`, row, scale, weight) -> what the entry gives."""
-    dtype, zero = compute_type(stored), (compute_type(stored)(0),) * lanes
+    dtype = DTYPES[stored].compute_type
+    zero = (dtype(0),) * lanes
     _, weighted = grad_scaler(dtype, lanes)
 
     @jit
@@ -93,8 +94,8 @@ def _scaler(stored: str, lanes: int) -> Any:
 
 def _factors_loader(stored: str) -> Any:
     """A device function (`BagGradient`, four entries) -> their scales and weights; ones without."""
-    dtype, load_one = compute_type(stored), vector_loader(stored, 1)
-    item, ones = ITEM_BYTES[stored], (compute_type(stored)(1),) * 4
+    dtype, load_one = DTYPES[stored].compute_type, vector_loader(stored, 1)
+    item, ones = DTYPES[stored].item_bytes, (DTYPES[stored].compute_type(1),) * 4
 
     @jit
     def factors(bags: BagGradient, e0: _Entry, e1: _Entry, e2: _Entry, e3: _Entry) -> Any:
@@ -174,7 +175,7 @@ def _summers(stored: str, lanes: int) -> tuple[Any, Any]:
     in bytes. (`BagGradient`, start, end, at, lane, group): all groups of a warp take turns at
     reading four, and each adds up all of them.
     """
-    zero, four = (compute_type(stored)(0),) * lanes, _four_reader(stored, lanes)
+    zero, four = (DTYPES[stored].compute_type(0),) * lanes, _four_reader(stored, lanes)
     load_vector, factors_of = vector_loader(stored, lanes), _factors_loader(stored)
     scaled = _scaler(stored, lanes)
 
@@ -235,7 +236,7 @@ def row_writer(stored: str, kept: str, lanes: int) -> Any:
     added up by all groups.
     """
     store_vector, (sum_of, shared) = vector_storer(kept, lanes), _summers(stored, lanes)
-    item, out_item = ITEM_BYTES[stored], ITEM_BYTES[kept]
+    item, out_item = DTYPES[stored].item_bytes, DTYPES[kept].item_bytes
 
     @jit
     def write(

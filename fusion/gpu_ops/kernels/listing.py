@@ -17,6 +17,7 @@ from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import PreLookupCall
 from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import INT32
 
 
 @jit

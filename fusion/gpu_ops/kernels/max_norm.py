@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import FLOAT16, FLOAT32, FLOAT64
 from fusion.gpu_ops.kernels.elements import weight_at
 from fusion.gpu_ops.kernels.sharded_entries import part_of
 from fusion.gpu_ops.language.arithmetic import norm_of
@@ -23,6 +22,7 @@ from fusion.gpu_ops.language.device import (
     vector_storer,
 )
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import FLOAT16, FLOAT32, FLOAT64
 
 _norm16, _norm_b16 = norm_of("float16", 1), norm_of("bfloat16", 1)
 _norm32, _norm64 = norm_of("float32", 1), norm_of("float64", 1)

@@ -32,7 +32,7 @@ def key_ids(
     """Kernel, a thread for each id: the shard that it goes to.
 
     Args:
-        ids, kind, count: ids of a kind, see `column_words`.
+        ids, kind, count: ids of a kind, see `dtypes`.
         rows, ends, shards, strategy: see `locate`.
         keys: out, int32 [count]; `shards` for ids outside the table.
         trouble: words as of a call, told of such an id.

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import integer_at
 from fusion.gpu_ops.kernels.tiles import quotient, remainder
-from fusion.gpu_ops.language.arithmetic import compute_type, normalizer
+from fusion.gpu_ops.language.arithmetic import normalizer
 from fusion.gpu_ops.language.device import added, from_lane, jit, load, vector_loader
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
 class Bag(NamedTuple):
@@ -89,7 +90,7 @@ def quick_bag(stored: str, lanes: int) -> Any:
     were their row, and the sum means nothing.
     """
     load_vector, head = vector_loader(stored, lanes), _head_adder(stored, lanes)
-    normalized = normalizer(compute_type(stored))
+    normalized = normalizer(DTYPES[stored].compute_type)
 
     @jit
     def block_of(source: int, kind: int, k: int, at: int, safe: int) -> Any:
@@ -128,7 +129,7 @@ def shared_bag(stored: str, lanes: int) -> Any:
 
     All groups give the same.
     """
-    dtype = compute_type(stored)
+    dtype = DTYPES[stored].compute_type
     load_vector, head = vector_loader(stored, lanes), _head_adder(stored, lanes)
     normalized, zero = normalizer(dtype), (dtype(0),) * lanes
     yes, no = (dtype(1),), (dtype(0),)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from fusion.cpu_ops import prune_dense
-from fusion.cpu_ops.column_words import INT32, INT64
 from fusion.cpu_ops.prune_dense import DenseRules
 from fusion.gpu_ops.kernels.elements import integer_at
 from fusion.gpu_ops.language.device import cuda, load, load_as, on_device, store, store_as
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import INT32, INT64
 
 dense_id = on_device(prune_dense.dense_id)
 keeps_dense = on_device(prune_dense.keeps_dense)

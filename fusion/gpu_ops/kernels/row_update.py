@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.cpu_ops.row_rules import FORMULAS
 from fusion.cpu_ops.rules import RULES
 from fusion.gpu_ops.kernels.errors import tell_at
@@ -14,6 +13,7 @@ from fusion.gpu_ops.language.device import cuda, jit, load_as, on_device, store_
 from fusion.gpu_ops.language.exact import exact, inexact
 from fusion.gpu_ops.layout.call import BAD_RATE
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 _FTRL = [*RULES].index("ftrl")
 
@@ -87,7 +87,7 @@ def update_kernel(stored: str) -> Any:
     rows, of as many new ones, and of the rule's numbers; how many elements; the words that are told
     of a rate that is not positive.
     """
-    update, item, dtype = _by_rule(stored), ITEM_BYTES[stored], getattr(np, stored)
+    update, item, dtype = _by_rule(stored), DTYPES[stored].item_bytes, getattr(np, stored)
 
     def update_rows(
         rule: int,

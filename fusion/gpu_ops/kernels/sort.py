@@ -25,7 +25,7 @@ def count_keys(
     """Kernel, a block for each tile: counts elements by key.
 
     Args:
-        keys, kind: integers, see `column_words`; of each, `DIGIT_BITS` from `shift` on are the key.
+        keys, kind: integers, see `dtypes`; of each, `DIGIT_BITS` from `shift` on are the key.
         order: int32 [count], the element that is at each place, or 0: as they lie.
         counts: int32 [MOST_KEYS, tiles], zeros before.
     """

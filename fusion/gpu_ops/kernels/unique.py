@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import INT64
 from fusion.cpu_ops.unique import SPREAD
 from fusion.gpu_ops.kernels.elements import integer_at
 from fusion.gpu_ops.language.device import (
@@ -23,6 +22,7 @@ from fusion.gpu_ops.language.device import (
     store_as,
 )
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import INT64
 
 #: A slot that no id has taken.
 EMPTY = -1
@@ -38,7 +38,7 @@ def insert_ids(ids: int, kind: int, count: int, slots: int, bits: int, found: in
     """Kernel, a thread for each id: finds its slot, which gets the first place of the id.
 
     Args:
-        ids, kind, count: ids of a kind, see `column_words`.
+        ids, kind, count: ids of a kind, see `dtypes`.
         slots, bits: int64 [2**bits], all `EMPTY`, at least twice as many as ids.
         found: out, int64 [count], the slot of each id.
     """

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import FLOAT64
 from fusion.gpu_ops.kernels.elements import weight_at
 from fusion.gpu_ops.kernels.entries import is_masked
 from fusion.gpu_ops.kernels.max_norm import limit_of, row_address, store_float, worked_at
@@ -26,6 +25,7 @@ from fusion.gpu_ops.language.device import (
     store_as,
 )
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import FLOAT64
 
 
 class _Rows(NamedTuple):

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.language.device import added, divided, jit, multiplied, vector_loader
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 #: The combiners, by their place among the values of the ops' attr.
 SUM, MEAN, SQRTN = range(3)
@@ -19,11 +19,6 @@ SUM, MEAN, SQRTN = range(3)
 _MULTIPLIED = 9
 #: Sums of squares side by side, as of the CPU.
 SUMS = 8
-
-
-def compute_type(stored: str) -> type:
-    """The type in which elements of dtype `stored` are computed."""
-    return np.float64 if stored == "float64" else np.float32
 
 
 def normalizer(dtype: type) -> Any:
@@ -103,7 +98,8 @@ def _loader_of_sums(load_some: Any, lanes: int, item: int) -> Any:
 
 def norm_of(stored: str, lanes: int) -> Any:
     """A device function (address, dim) -> the norm of a row that is read by `lanes` elements."""
-    load_one, item, dtype = vector_loader(stored, 1), ITEM_BYTES[stored], compute_type(stored)
+    load_one, item = vector_loader(stored, 1), DTYPES[stored].item_bytes
+    dtype = DTYPES[stored].compute_type
     load_sums, zeros = _loader_of_sums(vector_loader(stored, lanes), lanes, item), (0.0,) * SUMS
 
     @jit
@@ -137,7 +133,7 @@ def clipper(stored: str, lanes: int) -> Any:
 
     The row is read again for its norm.
     """
-    norm, dtype = norm_of(stored, lanes), compute_type(stored)
+    norm, dtype = norm_of(stored, lanes), DTYPES[stored].compute_type
 
     @jit
     def clipped(values: Any, row: int, dim: int, limit: float) -> Any:

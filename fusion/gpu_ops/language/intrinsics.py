@@ -15,6 +15,8 @@ from numba.cuda.extending import intrinsic, typeof_impl
 
 from fusion.runtime.layout import LayoutType
 
+from fusion.runtime.tensorflow.dtypes import DTYPES
+
 _i64 = types.int64
 _WORD = ir.IntType(64)
 _GLOBAL = 1  # the address space of device memory
@@ -137,13 +139,18 @@ def publish() -> None:
 
 # --- vectors --------------------------------------------------------------------------------
 
-_ELEMENTS: dict[str, tuple[Any, Any, Any]] = {
-    "float16": (types.float32, ir.FloatType(), ir.HalfType()),
-    "bfloat16": (types.float32, ir.FloatType(), ir.IntType(16)),
-    "float32": (types.float32, ir.FloatType(), ir.FloatType()),
-    "float64": (types.float64, ir.DoubleType(), ir.DoubleType()),
+_COMPUTED: dict[str, tuple[Any, Any]] = {
+    "float32": (types.float32, ir.FloatType()),
+    "float64": (types.float64, ir.DoubleType()),
 }
-_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+#: LLVM's types of elements in memory that are computed in a wider one.
+_WIDENED = {"float16": ir.HalfType(), "bfloat16": ir.IntType(16)}
+
+
+def _types(stored: str) -> tuple[Any, Any, Any]:
+    """The types of computed elements, Numba's and LLVM's, and LLVM's of those in memory."""
+    element, compute = _COMPUTED[DTYPES[stored].compute]
+    return element, compute, _WIDENED.get(stored, compute)
 
 
 def _vector_place(builder: Any, address: Any, stored: Any, lanes: int) -> Any:
@@ -156,14 +163,14 @@ def vector_loader(stored: str, lanes: int) -> Any:
 
     The address is a multiple of their bytes. They are read in one go.
     """
-    element, compute, kept = _ELEMENTS[stored]
+    element, compute, kept = _types(stored)
     result = types.UniTuple(element, lanes)
 
     @intrinsic
     def load_vector(typingctx: Any, address: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             place = _vector_place(builder, args[0], kept, lanes)
-            vector = builder.load(place, align=lanes * _BYTES[stored])
+            vector = builder.load(place, align=lanes * DTYPES[stored].item_bytes)
             values = []
             for lane in range(lanes):
                 value = builder.extract_element(vector, ir.Constant(ir.IntType(32), lane))
@@ -186,7 +193,7 @@ def _widened(builder: Any, value: Any, stored: str, compute: Any) -> Any:
 
 def vector_storer(stored: str, lanes: int) -> Any:
     """An intrinsic (address, tuple) that writes `lanes` elements, rounded to dtype `stored`."""
-    element, _, kept = _ELEMENTS[stored]
+    element, _, kept = _types(stored)
     kind = types.UniTuple(element, lanes)
 
     @intrinsic
@@ -197,7 +204,7 @@ def vector_storer(stored: str, lanes: int) -> Any:
                 value = _narrowed(builder, builder.extract_value(args[1], lane), stored)
                 vector = builder.insert_element(vector, value, ir.Constant(ir.IntType(32), lane))
             place = _vector_place(builder, args[0], kept, lanes)
-            builder.store(vector, place, align=lanes * _BYTES[stored])
+            builder.store(vector, place, align=lanes * DTYPES[stored].item_bytes)
             return context.get_dummy_value()
 
         return types.void(_i64, kind), codegen

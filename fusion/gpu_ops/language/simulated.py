@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from fusion.gpu_ops.language import simulated_threads
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -130,18 +131,13 @@ def publish() -> None:
     """See `intrinsics`."""
 
 
-_STORED = {
-    "float16": np.float16,
-    "bfloat16": ml_dtypes.bfloat16,
-    "float32": np.float32,
-    "float64": np.float64,
-}
+def _dtype(stored: str) -> np.dtype[Any]:
+    return np.dtype(getattr(np, stored, None) or getattr(ml_dtypes, stored))
 
 
 def vector_loader(stored: str, lanes: int) -> Any:
     """See `intrinsics`."""
-    dtype = np.dtype(_STORED[stored])
-    compute = np.float64 if stored == "float64" else np.float32
+    dtype, compute = _dtype(stored), DTYPES[stored].compute_type
 
     def load_vector(address: Any) -> Any:
         return tuple(compute(value) for value in _elements(address, 0, lanes, dtype))
@@ -151,7 +147,7 @@ def vector_loader(stored: str, lanes: int) -> Any:
 
 def vector_storer(stored: str, lanes: int) -> Any:
     """See `intrinsics`."""
-    dtype = np.dtype(_STORED[stored])
+    dtype = _dtype(stored)
 
     def store_vector(address: Any, values: Any) -> None:
         _elements(address, 0, lanes, dtype)[:] = np.array(values).astype(dtype)

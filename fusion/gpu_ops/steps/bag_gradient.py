@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusion.cpu_ops.column_words import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32
 from fusion.gpu_ops.language.arithmetic import SUM
 from fusion.gpu_ops.layout.call import group_of
 from fusion.gpu_ops.steps.bags import Gathered, Ordered
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
 from fusion.gpu_ops.steps.parts import Parts
 from fusion.gpu_ops.steps.sums import bits_of, order_from
+from fusion.runtime.tensorflow.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32
 
 
 class Gradient(NamedTuple):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fusion.cpu_ops.column_words import BFLOAT16, FLOAT16, FLOAT32
 from fusion.gpu_ops.layout.call import THREADS
 from fusion.gpu_ops.steps.device import Device
+from fusion.runtime.tensorflow.dtypes import BFLOAT16, FLOAT16, FLOAT32
 
 
 def check_rows(device: Device, call: int, tiles: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from fusion.cpu_ops.column_words import INT64
+from fusion.runtime.tensorflow.dtypes import INT64
 
 #: Threads of a block of kernels that have one for each element.
 THREADS = 128

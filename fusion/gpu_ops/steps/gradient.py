@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusion.cpu_ops.column_words import BFLOAT16, FLOAT16, FLOAT32
 from fusion.gpu_ops.layout.call import THREADS as CALL_THREADS
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
 from fusion.gpu_ops.steps.sums import stable_order
+from fusion.runtime.tensorflow.dtypes import BFLOAT16, FLOAT16, FLOAT32
 
 
 class GradEntries(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusion.cpu_ops.column_words import INT32, INT64
 from fusion.gpu_ops.steps.bags import Bags, Ordered, mark_bags
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
 from fusion.gpu_ops.steps.sums import bits_of, order_from
+from fusion.runtime.tensorflow.dtypes import INT32, INT64
 
 
 class Parts(NamedTuple):

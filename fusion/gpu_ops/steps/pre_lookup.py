@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusion.cpu_ops.column_words import INT32
 from fusion.cpu_ops.partition import MOD_EV
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
 from fusion.gpu_ops.steps.partition import Shards, Split, by_shard
 from fusion.gpu_ops.steps.prune import Entries
 from fusion.gpu_ops.steps.sums import bits_of, order_from
+from fusion.runtime.tensorflow.dtypes import INT32
 
 
 class Rules(NamedTuple):

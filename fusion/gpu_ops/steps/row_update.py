@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusion.cpu_ops.column_words import FLOAT32
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
+from fusion.runtime.tensorflow.dtypes import FLOAT32
 
 
 class Slots(NamedTuple):
@@ -34,7 +34,7 @@ def update_rows(
     """Writes what rows become.
 
     Args:
-        kind: of their elements, float32 or float64 (`column_words`).
+        kind: of their elements, float32 or float64 (`dtypes`).
         rule: its place in `fusion.cpu_ops.rules.RULES`.
         updates: gradients, as many elements as those of each slot.
         old, new: the rows before and, out, after.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fusion.cpu_ops.column_words import INT32
 from fusion.gpu_ops.kernels.scan import THREADS as TILE_THREADS
 from fusion.gpu_ops.kernels.scan import tiles_of
 from fusion.gpu_ops.kernels.sort import DIGIT_BITS, MOST_KEYS
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
+from fusion.runtime.tensorflow.dtypes import INT32
 
 
 def sums_into(device: Device, counts: int, count: int, places: int, total: int) -> None:

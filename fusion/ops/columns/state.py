@@ -155,7 +155,7 @@ def state_head(dtype: str, columns: int, device: str) -> list[int]:
 
 
 def _zero_words(dtype: str, dim: int) -> int:
-    return (dim * ITEM_BYTES[dtype] + 7) // 8
+    return (dim * DTYPES[dtype].item_bytes + 7) // 8
 
 
 def _packed(numbers: Sequence[float]) -> list[int]:

@@ -22,4 +22,5 @@ def kernel(module: str) -> KernelFactory:
         return with_device(found.made(spec, types))
 
     factory.__name__ = f"gpu_{module}"  # of which kernels have their names
+    factory.__module__ = f"fusion.ops.gpu.{module}"  # whose sources they are made from
     return factory

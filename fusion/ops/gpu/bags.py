@@ -19,6 +19,7 @@ from fusion.gpu_ops.steps.bags import last_row
 from fusion.runtime.native.frame import INVALID_ARGUMENT, attr, data, fail, list_length, size
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import pointer, stack_words, store
+from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import MOST_ENTRIES
 
@@ -38,8 +39,8 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
     `skew` is what the addresses of gathered rows have besides multiples of 16.
     """
     slot, arg = spec.slots, spec.places
-    item, kind = ITEM_BYTES[types["T"]], words.KINDS.index(types["T"])
-    weight_kind = words.KINDS.index(types["Tw"])
+    item, kind = DTYPES[types["T"]].item_bytes, DTYPES[types["T"]].code
+    weight_kind = DTYPES[types["Tw"]].code
     no_nan = getattr(slot, "divide_no_nan", None)
     has_no_nan, no_nan_slot = no_nan is not None, no_nan or 0
 

@@ -21,6 +21,7 @@ from fusion.runtime.native.frame import (
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, store, store_as
+from fusion.runtime.tensorflow.dtypes import INT64
 
 
 @jit

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fusion.cpu_ops.column_words import KINDS
 from fusion.gpu_ops.host.device_methods import copy_in, on_host
 from fusion.gpu_ops.steps.bag_gradient import Gradient, Scaled, add_up, add_up_weights
 from fusion.ops.float_access import access
@@ -22,6 +21,7 @@ from fusion.runtime.native.frame import (
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import stack_words, store
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
@@ -43,7 +43,7 @@ class GradientBody(NamedTuple):
 def gradient_body(spec: OpSpec, types: Mapping[str, str]) -> GradientBody:
     """The functions of a gradient op."""
     slot, arg = spec.slots, spec.places
-    kind, stored = KINDS.index(types["T"]), access(types["T"]).stored
+    kind, stored = DTYPES[types["T"]].code, access(types["T"]).stored
     alike, add_up_rows = types["T"] == types["Tw"], on_host(add_up)
 
     @jit

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import KINDS
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps.partition import Shards, put_ids, split
 from fusion.ops.float_access import numba_dtype
@@ -25,6 +24,7 @@ from fusion.runtime.native.frame import (
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import stack_words, store
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import MOST_ENTRIES
 
@@ -55,7 +55,7 @@ def shard_reader(spec: OpSpec) -> Any:
 
 def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
-    arg, tid, kind = spec.places, numba_dtype(types["Tid"]), KINDS.index(types["Tid"])
+    arg, tid, kind = spec.places, numba_dtype(types["Tid"]), DTYPES[types["Tid"]].code
     read_shards, find, put = shard_reader(spec), on_host(split), on_host(put_ids)
 
     def partition(frame: int, device: Any) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import KINDS
-from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.host.device_methods import on_host, trouble_of
 from fusion.gpu_ops.steps.bags import Gathered, bags
 from fusion.gpu_ops.steps.prune import Entries
@@ -27,6 +25,7 @@ from fusion.runtime.native.frame import (
     vector,
 )
 from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 
@@ -34,7 +33,7 @@ from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 def entries_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function (frame, rows of the batch) -> the op's `steps.prune.Entries`."""
     slot, arg = spec.slots, spec.places
-    item, kind = ITEM_BYTES[types["Tw"]], KINDS.index(types["Tw"])
+    item, kind = DTYPES[types["Tw"]].item_bytes, DTYPES[types["Tw"]].code
 
     @jit
     def entries(frame: int, batch: int) -> Any:
@@ -55,7 +54,7 @@ def entries_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
 def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg = spec.slots, spec.places
-    item, stored = ITEM_BYTES[types["T"]], access(types["T"]).stored
+    item, stored = DTYPES[types["T"]].item_bytes, access(types["T"]).stored
     entries, list_shards = entries_of(spec, types), shard_lister(spec)
     combine, put_in_bags = bag_combiner(spec, types), on_host(bags)
 

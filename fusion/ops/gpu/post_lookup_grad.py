@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.host.device_methods import on_host, trouble_of
 from fusion.gpu_ops.steps.bag_gradient import GradBags, rows_of_ids
 from fusion.gpu_ops.steps.bags import Gathered, by_row
@@ -15,13 +14,14 @@ from fusion.ops.gpu.gradient import gradient_body
 from fusion.ops.gpu.post_lookup import entries_of
 from fusion.runtime.native.frame import attr, data, failed, list_length, output_vector, size
 from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
 def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg, tw = spec.slots, spec.places, access(types["Tw"]).stored
-    item, functions = ITEM_BYTES[types["T"]], gradient_body(spec, types)
+    item, functions = DTYPES[types["T"]].item_bytes, gradient_body(spec, types)
     of_call, add_up, add_up_weights = functions
     entries, list_shards = entries_of(spec, types), shard_lister(spec)
     in_bags, find_rows = on_host(by_row), on_host(rows_of_ids)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps.parts import Parts, join, order_parts, part_bags
 from fusion.ops.float_access import access
@@ -26,6 +25,7 @@ from fusion.runtime.native.frame import (
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import stack_words, store
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 
@@ -33,7 +33,7 @@ from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 def parts_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function (frame, device) -> (the op's `steps.parts.Parts`, skew)."""
     slot, arg = spec.slots, spec.places
-    item, weight_item = ITEM_BYTES[types["T"]], ITEM_BYTES[types["Tw"]]
+    item, weight_item = DTYPES[types["T"]].item_bytes, DTYPES[types["Tw"]].item_bytes
 
     @jit
     def parts(frame: int, device: Any) -> Any:

@@ -35,6 +35,7 @@ from fusion.runtime.native.frame import (
 )
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, load, pointer
+from fusion.runtime.tensorflow.dtypes import INT64
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import MOST_ENTRIES
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import KINDS
 from fusion.cpu_ops.elements import MOST_ROWS
-from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps.pre_lookup import Rules, put_split_entries, split_entries
 from fusion.gpu_ops.steps.prune import Entries
@@ -31,6 +29,7 @@ from fusion.runtime.native.frame import (
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import stack_words, store
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 
@@ -54,9 +53,9 @@ def _rules_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
 def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg = spec.slots, spec.places
-    tid, kind = numba_dtype(types["Tid"]), KINDS.index(types["Tid"])
-    stored, weight_kind = access(types["Tw"]).stored, KINDS.index(types["Tw"])
-    item, check_shape = ITEM_BYTES[types["Tw"]], shape_checker(spec)
+    tid, kind = numba_dtype(types["Tid"]), DTYPES[types["Tid"]].code
+    stored, weight_kind = access(types["Tw"]).stored, DTYPES[types["Tw"]].code
+    item, check_shape = DTYPES[types["Tw"]].item_bytes, shape_checker(spec)
     read_shards, rules_of = shard_reader(spec), _rules_of(spec, types)
     split, put = on_host(split_entries), on_host(put_split_entries)
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import KINDS
-from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.host.device_methods import on_host, trouble_of
 from fusion.gpu_ops.steps import prune as steps
 from fusion.ops.entries import check_fill_id, pruner, shape_checker, weight_of_filler
@@ -24,15 +22,16 @@ from fusion.runtime.native.frame import (
     vector,
 )
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
 def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg = spec.slots, spec.places
-    tid, kind = numba_dtype(types["Tid"]), KINDS.index(types["Tid"])
-    stored, weight_kind = access(types["Tw"]).stored, KINDS.index(types["Tw"])
-    item, bits = ITEM_BYTES[types["Tw"]], bits_of(access(types["Tw"]).stored)
+    tid, kind = numba_dtype(types["Tid"]), DTYPES[types["Tid"]].code
+    stored, weight_kind = access(types["Tw"]).stored, DTYPES[types["Tw"]].code
+    item, bits = DTYPES[types["Tw"]].item_bytes, bits_of(access(types["Tw"]).stored)
     check_shape, prunes = shape_checker(spec), pruner(spec, "prune")
     fill_id, fill_weight = check_fill_id(spec, types), weight_of_filler(spec, types)
     mark, put, fill = on_host(steps.mark), on_host(steps.put), on_host(steps.fill)

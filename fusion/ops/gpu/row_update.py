@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fusion.cpu_ops.column_words import KINDS
-from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.cpu_ops.rules import MOST_SLOTS
 from fusion.gpu_ops.host.device_methods import on_host, trouble_of
 from fusion.gpu_ops.steps.row_update import Slots, update_rows
@@ -14,13 +12,14 @@ from fusion.ops.row_update import count_checker
 from fusion.runtime.native.frame import attr, data, failed, list_length, new_output, size
 from fusion.runtime.native.jit import int64
 from fusion.runtime.native.memory import load, stack_words, store
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
 def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
-    slot, arg, kind = spec.slots, spec.places, KINDS.index(types["T"])
-    item, check_counts = ITEM_BYTES[types["T"]], count_checker(spec)
+    slot, arg, kind = spec.slots, spec.places, DTYPES[types["T"]].code
+    item, check_counts = DTYPES[types["T"]].item_bytes, count_checker(spec)
     update = on_host(update_rows)
 
     def update_row(frame: int, device: Any) -> None:

@@ -24,6 +24,7 @@ from fusion.runtime.native.frame import RESOURCE_EXHAUSTED, context, fail, faile
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, load, pointer, stack_words, store
 from fusion.runtime.tensorflow.c_api import tf_delete_tensor
+from fusion.runtime.tensorflow.dtypes import FLOAT64
 from fusion.runtime.tensorflow.spec import OpSpec
 
 _words_of_gradient = on_host(gradient_layout.words_of_gradient)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import KINDS
 from fusion.gpu_ops.host.device_methods import on_host
 from fusion.gpu_ops.steps.unique import find_firsts, number_ids
 from fusion.ops.float_access import numba_dtype
@@ -20,6 +19,7 @@ from fusion.runtime.native.frame import (
     size,
 )
 from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 #: As on the CPU.
@@ -29,7 +29,7 @@ _MOST_IDS = 2**30
 def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
     tid = numba_dtype(types["Tid"])
-    kind = KINDS.index(types["Tid"])
+    kind = DTYPES[types["Tid"]].code
     find, number = on_host(find_firsts), on_host(number_ids)
 
     def unique(frame: int, device: Any) -> None:

@@ -30,8 +30,8 @@ from fusion.schema.attributes import (
     WEIGHTS_ATTR,
 )
 
-#: The values of `entry_order`, by place.
-_INPUT, _ROW = range(2)
+#: The index of "input" among the values of `entry_order`.
+_INPUT = 0
 
 
 def _row_counter(spec: OpSpec, check_shape: Any) -> Any:

@@ -106,7 +106,7 @@ class _Reader:
             return self.read(inputs[0], depth - 1)
         if op not in _NAMES:
             return None
-        operands = [self.read(one, depth - 1) for one in inputs]
+        operands = [self.read(tensor, depth - 1) for tensor in inputs]
         known = [operand for operand in operands if operand is not None]
         return call(_NAMES[op], *known) if len(known) == len(operands) else None
 

@@ -69,7 +69,7 @@ def columns(view: GraphView, tensor: Tensor) -> tuple[Grid, ...] | None:
     ):
         return None
     found = [grid(view, one) for one in view.inputs(tensor.node)]
-    known = [one for one in found if one is not None and len(one.axes) == 1]
+    known = [grid for grid in found if grid is not None and len(grid.axes) == 1]
     if len(known) != len(found):
         return None
     return tuple(replace(one, nodes=(*passed, tensor.node, *one.nodes)) for one in known)
@@ -130,7 +130,7 @@ class _Evaluator:
         return Grid(axes, tuple((0,) * len(axis) for axis in axes), base=tensor)
 
     def _range(self, inputs: tuple[Tensor, ...]) -> Grid | None:
-        start, limit, delta = (self.math.scalar(one) for one in inputs)
+        start, limit, delta = (self.math.scalar(tensor) for tensor in inputs)
         if start != 0 or delta != 1 or limit is None:
             return None
         axis = _loops((limit,))
@@ -189,7 +189,7 @@ class _Evaluator:
         return None
 
     def _added(self, inputs: tuple[Tensor, ...], depth: int) -> Grid | None:
-        left, right = (self.grid(one, depth - 1) for one in inputs)
+        left, right = (self.grid(tensor, depth - 1) for tensor in inputs)
         if left is None or right is None or left.axes != right.axes:
             return None
         if left.base is not None and right.base is not None:

@@ -83,7 +83,7 @@ def _range(view: GraphView, tensor: Tensor, depth: int) -> Range:
 
 
 def _bounded(view: GraphView, op: str, inputs: tuple[Tensor, ...], depth: int) -> Range:
-    first, second = (_range(view, one, depth) for one in inputs)
+    first, second = (_range(view, tensor, depth) for tensor in inputs)
     if op == "FloorMod":
         divisor = second.high if second.low is not None and second.low > 0 else None
         return Range() if divisor is None else Range(0, divisor - 1)

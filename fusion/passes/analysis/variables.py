@@ -32,9 +32,16 @@ def variables_name(
     view: GraphView, tables: Iterable[Tensor], known: Mapping[tuple[str, str], Variable]
 ) -> str | None:
     """Returns the name of a table whose shards are arguments, if the variables behind are known."""
-    found = [known.get((view.function, _handle(view, tensor).node)) for tensor in tables]
+    found = variables_behind(view, tables, known)
     names = [variable.name for variable in found if variable is not None]
     return shards_name(names) if len(names) == len(found) else None
+
+
+def variables_behind(
+    view: GraphView, tables: Iterable[Tensor], known: Mapping[tuple[str, str], Variable]
+) -> list[Variable | None]:
+    """Returns the variable behind each handle or value that is an argument; None: not known."""
+    return [known.get((view.function, _handle(view, tensor).node)) for tensor in tables]
 
 
 def _handle(view: GraphView, tensor: Tensor) -> Tensor:
@@ -78,6 +85,10 @@ class VariableSearch:
     def known(self) -> dict[tuple[str, str], Variable]:
         """The variable behind (function, argument), where all callers agree on one."""
         return {key: variable for key, variable in self._known.items() if variable is not None}
+
+    def view(self, function: str) -> GraphView:
+        """Returns the view of a function; "" is the main graph."""
+        return self._views[function]
 
     def behind(self, function: str, tensor: Tensor) -> Variable | None:
         """Returns the variable behind a table: through a read, the one of its handle."""
@@ -166,7 +177,7 @@ def shared_name(view: GraphView, name: str) -> str:
     return view.text_attr(name, "shared_name") or name
 
 
-def may_read_later(view: GraphView, read: str, results: Collection[Tensor]) -> bool:
+def can_sink_read(view: GraphView, read: str, results: Collection[Tensor]) -> bool:
     """Whether a read gives the same value as late as the first of the `results` is computed.
 
     That is so if whatever may change the variable waits for one of them, or for the read: what does

@@ -71,15 +71,15 @@ def dense_shape(build: NodeBuilder, ids: SparseIds) -> Tensor:
 def hashed_values(build: NodeBuilder, values: Tensor, hashed: Hashing) -> Tensor:
     """Copies the stock nodes that hash single elements: int64, of all the values."""
     key = ("hashed", values, hashed)
-    if key not in build.known:
+    if key not in build.edit.shared:
         hashes = values
         for stock in hashed.by:
             node = build.copy("hash", stock)
             node.attr.pop("_output_shapes", None)
             build.replace_input(node, 0, hashes)
             hashes = Tensor(build.add(node))
-        build.known[key] = hashes.node
-    return Tensor(build.known[key])
+        build.edit.shared[key] = hashes.node
+    return Tensor(build.edit.shared[key])
 
 
 def weight_attrs(spec: LookupSpec) -> dict[str, AttrValue]:

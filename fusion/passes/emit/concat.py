@@ -11,7 +11,7 @@ from fusion.passes.emit.node_builder import NodeBuilder, set_attrs
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.plan import Group
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 
 
 @dataclass
@@ -19,13 +19,12 @@ class ConcatEmitter:
     """Puts the op of each group where its columns were."""
 
     edit: GraphEdit
-    known: dict[tuple[object, ...], str]
     _parts: dict[str, list[tuple[Group, str]]] = field(default_factory=dict)
 
     def builder(self, group: Group, frame: str) -> NodeBuilder:
         """Returns a builder of nodes beside the group's concat, see `NodeBuilder`."""
         device = self.edit.view.nodes[group.concat].device
-        return NodeBuilder(self.edit, self.known, group.concat, device, frame)
+        return NodeBuilder(self.edit, group.concat, device, frame)
 
     def node(self, group: Group, build: NodeBuilder, op: str) -> node_def_pb2.NodeDef:
         """Returns the node for a group, of the concat's name if it is all of it; not added yet."""
@@ -37,7 +36,7 @@ class ConcatEmitter:
         if group.whole:
             between = tuple(self._inputs(group.concat, group.inner, name))
         for column, tensor in zip(group.columns, between, strict=True):
-            if isinstance(column, Recognition):
+            if isinstance(column, LookupMatch):
                 self.edit.remove(self.edit.view.aliases(tensor), name)
         if group.whole:
             self._replace(group.concat)
@@ -48,7 +47,7 @@ class ConcatEmitter:
         """Lets the concats that stay read the groups that are parts of them."""
         for concat, parts in self._parts.items():
             view = self.edit.view
-            build = NodeBuilder(self.edit, self.known, concat, view.nodes[concat].device, "")
+            build = NodeBuilder(self.edit, concat, view.nodes[concat].device, "")
             inputs = list(view.inputs(concat))
             for group, name in sorted(parts, key=lambda part: part[0].place, reverse=True):
                 inputs[group.place : group.place + len(group.columns)] = [Tensor(name)]

@@ -11,30 +11,29 @@ from fusion.passes.emit.stock import StockEmitter
 from fusion.passes.emit.trained import TrainedEmitter
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.plan import Form, Plan
+from fusion.passes.plan.plan import Lowering, Plan
 
 
 def emit(view: GraphView, plan: Plan) -> GraphEdit:
     """Returns the edit that replaces every lookup of the plan."""
     edit = GraphEdit(view)
-    known: dict[tuple[object, ...], str] = {}
-    concats = ConcatEmitter(edit, known)
-    inference = InferenceEmitter(edit, known, concats)
-    split, trained = SplitEmitter(edit, known), TrainedEmitter(edit, known, concats)
-    forward, stock = ForwardEmitter(edit, known), StockEmitter(edit, known)
-    stacked = StackedEmitter(edit, known, concats)
+    concats = ConcatEmitter(edit)
+    inference = InferenceEmitter(edit, concats)
+    split, trained = SplitEmitter(edit), TrainedEmitter(edit, concats)
+    forward, stock = ForwardEmitter(edit), StockEmitter(edit)
+    stacked = StackedEmitter(edit, concats)
     for group in plan.groups:
-        if group.form is Form.GROUPED:
+        if group.form is Lowering.GROUPED:
             inference.group(group)
-        elif group.form is Form.SINGLE:
+        elif group.form is Lowering.SINGLE:
             inference.lookup(group.lookups[0])
-        elif group.form is Form.TRAINED:
+        elif group.form is Lowering.TRAINED:
             trained.group(group)
-        elif group.form is Form.FORWARD:
-            forward.lookup(group.lookups[0])
-        elif group.form is Form.STACKED:
+        elif group.form is Lowering.FORWARD:
+            forward.group(group)
+        elif group.form is Lowering.STACKED:
             stacked.group(group)
-        elif group.form is Form.STOCK:
+        elif group.form is Lowering.STOCK:
             stock.lookup(group.lookups[0], group.reads_whole)
         else:
             split.lookup(group.lookups[0])

@@ -18,8 +18,8 @@ from fusion.passes.emit.node_builder import NodeBuilder
 from fusion.passes.emit.split import Bags, one_shard, post_lookup, unfilled
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.recognise.backward.forward_only import Forward, match_forward
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.plan.plan import Group
+from fusion.passes.recognise.backward.forward_only import Forward
 from fusion.passes.recognise.match import Stage
 from fusion.passes.recognise.spec import LookupSpec
 
@@ -29,14 +29,13 @@ class ForwardEmitter:
     """Emits lookups one by one."""
 
     edit: GraphEdit
-    known: dict[tuple[object, ...], str]
 
-    def lookup(self, lookup: Recognition) -> None:
+    def group(self, group: Group) -> None:
         """Emits one lookup and takes out what nobody else reads."""
-        spec = lookup.full_spec
-        found = match_forward(self.edit.view, lookup)
+        (lookup,), found = group.lookups, group.forward
         assert found is not None, "only lookups that this form fits are planned as such"
-        build = NodeBuilder.of(self.edit, self.known, spec)
+        spec = lookup.full_spec
+        build = NodeBuilder.of(self.edit, spec)
         build = replace(build, frame=found.positions.node)
         is_row_empty, dense_shape = found.is_row_empty, found.dense_shape
         if is_row_empty is None or dense_shape is None:
@@ -45,7 +44,7 @@ class ForwardEmitter:
         bags = Bags(dense_shape, found.indices, is_row_empty, found.positions, weights)
         post_lookup(build, spec, [found.rows], one_shard(build), bags, clips=False)
         self.edit.remove(found.gone, build.base)
-        self.edit.wait(build.base, lookup.helper_waits.get(Stage.OUTPUT, ()))
+        self.edit.wait(build.base, lookup.control_deps.get(Stage.OUTPUT, ()))
         self.edit.replace(spec.output, Tensor(build.base))
         for tensor, dtype in found.measured:
             self.edit.replace(tensor, self._of_dtype(build, spec.table.dtype, dtype))

@@ -19,7 +19,7 @@ from fusion.passes.emit.tables import Reader, share_tables
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.plan import Group
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.spec import LookupSpec
 from fusion.schema.columns import COLUMN_ATTRS
 from fusion.schema.names import GROUPED, SINGLE
@@ -33,13 +33,12 @@ class InferenceEmitter:
     """
 
     edit: GraphEdit
-    known: dict[tuple[object, ...], str]
     concats: ConcatEmitter
 
-    def lookup(self, lookup: Recognition) -> None:
+    def lookup(self, lookup: LookupMatch) -> None:
         """Emits one lookup under the name of its output and takes its stock nodes out."""
         spec = lookup.full_spec
-        build = NodeBuilder.of(self.edit, self.known, spec)
+        build = NodeBuilder.of(self.edit, spec)
         column = column_arguments(build, spec)
         node = build.replacement(SINGLE)
         build.inputs(node, *share_tables(build, [Reader(lookup, column[:3])]), *column[:4])
@@ -74,16 +73,16 @@ class InferenceEmitter:
         self._take_out(lookups, name)
         self.concats.put(group, name)
 
-    def _take_out(self, lookups: Iterable[Recognition], successor: str) -> None:
+    def _take_out(self, lookups: Iterable[LookupMatch], successor: str) -> None:
         for lookup in lookups:
             self.edit.remove(lookup.nodes(), successor)
-            self.edit.wait(successor, sorted(lookup.waits(self.edit.view)))
+            self.edit.wait(successor, sorted(lookup.control_inputs(self.edit.view)))
 
-    def _group_column(self, column: Recognition | Tensor, first: LookupSpec) -> ColumnArguments:
-        if isinstance(column, Recognition):
-            build = NodeBuilder.of(self.edit, self.known, column.full_spec)
+    def _group_column(self, column: LookupMatch | Tensor, first: LookupSpec) -> ColumnArguments:
+        if isinstance(column, LookupMatch):
+            build = NodeBuilder.of(self.edit, column.full_spec)
             return column_arguments(build, column.full_spec)
-        build = NodeBuilder.of(self.edit, self.known, first)
+        build = NodeBuilder.of(self.edit, first)
         return copy_arguments(build, column, first.table.dtype)
 
     def _tables(
@@ -93,9 +92,9 @@ class InferenceEmitter:
         readers = [
             Reader(column, arguments[:3])
             for column, arguments in zip(group.columns, columns, strict=True)
-            if isinstance(column, Recognition)
+            if isinstance(column, LookupMatch)
         ]
         tables = iter(share_tables(build, readers))
         return [
-            next(tables) if isinstance(column, Recognition) else column for column in group.columns
+            next(tables) if isinstance(column, LookupMatch) else column for column in group.columns
         ]

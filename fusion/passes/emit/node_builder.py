@@ -23,23 +23,21 @@ class NodeBuilder:
 
     Attributes:
         edit: the rewrite.
-        known: names of the nodes that several lookups may share, by what they compute.
         base: the stock node.
         device: where nodes go unless said otherwise.
         frame: a node in the same v1 while loop, if there are any.
     """
 
     edit: GraphEdit
-    known: dict[tuple[object, ...], str]
     base: str
     device: str
     frame: str
 
     @staticmethod
-    def of(edit: GraphEdit, known: dict[tuple[object, ...], str], spec: LookupSpec) -> NodeBuilder:
+    def of(edit: GraphEdit, spec: LookupSpec) -> NodeBuilder:
         """Returns a builder for one lookup, on the device of its segment reduction."""
         device = edit.view.nodes[spec.anchor].device
-        return NodeBuilder(edit, known, spec.output.node, device, spec.ids.values.node)
+        return NodeBuilder(edit, spec.output.node, device, spec.ids.values.node)
 
     def node(self, role: str, op: str, device: str | None = None) -> node_def_pb2.NodeDef:
         """Returns a new node, not added yet."""
@@ -104,27 +102,27 @@ class NodeBuilder:
         """Returns output 0 of a node that all lookups with the same inputs share."""
         attrs = attrs or {}
         key = (op, inputs, *types.items(), *attrs.items(), self.device)
-        if key not in self.known:
+        if key not in self.edit.shared:
             node = self.node(role, op)
             self.inputs(node, *inputs)
             set_types(node, **types)
             set_attrs(node, **attrs)
-            self.known[key] = self.add(node)
-        return Tensor(self.known[key])
+            self.edit.shared[key] = self.add(node)
+        return Tensor(self.edit.shared[key])
 
     def constant(self, role: str, value: npt.NDArray[Any], device: str | None = None) -> Tensor:
         """Returns a constant, one for all lookups that need it on the device."""
         device = self.device if device is None else device
         wait = self.frame_anchor()
         key = ("Const", value.shape, value.tobytes(), value.dtype.name, device, wait)
-        if key not in self.known:
+        if key not in self.edit.shared:
             node = self.node(role, "Const", device)
             proto = tensor_util.make_tensor_proto(value, shape=value.shape)
             node.attr["value"].tensor.CopyFrom(proto)
             set_types(node, dtype=proto.dtype)
-            self.known[key] = self.add(node)
+            self.edit.shared[key] = self.add(node)
             self.edit.wait(node.name, wait)
-        return Tensor(self.known[key])
+        return Tensor(self.edit.shared[key])
 
     def frame_anchor(self) -> tuple[str, ...]:
         """Returns what a constant waits for so that it lives in the lookup's while loop.

@@ -33,7 +33,7 @@ from fusion.passes.emit.tables import copied_clip, gather
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.forms import clips_in_op
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import Stage
 from fusion.passes.recognise.spec import (
     DenseIds,
@@ -43,7 +43,6 @@ from fusion.passes.recognise.spec import (
     SparseIds,
     TableSpec,
 )
-from fusion.passes.recognise.stock.max_norm import Clip
 from fusion.passes.recognise.stock.reduction import POST_V2
 
 
@@ -63,12 +62,11 @@ class SplitEmitter:
     """Emits lookups one by one; equal nodes are emitted once and shared."""
 
     edit: GraphEdit
-    known: dict[tuple[object, ...], str]
 
-    def lookup(self, lookup: Recognition) -> None:
+    def lookup(self, lookup: LookupMatch) -> None:
         """Emits one lookup and takes its stock nodes out."""
         spec = lookup.full_spec
-        build = NodeBuilder.of(self.edit, self.known, spec)
+        build = NodeBuilder.of(self.edit, spec)
         waits = self._ids_waits(lookup)
         entries = self._entries(build, spec, waits)
         unique = self._unique(build, spec, entries)
@@ -90,32 +88,32 @@ class SplitEmitter:
             self.edit.remove([stock], read)
         rest = [name for name in lookup.nodes(Stage.ROWS) if name not in reads]
         self.edit.remove(rest, gathered[0].node)
-        for one in gathered:
-            self.edit.wait(one.node, lookup.helper_waits.get(Stage.ROWS, ()))
+        for tensor in gathered:
+            self.edit.wait(tensor.node, lookup.control_deps.get(Stage.ROWS, ()))
         self.edit.remove(lookup.nodes(Stage.OUTPUT), build.base)
-        self.edit.wait(build.base, lookup.helper_waits.get(Stage.OUTPUT, ()))
+        self.edit.wait(build.base, lookup.control_deps.get(Stage.OUTPUT, ()))
         self.edit.replace(spec.output, Tensor(build.base))
         if lookup.is_row_empty is not None:
             self.edit.replace(lookup.is_row_empty, entries.is_row_empty)
 
-    def _ids_waits(self, lookup: Recognition) -> tuple[str, ...]:
+    def _ids_waits(self, lookup: LookupMatch) -> tuple[str, ...]:
         """Returns what the lookup's id side waits for by control edges."""
         nodes = (*lookup.front(), *lookup.nodes(Stage.IDS))
         own = (wait for name in nodes for wait in self.edit.view.controls(name))
-        return tuple(dict.fromkeys((*own, *lookup.helper_waits.get(Stage.IDS, ()))))
+        return tuple(dict.fromkeys((*own, *lookup.control_deps.get(Stage.IDS, ()))))
 
     def _entries(self, build: NodeBuilder, spec: LookupSpec, waits: tuple[str, ...]) -> _Entries:
         if not spec.fill:
             return self._given_entries(build, spec)
         what = (spec.ids, spec.dtype, spec.buckets, spec.weights, spec.prune, spec.default_id)
         key = ("prune", *what, spec.table.dtype, build.device, waits)
-        name = self.known.get(key)
+        name = self.edit.shared.get(key)
         if name is None:
             dense = isinstance(spec.ids, DenseIds)
             name = self._prune_dense(build, spec) if dense else self._prune(build, spec)
-            self.known[key] = name
+            self.edit.shared[key] = name
         if isinstance(spec.ids, DenseIds):
-            values, indices, flags, shape = (Tensor(name, place) for place in range(4))
+            values, indices, flags, shape = (Tensor(name, index) for index in range(4))
             return _Entries(values, indices, weights(build, spec), flags, shape, name)
         weighted = Tensor(name, 2) if spec.weights is not None else weights(build, spec)
         shape = self._dense_shape(build, spec)
@@ -193,12 +191,15 @@ class SplitEmitter:
         return [gather(build, spec, shard, key) for shard, key in pairs], permutation
 
     def _clipped(
-        self, build: NodeBuilder, lookup: Recognition, spec: LookupSpec, rows: list[Tensor]
+        self, build: NodeBuilder, lookup: LookupMatch, spec: LookupSpec, rows: list[Tensor]
     ) -> list[Tensor]:
         """Returns the rows as the post-lookup op is to read them."""
         if spec.table.max_norm is None or clips_in_op(spec):
             return rows
-        clip = next(part for part in lookup.parts if isinstance(part, Clip))
+        table = lookup.parts.table
+        assert table is not None
+        clip = table.clip
+        assert clip is not None
         return [copied_clip(build, clip, one) for one in rows]
 
     def _partition(self, build: NodeBuilder, spec: LookupSpec, unique: str) -> str:

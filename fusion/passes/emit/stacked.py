@@ -36,12 +36,11 @@ class StackedEmitter:
     """Emits the lookups of a group as one gather."""
 
     edit: GraphEdit
-    known: dict[tuple[object, ...], str]
     concats: ConcatEmitter
 
     def group(self, group: Group) -> None:
         """Emits a group; one that is all of a concat under its name, in its place."""
-        view, specs = self.edit.view, [one.full_spec for one in group.lookups]
+        view, specs = self.edit.view, [lookup.full_spec for lookup in group.lookups]
         build = self.concats.builder(group, specs[0].ids.values.node)
         dtype, count, dim = specs[0].table.dtype, len(specs), specs[0].table.shape[1]
         assert dim is not None
@@ -76,7 +75,7 @@ class StackedEmitter:
         name = build.add(node)
         for lookup in group.lookups:
             self.edit.remove(lookup.nodes(), name)
-            self.edit.wait(name, sorted(lookup.waits(view)))
+            self.edit.wait(name, sorted(lookup.control_inputs(view)))
         self.concats.put(group, name)
 
     def _stack(
@@ -97,14 +96,14 @@ class StackedEmitter:
             starts.append(places[table])
             rows.append(len(value))
         key = ("stack", *places, build.device)
-        if key not in self.known:
+        if key not in self.edit.shared:
             node = build.node("tables", "Const")
             proto = tensor_util.make_tensor_proto(np.concatenate(parts))
             node.attr["value"].tensor.CopyFrom(proto)
             set_types(node, dtype=proto.dtype)
-            self.known[key] = build.add(node)
+            self.edit.shared[key] = build.add(node)
             self.edit.wait(node.name, build.frame_anchor())
-        return Tensor(self.known[key]), starts, rows
+        return Tensor(self.edit.shared[key]), starts, rows
 
 
 def _can_be_absent(view: GraphView, spec: LookupSpec) -> bool:

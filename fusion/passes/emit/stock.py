@@ -25,9 +25,8 @@ from fusion.passes.emit.tables import Reader, copied_clip, gather, read_table
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.forms import has_one_per_row
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.spec import LookupSpec, ShardSpec
-from fusion.passes.recognise.stock.max_norm import Clip
 from fusion.passes.recognise.stock.reduction import COMBINERS
 
 _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
@@ -40,9 +39,8 @@ class StockEmitter:
     """Emits lookups one by one; equal nodes are emitted once and shared."""
 
     edit: GraphEdit
-    known: dict[tuple[object, ...], str]
 
-    def lookup(self, lookup: Recognition, reads_whole: bool) -> None:
+    def lookup(self, lookup: LookupMatch, reads_whole: bool) -> None:
         """Emits one lookup under the name of its output and takes its nodes out.
 
         Args:
@@ -50,7 +48,7 @@ class StockEmitter:
             reads_whole: whether its table can be read whole, see `read_table`.
         """
         spec = lookup.full_spec
-        build = NodeBuilder.of(self.edit, self.known, spec)
+        build = NodeBuilder.of(self.edit, spec)
         emitted = _Lookup(build, lookup)
         if has_one_per_row(self.edit.view, spec):
             last = emitted.one_per_row()
@@ -61,7 +59,7 @@ class StockEmitter:
         if last is not None:
             build.result(*last)
         self.edit.remove(lookup.nodes(), build.base)
-        self.edit.wait(build.base, sorted(lookup.waits(self.edit.view)))
+        self.edit.wait(build.base, sorted(lookup.control_inputs(self.edit.view)))
         self.edit.replace(spec.output, Tensor(build.base))
 
 
@@ -78,7 +76,7 @@ class _Lookup:
     """Emits all of a lookup but its last op, which it returns."""
 
     build: NodeBuilder
-    lookup: Recognition
+    lookup: LookupMatch
 
     @property
     def spec(self) -> LookupSpec:
@@ -147,7 +145,7 @@ class _Lookup:
         view, dtype = self.build.edit.view, self.spec.table.dtype
         if dtype not in _HALF:
             return False
-        return self.lookup.is_fused or view.type_attr(self.spec.anchor, "T") != dtype
+        return self.lookup.has_few_ops or view.type_attr(self.spec.anchor, "T") != dtype
 
     def _emptied(self, given: Entries, result: _Op) -> _Op:
         """Puts zeros in rows that were empty, if such were filled."""
@@ -183,7 +181,7 @@ class _Lookup:
     def _gathered(self, shard: ShardSpec, ids: Tensor, *, last: bool = False) -> Tensor:
         rows = gather(self.build, self.spec, shard, ids, last=last)
         edit = self.build.edit
-        edit.wait(rows.node, sorted(self.lookup.waits(edit.view)))
+        edit.wait(rows.node, sorted(self.lookup.control_inputs(edit.view)))
         return rows
 
     def _distinct_rows(self, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,7 +195,8 @@ class _Lookup:
         else:
             rows = self._gathered(spec.table.shards[0], keys)
         if spec.table.max_norm is not None:
-            clip = next((part for part in self.lookup.parts if isinstance(part, Clip)), None)
+            table = self.lookup.parts.table
+            clip = None if table is None else table.clip
             if clip is not None and clip.nodes:
                 rows = copied_clip(build, clip, rows)
             else:

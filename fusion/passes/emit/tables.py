@@ -13,7 +13,7 @@ from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.graph.fused_columns import list_attr
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.plan.forms import can_share, is_small
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.spec import LookupSpec, ShardSpec
 from fusion.passes.recognise.stock.max_norm import Clip
 from fusion.schema.names import READ_TABLES
@@ -48,8 +48,8 @@ def copied_clip(build: NodeBuilder, clip: Clip, rows: Tensor) -> Tensor:
         if source not in done and source.node in clip.nodes:
             operands = [moved(operand) for operand in view.inputs(source.node)]
             node = build.copy("clip", source.node)
-            for place, operand in enumerate(operands):
-                build.replace_input(node, place, operand)
+            for index, operand in enumerate(operands):
+                build.replace_input(node, index, operand)
             done[source] = Tensor(build.add(node))
             edit.wait(node.name, view.controls(source.node))
         return done.get(source, tensor)
@@ -65,7 +65,7 @@ class Reader(NamedTuple):
         entries: what it reads of its entries, besides weights.
     """
 
-    lookup: Recognition
+    lookup: LookupMatch
     entries: Sequence[Tensor]
 
 
@@ -81,7 +81,7 @@ def share_tables(build: NodeBuilder, readers: Sequence[Reader]) -> list[Tensor]:
     reads = [_shared_read(build, reader, inside) for reader in readers]
     missing: dict[tuple[object, ...], dict[tuple[object, ...], VariableRead]] = {}
     for read in reads:
-        if read is not None and read.key not in build.known:
+        if read is not None and read.key not in build.edit.shared:
             # Which variables are on one device is known once they are placed.
             together = (read.device, read.waits) if read.device else read.key
             missing.setdefault(together, {})[read.key] = read
@@ -136,7 +136,7 @@ def stock_read(build: NodeBuilder, read: VariableRead) -> str:
     After any sparse access a variable is in a mode in which each read copies it; that is switched
     off first, unless a copy costs no more than that.
     """
-    if read.key not in build.known:
+    if read.key not in build.edit.shared:
         node = build.node("table", "ReadVariableOp", read.device)
         set_types(node, dtype=read.dtype)
         nodes = [node]
@@ -149,8 +149,8 @@ def stock_read(build: NodeBuilder, read: VariableRead) -> str:
             build.edit.wait(one.name, read.waits)
         build.edit.wait(node.name, [one.name for one in nodes[:-1]])
         _record_shapes(node, [read.shape])
-        build.known[read.key] = node.name
-    return build.known[read.key]
+        build.edit.shared[read.key] = node.name
+    return build.edit.shared[read.key]
 
 
 def _read(build: NodeBuilder, reader: Reader) -> VariableRead:
@@ -202,12 +202,12 @@ def _add_shared_read(build: NodeBuilder, reads: Sequence[VariableRead]) -> None:
     _record_shapes(node, [read.shape for read in reads])
     build.add(node)
     build.edit.wait(node.name, first.waits)
-    for place, read in enumerate(reads):
-        build.known[read.key] = f"{node.name}:{place}"
+    for index, read in enumerate(reads):
+        build.edit.shared[read.key] = f"{node.name}:{index}"
 
 
 def _known(build: NodeBuilder, read: VariableRead) -> Tensor:
-    name, _, place = build.known[read.key].partition(":")
+    name, _, place = build.edit.shared[read.key].partition(":")
     return Tensor(name, int(place))
 
 
@@ -220,7 +220,7 @@ def _waits(build: NodeBuilder, reader: Reader) -> tuple[str, ...]:
     lookup, edit, view = reader.lookup, build.edit, build.edit.view
     weighted = lookup.full_spec.weights
     given = [*reader.entries, *([] if weighted is None else [weighted.values])]
-    waits = dict.fromkeys(sorted(lookup.waits(view)))
+    waits = dict.fromkeys(sorted(lookup.control_inputs(view)))
     waits |= dict.fromkeys(name for name in edit.sources(given) if view.has_effect(name))
     return tuple(waits)
 

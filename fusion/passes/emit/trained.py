@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
-from fusion.passes.analysis.variables import may_read_later
+from fusion.passes.analysis.variables import can_sink_read
 from fusion.passes.emit.arguments import (
     ColumnArguments,
     column_arguments,
@@ -27,11 +27,11 @@ from fusion.passes.emit.arguments import (
 from fusion.passes.emit.concat import ConcatEmitter
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.graph.edit import GraphEdit
-from fusion.passes.graph.liveness import dying
+from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.plan import Backward, Group
-from fusion.passes.plan.safety import gone_with
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.plan.safety import removed_nodes
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import Stage
 from fusion.passes.recognise.spec import LookupSpec
 from fusion.schema.columns import GRAD_ATTRS, POST_ATTRS, PRE_ATTRS
@@ -43,30 +43,29 @@ class TrainedEmitter:
     """Emits groups of lookups."""
 
     edit: GraphEdit
-    known: dict[tuple[object, ...], str]
     concats: ConcatEmitter
 
     def group(self, group: Group) -> None:
         """Emits a group and takes its stock nodes out."""
         lookups = group.lookups
         first = lookups[0].full_spec
-        build = NodeBuilder.of(self.edit, self.known, first)
+        build = NodeBuilder.of(self.edit, first)
         if group.concat:
             build = self.concats.builder(group, first.ids.values.node)
         columns = [self._column(column, first) for column in group.columns]
         pairs = zip(columns, group.columns, strict=True)
-        told = [column for column, given in pairs if isinstance(given, Recognition)]
+        told = [column for column, given in pairs if isinstance(given, LookupMatch)]
         pre = self._pre(build, lookups, told)
         node = build.replacement(GROUPED_POST)
         if group.concat:
             node = self.concats.node(group, build, GROUPED_POST)
         rows = {
-            one.anchor: self._rows(build, one, Tensor(pre, place))
-            for place, one in enumerate(lookups)
+            one.anchor: self._rows(build, one, Tensor(pre, index))
+            for index, one in enumerate(lookups)
         }
         post = self._post(build, node, group, pre, columns, rows)
-        for place, lookup in enumerate(lookups):
-            keys = self._keys(lookup, Tensor(pre, place), rows[lookup.anchor])
+        for index, lookup in enumerate(lookups):
+            keys = self._keys(lookup, Tensor(pre, index), rows[lookup.anchor])
             for gradient in lookup.backward:
                 self.edit.replace(gradient.keys, keys)
             self._take_out(lookup, pre, post)
@@ -77,17 +76,17 @@ class TrainedEmitter:
         for backward in group.backwards:
             self._grad(build, lookups, told, pre, rows, backward)
 
-    def _column(self, column: Recognition | Tensor, first: LookupSpec) -> ColumnArguments:
-        if isinstance(column, Recognition):
+    def _column(self, column: LookupMatch | Tensor, first: LookupSpec) -> ColumnArguments:
+        if isinstance(column, LookupMatch):
             spec = column.full_spec
-            told = column_arguments(NodeBuilder.of(self.edit, self.known, spec), spec)
+            told = column_arguments(NodeBuilder.of(self.edit, spec), spec)
             told.attrs["sort_key"] = not column.unique
             return told
-        build = NodeBuilder.of(self.edit, self.known, first)
+        build = NodeBuilder.of(self.edit, first)
         return copy_arguments(build, column, first.table.dtype)
 
     def _pre(
-        self, build: NodeBuilder, lookups: Sequence[Recognition], told: Sequence[ColumnArguments]
+        self, build: NodeBuilder, lookups: Sequence[LookupMatch], told: Sequence[ColumnArguments]
     ) -> str:
         """Emits the op before the gathers, one for all groups of the same ids."""
         key = (
@@ -95,8 +94,8 @@ class TrainedEmitter:
             build.device,
             *(self._identity(*pair) for pair in zip(told, lookups, strict=True)),
         )
-        if key in self.known:
-            return self.known[key]
+        if key in self.edit.shared:
+            return self.edit.shared[key]
         node = build.node("pre_look_up", GROUPED_PRE)
         for inputs in zip(*(column[:4] for column in told), strict=True):
             build.inputs(node, *inputs)
@@ -111,17 +110,17 @@ class TrainedEmitter:
         set_columns(node, told, PRE_ATTRS)
         set_boundaries(node, told)
         set_names(node, told)
-        self.known[key] = build.add(node)
-        return self.known[key]
+        self.edit.shared[key] = build.add(node)
+        return self.edit.shared[key]
 
-    def _identity(self, told: ColumnArguments, lookup: Recognition) -> tuple[object, ...]:
+    def _identity(self, told: ColumnArguments, lookup: LookupMatch) -> tuple[object, ...]:
         """Returns all that the entries of a column depend on."""
         attrs = (told.attrs[attr.name] for attr in PRE_ATTRS.values())
         view, spec = self.edit.view, lookup.full_spec
         waits = (wait for name in lookup.nodes(Stage.IDS) for wait in view.controls(name))
         return (*told[:5], told.boundaries, *attrs, spec.dtype, spec.table.dtype, *waits)
 
-    def _rows(self, build: NodeBuilder, lookup: Recognition, keys: Tensor) -> Tensor:
+    def _rows(self, build: NodeBuilder, lookup: LookupMatch, keys: Tensor) -> Tensor:
         """Returns the rows of the distinct ids: those that stock gathers, or new ones."""
         if lookup.unique:
             return lookup.rows
@@ -129,14 +128,14 @@ class TrainedEmitter:
         table = view.resolve(lookup.rows)
         if self._is_read_for(lookup, table.node):
             return self._gather(build, lookup, keys, table.node)
-        gather = NodeBuilder.of(self.edit, self.known, spec).node("rows", "GatherV2")
+        gather = NodeBuilder.of(self.edit, spec).node("rows", "GatherV2")
         axis = build.constant("axis", np.array(0, np.int32))
         build.inputs(gather, lookup.rows, keys, axis)
         set_types(gather, Tparams=spec.table.dtype, Tindices=spec.dtype, Taxis=types_pb2.DT_INT32)
         set_attrs(gather, batch_dims=0)
         return Tensor(build.add(gather))
 
-    def _keys(self, lookup: Recognition, keys: Tensor, rows: Tensor) -> Tensor:
+    def _keys(self, lookup: LookupMatch, keys: Tensor, rows: Tensor) -> Tensor:
         """Returns the distinct ids for those who read them as well.
 
         Those that a gradient finds are behind the lookup: whoever writes to the table because of
@@ -144,30 +143,30 @@ class TrainedEmitter:
         """
         if lookup.unique:
             return keys
-        build = NodeBuilder.of(self.edit, self.known, lookup.full_spec)
+        build = NodeBuilder.of(self.edit, lookup.full_spec)
         behind = build.node("keys", "Identity")
         build.inputs(behind, keys)
         set_types(behind, T=lookup.full_spec.dtype)
         self.edit.wait(build.add(behind), [rows.node])
         return Tensor(behind.name)
 
-    def _is_read_for(self, lookup: Recognition, read: str) -> bool:
+    def _is_read_for(self, lookup: LookupMatch, read: str) -> bool:
         """Whether a table is a variable read for this lookup alone, which can be gathered from."""
         view = self.edit.view
         if view.op(read) != "ReadVariableOp" or read in view.preserved:
             return False
-        gone = {*gone_with(lookup)}
-        gone |= dying(view, gone | {read}, unseen=False)
+        gone = {*removed_nodes(lookup)}
+        gone |= dead_with(view, gone | {read}, unseen=False)
         if any(use.node not in gone for use in view.uses(read)):
             return False
         outputs = (one for each in lookup.backward for one in (each.output, each.keys))
-        return may_read_later(view, read, {Tensor(lookup.anchor), *outputs})
+        return can_sink_read(view, read, {Tensor(lookup.anchor), *outputs})
 
-    def _gather(self, build: NodeBuilder, lookup: Recognition, keys: Tensor, read: str) -> Tensor:
+    def _gather(self, build: NodeBuilder, lookup: LookupMatch, keys: Tensor, read: str) -> Tensor:
         """Reads the rows where all of the variable was read, which may be a copy of it."""
         view, spec = self.edit.view, lookup.full_spec
         device = view.nodes[read].device
-        gather = NodeBuilder.of(self.edit, self.known, spec).node("rows", "ResourceGather", device)
+        gather = NodeBuilder.of(self.edit, spec).node("rows", "ResourceGather", device)
         build.inputs(gather, view.inputs(read)[0], keys)
         set_types(gather, dtype=spec.table.dtype, Tindices=spec.dtype)
         set_attrs(gather, batch_dims=0, validate_indices=True)
@@ -189,9 +188,9 @@ class TrainedEmitter:
         columns: Sequence[ColumnArguments],
         rows: Mapping[str, Tensor],
     ) -> str:
-        copied = [not isinstance(column, Recognition) for column in group.columns]
+        copied = [not isinstance(column, LookupMatch) for column in group.columns]
         matrices = (
-            rows[column.anchor] if isinstance(column, Recognition) else column
+            rows[column.anchor] if isinstance(column, LookupMatch) else column
             for column in group.columns
         )
         build.inputs(node, *matrices, *_shared(pre, len(group.lookups)))
@@ -205,7 +204,7 @@ class TrainedEmitter:
     def _grad(
         self,
         build: NodeBuilder,
-        lookups: Sequence[Recognition],
+        lookups: Sequence[LookupMatch],
         told: Sequence[ColumnArguments],
         pre: str,
         rows: Mapping[str, Tensor],
@@ -213,7 +212,10 @@ class TrainedEmitter:
     ) -> None:
         node = build.node("gradient", GROUPED_POST_GRAD)
         build.inputs(
-            node, backward.top, *(rows[one.anchor] for one in lookups), *_shared(pre, len(lookups))
+            node,
+            backward.top,
+            *(rows[lookup.anchor] for lookup in lookups),
+            *_shared(pre, len(lookups)),
         )
         set_types(node, T=lookups[0].full_spec.table.dtype)
         set_attrs(node, num_columns=len(lookups))
@@ -224,19 +226,19 @@ class TrainedEmitter:
         last = next(output.node for output in backward.outputs if output is not None)
         self.edit.add(node, at=last)
         self.edit.remove_pure(backward.nodes, node.name)
-        for place, output in enumerate(backward.outputs):
+        for index, output in enumerate(backward.outputs):
             if output is not None:
-                self.edit.replace(output, Tensor(node.name, place))
+                self.edit.replace(output, Tensor(node.name, index))
 
-    def _take_out(self, lookup: Recognition, pre: str, post: str) -> None:
+    def _take_out(self, lookup: LookupMatch, pre: str, post: str) -> None:
         view = self.edit.view
         ids = lookup.nodes(Stage.IDS)
         waits = (wait for name in (*lookup.front(), *ids) for wait in view.controls(name))
-        self.edit.wait(pre, (*waits, *lookup.helper_waits.get(Stage.IDS, ())))
+        self.edit.wait(pre, (*waits, *lookup.control_deps.get(Stage.IDS, ())))
         unique = [lookup.unique] if lookup.unique else lookup.nodes(Stage.ROWS)
         self.edit.remove((*ids, *unique), pre)
         self.edit.remove(lookup.nodes(Stage.OUTPUT), post)
-        self.edit.wait(post, lookup.helper_waits.get(Stage.OUTPUT, ()))
+        self.edit.wait(post, lookup.control_deps.get(Stage.OUTPUT, ()))
 
 
 def _shared(pre: str, lookups: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
-from fusion.passes.graph.liveness import dying
+from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, Tensor, Use
 from fusion.passes.graph.view import GraphView
@@ -22,11 +22,13 @@ class GraphEdit:
     Attributes:
         added: new nodes by name.
         removed: names of replaced nodes, each with the new node that takes over its control edges.
+        shared: new nodes that several lookups may read, by what they compute.
     """
 
     view: GraphView
     added: dict[str, node_def_pb2.NodeDef] = field(default_factory=dict)
     removed: dict[str, str] = field(default_factory=dict)
+    shared: dict[tuple[object, ...], str] = field(default_factory=dict)
     _placed: dict[str, list[str]] = field(default_factory=dict)
     _renamed: dict[str, str] = field(default_factory=dict)
     _waits: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -152,7 +154,7 @@ class GraphEdit:
     def _keep_what_is_read(self) -> None:
         view = self.view
         given = {name for node in self.added.values() for name in _source_names(node)}
-        for name in sorted(dying(view, self.removed) - given):
+        for name in sorted(dead_with(view, self.removed) - given):
             self.removed[name] = name  # nobody waits for it
         stack = [
             name
@@ -257,7 +259,7 @@ def bodies(graph_def: graph_pb2.GraphDef, preserved: frozenset[str]) -> Iterator
         yield GraphView.of_function(definition, signatures)
 
 
-def rewritten(graph_def: graph_pb2.GraphDef, edits: dict[str, GraphEdit]) -> graph_pb2.GraphDef:
+def apply_edits(graph_def: graph_pb2.GraphDef, edits: dict[str, GraphEdit]) -> graph_pb2.GraphDef:
     """Returns the graph with the edits by function name ("" is the main graph) applied."""
     result = graph_pb2.GraphDef()
     for described, value in graph_def.ListFields():

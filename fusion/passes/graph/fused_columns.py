@@ -37,14 +37,14 @@ def grouped_columns(view: GraphView, name: str) -> Iterator[FusedColumn]:
     boundaries = [*list_attr(view, name, "boundaries").f]
     counts = [*list_attr(view, name, "boundary_counts").i]
     names = _names(view, name) or [""] * count
-    for place in range(count):
-        start = sum(counts[:place])
+    for index in range(count):
+        start = sum(counts[:index])
         yield FusedColumn(
-            inputs=inputs[place::count],
-            dtypes=(tids[place], trows[place]),
-            attrs={key: values[place] for key, values in lists.items()},
-            boundaries=tuple(boundaries[start : start + counts[place]]),
-            name=names[place],
+            inputs=inputs[index::count],
+            dtypes=(tids[index], trows[index]),
+            attrs={key: values[index] for key, values in lists.items()},
+            boundaries=tuple(boundaries[start : start + counts[index]]),
+            name=names[index],
         )
 
 

@@ -28,7 +28,7 @@ _SMALL = ALIAS_OPS | frozenset(
 """Gradients measure what they are gradients of by such ops."""
 
 
-def dying(view: GraphView, gone: Iterable[str], *, unseen: bool = True) -> set[str]:
+def dead_with(view: GraphView, gone: Iterable[str], *, unseen: bool = True) -> set[str]:
     """Returns the nodes behind those that are gone which nobody else needs.
 
     Args:

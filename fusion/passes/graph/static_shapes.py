@@ -147,7 +147,7 @@ def _squeezed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) ->
     if of is None or dims is None or not dims.list.i:
         return None
     gone = {dim % len(of) for dim in dims.list.i}
-    return tuple(size for place, size in enumerate(of) if place not in gone)
+    return tuple(size for index, size in enumerate(of) if index not in gone)
 
 
 def _resized(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:

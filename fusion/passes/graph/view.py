@@ -250,7 +250,7 @@ class GraphView:
         preserved nodes and all effects; every node that nobody reads if none is preserved.
         """
         if self._live is None:
-            stack = [one for one in self.nodes if self._is_seen(one)]
+            stack = [node for node in self.nodes if self._is_seen(node)]
             self._live = set(stack)
             while stack:
                 one = stack.pop()

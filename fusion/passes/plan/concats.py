@@ -7,22 +7,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import placement
-from fusion.passes.plan.plan import Form, Group
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.plan.plan import Group, Lowering
+from fusion.passes.recognise.lookup import LookupMatch
 
 FEWEST = 2
 """Lookups that are worth an op of their own."""
 
 
-def results_of(lookups: Iterable[Recognition]) -> set[Tensor]:
+def results_of(lookups: Iterable[LookupMatch]) -> set[Tensor]:
     """Returns the results of lookups, which are matrices."""
-    return {one.spec.output for one in lookups if one.spec is not None}
+    return {lookup.spec.output for lookup in lookups if lookup.spec is not None}
 
 
 def groups_in_concats(
     view: GraphView,
-    lookups: Iterable[Recognition],
-    single: Iterable[Recognition],
+    lookups: Iterable[LookupMatch],
+    single: Iterable[LookupMatch],
     nested: bool,
     taken: set[str],
 ) -> tuple[Group, ...]:
@@ -35,11 +35,11 @@ def groups_in_concats(
         nested: whether a concat that becomes an op may become a part of the one that reads it.
         taken: concats that others have changed.
     """
-    members: dict[str, dict[int, Recognition | Group]] = {}
-    for one in single:
-        found = place_in_concat(view, one)
+    members: dict[str, dict[int, LookupMatch | Group]] = {}
+    for lookup in single:
+        found = place_in_concat(view, lookup)
         if found is not None and found[0] not in taken:
-            members.setdefault(found[0], {})[found[1]] = one
+            members.setdefault(found[0], {})[found[1]] = lookup
     matrices = results_of(lookups)
     groups: dict[str, tuple[Group, ...]] = {}
     # In order and without repeats: a concat of many others is looked at once they all have been.
@@ -64,10 +64,10 @@ def groups_in_concats(
 
 
 def place_in_concat(
-    view: GraphView, one: Recognition, unread: frozenset[str] = frozenset()
+    view: GraphView, lookup: LookupMatch, unread: frozenset[str] = frozenset()
 ) -> tuple[str, int] | None:
     """Returns the concat that alone reads a lookup's result, see `only_concat`."""
-    spec = one.full_spec
+    spec = lookup.full_spec
     device = view.nodes[spec.anchor].device
     return only_concat(view, spec.output, spec.table.dtype, device, unread)
 
@@ -104,16 +104,16 @@ def only_concat(
 def groups_of(
     view: GraphView,
     concat: str,
-    members: Mapping[int, Recognition | Group],
+    members: Mapping[int, LookupMatch | Group],
     matrices: set[Tensor],
-    form: Form = Form.GROUPED,
+    form: Lowering = Lowering.GROUPED,
 ) -> Iterator[Group]:
     """Yields one group for all of the concat if all other inputs are matrices, else its runs."""
     inputs = view.inputs(concat)[:-1]
-    columns: list[Recognition | Tensor] = []
+    columns: list[LookupMatch | Tensor] = []
     inner: set[str] = set()
-    for place, tensor in enumerate(inputs):
-        member = members.get(place)
+    for index, tensor in enumerate(inputs):
+        member = members.get(index)
         if isinstance(member, Group):
             columns += member.columns
             inner |= {member.concat, *member.inner}
@@ -124,17 +124,17 @@ def groups_of(
         else:
             break
     else:
-        if sum(isinstance(column, Recognition) for column in columns) >= FEWEST:
+        if sum(isinstance(column, LookupMatch) for column in columns) >= FEWEST:
             yield Group(form, tuple(columns), concat, whole=True, inner=frozenset(inner))
         return
-    run: list[Recognition] = []
-    for place in range(len(inputs) + 1):
-        member = members.get(place)
-        if isinstance(member, Recognition):
+    run: list[LookupMatch] = []
+    for index in range(len(inputs) + 1):
+        member = members.get(index)
+        if isinstance(member, LookupMatch):
             run.append(member)
         else:
             if len(run) >= FEWEST:
-                yield Group(form, tuple(run), concat, place - len(run))
+                yield Group(form, tuple(run), concat, index - len(run))
             run = []
 
 

@@ -12,7 +12,7 @@ from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import loses_digits
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.spec import (
     DenseIds,
     LookupSpec,
@@ -21,27 +21,27 @@ from fusion.runtime.tensorflow.variable_access import is_shared
 
 
 def fits_one_op(
-    view: GraphView, one: Recognition, vanishing: set[str], writers: SparseWriters
+    view: GraphView, lookup: LookupMatch, vanishing: set[str], writers: SparseWriters
 ) -> bool:
     """Whether one op can take the place of the lookup, and of those who read what it tells."""
-    return shares_table(view, one, writers) and not _tells_empty_rows(view, one, vanishing)
+    return shares_table(view, lookup, writers) and not _tells_empty_rows(view, lookup, vanishing)
 
 
-def shares_table(view: GraphView, one: Recognition, writers: SparseWriters) -> bool:
+def shares_table(view: GraphView, lookup: LookupMatch, writers: SparseWriters) -> bool:
     """Whether a fused op can read the table itself, in its place, without a copy of it.
 
     A variable has to be shared with those who change its rows: whether anybody does, in this
     process, no graph tells.
     """
-    shard = one.full_spec.table.shards[0]
-    if shard.kind == "resource" and not can_share(view, one.full_spec.table.dtype, shard.device):
+    shard = lookup.full_spec.table.shards[0]
+    if shard.kind == "resource" and not can_share(view, lookup.full_spec.table.dtype, shard.device):
         return False
-    return reads_table_well(view, one, writers)
+    return reads_table_well(view, lookup, writers)
 
 
-def reads_table_well(view: GraphView, one: Recognition, writers: SparseWriters) -> bool:
+def reads_table_well(view: GraphView, lookup: LookupMatch, writers: SparseWriters) -> bool:
     """Whether an op that reads the table itself does what the lookup does, and no worse."""
-    spec = one.full_spec
+    spec = lookup.full_spec
     table = spec.table
     if table.strategy or not (table.max_norm is None or clips_in_op(spec)):
         return False
@@ -50,9 +50,9 @@ def reads_table_well(view: GraphView, one: Recognition, writers: SparseWriters) 
     return not writers.change(view, table.shards[0].tensor)
 
 
-def _tells_empty_rows(view: GraphView, one: Recognition, vanishing: set[str]) -> bool:
+def _tells_empty_rows(view: GraphView, lookup: LookupMatch, vanishing: set[str]) -> bool:
     """Whether somebody who stays reads which rows were filled; no op in one piece tells."""
-    flags = one.is_row_empty
+    flags = lookup.is_row_empty
     return flags is not None and any(
         use.position < 0 or (use.node not in vanishing and view.is_live(use.node))
         for use in view.tensor_uses(flags)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.backward.forward_only import Forward
+from fusion.passes.recognise.lookup import LookupMatch
 
 
-class Form(Enum):
+class Lowering(Enum):
     """The ops that a lookup becomes."""
 
     GROUPED = "grouped"
@@ -59,21 +60,23 @@ class Group:
         inner: concats among those inputs whose own inputs the columns are instead.
         backwards: the gradients that a trained one computes.
         reads_whole: whether the ops of a stock one may read its table whole.
+        forward: what one of which the forward alone is fused reads.
     """
 
-    form: Form
-    columns: tuple[Recognition | Tensor, ...]
+    form: Lowering
+    columns: tuple[LookupMatch | Tensor, ...]
     concat: str = ""
     place: int = 0
     whole: bool = False
     inner: frozenset[str] = frozenset()
     backwards: tuple[Backward, ...] = ()
     reads_whole: bool = False
+    forward: Forward | None = None
 
     @property
-    def lookups(self) -> tuple[Recognition, ...]:
+    def lookups(self) -> tuple[LookupMatch, ...]:
         """The columns that are lookups."""
-        return tuple(column for column in self.columns if isinstance(column, Recognition))
+        return tuple(column for column in self.columns if isinstance(column, LookupMatch))
 
     @property
     def op(self) -> str:
@@ -84,7 +87,7 @@ class Group:
 
     def __str__(self) -> str:
         columns = " ".join(
-            column.anchor if isinstance(column, Recognition) else f"copy:{column}"
+            column.anchor if isinstance(column, LookupMatch) else f"copy:{column}"
             for column in self.columns
         )
         return f"{self.form.value} {columns}{f' for {self.concat}' if self.concat else ''}"
@@ -100,15 +103,6 @@ class Plan:
         return "\n".join(str(group) for group in self.groups)
 
 
-class Target(Enum):
-    """What lookups are rewritten to."""
-
-    FUSED = "fused"
-    """Ops of this package."""
-    STOCK = "stock"
-    """Stock ops alone: any TensorFlow runs them."""
-
-
-def plan_each(lookups: Iterable[Recognition], form: Form) -> Plan:
+def plan_each(lookups: Iterable[LookupMatch], form: Lowering) -> Plan:
     """Returns a plan with one group of the form per lookup."""
     return Plan(tuple(Group(form, (lookup,)) for lookup in lookups))

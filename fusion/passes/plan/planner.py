@@ -8,32 +8,35 @@ from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.concats import FEWEST, groups_in_concats
 from fusion.passes.plan.forms import fits_one_op
-from fusion.passes.plan.plan import Form, Group, Plan, plan_each
+from fusion.passes.plan.plan import Group, Lowering, Plan, plan_each
 from fusion.passes.plan.trained import plan_alone, plan_trained
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 
 
-def are_ordered(view: GraphView, lookups: Iterable[Recognition]) -> bool:
+def are_ordered(view: GraphView, lookups: Iterable[LookupMatch]) -> bool:
     """Whether control edges lead into lookups or out of them, or may."""
-    if any(one.gradients for one in lookups):
+    if any(lookup.gradients for lookup in lookups):
         # Groups may share an op that each of them would wait for.
         return True
     return are_awaited(view, lookups)
 
 
-def are_awaited(view: GraphView, lookups: Iterable[Recognition]) -> bool:
+def are_awaited(view: GraphView, lookups: Iterable[LookupMatch]) -> bool:
     """Whether control edges lead into lookups or out of them."""
     if not view.has_controls:
         return False
-    return any(one.waits(view) or any(map(view.control_uses, one.nodes())) for one in lookups)
+    return any(
+        lookup.control_inputs(view) or any(map(view.control_uses, lookup.nodes()))
+        for lookup in lookups
+    )
 
 
 def fused_plans(
-    view: GraphView, lookups: Sequence[Recognition], writers: SparseWriters
+    view: GraphView, lookups: Sequence[LookupMatch], writers: SparseWriters
 ) -> Iterator[Plan]:
     """Yields plans, the best one first."""
-    trained = [one for one in lookups if one.gradients]
-    rest = [one for one in lookups if not one.gradients]
+    trained = [lookup for lookup in lookups if lookup.gradients]
+    rest = [lookup for lookup in lookups if not lookup.gradients]
     alone = plan_alone(trained)
     shared = alone
     if len(trained) >= FEWEST:
@@ -47,26 +50,26 @@ def fused_plans(
 
 
 def _plans_of_rest(
-    view: GraphView, lookups: Sequence[Recognition], writers: SparseWriters, taken: set[str]
+    view: GraphView, lookups: Sequence[LookupMatch], writers: SparseWriters, taken: set[str]
 ) -> Iterator[Plan]:
     """Yields plans for lookups that are not trained; `taken` are concats of others."""
-    vanishing = {node for one in lookups for node in one.nodes()}
-    single = [one for one in lookups if fits_one_op(view, one, vanishing, writers)]
-    names = {one.anchor for one in single}
-    split = split_plan(one for one in lookups if one.anchor not in names).groups
+    vanishing = {node for lookup in lookups for node in lookup.nodes()}
+    single = [lookup for lookup in lookups if fits_one_op(view, lookup, vanishing, writers)]
+    names = {lookup.anchor for lookup in single}
+    split = split_plan(lookup for lookup in lookups if lookup.anchor not in names).groups
     before: tuple[Group, ...] = ()
     for nested in (True, False):
         groups = groups_in_concats(view, lookups, single, nested, taken)
         if groups != before:
-            grouped = {one.anchor for group in groups for one in group.lookups}
-            rest = (one for one in single if one.anchor not in grouped)
-            yield Plan((*split, *plan_each(rest, Form.SINGLE).groups, *groups))
+            grouped = {lookup.anchor for group in groups for lookup in group.lookups}
+            rest = (lookup for lookup in single if lookup.anchor not in grouped)
+            yield Plan((*split, *plan_each(rest, Lowering.SINGLE).groups, *groups))
         before = groups
     if single:
-        yield Plan((*split, *plan_each(single, Form.SINGLE).groups))
+        yield Plan((*split, *plan_each(single, Lowering.SINGLE).groups))
     yield split_plan(lookups)
 
 
-def split_plan(lookups: Iterable[Recognition]) -> Plan:
+def split_plan(lookups: Iterable[LookupMatch]) -> Plan:
     """Returns a plan with ops around the stock gather; what has them already is left as it is."""
-    return plan_each((one for one in lookups if not one.is_fused), Form.SPLIT)
+    return plan_each((lookup for lookup in lookups if not lookup.has_few_ops), Lowering.SPLIT)

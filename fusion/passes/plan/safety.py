@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.graph.liveness import dying
+from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.bucketize import folded_bucketize
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.recognise.spec import DenseIds, LookupSpec
 
@@ -26,22 +26,22 @@ class Refusals:
     """Why recognised lookups cannot be replaced without changing the rest, by anchor.
 
     Attributes:
-        whole: because of where they are, or of what they wait for: no part of them can be.
-        inside: because others, gradients above all, need what is inside them.
+        by_placement: because of where they are, or of what they wait for: no part of them can be.
+        by_use: because others, gradients above all, need what is inside them.
     """
 
-    whole: dict[str, NoMatch] = field(default_factory=dict)
-    inside: dict[str, NoMatch] = field(default_factory=dict)
+    by_placement: dict[str, NoMatch] = field(default_factory=dict)
+    by_use: dict[str, NoMatch] = field(default_factory=dict)
 
     @property
     def all(self) -> dict[str, NoMatch]:
         """Both."""
-        return {**self.whole, **self.inside}
+        return {**self.by_placement, **self.by_use}
 
 
 def refuse_unsafe(
     view: GraphView,
-    recognitions: Iterable[Recognition],
+    recognitions: Iterable[LookupMatch],
     device_types: frozenset[str],
     tasks: frozenset[str] | None = None,
 ) -> Refusals:
@@ -55,59 +55,59 @@ def refuse_unsafe(
         tasks: the processes, e.g. "/job:worker/replica:0/task:1", that know them; None: all.
     """
     everyone = list(recognitions)
-    known = {node for one in everyone for node in one.nodes()}
+    known = {node for lookup in everyone for node in lookup.nodes()}
     refused = Refusals()
-    pending = [one for one in everyone if one.spec is not None]
+    pending = [lookup for lookup in everyone if lookup.spec is not None]
     for one in pending:
         failure = _check_device(view, one, device_types, tasks)
         if failure is None:
             failure = _check_controls(view, one)
         if failure is not None:
-            refused.whole[one.anchor] = failure
+            refused.by_placement[one.anchor] = failure
         elif one.gradients and (unfit := _check_trained(view, one)) is not None:
-            refused.inside[one.anchor] = unfit
+            refused.by_use[one.anchor] = unfit
     while True:
         stock = refused.all
         fused = [one for one in pending if one.anchor not in stock]
-        vanishing = {node for one in fused for node in gone_with(one)}
-        vanishing |= dying(view, vanishing, unseen=False)
+        vanishing = {node for lookup in fused for node in removed_nodes(lookup)}
+        vanishing |= dead_with(view, vanishing, unseen=False)
         outsiders = _Outsiders(view, vanishing, known)
-        failures = {one.anchor: _check_uses(view, one, outsiders) for one in fused}
+        failures = {lookup.anchor: _check_uses(view, lookup, outsiders) for lookup in fused}
         news = {anchor: failure for anchor, failure in failures.items() if failure is not None}
         if not news:
             return refused
-        refused.inside.update(news)
+        refused.by_use.update(news)
 
 
-def gone_with(one: Recognition) -> tuple[str, ...]:
+def removed_nodes(lookup: LookupMatch) -> tuple[str, ...]:
     """Returns the nodes whose values vanish when the lookup is replaced.
 
     Where there is a gradient, the stock gather stays, and all that stock makes of its rows.
     """
-    backward = (name for gradient in one.backward for name in gradient.nodes)
-    if not one.gradients or not one.unique:
-        return (*one.nodes(), *backward)
-    return (*one.nodes(Stage.IDS), one.unique, *one.nodes(Stage.OUTPUT), *backward)
+    backward = (name for gradient in lookup.backward for name in gradient.nodes)
+    if not lookup.gradients or not lookup.unique:
+        return (*lookup.nodes(), *backward)
+    return (*lookup.nodes(Stage.IDS), lookup.unique, *lookup.nodes(Stage.OUTPUT), *backward)
 
 
-def _told_by(one: Recognition) -> tuple[Tensor | None, ...]:
+def _told_by(lookup: LookupMatch) -> tuple[Tensor | None, ...]:
     """Returns tensors that emitted ops have, too, whoever reads them."""
-    if not one.gradients:
-        return (one.is_row_empty,)
-    return tuple(t for gradient in one.backward for t in (gradient.keys, gradient.output))
+    if not lookup.gradients:
+        return (lookup.is_row_empty,)
+    return tuple(t for gradient in lookup.backward for t in (gradient.keys, gradient.output))
 
 
-def _check_trained(view: GraphView, one: Recognition) -> NoMatch | None:
+def _check_trained(view: GraphView, lookup: LookupMatch) -> NoMatch | None:
     """Refuses what the training ops cannot do."""
-    spec = one.spec
+    spec = lookup.spec
     assert spec is not None
-    unknown = next((found for found in one.gradients if isinstance(found, NoMatch)), None)
+    unknown = next((found for found in lookup.gradients if isinstance(found, NoMatch)), None)
     if unknown is not None:
         return unknown
     if view.has_loops:
-        return NoMatch("the gradient of a lookup in a v1 loop is not fused", one.anchor)
+        return NoMatch("the gradient of a lookup in a v1 loop is not fused", lookup.anchor)
     if loses_digits(view, spec):
-        return NoMatch("ids are cast to int32, and it is not known whether they fit", one.anchor)
+        return NoMatch("ids are cast to int32, and it is not known whether they fit", lookup.anchor)
     return None
 
 
@@ -119,14 +119,14 @@ def loses_digits(view: GraphView, spec: LookupSpec) -> bool:
     return ids.dtype != spec.dtype or (ids.stride != 0 and folded_bucketize(view, ids) is None)
 
 
-def _check_uses(view: GraphView, one: Recognition, outsiders: _Outsiders) -> NoMatch | None:
+def _check_uses(view: GraphView, lookup: LookupMatch, outsiders: _Outsiders) -> NoMatch | None:
     """Refuses when a value that would vanish is used by somebody who stays."""
-    assert one.spec is not None
-    output, light = one.spec.output, {*one.nodes(Stage.IDS)}
+    assert lookup.spec is not None
+    output, light = lookup.spec.output, {*lookup.nodes(Stage.IDS)}
     told: dict[str, tuple[Tensor, ...]] = {}
-    for tensor in filter(None, _told_by(one)):
+    for tensor in filter(None, _told_by(lookup)):
         told[tensor.node] = (*told.get(tensor.node, ()), tensor)
-    for name in gone_with(one):
+    for name in removed_nodes(lookup):
         if name == output.node:
             if any(use.tensor != output for use in view.uses(name)):
                 return NoMatch("another output of the replaced node is used", name)
@@ -187,13 +187,13 @@ class _Outsiders:
 
 def _check_device(
     view: GraphView,
-    one: Recognition,
+    lookup: LookupMatch,
     device_types: frozenset[str],
     tasks: frozenset[str] | None,
 ) -> NoMatch | None:
     # Rows may be gathered elsewhere, beside their table.
-    unique = [one.unique] if one.unique else []
-    names = (*one.nodes(Stage.IDS), *unique, *one.nodes(Stage.OUTPUT))
+    unique = [lookup.unique] if lookup.unique else []
+    names = (*lookup.nodes(Stage.IDS), *unique, *lookup.nodes(Stage.OUTPUT))
     refusals = (refuse_device(view, name, device_types, tasks) for name in names)
     return next((one for one in refusals if one is not None), None)
 
@@ -223,16 +223,16 @@ def device_type(device: str) -> str:
     return ""
 
 
-def _check_controls(view: GraphView, one: Recognition) -> NoMatch | None:
+def _check_controls(view: GraphView, lookup: LookupMatch) -> NoMatch | None:
     """Refuses when the lookup waits for something that itself depends on the lookup's inside.
 
     Control edges move to the emitted ops, which are fewer: such a path would become a cycle.
     """
-    awaited = one.waits(view)
+    awaited = lookup.control_inputs(view)
     if not awaited:
         return None
     reached = _ancestors(view, awaited)
-    for name in one.nodes():
+    for name in lookup.nodes():
         if name in reached:
             return NoMatch("a control dependency leads out of the lookup and back into it", name)
     return None

@@ -9,51 +9,53 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.concats import FEWEST, place_in_concat
 from fusion.passes.plan.forms import can_stack, is_small, reads_table_well
-from fusion.passes.plan.plan import Form, Group, Plan
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.plan.plan import Group, Lowering, Plan
+from fusion.passes.recognise.lookup import LookupMatch
 
 
 def stock_plans(
-    view: GraphView, lookups: Sequence[Recognition], writers: SparseWriters
+    view: GraphView, lookups: Sequence[LookupMatch], writers: SparseWriters
 ) -> Iterator[Plan]:
     """Yields plans with stock ops, the best one first."""
     alone = {
-        one.anchor: Group(Form.STOCK, (one,), reads_whole=reads_table_well(view, one, writers))
-        for one in lookups
+        lookup.anchor: Group(
+            Lowering.STOCK, (lookup,), reads_whole=reads_table_well(view, lookup, writers)
+        )
+        for lookup in lookups
     }
     stacked = _held_once(view, lookups, tuple(_stacks(view, lookups)))
     if stacked:
-        taken = {one.anchor for group in stacked for one in group.lookups}
+        taken = {lookup.anchor for group in stacked for lookup in group.lookups}
         rest = (group for anchor, group in alone.items() if anchor not in taken)
         yield Plan((*rest, *stacked))
     yield Plan(tuple(alone.values()))
 
 
-def _stacks(view: GraphView, lookups: Sequence[Recognition]) -> Iterator[Group]:
+def _stacks(view: GraphView, lookups: Sequence[LookupMatch]) -> Iterator[Group]:
     """Yields groups of lookups that stand side by side in a concat, of the same dim."""
-    vanishing = {node for one in lookups for node in one.nodes()}
-    members: dict[str, dict[int, Recognition]] = {}
-    for one in lookups:
-        if can_stack(view, one.full_spec) and _only_read_by(view, one, vanishing):
-            found = place_in_concat(view, one)
+    vanishing = {node for lookup in lookups for node in lookup.nodes()}
+    members: dict[str, dict[int, LookupMatch]] = {}
+    for lookup in lookups:
+        if can_stack(view, lookup.full_spec) and _only_read_by(view, lookup, vanishing):
+            found = place_in_concat(view, lookup)
             if found is not None:
-                members.setdefault(found[0], {})[found[1]] = one
+                members.setdefault(found[0], {})[found[1]] = lookup
     for concat, columns in members.items():
         count = len(view.inputs(concat)) - 1
-        run: list[Recognition] = []
-        for place in range(count + 1):
-            one_more = columns.get(place)
+        run: list[LookupMatch] = []
+        for index in range(count + 1):
+            one_more = columns.get(index)
             if run and (one_more is None or _dim(one_more) != _dim(run[0])):
                 if len(run) >= FEWEST:
-                    start, is_whole = place - len(run), len(run) == count
-                    yield Group(Form.STACKED, tuple(run), concat, start, is_whole)
+                    start, is_whole = index - len(run), len(run) == count
+                    yield Group(Lowering.STACKED, tuple(run), concat, start, is_whole)
                 run = []
             if one_more is not None:
                 run.append(one_more)
 
 
 def _held_once(
-    view: GraphView, lookups: Sequence[Recognition], groups: tuple[Group, ...]
+    view: GraphView, lookups: Sequence[LookupMatch], groups: tuple[Group, ...]
 ) -> tuple[Group, ...]:
     """Returns those of the groups after which the graph holds no large table twice.
 
@@ -61,43 +63,46 @@ def _held_once(
     """
 
     def stack(group: Group) -> tuple[Tensor, ...]:
-        return tuple(dict.fromkeys(_table(view, one) for one in group.lookups))
+        return tuple(dict.fromkeys(_table(view, lookup) for lookup in group.lookups))
 
     while True:
-        inside = {one.anchor for group in groups for one in group.lookups}
+        inside = {lookup.anchor for group in groups for lookup in group.lookups}
         readers: dict[Tensor, set[tuple[Tensor, ...]]] = {}
         for group in groups:
             for table in stack(group):
                 readers.setdefault(table, set()).add(stack(group))
-        for one in lookups:
-            if one.anchor not in inside:
-                readers.setdefault(_table(view, one), set()).add(())
+        for lookup in lookups:
+            if lookup.anchor not in inside:
+                readers.setdefault(_table(view, lookup), set()).add(())
         kept = tuple(
             group
             for group in groups
-            if all(len(readers[_table(view, one)]) == 1 or _is_small(one) for one in group.lookups)
+            if all(
+                len(readers[_table(view, lookup)]) == 1 or _is_small(lookup)
+                for lookup in group.lookups
+            )
         )
         if len(kept) == len(groups):
             return groups
         groups = kept
 
 
-def _is_small(one: Recognition) -> bool:
-    table = one.full_spec.table
+def _is_small(lookup: LookupMatch) -> bool:
+    table = lookup.full_spec.table
     return is_small(table.dtype, table.shape)
 
 
-def _table(view: GraphView, one: Recognition) -> Tensor:
-    return view.resolve(one.full_spec.table.shards[0].tensor)
+def _table(view: GraphView, lookup: LookupMatch) -> Tensor:
+    return view.resolve(lookup.full_spec.table.shards[0].tensor)
 
 
-def _dim(one: Recognition) -> int | None:
-    return one.full_spec.table.shape[1]
+def _dim(lookup: LookupMatch) -> int | None:
+    return lookup.full_spec.table.shape[1]
 
 
-def _only_read_by(view: GraphView, one: Recognition, vanishing: set[str]) -> bool:
+def _only_read_by(view: GraphView, lookup: LookupMatch, vanishing: set[str]) -> bool:
     """Whether nobody but lookups reads the table, so that the graph need not hold it twice."""
-    tensor = one.full_spec.table.shards[0].tensor
+    tensor = lookup.full_spec.table.shards[0].tensor
     names = (view.resolve(tensor).node, *view.aliases(tensor))
     if any(name in view.preserved for name in names):
         return False

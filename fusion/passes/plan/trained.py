@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fusion.passes.graph.liveness import dying
+from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.tensor import Tensor, Use
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.concats import groups_of, place_in_concat, results_of
-from fusion.passes.plan.plan import Backward, Form, Group
-from fusion.passes.plan.safety import gone_with
-from fusion.passes.recognise.backward.concat_gradient import ConcatGradient, Part
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.plan.plan import Backward, Group, Lowering
+from fusion.passes.plan.safety import removed_nodes
+from fusion.passes.recognise.backward.concat_gradient import ConcatGradient, ConcatSlice
+from fusion.passes.recognise.lookup import LookupMatch
 
 Place = tuple[str, int]
 """A concat and the place of one of its inputs."""
@@ -23,8 +23,8 @@ Place = tuple[str, int]
 
 def plan_trained(
     view: GraphView,
-    lookups: Sequence[Recognition],
-    everyone: Sequence[Recognition],
+    lookups: Sequence[LookupMatch],
+    everyone: Sequence[LookupMatch],
 ) -> tuple[Group, ...]:
     """Returns groups of all trained lookups, those that share no op in groups of their own.
 
@@ -33,46 +33,46 @@ def plan_trained(
         lookups: the trained ones.
         everyone: all lookups that are fused.
     """
-    gone = {name for one in lookups for name in gone_with(one)}
-    found, matrices = _Parts(view, lookups, everyone), results_of(everyone)
+    gone = {name for lookup in lookups for name in removed_nodes(lookup)}
+    found, matrices = _ConcatSlices(view, lookups, everyone), results_of(everyone)
     members: dict[str, Place] = {}
-    for one in lookups:
-        where = found.place(one)
+    for lookup in lookups:
+        where = found.place(lookup)
         if where is not None:
-            members[one.anchor] = where
-    by_anchor = {one.anchor: one for one in lookups}
+            members[lookup.anchor] = where
+    by_anchor = {lookup.anchor: lookup for lookup in lookups}
     while True:
         staying = [by_anchor[anchor] for anchor in members]
-        parts = {name for one in staying for part in found.parts(one) for name in part.nodes}
+        parts = {name for lookup in staying for part in found.parts(lookup) for name in part.nodes}
         parts = _unread(view, parts, gone)
-        unread = frozenset(gone | parts | dying(view, gone | parts, unseen=False))
-        fitting: dict[str, dict[int, Recognition]] = {}
-        for one in staying:
-            concat, place = members[one.anchor]
-            if place_in_concat(view, one, unread) == (concat, place):
-                fitting.setdefault(concat, {})[place] = one
+        unread = frozenset(gone | parts | dead_with(view, gone | parts, unseen=False))
+        fitting: dict[str, dict[int, LookupMatch]] = {}
+        for lookup in staying:
+            concat, place = members[lookup.anchor]
+            if place_in_concat(view, lookup, unread) == (concat, place):
+                fitting.setdefault(concat, {})[place] = lookup
         groups = [
             group
             for concat, at in fitting.items()
-            for group in groups_of(view, concat, at, matrices, Form.TRAINED)
+            for group in groups_of(view, concat, at, matrices, Lowering.TRAINED)
         ]
-        grouped = {one.anchor for group in groups for one in group.lookups}
+        grouped = {lookup.anchor for group in groups for lookup in group.lookups}
         if grouped == members.keys():
             break
         members = {anchor: place for anchor, place in members.items() if anchor in grouped}
     shared = (found.group(group) for group in groups)
-    alone = (_alone(one) for one in lookups if one.anchor not in members)
+    alone = (_alone(lookup) for lookup in lookups if lookup.anchor not in members)
     return (*shared, *alone)
 
 
-def plan_alone(lookups: Iterable[Recognition]) -> tuple[Group, ...]:
+def plan_alone(lookups: Iterable[LookupMatch]) -> tuple[Group, ...]:
     """Returns groups of one trained lookup each."""
-    return tuple(_alone(one) for one in lookups)
+    return tuple(_alone(lookup) for lookup in lookups)
 
 
-def _alone(one: Recognition) -> Group:
-    backwards = tuple(Backward(g.top, (0,), (g.output,), g.nodes) for g in one.backward)
-    return Group(Form.TRAINED, (one,), backwards=backwards)
+def _alone(lookup: LookupMatch) -> Group:
+    backwards = tuple(Backward(g.top, (0,), (g.output,), g.nodes) for g in lookup.backward)
+    return Group(Lowering.TRAINED, (lookup,), backwards=backwards)
 
 
 def _unread(view: GraphView, names: set[str], gone: set[str]) -> set[str]:
@@ -91,36 +91,40 @@ def _unread(view: GraphView, names: set[str], gone: set[str]) -> set[str]:
     return left
 
 
-class _Parts:
+class _ConcatSlices:
     """Where the gradients of lookups in concats come from."""
 
     def __init__(
-        self, view: GraphView, lookups: Iterable[Recognition], everyone: Iterable[Recognition]
+        self, view: GraphView, lookups: Iterable[LookupMatch], everyone: Iterable[LookupMatch]
     ) -> None:
         self._view = view
         self._widths = {
-            one.spec.output: one.spec.table.shape[1] for one in everyone if one.spec is not None
+            lookup.spec.output: lookup.spec.table.shape[1]
+            for lookup in everyone
+            if lookup.spec is not None
         }
         self._concats: dict[str, ConcatGradient] = {}
         self._places: dict[str, Place] = {}
-        self._parts: dict[str, tuple[Part, ...]] = {}
-        for one in lookups:
-            self._find(one)
+        self._parts: dict[str, tuple[ConcatSlice, ...]] = {}
+        for lookup in lookups:
+            self._find(lookup)
 
-    def place(self, one: Recognition) -> Place | None:
+    def place(self, lookup: LookupMatch) -> Place | None:
         """Returns the concat whose gradient has all of the lookup's in it, and the place there."""
-        return self._places.get(one.anchor)
+        return self._places.get(lookup.anchor)
 
-    def parts(self, one: Recognition) -> tuple[Part, ...]:
+    def parts(self, lookup: LookupMatch) -> tuple[ConcatSlice, ...]:
         """Returns what the lookup's gradients are of those of the concat."""
-        return self._parts.get(one.anchor, ())
+        return self._parts.get(lookup.anchor, ())
 
     def group(self, group: Group) -> Group:
         """Returns the group with the gradients that it computes."""
-        wholes = dict.fromkeys(part.whole for one in group.lookups for part in self.parts(one))
+        wholes = dict.fromkeys(
+            part.whole for lookup in group.lookups for part in self.parts(lookup)
+        )
         backwards = tuple(self._backward(group, whole) for whole in wholes)
         return Group(
-            Form.TRAINED,
+            Lowering.TRAINED,
             group.columns,
             group.concat,
             group.place,
@@ -132,29 +136,29 @@ class _Parts:
         offsets: list[int] = []
         outputs: list[Tensor | None] = []
         nodes: list[str] = []
-        for one in group.lookups:
-            pairs = zip(one.backward, self.parts(one), strict=True)
+        for lookup in group.lookups:
+            pairs = zip(lookup.backward, self.parts(lookup), strict=True)
             own = [(gradient, part) for gradient, part in pairs if part.whole == whole]
             # Of a lookup that has no part in this gradient it is computed as well, and not read.
-            offsets.append(self.parts(one)[0].offset)
+            offsets.append(self.parts(lookup)[0].offset)
             outputs.append(own[0][0].output if own else None)
             nodes += [name for gradient, part in own for name in (*gradient.nodes, *part.nodes)]
         return Backward(whole, tuple(offsets), tuple(outputs), tuple(dict.fromkeys(nodes)))
 
-    def _find(self, one: Recognition) -> None:
-        view, spec = self._view, one.full_spec
+    def _find(self, lookup: LookupMatch) -> None:
+        view, spec = self._view, lookup.full_spec
         for use in view.tensor_uses(spec.output):
             if use.position < 0 or view.op(use.node) != "ConcatV2":
                 continue
             if use.position == len(view.inputs(use.node)) - 1:
                 continue  # the axis
             concat = self._concat(use.node)
-            found = [concat.part(gradient.top, use.position) for gradient in one.backward]
+            found = [concat.part(gradient.top, use.position) for gradient in lookup.backward]
             parts = tuple(part for part in found if part is not None)
             wholes = {part.whole for part in parts}
             if parts and len(parts) == len(found) == len(wholes):
-                self._places[one.anchor] = (use.node, use.position)
-                self._parts[one.anchor] = parts
+                self._places[lookup.anchor] = (use.node, use.position)
+                self._parts[lookup.anchor] = parts
                 return
 
     def _concat(self, name: str) -> ConcatGradient:

@@ -15,7 +15,7 @@ from fusion.passes.recognise.match import Match, Stage
 from fusion.passes.recognise.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds
 
 
-def helper_waits(
+def helper_controls(
     view: GraphView, parts: Iterable[Match], spec: LookupSpec
 ) -> dict[Stage, tuple[str, ...]]:
     """Returns what each stage waits for by its helpers: constants, shapes and the like.

@@ -1,18 +1,18 @@
-"""From a segment reduction to a `LookupSpec`: runs the recognisers one after the other."""
+"""From the op that a lookup ends with to a `LookupSpec`: one recogniser after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 from fusion.passes.analysis.symbolic_shapes import Dim, Vector
 from fusion.passes.graph.tensor import ARG_OP, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.backward.gradient import Gradient, GradientSums, match_gradients
-from fusion.passes.recognise.control_dependencies import helper_waits
+from fusion.passes.recognise.control_dependencies import helper_controls
 from fusion.passes.recognise.fused.fused_chain import match_fused
-from fusion.passes.recognise.fused.fused_op import WHOLE, match_whole
+from fusion.passes.recognise.fused.fused_op import WHOLE, Whole, match_whole
 from fusion.passes.recognise.match import Match, NoMatch, Stage
 from fusion.passes.recognise.spec import (
     BucketsSpec,
@@ -24,49 +24,82 @@ from fusion.passes.recognise.spec import (
     SparseIds,
     WeightsSpec,
 )
-from fusion.passes.recognise.stock.entries import Fill, match_entries, match_fill
+from fusion.passes.recognise.stock.entries import (
+    Entries,
+    Fill,
+    is_filled,
+    match_entries,
+    match_fill,
+)
 from fusion.passes.recognise.stock.grappler_forms import DistinctGathers, as_built
 from fusion.passes.recognise.stock.id_source import Source, match_source
 from fusion.passes.recognise.stock.one_id_per_row import LAST, match_single, single_anchors
 from fusion.passes.recognise.stock.output import Mask, Tail, match_mask, match_tail
 from fusion.passes.recognise.stock.prune import Prune, match_prune
 from fusion.passes.recognise.stock.reduction import (
+    ANCHORS,
     FUSED_ANCHORS,
     Reduction,
     anchors,
     match_reduction,
 )
-from fusion.passes.recognise.stock.table import Shard, Table, match_table, table_spec
+from fusion.passes.recognise.stock.table import UNIQUES, Shard, Table, match_table, table_spec
 
 _PASSED_IN = frozenset({ARG_OP, "Placeholder"})
-#: What explains all of a lookup at once, by the op of its last node.
-_IN_ONE_PART = {WHOLE: match_whole, LAST: match_single}
 
 
 @dataclass(frozen=True)
-class Recognition:
-    """How far a segment reduction was explained.
+class Parts:
+    """What was explained of a lookup, in the order of explanation; None: not, or there is none.
 
     Attributes:
-        anchor: the segment reduction.
-        parts: what was explained, in the order of explanation.
+        whole: all of it at once; nothing else is then.
+    """
+
+    reduction: Reduction | None = None
+    table: Table | None = None
+    entries: Entries | None = None
+    fill: Fill | None = None
+    prune: Prune | None = None
+    source: Source | None = None
+    mask: Mask | None = None
+    tail: Tail | None = None
+    whole: Whole | None = None
+
+    def __iter__(self) -> Iterator[Match]:
+        for field_ in fields(self):
+            part = getattr(self, field_.name)
+            if part is not None:
+                yield part
+            if isinstance(part, Table) and part.clip is not None:
+                yield part.clip
+
+
+@dataclass(frozen=True)
+class LookupMatch:
+    """How far a lookup was explained.
+
+    Attributes:
+        anchor: the op that it ends with, such as a segment reduction.
+        parts: what was explained.
         spec: the whole lookup, if all of it was.
-        failure: else the reason and the place.
-        helper_waits: what each stage waits for by constants and the like, see `ordering`.
+        failure: else the reason and the node.
         name: for people: the table, where it was found.
+        control_deps: what each stage waits for by constants and the like, see
+            `control_dependencies`.
         gradients: of the gathered rows, where the graph has them; or why one is none.
-        is_fused: whether the lookup has few ops already: it is a fused one, or has some around a
-            stock gather, or looks up one id per row. Only an op in one piece is better then.
+        has_few_ops: whether it is a fused lookup, or has fused ops around a stock gather, or looks
+            up one id per row. Only one op for all of it is better then.
     """
 
     anchor: str
-    parts: tuple[Match, ...]
+    parts: Parts
     spec: LookupSpec | None
     failure: NoMatch | None
     name: str
-    helper_waits: Mapping[Stage, tuple[str, ...]] = field(default_factory=dict)
+    control_deps: Mapping[Stage, tuple[str, ...]] = field(default_factory=dict)
     gradients: tuple[Gradient | NoMatch, ...] = ()
-    is_fused: bool = False
+    has_few_ops: bool = False
 
     def nodes(self, stage: Stage | None = None) -> tuple[str, ...]:
         """Returns the explained nodes whose values vanish, of one stage or of all."""
@@ -79,13 +112,13 @@ class Recognition:
             for stage in (None, *Stage)
         }
 
-    def waits(self, view: GraphView) -> frozenset[str]:
+    def control_inputs(self, view: GraphView) -> frozenset[str]:
         """Returns all that the lookup waits for, by its own control edges and by its helpers'."""
         if not view.has_controls:
             return frozenset()
         own = {*self.nodes(), *self.front()}
         direct = {before for name in own for before in view.controls(name)} - {*self.nodes()}
-        return frozenset(direct).union(*self.helper_waits.values())
+        return frozenset(direct).union(*self.control_deps.values())
 
     @property
     def is_row_empty(self) -> Tensor | None:
@@ -93,9 +126,8 @@ class Recognition:
 
         Fused ops in one piece do not tell.
         """
-        if self.is_fused:
-            return None
-        return next((part.is_row_empty for part in self.parts if isinstance(part, Fill)), None)
+        fill = self.parts.fill
+        return None if self.has_few_ops or fill is None else fill.is_row_empty
 
     @property
     def full_spec(self) -> LookupSpec:
@@ -111,28 +143,23 @@ class Recognition:
     @property
     def unique(self) -> str:
         """The node that finds the distinct ids; "" if there is none."""
-        return next((part.unique for part in self.parts if isinstance(part, Table)), "")
+        return "" if self.parts.table is None else self.parts.table.unique
 
     @property
     def rows(self) -> Tensor:
         """The matrix whose rows are reduced: gathered ones of distinct ids, or the table."""
-        return next(part.rows for part in self.parts if isinstance(part, Reduction))
+        assert self.parts.reduction is not None, "whoever asks has a reduction"
+        return self.parts.reduction.rows
+
+    @property
+    def tables(self) -> tuple[Tensor, ...]:
+        """The matrices or handles of the table's shards, where it was found."""
+        table = self.parts.table
+        return () if table is None else tuple(shard.tensor for shard in table.shards)
 
     def front(self) -> tuple[str, ...]:
         """Returns the explained nodes that only compute the lookup's inputs."""
         return tuple(n for p in self.parts for n in p.front)
-
-
-def recognise_all(view: GraphView, whole: bool = False) -> tuple[Recognition, ...]:
-    """Returns one recognition per segment reduction, in file order.
-
-    Args:
-        view: the graph.
-        whole: whether to add those of lookups that are one fused op.
-    """
-    shared = _Shared(DistinctGathers(view), GradientSums(view))
-    names = (*anchors(view), *single_anchors(view), *(view.named(WHOLE) if whole else ()))
-    return tuple(_recognised(view, anchor, shared) for anchor in names)
 
 
 @dataclass(frozen=True)
@@ -142,56 +169,98 @@ class _Shared:
     distinct: DistinctGathers
     sums: GradientSums
 
+    @staticmethod
+    def of(view: GraphView) -> _Shared:
+        return _Shared(DistinctGathers(view), GradientSums(view))
 
-def _recognised(view: GraphView, anchor: str, shared: _Shared) -> Recognition:
-    """Gives a verdict also on damaged graphs, of which there are endless kinds."""
+
+@dataclass(frozen=True)
+class LookupForm:
+    """A form of lookups: how graphs that have some are told, and how each is explained.
+
+    Attributes:
+        anchors: the ops that a lookup ends with.
+        find: (view) -> the nodes that one may end with, in file order.
+        match: (view, one of these, what lookups share) -> the lookup, as far as it is explained.
+        beside: ops of which one is in each graph with such lookups, too; none: there need not be.
+        substrings: of which each anchor has one: few strings are sought faster than many ops.
+        is_final: whether there is nothing better for them, so that they are only lowered.
+    """
+
+    anchors: frozenset[str]
+    find: Callable[[GraphView], Iterable[str]]
+    match: Callable[[GraphView, str, _Shared], LookupMatch]
+    beside: frozenset[str] = frozenset()
+    substrings: tuple[str, ...] = ()
+    is_final: bool = False
+
+
+def recognise_all(view: GraphView, *, is_lowered: bool = False) -> tuple[LookupMatch, ...]:
+    """Returns what is explained of each lookup, form by form, in file order.
+
+    Args:
+        view: the graph.
+        is_lowered: whether lookups are to become stock ops, so that those that nothing is better
+            for count, too.
+    """
+    shared = _Shared.of(view)
+    forms = (form for form in FORMS if is_lowered or not form.is_final)
+    return tuple(_explained(form, view, name, shared) for form in forms for name in form.find(view))
+
+
+#: Whether errors of recognisers leave `recognise_all`, as in tests.
+raises_errors = False
+
+
+def _explained(form: LookupForm, view: GraphView, anchor: str, shared: _Shared) -> LookupMatch:
+    """Gives an answer also on damaged graphs, of which there are endless kinds."""
     try:
-        return _recognise(view, anchor, shared)
+        return form.match(view, anchor, shared)
     except Exception as error:
+        if raises_errors:
+            raise
         what = f"{type(error).__name__}: {error}".partition("\n")[0]
         failure = NoMatch(f"the graph around it makes no sense to fusion ({what})", anchor)
-        return Recognition(anchor, (), None, failure, anchor)
+        return LookupMatch(anchor, Parts(), None, failure, anchor)
 
 
-def recognise(view: GraphView, anchor: str) -> Recognition:
-    """Explains the lookup around the segment reduction `anchor`, as far as it goes."""
-    return _recognise(view, anchor, _Shared(DistinctGathers(view), GradientSums(view)))
+def recognise(view: GraphView, anchor: str) -> LookupMatch:
+    """Explains the lookup that ends with the segment reduction `anchor`, as far as it goes."""
+    return _match_reduced(view, anchor, _Shared.of(view))
 
 
-def _recognise(view: GraphView, anchor: str, shared: _Shared) -> Recognition:
-    if view.op(anchor) in _IN_ONE_PART:
-        return _recognise_whole(view, anchor)
+def _match_reduced(view: GraphView, anchor: str, shared: _Shared) -> LookupMatch:
+    """Explains a lookup that ends with a segment reduction, or with the fused op in its place."""
     if view.op(anchor) in FUSED_ANCHORS:
-        return _recognise_fused(view, anchor)
-    parts: list[Match] = []
+        return _match_chain(view, anchor)
+    parts = Parts()
 
-    def stop(failure: NoMatch) -> Recognition:
-        table = next((part for part in parts if isinstance(part, Table)), None)
-        return Recognition(anchor, tuple(parts), None, failure, table.name if table else anchor)
+    def stop(failure: NoMatch) -> LookupMatch:
+        name = anchor if parts.table is None else parts.table.name
+        return LookupMatch(anchor, parts, None, failure, name)
 
     reduction = match_reduction(view, anchor)
     if isinstance(reduction, NoMatch):
         return stop(reduction)
     reduction = as_built(shared.distinct, reduction)
-    parts.append(reduction)
+    parts = replace(parts, reduction=reduction)
     table = match_table(view, reduction)
     if isinstance(table, NoMatch):
         return stop(table)
-    parts += [table] if table.clip is None else [table, table.clip]
+    parts = replace(parts, table=table)
     entries = match_entries(view, reduction, table)
     if isinstance(entries, NoMatch):
         return stop(entries)
-    parts.append(entries)
-    fill = match_fill(view, entries)
+    parts = replace(parts, entries=entries)
+    fill = match_fill(view, entries) if is_filled(view, entries) else None
     if isinstance(fill, NoMatch):
         return stop(fill)
-    parts += [] if fill is None else [fill]
     prune = None if fill is None else match_prune(view, fill.entries)
-    parts += [] if prune is None else [prune]
+    parts = replace(parts, fill=fill, prune=prune)
     source = match_source(view, entries if prune is None else prune.entries)
     if isinstance(source, NoMatch):
         return stop(source)
-    parts.append(source)
+    parts = replace(parts, source=source)
     shape = _result_shape(reduction, source, table)
     mask = match_mask(view, reduction.output, fill, shape)
     if isinstance(mask, NoMatch):
@@ -199,39 +268,57 @@ def _recognise(view: GraphView, anchor: str, shared: _Shared) -> Recognition:
     strange = next((s for s in table.shards if not mask.present and not _is_matrix(view, s)), None)
     if strange is not None:
         return stop(NoMatch("the table is not known to be a matrix", strange.tensor.node))
-    tail = match_tail(view, mask.output, shape)
-    parts += [mask, tail]
-    spec = _Specifier(view, reduction, table, fill, prune, source, mask, tail).spec()
-    waits = helper_waits(view, parts, spec)
+    parts = replace(parts, mask=mask, tail=match_tail(view, mask.output, shape))
+    spec = _spec(view, parts)
     positive = _has_positive_divisor(reduction, fill, prune)
     gradients = match_gradients(
-        shared.sums, reduction, table.unique, mask, tail.output, shape, positive
+        shared.sums, reduction, table.unique, mask, spec.output, shape, positive
     )
-    return Recognition(anchor, tuple(parts), spec, None, table.name, waits, gradients)
+    deps = helper_controls(view, parts, spec)
+    return LookupMatch(anchor, parts, spec, None, table.name, deps, gradients)
 
 
-def _recognise_whole(view: GraphView, anchor: str) -> Recognition:
-    found = _IN_ONE_PART[view.op(anchor)](view, anchor)
-    if isinstance(found, NoMatch):
-        return Recognition(anchor, (), None, found, anchor, is_fused=True)
-    waits = helper_waits(view, [found], found.spec)
-    name = found.spec.table.name
-    return Recognition(anchor, (found,), found.spec, None, name, waits, is_fused=True)
-
-
-def _recognise_fused(view: GraphView, anchor: str) -> Recognition:
+def _match_chain(view: GraphView, anchor: str) -> LookupMatch:
+    """Explains a lookup of fused ops around a stock gather."""
     found = match_fused(view, anchor)
     if isinstance(found, NoMatch):
-        return Recognition(anchor, (), None, found, anchor, is_fused=True)
-    reduction, table, fill, source = found.reduction, found.table, found.fill, found.source
+        return LookupMatch(anchor, Parts(), None, found, anchor, has_few_ops=True)
+    reduction, table = found.reduction, found.table
     output = reduction.output
     mask = Mask(stage=Stage.OUTPUT, nodes=(), present=found.zeros, output=output)
-    tail = match_tail(view, output, _result_shape(reduction, source, table))
-    parts = (reduction, table, table.clip, fill, found.prune, source, mask, tail)
-    spec = _Specifier(view, reduction, table, fill, found.prune, source, mask, tail).spec()
-    known = tuple(part for part in parts if part is not None)
-    waits = helper_waits(view, known, spec)
-    return Recognition(anchor, known, spec, None, table.name, waits, is_fused=True)
+    tail = match_tail(view, output, _result_shape(reduction, found.source, table))
+    parts = Parts(
+        reduction, table, None, found.fill, found.prune, found.source, mask=mask, tail=tail
+    )
+    spec = _spec(view, parts)
+    deps = helper_controls(view, parts, spec)
+    return LookupMatch(anchor, parts, spec, None, table.name, deps, has_few_ops=True)
+
+
+def _at_once(
+    match: Callable[[GraphView, str], Whole | NoMatch],
+) -> Callable[[GraphView, str, _Shared], LookupMatch]:
+    """Returns what explains a lookup all at once, by its last node alone."""
+
+    def explain(view: GraphView, anchor: str, shared: _Shared) -> LookupMatch:
+        found = match(view, anchor)
+        if isinstance(found, NoMatch):
+            return LookupMatch(anchor, Parts(), None, found, anchor, has_few_ops=True)
+        parts, spec = Parts(whole=found), found.spec
+        deps = helper_controls(view, parts, spec)
+        return LookupMatch(anchor, parts, spec, None, spec.table.name, deps, has_few_ops=True)
+
+    return explain
+
+
+#: All forms that are known; what `enable` looks for in a graph follows from them.
+FORMS: tuple[LookupForm, ...] = (
+    LookupForm(ANCHORS, anchors, _match_reduced, substrings=("Segment", "SparsePostLookUp")),
+    LookupForm(frozenset({LAST}), single_anchors, _at_once(match_single), beside=UNIQUES),
+    LookupForm(
+        frozenset({WHOLE}), lambda view: view.named(WHOLE), _at_once(match_whole), is_final=True
+    ),
+)
 
 
 def _has_positive_divisor(reduction: Reduction, fill: Fill | None, prune: Prune | None) -> bool:
@@ -264,59 +351,49 @@ def _result_shape(reduction: Reduction, source: Source, table: Table) -> Vector:
     return (batch, Dim(output, 1) if dim is None else dim)
 
 
-@dataclass(frozen=True)
-class _Specifier:
-    """Makes the spec of what the recognisers found."""
+def _spec(view: GraphView, parts: Parts) -> LookupSpec:
+    """Returns what a lookup computes of which everything was explained."""
+    reduction, table, source = parts.reduction, parts.table, parts.source
+    assert reduction is not None
+    assert table is not None
+    assert source is not None
+    assert parts.mask is not None
+    assert parts.tail is not None
+    fill, prune, buckets = parts.fill, parts.prune, source.buckets
+    return LookupSpec(
+        anchor=reduction.anchor,
+        ids=_ids(source),
+        dtype=source.entries.dtype,
+        buckets=None if buckets is None else BucketsSpec(buckets.count, buckets.default),
+        weights=_weights(view, source, fill, prune),
+        table=table_spec(view, table, reduction.dtype),
+        prune=prune is not None and prune.by_id,
+        fill=fill is not None,
+        default_id=None if fill is None or parts.mask.present else fill.default,
+        combiner=reduction.combiner,
+        divide_no_nan=reduction.divide_no_nan,
+        output=parts.tail.output,
+    )
 
-    view: GraphView
-    reduction: Reduction
-    table: Table
-    fill: Fill | None
-    prune: Prune | None
-    source: Source
-    mask: Mask
-    tail: Tail
 
-    def spec(self) -> LookupSpec:
-        reduction, source = self.reduction, self.source
-        default_id = None
-        if self.fill is not None and not self.mask.present:
-            default_id = self.fill.default
-        return LookupSpec(
-            anchor=reduction.anchor,
-            ids=self._ids(),
-            dtype=source.entries.dtype,
-            buckets=self._buckets(),
-            weights=self._weights(),
-            table=table_spec(self.view, self.table, self.reduction.dtype),
-            prune=self.prune is not None and self.prune.by_id,
-            fill=self.fill is not None,
-            default_id=default_id,
-            combiner=reduction.combiner,
-            divide_no_nan=reduction.divide_no_nan,
-            output=self.tail.output,
-        )
+def _ids(source: Source) -> IdsSpec:
+    entries = source.entries
+    if (dense := source.dense) is not None:
+        return DenseIds(dense.ids, dense.dtype, dense.ignored, dense.stride, dense.hashed)
+    if entries.indices is not None:
+        given = entries.ids, entries.indices, entries.count
+        return SparseIds(*given, source.flattened, source.checked)
+    if (splits := source.row_splits) is not None:
+        return RaggedIds(entries.ids, splits.tensor, splits.dtype)
+    assert entries.rows is not None, "entries have indices or rows"
+    return RowIds(entries.ids, entries.rows, entries.rows_dtype, entries.count)
 
-    def _buckets(self) -> BucketsSpec | None:
-        buckets = self.source.buckets
-        return None if buckets is None else BucketsSpec(buckets.count, buckets.default)
 
-    def _ids(self) -> IdsSpec:
-        source, entries = self.source, self.source.entries
-        if (dense := source.dense) is not None:
-            return DenseIds(dense.ids, dense.dtype, dense.ignored, dense.stride, dense.hashed)
-        if entries.indices is not None:
-            given = entries.ids, entries.indices, entries.count
-            return SparseIds(*given, source.flattened, source.checked)
-        if (splits := source.row_splits) is not None:
-            return RaggedIds(entries.ids, splits.tensor, splits.dtype)
-        assert entries.rows is not None, "entries have indices or rows"
-        return RowIds(entries.ids, entries.rows, entries.rows_dtype, entries.count)
-
-    def _weights(self) -> WeightsSpec | None:
-        weights = self.source.entries.weights
-        if weights is None:
-            return None
-        default = 1.0 if self.fill is None else self.fill.default_weight
-        by_weight = self.prune is not None and self.prune.by_weight
-        return WeightsSpec(self.view.resolve(weights), by_weight, default)
+def _weights(
+    view: GraphView, source: Source, fill: Fill | None, prune: Prune | None
+) -> WeightsSpec | None:
+    weights = source.entries.weights
+    if weights is None:
+        return None
+    default = 1.0 if fill is None else fill.default_weight
+    return WeightsSpec(view.resolve(weights), prune is not None and prune.by_weight, default)

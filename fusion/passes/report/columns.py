@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from fusion.passes.analysis.variables import VariableSearch, shards_name
+from fusion.passes.analysis.variables import Variable, VariableSearch, shards_name, variables_behind
+from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.spec import LookupSpec
 from fusion.passes.report.report import ColumnReport, FusionReport
 
@@ -49,13 +51,20 @@ def distinct_columns(report: FusionReport) -> tuple[Column, ...]:
 
 
 def named_columns(report: FusionReport, search: VariableSearch) -> FusionReport:
-    """Returns `report` with the names and sizes of the variables behind function arguments."""
-    return replace(report, columns=tuple(_named(column, search) for column in report.columns))
+    """Returns a report with the names and sizes of variables that the pass did not know."""
+    columns = (
+        named_column(search.view(column.function), column, search.known)
+        for column in report.columns
+    )
+    return replace(report, columns=tuple(columns))
 
 
-def _named(column: ColumnReport, search: VariableSearch) -> ColumnReport:
-    found = [search.behind(column.function, table) for table in column.tables]
-    variables = [v for v in found if v is not None and len(v.shape) == 2]
+def named_column(
+    view: GraphView, column: ColumnReport, known: Mapping[tuple[str, str], Variable]
+) -> ColumnReport:
+    """Returns a column with the names and sizes of the variables behind function arguments."""
+    found = variables_behind(view, column.tables, known)
+    variables = [variable for variable in found if variable and len(variable.shape) == 2]
     if not variables or len(variables) != len(found):
         return column
     name = shards_name([variable.name for variable in variables])

@@ -11,12 +11,12 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import clips_in_op
 from fusion.passes.recognise.backward.gradient import GRADIENTS
 from fusion.passes.recognise.fused.fused_op import column_spec
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.spec import LookupSpec
 from fusion.passes.recognise.stock.table import table_name
 from fusion.passes.report.report import ColumnReport
-from fusion.schema.names import GROUPED, GROUPED_POST, OP_NAMES, SINGLE
+from fusion.schema.names import GROUPED, GROUPED_POST, OP_NAMES, POST_V1, SINGLE
 
 _GRADIENTS = GRADIENTS | {name for name in OP_NAMES if name.endswith("Grad")}
 _PASSED = frozenset({"Reshape", "Identity", "Cast"})
@@ -24,24 +24,24 @@ HAS_GRADIENT = "its gradient is in the graph"
 
 
 def in_parts(
-    view: GraphView, one: Recognition, refused: Mapping[str, NoMatch], writers: SparseWriters
+    view: GraphView, lookup: LookupMatch, refused: Mapping[str, NoMatch], writers: SparseWriters
 ) -> NoMatch:
     """Returns why a lookup of fused ops around a gather, or of one id per row, stays as it is."""
-    found = one.failure if one.failure is not None else refused.get(one.anchor)
-    node = one.anchor if found is None else found.node
-    if has_gradient(view, one.nodes() or (one.anchor,)):
+    found = lookup.failure if lookup.failure is not None else refused.get(lookup.anchor)
+    node = lookup.anchor if found is None else found.node
+    if has_gradient(view, lookup.nodes() or (lookup.anchor,)):
         why = HAS_GRADIENT
     elif found is not None:
         why = found.reason
     else:
-        why = _why_not_whole(view, one, writers)
-    what = "it is fused already" if is_of_fused_ops(view, one) else "it has few ops already"
+        why = _why_not_whole(view, lookup, writers)
+    what = "it is fused already" if is_of_fused_ops(view, lookup) else "it has few ops already"
     return NoMatch(f"{what}, around a gather: {why}", node)
 
 
-def is_of_fused_ops(view: GraphView, one: Recognition) -> bool:
+def is_of_fused_ops(view: GraphView, lookup: LookupMatch) -> bool:
     """Whether a lookup, as far as it was understood, has fused ops."""
-    return any(view.op(name) in OP_NAMES for name in (one.anchor, *one.nodes()))
+    return any(view.op(name) in OP_NAMES for name in (lookup.anchor, *lookup.nodes()))
 
 
 def is_computed_for_its_gradient(view: GraphView, anchor: str) -> bool:
@@ -52,11 +52,23 @@ def is_computed_for_its_gradient(view: GraphView, anchor: str) -> bool:
     return not view.tensor_uses(Tensor(anchor)) and has_gradient(view, (anchor,))
 
 
-def _why_not_whole(view: GraphView, one: Recognition, writers: SparseWriters) -> str:
-    table = one.full_spec.table
+def is_reported(view: GraphView, lookup: LookupMatch) -> bool:
+    """Whether what has few ops already is a lookup: of stock ops alone it only looks like one.
+
+    Nor is a copy of rows for each entry, which v1 ops combine.
+    """
+    if any(view.op(use.node) == POST_V1 for use in view.uses(lookup.anchor)):
+        return False
+    if is_computed_for_its_gradient(view, lookup.anchor):
+        return False
+    return lookup.spec is not None or is_of_fused_ops(view, lookup)
+
+
+def _why_not_whole(view: GraphView, lookup: LookupMatch, writers: SparseWriters) -> str:
+    table = lookup.full_spec.table
     if table.strategy:
         return "its table is in shards"
-    if table.max_norm is not None and not clips_in_op(one.full_spec):
+    if table.max_norm is not None and not clips_in_op(lookup.full_spec):
         return "its rows are clipped by stock ops"
     if writers.change(view, table.shards[0].tensor):
         return "rows of its table are written in the same program"

@@ -14,7 +14,7 @@ from fusion.passes.graph.tensor import VALUE_READS
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.bucketize import folded_bucketize
 from fusion.passes.recognise.control_dependencies import given_tensors
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.recognise.spec import DenseIds
 from fusion.schema.names import GROUPED
@@ -33,25 +33,27 @@ _STEPS_BETWEEN = 12
 _LONGEST = 30
 
 
-def stock_picture(view: GraphView, one: Recognition, failure: NoMatch | None = None) -> nx.DiGraph:
+def stock_picture(
+    view: GraphView, lookup: LookupMatch, failure: NoMatch | None = None
+) -> nx.DiGraph:
     """Returns what was explained of a column, the tensors that it reads, and where it stopped.
 
     Args:
         failure: why the column stays as it is, if it does.
     """
-    roles = dict.fromkeys(one.front(), FRONT)
+    roles = dict.fromkeys(lookup.front(), FRONT)
     for stage in Stage:
-        roles.update(dict.fromkeys(one.nodes(stage), stage.value))
-    roles.setdefault(one.anchor, UNEXPLAINED)
+        roles.update(dict.fromkeys(lookup.nodes(stage), stage.value))
+    roles.setdefault(lookup.anchor, UNEXPLAINED)
     if failure is not None:
-        for name in _around(view, failure.node, one.anchor):
+        for name in _around(view, failure.node, lookup.anchor):
             roles.setdefault(name, UNEXPLAINED)
         roles[failure.node] = STOP
-    return _picture(view, roles, _scope(one.anchor))
+    return _picture(view, roles, _scope(lookup.anchor))
 
 
 def emitted_picture(
-    before: GraphView, after: GraphView, one: Recognition, output: str
+    before: GraphView, after: GraphView, lookup: LookupMatch, output: str
 ) -> nx.DiGraph:
     """Returns the new nodes that compute the column's result, and the tensors that they read.
 
@@ -61,18 +63,18 @@ def emitted_picture(
     """
     roles: dict[str, str] = {}
     stack = [output]
-    others = _of_others(before, after, one, output)
+    others = _of_others(before, after, lookup, output)
     while stack:
         name = stack.pop()
         if name not in roles and name not in others and before.op(name) != after.op(name):
             roles[name] = _emitted_role(name, output, after.op(name))
             stack.extend(tensor.node for tensor in after.inputs(name))
-    return _picture(after, roles, _scope(one.anchor), others)
+    return _picture(after, roles, _scope(lookup.anchor), others)
 
 
-def _of_others(before: GraphView, after: GraphView, one: Recognition, output: str) -> set[str]:
+def _of_others(before: GraphView, after: GraphView, lookup: LookupMatch, output: str) -> set[str]:
     """Returns the nodes that a group reads for other columns only."""
-    spec = one.spec
+    spec = lookup.spec
     assert spec is not None, "only fully recognised lookups are replaced"
     if after.op(output) != GROUPED:
         return set()

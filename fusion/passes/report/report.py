@@ -139,11 +139,6 @@ class FusionReport:
         """How many columns are fused."""
         return sum(column.fused for column in self.columns)
 
-    @property
-    def modified(self) -> bool:
-        """Whether anything was replaced."""
-        return self.fused_count > 0 or any(update.fused for update in self.updates)
-
     def to_dict(self) -> dict[str, Any]:
         """Returns plain dicts, lists, strings and numbers, ready for JSON."""
         return {
@@ -178,15 +173,17 @@ class FusionReport:
 
 @dataclass(frozen=True)
 class FusionResult:
-    """A rewritten graph and what was done to it."""
+    """A rewritten graph and what was done to it.
+
+    Attributes:
+        graph_def: the graph; the given one itself if it is not modified.
+        report: on its columns.
+        modified: whether it is another graph than was given.
+    """
 
     graph_def: graph_pb2.GraphDef
     report: FusionReport
-
-    @property
-    def modified(self) -> bool:
-        """Whether anything was replaced."""
-        return self.report.modified
+    modified: bool
 
 
 def _lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
@@ -204,7 +201,7 @@ def _lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
 
 def _group_lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
     """Yields how many columns are computed by one op, and its name."""
-    counts = Counter((one.function, one.op) for one in columns if one.form == "grouped")
+    counts = Counter((column.function, column.op) for column in columns if column.form == "grouped")
     for (function, op), count in counts.items():
         place = f"{function}: " if function else ""
         yield f"  {count} columns in one op  {place}{op}"

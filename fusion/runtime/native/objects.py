@@ -1,7 +1,8 @@
 """Native objects in memory: how compiled kernels are found, loaded and called.
 
-An object is looked up by everything that its code depends on: the package, the versions of Numba
-and LLVM, and the processor it is for. Loading one needs LLVM's linker only, not Numba.
+An object is looked up by everything that its code depends on: the sources that it is made from
+(`sources`), the versions of the package, Python, Numba and LLVM, and the processor it is for.
+Loading one needs LLVM's linker only, not Numba.
 """
 
 from __future__ import annotations
@@ -9,30 +10,47 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import platform
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
+from typing import NamedTuple
 
 import llvmlite.binding as llvm
 
 from fusion.runtime.cache import kernel_cache, processor
+from fusion.runtime.native import sources
 from fusion.runtime.tensorflow import library
 from fusion.version import __version__
-
-_PACKAGE = Path(__file__).resolve().parents[2]
-_SOURCES = ("runtime", "schema", "ops", "cpu_ops", "gpu_ops")
-#: The bytes of a `.pyc` before its code: they tell of its source, which is not there.
-_PYC_HEAD_BYTES = 16
 
 _logger = logging.getLogger("fusion")
 
 #: Makes an object.
 Compile = Callable[[], bytes]
+
+
+class Recipe(NamedTuple):
+    """How an object is made.
+
+    Attributes:
+      compile_it: makes it. The module of that function counts as a source, with all it imports.
+      modules: those that it takes functions from besides, if it finds them by other means.
+      given: what it is given that is neither from a source nor in the object's name, as text.
+    """
+
+    compile_it: Compile
+    modules: tuple[str, ...] = ()
+    given: str = ""
+
+    @property
+    def digest(self) -> str:
+        """A digest of the sources that the object is made from."""
+        return sources.digest(self.compile_it.__module__, *self.modules)
+
 
 # Whatever is loaded stays loaded: TensorFlow keeps the addresses for the life of the process.
 _engines: list[llvm.ExecutionEngine] = []
@@ -46,7 +64,7 @@ _lock = threading.RLock()
 _addresses: dict[str, int] = {}
 #: Of each object, held by who makes it or waits for another process that does.
 _making: dict[str, threading.Lock] = {}
-_asked_for: ContextVar[dict[str, Compile] | None] = ContextVar("asked_for", default=None)
+_asked_for: ContextVar[dict[str, Recipe] | None] = ContextVar("asked_for", default=None)
 
 
 def _after_fork() -> None:
@@ -58,48 +76,33 @@ os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_i
 
 
 @cache
-def _package_digest() -> str:
-    """A digest of what all compiled code depends on: this package, Numba and LLVM."""
-    digest = hashlib.sha256(f"fusion {__version__}".encode())
-    for source in _source_files(_PACKAGE):
-        content = source.read_bytes()
-        digest.update(source.relative_to(_PACKAGE).as_posix().encode())
-        digest.update(content[_PYC_HEAD_BYTES:] if source.suffix == ".pyc" else content)
-    for package in ("numba", "llvmlite"):
-        digest.update(f"{package} {version(package)}".encode())
-    return digest.hexdigest()
+def _versions() -> str:
+    """What all compiled code depends on besides sources: versions, of Python as of its bytecode."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    tools = (f"{package} {version(package)}" for package in ("numba", "llvmlite"))
+    return " ".join((f"fusion {__version__} python {python}", *tools))
 
 
-def _source_files(package: Path) -> list[Path]:
-    """The files of a package that its compiled code depends on.
-
-    A build may have `.pyc` files in the place of sources.
-    """
-    found: Iterable[Path] = (path for folder in _SOURCES for path in (package / folder).rglob("*"))
-    return sorted(
-        path
-        for path in found
-        if path.suffix in (".py", ".pyc", ".cc") and path.parent.name != "__pycache__"
-    )
+def file_name(name: str, recipe: Recipe) -> str:
+    """The name of the file of an object."""
+    target = processor.target()
+    made_from = f"{recipe.digest} {recipe.given}"
+    text = f"{_versions()} {target.name} {target.features} {name} {made_from}"
+    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:24]}.o"
 
 
 def fingerprint() -> str:
-    """A digest of all that compiled code depends on besides its own name."""
+    """A digest of all that any object depends on besides its name."""
     target = processor.target()
-    text = f"{_package_digest()} {target.name} {target.features}"
+    text = f"{_versions()} {target.name} {target.features} {sources.digest_of_all()}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def file_name(name: str) -> str:
-    """The name of the file of an object."""
-    key = hashlib.sha256(f"{fingerprint()} {name}".encode()).hexdigest()[:24]
-    return f"{name}-{key}.o"
-
-
-def get(name: str, compile_it: Compile) -> bytes:
-    """The object `name`, from disk or else compiled and kept."""
+def get(name: str, compile_it: Compile, *modules: str, given: str = "") -> bytes:
+    """The object `name`, from disk or else compiled and kept; see `Recipe`."""
     files = kernel_cache.default()
-    return files.get(file_name(name), lambda: compiled(name, compile_it))
+    key = file_name(name, Recipe(compile_it, modules, given))
+    return files.get(key, lambda: compiled(name, compile_it))
 
 
 def compiled(name: str, compile_it: Compile) -> bytes:
@@ -115,28 +118,28 @@ def compiled(name: str, compile_it: Compile) -> bytes:
     return code
 
 
-def address(name: str, compile_it: Compile) -> int:
+def address(name: str, compile_it: Compile, *modules: str, given: str = "") -> int:
     """The address of the function `name` of an object of that name, loaded or compiled.
 
-    It is 0 in a block of `asked_for`.
+    It is 0 in a block of `asked_for`. For the arguments see `Recipe`.
     """
     asked = _asked_for.get()
     if asked is not None:
-        asked[name] = compile_it
+        asked[name] = Recipe(compile_it, modules, given)
         return 0
     if name not in _addresses:
         with _making.setdefault(name, threading.Lock()):
             if name not in _addresses:
-                code = get(name, compile_it)
+                code = get(name, compile_it, *modules, given=given)
                 with _lock:
                     _addresses[name] = load(code, name)
     return _addresses[name]
 
 
 @contextmanager
-def asked_for() -> Iterator[dict[str, Compile]]:
-    """A block in which this thread loads no objects; gives what makes those that it asks for."""
-    asked: dict[str, Compile] = {}
+def asked_for() -> Iterator[dict[str, Recipe]]:
+    """A block in which this thread loads no objects; gives how those that it asks for are made."""
+    asked: dict[str, Recipe] = {}
     before = _asked_for.set(asked)
     try:
         yield asked

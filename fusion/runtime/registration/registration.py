@@ -7,7 +7,6 @@ So each name is looked up first, and whatever TensorFlow keeps an address of is 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import itertools
 import struct
 from collections.abc import Callable, Mapping
@@ -137,26 +136,6 @@ def _thunks(specs: list[OpSpec], tables: Mapping[str, int], made: list[Kernels])
     symbols = ["dispatch", *(f"shape_{spec.name}" for spec in specs)]
     symbols += [f"create_{index}" for index in range(len(made))]
     return dict(zip(symbols, objects.load_ir("".join(parts), symbols), strict=True))
-
-
-def native_functions() -> tuple[int, int]:
-    """The addresses of the shape function and the create function of all ops."""
-    return (
-        _native("infer_shapes", "shape_inference", "infer_shapes", 3),
-        _native("create_kernel", "native_creation", "create", 3),
-    )
-
-
-def _native(name: str, module: str, function: str, n_args: int) -> int:
-    """The address of a function of a module of this folder, imported only to compile it."""
-
-    def compile_it() -> bytes:
-        from fusion.runtime.native.compiler import compile_object
-
-        made = importlib.import_module(f"fusion.runtime.registration.{module}")
-        return compile_object(getattr(made, function), n_args, name)
-
-    return objects.address(name, compile_it)
 
 
 def _define(spec: OpSpec, shape_function: int) -> None:
@@ -339,44 +318,11 @@ def node_state(
     return kernel_address(spec, device, types, label), words
 
 
-def kernel_address(spec: OpSpec, device: str, types: Mapping[str, str], label: str = "") -> int:
-    """The address of the kernel of `spec` for these dtypes, loaded or compiled on first use."""
-    name = kernel_name(spec, device, types, label)
-    return objects.address(name, lambda: compile_kernel(spec, device, types, label))
-
-
-def kernel_name(spec: OpSpec, device: str, types: Mapping[str, str], label: str = "") -> str:
-    """The name of a kernel on disk, and of its function."""
-    if spec.custom is not None:
-        return f"{spec.kernels[device].__name__}_{device}{label}"  # several ops may have it
-    return "_".join((spec.name, device + label, *types.values()))
-
-
-def compile_kernel(spec: OpSpec, device: str, types: Mapping[str, str], label: str = "") -> bytes:
-    """The object code of one kernel, compiled now."""
-    from fusion.runtime.native.compiler import compile_object
-    from fusion.runtime.native.entry import make_entry, make_shared_entry, make_short_entry
-
-    made: Any = spec.kernels[device](spec, types)
-    if spec.custom is None:
-        entry = make_entry(made)
-    elif isinstance(made, tuple):
-        entry = make_shared_entry(*made)
-    else:
-        entry = make_short_entry(made)
-    return compile_object(entry, 2, kernel_name(spec, device, types, label))
-
-
 def _word(attr: Attr, value: Any) -> int:
     """The value of `attr` as a 64-bit word: strings by place in `allowed`, floats as doubles."""
     if attr.kind == "string":
         return attr.allowed.index(value)
-    return double_word(value) if attr.kind == "float" else int(value)
-
-
-def double_word(value: float) -> int:
-    """The bits of a double as a 64-bit word."""
-    return int(struct.unpack("<q", struct.pack("<d", value))[0])
+    return layout.double_word(value) if attr.kind == "float" else int(value)
 
 
 def _register_gradient(spec: OpSpec) -> None:

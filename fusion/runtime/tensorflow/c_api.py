@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import types
 from numba.extending import intrinsic
+from numba.np.numpy_support import from_dtype
+
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 _i32, _i64 = types.int32, types.int64
 
@@ -46,20 +50,15 @@ tf_set_output = c_function("TF_SetOutput", types.void, _i64, _i32, _i64, _i64)
 tf_allocate_temp = c_function("TF_AllocateTemp", _i64, _i64, _i32, _i64, _i32, _i64, _i64)
 
 
-_DATATYPES = {
-    types.float32: (1, 4),
-    types.float64: (2, 8),
-    types.int32: (3, 4),
-    types.uint8: (4, 1),
-    types.uint16: (17, 2),
-    types.int64: (9, 8),
-    types.boolean: (10, 1),
+#: The dtypes that compiled code has itself, by Numba's type.
+_DTYPES = {
+    from_dtype(np.dtype(name)): dtype for name, dtype in DTYPES.items() if dtype.stored == name
 }
 
 
-def _dtype_constant(which: int) -> Any:
+def _dtype_constant(which: str) -> Any:
     def typing(typingctx: Any, dtype: Any) -> Any:
-        value = _DATATYPES[dtype.dtype][which]
+        value = getattr(_DTYPES[dtype.dtype], which)
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             return context.get_constant(_i64, value)
@@ -70,5 +69,5 @@ def _dtype_constant(which: int) -> Any:
 
 
 #: The `TF_DataType` and the bytes of one element of a NumPy dtype.
-datatype = _dtype_constant(0)
-item_bytes = _dtype_constant(1)
+datatype = _dtype_constant("enum")
+item_bytes = _dtype_constant("item_bytes")

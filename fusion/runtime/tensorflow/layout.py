@@ -7,6 +7,7 @@ declaration serves both.
 from __future__ import annotations
 
 import ctypes
+import struct
 
 from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
 from fusion.runtime.tensorflow.spec import Arg, OpSpec
@@ -105,3 +106,8 @@ def _dimensions(spec: OpSpec, arg: Arg) -> list[int]:
 
     dims = [] if arg.has_any_shape else [encode(dim) for dim in arg.dims]
     return dims + [UNKNOWN] * (MAX_RANK - len(dims))
+
+
+def double_word(value: float) -> int:
+    """The bits of a double as a 64-bit word."""
+    return int(struct.unpack("<q", struct.pack("<d", value))[0])

@@ -19,11 +19,16 @@ from typing import Any, Final, Literal
 from tensorflow.core.framework import attr_value_pb2, op_def_pb2
 from tensorflow.python.framework import dtypes
 
+from fusion.runtime.tensorflow.dtypes import DTYPES
+
 Default = int | float | bool | str | tuple[()] | None
 
-#: The C API's names of dtypes in type lists.
-_C_NAMES = {"float16": "half", "float32": "float", "float64": "double"}
-_FROM_C_NAMES = {c_name: name for name, c_name in _C_NAMES.items()}
+_FROM_C_NAMES = {dtype.c_name: name for name, dtype in DTYPES.items()}
+
+
+def _c_name(name: str) -> str:
+    """The C API's name of a dtype, numpy's; that of an attr stays."""
+    return DTYPES[name].c_name if name in DTYPES else name
 
 
 def as_dtype(name: str) -> dtypes.DType:
@@ -69,7 +74,7 @@ class Attr:
         """The text that the C API's op definition builder takes."""
         kind = self.element
         if kind == "type":
-            kind = "{" + ", ".join(_C_NAMES.get(name, name) for name in self.allowed) + "}"
+            kind = "{" + ", ".join(map(_c_name, self.allowed)) + "}"
         elif self.allowed:
             kind = "{" + ", ".join(f"'{value}'" for value in self.allowed) + "}"
         text = f"{self.name}: {f'list({kind})' if self.is_list else kind}"
@@ -128,7 +133,7 @@ class Arg:
 
     def definition(self, attrs: Mapping[str, Attr]) -> str:
         """The text that the C API's op definition builder takes, in an op with these type attrs."""
-        dtype = _C_NAMES.get(self.dtype, self.dtype)
+        dtype = _c_name(self.dtype)
         is_mixed = self.dtype in attrs and attrs[self.dtype].is_list
         count = f"{self.length} * " if self.length and not is_mixed else ""
         return f"{self.name}: {count}{dtype}"

@@ -48,12 +48,12 @@ def draw_report(report: BenchReport) -> bytes:
 def _lines(report: BenchReport, way: str) -> Iterator[tuple[str, str, str, list[Measurement]]]:
     """Yields label, style, color and points of each line."""
     clients = dict.fromkeys(one.clients for one in report.measurements)
-    for place, count in enumerate(clients):
+    for index, count in enumerate(clients):
         for model, name in enumerate(short_names(report.models)):
             wanted = (way, count, model)
             points = [m for m in report.measurements if (m.way, m.clients, m.model) == wanted]
             label = printable(f"{name}, {count} client{'s' * (count > 1)}")
-            color = f"C{place * len(report.models) + model}"
+            color = f"C{index * len(report.models) + model}"
             yield label, _STYLES[model], color, sorted(points, key=lambda one: one.batch)
 
 

@@ -52,7 +52,7 @@ class InGraph:
         )
         with self._session.graph.as_default(), loadable(model.path) as folder:
             self._inputs = {
-                spec.key: _Input(spec, place) for place, spec in enumerate(signature.inputs)
+                spec.key: _Input(spec, index) for index, spec in enumerate(signature.inputs)
             }
             tf.compat.v1.saved_model.load(
                 self._session,

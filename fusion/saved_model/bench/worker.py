@@ -144,7 +144,7 @@ def _verified(
         VerificationError: the outputs differ.
     """
     with tempfile.TemporaryDirectory(prefix="fusion-bench-") as name:
-        directories = [Path(name, str(place)) for place in range(len(sides))]
+        directories = [Path(name, str(index)) for index in range(len(sides))]
         for side, model, directory in zip(sides, models, directories, strict=True):
             directory.mkdir()
             with contextlib.closing(OutcomeWriter(directory)) as writer:

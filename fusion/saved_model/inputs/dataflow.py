@@ -401,8 +401,8 @@ def _columns(
     count = node.attr["num_columns"].i if node.op == GROUPED else 1
     boundaries = node.attr["boundary_counts"].list.i or [len(node.attr["boundaries"].list.f)]
     forms = node.attr["forms"].list.s or [node.attr["form"].s]
-    for place in range(count):
-        yield forms[place].decode(), not boundaries[place], data[place : 5 * count : count]
+    for index in range(count):
+        yield forms[index].decode(), not boundaries[index], data[index : 5 * count : count]
 
 
 def _union(parts: Iterable[Mapping[int, Atoms]]) -> dict[int, Atoms]:

@@ -73,10 +73,10 @@ class ExampleInputs:
             assert spec.shape is not None
             size = int(np.prod(spec.shape[1:]))
             rows = [_values(i, one, spec, spec.key) for i, one in enumerate(examples)]
-            for place, row in enumerate(rows):
+            for index, row in enumerate(rows):
                 if len(row) != size:
                     told = f"feature {spec.key!r} has {len(row)} values, and the input takes {size}"
-                    raise UnfitExample(place, told)
+                    raise UnfitExample(index, told)
             flat = _array(spec, [value for row in rows for value in row])
             arrays[spec.key] = flat.reshape(len(examples), *spec.shape[1:])
         for name, (indices, values, shape) in self.sparse.items():

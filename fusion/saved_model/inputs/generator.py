@@ -155,8 +155,8 @@ class InputGenerator:
         key = Key(spec.key)
         shape = (-1,) if spec.shape is None else spec.shape
         dims = [
-            dim if dim >= 0 else (rows.length(key) if place == 0 else _OTHER_DIM)
-            for place, dim in enumerate(shape)
+            dim if dim >= 0 else (rows.length(key) if index == 0 else _OTHER_DIM)
+            for index, dim in enumerate(shape)
         ]
         rng = self._rng(case, spec.key)
         if key in self._meaning.records:

@@ -230,7 +230,7 @@ def _plain(field: FieldDescriptor, value: Any) -> Any:
 
 def _csv(spec: RecordSpec, made: Made) -> bytes:
     columns = {int(feature.key): _cell(spec, values[0]) for feature, values, _ in made}
-    row = [columns.get(place, "") for place in range(max(columns, default=-1) + 1)]
+    row = [columns.get(index, "") for index in range(max(columns, default=-1) + 1)]
     line = io.StringIO()
     csv.writer(line, delimiter=spec.delimiter, lineterminator="").writerow(row)
     return line.getvalue().encode()

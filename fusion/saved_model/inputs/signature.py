@@ -85,7 +85,7 @@ def _ragged(infos: Mapping[str, meta_graph_pb2.TensorInfo]) -> Iterator[tuple[st
     for key, info in sorted(infos.items()):
         composite = info.composite_tensor
         if composite.type_spec.type_spec_class == struct_pb2.TypeSpecProto.RAGGED_TENSOR_SPEC:
-            yield tuple(f"{key}/{place}" for place in range(len(composite.components)))
+            yield tuple(f"{key}/{index}" for index in range(len(composite.components)))
 
 
 def _tensors(infos: Mapping[str, meta_graph_pb2.TensorInfo]) -> tuple[TensorSpec, ...]:
@@ -114,8 +114,8 @@ def _parts(key: str, info: meta_graph_pb2.TensorInfo) -> Iterator[TensorSpec]:
             info.composite_tensor.type_spec.type_spec_class
             == struct_pb2.TypeSpecProto.SPARSE_TENSOR_SPEC
         )
-        for place, component in enumerate(components):
-            part = _SPARSE_PARTS[place] if is_sparse else str(place)
+        for index, component in enumerate(components):
+            part = _SPARSE_PARTS[index] if is_sparse else str(index)
             yield from _parts(f"{key}/{part}", component)
     else:
         dims = tuple(dim.size for dim in info.tensor_shape.dim)

@@ -21,7 +21,6 @@ from fusion.passes.graph.tensor import ARG_OP, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.lookup import recognise_all
 from fusion.passes.recognise.stock.reduction import POST_V1
-from fusion.passes.recognise.stock.table import Table
 from fusion.saved_model.variables import variable_search
 from fusion.schema.names import GROUPED, GROUPED_POST, SINGLE
 
@@ -125,7 +124,7 @@ def _bodies(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, _Body]:
 
 
 def _body(view: GraphView, search: VariableSearch) -> _Body:
-    order = {name: place for place, name in enumerate(view.nodes)}
+    order = {name: index for index, name in enumerate(view.nodes)}
     found = [*_lookups(view, search), *_ops(view, search)]
     found.sort(key=lambda one: (order.get(one[1].tensor.node, 0), one[1].part or 0))
     body = _Body(view)
@@ -144,7 +143,7 @@ def _lookups(view: GraphView, search: VariableSearch) -> Iterator[tuple[str, Pla
         if one.spec is None and any(view.op(use.node) == POST_V1 for use in view.uses(one.anchor)):
             # The first of the two ops that lookups of the v1 family end with.
             continue
-        tables = [s.tensor for part in one.parts if isinstance(part, Table) for s in part.shards]
+        tables = one.tables
         name = _table_name(view, tables[0], search) if tables else ""
         name = name.removesuffix("/part_0") if len(tables) > 1 else name
         tensor = one.spec.output if one.spec is not None else Tensor(one.anchor)

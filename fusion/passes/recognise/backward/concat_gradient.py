@@ -10,7 +10,7 @@ from fusion.passes.graph.view import GraphView
 
 
 @dataclass(frozen=True)
-class Part:
+class ConcatSlice:
     """Some columns of the gradient of a concat's result.
 
     Attributes:
@@ -42,7 +42,7 @@ class ConcatGradient:
         self._offsets = _offsets(widths)
         self._known: dict[str, bool] = {}
 
-    def part(self, top: Tensor, place: int) -> Part | None:
+    def part(self, top: Tensor, place: int) -> ConcatSlice | None:
         """Explains the gradient of input `place`.
 
         Args:
@@ -62,7 +62,7 @@ class ConcatGradient:
         is_split = op == "SplitV" and inner.index == place and self._is_of_all(inner.node)
         if not is_slice and not is_split:
             return None
-        return Part(view.resolve(view.inputs(inner.node)[0]), offset, (*nodes, inner.node))
+        return ConcatSlice(view.resolve(view.inputs(inner.node)[0]), offset, (*nodes, inner.node))
 
     def _is_slice(self, name: str, place: int, offset: int) -> bool:
         """Whether a Slice takes the columns of an input out of a matrix."""

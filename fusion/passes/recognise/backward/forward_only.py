@@ -13,10 +13,8 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph.tensor import Tensor, Use
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.lookup import Recognition
+from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import Stage
-from fusion.passes.recognise.stock.entries import Entries, Fill
-from fusion.passes.recognise.stock.output import Mask
 from fusion.passes.recognise.stock.reduction import Reduction
 
 _MEASURES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike"})
@@ -50,19 +48,19 @@ class Forward:
     shapes: tuple[str, ...]
 
 
-def match_forward(view: GraphView, one: Recognition) -> Forward | None:
+def match_forward(view: GraphView, lookup: LookupMatch) -> Forward | None:
     """Returns what an op behind the gathers reads; None where none can be, or none gains."""
-    if one.spec is None or one.is_fused or not one.unique:
+    if lookup.spec is None or lookup.has_few_ops or not lookup.unique:
         return None
-    reduction = next(part for part in one.parts if isinstance(part, Reduction))
-    entries = next(part for part in one.parts if isinstance(part, Entries))
-    fill = next((part for part in one.parts if isinstance(part, Fill)), None)
+    reduction, entries, fill = lookup.parts.reduction, lookup.parts.entries, lookup.parts.fill
+    assert reduction is not None
+    assert entries is not None
     positions = view.resolve(reduction.positions)
     if entries.indices is None or reduction.segments_dtype != types_pb2.DT_INT64:
         return None
     if view.type_attr(positions.node, "out_idx") != types_pb2.DT_INT32:
         return None
-    behind = _Behind.of(view, one, reduction)
+    behind = _Behind.of(view, lookup, reduction)
     kept = behind.kept()
     # Of a product that others read, the sum alone costs less than the op.
     summed = view.resolve(view.inputs(reduction.anchor)[0])
@@ -75,7 +73,7 @@ def match_forward(view: GraphView, one: Recognition) -> Forward | None:
         weights=reduction.weights,
         dense_shape=None if fill is None else fill.entries.count,
         is_row_empty=None if fill is None else fill.is_row_empty,
-        gone=tuple(name for name in one.nodes(Stage.OUTPUT) if name not in kept),
+        gone=tuple(name for name in lookup.nodes(Stage.OUTPUT) if name not in kept),
         measured=tuple(behind.measured(kept)),
         shapes=tuple(behind.shapes(kept)),
     )
@@ -99,18 +97,19 @@ class _Behind:
     entries: Tensor | None
 
     @staticmethod
-    def of(view: GraphView, one: Recognition, reduction: Reduction) -> _Behind:
-        output = one.full_spec.output
-        mask = next(part for part in one.parts if isinstance(part, Mask))
+    def of(view: GraphView, lookup: LookupMatch, reduction: Reduction) -> _Behind:
+        output = lookup.full_spec.output
+        mask = lookup.parts.mask
+        assert mask is not None
         results = {
             Tensor(reduction.anchor): view.type_attr(reduction.anchor, "T"),
             reduction.output: reduction.dtype,
             mask.output: reduction.dtype,
         }
         results.pop(output, None)
-        weighting, width = reduction.weighting, one.full_spec.table.shape[1]
+        weighting, width = reduction.weighting, lookup.full_spec.table.shape[1]
         entries = None if weighting is None or width is None else weighting.entries
-        return _Behind(view, frozenset(one.nodes(Stage.OUTPUT)), output, results, entries)
+        return _Behind(view, frozenset(lookup.nodes(Stage.OUTPUT)), output, results, entries)
 
     def kept(self) -> set[str]:
         """Returns the nodes whose values others need."""
@@ -122,8 +121,8 @@ class _Behind:
                 kept.add(name)
                 stack += [
                     tensor.node
-                    for place, tensor in enumerate(self.view.inputs(name))
-                    if tensor.node in self.nodes and not self._measures(Use(name, place, tensor))
+                    for index, tensor in enumerate(self.view.inputs(name))
+                    if tensor.node in self.nodes and not self._measures(Use(name, index, tensor))
                 ]
         return kept
 

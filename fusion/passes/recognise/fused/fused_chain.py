@@ -148,7 +148,7 @@ def _match_v1_shards(
     """Explains a row for each entry of each shard; the first op split the entries."""
     rows, keys, passed = list[Tensor](), list[Tensor](), tuple[str, ...]()
     front = inputs[-count].node
-    for place, one in enumerate(inputs[:count]):
+    for index, one in enumerate(inputs[:count]):
         copied = _match_copied(view, one)
         if copied is None:
             return NoMatch("the rows are not those of the entries", one.node)
@@ -156,7 +156,7 @@ def _match_v1_shards(
         unique = positions.node
         if view.op(unique) != _UNIQUE or positions.index != 1:
             return NoMatch("the rows are not those of unique ids", unique)
-        if view.resolve(view.inputs(unique)[0]) != Tensor(front, place):
+        if view.resolve(view.inputs(unique)[0]) != Tensor(front, index):
             return NoMatch("the rows are not those of the entries", unique)
         rows.append(unique_rows)
         keys.append(Tensor(unique))
@@ -168,7 +168,7 @@ def _match_v1_shards(
     lists[2] = inputs[3 * count + 2 :]
     for number, tensors in lists.items():
         start = number * count + (number == 2)
-        if tensors != [Tensor(front, start + place) for place in range(count)]:
+        if tensors != [Tensor(front, start + index) for index in range(count)]:
             return NoMatch("the entries are not those that were split", anchor)
     given = _Given(inputs[2 * count], inputs[count], inputs[2 * count + 1], inputs[3 * count + 2])
     reduction = _reduction(view, anchor, rows[0], keys[0], given)
@@ -384,7 +384,7 @@ def _row_splits(view: GraphView, entries: Entries) -> tuple[Tensor, RowSplits, s
     name = view.resolve(entries.indices).node
     if view.op(name) != _TO_SPARSE or view.int_attr(name, "RAGGED_RANK") != 1:
         return None
-    made = [Tensor(name, place) for place in range(3)]
+    made = [Tensor(name, index) for index in range(3)]
     given = [entries.indices, entries.ids, entries.count]
     if [None if one is None else view.resolve(one) for one in given] != made:
         return None

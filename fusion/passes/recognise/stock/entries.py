@@ -103,13 +103,20 @@ def match_entries(view: GraphView, reduction: Reduction, table: Table) -> Entrie
     )
 
 
-def match_fill(view: GraphView, entries: Entries) -> Fill | NoMatch | None:
-    """Explains the entries as filled ones; None where nothing is filled."""
+def is_filled(view: GraphView, entries: Entries) -> bool:
+    """Whether empty rows are filled: an op that does so gives the ids, or the rows of entries."""
+    return _is_filled_ids(view, entries.ids) or view.op(entries.place.node) in _FILL_OPS
+
+
+def _is_filled_ids(view: GraphView, ids: Tensor) -> bool:
+    return view.op(ids.node) in _FILL_OPS and ids.index == 1
+
+
+def match_fill(view: GraphView, entries: Entries) -> Fill | NoMatch:
+    """Explains entries of which empty rows are filled."""
     name = entries.ids.node
-    if view.op(name) not in _FILL_OPS or entries.ids.index != 1:
-        if view.op(entries.place.node) in _FILL_OPS:
-            return NoMatch("empty rows are filled, but the ids are others", entries.ids.node)
-        return None
+    if not _is_filled_ids(view, entries.ids):
+        return NoMatch("empty rows are filled, but the ids are others", name)
     if entries.place != Tensor(name, 0):
         return NoMatch("the segment ids are not the rows of the filled ids", entries.place.node)
     places, values, count, default = view.inputs(name)

@@ -237,7 +237,7 @@ def _match_to_sparse(
     math: ShapeMath, ids: Tensor, dtype: int, indices: Tensor, dense_shape: Tensor
 ) -> tuple[Dense, tuple[str, ...]] | None:
     """Explains `gather_nd(matrix, indices)` with `indices = where(matrix != ignored)`."""
-    view, found = math.view, _match_kept(math, ids, indices, dense_shape)
+    view, found = math.view, _match_boolean_mask(math, ids, indices, dense_shape)
     number = None if found is None else _number(view, found.ignored)
     if found is None or number is None:
         return None
@@ -256,14 +256,14 @@ def _match_hashed(
         given = view.inputs(tensor.node)[0]
         passed += view.aliases(given)
         tensor = view.resolve(given)
-    found = _match_kept(math, tensor, indices, dense_shape) if by else None
+    found = _match_boolean_mask(math, tensor, indices, dense_shape) if by else None
     if found is None or view.shape(found.ignored) != ():
         return None
     hashed = Hashing(tuple(reversed(by)), found.test)
     return Dense(found.matrix, dtype, None, 0, hashed), (*by, *passed, *found.nodes)
 
 
-class _Kept(NamedTuple):
+class _BooleanMask(NamedTuple):
     """Elements of a matrix that are not equal to `ignored`, in order; `test` tells which."""
 
     matrix: Tensor
@@ -272,9 +272,9 @@ class _Kept(NamedTuple):
     nodes: tuple[str, ...]
 
 
-def _match_kept(
+def _match_boolean_mask(
     math: ShapeMath, values: Tensor, indices: Tensor, dense_shape: Tensor
-) -> _Kept | None:
+) -> _BooleanMask | None:
     """Explains `gather_nd(matrix, indices)` with `indices = where(matrix != scalar)`."""
     view = math.view
     if view.op(values.node) != "GatherNd" or view.op(indices.node) != "Where":
@@ -296,7 +296,7 @@ def _match_kept(
     if shape is None or len(shape) != 2 or math.vector(dense_shape) != shape:
         return None
     nodes = (values.node, indices.node, *view.aliases(matrix), *view.aliases(compared))
-    return _Kept(source, ignored, test, nodes)
+    return _BooleanMask(source, ignored, test, nodes)
 
 
 def _match_grid(
@@ -311,7 +311,7 @@ def _match_grid(
     if values.base is None or len(values.axes) != 1:
         return None
     loops = tuple(extent for extent in shape if extent != 1)
-    by_row = tuple(int(extent != 1 and place == 0) for place, extent in enumerate(shape))
+    by_row = tuple(int(extent != 1 and index == 0) for index, extent in enumerate(shape))
     of_rows = tuple(flag for flag, extent in zip(by_row, shape, strict=True) if extent != 1)
     of_columns = tuple(1 - flag for flag in of_rows)
     rows, cols = places

@@ -24,12 +24,15 @@ class Clip(Match):
     output: Tensor
 
 
-def match_clip(view: GraphView, clipped: Tensor) -> Clip | NoMatch | None:
-    """Explains `rows * limit / maximum(norm, limit)`; None if no quotient is there at all."""
+def is_quotient(view: GraphView, rows: Tensor) -> bool:
+    """Whether rows are divided by something, as clipped ones are."""
+    return view.op(view.resolve(rows).node) in ("RealDiv", "Div")
+
+
+def match_clip(view: GraphView, clipped: Tensor) -> Clip | NoMatch:
+    """Explains a quotient as `rows * limit / maximum(norm, limit)`."""
     passed = view.aliases(clipped)
     quotient = view.resolve(clipped)
-    if view.op(quotient.node) not in ("RealDiv", "Div"):
-        return None
     scaled, bound = view.inputs(quotient.node)
     maximum = view.resolve(bound)
     refusal = NoMatch("the rows are divided by something else than in max_norm", quotient.node)
@@ -95,7 +98,7 @@ def _match_norm(view: GraphView, norm: Tensor, rows: Tensor) -> tuple[str, ...] 
     if ones_nodes is None or squares is None:
         return None
     names = (outer, root, inner, positive, sums)
-    nodes += [one.node for one in names]
+    nodes += [name.node for name in names]
     nodes += [
         name for one in names for operand in view.inputs(one.node) for name in view.aliases(operand)
     ]

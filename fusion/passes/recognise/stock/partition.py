@@ -35,10 +35,18 @@ class Partition:
     nodes: tuple[str, ...]
 
 
-def match_partition(view: GraphView, rows: Tensor, ids: Tensor) -> Partition | NoMatch | None:
-    """Explains `rows` as those of `ids` in a partitioned table; None if nothing is stitched."""
+def is_stitched(view: GraphView, rows: Tensor) -> bool:
+    """Whether rows are put together of several tensors, maybe reshaped."""
+    rows = view.resolve(rows)
+    if view.op(rows.node) == "Reshape":
+        rows = view.resolve(view.inputs(rows.node)[0])
+    return view.op(rows.node) in _STITCHES
+
+
+def match_partition(view: GraphView, rows: Tensor, ids: Tensor) -> Partition | NoMatch:
+    """Explains stitched `rows` as those of `ids` in a partitioned table."""
     found = _pass_reshape(view, rows, ids)
-    if found is None or isinstance(found, NoMatch):
+    if isinstance(found, NoMatch):
         return found
     stitch, passed, width = found
     inputs = view.inputs(stitch.node)
@@ -79,21 +87,14 @@ def _has_keys(view: GraphView, gathered: tuple[Tensor, ...]) -> bool:
 
 def _pass_reshape(
     view: GraphView, rows: Tensor, ids: Tensor
-) -> tuple[Tensor, tuple[str, ...], int | None] | NoMatch | None:
-    """Passes the Reshape to [number of ids, D] that restores the static shape of stitched rows.
-
-    None if there is no stitch.
-    """
+) -> tuple[Tensor, tuple[str, ...], int | None] | NoMatch:
+    """Passes the Reshape to [number of ids, D] that restores the static shape of stitched rows."""
     passed = view.aliases(rows)
     rows = view.resolve(rows)
     if view.op(rows.node) in _STITCHES:
         return rows, passed, None
-    if view.op(rows.node) != "Reshape":
-        return None
     inner, target = view.inputs(rows.node)
     stitch = view.resolve(inner)
-    if view.op(stitch.node) not in _STITCHES:
-        return None
     math = ShapeMath(view)
     shape = math.vector(target)
     is_known = shape is not None and len(shape) == 2 and shape[0] in (-1, Dim(ids, 0))

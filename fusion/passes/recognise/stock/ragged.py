@@ -153,9 +153,9 @@ def _match_slice(view: GraphView, tensor: Tensor, start: int, stop: int | None) 
         return None
     vector, *bounds = view.inputs(name)
     found = [view.constant(bound) for bound in bounds]
-    if any(one is None or one.shape != (1,) for one in found):
+    if any(bound is None or bound.shape != (1,) for bound in found):
         return None
-    begin, end, stride = (int(one[0]) for one in found if one is not None)
+    begin, end, stride = (int(bound[0]) for bound in found if bound is not None)
     if any(view.int_attr(name, f"{key}_mask") for key in ("ellipsis", "new_axis", "shrink_axis")):
         return None
     first = 0 if view.int_attr(name, "begin_mask") else begin

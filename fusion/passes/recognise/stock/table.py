@@ -11,8 +11,8 @@ from fusion.passes.graph.tensor import ARG_OP, Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import Match, NoMatch, Stage
 from fusion.passes.recognise.spec import ShardSpec, TableSpec
-from fusion.passes.recognise.stock.max_norm import Clip, match_clip
-from fusion.passes.recognise.stock.partition import match_partition, shard_rows
+from fusion.passes.recognise.stock.max_norm import Clip, is_quotient, match_clip
+from fusion.passes.recognise.stock.partition import is_stitched, match_partition, shard_rows
 from fusion.passes.recognise.stock.reduction import Reduction, not_a_matrix
 
 UNIQUES = frozenset({"Unique", "UniqueWithCountsV3"})
@@ -93,12 +93,12 @@ def _match_fast(view: GraphView, reduction: Reduction, ids: Tensor) -> Table:
 def _match_classic(view: GraphView, reduction: Reduction, unique: str) -> Table | NoMatch:
     ids = view.inputs(unique)[0]
     nodes = (unique, *view.aliases(reduction.positions), *view.aliases(ids))
-    clip = match_clip(view, reduction.rows)
+    clip = match_clip(view, reduction.rows) if is_quotient(view, reduction.rows) else None
     if isinstance(clip, NoMatch):
         return clip
     rows = reduction.rows if clip is None else clip.rows
     keys = Tensor(unique, 0)
-    partition = match_partition(view, rows, keys)
+    partition = match_partition(view, rows, keys) if is_stitched(view, rows) else None
     if isinstance(partition, NoMatch):
         return partition
     if partition is None:
@@ -219,7 +219,7 @@ def match_split(
     if view.resolve(view.inputs(split)[0]) != Tensor(unique):
         return NoMatch("the partitioned ids are not the distinct ids of this lookup", split)
     nodes = (split, *view.aliases(view.inputs(split)[0]), unique)
-    keys = [Tensor(split, place) for place in range(count)]
+    keys = [Tensor(split, index) for index in range(count)]
     ids = view.resolve(view.inputs(unique)[0])
     return match_shards(view, split, rows, keys, ids, nodes, view.inputs(split)[1:])
 
@@ -249,7 +249,7 @@ def match_shards(
         return NoMatch(f"stock TensorFlow does not split rows by {strategy}", split)
     shards, clips = list[Shard](), list[Clip]()
     for given, key in zip(rows, keys, strict=True):
-        clip = match_clip(view, given)
+        clip = match_clip(view, given) if is_quotient(view, given) else None
         if isinstance(clip, NoMatch):
             return clip
         if clip is not None:

@@ -1,0 +1,149 @@
+"""Lookups become fewer stock ops, and fused ones stock ones again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+
+from fusion.passes.analysis.variables import SparseWriters
+from fusion.passes.choose import FEWEST_OPS, Choice, choose_stock
+from fusion.passes.expand import expanded
+from fusion.passes.graph.edit import apply_edits
+from fusion.passes.graph.view import GraphView
+from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
+from fusion.passes.plan.plan import Lowering
+from fusion.passes.plan.safety import refuse_unsafe
+from fusion.passes.recognise.lookup import LookupMatch, recognise_all
+from fusion.passes.recognise.match import NoMatch
+from fusion.passes.report.fused_before import (
+    HAS_GRADIENT,
+    has_gradient,
+    is_reported,
+    trained_in_groups,
+)
+from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
+from fusion.passes.ungroup import ungrouped
+from fusion.schema.names import OP_NAMES, ROW_UPDATE
+
+
+@dataclass(frozen=True)
+class LowerLookups(LookupPass):
+    """Replaces embedding lookups, stock and fused ones, by fewer stock ops, for inference.
+
+    A lookup with a gradient in the graph stays, or each of its fused ops becomes stock ones.
+    """
+
+    def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
+        """See `Pass`."""
+        apart = ungrouped(graph_def, self.preserve)
+        rewrites = self.rewrites(apart)
+        edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}
+        result = apply_edits(apart, edits) if edits else graph_def
+        result, held = expanded(result, self.preserve)
+        columns = tuple(
+            _expanded(column, held) for rewrite in rewrites for column in rewrite.columns
+        )
+        report = FusionReport(columns, count_nodes(graph_def), count_nodes(result))
+        return FusionResult(result, report, modified=result is not graph_def)
+
+    def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
+        """See `LookupPass`."""
+        return replace(self.apply(graph_def).report, nodes_after=count_nodes(graph_def))
+
+    def rewrite_body(self, view: GraphView, refusal: str, writers: SparseWriters) -> Rewrite:
+        """See `LookupPass`."""
+        found = self.named(view, recognise_all(view, is_lowered=True))
+        matches = [_without_gradient(view, match) for match in found]
+        refused = refuse_unsafe(view, matches, self.devices.types, self.tasks).all
+        if refusal:
+            refused = {
+                lookup.anchor: NoMatch(refusal, lookup.anchor) for lookup in matches
+            } | refused
+        lookups = [lookup for lookup in matches if lookup.spec and lookup.anchor not in refused]
+        choice = choose_stock(view, lookups, writers)
+        columns = _columns(view, matches, refused | choice.refused, choice)
+        return self.rewrite(view, columns, choice.edit)
+
+
+def _without_gradient(view: GraphView, lookup: LookupMatch) -> LookupMatch:
+    """Returns the lookup, or why it does not become other stock ops."""
+    spec, reason = lookup.spec, ""
+    if lookup.gradients or (lookup.has_few_ops and has_gradient(view, lookup.nodes())):
+        reason = f"{HAS_GRADIENT}, which reads what is inside it"
+    elif spec is not None and not (lookup.has_few_ops or spec.fill or lookup.unique):
+        reason = FEWEST_OPS
+    if not reason:
+        return lookup
+    return replace(lookup, spec=None, failure=NoMatch(reason, lookup.anchor))
+
+
+def _columns(
+    view: GraphView,
+    matches: Collection[LookupMatch],
+    refused: Mapping[str, NoMatch],
+    choice: Choice,
+) -> Iterator[ColumnReport]:
+    groups = by_lookup(choice.plan)
+    inside = {node for lookup in matches if lookup.anchor in groups for node in lookup.nodes()}
+    for lookup in matches:
+        if lookup.anchor in groups or not lookup.has_few_ops:
+            yield column_report(view, lookup, refused, groups.get(lookup.anchor))
+        elif lookup.anchor not in inside and is_reported(view, lookup):
+            yield column_report(view, lookup, refused, None)
+    yield from trained_in_groups(view)
+
+
+def _expanded(column: ColumnReport, held: Mapping[str, Mapping[str, str]]) -> ColumnReport:
+    """Returns what is said of a column whose ops each became stock ones, as all of a function.
+
+    Args:
+        column: the report.
+        held: the nodes that hold the results of these ops, by function and op.
+    """
+    if column.fused or not column.fused_before or column.function not in held:
+        return column
+    form, op = Lowering.STOCK.value, held[column.function].get(column.anchor, column.anchor)
+    return replace(column, fused=True, reason=None, node=None, form=form, op=op)
+
+
+def remaining_fused_ops(
+    graph_def: graph_pb2.GraphDef, report: FusionReport, *, was_rewritten: bool = False
+) -> str | None:
+    """Returns which op of this package is still there, why, and what to do; None if there is none.
+
+    Args:
+        graph_def: the result of the pass.
+        report: that of the pass.
+        was_rewritten: whether the pass is known to have fused the model that it was given.
+    """
+    reasons = {(c.function, c.anchor): c.reason for c in report.columns if not c.fused}
+    left = [
+        (node, reasons.get((function, node.name)))
+        for function, nodes in _node_lists(graph_def)
+        for node in nodes
+        if node.op in OP_NAMES
+    ]
+    if not left:
+        return None
+    # One that is known not to fit says more than what is around it.
+    node, reason = min(left, key=lambda pair: pair[1] is None)
+    why = "" if reason is None else f": {reason}"
+    advice = _advice(node.op, reason or "", was_rewritten)
+    return f"{node.name} ({node.op}) cannot become stock ops{why}; {advice}"
+
+
+def _advice(op: str, reason: str, was_rewritten: bool) -> str:
+    if was_rewritten:
+        return "rewrite the model that was fused instead"
+    if op == ROW_UPDATE or op.endswith("Grad") or reason.startswith(HAS_GRADIENT):
+        return "leave steps of training out of what is exported"
+    return "build the model with do_fusion=None, or TensorFlow's own lookups, and export it again"
+
+
+def _node_lists(
+    graph_def: graph_pb2.GraphDef,
+) -> Iterator[tuple[str, Iterable[node_def_pb2.NodeDef]]]:
+    yield "", graph_def.node
+    yield from ((f.signature.name, f.node_def) for f in graph_def.library.function)

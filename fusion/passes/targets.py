@@ -1,0 +1,21 @@
+"""What lookups are rewritten to, and the pass for it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.lookup_pass import LookupPass
+from fusion.passes.lower_lookups import LowerLookups
+
+
+class Target(Enum):
+    """What lookups are rewritten to."""
+
+    FUSED = "fused"
+    """Ops of this package."""
+    STOCK = "stock"
+    """Stock ops alone: any TensorFlow runs them."""
+
+
+PASSES: dict[Target, type[LookupPass]] = {Target.FUSED: FuseLookups, Target.STOCK: LowerLookups}

@@ -1,0 +1,242 @@
+"""The sources that an object is made from, and a digest of what in them changes its code.
+
+An object is made from the modules of the functions that make it and, transitively, from all that
+these import, anywhere in them, and from the packages that those are in. Of a module its syntax tree
+counts, without docstrings: comments and layout change nothing.
+
+To parse all sources takes longer than to load a kernel. So what parsing finds lies in the kernel
+cache, in a file that is named after the bytes of all sources.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib.util import resolve_name
+from pathlib import Path
+from typing import NamedTuple
+
+from fusion.runtime.cache import kernel_cache
+from fusion.runtime.cache.kernel_cache import KernelCache
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+#: Where the sources of objects are; modules of no folder count, too.
+_FOLDERS = ("runtime", "schema", "stock_ops", "cpu_ops", "gpu_ops", "ops")
+#: A source in another language belongs to the module beside it that has its name.
+_OTHER = ".cc"
+#: The bytes of a `.pyc` before its code: they tell of its source, which is not there.
+_PYC_HEAD_BYTES = 16
+
+#: Packages that register ops and have the public functions. Their modules do not depend on what
+#: else they import.
+_REGISTERING = frozenset({"fusion", "fusion.ops"})
+#: Imports of which bring no code: public functions of ops, for gradients; factories of kernels for
+#: GPUs, which name the modules that they take kernels from as their own; what finds objects.
+_APART = frozenset({"fusion.ops", "fusion.ops.gpu", "fusion.runtime.native.objects"})
+#: Modules that import others by names that are computed, and make objects that name those.
+_NAMING = frozenset({"fusion.ops.gpu", "fusion.gpu_ops.kernels.registry"})
+
+
+class Source(NamedTuple):
+    """What parsing finds in a module: a digest of its code, and the modules that it imports."""
+
+    digest: str
+    imports: tuple[str, ...]
+
+
+def digest(*modules: str) -> str:
+    """A digest of all that functions of modules depend on in this package."""
+    return _digest(frozenset(modules))
+
+
+def digest_of_all() -> str:
+    """A digest of all that any function depends on in this package."""
+    return digest(*(_known().graph or ()))
+
+
+def keep_in(files: KernelCache) -> None:
+    """Keeps what parsing finds in a folder, if it can be written, for processes that use that."""
+    known = _known()
+    if known.graph is not None:
+        files.offer(known.file_name, _packed(known.graph))
+
+
+@cache
+def _digest(modules: frozenset[str]) -> str:
+    known = _known()
+    graph = known.graph
+    if graph is None:
+        return known.digest
+    foreign = sorted(modules - graph.keys())
+    made_from = closure(graph, modules) if not foreign else graph.keys()
+    found = hashlib.sha256()
+    for name in sorted(made_from):
+        found.update(f"{name} {graph[name].digest}\n".encode())
+    for name in foreign:  # an op that is not of this package, of which no imports are known
+        file = getattr(sys.modules.get(name), "__file__", None)
+        found.update(Path(file).read_bytes() if file else name.encode())
+    return found.hexdigest()
+
+
+def closure(graph: Mapping[str, Source], modules: Iterable[str]) -> set[str]:
+    """Modules and all that they depend on."""
+    found, waiting = set[str](), [*modules]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += graph[name].imports
+    return found
+
+
+class _Known(NamedTuple):
+    """What is known of all sources.
+
+    Attributes:
+      digest: one of their bytes.
+      graph: what parsing finds, by the names of modules; None for a build without sources.
+    """
+
+    digest: str
+    graph: Mapping[str, Source] | None
+
+    @property
+    def file_name(self) -> str:
+        """Of the file of what parsing finds; syntax trees are those of a version of Python."""
+        python = "".join(platform.python_version_tuple()[:2])
+        return f"sources-{python}-{self.digest[:24]}.json"
+
+
+@cache
+def _known() -> _Known:
+    """What is known of all sources, from the kernel cache or else parsed and kept."""
+    files, are_compiled = read(_PACKAGE)
+    found = hashlib.sha256()
+    for path, content in files.items():
+        found.update(f"{path} {len(content)}\n".encode())
+        found.update(content)
+    known = _Known(found.hexdigest(), None)
+    if are_compiled:
+        return known
+    cache = kernel_cache.default()
+    if kept := cache.read(known.file_name):
+        graph = {name: Source(*source) for name, source in json.loads(kept.content).items()}
+    else:
+        graph = parse(files)
+        cache.offer(known.file_name, _packed(graph))
+    return known._replace(graph=graph)
+
+
+def read(package: Path) -> tuple[dict[str, bytes], bool]:
+    """The files that objects may be made from, by the path in the package.
+
+    A build may have `.pyc` files in the place of sources; the second is whether it has.
+    """
+    root = f"{package}/"
+    paths = os.listdir(root)
+    for folder in _FOLDERS:
+        for above, folders, names in os.walk(root + folder):
+            if "__pycache__" in folders:
+                folders.remove("__pycache__")
+            paths += (f"{above}/{name}".removeprefix(root) for name in names)
+    paths = [path for path in sorted(paths) if path.endswith((".py", ".pyc", _OTHER))]
+    files, are_compiled = dict[str, bytes](), False
+    for path in paths:
+        if path.endswith(".pyc"):
+            if path.removesuffix("c") not in paths:
+                are_compiled = True
+                files[path] = _content(root + path)[_PYC_HEAD_BYTES:]
+        else:
+            files[path] = _content(root + path)
+    return files, are_compiled
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _packed(graph: Mapping[str, Source]) -> bytes:
+    return json.dumps(graph, separators=(",", ":")).encode()
+
+
+def parse(files: Mapping[str, bytes]) -> dict[str, Source]:
+    """What parsing finds in sources, by the names of modules.
+
+    Args:
+      files: the bytes of each source, by the path in the package.
+    """
+    names = {_module_of(path) for path in files if path.endswith(".py")}
+    return {
+        _module_of(path): _source(path, content, files, names)
+        for path, content in files.items()
+        if path.endswith(".py")
+    }
+
+
+def _module_of(path: str) -> str:
+    parts = ("fusion", *path.removesuffix(".py").split("/"))
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _source(path: str, content: bytes, files: Mapping[str, bytes], known: set[str]) -> Source:
+    name, tree = _module_of(path), ast.parse(content)
+    package = name if path.endswith("__init__.py") else name.rpartition(".")[0]
+    imports = {one for one in _imported(tree, name, package, known) if one not in _APART}
+    above = {package}
+    while package:
+        package = package.rpartition(".")[0]
+        above.add(package)
+    imports |= above & known - _REGISTERING
+    found = hashlib.sha256(ast.dump(_without_docstrings(tree)).encode())
+    found.update(files.get(f"{path.removesuffix('.py')}{_OTHER}", b""))
+    return Source(found.hexdigest()[:32], tuple(sorted(imports - {name})))
+
+
+def _imported(tree: ast.AST, name: str, package: str, known: set[str]) -> Iterator[str]:
+    """The modules of the package that a module imports, anywhere in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                # The package itself gives all of it.
+                yield from known if alias.name == "fusion" else {alias.name} & known
+        elif isinstance(node, ast.ImportFrom):
+            dots = "." * node.level
+            module = resolve_name(f"{dots}{node.module or ''}", package)
+            for alias in node.names:
+                inside = f"{module}.{alias.name}"
+                yield from {inside if inside in known else module} & known
+        elif isinstance(node, ast.Call) and _is_import(node.func) and name not in _NAMING:
+            yield from _computed(node, known)
+
+
+def _is_import(function: ast.AST) -> bool:
+    called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return called in ("import_module", "__import__")
+
+
+def _computed(call: ast.Call, known: set[str]) -> set[str]:
+    """The modules that a call may import: all whose names begin as the text that is computed."""
+    text = call.args[0] if call.args else None
+    first = text.values[0] if isinstance(text, ast.JoinedStr) and text.values else text
+    start = str(first.value) if isinstance(first, ast.Constant) else ""
+    return {one for one in known if one.startswith(start)}
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
+                del node.body[0]
+    return tree
