@@ -28,6 +28,7 @@ from benchmarks.gpu.references import (
     same,
 )
 from fusion.cpu_ops.column_words import ColumnAttrs
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from benchmarks.gpu.device import Gpu

@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.layout import combine, gradient
 from fusion.gpu_ops.layout.call import CombineCall, GradientCall
-
-_ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,8 @@ class Column:
         found = [0] * ColumnInputs.SIZE
         found[ColumnInputs.table], found[ColumnInputs.table_rows] = self.table, self.table_rows
         found[ColumnInputs.table_dim] = self.dim
-        found[ColumnInputs.table_dtype] = words.KINDS.index(stored)
-        found[ColumnInputs.row_bytes] = self.dim * _ITEM_BYTES[stored]
+        found[ColumnInputs.table_dtype] = DTYPES[stored].code
+        found[ColumnInputs.row_bytes] = self.dim * DTYPES[stored].item_bytes
         found[ColumnInputs.ids], found[ColumnInputs.id_count] = self.ids, self.id_count
         found[ColumnInputs.id_columns], found[ColumnInputs.entry_rows] = self.id_columns, self.rows
         found[ColumnInputs.entry_row_stride] = self.row_step
@@ -199,7 +197,7 @@ def prepare_gradient(
         gradient.put_grad_column(content, base, place, *given)
     for word, value in arrays.items():
         content[word] = value
-    content[GradientCall.dtype_code] = words.KINDS.index(stored)
-    blocks = gradient.lay_out_gradient(content, base, batch, _ITEM_BYTES[stored], top_width)
+    content[GradientCall.dtype_code] = DTYPES[stored].code
+    blocks = gradient.lay_out_gradient(content, base, batch, DTYPES[stored].item_bytes, top_width)
     trouble = combine.place_in(content, base, GradientCall.errors)
     return GradCall(content, int(blocks), int(trouble))

@@ -23,6 +23,7 @@ from benchmarks.gpu.references import (
 )
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.layout.call import CombineCall
+from fusion.runtime.tensorflow.dtypes import DTYPES, FLOAT32, INT32
 
 if TYPE_CHECKING:
     from benchmarks.gpu.call import Call, Column
@@ -46,7 +47,6 @@ def combine(
         row_bytes: of each table, instead of those that its shape says.
     """
     from benchmarks.gpu import call as calls
-    from fusion.cpu_ops import column_words as words
     from fusion.gpu_ops.layout.combine import place_in
     from fusion.gpu_ops.steps import combine as steps
 

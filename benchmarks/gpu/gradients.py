@@ -19,6 +19,7 @@ from benchmarks.gpu.references import (
     weight_gradients,
 )
 from fusion.gpu_ops.layout.call import GradientCall
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from benchmarks.gpu.device import Gpu
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 def grouped(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> float:
     """Two columns behind gathers, one of them with weights: GroupedEmbeddingPostLookUpGrad."""
     from benchmarks.gpu import call as calls
-    from fusion.cpu_ops.column_words import KINDS
     from fusion.gpu_ops.steps.gradient import GradEntries, order_entries, scatter
     from fusion.gpu_ops.steps.sums import numbers
 

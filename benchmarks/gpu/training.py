@@ -11,6 +11,7 @@ import numpy.typing as npt
 from benchmarks.gpu.references import same
 from fusion.cpu_ops.column_words import ColumnAttrs
 from fusion.runtime.cuda.layout import ErrorRecord
+from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
 
 if TYPE_CHECKING:
     from benchmarks.gpu.device import Gpu
@@ -45,7 +46,7 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
             words.ROW_IDS, 0, 2**63 - 1, 1, gpu.put(ids[k]), each, rows=gpu.put(rows[k]),
             weights=0 if k else gpu.put(heavy),
             attrs={
-                ColumnAttrs.keys_dtype: words.INT64, ColumnAttrs.sort_key: int(k == 2),
+                ColumnAttrs.keys_dtype: INT64, ColumnAttrs.sort_key: int(k == 2),
                 **({} if k else fills),
             },
         )
@@ -95,7 +96,7 @@ def columns_to_last(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     ids = [draw.integers(0, count + 1, each) for _ in range(2)]
     rows = [np.sort(draw.integers(0, batch, each)) for _ in range(2)]
     rows[0][-1] = rows[1][-1] = batch - 1
-    attrs = {ColumnAttrs.keys_dtype: words.INT64, ColumnAttrs.ends_at_last_row: 1}
+    attrs = {ColumnAttrs.keys_dtype: INT64, ColumnAttrs.ends_at_last_row: 1}
     described = [
         Column(
             words.ROW_IDS, 0, 2**63 - 1, 1, gpu.put(ids[k]), each, rows=gpu.put(rows[k]),

@@ -50,11 +50,6 @@ class ColumnAttrs(Layout):
 #: Formats of ids. Listed ones are a part of a list, with splits for it.
 INDICES, ROW_IDS, ROW_SPLITS, DENSE, COPY, LISTED = range(6)
 
-#: Kinds of numbers.
-INT32, INT64, FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(6)
-#: The dtypes of which they are.
-KINDS = ("int32", "int64", "float32", "float64", "float16", "bfloat16")
-
 
 class ColumnInputs(Layout):
     """The tensors of a column of a call."""

@@ -12,10 +12,6 @@ import numpy as np
 
 from fusion.cpu_ops.column_words import (
     DENSE,
-    FLOAT32,
-    FLOAT64,
-    INT32,
-    INT64,
     LISTED,
     ROW_SPLITS,
     ColumnAttrs,

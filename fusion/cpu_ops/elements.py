@@ -12,10 +12,6 @@ import numpy as np
 
 from fusion.cpu_ops.column_words import (
     DENSE,
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
-    INT64,
     LIMIT_BLOCK,
     ColumnAttrs,
     ColumnInputs,

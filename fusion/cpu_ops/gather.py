@@ -14,7 +14,7 @@ import numpy as np
 
 from fusion.cpu_ops.combine import MEAN, SUM
 from fusion.cpu_ops.norms import norm_of
-from fusion.cpu_ops.pieces import AHEAD, ITEM_BYTES, LINE_BYTES, GatherArgs, pieces
+from fusion.cpu_ops.pieces import AHEAD, LINE_BYTES, GatherArgs, pieces
 from fusion.cpu_ops.vectors import PieceOps, piece_ops
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import as_float, load, load_as, store_as

@@ -9,6 +9,7 @@ from functools import cache
 
 from fusion.runtime.cache import processor
 from fusion.runtime.layout import Address, Flag, Float64, Int64, Layout
+from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
 class GatherArgs(Layout):

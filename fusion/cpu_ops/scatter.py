@@ -178,10 +178,11 @@ def _finish(stored: str, top: Any, sums: Any) -> Any:
 
     @jit
     def narrow(args: int, element: int, last: int) -> None:
-        rows = load(args, ScatterArgs.rows) + element * 2
-        totals = load(args, ScatterArgs.sums) + element * 4
+        rows = load(args, ScatterArgs.rows) + element * item
+        totals = load(args, ScatterArgs.sums) + element * sum_item
         step = load(args, ScatterArgs.sum_bytes)
         for index in range(load(args, ScatterArgs.first_row), load(args, ScatterArgs.end_row)):
-            store_row(rows + index * (step // 2), last, load_sum(totals + index * step, last))
+            row = rows + index * (step // narrowing)
+            store_row(row, last, load_sum(totals + index * step, last))
 
     return narrow

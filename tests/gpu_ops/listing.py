@@ -12,12 +12,12 @@ import tensorflow as tf
 
 from benchmarks.gpu.call import Column
 from fusion import ops
-from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
 from fusion.runtime.cuda.layout import ErrorRecord
-from tests.gpu_ops.simulation import FORMS, KINDS, Simulated
+from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
+from tests.gpu_ops.simulation import FORMS, Simulated
 
 #: Attrs of a column that are words: the name of its list, its word, its default.
 ATTRS: dict[str, tuple[str, int, Any]] = {
@@ -53,7 +53,7 @@ class Given:
         attrs = {ATTRS[name][1]: value for name, value in self.attrs.items()}
         attrs |= {
             ColumnAttrs.ends_at_last_row: self.last_row,
-            ColumnAttrs.keys_dtype: KINDS.index(self.keys),
+            ColumnAttrs.keys_dtype: DTYPES[self.keys].code,
         }
         rows = self.rows
         return Column(

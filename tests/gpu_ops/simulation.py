@@ -12,7 +12,6 @@ from numba import cuda
 
 from benchmarks.gpu.call import Call, Column, prepare
 from fusion import ops
-from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs
 from fusion.gpu_ops.kernels.combine import check_rows_kernel, combine_kernel
 from fusion.gpu_ops.kernels.registry import KERNELS
@@ -20,6 +19,7 @@ from fusion.gpu_ops.language.simulated import allow
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.runtime.cuda.layout import ErrorRecord
+from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
 
 FORMS = ("indices", "row_ids", "row_splits", "dense", "copy")
 COMBINERS = ("sum", "mean", "sqrtn")

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
 
-from fusion.runtime.registration.registration import kernel_name
+from fusion.runtime.registration.kernel_objects import kernel_name
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.spec import OpSpec
 from tests.soak.faulty import FAULTS

@@ -14,7 +14,6 @@ from numba.cuda import types
 from numba.cuda.extending import intrinsic, typeof_impl
 
 from fusion.runtime.layout import LayoutType
-
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 _i64 = types.int64

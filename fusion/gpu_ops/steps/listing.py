@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fusion.cpu_ops.column_words import INT32, INT64
 from fusion.gpu_ops.steps.device import ALL_BITS, THREADS, Device, blocks_of
 from fusion.gpu_ops.steps.sums import bits_of, inverse_of, order_from, stable_order, sums_into
 from fusion.runtime.cuda.layout import ErrorRecord
+from fusion.runtime.tensorflow.dtypes import INT32, INT64
 
 
 class PreCall(NamedTuple):

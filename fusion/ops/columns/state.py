@@ -9,11 +9,11 @@ from typing import Any
 
 from fusion.cpu_ops import column_words as layout
 from fusion.cpu_ops.column_words import ColumnAttrs
-from fusion.cpu_ops.pieces import ITEM_BYTES, most_elements, piece_for
+from fusion.cpu_ops.pieces import most_elements, piece_for
 from fusion.runtime.layout import Address, Fields, Int64, fields
 from fusion.runtime.native.objects import address
-from fusion.runtime.registration.registration import double_word
-from fusion.runtime.tensorflow.layout import State
+from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.runtime.tensorflow.layout import State, double_word
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.runtime.threads.pool import pool_address
 from fusion.schema.attributes import COMBINERS
@@ -147,8 +147,8 @@ def state_head(dtype: str, columns: int, device: str) -> list[int]:
     """The first fields of a state, as far as they depend on nothing else."""
     head = [0] * ColumnsState.columns
     head[ColumnsState.column_count] = columns
-    head[ColumnsState.item_bytes] = ITEM_BYTES[dtype]
-    head[ColumnsState.dtype_code] = layout.KINDS.index(dtype)
+    head[ColumnsState.item_bytes] = DTYPES[dtype].item_bytes
+    head[ColumnsState.dtype_code] = DTYPES[dtype].code
     if device == "CPU":
         head[ColumnsState.pool] = pool_address()
     return head
@@ -210,9 +210,9 @@ def _column_words(column: Mapping[str, Any], first_limit: int) -> list[int]:
     words[ColumnAttrs.num_buckets] = column["num_buckets"]
     words[ColumnAttrs.bucket_default] = column["bucket_default"]
     words[ColumnAttrs.dim] = column["dim"]
-    words[ColumnAttrs.ids_dtype] = layout.KINDS.index(column["Tids"])
-    words[ColumnAttrs.rows_dtype] = layout.KINDS.index(column["Trows"])
-    words[ColumnAttrs.keys_dtype] = layout.KINDS.index(column.get("Tkeys", "int64"))
+    words[ColumnAttrs.ids_dtype] = DTYPES[column["Tids"]].code
+    words[ColumnAttrs.rows_dtype] = DTYPES[column["Trows"]].code
+    words[ColumnAttrs.keys_dtype] = DTYPES[column.get("Tkeys", "int64")].code
     words[ColumnAttrs.sort_key] = int(column.get("sort_key", False))
     words[ColumnAttrs.first_boundary] = first_limit
     words[ColumnAttrs.boundary_count] = len(column["boundaries"])

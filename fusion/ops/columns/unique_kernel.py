@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.ascending import sort_keys
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_kept, list_kept_unsorted
@@ -47,6 +46,7 @@ from fusion.runtime.native.frame import (
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, stack_words, store, store_as
 from fusion.runtime.tensorflow.c_api import tf_delete_status, tf_new_status
+from fusion.runtime.tensorflow.dtypes import INT64
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.threads import jobs
 from fusion.runtime.threads.layout import Job
@@ -226,7 +226,7 @@ def _copy_keys(job: int, place: int) -> None:
     found = load(load(job, UniqueJob.key_counts), place)
     out = load(load(job, UniqueJob.unique_keys), place)
     keys = load(job, UniqueJob.keys) + 8 * load(load(job, UniqueJob.entry_offsets), place)
-    if load(column_at(load(job, UniqueJob.state), place), ColumnAttrs.keys_dtype) == words.INT64:
+    if load(column_at(load(job, UniqueJob.state), place), ColumnAttrs.keys_dtype) == INT64:
         for k in range(found):
             store(out, k, load(keys, k))
         return
@@ -244,7 +244,7 @@ def _put_keys(frame: int, job: int, pool: int) -> None:
     count = load(job, Job.task_count)
     for index in range(count):
         found = load(load(job, UniqueJob.key_counts), index)
-        is_wide = load(column_at(state, index), ColumnAttrs.keys_dtype) == words.INT64
+        is_wide = load(column_at(state, index), ColumnAttrs.keys_dtype) == INT64
         item = int64(8) if is_wide else int64(4)
         out = new_output(frame, int64(index), int64(1), found, int64(1), item)
         store(load(job, UniqueJob.unique_keys), index, out)

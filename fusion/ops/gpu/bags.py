@@ -10,7 +10,6 @@ from numba import carray
 
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
-from fusion.cpu_ops.pieces import ITEM_BYTES
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.layout import combine as combine_layout
 from fusion.gpu_ops.layout.call import CombineCall
@@ -56,8 +55,8 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
         store(
             column, ColumnAttrs.divide_no_nan, attr(frame, no_nan_slot) if has_no_nan else int64(1)
         )
-        store(column, ColumnAttrs.ids_dtype, words.INT64)
-        store(column, ColumnAttrs.rows_dtype, words.INT64)
+        store(column, ColumnAttrs.ids_dtype, INT64)
+        store(column, ColumnAttrs.rows_dtype, INT64)
         source = call.ctypes.data + 8 * _place_in(call, base, CombineCall.inputs)
         store(source, ColumnInputs.table_rows, _ALL_MEMORY)
         store(source, ColumnInputs.table_dim, size(frame, arg.emb_shards, 0, 1))

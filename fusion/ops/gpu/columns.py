@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.elements import rows_until
 from fusion.ops.columns.inputs import body, column_at, release, take_source
@@ -92,7 +91,7 @@ def rows_to_last(device: Any, state: int, source: int) -> int:
     """The rows up to that of the first column's last entry, for which the host waits."""
     column = column_at(state, int64(0))
     place = (load(source, ColumnInputs.id_count) - 1) * load(source, ColumnInputs.entry_row_stride)
-    is_wide = load(column, ColumnAttrs.rows_dtype) == words.INT64
+    is_wide = load(column, ColumnAttrs.rows_dtype) == INT64
     address = load(source, ColumnInputs.entry_rows) + place * (8 if is_wide else 4)
     aligned = address - address % 8
     found = device.words(aligned, 1)

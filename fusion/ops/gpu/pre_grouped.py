@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.host.device_methods import copy_in, explain, on_host
 from fusion.gpu_ops.layout import call as call_of
@@ -102,7 +101,7 @@ def _new_keys(frame: int, device: Any, told: Array, count: int, host: Array) -> 
     state = kernel_state(frame)
     for index in range(count):
         number = told[ErrorRecord.SIZE + count + index]
-        is_wide = load(column_at(state, index), ColumnAttrs.keys_dtype) == words.INT64
+        is_wide = load(column_at(state, index), ColumnAttrs.keys_dtype) == INT64
         item = int64(8) if is_wide else int64(4)
         host[index] = new_output(frame, index, int64(1), number, int64(1), item)
     keys = device.room(8 * count)

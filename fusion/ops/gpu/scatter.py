@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.language.arithmetic import SUM
@@ -58,7 +57,7 @@ def _put_columns(state: int, job: int, call: Array, base: int) -> int:
 def _scale_bytes(state: int, batch: int) -> int:
     """The bytes of what gradients of bags are scaled by."""
     count, item = body(state, ColumnsState.column_count), int64(4)
-    if body(state, ColumnsState.dtype_code) == words.FLOAT64:
+    if body(state, ColumnsState.dtype_code) == FLOAT64:
         item = int64(8)
     for index in range(count):
         if load(column_at(state, index), ColumnAttrs.combiner) != SUM:

@@ -23,6 +23,8 @@ from fusion.runtime.native import objects
 from fusion.runtime.process import keep_forever, single
 from fusion.runtime.registration import creation
 from fusion.runtime.registration.creation import STATE_ATTR, KernelsRecord, attr_value, prepared
+from fusion.runtime.registration.kernel_objects import kernel_address
+from fusion.runtime.registration.op_functions import native_functions
 from fusion.runtime.tensorflow import layout, library
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.names import name_words
