@@ -147,9 +147,9 @@ def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, s
         out: the result's address, a multiple of 16.
         skew: what the addresses of rows have besides multiples of 16; 0: see their tables.
     """
-    call[CombineCall.batch_size] = batch
-    call[CombineCall.out] = out
-    call[CombineCall.out_bytes] = width * item
+    row_bytes = width * item
+    call[CombineCall.batch_size], call[CombineCall.out] = batch, out
+    call[CombineCall.out_bytes] = row_bytes
     columns = place_in(call, base, CombineCall.columns)
     sources = place_in(call, base, CombineCall.inputs)
     offsets = place_in(call, base, CombineCall.offsets)

@@ -88,8 +88,8 @@ def _described(frame: int, device: Any, call: Array, boundaries: int) -> Any:
         _put_firsts(state, call, sources, elements, batch)
     call[PreLookupCall.column_count], call[PreLookupCall.batch_size] = count, batch
     call[PreLookupCall.columns], call[PreLookupCall.inputs] = base + 8 * columns, base + 8 * sources
-    call[PreLookupCall.element_offsets] = base + 8 * elements
-    call[PreLookupCall.entry_offsets] = base + 8 * firsts
+    starts, entry_starts = base + 8 * elements, base + 8 * firsts
+    call[PreLookupCall.element_offsets], call[PreLookupCall.entry_offsets] = starts, entry_starts
     call[PreLookupCall.results] = told
     copy_in(device, base, host, 8 * size)
     return PreCall(base, told, count, batch, call[elements + count], call[firsts + count])

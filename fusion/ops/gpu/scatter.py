@@ -73,14 +73,15 @@ def _add_up(frame: int, device: Any, job: int, shared: int, width: int, call: Ar
     unique, number = _put_columns(state, job, call, base), load(shared, SharedInputs.entry_count)
     keys, starts = _numbers(device, number, unique), device.room(8 * (unique + 1))
     call[GradientCall.entry_count] = number
-    call[GradientCall.unique_idxs] = load(shared, SharedInputs.unique_idxs)
-    call[GradientCall.row_splits] = load(shared, SharedInputs.row_splits)
+    unique_idxs = load(shared, SharedInputs.unique_idxs)
+    row_splits = load(shared, SharedInputs.row_splits)
+    call[GradientCall.unique_idxs], call[GradientCall.row_splits] = unique_idxs, row_splits
     call[GradientCall.entry_weights] = load(shared, SharedInputs.entry_weights)
-    call[GradientCall.top_grad] = load(job, GradJob.top_grad)
-    call[GradientCall.errors] = trouble_of(device)
+    top_grad, errors = load(job, GradJob.top_grad), trouble_of(device)
+    call[GradientCall.top_grad], call[GradientCall.errors] = top_grad, errors
     call[GradientCall.keys], call[GradientCall.owners] = keys, device.room(4 * number)
-    call[GradientCall.starts] = starts
-    call[GradientCall.dtype_code] = body(state, ColumnsState.dtype_code)
+    dtype_code = body(state, ColumnsState.dtype_code)
+    call[GradientCall.starts], call[GradientCall.dtype_code] = starts, dtype_code
     call[GradientCall.scales] = device.room(_scale_bytes(state, batch))
     blocks = _lay_out(call, base, batch, body(state, ColumnsState.item_bytes), width)
     copy_in(device, base, call.ctypes.data, 8 * size)
