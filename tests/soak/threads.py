@@ -105,7 +105,8 @@ def cold_start(count: int, seed: int) -> Tally:
             done, wrong = pickle.loads(output)
             tally.done.update(done)
             tally.wrong += wrong
-        names = [path.name for path in cache.iterdir()]
+        # Beside kernels lies what is known of their sources.
+        names = [path.name for path in cache.iterdir() if path.suffix != ".json"]
         tally.wrong += [f"{name} was left behind" for name in names if not name.endswith(".o")]
         tally.done["kernels compiled"] = len(names)
     return tally
