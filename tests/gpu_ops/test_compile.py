@@ -17,7 +17,7 @@ from fusion.gpu_ops.kernels.registry import KERNELS
 PROGRAM = """
 import json, sys
 from dataclasses import asdict
-from fusion.gpu_ops import compile as compiler
+from fusion.gpu_ops.host import compile as compiler
 from fusion.gpu_ops.kernels.registry import KERNELS
 
 ptxas = compiler.assembler()
@@ -70,7 +70,7 @@ def test_what_a_driver_loads(tmp_path: Path) -> None:
     A kernel that would not find its arguments where a launch puts them is refused.
     """
     program = """
-from fusion.gpu_ops import compile as compiler, modules
+from fusion.gpu_ops.host import compile as compiler, modules
 entry = modules.entry_of("fill_numbers").encode()
 has_ptxas = compiler.assembler() is not None
 for capability in (9, 0), (8, 9), (99, 0):

@@ -57,6 +57,7 @@ class WrongPass:
 
     preserve: frozenset[str] = frozenset()
     variables: object = None
+    devices: object = None
     target: object = None
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
