@@ -39,8 +39,13 @@ test test-oldest: export FUSION_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cac
 # The tests start some hundred processes, which would compile this project's modules anew each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-test: lint ## Run the linters and the tests
-	$(BIN)/python -m pytest $(PARALLEL)
+# Side by side; what the linters say comes last, lest it is mixed with the progress of the tests.
+test: $(VENV)/.installed ## Run the linters and the tests
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	$(MAKE) --no-print-directory lint >"$$log" 2>&1 & lint=$$!; \
+	$(BIN)/python -m pytest $(PARALLEL); tests_status=$$?; \
+	wait $$lint; lint_status=$$?; cat "$$log"; \
+	exit $$((tests_status ? tests_status : lint_status))
 
 test-oldest: $(OLDEST_VENV)/.installed ## Run the tests with the oldest dependencies supported
 	$(OLDEST_VENV)/bin/python -m pytest $(PARALLEL)

@@ -22,6 +22,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2, op_def_pb2, types_pb2
+from tensorflow.python.framework import op_def_registry
 
 from tests.graph_text_values import Scanner, format_attr, format_constant, make_constant
 
@@ -44,6 +45,23 @@ def print_graph(graph_def: graph_pb2.GraphDef) -> str:
     if rest := _extra(_graph_rest(graph_def)):
         lines.append(f"extra{rest}")
     return "\n".join(lines) + "\n"
+
+
+def without_defaults(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+    """Returns a copy whose nodes have no attribute with the value that their op defaults to.
+
+    Such attributes may be left out of any GraphDef: TensorFlow adds them when it reads one.
+    """
+    copy = graph_pb2.GraphDef()
+    copy.CopyFrom(graph_def)
+    for nodes in (copy.node, *(function.node_def for function in copy.library.function)):
+        for node in nodes:
+            op_def = op_def_registry.get(node.op)
+            for attr in op_def.attr if op_def is not None else ():
+                default = attr.default_value if attr.HasField("default_value") else None
+                if attr.name in node.attr and node.attr[attr.name] == default:
+                    del node.attr[attr.name]
+    return copy
 
 
 def print_node(node: node_def_pb2.NodeDef) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 
 from fusion.lookup import VERSIONS
+from tests import zygote
 
 PROGRAM = """
 import numpy as np
@@ -51,9 +51,7 @@ for version in VERSIONS:
 
 @pytest.mark.parity("shards on devices of their own", *VERSIONS)
 def test_shards_on_two_devices_give_stocks_numbers():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
-    )
+    done = zygote.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-2:] == [VERSIONS[-1], "same"]
 
@@ -125,8 +123,6 @@ print(len(results), "same")
 
 @pytest.mark.parity("variables with replicas", *VERSIONS)
 def test_replicas_gather_from_their_own_variables():
-    done = subprocess.run(
-        [sys.executable, "-c", REPLICAS], capture_output=True, text=True, check=False
-    )
+    done = zygote.run([sys.executable, "-c", REPLICAS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"{2 + len(VERSIONS)} same"

@@ -1,5 +1,5 @@
 """The stock models of the SavedModel tests."""
 
-from tests.saved_model.conftest import models
+from tests.saved_model.conftest import forks, models
 
-__all__ = ["models"]
+__all__ = ["forks", "models"]

@@ -11,6 +11,7 @@ import pytest
 from fusion import saved_model
 from fusion.cli import main
 from fusion.saved_model import meta_graph
+from tests import zygote
 from tests.saved_model.test_rewrite import WrongPass
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +20,7 @@ COMMAND = str(Path(sys.executable).with_name("fusion"))
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return zygote.run(
         [COMMAND, *map(str, arguments)],
         cwd=ROOT,
         capture_output=True,

@@ -13,6 +13,7 @@ import pytest
 from examples.distributed.__main__ import train
 from examples.distributed.model import COLUMNS
 from modelzoo.cluster import tasks
+from tests import zygote
 
 #: How many columns each process that computes lookups has fused, by strategy.
 FUSED = {
@@ -71,14 +72,16 @@ print("a graph is only built")
 def test_a_worker_without_fusion(knows_ops: bool) -> None:
     text = _WORKER.format(imports="import fusion" if knows_ops else "")
     worker = [sys.executable, "-c", text]
-    with subprocess.Popen(
-        worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    # One that imports fusion may be a fork of a process that has.
+    start = zygote.Popen if knows_ops else subprocess.Popen
+    with start(worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             target = process.stdout.readline().strip().removeprefix("grpc://")
             chief = [sys.executable, "-c", _CHIEF, target]
-            told = subprocess.check_output(chief, text=True, timeout=300)
+            told = zygote.run(
+                chief, stdout=subprocess.PIPE, text=True, timeout=300, check=True
+            ).stdout
         finally:
             process.kill()
     *results, last = told.splitlines()
@@ -130,8 +133,9 @@ def test_a_worker_of_parameter_servers_without_fusion() -> None:
     with ExitStack() as stack:
         processes = {}
         for task, config in tasks({"chief": 1, "worker": 1, "ps": 1}):
-            process = subprocess.Popen(
-                [sys.executable, "-c", _COORDINATOR if task == "chief_0" else _SERVER],
+            is_chief = task == "chief_0"
+            process = (zygote.Popen if is_chief else subprocess.Popen)(
+                [sys.executable, "-c", _COORDINATOR if is_chief else _SERVER],
                 env={**os.environ, **config},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

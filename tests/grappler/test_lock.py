@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests import zygote
 from tests.grappler.lock_holders import DEADLINE, PROGRAMS
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(name):
-    done = subprocess.run(
+def run(name, start=zygote.run):
+    done = start(
         [sys.executable, "-m", "tests.grappler.lock_holders", name],
         capture_output=True,
         text=True,
@@ -32,4 +33,4 @@ def test_no_deadlock(name):
 
 @pytest.mark.parametrize("_", range(4))
 def test_a_process_ends_with_work_pending(_):
-    run("exit_with_work_pending")
+    run("exit_with_work_pending", subprocess.run)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import zygote
 from tests.grappler.programs import PROGRAMS
 from tests.grappler.worker import SIZES
 
@@ -18,7 +19,7 @@ ENVIRONMENTS = {"plain": {}, "legacy": {"TF_USE_LEGACY_KERAS": "1"}}
 def start(kind, out, *options):
     command = [sys.executable, "-m", "tests.grappler.worker", kind, str(out), *options]
     environment = {**os.environ, **ENVIRONMENTS[kind]}
-    return subprocess.Popen(
+    return zygote.start(
         command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
 

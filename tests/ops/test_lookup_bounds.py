@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+
+from tests import zygote
 
 _PROGRAM = """
 import ctypes, mmap, sys
@@ -113,6 +114,6 @@ for count in (1, 16, 17, 256, 300):
 @pytest.mark.parametrize(("what", "is_fine"), [("read", True), ("crash", False)])
 def test_nothing_is_read_behind_the_inputs(what, is_fine):
     command = [sys.executable, "-c", _PROGRAM, what]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    done = zygote.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert (done.returncode == 0) == is_fine, done.stderr
     assert done.returncode in (0, -11), done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import keras
@@ -11,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from tests import zygote
 from tests.optimizers import runs
 from tests.optimizers.runs import BATCHES, KERAS, KERNEL, OPTIMIZERS, RATE, TABLE
 
@@ -244,7 +244,7 @@ def test_the_loss_can_be_scaled_by_the_wrapper(name):
 
 
 def test_replicas_move_the_rows_of_all_of_them_alike():
-    subprocess.run([sys.executable, "-c", MIRRORED], check=True)
+    zygote.run([sys.executable, "-c", MIRRORED], check=True)
 
 
 #: Needs two logical devices, which only a fresh process can have.

@@ -1,8 +1,8 @@
 """Recognised specs, plans and rewritten graphs as text, beside the graphs they come from.
 
 `tests/golden/NAME.graph.txt` is a graph that TensorFlow built (large constants without values);
-`NAME.fused.txt` and `NAME.stock.txt` are what the pass makes of it with either target. After a
-wanted change,
+`NAME.fused.txt` and `NAME.stock.txt` are what the pass makes of it with either target, without
+attributes that have their default value. After a wanted change,
 
     FUSION_UPDATE_GOLDEN=1 python -m pytest tests/passes/test_golden.py
 
@@ -22,7 +22,7 @@ from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.lookup import recognise_all
 from fusion.passes.targets import PASSES, Target
-from tests.graph_text import parse_graph, print_graph
+from tests.graph_text import parse_graph, print_graph, without_defaults
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 NAMES = sorted(path.name.removesuffix(".graph.txt") for path in GOLDEN.glob("*.graph.txt"))
@@ -39,7 +39,7 @@ def rewritten(name: str, target: Target) -> str:
     choose = choose_fused if target is Target.FUSED else choose_stock
     parts.append(str(choose(view, [one for one in found if one.spec], writers).plan))
     if result.modified:
-        parts.append(print_graph(result.graph_def))
+        parts.append(print_graph(without_defaults(result.graph_def)))
     return "\n\n".join(part for part in parts if part).rstrip() + "\n"
 
 

@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from tests import zygote
+from tests.built_once import built_once
 from tests.saved_model.forked import Tool
 from tests.saved_model.models import build_all
+
+forks = zygote.forks_of("fusion.saved_model.verify.processes", "fusion.saved_model.bench.run")
 
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one SavedModel of each kind, named after it."""
-    return build_all(tmp_path_factory.mktemp("models"))
+    return built_once(tmp_path_factory, "models", build_all)
 
 
 @pytest.fixture(scope="session")

@@ -1,28 +1,20 @@
 """The `fusion` command, run again and again in processes forked from one that knows TensorFlow.
 
-To import TensorFlow takes seconds, and a process that has used it cannot be forked. So a server,
-`python -m tests.saved_model.forked`, imports it and forks once for each command that it is told.
+Such a process runs `python -m tests.saved_model.forked FILE BYTES ...`; see tests/zygote.py.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import resource
-import runpy
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
 
-ROOT = Path(__file__).parents[2]
+from tests import zygote
+
 LONGEST = 60.0
 _DATA = 8 << 30  # bytes of memory, so that a defect cannot take the machine down
 
@@ -45,18 +37,11 @@ class Run:
 
 
 class Tool:
-    """The server, seen from another process."""
+    """Runs the command."""
 
     def __init__(self, *before: str) -> None:
-        """Starts it; `before` are the first words of its command, e.g. those of unshare."""
-        self._server = subprocess.Popen(
-            [*before, sys.executable, "-m", "tests.saved_model.forked"],
-            cwd=ROOT,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        """Starts a server; `before` are the first words of its command, e.g. those of unshare."""
+        self._server = zygote.Server(*before)
 
     def __call__(
         self, *arguments: object, killed_after: float | None = None, largest_file: int | None = None
@@ -68,118 +53,57 @@ class Tool:
             killed_after: seconds after which its process is killed, if it still runs.
             largest_file: a limit for the bytes of each file that it writes.
         """
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        order = {
-            "arguments": [str(argument) for argument in arguments],
-            "killed_after": killed_after,
-            "largest_file": largest_file,
-        }
-        print(json.dumps(order), file=self._server.stdin, flush=True)
-        return Run(**json.loads(self._server.stdout.readline()))
+        with tempfile.TemporaryDirectory() as folder:
+            said, grown = Path(folder, "stderr"), Path(folder, "grown")
+            program = [sys.executable, "-m", "tests.saved_model.forked"]
+            limits = [str(grown), str(largest_file or 0)]
+            start = time.monotonic()
+            with open(said, "wb") as file:
+                process = zygote.Popen(
+                    [*program, *limits, *map(str, arguments)],
+                    cwd=zygote.ROOT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=file,
+                    start_new_session=True,
+                    server=self._server,
+                )
+            status = _wait(process, LONGEST if killed_after is None else killed_after)
+            seconds = time.monotonic() - start
+            lines = said.read_text(errors="replace").splitlines()
+            # Empty, if it was killed between opening and writing it.
+            bytes_ = int(grown.read_text() or 0) if grown.exists() else 0
+        return Run(status, lines, seconds, bytes_)
 
     def close(self) -> None:
         """Ends the server."""
-        self._server.communicate()
+        self._server.close()
 
 
-class _Forked:
-    """Stands in for a `subprocess.Popen` of `python -m MODULE ...`, without starting Python."""
-
-    def __init__(
-        self,
-        command: Sequence[str],
-        cwd: Path,
-        env: dict[str, str],
-        stdout: Any,
-        pass_fds: Sequence[int] = (),
-        **_: Any,
-    ) -> None:
-        self.pid = os.fork()
-        if self.pid:
-            return
-        status = 1
-        try:
-            os.setsid()
-            os.chdir(cwd)
-            os.environ.update(env)
-            os.dup2(stdout.fileno(), 1)
-            os.dup2(stdout.fileno(), 2)
-            for opened in [int(name) for name in os.listdir("/proc/self/fd")]:
-                if opened > 2 and opened not in pass_fds:
-                    with contextlib.suppress(OSError):
-                        os.close(opened)
-            module, *sys.argv[1:] = command[2:]
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-        except SystemExit as end:
-            status = int(end.code or 0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-
-    def __enter__(self) -> _Forked:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.wait()
-
-    def wait(self) -> int:
-        _, status = os.waitpid(self.pid, 0)
-        return os.waitstatus_to_exitcode(status)
-
-
-def _serve() -> None:
-    import fusion.cli
-    import fusion.saved_model.verify.worker  # noqa: F401  (imports TensorFlow)
-
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    for line in sys.stdin:
-        print(json.dumps(asdict(_run(**json.loads(line)))), file=answers, flush=True)
-
-
-def _run(arguments: list[str], killed_after: float | None, largest_file: int | None) -> Run:
-    with tempfile.TemporaryDirectory() as folder:
-        said, grown = Path(folder, "stderr"), Path(folder, "grown")
-        start = time.monotonic()
-        child = os.fork()
-        if child == 0:
-            _in_child(arguments, largest_file, said, grown)
-        status = _wait(child, start + (LONGEST if killed_after is None else killed_after))
-        seconds = time.monotonic() - start
-        lines = said.read_text(errors="replace").splitlines() if said.exists() else []
-        # Empty, if it was killed between opening and writing it.
-        return Run(status, lines, seconds, int(grown.read_text() or 0) if grown.exists() else 0)
-
-
-def _in_child(arguments: list[str], largest_file: int | None, said: Path, grown: Path) -> NoReturn:
-    from fusion.cli import main
-    from fusion.saved_model.verify import compare
-
-    status = 1
+def _wait(process: zygote.Popen, seconds: float) -> int | None:
+    """Returns the exit code, or None after ending what still runs at the deadline."""
     try:
-        os.setsid()
-        with open(said, "wb") as file:
-            os.dup2(file.fileno(), 2)
-        sys.stderr = os.fdopen(2, "w", buffering=1)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_DATA, (_DATA, _DATA))
-        if largest_file is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY))
-        for module in (compare, sys.modules.get("fusion.saved_model.child")):
-            if hasattr(module, "subprocess"):
-                module.subprocess.Popen = _Forked  # type: ignore[union-attr]
-        before = _status_bytes("VmRSS")
-        status = main(arguments)
-        peak = _status_bytes("VmHWM")
-        if largest_file is None:
-            grown.write_text(str(peak - before))
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        # The process alone: what it has started must notice by itself.
+        process.kill()
+        process.wait()
+        return None
+
+
+def _run(grown: Path, largest_file: int, arguments: list[str]) -> int:
+    from fusion.cli import main
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_DATA, (_DATA, _DATA))
+    if largest_file:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY))
+    before = _status_bytes("VmRSS")
+    status = main(arguments)
+    peak = _status_bytes("VmHWM")
+    if not largest_file:
+        grown.write_text(str(peak - before))
+    return status
 
 
 def _status_bytes(key: str) -> int:
@@ -187,18 +111,5 @@ def _status_bytes(key: str) -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{key}:"))
 
 
-def _wait(child: int, deadline: float) -> int | None:
-    """Returns the exit code, or None after ending what still runs at the deadline."""
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.001)
-    # The process alone: what it has started must notice by itself.
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
-
-
 if __name__ == "__main__":
-    _serve()
+    sys.exit(_run(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))

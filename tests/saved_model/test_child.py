@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import resource
-import subprocess
 import sys
 import textwrap
+
+from tests import zygote
 
 PROGRAM = textwrap.dedent("""
     import resource
@@ -31,9 +32,7 @@ PROGRAM = textwrap.dedent("""
 def run(*, safe: bool, given: int = 0) -> list[int]:
     """Returns how much of 1.2 times the machine's memory a process gets, in halves; its limits."""
     program = PROGRAM.format(safe=safe, given=given)
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=False, capture_output=True, text=True
-    )
+    done = zygote.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return [int(word) for word in done.stdout.split()]
 

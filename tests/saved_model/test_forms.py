@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,8 @@ from fusion.saved_model.bench.feeds import generated_feeds, read_feeds
 from fusion.saved_model.bench.selection import choose_signature
 from fusion.saved_model.inputs.cases import CASES, Ids
 from fusion.saved_model.source import read_saved_model
+from tests import zygote
+from tests.built_once import built_once
 from tests.saved_model.forms import FORMS, ITEMS, OLD_FORMS
 from tests.saved_model.test_rewrite import ROOT
 
@@ -34,10 +35,11 @@ SIGNATURES = {"together": sorted(FORMS), "old": sorted(OLD_FORMS)}
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("forms")
-    command = [sys.executable, "-m", "tests.saved_model.forms", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    return folder
+    def build(folder: Path) -> None:
+        command = [sys.executable, "-m", "tests.saved_model.forms", str(folder)]
+        zygote.run(command, cwd=ROOT, check=True, capture_output=True)
+
+    return built_once(tmp_path_factory, "forms", build)
 
 
 @pytest.mark.parametrize("target", ["fused", "stock"])

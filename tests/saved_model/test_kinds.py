@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from fusion.saved_model.meta_graph import used_ops
 from fusion.saved_model.source import read_saved_model
 from fusion.schema.names import OP_NAMES
+from tests import zygote
 from tests.saved_model import kinds
 from tests.saved_model.forked import Tool
 from tests.saved_model.test_rewrite import NEW, ROOT, hashes
@@ -36,7 +36,7 @@ LOOKUPS = {
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kinds")
     command = [sys.executable, "-m", "tests.saved_model.kinds", str(folder)]
-    subprocess.run(command, cwd=ROOT, env={**os.environ}, check=True, capture_output=True)
+    zygote.run(command, cwd=ROOT, env={**os.environ}, check=True, capture_output=True)
     return folder
 
 
