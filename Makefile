@@ -62,7 +62,7 @@ parity: $(VENV)/.installed ## Write docs/parity.md: what the tests compare with 
 bench-smoke: $(VENV)/.installed ## Measure the headline workloads against stock TensorFlow, two minutes
 	$(BIN)/python -m benchmarks smoke
 
-soak: $(VENV)/.installed ## Run the long checks: many threads, a million calls, every kernel's memory, hostile models
+soak: $(VENV)/.installed ## Run the long checks: many threads, a million calls, every kernel's memory, hostile models, killed trainings
 	$(BIN)/python -m tests.soak
 
 lint: $(VENV)/.installed ## Run ruff and mypy

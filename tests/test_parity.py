@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests import zygote
 from tests.parity import COLUMNS, ROWS, UNFUSED, Collector, Coverage, table
 
 ROOT = Path(__file__).parents[1]
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_the_table_is_current_and_no_row_or_column_is_without_a_test():
     command = [sys.executable, "-m", "tests.parity"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    result = zygote.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert (ROOT / "docs" / "parity.md").read_text() == result.stdout, "run: make parity"
     cells = {

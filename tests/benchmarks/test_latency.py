@@ -1,6 +1,5 @@
 import contextlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from benchmarks import latency, runner
 from benchmarks.__main__ import main
 from benchmarks.latency import Call, Load, Options
 from benchmarks.report import load, render
+from tests import zygote
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,7 +88,7 @@ def test_the_report_counts_the_seconds_in_which_fusion_is_slower():
 
 
 def command(out, *arguments):
-    return subprocess.run(
+    return zygote.run(
         [sys.executable, "-m", "benchmarks", "latency", "--out", str(out), *arguments],
         check=False,
         capture_output=True,

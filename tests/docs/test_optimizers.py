@@ -2,9 +2,10 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
+
+from tests import zygote
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "optimizers.md").read_text()
 
@@ -14,7 +15,7 @@ def test_the_example_prints_what_is_shown():
     (code,) = (text for language, text in blocks if language == "python")
     (expected,) = (text for language, text in blocks if language == "")
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    result = subprocess.run(
+    result = zygote.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr[-2000:]

@@ -23,6 +23,7 @@ from examples.serving.load_test import Different, check_equal, measure, served, 
 from examples.serving.model import BadRequest, Model
 from examples.serving.server import Server
 from fusion.saved_model import fuse_saved_model
+from tests import zygote
 
 ROOT = Path(__file__).parents[2]
 ROWS = 100
@@ -212,10 +213,10 @@ def test_models_that_cannot_be_served(models: Path, tmp_path: Path) -> None:
         Model(tmp_path / "v1")
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
+def start(*arguments: str) -> zygote.Popen:
     command = [sys.executable, "-m", "examples.serving", *arguments]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
+    return zygote.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
 
 
 def test_what_is_wrong_is_told_in_one_line(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from functools import cache, partial
 from pathlib import Path
@@ -18,6 +17,7 @@ import tf_keras
 
 from fusion.feature_column import embedding_column
 from fusion.lookup import VERSIONS
+from tests import zygote
 from tests.feature_column.compare import (
     FUSED,
     assert_fused,
@@ -139,7 +139,7 @@ for path in sorted(Path(sys.argv[1]).glob("model*")):
 def run_python(*arguments: str, **environment: str) -> str:
     """What a new process prints."""
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
-    done = subprocess.run(
+    done = zygote.run(
         [sys.executable, *arguments],
         cwd=ROOT,
         env=env,

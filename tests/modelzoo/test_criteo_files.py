@@ -29,6 +29,7 @@ from modelzoo.criteo.source import INFO, Source, open_source, synthetic_block
 from modelzoo.criteo.tfrecord import write_tfrecord
 from modelzoo.options import Options
 from modelzoo.training.setup import sources
+from tests import zygote
 
 ROOT = Path(__file__).parents[2]
 NAMES = (*criteo.NUMERIC, *criteo.CATEGORICAL)
@@ -380,9 +381,9 @@ def test_a_killed_conversion_goes_on(tmp_path: Path) -> None:
     text = write_lines(tmp_path / "a.txt", lines_of(block(6000)))
     order = ["convert", str(text), "DST", "--part", "100", "--cap", "1000"]
 
-    def run(folder: Path) -> subprocess.Popen[bytes]:
+    def run(folder: Path) -> zygote.Popen:
         command = [*order[:2], str(folder), *order[3:]]
-        return subprocess.Popen(
+        return zygote.Popen(
             [sys.executable, "-m", "modelzoo.criteo", *command],
             cwd=ROOT,
             stdout=subprocess.DEVNULL,

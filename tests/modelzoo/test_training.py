@@ -6,10 +6,10 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
-from contextlib import nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from modelzoo.training.run import Run, RunError, State
 from modelzoo.training.scores import auc
 from modelzoo.training.setup import build, sources
 from modelzoo.training.steps import Steps
+from tests import zygote
 from tests.modelzoo.small import MODELS, SMALL, Silent
 
 ROOT = Path(__file__).parents[2]
@@ -122,45 +123,48 @@ def test_training_that_goes_on_ends_as_one_that_was_not_stopped(tmp_path: Path, 
     assert checkpoints == 2  # the last one alone: its index and its values
 
 
-@pytest.mark.parametrize("style", ["keras", "graph"])
-def test_killed_three_times_it_ends_with_the_same_loss(tmp_path: Path, style: str) -> None:
+def check_killed(folder: Path, style: str, steps: int, kills: Sequence[int]) -> None:
+    """Killed after so many steps each, it ends with the same loss as one that was left alone."""
     order = [
         *(sys.executable, "-m", "modelzoo.dlrm", "train", "--optimizer", "sgd", "--deterministic"),
-        *("--cap", "100", "--dim", "4", "--batch-size", "64", "--steps", "400"),
+        *("--cap", "100", "--dim", "4", "--batch-size", "64", "--steps", str(steps)),
         *("--save-every", "20", "--eval-samples", "500", "--style", style),
     ]
 
-    def started(folder: str) -> subprocess.Popen[bytes]:
-        log = open(tmp_path / f"{folder}.log", "ab")  # noqa: SIM115
-        return subprocess.Popen(
-            [*order, "--run", str(tmp_path / folder)], cwd=ROOT, stdout=log, stderr=log
-        )
+    def started(name: str) -> zygote.Popen:
+        log = open(folder / f"{name}.log", "ab")  # noqa: SIM115
+        return zygote.Popen([*order, "--run", str(folder / name)], cwd=ROOT, stdout=log, stderr=log)
 
-    def step(folder: str) -> int:
-        file = tmp_path / folder / "state.json"
+    def step(name: str) -> int:
+        file = folder / name / "state.json"
         return json.loads(file.read_text())["step"] if file.is_file() else 0
 
-    assert started("whole").wait() == 0, (tmp_path / "whole.log").read_text()[-2000:]
+    assert started("whole").wait() == 0, (folder / "whole.log").read_text()[-2000:]
     rng = random.Random(3)
-    for least in (20, 120, 240):
+    for least in kills:
         process = started("cut")
         while process.poll() is None and step("cut") < least:
             time.sleep(0.005)
         time.sleep(rng.random() * 0.1)
-        assert process.poll() is None, (tmp_path / "cut.log").read_text()[-2000:]
+        assert process.poll() is None, (folder / "cut.log").read_text()[-2000:]
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert step("cut") % 20 == 0
     assert started("cut").wait() == 0
     told = {
-        folder: [json.loads(line) for line in (tmp_path / folder / "metrics.jsonl").open()]
-        for folder in ("whole", "cut")
+        name: [json.loads(line) for line in (folder / name / "metrics.jsonl").open()]
+        for name in ("whole", "cut")
     }
     assert [one["step"] for one in told["cut"]] == [one["step"] for one in told["whole"]]
     assert told["cut"][-1] == told["whole"][-1]  # the held-out loss and AUC, to the bit
-    assert os.listdir(tmp_path / "cut" / "logs")
-    export = ["export", str(tmp_path / "model"), "--run", str(tmp_path / "cut")]
-    subprocess.run([sys.executable, "-m", "modelzoo.dlrm", *export], check=True, cwd=ROOT)
+    assert os.listdir(folder / "cut" / "logs")
+    export = ["export", str(folder / "model"), "--run", str(folder / "cut")]
+    zygote.run([sys.executable, "-m", "modelzoo.dlrm", *export], check=True, cwd=ROOT)
+
+
+def test_killed_it_ends_with_the_same_loss(tmp_path: Path) -> None:
+    """Once; three times and in both styles in tests/soak/long_training.py."""
+    check_killed(tmp_path, "graph", 200, [20])
 
 
 def test_replicas_train_as_one_device(tmp_path: Path) -> None:
@@ -169,7 +173,7 @@ def test_replicas_train_as_one_device(tmp_path: Path) -> None:
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     folder = tmp_path / "two"
     order = ["train", "--run", str(folder), "--strategy", "mirrored", "--do-fusion", "v2", *words]
-    done = subprocess.run(
+    done = zygote.run(
         [sys.executable, "-m", "modelzoo.dlrm", *order, "--optimizer", "sgd"],
         cwd=ROOT,
         check=False,
@@ -248,53 +252,32 @@ def test_steps_that_overlap_are_done_where_something_is_kept(tmp_path: Path) -> 
     assert (steps.ended, steps.most) == (30, 3)
 
 
-def marked(mark: str) -> list[str]:
-    """The processes that have a variable in their environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if mark.encode() in (process / "environ").read_bytes().split(b"\0"):
-                found.append(process.name)
-    return found
-
-
-def test_workers_train_tables_of_servers(tmp_path: Path) -> None:
-    """On this machine; killed, it goes on, and one device evaluates and exports what it trained."""
-    folder, log = tmp_path / "run", tmp_path / "log"
-    order = [
+def order_of_servers(folder: Path, steps: int) -> list[str]:
+    """The command that trains with parameter servers on this machine."""
+    return [
         *(sys.executable, "-m", "modelzoo.dlrm", "train", "--strategy", "ps", "--do-fusion", "v2"),
         *("--run", str(folder), "--cap", "100", "--dim", "4", "--batch-size", "32"),
-        *("--steps", "100000", "--save-every", "10", "--eval-samples", "200", "--eval-every", "0"),
+        *("--steps", str(steps), "--save-every", "10", "--eval-samples", "200"),
+        *("--eval-every", "0"),
     ]
 
-    def step() -> int:
-        file = folder / "state.json"
-        return json.loads(file.read_text())["step"] if file.is_file() else 0
 
-    mark = f"MARK={folder}"
-    with (
-        log.open("wb") as told,
-        subprocess.Popen(["env", mark, *order], cwd=ROOT, stdout=told, stderr=told) as process,
-    ):
-        while process.poll() is None and step() < 20:
-            time.sleep(0.05)
-        assert len(marked(mark)) == 5
-        process.kill()
-    reached = step()
-    assert reached >= 20, log.read_text()[-2000:]
-    end = time.monotonic() + 60
-    while (left := marked(mark)) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not left, "workers and servers end with their chief"
-    order[order.index("100000")] = str(reached + 20)
-    done = subprocess.run(order, cwd=ROOT, check=False, capture_output=True, text=True)
+def check_trained_by_servers(folder: Path, steps: int) -> None:
+    """Trains to a step; one device evaluates and exports what was trained."""
+    order = order_of_servers(folder, steps)
+    done = zygote.run(order, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert f"done at step {reached + 20}; held-out AUC 0." in done.stdout
+    assert f"done at step {steps}; held-out AUC 0." in done.stdout
     run = Run.opened(folder)
     last = [*run.told()][-1]
     line = f"AUC {last['eval_auc']:.6f}, loss {last['eval_loss']:.6f}"
     ended = CliRunner().invoke(commands(MODELS["dlrm"]), ["eval", "--run", str(folder)])
     assert ended.output.splitlines()[-1] == line
+
+
+def test_workers_train_tables_of_servers(tmp_path: Path) -> None:
+    """Killed, it goes on: in tests/soak/long_training.py."""
+    check_trained_by_servers(tmp_path / "run", 20)
 
 
 def test_early_stop(tmp_path: Path) -> None:

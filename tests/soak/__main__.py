@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-CHECKS = ("threads", "functions", "memory", "kernels", "hostile")
+CHECKS = ("threads", "functions", "memory", "kernels", "hostile", "long_tests")
 
 
 def main() -> int:

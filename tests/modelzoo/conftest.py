@@ -1,0 +1,5 @@
+"""Models are compared in forked processes."""
+
+from tests import zygote
+
+forks = zygote.forks_of("fusion.saved_model.verify.processes", "modelzoo.wide_deep.demo")
