@@ -99,9 +99,11 @@ def _write(numbers: dict[str, Any], out: Path | None, name: str) -> None:
 
 
 def _gpu(options: argparse.Namespace) -> int:
+    from benchmarks.gpu import prepare_package
+
+    prepare_package()
     from benchmarks.gpu import measure as gpu
 
-    gpu.prepare_package()
     seed = int.from_bytes(os.urandom(4), "little") if options.seed is None else options.seed
     try:
         numbers = gpu.measure(

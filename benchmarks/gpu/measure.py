@@ -8,26 +8,11 @@ from __future__ import annotations
 
 import datetime
 import subprocess
-import sys
-import types
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.memory import Memory, copy_bandwidth, workloads
 from benchmarks.gpu.prepared import prepare
-
-_ROOT = Path(__file__).resolve().parents[2]
-
-
-def prepare_package() -> None:
-    """Makes the kernels importable where there is no TensorFlow, which `fusion` itself needs."""
-    try:
-        import tensorflow  # noqa: F401
-    except ImportError:
-        package = types.ModuleType("fusion")
-        package.__path__ = [str(_ROOT / "fusion")]
-        sys.modules["fusion"] = package
 
 
 def device() -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from fusion import saved_model
 from fusion.cli import main
-from fusion.saved_model import meta_graph
+from fusion.passes.targets import PASSES, Target
 from tests import zygote
 from tests.saved_model.test_rewrite import WrongPass
 
@@ -105,7 +105,7 @@ def test_a_failed_verification_is_one_line_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    monkeypatch.setattr(meta_graph, "FuseLookups", WrongPass)
+    monkeypatch.setitem(PASSES, Target.FUSED, WrongPass)
     assert main(["rewrite", str(models / "tf2"), str(tmp_path / "dst")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("fusion: error: verification failed, nothing written: signature")

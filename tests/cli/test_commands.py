@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fusion.cli import main
-from fusion.saved_model import meta_graph
+from fusion.passes.targets import PASSES, Target
 from tests.cli.test_app import command
 from tests.saved_model.test_rewrite import WrongPass
 
@@ -72,7 +72,7 @@ def test_verify_names_what_differs(
     assert main(["verify", str(models / "tf2"), str(models / "plain")]) == 1
     assert "signature 'embedding': only the first model has it" in capsys.readouterr().out
 
-    monkeypatch.setattr(meta_graph, "FuseLookups", WrongPass)
+    monkeypatch.setitem(PASSES, Target.FUSED, WrongPass)
     wrong = str(tmp_path / "wrong")
     assert main(["rewrite", "--no-verify", str(models / "tf2"), wrong]) == 0
     capsys.readouterr()
