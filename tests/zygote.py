@@ -57,6 +57,10 @@ _SIZE = 4  # bytes of the length of a message
 _MOST_FILES = 64
 
 
+#: In a process of a program, `subprocess` has a stand-in.
+_REAL_POPEN = subprocess.Popen
+
+
 @dataclass(frozen=True)
 class _Program:
     """What a process runs.
@@ -84,7 +88,7 @@ class Server:
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(
+            self._process = _REAL_POPEN(
                 [*before, _PYTHON, "-m", "tests.zygote", str(theirs.fileno())],
                 cwd=ROOT,
                 env=_ENVIRONMENT,
@@ -236,7 +240,6 @@ class _PopenOfModules(subprocess.Popen[Any]):
         return start(args, **options)
 
 
-_REAL_POPEN = subprocess.Popen
 _POPEN: Any = _PopenOfModules
 
 
