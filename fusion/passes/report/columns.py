@@ -54,6 +54,8 @@ def named_columns(report: FusionReport, search: VariableSearch) -> FusionReport:
     """Returns a report with the names and sizes of variables that the pass did not know."""
     columns = (
         named_column(search.view(column.function), column, search.known)
+        if column.tables
+        else column
         for column in report.columns
     )
     return replace(report, columns=tuple(columns))
