@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,10 @@ class _Item(plugin.Item):
 
     def __init__(self, data: bytes) -> None:
         self._data = data
+
+    @property
+    def thread(self) -> int:
+        return threading.get_ident()
 
     def graph_def(self) -> bytes:
         return self._data
