@@ -66,6 +66,10 @@ def _task_of(definition: tensorflow_server_pb2.ServerDef) -> _Task:
     return definition.job_name, definition.task_index
 
 
+#: How often a worker is asked whether it knows fused ops, if that is not told by its answer.
+_TRIES = 3
+
+
 class Workers:
     """The workers of the cluster of which this process is the chief, if it is one."""
 
@@ -90,12 +94,16 @@ class Workers:
         with tf.init_scope():
             is_eager = tf.executing_eagerly()  # in a v1 graph nothing can be tried
         for task in _workers(cluster) if is_eager else ():
-            if task not in self._tried:
-                _try_on(task)
+            if task not in self._tried and any(_knows_ops(task) for _ in range(_TRIES)):
                 self._tried.add(task)
 
 
-def _try_on(task: str) -> None:
+def _knows_ops(task: str) -> bool:
+    """Whether a task has run a fused op; False where that cannot be told.
+
+    Raises:
+      tf.errors.NotFoundError: if the task has no such op.
+    """
     try:
         with tf.init_scope(), tf.device(f"{task}/device:CPU:0"):
             ids = tf.ones([1], tf.int64)
@@ -109,7 +117,10 @@ def _try_on(task: str) -> None:
         )
         raise tf.errors.NotFoundError(None, None, message) from error
     except tf.errors.OpError:
-        pass  # A worker that is away now may be back when it is needed.
+        # A worker that is away now may be back when it is needed. And one that has no such op may
+        # be asked for the result before it has said so: then it does not know the tensor.
+        return False
+    return True
 
 
 def _workers(cluster: Any) -> list[str]:
