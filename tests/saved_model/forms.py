@@ -329,9 +329,19 @@ class Together(tf.Module):
         return tf.function(eval(call, known), input_signature=specs, autograph=False)
 
 
+#: The forms of each model: what TensorFlow does for one signature it does for the whole graph.
+TOGETHER = {f"together_{part}": sorted(FORMS)[part::4] for part in range(4)}
+
+
 def together(directory: Path, seed: int) -> None:
     model = Together(seed)
-    tf.saved_model.save(model, str(directory), {name: model.signature(name) for name in FORMS})
+    forms = TOGETHER[directory.name.removesuffix("_changed")]
+    tf.saved_model.save(model, str(directory), {name: model.signature(name) for name in forms})
+
+
+def model_of(form: str) -> str:
+    """The name of the model that has a form."""
+    return next(name for name, forms in TOGETHER.items() if form in forms)
 
 
 OLD_FORMS = ("ids", "words", "sparse", "ragged")
@@ -382,9 +392,9 @@ def opaque(directory: Path, seed: int) -> None:
     tf.saved_model.save(module, str(directory), {"serving_default": serve})
 
 
-MODELS = (together, old, opaque)
+MODELS = {**dict.fromkeys(TOGETHER, together), "old": old, "opaque": opaque}
 
 if __name__ == "__main__":
-    for model in MODELS:
+    for name, build in MODELS.items():
         for seed, suffix in ((1, ""), (2, "_changed")):
-            model(Path(sys.argv[1]) / f"{model.__name__}{suffix}", seed)
+            build(Path(sys.argv[1]) / f"{name}{suffix}", seed)

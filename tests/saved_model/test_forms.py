@@ -25,12 +25,12 @@ from fusion.saved_model.inputs.cases import CASES, Ids
 from fusion.saved_model.source import read_saved_model
 from tests import zygote
 from tests.built_once import built_once
-from tests.saved_model.forms import FORMS, ITEMS, OLD_FORMS
+from tests.saved_model.forms import ITEMS, OLD_FORMS, TOGETHER, model_of
 from tests.saved_model.test_rewrite import ROOT
 
 #: The batches over which no model has a reason to raise an error.
 ORDINARY = [c.name for c in CASES if c.ids in (Ids.IN_RANGE, Ids.UNEQUAL) and c.batch]
-SIGNATURES = {"together": sorted(FORMS), "old": sorted(OLD_FORMS)}
+SIGNATURES = {**TOGETHER, "old": sorted(OLD_FORMS)}
 
 
 @pytest.fixture(scope="module")
@@ -66,15 +66,18 @@ def test_other_tables_are_found_in_every_form(built: Path, model: str):
 
 
 @pytest.mark.parametrize("target", ["source", "fused", "stock"])
-def test_models_are_measured_on_inputs_that_they_take(built: Path, tmp_path: Path, target: str):
+@pytest.mark.parametrize("model", TOGETHER)
+def test_models_are_measured_on_inputs_that_they_take(
+    built: Path, tmp_path: Path, model: str, target: str
+):
     """What belongs together is found in rewritten models too."""
-    path = built / "together"
+    path = built / model
     if target != "source":
         path = tmp_path / target
-        fuse_saved_model(built / "together", path, target, verify=False)
+        fuse_saved_model(built / model, path, target, verify=False)
     source = read_saved_model(path)
     functions = tf.saved_model.load(str(path)).signatures
-    for name in FORMS:
+    for name in TOGETHER[model]:
         signature = choose_signature(source, name=name)
         for size, feeds in generated_feeds(source, signature, (1, 64)).items():
             specs = {spec.key: tf.as_dtype(spec.dtype) for spec in signature.inputs}
@@ -84,15 +87,17 @@ def test_models_are_measured_on_inputs_that_they_take(built: Path, tmp_path: Pat
 
 
 def test_bench_runs_a_ragged_form(built: Path):
-    report = bench_models(
-        built / "together", signature="ragged_of_two_ranks", batches=[8], seconds=0.01
-    )
+    form = "ragged_of_two_ranks"
+    report = bench_models(built / model_of(form), signature=form, batches=[8], seconds=0.01)
     assert {m.batch for m in report.measurements} == {8}
 
 
-def test_the_batch_of_recorded_inputs_is_the_number_of_rows(built: Path, tmp_path: Path):
-    source = read_saved_model(built / "together")
-    for name in FORMS:
+@pytest.mark.parametrize("model", TOGETHER)
+def test_the_batch_of_recorded_inputs_is_the_number_of_rows(
+    built: Path, tmp_path: Path, model: str
+):
+    source = read_saved_model(built / model)
+    for name in TOGETHER[model]:
         signature = choose_signature(source, name=name)
         if any(spec.dtype == tf.string.as_datatype_enum for spec in signature.inputs):
             continue  # NumPy drops zero bytes at the end
@@ -154,7 +159,7 @@ def test_records_of_a_file_take_their_place(models: Path, tmp_path: Path):
 
 def test_a_check_that_only_the_fused_op_makes_is_no_difference(built: Path, tmp_path: Path):
     """Stock reads row splits that do not fit as it likes; the fused op refuses them."""
-    model = built / "together"
+    model = built / model_of("ragged")
     fused = tmp_path / "fused"
     fuse_saved_model(model, fused, verify=False)
     good = {"basket": np.arange(5), "basket_1": np.array([0, 2, 5])}

@@ -191,13 +191,31 @@ def input_meaning(
     }
     for values, *splits in ragged:
         analysis.extents.declared_ragged(by_name[values], [by_name[name] for name in splits])
-    analysis.run(view, seeds, 0)
+    analysis.run(view, seeds, 0, _concerned(view, seeds))
     roles = analysis.meaning.constraints.roles
     for values, *splits in flattened_arguments(inputs):
         # Of a function that the object graph does not describe the names of its arguments are left.
         if any(roles.get(Key(name)) is Role.SPLITS for name in splits):
             analysis.extents.declared_ragged(by_name[values], [by_name[name] for name in splits])
     return analysis.meaning
+
+
+def _concerned(view: GraphView, inputs: Iterable[Tensor]) -> list[node_def_pb2.NodeDef]:
+    """Returns the nodes that inputs reach, and what those read.
+
+    The rest of a graph, other signatures above all, says nothing about them.
+    """
+    names = dict.fromkeys(tensor.node for tensor in inputs)
+    for step in (
+        lambda name: (use.node for use in view.uses(name)),
+        lambda name: (tensor.node for tensor in view.inputs(name)),
+    ):
+        stack = [*names]
+        while stack:
+            new = [name for name in step(stack.pop()) if name not in names]
+            names |= dict.fromkeys(new)
+            stack += new
+    return [node for name, node in view.nodes.items() if name in names]
 
 
 def _shape(view: GraphView, tensor: Tensor) -> tuple[int | None, ...] | None:
@@ -238,13 +256,17 @@ class _Analysis:
         self._calls: dict[_Call, dict[int, Atoms]] = {}
 
     def run(
-        self, view: GraphView, seeds: Mapping[Tensor, Atoms], depth: int
+        self,
+        view: GraphView,
+        seeds: Mapping[Tensor, Atoms],
+        depth: int,
+        nodes: Iterable[node_def_pb2.NodeDef],
     ) -> dict[Tensor, Atoms]:
-        """Returns the atoms of every tensor; graphs are mostly sorted, so few sweeps suffice."""
+        """Returns the atoms of tensors; nodes are mostly sorted, so few sweeps suffice."""
         known = dict(seeds)
         for _ in range(_MAX_SWEEPS):
             changed = False
-            for node in view.nodes.values():
+            for node in nodes:
                 data = [known.get(tensor, NOTHING) for tensor in view.inputs(node.name)]
                 for index, atoms in self._outputs(view, node, data, depth).items():
                     tensor = Tensor(node.name, index)
@@ -383,7 +405,8 @@ class _Analysis:
                 self._note_composite(composite, parts)
         function, view = self._library.functions[name], self._library.view(name)
         arguments = (Tensor(arg.name) for arg in function.signature.input_arg)
-        known = self.run(view, dict(zip(arguments, data, strict=False)), depth + 1)
+        seeds = dict(zip(arguments, data, strict=False))
+        known = self.run(view, seeds, depth + 1, view.nodes.values())
         results = (function.ret[arg.name] for arg in function.signature.output_arg)
         return {i: known.get(view.tensor(text), NOTHING) for i, text in enumerate(results)}
 
