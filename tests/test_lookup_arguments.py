@@ -16,7 +16,7 @@ import fusion
 from fusion import fused_embedding_lookup_sparse as plain_v1
 from fusion import fused_embedding_lookup_sparse_v2 as plain_v2
 from fusion import fused_safe_embedding_lookup_sparse
-from fusion.lookup import VERSIONS, LookupOptions, lookup
+from fusion.lookup import VERSIONS, LookupOptions, functions, lookup
 from tests import reference, tables
 from tests.reference import MODES
 
@@ -466,3 +466,18 @@ def test_public_names():
     assert fusion.fused_safe_embedding_lookup_sparse is fused_safe_embedding_lookup_sparse
     assert fusion.fused_embedding_lookup_sparse is plain_v1
     assert fusion.fused_embedding_lookup_sparse_v2 is plain_v2
+
+
+@every_function
+def test_autograph_does_not_rewrite_lookups(function, monkeypatch):
+    """What it rewrites runs in files that it has made."""
+    files = []
+
+    def look_up(params, sp_ids, *others, **options):
+        files.append(inspect.stack()[1].filename)
+        return lookup(params, sp_ids, *others, **options)
+
+    monkeypatch.setattr(functions, "lookup", look_up)
+    traced = tf.function(lambda: function(TABLE, tf.sparse.from_dense([[1, 2]])))
+    np.testing.assert_allclose(traced()[0], (TABLE[1] + TABLE[2]) / 2)
+    assert files == [functions.__file__]

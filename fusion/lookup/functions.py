@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -10,7 +11,20 @@ from fusion.lookup.build import lookup
 from fusion.lookup.ids import Ids, Weights
 from fusion.lookup.options import VERSIONS, LookupOptions
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
+
+def _as_written(function: _Function) -> _Function:
+    """The function, which AutoGraph leaves as it is.
+
+    Nothing here depends on the values of tensors. For AutoGraph to find that takes longer than to
+    build the ops.
+    """
+    result: _Function = tf.autograph.experimental.do_not_convert(function)
+    return result
+
+
+@_as_written
 def fused_safe_embedding_lookup_sparse(
     embedding_weights: Any,
     sparse_ids: Ids,
@@ -79,6 +93,7 @@ def fused_safe_embedding_lookup_sparse(
         )
 
 
+@_as_written
 def fused_embedding_lookup_sparse(
     params: Any,
     sp_ids: Ids,
@@ -105,6 +120,7 @@ def fused_embedding_lookup_sparse(
         return lookup(params, sp_ids, sparse_weights, options)
 
 
+@_as_written
 def fused_embedding_lookup_sparse_v2(
     params: Any,
     sp_ids: Ids,
