@@ -22,6 +22,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("cuda", "registration", "optimizer", "doctor"),
     ),
     "fusion.gpu_ops": ("layout", "language", "kernels", "steps", "host"),
+    "fusion.ops": (
+        *("shared_args", "second_order", "cpu", "gpu", "v1", "v2", "partition", "read_tables"),
+        *("row_update", "columns", "node_kernels", "reference"),
+    ),
+    "fusion.ops.cpu.columns": (
+        *("layout", "inputs", "tasks", "slow_path", "lookup_kernel", "unique_kernel"),
+        "gradient_kernel",
+    ),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
         *("expand", "ungroup", "fuse_lookups", "lower_lookups", "row_updates", "targets"),

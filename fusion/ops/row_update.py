@@ -2,92 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
-
-from fusion.cpu_ops.rules import MOST_SLOTS, RULES
-from fusion.ops import gpu
-from fusion.ops.float_access import numba_dtype
-from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.cpu_ops.rules import RULES
+from fusion.ops import cpu, gpu
 from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import ROW_UPDATE_DTYPES
-
-
-def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
-    from fusion.cpu_ops.row_rules import updater
-    from fusion.runtime.native.frame import (
-        INVALID_ARGUMENT,
-        attr,
-        data,
-        fail,
-        failed,
-        list_length,
-        new_output,
-        size,
-    )
-    from fusion.runtime.native.jit import int64, jit
-    from fusion.runtime.native.memory import load_as, stack_words, store
-
-    dtype, slot, arg = numba_dtype(types["T"]), spec.slots, spec.places
-    check_counts = count_checker(spec)
-    words_of_call, item = 1 + 2 * MOST_SLOTS, DTYPES[types["T"]].item_bytes
-    ftrl, update = list(RULES).index("ftrl"), updater(types["T"])
-
-    @jit
-    def check(frame: int, rule: int) -> None:
-        check_counts(frame, rule)
-        if failed(frame):
-            return
-        given_numbers = data(frame, arg.numbers, 0)
-        if rule == ftrl and not load_as(given_numbers, int64(0), dtype) > 0:
-            fail(frame, INVALID_ARGUMENT, "rule ftrl: lr is not a positive scalar (numbers[0])")
-
-    def body(frame: int) -> None:
-        rule = attr(frame, slot.rule)
-        check(frame, rule)
-        if failed(frame):
-            return
-        count, rows = list_length(frame), size(frame, arg.updates, 0, 0)
-        dim = size(frame, arg.updates, 0, 1)
-        words = stack_words(words_of_call)
-        store(words, 0, data(frame, arg.updates, 0))
-        for index in range(count):
-            store(words, 1 + index, data(frame, arg.slots, index))
-            made = new_output(frame, index, int64(2), rows, dim, int64(item))
-            store(words, 1 + count + index, made)
-        if not failed(frame):
-            update(rule, words, data(frame, arg.numbers, 0), rows * dim)
-
-    return body
-
-
-def count_checker(spec: OpSpec) -> Any:
-    """A jitted function (frame, rule) that reports other numbers of slots or numbers."""
-    from fusion.runtime.native.frame import INVALID_ARGUMENT, fail, list_length, size
-    from fusion.runtime.native.jit import jit
-
-    place = spec.places.numbers
-    slots = _packed(len(rule.slots) for rule in RULES.values())
-    numbers = _packed(len(rule.numbers) for rule in RULES.values())
-
-    @jit
-    def check(frame: int, rule: int) -> None:
-        needed, given = (slots >> 4 * rule) & 15, list_length(frame)
-        if needed != given:
-            text = "slots has %lld items, but the rule takes %lld"
-            fail(frame, INVALID_ARGUMENT, text, given, needed)
-        needed, given = (numbers >> 4 * rule) & 15, size(frame, place, 0, 0)
-        if needed != given:
-            text = "numbers has %lld items, but the rule takes %lld"
-            fail(frame, INVALID_ARGUMENT, text, given, needed)
-
-    return check
-
-
-def _packed(counts: Iterable[int]) -> int:
-    """Small numbers in one, which compiled code can tell apart by place."""
-    return sum(count << 4 * index for index, count in enumerate(counts))
 
 
 def _described() -> str:
@@ -116,7 +35,7 @@ SPEC = OpSpec(
         Attr("T", "type", allowed=ROW_UPDATE_DTYPES, doc="dtype of the variables"),
         Attr("rule", "string", allowed=tuple(RULES), doc="see above"),
     ),
-    kernels={"CPU": _cpu, "GPU": gpu.kernel("row_update")},
+    kernels={"CPU": cpu.kernel("row_update"), "GPU": gpu.kernel("row_update")},
     kernel_types={"T": ROW_UPDATE_DTYPES},
     gradient=NOT_DIFFERENTIABLE,
 )

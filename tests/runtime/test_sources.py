@@ -85,7 +85,10 @@ ALL, NODES = set(SOME), {UNIQUE, PRUNE, COMBINE, UNIQUE_ON_GPU, LOOKUP}
         ("cpu_ops/gather.py", (r"^from", "NEW = 1\nfrom"), {LOOKUP, GATHER, SCATTER}),
         ("cpu_ops/unique.py", (r"^from", "NEW = 1\nfrom"), {UNIQUE}),
         ("cpu_ops/half.py", (r"^from", "NEW = 1\nfrom"), ALL - {SHAPES, SERVE}),
-        ("ops/v2/unique.py", (r'name=names.UNIQUE', "name=names.PRUNE"), {UNIQUE}),
+        ("ops/v2/unique.py", (r"name=names.UNIQUE", "name=names.PRUNE"), set()),
+        ("ops/cpu/unique.py", (r"^from", "NEW = 1\nfrom"), {UNIQUE}),
+        ("ops/cpu/__init__.py", (r"found\.kernel_body\(", "found.other("),
+         {UNIQUE, PRUNE, COMBINE, LOOKUP, GATHER, SCATTER}),
         ("ops/gpu/unique.py", (r"^from", "NEW = 1\nfrom"), {UNIQUE_ON_GPU}),
         ("ops/gpu/__init__.py", (r"with_device\(found", "(found"), {UNIQUE_ON_GPU}),
         ("gpu_ops/kernels/sort.py", (r"^from", "NEW = 1\nfrom"), {UNIQUE_ON_GPU, SORT}),
@@ -251,13 +254,13 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("fresh")
 def test_sources_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_cache, "default", lambda: KernelCache(str(tmp_path)))
-    first = sources.digest("fusion.ops.v2.unique")
+    first = sources.digest("fusion.ops.cpu.unique")
     (kept,) = tmp_path.iterdir()
     monkeypatch.setattr(sources, "parse", None)
-    assert sources.digest("fusion.ops.v2.unique") == first
+    assert sources.digest("fusion.ops.cpu.unique") == first
     kept.write_bytes(kept.read_bytes()[:-1])
     with pytest.raises(TypeError):  # a file that is damaged, or others wrote, is not believed
-        sources.digest("fusion.ops.v2.unique")
+        sources.digest("fusion.ops.cpu.unique")
 
 
 @pytest.mark.usefixtures("fresh")
@@ -267,7 +270,7 @@ def test_where_nothing_can_be_kept_sources_are_parsed(
     (tmp_path / "file").touch()
     nowhere = KernelCache(str(tmp_path / "file" / "kernels"))
     monkeypatch.setattr(kernel_cache, "default", lambda: nowhere)
-    assert sources.digest("fusion.ops.v2.unique")
+    assert sources.digest("fusion.ops.cpu.unique")
     assert caplog.messages == []
 
 

@@ -6,10 +6,7 @@ matrix, so that no op is needed to join them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from fusion.ops import gpu
+from fusion.ops import cpu, gpu
 from fusion.ops.columns.gradients import grouped_gradient, single_gradient
 from fusion.ops.columns.state import grouped_state, single_state
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
@@ -28,15 +25,6 @@ from fusion.schema.columns import (
     NAMES_ATTR,
     VALUES,
 )
-
-
-def lookup_kernel(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
-    """What both ops do, and what threads that help with it do."""
-    from fusion.ops.columns.lookup_kernel import lookup
-    from fusion.ops.columns.tasks import work
-
-    return lookup, work
-
 
 _DOC = FORMS_DOC + (
     "Rows that keep no\n"
@@ -64,7 +52,7 @@ SINGLE = OpSpec(
         BOUNDARIES_ATTR,
         NAME_ATTR,
     ),
-    kernels={"CPU": lookup_kernel, "GPU": gpu.kernel("lookup")},
+    kernels={"CPU": cpu.kernel("columns.lookup_kernel"), "GPU": gpu.kernel("lookup")},
     kernel_types={"T": FLOATS},
     custom=single_state,
     names=NAME_ATTR.name,
@@ -103,7 +91,7 @@ GROUPED = OpSpec(
         Attr("boundary_counts", "list(int)", doc="how many each column has"),
         NAMES_ATTR,
     ),
-    kernels={"CPU": lookup_kernel, "GPU": gpu.kernel("lookup")},
+    kernels={"CPU": cpu.kernel("columns.lookup_kernel"), "GPU": gpu.kernel("lookup")},
     kernel_types={"T": FLOATS},
     custom=grouped_state,
     names=NAMES_ATTR.name,

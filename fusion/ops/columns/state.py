@@ -10,7 +10,7 @@ from typing import Any
 from fusion.cpu_ops import column_words as layout
 from fusion.cpu_ops.column_words import ColumnAttrs
 from fusion.cpu_ops.pieces import most_elements, piece_for
-from fusion.runtime.layout import Address, Fields, Int64, fields
+from fusion.ops.cpu.columns.layout import FULL, POST, PRE, ColumnsState
 from fusion.runtime.native.objects import address
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.layout import State, double_word
@@ -18,28 +18,6 @@ from fusion.runtime.tensorflow.spec import Attr
 from fusion.runtime.threads.pool import pool_address
 from fusion.schema.attributes import COMBINERS
 from fusion.schema.columns import COLUMN_ATTRS, GRAD_ATTRS, GROUP_FORMS, POST_ATTRS, PRE_ATTRS
-
-
-class ColumnsState(State):
-    """The state of a kernel for whole columns.
-
-    A `ColumnAttrs` for each column follows, then boundaries as float32, then a row of zeros.
-    """
-
-    column_count: Int64
-    item_bytes: Int64  # of an element of the tables
-    dtype_code: Int64  # of the same
-    pool: Address  # of threads, 0 for none
-    boundaries_offset: Int64  # in fields of the state
-    zeros_offset: Int64  # in fields of the state, 0 for none
-    role: Int64  # see below
-    lookup_count: Int64  # columns that are lookups
-    weighted_count: Int64  # columns with weights
-    columns: Fields = fields(0)
-
-
-#: Roles: a whole lookup; what comes before and behind the gathers of one.
-WHOLE, PRE, POST = range(3)
 
 #: Rows with more elements have no row of zeros to stand for them.
 _MOST_ZEROS = 4096
@@ -106,7 +84,7 @@ def _split_boundaries(boundaries: Sequence[float], counts: Sequence[int]) -> lis
 
 
 def lookup_state(
-    dtype: str, columns: Sequence[Mapping[str, Any]], device: str, role: int = WHOLE
+    dtype: str, columns: Sequence[Mapping[str, Any]], device: str, role: int = FULL
 ) -> list[int]:
     """The state of an op of that role on a type of device; its tables or weights are of a dtype.
 

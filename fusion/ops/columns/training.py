@@ -9,12 +9,8 @@ the gradient of that has distinct ids.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from fusion.ops import gpu
+from fusion.ops import cpu, gpu
 from fusion.ops.columns.gradients import post_gradient, pre_gradient, second_gradient
-from fusion.ops.columns.lookup import lookup_kernel
 from fusion.ops.columns.state import grad_state, post_state, pre_state
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema import names
@@ -28,21 +24,6 @@ from fusion.schema.columns import (
     VALUES,
     list_attrs,
 )
-
-
-def pre_kernel(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
-    """What the op before the gathers does, and what threads that help with it do."""
-    from fusion.ops.columns.unique_kernel import do_columns, prepare
-
-    return prepare, do_columns
-
-
-def scatter_kernel(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
-    """What the gradient op does, and what threads that help with it do."""
-    from fusion.ops.columns.gradient_kernel import scatter_columns, scatter_grads
-
-    return scatter_grads, scatter_columns
-
 
 _COUNT = Attr("num_columns", "int", minimum=1, doc="number of columns")
 _ENTRIES = (
@@ -86,7 +67,7 @@ PRE = OpSpec(
         Attr("boundary_counts", "list(int)", doc="how many each column has"),
         NAMES_ATTR,
     ),
-    kernels={"CPU": pre_kernel, "GPU": gpu.kernel("pre_grouped")},
+    kernels={"CPU": cpu.kernel("columns.unique_kernel"), "GPU": gpu.kernel("pre_grouped")},
     kernel_types={"T": FLOATS},
     custom=pre_state,
     names=NAMES_ATTR.name,
@@ -109,7 +90,7 @@ POST = OpSpec(
     ),
     outputs=(Arg("emb_vectors", "T", "[?, sum(D_p)]"),),
     attrs=(_COUNT, TABLE_ATTR, *list_attrs(POST_ATTRS)),
-    kernels={"CPU": lookup_kernel, "GPU": gpu.kernel("lookup")},
+    kernels={"CPU": cpu.kernel("columns.lookup_kernel"), "GPU": gpu.kernel("lookup")},
     kernel_types={"T": FLOATS},
     custom=post_state,
     gradient=post_gradient,
@@ -133,7 +114,7 @@ GRAD = OpSpec(
     ),
     outputs=(Arg("grad_rows", "T", "[rows_p, D_p]", length="num_columns"),),
     attrs=(_COUNT, TABLE_ATTR, *list_attrs(GRAD_ATTRS)),
-    kernels={"CPU": scatter_kernel, "GPU": gpu.kernel("scatter")},
+    kernels={"CPU": cpu.kernel("columns.gradient_kernel"), "GPU": gpu.kernel("scatter")},
     kernel_types={"T": FLOATS},
     custom=grad_state,
     gradient=second_gradient,

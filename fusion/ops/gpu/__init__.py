@@ -13,13 +13,13 @@ from fusion.runtime.tensorflow.spec import KernelFactory, OpSpec
 
 
 def kernel(module: str) -> KernelFactory:
-    """The factory of the body that a module of this package has: its `made(spec, types)`."""
+    """The factory of the body that a module of this package has: its `kernel_body(spec, types)`."""
 
     def factory(spec: OpSpec, types: Mapping[str, str]) -> Any:
         from fusion.gpu_ops.host.device_methods import with_device
 
         found = importlib.import_module(f"fusion.ops.gpu.{module}")
-        return with_device(found.made(spec, types))
+        return with_device(found.kernel_body(spec, types))
 
     factory.__name__ = f"gpu_{module}"  # of which kernels have their names
     factory.__module__ = f"fusion.ops.gpu.{module}"  # whose sources they are made from

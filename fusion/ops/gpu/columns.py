@@ -8,8 +8,8 @@ import numpy as np
 
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.elements import rows_until
-from fusion.ops.columns.inputs import body, column_at, release, take_source
-from fusion.ops.columns.state import ColumnsState
+from fusion.ops.cpu.columns.inputs import body, column_at, release, take_source
+from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     context,

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from fusion.gpu_ops.host.device_methods import copy_in, on_host
 from fusion.gpu_ops.steps.bag_gradient import Gradient, Scaled, add_up, add_up_weights
-from fusion.ops.float_access import access
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     attr,
@@ -43,7 +42,7 @@ class GradientBody(NamedTuple):
 def gradient_body(spec: OpSpec, types: Mapping[str, str]) -> GradientBody:
     """The functions of a gradient op."""
     slot, arg = spec.slots, spec.places
-    kind, stored = DTYPES[types["T"]].code, access(types["T"]).stored
+    kind, stored = DTYPES[types["T"]].code, DTYPES[types["T"]].stored_type
     alike, add_up_rows = types["T"] == types["Tw"], on_host(add_up)
 
     @jit

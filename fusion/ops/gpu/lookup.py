@@ -17,8 +17,8 @@ from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.layout import combine as combine_layout
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.gpu_ops.steps import combine
-from fusion.ops.columns.inputs import SharedInputs, body, release_shared, take_shared
-from fusion.ops.columns.state import POST, ColumnsState
+from fusion.ops.cpu.columns.inputs import SharedInputs, body, release_shared, take_shared
+from fusion.ops.cpu.columns.layout import POST, ColumnsState
 from fusion.ops.gpu.columns import (
     count_boundaries,
     put_batch,
@@ -89,7 +89,7 @@ def _look_up(frame: int, device: Any, shared: int) -> None:
     c_free(memory)
 
 
-def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
 
     def lookup(frame: int, device: Any) -> None:

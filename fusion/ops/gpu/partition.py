@@ -9,7 +9,6 @@ import numpy as np
 
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps.partition import Shards, put_ids, split
-from fusion.ops.float_access import numba_dtype
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     attr,
@@ -53,9 +52,9 @@ def shard_reader(spec: OpSpec) -> Any:
     return shards
 
 
-def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
-    arg, tid, kind = spec.places, numba_dtype(types["Tid"]), DTYPES[types["Tid"]].code
+    arg, tid, kind = spec.places, DTYPES[types["Tid"]].stored_type, DTYPES[types["Tid"]].code
     read_shards, find, put = shard_reader(spec), on_host(split), on_host(put_ids)
 
     def partition(frame: int, device: Any) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 from fusion.gpu_ops.host.device_methods import on_host, trouble_of
 from fusion.gpu_ops.steps.bags import Gathered, bags
 from fusion.gpu_ops.steps.prune import Entries
-from fusion.ops.float_access import access
 from fusion.ops.gpu.bags import bag_combiner, rows_to_last, shard_lister
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
@@ -51,10 +50,10 @@ def entries_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
     return entries
 
 
-def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg = spec.slots, spec.places
-    item, stored = DTYPES[types["T"]].item_bytes, access(types["T"]).stored
+    item, stored = DTYPES[types["T"]].item_bytes, DTYPES[types["T"]].stored_type
     entries, list_shards = entries_of(spec, types), shard_lister(spec)
     combine, put_in_bags = bag_combiner(spec, types), on_host(bags)
 

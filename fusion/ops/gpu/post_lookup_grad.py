@@ -8,7 +8,6 @@ from typing import Any
 from fusion.gpu_ops.host.device_methods import on_host, trouble_of
 from fusion.gpu_ops.steps.bag_gradient import GradBags, rows_of_ids
 from fusion.gpu_ops.steps.bags import Gathered, by_row
-from fusion.ops.float_access import access
 from fusion.ops.gpu.bags import shard_lister
 from fusion.ops.gpu.gradient import gradient_body
 from fusion.ops.gpu.post_lookup import entries_of
@@ -18,9 +17,9 @@ from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
-def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
-    slot, arg, tw = spec.slots, spec.places, access(types["Tw"]).stored
+    slot, arg, tw = spec.slots, spec.places, DTYPES[types["Tw"]].stored_type
     item, functions = DTYPES[types["T"]].item_bytes, gradient_body(spec, types)
     of_call, add_up, add_up_weights = functions
     entries, list_shards = entries_of(spec, types), shard_lister(spec)

@@ -9,7 +9,6 @@ import numpy as np
 
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps.parts import Parts, join, order_parts, part_bags
-from fusion.ops.float_access import access
 from fusion.ops.gpu.bags import bag_combiner
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
@@ -82,9 +81,9 @@ def flags_checker(spec: OpSpec) -> Any:
     return check_flags
 
 
-def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
-    slot, arg, stored = spec.slots, spec.places, access(types["T"]).stored
+    slot, arg, stored = spec.slots, spec.places, DTYPES[types["T"]].stored_type
     read, combine = parts_reader(spec, types), bag_combiner(spec, types)
     check_flags = flags_checker(spec)
     join_parts, order, put_in_bags = on_host(join), on_host(order_parts), on_host(part_bags)

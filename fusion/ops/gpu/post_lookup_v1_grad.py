@@ -8,18 +8,18 @@ from typing import Any
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps.bag_gradient import GradBags, rows_of_parts, split_grads
 from fusion.gpu_ops.steps.parts import join, joined_weights, order_parts
-from fusion.ops.float_access import access
 from fusion.ops.gpu.gradient import gradient_body
 from fusion.ops.gpu.post_lookup_v1 import flags_checker, parts_reader
 from fusion.runtime.native.frame import attr, data, failed, list_length, output_vector, size
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import stack_words, store
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
-def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
-    slot, arg, tw = spec.slots, spec.places, access(types["Tw"]).stored
+    slot, arg, tw = spec.slots, spec.places, DTYPES[types["Tw"]].stored_type
     of_call, add_up, add_up_weights = gradient_body(spec, types)
     read, check_flags = parts_reader(spec, types), flags_checker(spec)
     join_parts, order, rows_of = on_host(join), on_host(order_parts), on_host(rows_of_parts)

@@ -13,8 +13,8 @@ from fusion.gpu_ops.host.device_methods import copy_in, explain, on_host
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import PreLookupCall
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
-from fusion.ops.columns.inputs import body, column_at
-from fusion.ops.columns.state import ColumnsState
+from fusion.ops.cpu.columns.inputs import body, column_at
+from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.ops.gpu.columns import (
     count_boundaries,
     put_batch,
@@ -179,7 +179,7 @@ def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
     _number_entries(device, call, listed, paired, told, splits, keys, entries, weights)
 
 
-def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
 
     def pre_lookup(frame: int, device: Any) -> None:

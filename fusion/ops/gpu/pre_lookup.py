@@ -11,8 +11,7 @@ from fusion.cpu_ops.elements import MOST_ROWS
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.steps.pre_lookup import Rules, put_split_entries, split_entries
 from fusion.gpu_ops.steps.prune import Entries
-from fusion.ops.entries import check_fill_id, pruner, shape_checker, weight_of_filler
-from fusion.ops.float_access import access, numba_dtype
+from fusion.ops.cpu.entries import check_fill_id, pruner, shape_checker, weight_of_filler
 from fusion.ops.gpu.bags import rows_to_last
 from fusion.ops.gpu.bits import bits_of
 from fusion.ops.gpu.partition import shard_reader
@@ -38,7 +37,7 @@ def _rules_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function (frame) -> the call's `steps.pre_lookup.Rules`."""
     slot, prunes = spec.slots, pruner(spec, "prune_invalid_id")
     fill_id, fill_weight = check_fill_id(spec, types), weight_of_filler(spec, types)
-    bits = bits_of(access(types["Tw"]).stored)
+    bits = bits_of(DTYPES[types["Tw"]].stored_type)
 
     @jit
     def rules(frame: int) -> Any:
@@ -50,11 +49,11 @@ def _rules_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
     return rules
 
 
-def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg = spec.slots, spec.places
-    tid, kind = numba_dtype(types["Tid"]), DTYPES[types["Tid"]].code
-    stored, weight_kind = access(types["Tw"]).stored, DTYPES[types["Tw"]].code
+    tid, kind = DTYPES[types["Tid"]].stored_type, DTYPES[types["Tid"]].code
+    stored, weight_kind = DTYPES[types["Tw"]].stored_type, DTYPES[types["Tw"]].code
     item, check_shape = DTYPES[types["Tw"]].item_bytes, shape_checker(spec)
     read_shards, rules_of = shard_reader(spec), _rules_of(spec, types)
     split, put = on_host(split_entries), on_host(put_split_entries)

@@ -9,8 +9,7 @@ import numpy as np
 
 from fusion.gpu_ops.host.device_methods import on_host, trouble_of
 from fusion.gpu_ops.steps import prune as steps
-from fusion.ops.entries import check_fill_id, pruner, shape_checker, weight_of_filler
-from fusion.ops.float_access import access, numba_dtype
+from fusion.ops.cpu.entries import check_fill_id, pruner, shape_checker, weight_of_filler
 from fusion.ops.gpu.bits import bits_of
 from fusion.runtime.native.frame import (
     attr,
@@ -26,12 +25,12 @@ from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
-def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg = spec.slots, spec.places
-    tid, kind = numba_dtype(types["Tid"]), DTYPES[types["Tid"]].code
-    stored, weight_kind = access(types["Tw"]).stored, DTYPES[types["Tw"]].code
-    item, bits = DTYPES[types["Tw"]].item_bytes, bits_of(access(types["Tw"]).stored)
+    tid, kind = DTYPES[types["Tid"]].stored_type, DTYPES[types["Tid"]].code
+    stored, weight_kind = DTYPES[types["Tw"]].stored_type, DTYPES[types["Tw"]].code
+    item, bits = DTYPES[types["Tw"]].item_bytes, bits_of(DTYPES[types["Tw"]].stored_type)
     check_shape, prunes = shape_checker(spec), pruner(spec, "prune")
     fill_id, fill_weight = check_fill_id(spec, types), weight_of_filler(spec, types)
     mark, put, fill = on_host(steps.mark), on_host(steps.put), on_host(steps.fill)

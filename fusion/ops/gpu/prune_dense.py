@@ -10,17 +10,16 @@ import numpy as np
 from fusion.cpu_ops.prune_dense import DenseRules
 from fusion.gpu_ops.host.device_methods import on_host
 from fusion.gpu_ops.steps import prune_dense as steps
-from fusion.ops.entries import check_fill_id
-from fusion.ops.float_access import numba_dtype
+from fusion.ops.cpu.entries import check_fill_id
 from fusion.runtime.native.frame import attr, data, failed, output_matrix, output_vector, size
 from fusion.runtime.native.jit import int64
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
-def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
-    slot, arg, tid = spec.slots, spec.places, numba_dtype(types["Tid"])
+    slot, arg, tid = spec.slots, spec.places, DTYPES[types["Tid"]].stored_type
     kind, out_kind = DTYPES[types["Tdense"]].code, DTYPES[types["Tid"]].code
     fill_id, least_id = check_fill_id(spec, types), np.int64(np.iinfo(np.int64).min)
     mark, put = on_host(steps.mark_dense), on_host(steps.put_dense)

@@ -8,7 +8,7 @@ from typing import Any
 from fusion.cpu_ops.rules import MOST_SLOTS
 from fusion.gpu_ops.host.device_methods import on_host, trouble_of
 from fusion.gpu_ops.steps.row_update import Slots, update_rows
-from fusion.ops.row_update import count_checker
+from fusion.ops.cpu.row_update import count_checker
 from fusion.runtime.native.frame import attr, data, failed, list_length, new_output, size
 from fusion.runtime.native.jit import int64
 from fusion.runtime.native.memory import load, stack_words, store
@@ -16,7 +16,7 @@ from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
-def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg, kind = spec.slots, spec.places, DTYPES[types["T"]].code
     item, check_counts = DTYPES[types["T"]].item_bytes, count_checker(spec)

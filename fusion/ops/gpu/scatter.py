@@ -15,10 +15,10 @@ from fusion.gpu_ops.layout import gradient as gradient_layout
 from fusion.gpu_ops.layout.call import GradientCall
 from fusion.gpu_ops.steps import gradient
 from fusion.gpu_ops.steps.sums import numbers
-from fusion.ops.columns import gradient_kernel as job_of
-from fusion.ops.columns.gradient_kernel import GradColumn, GradJob
-from fusion.ops.columns.inputs import SharedInputs, body, column_at, release_shared, take_shared
-from fusion.ops.columns.state import ColumnsState
+from fusion.ops.cpu.columns import gradient_kernel as job_of
+from fusion.ops.cpu.columns.gradient_kernel import GradColumn, GradJob
+from fusion.ops.cpu.columns.inputs import SharedInputs, body, column_at, release_shared, take_shared
+from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.runtime.native.frame import RESOURCE_EXHAUSTED, context, fail, failed, kernel_state
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, load, pointer, stack_words, store
@@ -110,7 +110,7 @@ def _compute(frame: int, device: Any, job: int, shared: int, slot: int) -> None:
     c_free(memory)
 
 
-def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
 
     def scatter(frame: int, device: Any) -> None:

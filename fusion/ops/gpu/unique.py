@@ -9,7 +9,6 @@ import numpy as np
 
 from fusion.gpu_ops.host.device_methods import on_host
 from fusion.gpu_ops.steps.unique import find_firsts, number_ids
-from fusion.ops.float_access import numba_dtype
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     data,
@@ -26,9 +25,9 @@ from fusion.runtime.tensorflow.spec import OpSpec
 _MOST_IDS = 2**30
 
 
-def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
-    tid = numba_dtype(types["Tid"])
+    tid = DTYPES[types["Tid"]].stored_type
     kind = DTYPES[types["Tid"]].code
     find, number = on_host(find_firsts), on_host(number_ids)
 

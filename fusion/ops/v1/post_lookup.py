@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from fusion.ops import gpu
-from fusion.ops.combine import FLOAT_TYPES, OUTPUTS, forward_kernel
-from fusion.ops.v1.bags import ATTRS, FLAGS, INDICES, SHARDS, WEIGHTS, bag_reader, row_counter
-from fusion.ops.v2.bags import SHAPE
+from fusion.ops import cpu, gpu
+from fusion.ops.shared_args import BAG_OUTPUTS, BAG_TYPES, DENSE_SHAPE
+from fusion.ops.v1.signature import ATTRS, FLAGS, INDICES, SHARDS, WEIGHTS
 from fusion.runtime.tensorflow.spec import Arg, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import IDS_ATTR
-
-
-def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
-    return forward_kernel(spec, types, row_counter(spec), bag_reader(spec, types))
 
 
 def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
@@ -52,14 +46,14 @@ SPEC = OpSpec(
     inputs=(
         SHARDS,
         INDICES,
-        SHAPE,
+        DENSE_SHAPE,
         FLAGS,
         Arg("partitioned_values", "Tid", "[n_p]", length="num_partitions", doc="ids, not read"),
         WEIGHTS,
     ),
-    outputs=OUTPUTS,
+    outputs=BAG_OUTPUTS,
     attrs=(*ATTRS, IDS_ATTR),
-    kernels={"CPU": _cpu, "GPU": gpu.kernel("post_lookup_v1")},
-    kernel_types=FLOAT_TYPES,
+    kernels={"CPU": cpu.kernel("post_lookup_v1"), "GPU": gpu.kernel("post_lookup_v1")},
+    kernel_types=BAG_TYPES,
     gradient=_gradient,
 )

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from fusion.ops import gpu
-from fusion.ops.combine import FLOAT_TYPES, OUTPUTS, forward_kernel
-from fusion.ops.v2.bags import (
-    ATTRS,
-    EMPTY,
-    INDICES,
-    PERMUTATION,
-    PLACES,
-    SHAPE,
-    SHARDS,
-    WEIGHTS,
-    bag_reader,
-    row_counter,
-)
+from fusion.ops import cpu, gpu
+from fusion.ops.shared_args import BAG_OUTPUTS, BAG_TYPES, DENSE_SHAPE
+from fusion.ops.v2.signature import ATTRS, EMPTY, INDICES, PERMUTATION, SHARDS, UNIQUE_IDXS, WEIGHTS
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import NO_NAN_ATTR
-
-
-def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
-    return forward_kernel(spec, types, row_counter(spec), bag_reader(spec, types))
 
 
 def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
@@ -70,15 +54,15 @@ SPEC = OpSpec(
     inputs=(
         SHARDS,
         PERMUTATION,
-        SHAPE,
+        DENSE_SHAPE,
         INDICES,
         EMPTY,
-        PLACES,
+        UNIQUE_IDXS,
         WEIGHTS,
     ),
-    outputs=OUTPUTS,
+    outputs=BAG_OUTPUTS,
     attrs=(*ATTRS, NO_NAN_ATTR),
-    kernels={"CPU": _cpu, "GPU": gpu.kernel("post_lookup")},
-    kernel_types=FLOAT_TYPES,
+    kernels={"CPU": cpu.kernel("post_lookup"), "GPU": gpu.kernel("post_lookup")},
+    kernel_types=BAG_TYPES,
     gradient=_gradient,
 )

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from fusion.ops import gpu
-from fusion.ops.combine import FLOAT_TYPES, gradient_kernel
+from fusion.ops import cpu, gpu
 from fusion.ops.second_order import clip, gradient_of_gradient
-from fusion.ops.v2.bags import (
-    ATTRS,
-    EMPTY,
-    INDICES,
-    PERMUTATION,
-    PLACES,
-    SHARDS,
-    WEIGHTS,
-    bag_reader,
-    grad_outputs,
-)
+from fusion.ops.shared_args import BAG_TYPES
+from fusion.ops.v2.signature import ATTRS, EMPTY, INDICES, PERMUTATION, SHARDS, UNIQUE_IDXS, WEIGHTS
 from fusion.runtime.tensorflow.spec import Arg, OpSpec
 from fusion.schema import names
 from fusion.stock_ops.combine import combine_entries
-
-
-def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
-    return gradient_kernel(spec, types, bag_reader(spec, types), grad_outputs(spec, types))
 
 
 def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
@@ -74,7 +60,7 @@ SPEC = OpSpec(
         PERMUTATION,
         Arg("feature_nums", "int32", "[rows]", doc="entries of each row"),
         INDICES,
-        PLACES,
+        UNIQUE_IDXS,
         EMPTY,
         WEIGHTS,
     ),
@@ -83,7 +69,7 @@ SPEC = OpSpec(
         Arg("grad_weights", "Tw", "[?]", doc="of each entry; empty without weights"),
     ),
     attrs=ATTRS,
-    kernels={"CPU": _cpu, "GPU": gpu.kernel("post_lookup_grad")},
-    kernel_types=FLOAT_TYPES,
+    kernels={"CPU": cpu.kernel("post_lookup_grad"), "GPU": gpu.kernel("post_lookup_grad")},
+    kernel_types=BAG_TYPES,
     gradient=_gradient,
 )

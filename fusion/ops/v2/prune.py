@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from fusion.ops import gpu
-from fusion.ops.entries import INPUTS, listing
-from fusion.ops.float_access import access, numba_dtype
+from fusion.ops import cpu, gpu
+from fusion.ops.shared_args import SPARSE_IDS
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import (
@@ -24,74 +22,6 @@ from fusion.schema.attributes import (
     USE_WEIGHTS_ATTR,
     WEIGHTS_ATTR,
 )
-
-
-def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
-    import numpy as np
-
-    from fusion.cpu_ops import prune as kernels
-    from fusion.runtime.native.frame import (
-        attr,
-        failed,
-        forward_input,
-        matrix,
-        output_matrix,
-        output_vector,
-        vector,
-    )
-    from fusion.runtime.native.jit import int64
-
-    tid, weight = numba_dtype(types["Tid"]), access(types["Tw"])
-    stored, read = weight.stored, weight.read
-    slot, arg = spec.slots, spec.places
-    check_shape, _, mark, list_entries, fill_id, fill_weight = listing(spec, types, "prune")
-
-    def body(frame: int) -> None:
-        check_shape(frame)
-        filler = fill_id(frame)
-        if failed(frame):
-            return
-        values = vector(frame, arg.sp_values, tid)
-        indices = matrix(frame, arg.sp_indices, 0, np.int64)
-        weights = vector(frame, arg.sp_weights_values, stored)
-        readable = read(frame, weights)
-        batch = vector(frame, arg.sp_dense_shape, np.int64)[0]
-        use_weights = attr(frame, slot.use_sparse_weights) != 0
-        is_row_empty = output_vector(frame, 3, 0, batch, np.bool_)
-        if failed(frame):
-            return
-        kept = mark(frame, readable, is_row_empty)
-        if failed(frame):
-            return
-        fill = attr(frame, slot.fill_empty_row) != 0
-        total = kept + (kernels.count_true(is_row_empty) if fill else int64(0))
-        buckets = attr(frame, slot.num_buckets)
-        if kept == values.shape[0] and total == kept and buckets == 0:
-            forward_input(frame, 0, arg.sp_values)
-            forward_input(frame, 1, arg.sp_indices)
-            if use_weights:
-                forward_input(frame, 2, arg.sp_weights_values)
-        else:
-            entries = list_entries(frame, readable, is_row_empty, total)
-            out_values = output_vector(frame, 0, 0, total, tid)
-            out_indices = output_matrix(frame, 1, 0, total, 2, np.int64)
-            if failed(frame):
-                return
-            kernels.take_values(values, entries, filler, out_values)
-            if buckets > 0:
-                # Entries that were filled in stand behind, and are ids already.
-                kernels.put_in_buckets(out_values[:kept], buckets, attr(frame, slot.bucket_default))
-            kernels.take_indices(indices, entries, out_indices)
-            if use_weights:
-                out_weights = output_vector(frame, 2, 0, total, stored)
-                weight_of_filler = fill_weight(frame)
-                if not failed(frame):
-                    kernels.take_values(weights, entries, weight_of_filler, out_weights)
-        if not use_weights:
-            out_weights = output_vector(frame, 2, 0, total, stored)
-            out_weights[:] = fill_weight(frame)
-
-    return body
 
 
 def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
@@ -127,7 +57,7 @@ SPEC = OpSpec(
     "that kept nothing, rows ascending. Column 1 of the indices is carried along unread.\n\n"
     "With `num_buckets` > 0 ids outside [0, num_buckets) become `bucket_default` before anything\n"
     "is dropped, which then drops no entry for its id.",
-    inputs=INPUTS,
+    inputs=SPARSE_IDS,
     outputs=(
         Arg("sp_values_out", "Tid", "[m]"),
         Arg("sp_indices_out", "int64", "[m, 2]"),
@@ -145,7 +75,7 @@ SPEC = OpSpec(
         DEFAULT_WEIGHT_ATTR,
         *BUCKET_ATTRS,
     ),
-    kernels={"CPU": _cpu, "GPU": gpu.kernel("prune")},
+    kernels={"CPU": cpu.kernel("prune"), "GPU": gpu.kernel("prune")},
     kernel_types={"Tid": IDS, "Tw": FLOATS},
     gradient=_gradient,
 )

@@ -2,65 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-from fusion.ops import gpu
-from fusion.ops.entries import check_fill_id
-from fusion.ops.float_access import numba_dtype
+from fusion.ops import cpu, gpu
 from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import BUCKET_ATTRS, DEFAULT_ID_ATTR, FILL_ATTR, IDS, IDS_ATTR
-
-
-def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
-    import numpy as np
-
-    from fusion.cpu_ops import prune_dense as kernels
-    from fusion.cpu_ops.prune import count_true
-    from fusion.cpu_ops.prune_dense import DenseRules
-    from fusion.runtime.native.frame import (
-        attr,
-        failed,
-        matrix,
-        output_matrix,
-        output_vector,
-    )
-    from fusion.runtime.native.jit import int64
-
-    given, tid = numba_dtype(types["Tdense"]), numba_dtype(types["Tid"])
-    slot, arg = spec.slots, spec.places
-    fill_id, least_id = check_fill_id(spec, types), np.int64(np.iinfo(np.int64).min)
-
-    def body(frame: int) -> None:
-        filler = fill_id(frame)
-        if failed(frame):
-            return
-        ids = matrix(frame, arg.dense_ids, 0, given)
-        rules = DenseRules(
-            attr(frame, slot.use_ignored_id) != 0,
-            attr(frame, slot.ignored_id),
-            attr(frame, slot.column_stride),
-            attr(frame, slot.num_buckets),
-            attr(frame, slot.bucket_default),
-            int64(0) if attr(frame, slot.prune) != 0 else least_id,
-        )
-        is_row_empty = output_vector(frame, 2, 0, ids.shape[0], np.bool_)
-        dense_shape = output_vector(frame, 3, 0, int64(2), np.int64)
-        if failed(frame):
-            return
-        dense_shape[0] = ids.shape[0]
-        dense_shape[1] = ids.shape[1]
-        kept = kernels.mark_dense_rows(ids, rules, tid, is_row_empty)
-        fill = attr(frame, slot.fill_empty_row) != 0
-        total = kept + (count_true(is_row_empty) if fill else int64(0))
-        out_values = output_vector(frame, 0, 0, total, tid)
-        out_indices = output_matrix(frame, 1, 0, total, int64(2), np.int64)
-        if failed(frame):
-            return
-        kernels.list_dense_entries(ids, rules, tid, is_row_empty, filler, out_values, out_indices)
-
-    return body
-
 
 SPEC = OpSpec(
     name=names.PRUNE_DENSE,
@@ -88,7 +33,7 @@ SPEC = OpSpec(
         Attr("column_stride", "int", default=0, doc="what each column adds to the ids behind it"),
         *BUCKET_ATTRS,
     ),
-    kernels={"CPU": _cpu, "GPU": gpu.kernel("prune_dense")},
+    kernels={"CPU": cpu.kernel("prune_dense"), "GPU": gpu.kernel("prune_dense")},
     kernel_types={"Tdense": IDS, "Tid": IDS},
     gradient=NOT_DIFFERENTIABLE,
 )

@@ -36,11 +36,13 @@ _PYC_HEAD_BYTES = 16
 #: Packages that register ops and have the public functions. Their modules do not depend on what
 #: else they import.
 _REGISTERING = frozenset({"fusion", "fusion.ops"})
-#: Imports of which bring no code: public functions of ops, for gradients; factories of kernels for
-#: GPUs, which name the modules that they take kernels from as their own; what finds objects.
-_APART = frozenset({"fusion.ops", "fusion.ops.gpu", "fusion.runtime.native.objects"})
+#: Imports of which bring no code: public functions of ops, for gradients; factories of kernels,
+#: which name the modules that they take kernels from as their own; what finds objects.
+_APART = frozenset(
+    {"fusion.ops", "fusion.ops.cpu", "fusion.ops.gpu", "fusion.runtime.native.objects"}
+)
 #: Modules that import others by names that are computed, and make objects that name those.
-_NAMING = frozenset({"fusion.ops.gpu", "fusion.gpu_ops.kernels.registry"})
+_NAMING = frozenset({"fusion.ops.cpu", "fusion.ops.gpu", "fusion.gpu_ops.kernels.registry"})
 
 
 class Source(NamedTuple):

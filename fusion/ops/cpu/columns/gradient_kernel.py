@@ -6,12 +6,15 @@ the column's entries and adds up the gradients of the ids that are its own (`sca
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from fusion.cpu_ops.column_words import ColumnAttrs
 from fusion.cpu_ops.elements import weight_at
 from fusion.cpu_ops.scatter import ScatterArgs
-from fusion.ops.columns.inputs import (
+from fusion.ops.cpu.columns.inputs import (
     SharedInputs,
     body,
     column_at,
@@ -19,8 +22,8 @@ from fusion.ops.columns.inputs import (
     release_shared,
     take_shared,
 )
-from fusion.ops.columns.state import ColumnsState
-from fusion.ops.columns.tasks import call_by_pieces
+from fusion.ops.cpu.columns.layout import ColumnsState
+from fusion.ops.cpu.columns.tasks import call_by_pieces
 from fusion.runtime.layout import Address, Int64, Layout
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
@@ -37,6 +40,7 @@ from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, stack_words, store
 from fusion.runtime.tensorflow.c_api import tf_delete_tensor, tf_dim, tf_num_dims, tf_tensor_data
 from fusion.runtime.tensorflow.layout import State
+from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import jobs
 from fusion.runtime.threads.layout import Job, Pool
 
@@ -321,3 +325,8 @@ def scatter_grads(frame: int) -> None:
     release_shared(shared)
     if load(slot, 0) != 0:
         tf_delete_tensor(load(slot, 0))
+
+
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
+    """The kernel body, and what threads do that help with it."""
+    return scatter_grads, scatter_columns

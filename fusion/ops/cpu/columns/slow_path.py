@@ -9,10 +9,10 @@ from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_entries, list_unsorted
 from fusion.cpu_ops.elements import id_at, integer_at, is_dropped, is_ignored
 from fusion.cpu_ops.pieces import GatherArgs
-from fusion.ops.columns import tasks
-from fusion.ops.columns.inputs import column_at, release, take_source
-from fusion.ops.columns.state import ColumnsState
-from fusion.ops.columns.tasks import LookupJob, Workspace
+from fusion.ops.cpu.columns import tasks
+from fusion.ops.cpu.columns.inputs import column_at, release, take_source
+from fusion.ops.cpu.columns.layout import ColumnsState
+from fusion.ops.cpu.columns.tasks import LookupJob, Workspace
 from fusion.runtime.native.frame import (
     INTERNAL,
     INVALID_ARGUMENT,

@@ -14,8 +14,8 @@ from fusion.cpu_ops.columns import element_range, list_entries
 from fusion.cpu_ops.elements import Batch
 from fusion.cpu_ops.pieces import GatherArgs
 from fusion.cpu_ops.vectors import fence
-from fusion.ops.columns.inputs import column_at, release, take_source
-from fusion.ops.columns.state import ColumnsState
+from fusion.ops.cpu.columns.inputs import column_at, release, take_source
+from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.runtime.layout import Address, Flag, Int64, Layout
 from fusion.runtime.native.atomic import atomic_add, atomic_store
 from fusion.runtime.native.jit import int64, jit

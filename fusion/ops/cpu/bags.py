@@ -9,15 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from fusion.ops.float_access import access
-from fusion.runtime.tensorflow.spec import Arg, OpSpec
-from fusion.schema.attributes import FLOATS
+import numpy as np
 
-OUTPUTS = (
-    Arg("emb_vectors", "T", "[?, D]"),
-    Arg("feature_nums", "int32", "[?]", doc="entries of each row, those filled in counted"),
+from fusion.cpu_ops import combine, combine_grad
+from fusion.ops.cpu.float_access import access
+from fusion.runtime.native.frame import (
+    attr,
+    attr_float,
+    data,
+    failed,
+    list_length,
+    matrix,
+    output_matrix,
+    output_vector,
+    scratch,
+    scratch_matrix,
+    size,
 )
-FLOAT_TYPES = {"T": FLOATS, "Tw": FLOATS}
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.runtime.tensorflow.spec import OpSpec
 
 
 class Bags(NamedTuple):
@@ -25,7 +36,7 @@ class Bags(NamedTuple):
 
     Attributes:
       rows: int64 [u], addresses of gathered rows [D] of the compute dtype.
-      places: int32 [m], the gathered row of each entry.
+      row_indices: int32 [m], the gathered row of each entry.
       starts, order: see `combine.group_by_row`.
       is_row_empty: flags of the rows of the batch.
       mask_empty: whether flagged rows give zeros.
@@ -33,7 +44,7 @@ class Bags(NamedTuple):
     """
 
     rows: Any
-    places: Any
+    row_indices: Any
     starts: Any
     order: Any
     is_row_empty: Any
@@ -45,26 +56,36 @@ class GradOutputs(NamedTuple):
     """Jitted functions for the outputs of a gradient op.
 
     Attributes:
-      rows: (frame, u) -> addresses int64 [u] of the gradients of the gathered rows.
+      locate: (frame, bases int64 [P], counts int64 [P], row bytes, addresses int64 [u]): writes the
+        address of each row to the last, see `combine.locate_rows`.
       weights: (frame, count) -> an array [count] for the gradients of the weights.
       put_weights: (frame, array) -> None; makes them the output.
     """
 
-    rows: Any
+    locate: Any
     weights: Any
     put_weights: Any
 
 
+@jit
+def gathered_shards(frame: int, arg: int) -> Any:
+    """What the shards of input `arg` are: (addresses int64 [P], rows int64 [P], rows of all)."""
+    n_shards = list_length(frame)
+    bases = scratch(frame, n_shards, np.int64)
+    counts = scratch(frame, n_shards, np.int64)
+    total = int64(0)
+    if failed(frame):
+        return bases, counts, total
+    for shard in range(n_shards):
+        bases[shard] = data(frame, arg, shard)
+        counts[shard] = size(frame, arg, shard, 0)
+        total += counts[shard]
+    return bases, counts, total
+
+
 def _row_clipper(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function that replaces rows to read by their clipped copies."""
-    import numpy as np
-
-    from fusion.cpu_ops import combine as kernels
-    from fusion.runtime.native.frame import failed, scratch, scratch_matrix, size
-    from fusion.runtime.native.jit import jit
-
-    dtype = access(types["T"]).compute
-    item = np.dtype(dtype).itemsize
+    dtype, item = DTYPES[types["T"]].compute_type, DTYPES[types["T"]].compute_bytes
     arg = spec.places
 
     @jit
@@ -77,7 +98,7 @@ def _row_clipper(spec: OpSpec, types: Mapping[str, str]) -> Any:
         clipped = scratch(frame, addresses.shape[0], np.int64)
         if failed(frame):
             return addresses
-        kernels.clip_rows(addresses, limit, dtype, copies)
+        combine.clip_rows(addresses, limit, dtype, copies)
         for k in range(addresses.shape[0]):
             clipped[k] = copies.ctypes.data + k * dim * item
         return clipped
@@ -87,9 +108,6 @@ def _row_clipper(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
 def _division(spec: OpSpec) -> Any:
     """A jitted function (frame) -> whether weights that add up to 0 give zeros."""
-    from fusion.runtime.native.frame import attr
-    from fusion.runtime.native.jit import jit
-
     slot = getattr(spec.slots, "divide_no_nan", None)
     if slot is None:
 
@@ -100,10 +118,10 @@ def _division(spec: OpSpec) -> Any:
         return always
 
     @jit
-    def as_told(frame: int) -> bool:
+    def by_attr(frame: int) -> bool:
         return attr(frame, slot) != 0
 
-    return as_told
+    return by_attr
 
 
 def forward_kernel(
@@ -116,19 +134,6 @@ def forward_kernel(
       count_rows: jitted, (frame) -> the rows of the result.
       read_bags: jitted, (frame, rows of the result) -> Bags, checked.
     """
-    import numpy as np
-
-    from fusion.cpu_ops import combine as kernels
-    from fusion.runtime.native.frame import (
-        attr,
-        attr_float,
-        failed,
-        output_matrix,
-        output_vector,
-        scratch,
-        size,
-    )
-
     table = access(types["T"])
     stored, dtype, working, write = table.stored, table.compute, table.working, table.write
     slot, arg = spec.slots, spec.places
@@ -149,9 +154,9 @@ def forward_kernel(
         counts = output_vector(frame, 1, 0, n_rows, np.int32)
         if failed(frame):
             return
-        kernels.combine_bags(
+        combine.combine_bags(
             rows,
-            bags.places,
+            bags.row_indices,
             bags.starts,
             bags.order,
             bags.is_row_empty,
@@ -174,19 +179,27 @@ def gradient_kernel(
     spec: OpSpec, types: Mapping[str, str], read_bags: Any, outputs: GradOutputs
 ) -> Callable[[int], None]:
     """The kernel body of the gradient; see `forward_kernel`."""
-    import numpy as np
-
-    from fusion.cpu_ops import combine_grad as kernels
-    from fusion.runtime.native.frame import attr, attr_float, failed, matrix, scratch
-    from fusion.runtime.native.jit import int64
-
     table, weight = access(types["T"]), access(types["Tw"])
     stored, dtype, read = table.stored, table.compute, table.read
     working_rows, write_rows = table.working_rows, table.write_rows
     working, write = weight.working, weight.write
+    item = DTYPES[types["T"]].item_bytes
     slot, arg = spec.slots, spec.places
     clip = _row_clipper(spec, types)
-    allocate_rows, allocate_weights, put_weights = outputs
+    locate, allocate_weights, put_weights = outputs
+
+    @jit
+    def allocate_rows(frame: int, dim: int) -> Any:
+        """Makes the first output; the addresses int64 [u] of its rows."""
+        bases, counts, total = gathered_shards(frame, arg.emb_shards)
+        addresses = scratch(frame, total, np.int64)
+        if failed(frame):
+            return addresses
+        for shard in range(bases.shape[0]):
+            bases[shard] = output_matrix(frame, 0, shard, counts[shard], dim, stored).ctypes.data
+        if not failed(frame):
+            locate(frame, bases, counts, dim * item, addresses)
+        return addresses
 
     def body(frame: int) -> None:
         top_grad = read(frame, matrix(frame, arg.top_grad, 0, stored))
@@ -195,7 +208,7 @@ def gradient_kernel(
             return
         dim = top_grad.shape[1]
         limit = attr_float(frame, slot.max_norm)
-        addresses = allocate_rows(frame, bags.rows.shape[0])
+        addresses = allocate_rows(frame, dim)
         grad_rows = working_rows(frame, addresses, dim)
         scaled = scratch(frame, dim, dtype)
         product = scratch(frame, dim, dtype)
@@ -204,10 +217,10 @@ def gradient_kernel(
             return
         weighted = attr(frame, slot.use_sparse_weights) != 0
         combiner = attr(frame, slot.combiner)
-        kernels.scatter_rows(
+        combine_grad.scatter_rows(
             top_grad,
             grad_rows,
-            bags.places,
+            bags.row_indices,
             bags.starts,
             bags.order,
             bags.is_row_empty,
@@ -221,18 +234,18 @@ def gradient_kernel(
             touched,
         )
         if limit >= 0:
-            kernels.unclip_rows(bags.rows, grad_rows, dim, limit, dtype)
+            combine_grad.unclip_rows(bags.rows, grad_rows, dim, limit, dtype)
         write_rows(grad_rows, addresses, dim)
-        grad_weights = allocate_weights(frame, bags.places.shape[0] if weighted else int64(0))
+        grad_weights = allocate_weights(frame, bags.row_indices.shape[0] if weighted else int64(0))
         if weighted:
             clipped = clip(frame, bags.rows, limit)
             weight_grads = working(frame, grad_weights)
             if failed(frame):
                 return
-            kernels.weight_grads(
+            combine_grad.weight_grads(
                 top_grad,
                 clipped,
-                bags.places,
+                bags.row_indices,
                 bags.starts,
                 bags.order,
                 bags.is_row_empty,

@@ -10,6 +10,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from fusion.cpu_ops.combine import row_at
+from fusion.cpu_ops.half import converters
+from fusion.runtime.native.frame import scratch, scratch_matrix
+from fusion.runtime.native.jit import Array, jit
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
@@ -47,8 +53,6 @@ def access(name: str) -> Access:
 
 
 def _direct(name: str) -> Access:
-    from fusion.runtime.native.jit import Array, jit
-
     @jit
     def same(frame: int, tensor: Array) -> Array:
         return tensor
@@ -65,18 +69,11 @@ def _direct(name: str) -> Access:
     def write_rows(worked: Array, addresses: Array, dim: int) -> None:
         pass
 
-    dtype = numba_dtype(name)
+    dtype = DTYPES[name].stored_type
     return Access(dtype, dtype, same, same_rows, same, same_rows, write, write_rows)
 
 
 def _converted(name: str) -> Access:
-    import numpy as np
-
-    from fusion.cpu_ops.combine import row_at
-    from fusion.cpu_ops.half import converters
-    from fusion.runtime.native.frame import scratch, scratch_matrix
-    from fusion.runtime.native.jit import Array, jit
-
     widen, narrow = converters(name)
     stored, compute = DTYPES[name].stored_type, DTYPES[name].compute_type
 
@@ -113,11 +110,3 @@ def _converted(name: str) -> Access:
             narrow(row_at(worked[k], dim, compute), row_at(addresses[k], dim, stored))
 
     return Access(stored, compute, read, read_rows, working, working_rows, narrow, write_rows)
-
-
-def numba_dtype(name: str) -> type:
-    """The NumPy scalar type of dtype `name`, as kernels take it."""
-    import numpy as np
-
-    dtype: type = getattr(np, name)
-    return dtype

@@ -10,12 +10,15 @@ end, by the kernel's own thread, which sorts, or says what is wrong.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.pieces import LINE_BYTES
-from fusion.ops.columns import tasks
-from fusion.ops.columns.inputs import (
+from fusion.ops.cpu.columns import tasks
+from fusion.ops.cpu.columns.inputs import (
     SharedInputs,
     body,
     column_at,
@@ -24,9 +27,9 @@ from fusion.ops.columns.inputs import (
     take_shared,
     take_source,
 )
-from fusion.ops.columns.slow_path import finish_column
-from fusion.ops.columns.state import POST, ColumnsState
-from fusion.ops.columns.tasks import LookupJob
+from fusion.ops.cpu.columns.layout import POST, ColumnsState
+from fusion.ops.cpu.columns.slow_path import finish_column
+from fusion.ops.cpu.columns.tasks import LookupJob
 from fusion.runtime.native.frame import (
     context,
     failed,
@@ -38,6 +41,7 @@ from fusion.runtime.native.frame import (
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, stack_words, store
 from fusion.runtime.tensorflow.layout import State
+from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import jobs
 from fusion.runtime.threads.layout import Job, Pool
 
@@ -192,3 +196,8 @@ def _look_up(frame: int, shared: int) -> None:
     for index in range(count):
         if load(marks, index) != 0 and not failed(frame):
             finish_column(frame, job, index, source)
+
+
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
+    """The kernel body, and what threads do that help with it."""
+    return lookup, tasks.work

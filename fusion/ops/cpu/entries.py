@@ -9,16 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fusion.ops.float_access import numba_dtype
-from fusion.runtime.tensorflow.dtypes import DTYPES
-from fusion.runtime.tensorflow.spec import Arg, OpSpec
+import numpy as np
 
-INPUTS = (
-    Arg("sp_values", "Tid", "[nnz]", doc="ids"),
-    Arg("sp_indices", "int64", "[nnz, 2]", doc="row of each entry in column 0"),
-    Arg("sp_dense_shape", "int64", "[2]", doc="rows B first", on_host=True),
-    Arg("sp_weights_values", "Tw", "[nnz]", when="use_sparse_weights", doc="or a dummy"),
+from fusion.cpu_ops import prune as kernels
+from fusion.cpu_ops.combine import first_unsorted, rows_until_last
+from fusion.cpu_ops.elements import overflows
+from fusion.cpu_ops.half import narrower
+from fusion.runtime.native.frame import (
+    INVALID_ARGUMENT,
+    attr,
+    attr_float,
+    fail,
+    failed,
+    matrix,
+    scratch,
+    vector,
 )
+from fusion.runtime.native.jit import Array, int64, jit
+from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.runtime.tensorflow.spec import OpSpec
 
 
 class Listing(NamedTuple):
@@ -47,20 +56,7 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
 
     `weights` are the op's, in the compute dtype.
     """
-    import numpy as np
-
-    from fusion.cpu_ops import prune as kernels
-    from fusion.runtime.native.frame import (
-        INVALID_ARGUMENT,
-        fail,
-        failed,
-        matrix,
-        scratch,
-        vector,
-    )
-    from fusion.runtime.native.jit import Array, int64, jit
-
-    tid, arg = numba_dtype(types["Tid"]), spec.places
+    tid, arg = DTYPES[types["Tid"]].stored_type, spec.places
     check_shape, prunes = shape_checker(spec), pruner(spec, prune_attr)
 
     @jit
@@ -88,14 +84,25 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
     return Listing(check_shape, prunes, mark, entries, fill_id, fill_weight)
 
 
+def last_row_counter(name: str) -> Any:
+    """A jitted function (frame, indices [m, 2]) -> the rows up to that of the last entry.
+
+    It reports rows that are out of order; `name` is that of the input.
+    """
+    text = f"{name}[%lld, 0] = %lld is less than the row before it"
+
+    @jit
+    def count_rows(frame: int, indices: Array) -> int:
+        bad = first_unsorted(indices)
+        if bad >= 0:
+            fail(frame, INVALID_ARGUMENT, text, bad, indices[bad, 0])
+        return rows_until_last(indices)
+
+    return count_rows
+
+
 def shape_checker(spec: OpSpec) -> Any:
     """A jitted function (frame) that reports a dense shape that no tensor can have."""
-    import numpy as np
-
-    from fusion.cpu_ops.elements import overflows
-    from fusion.runtime.native.frame import INVALID_ARGUMENT, fail, vector
-    from fusion.runtime.native.jit import jit
-
     place = spec.places.sp_dense_shape
 
     @jit
@@ -113,11 +120,6 @@ def shape_checker(spec: OpSpec) -> Any:
 
 def pruner(spec: OpSpec, prune_attr: str) -> Any:
     """A jitted function (frame) -> (the least id that is kept, whether weights <= 0 drop it)."""
-    import numpy as np
-
-    from fusion.runtime.native.frame import attr
-    from fusion.runtime.native.jit import int64, jit
-
     slot, prune_slot = spec.slots, getattr(spec.slots, prune_attr)
     least_id = np.int64(np.iinfo(np.int64).min)
     # Ids that are put in buckets are valid from then on.
@@ -137,10 +139,6 @@ def pruner(spec: OpSpec, prune_attr: str) -> Any:
 
 def weight_of_filler(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function (frame) -> the weight of entries that fill rows, as it is stored."""
-    from fusion.cpu_ops.half import narrower
-    from fusion.runtime.native.frame import attr_float
-    from fusion.runtime.native.jit import jit
-
     slot, name = spec.slots.default_weight, types["Tw"]
     stored = DTYPES[name].stored_type
     if not DTYPES[name].is_widened:
@@ -150,7 +148,6 @@ def weight_of_filler(spec: OpSpec, types: Mapping[str, str]) -> Any:
             return stored(attr_float(frame, slot))
 
         return direct
-    import numpy as np
 
     narrow = narrower(name)
 
@@ -163,12 +160,7 @@ def weight_of_filler(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
 def check_fill_id(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function (frame) -> the id of the entries that fill rows; reports one too large."""
-    import numpy as np
-
-    from fusion.runtime.native.frame import INVALID_ARGUMENT, attr, fail
-    from fusion.runtime.native.jit import jit
-
-    tid, slot = numba_dtype(types["Tid"]), spec.slots
+    tid, slot = DTYPES[types["Tid"]].stored_type, spec.slots
     largest_id = np.iinfo(tid).max
 
     @jit

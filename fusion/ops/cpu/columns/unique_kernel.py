@@ -8,6 +8,9 @@ more in the end by the kernel's own thread, which sorts, or says what is wrong.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from fusion.cpu_ops.ascending import sort_keys
@@ -16,10 +19,10 @@ from fusion.cpu_ops.columns import element_range, list_kept, list_kept_unsorted
 from fusion.cpu_ops.elements import Batch, put_weight
 from fusion.cpu_ops.numbering import Numbering, number_entries
 from fusion.cpu_ops.unique import table_bits
-from fusion.ops.columns.inputs import body, column_at, release, take_source
-from fusion.ops.columns.slow_path import explain, is_by_row
-from fusion.ops.columns.state import ColumnsState
-from fusion.ops.columns.tasks import (
+from fusion.ops.cpu.columns.inputs import body, column_at, release, take_source
+from fusion.ops.cpu.columns.layout import ColumnsState
+from fusion.ops.cpu.columns.slow_path import explain, is_by_row
+from fusion.ops.cpu.columns.tasks import (
     Workspace,
     batch_in,
     free_room,
@@ -48,6 +51,7 @@ from fusion.runtime.native.memory import load, stack_words, store, store_as
 from fusion.runtime.tensorflow.c_api import tf_delete_status, tf_new_status
 from fusion.runtime.tensorflow.dtypes import INT64
 from fusion.runtime.tensorflow.layout import State
+from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import jobs
 from fusion.runtime.threads.layout import Job
 from fusion.schema.attributes import MOST_ENTRIES
@@ -323,3 +327,8 @@ def prepare(frame: int) -> None:
         _finish(frame, job, source)
     if not failed(frame):
         _put_keys(frame, job, pool)
+
+
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
+    """The kernel body, and what threads do that help with it."""
+    return prepare, do_columns

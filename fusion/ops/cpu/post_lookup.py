@@ -1,0 +1,147 @@
+"""FusedEmbeddingSparsePostLookUpV2 on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fusion.cpu_ops import combine as kernels
+from fusion.ops.cpu.bags import Bags, forward_kernel, gathered_shards
+from fusion.ops.cpu.entries import last_row_counter
+from fusion.ops.cpu.float_access import access
+from fusion.runtime.native.frame import (
+    INVALID_ARGUMENT,
+    attr,
+    fail,
+    failed,
+    list_length,
+    matrix,
+    scratch,
+    size,
+    vector,
+)
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.runtime.tensorflow.spec import OpSpec
+from fusion.schema.attributes import (
+    LAST_ROW,
+    MOST_ENTRIES,
+)
+
+
+def _row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
+    """A jitted function that locates the rows of the unique ids, checked."""
+    item = DTYPES[types["T"]].item_bytes
+    arg = spec.places
+
+    @jit
+    def find_rows(frame: int) -> Any:
+        """Addresses int64 [u] of the gathered rows."""
+        n_shards, dim = list_length(frame), size(frame, arg.emb_shards, 0, 1)
+        bases, counts, total = gathered_shards(frame, arg.emb_shards)
+        permutation = matrix(frame, arg.partition_permutation, 0, np.int32)
+        if n_shards > 1 and permutation.shape[0] != total:
+            text = "partition_permutation has %lld rows, but emb_shards have %lld in all"
+            fail(frame, INVALID_ARGUMENT, text, permutation.shape[0], total)
+        addresses = scratch(frame, total, np.int64)
+        if failed(frame):
+            return addresses
+        bad = kernels.locate_rows(permutation, bases, counts, dim * item, addresses)
+        if bad >= 0:
+            text = "partition_permutation[%lld] = [%lld, %lld] is not a row of emb_shards"
+            shard, row = int64(permutation[bad, 0]), int64(permutation[bad, 1])
+            fail(frame, INVALID_ARGUMENT, text, bad, shard, row)
+            return addresses
+        if n_shards > 1:
+            seen = scratch(frame, total, np.bool_)
+            firsts = scratch(frame, n_shards, np.int64)
+            if failed(frame):
+                return addresses
+            bad = kernels.first_repeated(permutation, counts, firsts, seen)
+            if bad >= 0:
+                text = "partition_permutation[%lld] = [%lld, %lld] stands there twice"
+                shard, row = int64(permutation[bad, 0]), int64(permutation[bad, 1])
+                fail(frame, INVALID_ARGUMENT, text, bad, shard, row)
+        return addresses
+
+    return find_rows
+
+
+def _bag_grouper(spec: OpSpec) -> Any:
+    """A jitted function that groups the entries into bags, with every index checked."""
+    arg = spec.places
+
+    @jit
+    def group(frame: int, n_rows: int, n_unique: int) -> Any:
+        """(starts int64 [n_rows + 1], order int32 [m]) of the bags."""
+        rows = matrix(frame, arg.indices_before_unique, 0, np.int64)
+        places = vector(frame, arg.unique_idxs, np.int32)
+        if rows.shape[0] > MOST_ENTRIES:
+            text = "unique_idxs has %lld entries, but at most %lld can be ordered"
+            fail(frame, INVALID_ARGUMENT, text, rows.shape[0], int64(MOST_ENTRIES))
+        starts = scratch(frame, n_rows + 1, np.int64)
+        order = scratch(frame, rows.shape[0], np.int32)
+        if failed(frame):
+            return starts, order
+        bad = kernels.first_outside(places, n_unique)
+        if bad >= 0:
+            text = "unique_idxs[%lld] = %lld is not in [0, %lld), the rows of emb_shards"
+            fail(frame, INVALID_ARGUMENT, text, bad, int64(places[bad]), n_unique)
+        bad = kernels.group_by_row(rows, n_rows, starts, order)
+        if bad >= 0:
+            text = "indices_before_unique[%lld, 0] = %lld is not in [0, %lld), the rows"
+            fail(frame, INVALID_ARGUMENT, text, bad, rows[bad, 0], n_rows)
+        return starts, order
+
+    return group
+
+
+def bag_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
+    """A jitted function `(frame, n_rows) -> Bags` that reads the bags, checked."""
+    table, weight = access(types["T"]), access(types["Tw"])
+    read_rows, read_weights, stored = table.read_rows, weight.read, weight.stored
+    slot, arg = spec.slots, spec.places
+    find_rows, group = _row_finder(spec, types), _bag_grouper(spec)
+
+    @jit
+    def read(frame: int, n_rows: int) -> Any:
+        rows = find_rows(frame)
+        if not failed(frame):
+            rows = read_rows(frame, rows, size(frame, arg.emb_shards, 0, 1))
+        starts, order = group(frame, n_rows, rows.shape[0])
+        return Bags(
+            rows,
+            vector(frame, arg.unique_idxs, np.int32),
+            starts,
+            order,
+            vector(frame, arg.is_row_empty, np.bool_),
+            attr(frame, slot.fill_empty_row) != 0 and attr(frame, slot.default_id) < 0,
+            read_weights(frame, vector(frame, arg.sp_weights_values, stored)),
+        )
+
+    return read
+
+
+def _row_counter(spec: OpSpec) -> Any:
+    """A jitted function `(frame) -> rows of the result` of the forward op."""
+    slot, arg = spec.slots, spec.places
+    count_to_last = last_row_counter("indices_before_unique")
+
+    @jit
+    def count_rows(frame: int) -> int:
+        batch = vector(frame, arg.sp_dense_shape, np.int64)[0]
+        if attr(frame, slot.row_count) == LAST_ROW:
+            return count_to_last(frame, matrix(frame, arg.indices_before_unique, 0, np.int64))
+        if batch != size(frame, arg.is_row_empty, 0, 0):
+            text = "is_row_empty has %lld rows, but sp_dense_shape says %lld"
+            fail(frame, INVALID_ARGUMENT, text, size(frame, arg.is_row_empty, 0, 0), batch)
+        return batch
+
+    return count_rows
+
+
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+    """The kernel body."""
+    return forward_kernel(spec, types, _row_counter(spec), bag_reader(spec, types))

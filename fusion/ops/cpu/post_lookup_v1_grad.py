@@ -1,0 +1,52 @@
+"""FusedEmbeddingSparsePostLookUpGrad on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fusion.cpu_ops.combine import locate_entries
+from fusion.ops.cpu.bags import GradOutputs, gradient_kernel
+from fusion.ops.cpu.post_lookup_v1 import bag_reader
+from fusion.runtime.native.frame import (
+    list_length,
+    output_vector,
+    scratch,
+    size,
+)
+from fusion.runtime.native.jit import Array, jit
+from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.runtime.tensorflow.spec import OpSpec
+
+
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+    """The kernel body."""
+    return gradient_kernel(spec, types, bag_reader(spec, types), _outputs(spec, types))
+
+
+def _outputs(spec: OpSpec, types: Mapping[str, str]) -> GradOutputs:
+    """The outputs of the gradient op."""
+    arg, tw = spec.places, DTYPES[types["Tw"]].stored_type
+
+    @jit
+    def locate(frame: int, bases: Array, counts: Array, row_bytes: int, addresses: Array) -> None:
+        locate_entries(bases, counts, row_bytes, addresses)
+
+    @jit
+    def weights(frame: int, count: int) -> Array:
+        if list_length(frame) == 1:
+            return output_vector(frame, 1, 0, count, tw)
+        return scratch(frame, count, tw)
+
+    @jit
+    def put_weights(frame: int, grads: Array) -> None:
+        if list_length(frame) == 1:
+            return
+        first = 0
+        for shard in range(list_length(frame)):
+            count = size(frame, arg.emb_shards, shard, 0) if grads.shape[0] > 0 else 0
+            out = output_vector(frame, 1, shard, count, tw)
+            for k in range(out.shape[0]):
+                out[k] = grads[first + k]
+            first += count
+
+    return GradOutputs(locate, weights, put_weights)

@@ -1,0 +1,53 @@
+"""PruneDenseAndFillEmptyRows on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from fusion.cpu_ops import prune_dense as kernels
+from fusion.cpu_ops.prune import count_true
+from fusion.cpu_ops.prune_dense import DenseRules
+from fusion.ops.cpu.entries import check_fill_id
+from fusion.runtime.native.frame import attr, failed, matrix, output_matrix, output_vector
+from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.runtime.tensorflow.spec import OpSpec
+
+
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+    """The kernel body."""
+    given, tid = DTYPES[types["Tdense"]].stored_type, DTYPES[types["Tid"]].stored_type
+    slot, arg = spec.slots, spec.places
+    fill_id, least_id = check_fill_id(spec, types), np.int64(np.iinfo(np.int64).min)
+
+    def body(frame: int) -> None:
+        filler = fill_id(frame)
+        if failed(frame):
+            return
+        ids = matrix(frame, arg.dense_ids, 0, given)
+        rules = DenseRules(
+            attr(frame, slot.use_ignored_id) != 0,
+            attr(frame, slot.ignored_id),
+            attr(frame, slot.column_stride),
+            attr(frame, slot.num_buckets),
+            attr(frame, slot.bucket_default),
+            int64(0) if attr(frame, slot.prune) != 0 else least_id,
+        )
+        is_row_empty = output_vector(frame, 2, 0, ids.shape[0], np.bool_)
+        dense_shape = output_vector(frame, 3, 0, int64(2), np.int64)
+        if failed(frame):
+            return
+        dense_shape[0] = ids.shape[0]
+        dense_shape[1] = ids.shape[1]
+        kept = kernels.mark_dense_rows(ids, rules, tid, is_row_empty)
+        fill = attr(frame, slot.fill_empty_row) != 0
+        total = kept + (count_true(is_row_empty) if fill else int64(0))
+        out_values = output_vector(frame, 0, 0, total, tid)
+        out_indices = output_matrix(frame, 1, 0, total, int64(2), np.int64)
+        if failed(frame):
+            return
+        kernels.list_dense_entries(ids, rules, tid, is_row_empty, filler, out_values, out_indices)
+
+    return body

@@ -1,0 +1,51 @@
+"""UniqueWithCountsV3 on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from fusion.cpu_ops import unique as kernels
+from fusion.runtime.native.frame import (
+    INVALID_ARGUMENT,
+    fail,
+    failed,
+    output_vector,
+    scratch,
+    vector,
+)
+from fusion.runtime.native.jit import int64
+from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.runtime.tensorflow.spec import OpSpec
+
+
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+    """The kernel body."""
+    tid = DTYPES[types["Tid"]].stored_type
+
+    def body(frame: int) -> None:
+        ids = vector(frame, 0, tid)
+        count = ids.shape[0]
+        if count > int64(2**30):
+            text = "input has %lld ids, but at most %lld can be numbered"
+            fail(frame, INVALID_ARGUMENT, text, count, int64(2**30))
+            return
+        bits = kernels.table_bits(count)
+        slots = scratch(frame, int64(1) << bits, np.int32)
+        keys = scratch(frame, count, tid)
+        counts = scratch(frame, count, np.int32)
+        places = output_vector(frame, 1, 0, count, np.int32)
+        if failed(frame):
+            return
+        slots[:] = 0
+        found = kernels.find_unique(ids, slots, bits, keys, places, counts)
+        unique_keys = output_vector(frame, 0, 0, found, tid)
+        unique_counts = output_vector(frame, 2, 0, found, np.int32)
+        if failed(frame):
+            return
+        for k in range(found):
+            unique_keys[k] = keys[k]
+            unique_counts[k] = counts[k]
+
+    return body
