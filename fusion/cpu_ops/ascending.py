@@ -17,18 +17,18 @@ _DIGITS = 1 << _BITS
 
 
 @jit
-def sort_keys(numbering: Numbering, found: int, end: int, lists: tuple[int, int, int]) -> None:
+def sort_keys(numbering: Numbering, key_count: int, end: int, lists: tuple[int, int, int]) -> None:
     """Sorts the distinct ids of a column, and numbers its entries anew.
 
     Args:
-      found: how many ids there are.
+      key_count: how many ids there are.
       end: the place behind the last entry.
-      lists: scratch, three of `found` words.
+      lists: scratch, three of `key_count` words.
     """
     keys, numbers = numbering.keys, lists[0]
     other_keys, other_numbers = lists[1], lists[2]
     largest, descents = np.uint64(0), int64(0)
-    for k in range(found):
+    for k in range(key_count):
         key = np.uint64(load(keys, k))
         descents += int64(key < largest)
         largest = max(largest, key)
@@ -37,19 +37,19 @@ def sort_keys(numbering: Numbering, found: int, end: int, lists: tuple[int, int,
         return
     shift = int64(0)
     while shift < 64 and (largest >> np.uint64(shift)) != 0:
-        _sort_by_digit((keys, numbers), (other_keys, other_numbers), found, shift)
+        _sort_by_digit((keys, numbers), (other_keys, other_numbers), key_count, shift)
         keys, other_keys = other_keys, keys
         numbers, other_numbers = other_numbers, numbers
         shift += _BITS
     if keys != numbering.keys:
-        for k in range(found):
+        for k in range(key_count):
             store(numbering.keys, k, load(keys, k))
     ranks = other_numbers
-    for k in range(found):
+    for k in range(key_count):
         store(ranks, load(numbers, k), k)
     for entry in range(numbering.first, end):
-        rank = load(ranks, int64(load_as(numbering.places, entry, np.int32)))
-        store_as(numbering.places, entry, np.int32(rank), np.int32)
+        rank = load(ranks, int64(load_as(numbering.unique_idxs, entry, np.int32)))
+        store_as(numbering.unique_idxs, entry, np.int32(rank), np.int32)
 
 
 @jit
@@ -70,10 +70,10 @@ def _sort_by_digit(
         start += size
     for k in range(count):
         digit = _digit(load(source[0], k), shift)
-        place = load(starts, digit)
-        store(starts, digit, place + 1)
-        store(target[0], place, load(source[0], k))
-        store(target[1], place, load(source[1], k))
+        index = load(starts, digit)
+        store(starts, digit, index + 1)
+        store(target[0], index, load(source[0], k))
+        store(target[1], index, load(source[1], k))
 
 
 @jit

@@ -18,7 +18,7 @@ from fusion.cpu_ops.column_words import (
     ColumnInputs,
 )
 from fusion.cpu_ops.elements import (
-    TROUBLE,
+    INVALID,
     Batch,
     first_element,
     id_at,
@@ -41,12 +41,12 @@ from fusion.runtime.tensorflow.dtypes import FLOAT32, FLOAT64, INT32, INT64
 
 @jit
 def _put(batch: Batch, count: int, number: int, index: int) -> int:
-    """Adds an entry that counts; returns the new count, or TROUBLE for a bad id."""
+    """Adds an entry that counts; returns the new count, or INVALID for a bad id."""
     column, source = batch.column, batch.source
     if is_dropped(column, source, number, index):
         return count
     if number < 0 or number >= load(source, ColumnInputs.table_rows):
-        return int64(TROUBLE)
+        return int64(INVALID)
     address = load(source, ColumnInputs.table) + number * load(source, ColumnInputs.row_bytes)
     store(batch.addresses, count, address)
     if load(column, ColumnAttrs.use_sparse_weights) != 0:
@@ -72,11 +72,11 @@ def _list_sorted(batch: Batch, first: int, end: int) -> int:
     for k in range(first, end):
         row = integer_at(rows, k * step, kind) - batch.first
         if row < before or row >= batch.count:
-            return int64(TROUBLE)
+            return int64(INVALID)
         before = row
         count = _put(batch, count, id_at(column, source, k, 0), k)
         if count < 0:
-            return int64(TROUBLE)
+            return int64(INVALID)
         store(batch.starts, row + 1, count)
     return count
 
@@ -94,12 +94,12 @@ def _list_rows(batch: Batch, first: int, last: int) -> int:
     for row in range(batch.count):
         start, end = end, first_element(column, source, batch.first + row + 1)
         if start < 0 or start > end or end > load(source, ColumnInputs.id_count):
-            return int64(TROUBLE)
+            return int64(INVALID)
         for k in range(start, end):
             if not is_ignored(column, source, k):
                 count = _put(batch, count, id_at(column, source, k, k - start), k)
                 if count < 0:
-                    return int64(TROUBLE)
+                    return int64(INVALID)
         store(batch.starts, row + 1, count)
     return count
 
@@ -138,7 +138,7 @@ def list_kept(batch: Batch, first: int, end: int) -> int:
       first, end: the elements of the rows, see `element_range`.
 
     Returns:
-      The number of entries, or TROUBLE: rows are not in order, or something is out of bounds.
+      The number of entries, or INVALID: rows are not in order, or something is out of bounds.
     """
     if load(batch.column, ColumnAttrs.id_format) in (DENSE, ROW_SPLITS, LISTED):
         return _list_rows(batch, first, end)
@@ -153,7 +153,7 @@ def list_entries(batch: Batch, first: int, end: int) -> int:
       first, end: the elements of the rows, see `element_range`.
 
     Returns:
-      The number of entries, at most one for each element and row, or TROUBLE: rows are not in
+      The number of entries, at most one for each element and row, or INVALID: rows are not in
       order, or something is out of bounds.
     """
     if _has_single_ids(batch.column, batch.source):
@@ -170,7 +170,9 @@ def list_unsorted(batch: Batch, order: int) -> int:
     """Lists the entries of all rows of a column, in any order, as `list_entries` does.
 
     Args:
-      order: scratch, int64 [nnz]. There must be room for one more start.
+      order: scratch, int64 [nnz].
+
+    The starts of `batch` must hold one more.
     """
     count = list_kept_unsorted(batch, order)
     return _filled(batch, count) if count >= 0 else count
@@ -191,7 +193,7 @@ def list_kept_unsorted(batch: Batch, order: int) -> int:
                 continue
             row = integer_at(rows, k * step, kind)
             if row < 0 or row >= batch.count:
-                return int64(TROUBLE)
+                return int64(INVALID)
             # Counted one further on, so that in the end each row's start stands in its place.
             slot = row + 2 - turn
             if turn == 1:
@@ -242,11 +244,11 @@ def element_range(column: int, source: int, first: int, count: int) -> Any:
 
 
 @jit
-def _put_weight(batch: Batch, place: int, weight: float) -> None:
+def _put_weight(batch: Batch, index: int, weight: float) -> None:
     if load(batch.source, ColumnInputs.table_dtype) == FLOAT64:
-        store_as(batch.weights, place, weight, np.float64)
+        store_as(batch.weights, index, weight, np.float64)
     else:
-        store_as(batch.weights, place, np.float32(weight), np.float32)
+        store_as(batch.weights, index, np.float32(weight), np.float32)
 
 
 @jit
@@ -264,7 +266,7 @@ def lower_bound(rows: int, step: int, kind: int, count: int, row: int) -> int:
 
 @jit
 def _filled(batch: Batch, count: int) -> int:
-    """Gives rows without entries one, if they need it; returns the number of entries or TROUBLE.
+    """Gives rows without entries one, if they need it; returns the number of entries or INVALID.
 
     Where no row has more than one, an empty row gets a row of zeros: then all have exactly one, and
     a kernel need not look.
@@ -281,7 +283,7 @@ def _filled(batch: Batch, count: int) -> int:
     if load(column, ColumnAttrs.fill_empty_row) != 0:
         number = max(load(column, ColumnAttrs.default_id), int64(0))
         if number >= load(source, ColumnInputs.table_rows):
-            return int64(TROUBLE)
+            return int64(INVALID)
         if load(column, ColumnAttrs.default_id) >= 0:
             address = load(source, ColumnInputs.table) + number * load(
                 source, ColumnInputs.row_bytes

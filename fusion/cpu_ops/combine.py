@@ -87,10 +87,10 @@ def rows_until_last(rows: Array) -> int:
 
 
 @jit
-def first_outside(places: Array, count: int) -> int:
+def first_outside(row_indices: Array, count: int) -> int:
     """The place of the first element outside [0, count), or -1."""
-    for k in range(places.shape[0]):
-        if places[k] < 0 or places[k] >= count:
+    for k in range(row_indices.shape[0]):
+        if row_indices[k] < 0 or row_indices[k] >= count:
             return k
     return -1
 
@@ -138,10 +138,10 @@ def locate_rows(
             addresses[k] = bases[0] + k * row_bytes
         return -1
     for k in range(addresses.shape[0]):
-        shard, place = permutation[k, 0], permutation[k, 1]
-        if shard < 0 or shard >= bases.shape[0] or place < 0 or place >= counts[shard]:
+        shard, row = permutation[k, 0], permutation[k, 1]
+        if shard < 0 or shard >= bases.shape[0] or row < 0 or row >= counts[shard]:
             return k
-        addresses[k] = bases[shard] + place * row_bytes
+        addresses[k] = bases[shard] + row * row_bytes
     return -1
 
 
@@ -194,20 +194,20 @@ def add_row(row: Array, out: Array) -> None:
 
 @jit
 def _add_bag(
-    addresses: Array, places: Array, bag: Array, dtype: type, block: Array, out: Array
+    addresses: Array, row_indices: Array, bag: Array, dtype: type, block: Array, out: Array
 ) -> None:
     """The sum of the rows of one bag, in stock order."""
     n, dim = bag.shape[0], out.shape[0]
     head = n % 8
     if head < 2:
         head += 8
-    copy_row(row_at(addresses[places[bag[0]]], dim, dtype), out)
+    copy_row(row_at(addresses[row_indices[bag[0]]], dim, dtype), out)
     for k in range(1, min(head, n)):
-        add_row(row_at(addresses[places[bag[k]]], dim, dtype), out)
+        add_row(row_at(addresses[row_indices[bag[k]]], dim, dtype), out)
     for first in range(head, n, 8):
-        copy_row(row_at(addresses[places[bag[first]]], dim, dtype), block)
+        copy_row(row_at(addresses[row_indices[bag[first]]], dim, dtype), block)
         for k in range(first + 1, first + 8):
-            add_row(row_at(addresses[places[bag[k]]], dim, dtype), block)
+            add_row(row_at(addresses[row_indices[bag[k]]], dim, dtype), block)
         add_row(block, out)
 
 
@@ -228,12 +228,12 @@ def _normalize(combiner: int, n: int, dtype: type, out: Array) -> None:
 
 @jit
 def _add_weighted_bag(
-    addresses: Array, places: Array, weights: Array, bag: Array, dtype: type, out: Array
+    addresses: Array, row_indices: Array, weights: Array, bag: Array, dtype: type, out: Array
 ) -> None:
     """The weighted sum of the rows of one bag."""
     out[:] = 0
     for k in bag:
-        row = row_at(addresses[places[k]], out.shape[0], dtype)
+        row = row_at(addresses[row_indices[k]], out.shape[0], dtype)
         weight = dtype(weights[k])
         for d in range(out.shape[0]):
             out[d] += row[d] * weight
@@ -274,7 +274,7 @@ def is_masked(row: int, is_row_empty: Array, mask_empty: bool) -> bool:
 @jit
 def combine_bags(
     addresses: Array,
-    places: Array,
+    row_indices: Array,
     starts: Array,
     order: Array,
     is_row_empty: Array,
@@ -292,7 +292,7 @@ def combine_bags(
 
     Args:
       addresses: int64 [u], of each unique id's row of `dtype` [D].
-      places: int32 [m], the unique id of each entry.
+      row_indices: int32 [m], the unique id of each entry.
       starts, order: the entries of each of the n bags, see `group_by_row`.
       is_row_empty: flags [B]; with `mask_empty` such rows are zeros.
       weights: [m], read only if `weighted`.
@@ -309,7 +309,7 @@ def combine_bags(
         if n == 0 or is_masked(row, is_row_empty, mask_empty):
             out[row, :] = 0
         elif weighted:
-            _add_weighted_bag(addresses, places, weights, bag, dtype, out[row])
+            _add_weighted_bag(addresses, row_indices, weights, bag, dtype, out[row])
             if combiner != SUM:
                 norm = weight_norm(weights, bag, combiner, dtype)
                 if no_nan or norm != 0:
@@ -317,6 +317,6 @@ def combine_bags(
                 else:
                     divide_by_zero(out[row])
         else:
-            _add_bag(addresses, places, bag, dtype, block, out[row])
+            _add_bag(addresses, row_indices, bag, dtype, block, out[row])
             if n > 1:
                 _normalize(combiner, n, dtype, out[row])

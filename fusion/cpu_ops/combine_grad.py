@@ -34,20 +34,20 @@ def _dot(a: Array, b: Array) -> float:
 
 
 @jit
-def _accumulate(values: Array, touched: Array, place: int, out: Array) -> None:
+def _accumulate(values: Array, touched: Array, row: int, out: Array) -> None:
     """Adds to a row that is assigned the first time: 0 + -0 would lose the sign."""
-    if touched[place]:
+    if touched[row]:
         add_row(values, out)
     else:
         copy_row(values, out)
-        touched[place] = True
+        touched[row] = True
 
 
 @jit
 def scatter_rows(
     top_grad: Array,
     grad_addresses: Array,
-    places: Array,
+    row_indices: Array,
     starts: Array,
     order: Array,
     is_row_empty: Array,
@@ -65,7 +65,7 @@ def scatter_rows(
     Args:
       top_grad: [n, D], gradients of the bags.
       grad_addresses: int64 [u], where each unique id's gradient [D] goes; not initialised.
-      places, starts, order, is_row_empty, mask_empty, weights, weighted, combiner: as in
+      row_indices, starts, order, is_row_empty, mask_empty, weights, weighted, combiner: as in
         `combine.combine_bags`.
       scaled, product: scratch [D].
       touched: scratch, bool [u]. Rows of ids without entries are zeros.
@@ -82,14 +82,14 @@ def scatter_rows(
             copy_row(top_grad[row], scaled)
             _scale(scaled, weights, weighted, bag, combiner, dtype)
         for k in bag:
-            out = row_at(grad_addresses[places[k]], dim, dtype)
+            out = row_at(grad_addresses[row_indices[k]], dim, dtype)
             if weighted:
                 weight = dtype(weights[k])
                 for d in range(dim):
                     product[d] = scaled[d] * weight
-                _accumulate(product, touched, places[k], out)
+                _accumulate(product, touched, row_indices[k], out)
             else:
-                _accumulate(scaled, touched, places[k], out)
+                _accumulate(scaled, touched, row_indices[k], out)
     for index in range(touched.shape[0]):
         if not touched[index]:
             row_at(grad_addresses[index], dim, dtype)[:] = 0
@@ -134,7 +134,7 @@ def unclip_rows(
 def weight_grads(
     top_grad: Array,
     addresses: Array,
-    places: Array,
+    row_indices: Array,
     starts: Array,
     order: Array,
     is_row_empty: Array,
@@ -171,7 +171,7 @@ def weight_grads(
             divide_no_nan(scaled, norm)
             total[:] = 0
             for k in bag:
-                entry = row_at(addresses[places[k]], dim, dtype)
+                entry = row_at(addresses[row_indices[k]], dim, dtype)
                 for d in range(dim):
                     total[d] += entry[d] * dtype(weights[k])
             divide_no_nan(total, norm)
@@ -180,5 +180,5 @@ def weight_grads(
             through = through / np.float64(norm)
         for k in bag:
             factor = np.float64(weights[k]) if combiner == SQRTN else 1.0
-            entry = row_at(addresses[places[k]], dim, dtype)
+            entry = row_at(addresses[row_indices[k]], dim, dtype)
             grads[k] = _dot(scaled, entry) + through * factor

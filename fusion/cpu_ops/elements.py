@@ -23,14 +23,14 @@ from fusion.runtime.native.memory import load, load_as, store_as
 from fusion.runtime.tensorflow.dtypes import FLOAT16, FLOAT32, FLOAT64, INT64
 
 #: That rows are not sorted, or that something is out of bounds.
-TROUBLE = -1
+INVALID = -1
 
-#: No memory has room for so many rows.
+#: No memory holds so many rows.
 MOST_ROWS = 2**48
 
 
 class Batch(NamedTuple):
-    """Rows of a column, and room for their entries, in compiled code: addresses.
+    """Rows of a column, and workspace for their entries, in compiled code: addresses.
 
     Attributes:
       column, source: what is done with what, see above.
@@ -94,8 +94,8 @@ def _counter(stored: str, dtype: type) -> Any:
             left -= half
         if left > 1:
             first += min(count_block(value, largest + 4 * first), left - 1)
-        found = count_block(value, limits + 4 * LIMIT_BLOCK * first)
-        return min(first * LIMIT_BLOCK + found, count)
+        inside = count_block(value, limits + 4 * LIMIT_BLOCK * first)
+        return min(first * LIMIT_BLOCK + inside, count)
 
     return bucket
 
@@ -114,7 +114,7 @@ def _bucket_at(address: int, index: int, kind: int, limits: int, count: int) -> 
 
 
 @jit
-def id_at(column: int, source: int, index: int, place: int) -> int:
+def id_at(column: int, source: int, index: int, position: int) -> int:
     """The id of an element: its index among all, and its place in its row."""
     ids, kind = load(source, ColumnInputs.ids), load(column, ColumnAttrs.ids_dtype)
     count = load(column, ColumnAttrs.boundary_count)
@@ -122,7 +122,7 @@ def id_at(column: int, source: int, index: int, place: int) -> int:
         number = _bucket_at(ids, index, kind, load(source, ColumnInputs.boundaries), count)
     else:
         number = integer_at(ids, index, kind)
-    number += place * load(column, ColumnAttrs.column_stride)
+    number += position * load(column, ColumnAttrs.column_stride)
     buckets = load(column, ColumnAttrs.num_buckets)
     if buckets > 0 and (number < 0 or number >= buckets):
         return load(column, ColumnAttrs.bucket_default)

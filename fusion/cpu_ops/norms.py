@@ -45,7 +45,7 @@ def norm_of(stored: str) -> Any:
     widen, bits = widener(stored), DTYPES[stored].stored_type
 
     @jit
-    def value_at(address: int, place: int, dtype: type) -> float:
-        return widen(load_as(address, place, bits))
+    def value_at(address: int, index: int, dtype: type) -> float:
+        return widen(load_as(address, index, bits))
 
     return _norm(square_adder(stored), value_at)

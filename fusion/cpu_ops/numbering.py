@@ -20,7 +20,7 @@ class Numbering(NamedTuple):
     Attributes:
       keys: out, of the distinct ids, int64.
       first: where the column's part of the next two starts.
-      places: out, of each entry's place among the distinct ids, int32.
+      unique_idxs: out, of each entry its index among the distinct ids, int32.
       weights: out, of each entry, of the dtype of the column's.
       splits: out, where each row's entries start, int32 [count + 1].
       slots: scratch, int32 [2**bits], zero; a slot holds the number of its key plus one.
@@ -29,7 +29,7 @@ class Numbering(NamedTuple):
 
     keys: Any
     first: Any
-    places: Any
+    unique_idxs: Any
     weights: Any
     splits: Any
     slots: Any
@@ -54,13 +54,13 @@ def number_entries(batch: Batch, numbering: Numbering) -> tuple[int, int]:
     empty = _tidy_starts(batch)
     total = load(batch.starts, batch.count)
     if not fills or empty == batch.count:
-        found = _number_run(batch, numbering, int64(0), total, int64(0))
+        key_count = _number_run(batch, numbering, int64(0), total, int64(0))
     elif load(batch.column, ColumnAttrs.default_id) < 0:
         # The place of the first filler alone decides on the order of ids.
         before = load(batch.starts, empty)
-        found = _number_run(batch, numbering, int64(0), before, int64(0))
-        found = max(found, _number_of(numbering, int64(0), found) + 1)
-        found = _number_run(batch, numbering, before, total, found)
+        key_count = _number_run(batch, numbering, int64(0), before, int64(0))
+        key_count = max(key_count, _number_of(numbering, int64(0), key_count) + 1)
+        key_count = _number_run(batch, numbering, before, total, key_count)
     else:
         return _number_and_fill(batch, numbering)
     for row in range(batch.count + 1):
@@ -69,7 +69,7 @@ def number_entries(batch: Batch, numbering: Numbering) -> tuple[int, int]:
     if load(batch.column, ColumnAttrs.use_sparse_weights) != 0:
         for k in range(total):
             _put_weight(batch, numbering, k, numbering.first + k)
-    return found, numbering.first + total
+    return key_count, numbering.first + total
 
 
 @jit
@@ -87,30 +87,30 @@ def _tidy_starts(batch: Batch) -> int:
 
 
 @jit
-def _number_of(numbering: Numbering, key: int, found: int) -> int:
-    """The place of an id among the `found` distinct ones; a new one is added behind them."""
+def _number_of(numbering: Numbering, key: int, key_count: int) -> int:
+    """The place of an id among the `key_count` distinct ones; a new one is added behind them."""
     mask = (int64(1) << numbering.bits) - 1
     slot = int64((np.uint64(key) * SPREAD) >> np.uint64(64 - numbering.bits))
     while True:
-        place = int64(load_as(numbering.slots, slot, np.int32)) - 1
-        if place < 0:
-            store_as(numbering.slots, slot, np.int32(found + 1), np.int32)
-            store(numbering.keys, found, key)
-            return found
-        if load(numbering.keys, place) == key:
-            return place
+        index = int64(load_as(numbering.slots, slot, np.int32)) - 1
+        if index < 0:
+            store_as(numbering.slots, slot, np.int32(key_count + 1), np.int32)
+            store(numbering.keys, key_count, key)
+            return key_count
+        if load(numbering.keys, index) == key:
+            return index
         slot = (slot + 1) & mask
 
 
 @jit
-def _number_run(batch: Batch, numbering: Numbering, start: int, end: int, found: int) -> int:
+def _number_run(batch: Batch, numbering: Numbering, start: int, end: int, key_count: int) -> int:
     """Numbers listed entries that have no filler between them; returns the number of ids."""
-    places = numbering.places + 4 * numbering.first
+    unique_idxs = numbering.unique_idxs + 4 * numbering.first
     for k in range(start, end):
-        place = _number_of(numbering, load(batch.addresses, k), found)
-        found = max(found, place + 1)
-        store_as(places, k, np.int32(place), np.int32)
-    return found
+        index = _number_of(numbering, load(batch.addresses, k), key_count)
+        key_count = max(key_count, index + 1)
+        store_as(unique_idxs, k, np.int32(index), np.int32)
+    return key_count
 
 
 @jit
@@ -121,26 +121,26 @@ def _number_and_fill(batch: Batch, numbering: Numbering) -> tuple[int, int]:
     weighted = load(column, ColumnAttrs.use_sparse_weights) != 0
     filler = load(column, ColumnAttrs.default_id)
     weight = as_float(load(column, ColumnAttrs.default_weight))
-    found, entry = int64(0), numbering.first
+    key_count, entry = int64(0), numbering.first
     for row in range(batch.count):
         store_as(numbering.splits, row, np.int32(entry), np.int32)
         start, end = load(batch.starts, row), load(batch.starts, row + 1)
         if start == end:
-            place = _number_of(numbering, filler, found)
-            found = max(found, place + 1)
-            store_as(numbering.places, entry, np.int32(place), np.int32)
+            index = _number_of(numbering, filler, key_count)
+            key_count = max(key_count, index + 1)
+            store_as(numbering.unique_idxs, entry, np.int32(index), np.int32)
             if weighted:
                 put_weight(numbering.weights, entry, weight, kind)
             entry += 1
         for k in range(start, end):
-            place = _number_of(numbering, load(batch.addresses, k), found)
-            found = max(found, place + 1)
-            store_as(numbering.places, entry, np.int32(place), np.int32)
+            index = _number_of(numbering, load(batch.addresses, k), key_count)
+            key_count = max(key_count, index + 1)
+            store_as(numbering.unique_idxs, entry, np.int32(index), np.int32)
             if weighted:
                 _put_weight(batch, numbering, int64(k), entry)
             entry += 1
     store_as(numbering.splits, batch.count, np.int32(entry), np.int32)
-    return found, entry
+    return key_count, entry
 
 
 @jit

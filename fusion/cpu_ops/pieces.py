@@ -53,13 +53,13 @@ def pieces(stored: str) -> list[tuple[int, int]]:
     With one vector a kernel takes exactly that many elements, else up to their product.
     """
     widest = _vector_bytes(processor.target()) // DTYPES[stored].compute_bytes
-    found = [(1, 1)]
+    tiles = [(1, 1)]
     lanes = 1
     while lanes < widest:
         lanes *= 2
-        found += [(lanes, 1), (lanes // 2, 2)]
+        tiles += [(lanes, 1), (lanes // 2, 2)]
     # The sums of a bag and of a block of it fit the registers.
-    return found + [(widest, count) for count in range(2, 9)]
+    return tiles + [(widest, count) for count in range(2, 9)]
 
 
 def piece_for(stored: str, elements: int) -> tuple[int, int]:

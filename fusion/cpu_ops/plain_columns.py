@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
-from fusion.cpu_ops.elements import TROUBLE, Batch, bucket_id, first_element, integer_at, integer_id
+from fusion.cpu_ops.elements import (
+    INVALID,
+    Batch,
+    bucket_id,
+    first_element,
+    integer_at,
+    integer_id,
+)
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, store, store_as
 
@@ -29,7 +36,7 @@ def _listing_sorted(weighted: bool) -> Any:
         rows = load(source, ColumnInputs.entry_rows)
         step = load(source, ColumnInputs.entry_row_stride)
         ids = load(source, ColumnInputs.ids)
-        kind, given = load(column, ColumnAttrs.ids_dtype), load(source, ColumnInputs.weights)
+        kind, weights = load(column, ColumnAttrs.ids_dtype), load(source, ColumnInputs.weights)
         table, table_rows = load(source, ColumnInputs.table), load(source, ColumnInputs.table_rows)
         row_bytes = load(source, ColumnInputs.row_bytes)
         dropped = (
@@ -41,17 +48,17 @@ def _listing_sorted(weighted: bool) -> Any:
             row = load(rows, k * step) - batch.first
             number = integer_at(ids, k, kind)
             if row < before or row >= batch.count:
-                return int64(TROUBLE)
+                return int64(INVALID)
             before = row
             if weighted:
-                weight = load_as(given, k, np.float32)
+                weight = load_as(weights, k, np.float32)
                 # A NaN weight is not > 0: it is dropped, as stock TensorFlow does.
                 if prunes_weights and not weight > 0:
                     continue
                 store_as(batch.weights, count, weight, np.float32)
             if number < 0 or number >= table_rows:
                 if number >= dropped:
-                    return int64(TROUBLE)
+                    return int64(INVALID)
                 continue
             store(batch.addresses, count, table + number * row_bytes)
             count += 1
@@ -102,7 +109,7 @@ def list_rows(batch: Batch, first: int, last: int) -> int:
     for row in range(batch.count):
         start, end = end, first_element(column, source, batch.first + row + 1)
         if start > end or end > last:
-            return int64(TROUBLE)
+            return int64(INVALID)
         if is_listed:
             store(starts, row + 1, end - first)
             continue
@@ -115,7 +122,7 @@ def list_rows(batch: Batch, first: int, last: int) -> int:
                 number = bucket_default
             if number < 0 or number >= table_rows:
                 if number >= dropped:
-                    return int64(TROUBLE)
+                    return int64(INVALID)
                 continue
             store(addresses, count, table + number * row_bytes)
             count += 1
@@ -159,7 +166,7 @@ def _listing_singles(id_of: Any) -> Any:
                 address = zeros
             elif number < 0 or number >= table_rows:
                 if number >= dropped:
-                    return int64(TROUBLE)
+                    return int64(INVALID)
                 address = zeros
             store(addresses, row, address)
             store(starts, row, row)

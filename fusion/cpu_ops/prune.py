@@ -36,15 +36,15 @@ def mark_rows(
       The number of entries kept, or -1 - k if kept entry k has a row outside [0, B).
     """
     is_row_empty[:] = True
-    kept = 0
+    kept_count = 0
     for k in range(values.shape[0]):
         if _keeps(k, values, weights, least, prune_weights):
             row = rows[k, 0]
             if row < 0 or row >= is_row_empty.shape[0]:
                 return -1 - k
             is_row_empty[row] = False
-            kept += 1
-    return kept
+            kept_count += 1
+    return kept_count
 
 
 @jit

@@ -26,20 +26,20 @@ class DenseRules(NamedTuple):
 
 
 @jit
-def dense_id(given: int, column: int, rules: DenseRules, dtype: type) -> int:
+def dense_id(value: int, column: int, rules: DenseRules, dtype: type) -> int:
     """The id that a given one of a column stands for; it is cast to a dtype before anything."""
-    number = int64(dtype(given)) + column * rules.stride
+    number = int64(dtype(value)) + column * rules.stride
     if rules.buckets > 0 and (number < 0 or number >= rules.buckets):
         return rules.bucket_default
     return number
 
 
 @jit
-def keeps_dense(given: int, column: int, rules: DenseRules, dtype: type) -> bool:
+def keeps_dense(value: int, column: int, rules: DenseRules, dtype: type) -> bool:
     """Whether an id given for a column is an entry."""
-    if rules.use_ignored and given == rules.ignored:
+    if rules.use_ignored and value == rules.ignored:
         return False
-    return dense_id(given, column, rules, dtype) >= rules.least
+    return dense_id(value, column, rules, dtype) >= rules.least
 
 
 @jit
@@ -50,13 +50,13 @@ def mark_dense_rows(ids: Array, rules: DenseRules, dtype: type, is_row_empty: Ar
       dtype: what ids are cast to before anything else.
       is_row_empty: out, bool [B].
     """
-    kept = 0
+    kept_count = 0
     for row in range(ids.shape[0]):
-        before = kept
+        before = kept_count
         for column in range(ids.shape[1]):
-            kept += 1 if keeps_dense(ids[row, column], column, rules, dtype) else 0
-        is_row_empty[row] = kept == before
-    return kept
+            kept_count += 1 if keeps_dense(ids[row, column], column, rules, dtype) else 0
+        is_row_empty[row] = kept_count == before
+    return kept_count
 
 
 @jit

@@ -136,18 +136,18 @@ def updater(stored: str) -> Any:
     def update(rule: int, words: int, numbers: int, elements: int) -> None:
         last(words, numbers, elements)
 
-    for place, one in reversed([*enumerate(others)]):
-        update = _either(place, one, update)
+    for element, kernel in reversed([*enumerate(others)]):
+        update = _either(element, kernel, update)
     return update
 
 
-def _either(number: int, one: Any, other: Any) -> Any:
-    """A jitted function as that of `updater` that does `one` if the rule is that number."""
+def _either(number: int, kernel: Any, other: Any) -> Any:
+    """A jitted function as that of `updater` that does `kernel` if the rule is that number."""
 
     @jit
     def update(rule: int, words: int, numbers: int, elements: int) -> None:
         if rule == number:
-            one(words, numbers, elements)
+            kernel(words, numbers, elements)
         else:
             other(rule, words, numbers, elements)
 
@@ -161,13 +161,13 @@ def _all_by(stored: str, rule: str) -> Any:
 
     @jit
     def update(words: int, numbers: int, elements: int) -> None:
-        place = int64(0)
-        while place + lanes <= elements:
-            by_vector(words, numbers, place * item)
-            place += lanes
-        while place < elements:
-            by_element(words, numbers, place * item)
-            place += 1
+        element = int64(0)
+        while element + lanes <= elements:
+            by_vector(words, numbers, element * item)
+            element += lanes
+        while element < elements:
+            by_element(words, numbers, element * item)
+            element += 1
 
     return update
 

@@ -90,7 +90,7 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
         top_grad = load(args, ScatterArgs.top_grad) + element * item
         step = load(args, ScatterArgs.top_grad_bytes)
         starts = load(args, ScatterArgs.bag_starts)
-        places = load(args, ScatterArgs.row_indices)
+        row_indices = load(args, ScatterArgs.row_indices)
         weights = load(args, ScatterArgs.weights)
         rows = load(args, ScatterArgs.sums) + element * sum_item
         row_bytes = load(args, ScatterArgs.sum_bytes)
@@ -105,13 +105,13 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
                 continue
             piece = scale(args, load_top(top_grad + bag * step, last), first, end)
             for k in range(first, end):
-                place = int64(load_as(places, k, np.int32))
-                if place < low or place >= high:
+                row_index = int64(load_as(row_indices, k, np.int32))
+                if row_index < low or row_index >= high:
                     continue
                 term = piece * load_as(weights, k, dtype) if weighted else piece
-                row = rows + place * row_bytes
-                if place >= fresh:
-                    while fresh < place:
+                row = rows + row_index * row_bytes
+                if row_index >= fresh:
+                    while fresh < row_index:
                         store_sum(rows + fresh * row_bytes, last, zero())
                         fresh += 1
                     fresh += 1

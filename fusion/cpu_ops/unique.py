@@ -21,7 +21,7 @@ def table_bits(count: int) -> int:
 
 @jit
 def find_unique(
-    ids: Array, slots: Array, bits: int, keys: Array, places: Array, counts: Array
+    ids: Array, slots: Array, bits: int, keys: Array, unique_idxs: Array, counts: Array
 ) -> int:
     """Numbers the distinct ids.
 
@@ -30,7 +30,7 @@ def find_unique(
       slots: scratch, int32 [2**bits], zero; a slot holds the number of its key plus one, so that
         no id is reserved to mean "empty".
       keys: out, [m] of which the first u are filled: the distinct ids by first occurrence.
-      places: out, int32 [m]: `keys[places[i]] == ids[i]`.
+      unique_idxs: out, int32 [m]: `keys[places[i]] == ids[i]`.
       counts: out, int32 [m] of which the first u are filled: occurrences of each key.
 
     Returns:
@@ -38,18 +38,18 @@ def find_unique(
     """
     mask = slots.shape[0] - 1
     shift = np.uint64(64 - bits)
-    found = 0
+    key_count = 0
     for k in range(ids.shape[0]):
         key = ids[k]
         slot = np.int64((np.uint64(key) * SPREAD) >> shift)
         while slots[slot] != 0 and keys[slots[slot] - 1] != key:
             slot = (slot + 1) & mask
         if slots[slot] == 0:
-            keys[found] = key
-            counts[found] = 0
-            found += 1
-            slots[slot] = found
-        place = slots[slot] - 1
-        places[k] = place
-        counts[place] += 1
-    return found
+            keys[key_count] = key
+            counts[key_count] = 0
+            key_count += 1
+            slots[slot] = key_count
+        index = slots[slot] - 1
+        unique_idxs[k] = index
+        counts[index] += 1
+    return key_count

@@ -141,7 +141,7 @@ def _packed(numbers: Sequence[float]) -> list[int]:
     return list(struct.unpack(f"<{len(numbers) // 2}q", struct.pack(f"<{len(numbers)}f", *numbers)))
 
 
-def _check(place: int, column: Mapping[str, Any]) -> None:
+def _check(index: int, column: Mapping[str, Any]) -> None:
     """Refuses attrs that make no sense together.
 
     Raises:
@@ -166,7 +166,7 @@ def _check(place: int, column: Mapping[str, Any]) -> None:
     elif list(column["boundaries"]) != sorted(column["boundaries"]):
         problem = f"boundaries must be ascending, got {list(column['boundaries'])}"
     if problem:
-        raise ValueError(f"column {place}: {problem}")
+        raise ValueError(f"column {index}: {problem}")
 
 
 def _column_words(column: Mapping[str, Any], first_limit: int) -> list[int]:

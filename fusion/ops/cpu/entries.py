@@ -64,12 +64,12 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
         values = vector(frame, arg.sp_values, tid)
         rows = matrix(frame, arg.sp_indices, 0, np.int64)
         least, prune_weights = prunes(frame)
-        kept = kernels.mark_rows(values, rows, weights, least, prune_weights, is_row_empty)
-        if kept < 0:
-            bad, batch = -1 - kept, int64(is_row_empty.shape[0])
+        kept_count = kernels.mark_rows(values, rows, weights, least, prune_weights, is_row_empty)
+        if kept_count < 0:
+            bad, batch = -1 - kept_count, int64(is_row_empty.shape[0])
             text = "sp_indices[%lld, 0] = %lld is not in [0, %lld), the rows of the batch"
             fail(frame, INVALID_ARGUMENT, text, bad, rows[bad, 0], batch)
-        return kept
+        return kept_count
 
     @jit
     def entries(frame: int, weights: Array, is_row_empty: Array, count: int) -> Array:
@@ -103,11 +103,11 @@ def last_row_counter(name: str) -> Any:
 
 def shape_checker(spec: OpSpec) -> Any:
     """A jitted function (frame) that reports a dense shape that no tensor can have."""
-    place = spec.places.sp_dense_shape
+    shape_index = spec.places.sp_dense_shape
 
     @jit
     def check_shape(frame: int) -> None:
-        shape = vector(frame, place, np.int64)
+        shape = vector(frame, shape_index, np.int64)
         if shape[0] < 0 or shape[1] < 0:
             text = "sp_dense_shape must not be negative, but is [%lld, %lld]"
             fail(frame, INVALID_ARGUMENT, text, shape[0], shape[1])

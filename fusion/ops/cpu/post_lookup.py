@@ -77,7 +77,7 @@ def _bag_grouper(spec: OpSpec) -> Any:
     def group(frame: int, n_rows: int, n_unique: int) -> Any:
         """(starts int64 [n_rows + 1], order int32 [m]) of the bags."""
         rows = matrix(frame, arg.indices_before_unique, 0, np.int64)
-        places = vector(frame, arg.unique_idxs, np.int32)
+        unique_idxs = vector(frame, arg.unique_idxs, np.int32)
         if rows.shape[0] > MOST_ENTRIES:
             text = "unique_idxs has %lld entries, but at most %lld can be ordered"
             fail(frame, INVALID_ARGUMENT, text, rows.shape[0], int64(MOST_ENTRIES))
@@ -85,10 +85,10 @@ def _bag_grouper(spec: OpSpec) -> Any:
         order = scratch(frame, rows.shape[0], np.int32)
         if failed(frame):
             return starts, order
-        bad = kernels.first_outside(places, n_unique)
+        bad = kernels.first_outside(unique_idxs, n_unique)
         if bad >= 0:
             text = "unique_idxs[%lld] = %lld is not in [0, %lld), the rows of emb_shards"
-            fail(frame, INVALID_ARGUMENT, text, bad, int64(places[bad]), n_unique)
+            fail(frame, INVALID_ARGUMENT, text, bad, int64(unique_idxs[bad]), n_unique)
         bad = kernels.group_by_row(rows, n_rows, starts, order)
         if bad >= 0:
             text = "indices_before_unique[%lld, 0] = %lld is not in [0, %lld), the rows"

@@ -162,17 +162,17 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
         flags = output_vector(frame, 2, 0, min(batch, int64(MOST_ROWS)) + count, np.int32)
         if failed(frame):
             return
-        kept = mark(frame, weights, flags[:batch])
+        kept_count = mark(frame, weights, flags[:batch])
         if failed(frame):
             return
         least, prune_weights = prunes(frame)
         mark_entries(values, weights, least, prune_weights, flags[batch:])
         fill = attr(frame, slot.fill_empty_row) != 0
-        total = kept + (count_true(flags[:batch]) if fill else int64(0))
+        total = kept_count + (count_true(flags[:batch]) if fill else int64(0))
         if total > int64(MOST_ENTRIES):
             text = "%lld entries are more than the %lld that can be ordered"
             fail(frame, INVALID_ARGUMENT, text, total, int64(MOST_ENTRIES))
-        unchanged = kept == count and total == kept
+        unchanged = kept_count == count and total == kept_count
         in_order = attr(frame, slot.entry_order) == _INPUT or (
             unchanged and first_unsorted(matrix(frame, arg.sp_indices, 0, np.int64)) < 0
         )

@@ -44,13 +44,13 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
         is_row_empty = output_vector(frame, 3, 0, batch, np.bool_)
         if failed(frame):
             return
-        kept = mark(frame, readable, is_row_empty)
+        kept_count = mark(frame, readable, is_row_empty)
         if failed(frame):
             return
         fill = attr(frame, slot.fill_empty_row) != 0
-        total = kept + (kernels.count_true(is_row_empty) if fill else int64(0))
+        total = kept_count + (kernels.count_true(is_row_empty) if fill else int64(0))
         buckets = attr(frame, slot.num_buckets)
-        if kept == values.shape[0] and total == kept and buckets == 0:
+        if kept_count == values.shape[0] and total == kept_count and buckets == 0:
             forward_input(frame, 0, arg.sp_values)
             forward_input(frame, 1, arg.sp_indices)
             if use_weights:
@@ -64,7 +64,9 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
             kernels.take_values(values, entries, filler, out_values)
             if buckets > 0:
                 # Entries that were filled in stand behind, and are ids already.
-                kernels.put_in_buckets(out_values[:kept], buckets, attr(frame, slot.bucket_default))
+                kernels.put_in_buckets(
+                    out_values[:kept_count], buckets, attr(frame, slot.bucket_default)
+                )
             kernels.take_indices(indices, entries, out_indices)
             if use_weights:
                 out_weights = output_vector(frame, 2, 0, total, stored)

@@ -18,7 +18,7 @@ from fusion.runtime.tensorflow.spec import OpSpec
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     """The kernel body."""
-    given, tid = DTYPES[types["Tdense"]].stored_type, DTYPES[types["Tid"]].stored_type
+    dense_type, tid = DTYPES[types["Tdense"]].stored_type, DTYPES[types["Tid"]].stored_type
     slot, arg = spec.slots, spec.places
     fill_id, least_id = check_fill_id(spec, types), np.int64(np.iinfo(np.int64).min)
 
@@ -26,7 +26,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
         filler = fill_id(frame)
         if failed(frame):
             return
-        ids = matrix(frame, arg.dense_ids, 0, given)
+        ids = matrix(frame, arg.dense_ids, 0, dense_type)
         rules = DenseRules(
             attr(frame, slot.use_ignored_id) != 0,
             attr(frame, slot.ignored_id),
@@ -41,9 +41,9 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
             return
         dense_shape[0] = ids.shape[0]
         dense_shape[1] = ids.shape[1]
-        kept = kernels.mark_dense_rows(ids, rules, tid, is_row_empty)
+        kept_count = kernels.mark_dense_rows(ids, rules, tid, is_row_empty)
         fill = attr(frame, slot.fill_empty_row) != 0
-        total = kept + (count_true(is_row_empty) if fill else int64(0))
+        total = kept_count + (count_true(is_row_empty) if fill else int64(0))
         out_values = output_vector(frame, 0, 0, total, tid)
         out_indices = output_matrix(frame, 1, 0, total, int64(2), np.int64)
         if failed(frame):

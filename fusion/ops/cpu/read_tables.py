@@ -48,7 +48,7 @@ def _error(code: int, message: str) -> Any:
 
     @jit
     def report(frame: int, functions: int, handle: int, text: int) -> None:
-        """The text is room for a std::string, which has 16 bytes of its own behind its first 16."""
+        """`text` is memory for a std::string, which has 16 bytes of its own behind its first 16."""
         call_at(load(functions, VariableAccess.describe), text, handle)
         fail(frame, code, message, load(text, 0), functions + 8 * VariableAccess.dtype_name)
         if load(text, 0) != text + 16:
@@ -79,51 +79,51 @@ def _end_status(status: int) -> None:
 
 
 @jit
-def _share(frame: int, functions: int, place: int, words: int) -> bool:
+def _share(frame: int, functions: int, index: int, words: int) -> bool:
     """Makes the tensor of a variable an output; returns whether there is one."""
     ctx = context(frame)
-    status, found, tensor = words, words + 8, words + 8 * (6 + OBJECT_WORDS)
-    handle = call_at(load(functions, VariableAccess.handle_from_input), ctx, place)
-    call_at(load(functions, VariableAccess.find), status, ctx, handle, found)
+    status, variable, tensor = words, words + 8, words + 8 * (6 + OBJECT_WORDS)
+    handle = call_at(load(functions, VariableAccess.handle_from_input), ctx, index)
+    call_at(load(functions, VariableAccess.find), status, ctx, handle, variable)
     if not _is_ok(status):
         _end_status(status)
         _fail_missing(frame, functions, handle, tensor)
         return False
     dtype = load_as(
-        load(found, 0) + load(functions, VariableAccess.dtype_offset), int64(0), np.uint8
+        load(variable, 0) + load(functions, VariableAccess.dtype_offset), int64(0), np.uint8
     )
-    sound = dtype == load(functions, VariableAccess.dtype)
-    if sound:
-        sound = _share_found(ctx, functions, place, words)
+    is_shared = dtype == load(functions, VariableAccess.dtype)
+    if is_shared:
+        is_shared = _share_found(ctx, functions, index, words)
     else:
         _fail_dtype(frame, functions, handle, tensor)
-    _let_go(functions, load(found, 0), words + 48)
-    return sound
+    _let_go(functions, load(variable, 0), words + 48)
+    return is_shared
 
 
 @jit
-def _share_found(ctx: int, functions: int, place: int, words: int) -> bool:
+def _share_found(ctx: int, functions: int, index: int, words: int) -> bool:
     """Makes its tensor an output, under a lock; returns whether there is one."""
     status, numbers, number = words, words + 16, words + 40
     holder, tensor = words + 48, words + 8 * (6 + OBJECT_WORDS)
     # The std::vector<int> of the number of the input.
-    store(number, 0, place)
+    store(number, 0, index)
     store(numbers, 0, number)
     store(numbers, 1, number + 4)
     store(numbers, 2, number + 4)
     exclusive, sparse = int64(0), int64(1)
     call_at(load(functions, VariableAccess.lock), holder, ctx, exclusive, sparse, numbers)
     call_at(load(functions, VariableAccess.make_tensor), tensor)
-    call_at(load(functions, VariableAccess.read), status, ctx, place, exclusive, sparse, tensor)
+    call_at(load(functions, VariableAccess.read), status, ctx, index, exclusive, sparse, tensor)
     call_at(load(functions, VariableAccess.unlock), holder)
-    sound = _is_ok(status)
-    if sound:
-        call_at(load(functions, VariableAccess.set_output), ctx, place, tensor)
+    is_shared = _is_ok(status)
+    if is_shared:
+        call_at(load(functions, VariableAccess.set_output), ctx, index, tensor)
     else:
         call_at(load(functions, VariableAccess.fail), ctx, status)
         _end_status(status)
     call_at(load(functions, VariableAccess.end_tensor), tensor)
-    return sound
+    return is_shared
 
 
 @jit
@@ -134,9 +134,9 @@ def _let_go(functions: int, variable: int, holder: int) -> None:
     """
     for k in range(OBJECT_WORDS):
         store(holder, k, 0)
-    found_at = c_malloc(8)
-    store(found_at, 0, variable)
-    store(holder, 0, found_at)
-    store(holder, 1, found_at + 8)
-    store(holder, 2, found_at + 8)
+    variable_at = c_malloc(8)
+    store(variable_at, 0, variable)
+    store(holder, 0, variable_at)
+    store(holder, 1, variable_at + 8)
+    store(holder, 2, variable_at + 8)
     call_at(load(functions, VariableAccess.unlock), holder)

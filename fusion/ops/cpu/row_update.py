@@ -35,8 +35,8 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
         check_counts(frame, rule)
         if failed(frame):
             return
-        given_numbers = data(frame, arg.numbers, 0)
-        if rule == ftrl and not load_as(given_numbers, int64(0), dtype) > 0:
+        numbers = data(frame, arg.numbers, 0)
+        if rule == ftrl and not load_as(numbers, int64(0), dtype) > 0:
             fail(frame, INVALID_ARGUMENT, "rule ftrl: lr is not a positive scalar (numbers[0])")
 
     def body(frame: int) -> None:
@@ -50,8 +50,8 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
         store(words, 0, data(frame, arg.updates, 0))
         for index in range(count):
             store(words, 1 + index, data(frame, arg.slots, index))
-            made = new_output(frame, index, int64(2), rows, dim, int64(item))
-            store(words, 1 + count + index, made)
+            output = new_output(frame, index, int64(2), rows, dim, int64(item))
+            store(words, 1 + count + index, output)
         if not failed(frame):
             update(rule, words, data(frame, arg.numbers, 0), rows * dim)
 
@@ -60,20 +60,20 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
 
 def count_checker(spec: OpSpec) -> Any:
     """A jitted function (frame, rule) that reports other numbers of slots or numbers."""
-    place = spec.places.numbers
+    numbers_index = spec.places.numbers
     slots = _packed(len(rule.slots) for rule in RULES.values())
     numbers = _packed(len(rule.numbers) for rule in RULES.values())
 
     @jit
     def check(frame: int, rule: int) -> None:
-        needed, given = (slots >> 4 * rule) & 15, list_length(frame)
-        if needed != given:
+        expected, actual = (slots >> 4 * rule) & 15, list_length(frame)
+        if expected != actual:
             text = "slots has %lld items, but the rule takes %lld"
-            fail(frame, INVALID_ARGUMENT, text, given, needed)
-        needed, given = (numbers >> 4 * rule) & 15, size(frame, place, 0, 0)
-        if needed != given:
+            fail(frame, INVALID_ARGUMENT, text, actual, expected)
+        expected, actual = (numbers >> 4 * rule) & 15, size(frame, numbers_index, 0, 0)
+        if expected != actual:
             text = "numbers has %lld items, but the rule takes %lld"
-            fail(frame, INVALID_ARGUMENT, text, given, needed)
+            fail(frame, INVALID_ARGUMENT, text, actual, expected)
 
     return check
 

@@ -35,16 +35,16 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
         slots = scratch(frame, int64(1) << bits, np.int32)
         keys = scratch(frame, count, tid)
         counts = scratch(frame, count, np.int32)
-        places = output_vector(frame, 1, 0, count, np.int32)
+        unique_idxs = output_vector(frame, 1, 0, count, np.int32)
         if failed(frame):
             return
         slots[:] = 0
-        found = kernels.find_unique(ids, slots, bits, keys, places, counts)
-        unique_keys = output_vector(frame, 0, 0, found, tid)
-        unique_counts = output_vector(frame, 2, 0, found, np.int32)
+        key_count = kernels.find_unique(ids, slots, bits, keys, unique_idxs, counts)
+        unique_keys = output_vector(frame, 0, 0, key_count, tid)
+        unique_counts = output_vector(frame, 2, 0, key_count, np.int32)
         if failed(frame):
             return
-        for k in range(found):
+        for k in range(key_count):
             unique_keys[k] = keys[k]
             unique_counts[k] = counts[k]
 

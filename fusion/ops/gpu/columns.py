@@ -8,7 +8,7 @@ import numpy as np
 
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.elements import rows_until
-from fusion.ops.cpu.columns.inputs import body, column_at, release, take_source
+from fusion.ops.cpu.columns.inputs import column_at, release, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
@@ -27,7 +27,7 @@ from fusion.runtime.tensorflow.dtypes import INT64
 def count_boundaries(state: int) -> int:
     """The boundaries of all columns."""
     total = int64(0)
-    for index in range(body(state, ColumnsState.column_count)):
+    for index in range(load(state, ColumnsState.column_count)):
         total += load(column_at(state, index), ColumnAttrs.boundary_count)
     return total
 
@@ -35,8 +35,8 @@ def count_boundaries(state: int) -> int:
 @jit
 def put_columns(state: int, target: int, limits_target: int) -> None:
     """Copies the words of columns, and their boundaries one after the other."""
-    limits, written = state + 8 * body(state, ColumnsState.boundaries_offset), int64(0)
-    for index in range(body(state, ColumnsState.column_count)):
+    limits, written = state + 8 * load(state, ColumnsState.boundaries_offset), int64(0)
+    for index in range(load(state, ColumnsState.column_count)):
         column = column_at(state, index)
         for k in range(ColumnAttrs.SIZE):
             store(target, k, load(column, k))
@@ -58,7 +58,7 @@ def put_sources(frame: int, target: int, limits: int, shared: int) -> int:
       limits: where the boundaries are for the GPU.
     """
     ctx, state, status = context(frame), kernel_state(frame), status_of(frame)
-    batch, source, count = int64(-1), target, body(state, ColumnsState.column_count)
+    batch, source, count = int64(-1), target, load(state, ColumnsState.column_count)
     for index in range(count):
         sound = take_source(frame, ctx, state, int64(index), source, status, shared)
         release(source)  # the context holds the inputs
@@ -82,7 +82,7 @@ def put_sources(frame: int, target: int, limits: int, shared: int) -> int:
 @jit
 def put_batch(state: int, target: int, batch: int) -> None:
     """Writes the rows of the batch to all sources."""
-    for index in range(body(state, ColumnsState.column_count)):
+    for index in range(load(state, ColumnsState.column_count)):
         store(target + 8 * ColumnInputs.SIZE * index, ColumnInputs.batch_size, batch)
 
 

@@ -17,7 +17,7 @@ from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.layout import combine as combine_layout
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.gpu_ops.steps import combine
-from fusion.ops.cpu.columns.inputs import SharedInputs, body, release_shared, take_shared
+from fusion.ops.cpu.columns.inputs import SharedInputs, release_shared, take_shared
 from fusion.ops.cpu.columns.layout import POST, ColumnsState
 from fusion.ops.gpu.columns import (
     count_boundaries,
@@ -35,7 +35,7 @@ from fusion.runtime.native.frame import (
     output_bytes,
 )
 from fusion.runtime.native.jit import Array, int64, jit
-from fusion.runtime.native.memory import c_free, c_malloc, pointer, stack_words
+from fusion.runtime.native.memory import c_free, c_malloc, load, pointer, stack_words
 from fusion.runtime.tensorflow.spec import OpSpec
 
 _words_of_call, _open_call = (
@@ -51,7 +51,7 @@ _combine_columns = on_host(combine.combine_columns)
 @jit
 def _compute(frame: int, device: Any, call: Array, base: int, limits_at: int, shared: int) -> None:
     state = kernel_state(frame)
-    _open_call(call, base, body(state, ColumnsState.column_count))
+    _open_call(call, base, load(state, ColumnsState.column_count))
     host = call.ctypes.data
     put_columns(state, host + 8 * _place_in(call, base, CombineCall.columns), host + 8 * limits_at)
     sources = host + 8 * _place_in(call, base, CombineCall.inputs)
@@ -61,14 +61,14 @@ def _compute(frame: int, device: Any, call: Array, base: int, limits_at: int, sh
     if batch < 0:
         batch = rows_to_last(device, state, sources)
     put_batch(state, sources, batch)
-    width, item = _width_of(call, base), body(state, ColumnsState.item_bytes)
+    width, item = _width_of(call, base), load(state, ColumnsState.item_bytes)
     out = output_bytes(frame, batch, width, item)
     if failed(frame):
         return
     _lay_out(call, base, batch, item, width, out, int64(0))
     call[CombineCall.errors] = trouble_of(device)
     copy_in(device, base, call.ctypes.data, 8 * int64(call.shape[0]))
-    kind = body(state, ColumnsState.dtype_code)
+    kind = load(state, ColumnsState.dtype_code)
     _check_rows(device, base, _tiles_of(call, base, CombineCall.check_tiles))
     tiles = _tiles_of(call, base, CombineCall.tiles)
     _combine_columns(device, kind, base, tiles, call[CombineCall.is_all_plain])
@@ -78,7 +78,7 @@ def _compute(frame: int, device: Any, call: Array, base: int, limits_at: int, sh
 def _look_up(frame: int, device: Any, shared: int) -> None:
     state = kernel_state(frame)
     boundaries = count_boundaries(state)
-    size = _words_of_call(body(state, ColumnsState.column_count), boundaries)
+    size = _words_of_call(load(state, ColumnsState.column_count), boundaries)
     base, memory = device.room(8 * size), c_malloc(8 * size)
     if memory == 0:
         fail(frame, RESOURCE_EXHAUSTED, "no memory for %lld words", size)
@@ -94,13 +94,13 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
 
     def lookup(frame: int, device: Any) -> None:
         shared, state = stack_words(SharedInputs.SIZE), kernel_state(frame)
-        if body(state, ColumnsState.role) != POST:
+        if load(state, ColumnsState.role) != POST:
             _look_up(frame, device, int64(0))
             return
-        first = body(state, ColumnsState.column_count)
-        weighted = body(state, ColumnsState.weighted_count) != 0
+        first = load(state, ColumnsState.column_count)
+        weighted = load(state, ColumnsState.weighted_count) != 0
         take_shared(
-            frame, context(frame), first, shared, body(state, ColumnsState.lookup_count), weighted
+            frame, context(frame), first, shared, load(state, ColumnsState.lookup_count), weighted
         )
         if not failed(frame):
             _look_up(frame, device, shared)

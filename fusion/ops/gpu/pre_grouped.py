@@ -13,7 +13,7 @@ from fusion.gpu_ops.host.device_methods import copy_in, explain, on_host
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import PreLookupCall
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
-from fusion.ops.cpu.columns.inputs import body, column_at
+from fusion.ops.cpu.columns.inputs import column_at
 from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.ops.gpu.columns import (
     count_boundaries,
@@ -45,7 +45,7 @@ _split_rows, _told_words = on_host(split_rows), jit(call_of.told_words)
 @jit
 def _put_firsts(state: int, call: Array, sources: int, elements: int, batch: int) -> None:
     """Writes the elements of all columns before each, and where its entries start, behind them."""
-    count = body(state, ColumnsState.column_count)
+    count = load(state, ColumnsState.column_count)
     firsts = elements + count + 1
     for index in range(count):
         ids = call[sources + index * ColumnInputs.SIZE + ColumnInputs.id_count]
@@ -57,7 +57,7 @@ def _put_firsts(state: int, call: Array, sources: int, elements: int, batch: int
 @jit
 def _fills_rows(state: int) -> bool:
     """Whether any column does."""
-    for index in range(body(state, ColumnsState.column_count)):
+    for index in range(load(state, ColumnsState.column_count)):
         if load(column_at(state, index), ColumnAttrs.fill_empty_row) != 0:
             return True
     return False
@@ -67,7 +67,7 @@ def _fills_rows(state: int) -> bool:
 def _described(frame: int, device: Any, call: Array, boundaries: int) -> Any:
     """The call of all columns, in memory of the GPU."""
     state = kernel_state(frame)
-    count, size = body(state, ColumnsState.column_count), int64(call.shape[0])
+    count, size = load(state, ColumnsState.column_count), int64(call.shape[0])
     base, host = device.room(8 * size), call.ctypes.data
     columns = int64(PreLookupCall.SIZE)
     sources = columns + count * ColumnAttrs.SIZE
@@ -144,7 +144,7 @@ def _split_open(frame: int, device: Any, call: Any, listed: Any, batch: int) -> 
 @jit
 def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
     state = kernel_state(frame)
-    count = body(state, ColumnsState.column_count)
+    count = load(state, ColumnsState.column_count)
     call = _described(frame, device, host, boundaries)
     if call.entries > int64(MOST_ENTRIES):
         text = "%lld entries are more than the %lld that can be numbered"
@@ -158,9 +158,9 @@ def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
         splits = device.room(8 * count)
     else:
         splits = new_output(frame, count + 1, int64(2), count, call.batch + 1, four)
-    weighted = body(state, ColumnsState.weighted_count) != 0
+    weighted = load(state, ColumnsState.weighted_count) != 0
     heavy = call.entries if weighted else int64(0)
-    weights = new_output(frame, count + 2, one, heavy, one, body(state, ColumnsState.item_bytes))
+    weights = new_output(frame, count + 2, one, heavy, one, load(state, ColumnsState.item_bytes))
     if failed(frame):
         return
     listed, paired = _list_entries(device, call, splits)
@@ -184,7 +184,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
 
     def pre_lookup(frame: int, device: Any) -> None:
         state = kernel_state(frame)
-        boundaries, count = count_boundaries(state), body(state, ColumnsState.column_count)
+        boundaries, count = count_boundaries(state), load(state, ColumnsState.column_count)
         described = count * (ColumnAttrs.SIZE + ColumnInputs.SIZE)
         size = PreLookupCall.SIZE + described + 2 * (count + 1) + (boundaries + 1) // 2
         memory = c_malloc(8 * size)

@@ -17,7 +17,7 @@ from fusion.gpu_ops.steps import gradient
 from fusion.gpu_ops.steps.sums import numbers
 from fusion.ops.cpu.columns import gradient_kernel as job_of
 from fusion.ops.cpu.columns.gradient_kernel import GradColumn, GradJob
-from fusion.ops.cpu.columns.inputs import SharedInputs, body, column_at, release_shared, take_shared
+from fusion.ops.cpu.columns.inputs import SharedInputs, column_at, release_shared, take_shared
 from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.runtime.native.frame import RESOURCE_EXHAUSTED, context, fail, failed, kernel_state
 from fusion.runtime.native.jit import Array, int64, jit
@@ -40,7 +40,7 @@ _numbers, _grad_entries = on_host(numbers), gradient.GradEntries
 def _put_columns(state: int, job: int, call: Array, base: int) -> int:
     """Writes what the columns are; gives the distinct ids of all."""
     total = int64(0)
-    for index in range(body(state, ColumnsState.column_count)):
+    for index in range(load(state, ColumnsState.column_count)):
         own = column_at(state, index)
         given = load(job, GradJob.columns) + 8 * GradColumn.SIZE * index
         keys = load(given, GradColumn.unique_count)
@@ -56,8 +56,8 @@ def _put_columns(state: int, job: int, call: Array, base: int) -> int:
 @jit
 def _scale_bytes(state: int, batch: int) -> int:
     """The bytes of what gradients of bags are scaled by."""
-    count, item = body(state, ColumnsState.column_count), int64(4)
-    if body(state, ColumnsState.dtype_code) == FLOAT64:
+    count, item = load(state, ColumnsState.column_count), int64(4)
+    if load(state, ColumnsState.dtype_code) == FLOAT64:
         item = int64(8)
     for index in range(count):
         if load(column_at(state, index), ColumnAttrs.combiner) != SUM:
@@ -69,7 +69,7 @@ def _scale_bytes(state: int, batch: int) -> int:
 def _add_up(frame: int, device: Any, job: int, shared: int, width: int, call: Array) -> None:
     state, size = kernel_state(frame), int64(call.shape[0])
     base, batch = device.room(8 * size), load(shared, SharedInputs.split_count) - 1
-    _open_gradient(call, base, body(state, ColumnsState.column_count))
+    _open_gradient(call, base, load(state, ColumnsState.column_count))
     unique, number = _put_columns(state, job, call, base), load(shared, SharedInputs.entry_count)
     keys, starts = _numbers(device, number, unique), device.room(8 * (unique + 1))
     call[GradientCall.entry_count] = number
@@ -80,20 +80,20 @@ def _add_up(frame: int, device: Any, job: int, shared: int, width: int, call: Ar
     top_grad, errors = load(job, GradJob.top_grad), trouble_of(device)
     call[GradientCall.top_grad], call[GradientCall.errors] = top_grad, errors
     call[GradientCall.keys], call[GradientCall.owners] = keys, device.room(4 * number)
-    dtype_code = body(state, ColumnsState.dtype_code)
+    dtype_code = load(state, ColumnsState.dtype_code)
     call[GradientCall.starts], call[GradientCall.dtype_code] = starts, dtype_code
     call[GradientCall.scales] = device.room(_scale_bytes(state, batch))
-    blocks = _lay_out(call, base, batch, body(state, ColumnsState.item_bytes), width)
+    blocks = _lay_out(call, base, batch, load(state, ColumnsState.item_bytes), width)
     copy_in(device, base, call.ctypes.data, 8 * size)
     entries = _grad_entries(number, unique, keys, starts)
-    order = _order_entries(device, base, entries, batch * body(state, ColumnsState.column_count))
-    _scatter(device, body(state, ColumnsState.dtype_code), base, order, blocks)
+    order = _order_entries(device, base, entries, batch * load(state, ColumnsState.column_count))
+    _scatter(device, load(state, ColumnsState.dtype_code), base, order, blocks)
 
 
 @jit
 def _compute(frame: int, device: Any, job: int, shared: int, slot: int) -> None:
     state = kernel_state(frame)
-    count = body(state, ColumnsState.column_count)
+    count = load(state, ColumnsState.column_count)
     width = job_of.take_top(frame, job, slot, load(shared, SharedInputs.split_count) - 1)
     if failed(frame):
         return
@@ -115,16 +115,16 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
 
     def scatter(frame: int, device: Any) -> None:
         state, shared, slot = kernel_state(frame), stack_words(SharedInputs.SIZE), stack_words(1)
-        job, count = stack_words(GradJob.SIZE), body(state, ColumnsState.column_count)
+        job, count = stack_words(GradJob.SIZE), load(state, ColumnsState.column_count)
         store(slot, 0, 0)
         store(job, GradJob.state, state)
-        weighted = body(state, ColumnsState.weighted_count) != 0
+        weighted = load(state, ColumnsState.weighted_count) != 0
         take_shared(
             frame,
             context(frame),
             count + 1,
             shared,
-            body(state, ColumnsState.lookup_count),
+            load(state, ColumnsState.lookup_count),
             weighted,
         )
         if not failed(frame):

@@ -16,7 +16,6 @@ from fusion.cpu_ops.elements import weight_at
 from fusion.cpu_ops.scatter import ScatterArgs
 from fusion.ops.cpu.columns.inputs import (
     SharedInputs,
-    body,
     column_at,
     input_tensor,
     release_shared,
@@ -93,7 +92,7 @@ def take_top(frame: int, job: int, slot: int, batch: int) -> int:
         fail(frame, INVALID_ARGUMENT, text, rows, batch)
     store(job, GradJob.top_grad, tf_tensor_data(top))
     store(
-        job, GradJob.top_grad_bytes, width * body(load(job, GradJob.state), ColumnsState.item_bytes)
+        job, GradJob.top_grad_bytes, width * load(load(job, GradJob.state), ColumnsState.item_bytes)
     )
     return width
 
@@ -102,7 +101,7 @@ def take_top(frame: int, job: int, slot: int, batch: int) -> int:
 def take_columns(frame: int, job: int, ctx: int, width: int) -> int:
     """Makes the outputs; returns the number of their elements."""
     state, slot, total, end = load(job, GradJob.state), stack_words(1), int64(0), int64(0)
-    for index in range(body(state, ColumnsState.column_count)):
+    for index in range(load(state, ColumnsState.column_count)):
         rows = input_tensor(ctx, index + 1, slot, status_of(frame))
         if rows == 0:
             check(frame)
@@ -138,15 +137,15 @@ def take_columns(frame: int, job: int, ctx: int, width: int) -> int:
 
 
 @jit
-def _first_wrong(job: int, place: int) -> int:
+def _first_wrong(job: int, index: int) -> int:
     """What is wrong with a column's entries, see `GradColumn.error`."""
     shared = load(job, GradJob.shared)
     count, total = load(shared, SharedInputs.split_count), load(shared, SharedInputs.entry_count)
-    starts = load(shared, SharedInputs.row_splits) + 4 * place * count
-    places = load(shared, SharedInputs.unique_idxs)
+    starts = load(shared, SharedInputs.row_splits) + 4 * index * count
+    row_indices = load(shared, SharedInputs.unique_idxs)
     keys = load(
         load(job, GradJob.columns),
-        GradColumn.SIZE * place + GradColumn.unique_count,
+        GradColumn.SIZE * index + GradColumn.unique_count,
     )
     last = int64(0)
     for row in range(count):
@@ -156,24 +155,24 @@ def _first_wrong(job: int, place: int) -> int:
         last = split
     first, inside = int64(load_as(starts, int64(0), np.int32)), int64(-1)
     for k in range(first, last):
-        number = int64(load_as(places, k, np.int32))
+        number = int64(load_as(row_indices, k, np.int32))
         # The first is negative unless the place is, the second unless it is too large.
         inside &= ~number & (number - keys)
     if inside < 0:
         return int64(_NO_ERROR)
-    while 0 <= load_as(places, first, np.int32) < keys:
+    while 0 <= load_as(row_indices, first, np.int32) < keys:
         first += 1
     return -1 - first
 
 
 @jit
-def _explain(frame: int, job: int, place: int, wrong: int) -> None:
+def _report_error(frame: int, job: int, index: int, error: int) -> None:
     shared = load(job, GradJob.shared)
-    if wrong >= 0:
-        starts = load(shared, SharedInputs.row_splits) + 4 * place * load(
+    if error >= 0:
+        starts = load(shared, SharedInputs.row_splits) + 4 * index * load(
             shared, SharedInputs.split_count
         )
-        split = int64(load_as(starts, wrong, np.int32))
+        split = int64(load_as(starts, error, np.int32))
         text = (
             "column %lld: row split %lld is %lld, less than one before it or more than %lld entries"
         )
@@ -181,17 +180,17 @@ def _explain(frame: int, job: int, place: int, wrong: int) -> None:
             frame,
             INVALID_ARGUMENT,
             text,
-            place,
-            wrong,
+            index,
+            error,
             split,
             load(shared, SharedInputs.entry_count),
         )
         return
-    entry = -1 - wrong
+    entry = -1 - error
     number = int64(load_as(load(shared, SharedInputs.unique_idxs), entry, np.int32))
-    keys = load(load(job, GradJob.columns), GradColumn.SIZE * place + GradColumn.unique_count)
+    keys = load(load(job, GradJob.columns), GradColumn.SIZE * index + GradColumn.unique_count)
     text = "column %lld: unique_idxs[%lld] = %lld is not in [0, %lld), the rows"
-    fail(frame, INVALID_ARGUMENT, text, place, entry, number, keys)
+    fail(frame, INVALID_ARGUMENT, text, index, entry, number, keys)
 
 
 @jit
@@ -199,41 +198,44 @@ def scatter_columns(job: int) -> None:
     """Does tasks until all have been begun."""
     state = load(job, GradJob.state)
     shared = load(job, GradJob.shared)
-    parts = load(job, GradJob.range_count)
+    range_count = load(job, GradJob.range_count)
     splits = load(shared, SharedInputs.split_count)
     args = stack_words(ScatterArgs.SIZE)
     task = jobs.next_task(job)
     while task >= 0:
-        place, part = task // parts, task % parts
-        column = column_at(state, place)
-        given = load(job, GradJob.columns) + 8 * GradColumn.SIZE * place
-        wrong = _first_wrong(job, place)
-        if part == 0:
-            store(given, GradColumn.error, wrong)
-        if wrong == _NO_ERROR:
-            keys, dim = load(given, GradColumn.unique_count), load(given, GradColumn.dim)
-            item = body(state, ColumnsState.item_bytes)
-            sum_item = max(body(state, ColumnsState.item_bytes), int64(4))
+        index, range_index = task // range_count, task % range_count
+        column = column_at(state, index)
+        record = load(job, GradJob.columns) + 8 * GradColumn.SIZE * index
+        error = _first_wrong(job, index)
+        if range_index == 0:
+            store(record, GradColumn.error, error)
+        if error == _NO_ERROR:
+            keys, dim = (
+                load(record, GradColumn.unique_count),
+                load(record, GradColumn.dim),
+            )
+            item = load(state, ColumnsState.item_bytes)
+            sum_item = max(load(state, ColumnsState.item_bytes), int64(4))
             store(args, ScatterArgs.bag_count, splits - 1)
             store(
                 args,
                 ScatterArgs.top_grad,
-                load(job, GradJob.top_grad) + load(given, GradColumn.offset) * item,
+                load(job, GradJob.top_grad) + load(record, GradColumn.offset) * item,
             )
             store(args, ScatterArgs.top_grad_bytes, load(job, GradJob.top_grad_bytes))
             store(
                 args,
                 ScatterArgs.bag_starts,
-                load(shared, SharedInputs.row_splits) + 4 * place * splits,
+                load(shared, SharedInputs.row_splits) + 4 * index * splits,
             )
             store(args, ScatterArgs.row_indices, load(shared, SharedInputs.unique_idxs))
-            store(args, ScatterArgs.sums, load(given, GradColumn.sums))
+            store(args, ScatterArgs.sums, load(record, GradColumn.sums))
             store(args, ScatterArgs.sum_bytes, dim * sum_item)
-            store(args, ScatterArgs.first_row, keys * part // parts)
-            store(args, ScatterArgs.end_row, keys * (part + 1) // parts)
+            store(args, ScatterArgs.first_row, keys * range_index // range_count)
+            store(args, ScatterArgs.end_row, keys * (range_index + 1) // range_count)
             store(args, ScatterArgs.combiner, load(column, ColumnAttrs.combiner))
             store(args, ScatterArgs.weights, load(job, GradJob.weights))
-            store(args, ScatterArgs.rows, load(given, GradColumn.out))
+            store(args, ScatterArgs.rows, load(record, GradColumn.out))
             call_by_pieces(
                 column, dim, args, int64(ScatterArgs.first_element), int64(ScatterArgs.end_element)
             )
@@ -241,15 +243,15 @@ def scatter_columns(job: int) -> None:
 
 
 @jit
-def _place_sums(frame: int, job: int, total: int) -> None:
-    """Finds where sums go: to the result itself, or for half types to room of their own."""
+def _allocate_sums(frame: int, job: int, total: int) -> None:
+    """Decides where sums go: to the result itself, or for half types to a workspace."""
     state, columns = load(job, GradJob.state), load(job, GradJob.columns)
-    is_half = body(state, ColumnsState.item_bytes) == 2
+    is_half = load(state, ColumnsState.item_bytes) == 2
     sums = scratch(frame, total if is_half else int64(0), np.float32)
     if failed(frame):
         return
     address = sums.ctypes.data
-    for index in range(body(state, ColumnsState.column_count)):
+    for index in range(load(state, ColumnsState.column_count)):
         column = columns + 8 * GradColumn.SIZE * index
         store(column, GradColumn.sums, address if is_half else load(column, GradColumn.out))
         address += 4 * load(column, GradColumn.unique_count) * load(column, GradColumn.dim)
@@ -260,14 +262,14 @@ def _widen_weights(frame: int, job: int, shared: int) -> None:
     """Brings the entries' weights to the compute dtype."""
     state = load(job, GradJob.state)
     store(job, GradJob.weights, load(shared, SharedInputs.entry_weights))
-    if body(state, ColumnsState.item_bytes) != 2 or body(state, ColumnsState.weighted_count) == 0:
+    if load(state, ColumnsState.item_bytes) != 2 or load(state, ColumnsState.weighted_count) == 0:
         return
     weights = scratch(frame, load(shared, SharedInputs.entry_count), np.float32)
     if failed(frame):
         return
     for k in range(weights.shape[0]):
         weights[k] = weight_at(
-            load(shared, SharedInputs.entry_weights), k, body(state, ColumnsState.dtype_code)
+            load(shared, SharedInputs.entry_weights), k, load(state, ColumnsState.dtype_code)
         )
     store(job, GradJob.weights, weights.ctypes.data)
 
@@ -275,7 +277,7 @@ def _widen_weights(frame: int, job: int, shared: int) -> None:
 @jit
 def _compute(frame: int, job: int, shared: int, slot: int) -> None:
     ctx, state = context(frame), load(job, GradJob.state)
-    count, pool = body(state, ColumnsState.column_count), body(state, ColumnsState.pool)
+    count, pool = load(state, ColumnsState.column_count), load(state, ColumnsState.pool)
     batch = load(shared, SharedInputs.split_count) - 1
     width = take_top(frame, job, slot, batch)
     columns = scratch(frame, GradColumn.SIZE * count, np.int64)
@@ -283,42 +285,42 @@ def _compute(frame: int, job: int, shared: int, slot: int) -> None:
         return
     store(job, GradJob.columns, columns.ctypes.data)
     total = take_columns(frame, job, ctx, width)
-    _place_sums(frame, job, total)
+    _allocate_sums(frame, job, total)
     _widen_weights(frame, job, shared)
     if failed(frame):
         return
     entries = load(shared, SharedInputs.entry_count)
     cost = count * _COLUMN_NS + entries * (_ENTRY_NS + width // (2 * count))
     helpers = pool if cost > _PARALLEL_NS else int64(0)
-    parts = int64(1)
+    range_count = int64(1)
     if helpers != 0:
         threads = load(pool, Pool.thread_count) + 1
-        parts = max((2 * threads) // count, int64(1))
-    store(job, GradJob.range_count, parts)
+        range_count = max((2 * threads) // count, int64(1))
+    store(job, GradJob.range_count, range_count)
     store(job, Job.kernel, load(state, State.kernel))
     store(job, Job.next_task, 0)
-    store(job, Job.task_count, count * parts)
+    store(job, Job.task_count, count * range_count)
     slot_of_job = jobs.open_job(helpers, job)
     scatter_columns(job)
     jobs.close_job(helpers, slot_of_job)
     for index in range(count):
-        wrong = load(load(job, GradJob.columns), GradColumn.SIZE * index + GradColumn.error)
-        if wrong != _NO_ERROR:
-            _explain(frame, job, int64(index), wrong)
+        error = load(load(job, GradJob.columns), GradColumn.SIZE * index + GradColumn.error)
+        if error != _NO_ERROR:
+            _report_error(frame, job, int64(index), error)
             return
 
 
 def scatter_grads(frame: int) -> None:
     """The kernel body."""
     state = kernel_state(frame)
-    count = body(state, ColumnsState.column_count)
+    count = load(state, ColumnsState.column_count)
     shared, job, slot = stack_words(SharedInputs.SIZE), stack_words(GradJob.SIZE), stack_words(1)
     store(slot, 0, 0)
     store(job, GradJob.state, state)
     store(job, GradJob.shared, shared)
-    weighted = body(state, ColumnsState.weighted_count) != 0
+    weighted = load(state, ColumnsState.weighted_count) != 0
     take_shared(
-        frame, context(frame), count + 1, shared, body(state, ColumnsState.lookup_count), weighted
+        frame, context(frame), count + 1, shared, load(state, ColumnsState.lookup_count), weighted
     )
     if not failed(frame):
         _compute(frame, job, shared, slot)

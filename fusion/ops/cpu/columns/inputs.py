@@ -56,15 +56,9 @@ _SHARED = SharedInputs.SIZE - SharedInputs.tensors
 
 
 @jit
-def column_at(state: int, place: int) -> int:
+def column_at(state: int, index: int) -> int:
     """The address of a column's attrs."""
-    return state + 8 * (ColumnsState.columns + place * ColumnAttrs.SIZE)
-
-
-@jit
-def body(state: int, field: int) -> int:
-    """A field of a kernel's state."""
-    return load(state, field)
+    return state + 8 * (ColumnsState.columns + index * ColumnAttrs.SIZE)
 
 
 @jit
@@ -77,11 +71,11 @@ def input_tensor(ctx: int, index: int, slot: int, status: int) -> int:
 
 
 @jit
-def _take(ctx: int, state: int, place: int, which: int, source: int, status: int) -> int:
+def _take(ctx: int, state: int, index: int, which: int, source: int, status: int) -> int:
     slot = source + 8 * (ColumnInputs.tensors + which)
-    list_place = which - 1 if body(state, ColumnsState.role) == PRE else which
+    list_index = which - 1 if load(state, ColumnsState.role) == PRE else which
     return input_tensor(
-        ctx, list_place * body(state, ColumnsState.column_count) + place, slot, status
+        ctx, list_index * load(state, ColumnsState.column_count) + index, slot, status
     )
 
 
@@ -115,7 +109,7 @@ def take_shared(
     for k in range(SharedInputs.SIZE):
         store(shared, k, 0)
     slots = shared + 8 * SharedInputs.tensors
-    places = input_tensor(ctx, first, slots, status)
+    unique_idxs = input_tensor(ctx, first, slots, status)
     check(frame)
     splits = input_tensor(ctx, first + 1, slots + 8, status)
     check(frame)
@@ -123,12 +117,12 @@ def take_shared(
     check(frame)
     if failed(frame):
         return
-    if tf_num_dims(places) != 1 or tf_num_dims(splits) != 2 or tf_num_dims(weights) != 1:
+    ranks = tf_num_dims(unique_idxs), tf_num_dims(splits), tf_num_dims(weights)
+    if ranks[0] != 1 or ranks[1] != 2 or ranks[2] != 1:
         text = "unique_idxs, row_splits, entry_weights have ranks %lld, %lld, %lld, not 1, 2, 1"
-        ranks = int64(tf_num_dims(places)), int64(tf_num_dims(splits)), int64(tf_num_dims(weights))
-        fail(frame, INVALID_ARGUMENT, text, ranks[0], ranks[1], ranks[2])
+        fail(frame, INVALID_ARGUMENT, text, int64(ranks[0]), int64(ranks[1]), int64(ranks[2]))
         return
-    rows, count = tf_dim(splits, np.int32(0)), tf_dim(places, np.int32(0))
+    rows, count = tf_dim(splits, np.int32(0)), tf_dim(unique_idxs, np.int32(0))
     if rows != lookups or tf_dim(splits, np.int32(1)) < 1:
         text = "row_splits are [%lld, %lld], but there are %lld lookups, of at least one split"
         fail(frame, INVALID_ARGUMENT, text, rows, tf_dim(splits, np.int32(1)), lookups)
@@ -137,7 +131,7 @@ def take_shared(
         text = "there are %lld entry_weights for %lld unique_idxs"
         fail(frame, INVALID_ARGUMENT, text, tf_dim(weights, np.int32(0)), count)
         return
-    store(shared, SharedInputs.unique_idxs, tf_tensor_data(places))
+    store(shared, SharedInputs.unique_idxs, tf_tensor_data(unique_idxs))
     store(shared, SharedInputs.entry_count, count)
     store(shared, SharedInputs.row_splits, tf_tensor_data(splits))
     store(shared, SharedInputs.split_count, tf_dim(splits, np.int32(1)))
@@ -151,33 +145,33 @@ def release_shared(shared: int) -> None:
 
 
 @jit
-def _has_rank(frame: int, place: int, tensor: int, rank: int) -> bool:
+def _has_rank(frame: int, index: int, tensor: int, rank: int) -> bool:
     if tensor != 0 and tf_num_dims(tensor) == rank:
         return True
     if frame != 0 and tensor != 0:
         text = ": an input has rank %lld where %lld is needed"
-        fail_column(frame, INVALID_ARGUMENT, text, place, int64(tf_num_dims(tensor)), rank)
+        fail_column(frame, INVALID_ARGUMENT, text, index, int64(tf_num_dims(tensor)), rank)
     return False
 
 
 @jit
-def _take_table(frame: int, ctx: int, state: int, place: int, source: int, status: int) -> bool:
-    column = column_at(state, place)
-    table = _take(ctx, state, place, _TABLE_INPUT, source, status)
-    if not _has_rank(frame, place, table, int64(2)):
+def _take_table(frame: int, ctx: int, state: int, index: int, source: int, status: int) -> bool:
+    column = column_at(state, index)
+    table = _take(ctx, state, index, _TABLE_INPUT, source, status)
+    if not _has_rank(frame, index, table, int64(2)):
         return False
     dim = tf_dim(table, np.int32(1))
     if load(column, ColumnAttrs.dim) >= 0 and load(column, ColumnAttrs.dim) != dim:
         if frame != 0:
             text = ": the table has rows of %lld elements, but dim is %lld"
-            fail_column(frame, INVALID_ARGUMENT, text, place, dim, load(column, ColumnAttrs.dim))
+            fail_column(frame, INVALID_ARGUMENT, text, index, dim, load(column, ColumnAttrs.dim))
         return False
     store(source, ColumnInputs.table, tf_tensor_data(table))
     store(source, ColumnInputs.table_rows, tf_dim(table, np.int32(0)))
     store(source, ColumnInputs.table_dim, dim)
-    store(source, ColumnInputs.table_dtype, body(state, ColumnsState.dtype_code))
-    store(source, ColumnInputs.row_bytes, dim * body(state, ColumnsState.item_bytes))
-    zeros = body(state, ColumnsState.zeros_offset)
+    store(source, ColumnInputs.table_dtype, load(state, ColumnsState.dtype_code))
+    store(source, ColumnInputs.row_bytes, dim * load(state, ColumnsState.item_bytes))
+    zeros = load(state, ColumnsState.zeros_offset)
     store(source, ColumnInputs.zeros, state + 8 * zeros if zeros != 0 else int64(0))
     return True
 
@@ -199,11 +193,11 @@ def _take_listed(column: int, source: int, shared: int) -> None:
 
 
 @jit
-def _take_ids(frame: int, ctx: int, state: int, place: int, source: int, status: int) -> bool:
-    column = column_at(state, place)
+def _take_ids(frame: int, ctx: int, state: int, index: int, source: int, status: int) -> bool:
+    column = column_at(state, index)
     is_dense = load(column, ColumnAttrs.id_format) == DENSE
-    ids = _take(ctx, state, place, _IDS_INPUT, source, status)
-    if not _has_rank(frame, place, ids, int64(2) if is_dense else int64(1)):
+    ids = _take(ctx, state, index, _IDS_INPUT, source, status)
+    if not _has_rank(frame, index, ids, int64(2) if is_dense else int64(1)):
         return False
     count, width = tf_dim(ids, np.int32(0)), int64(1)
     if is_dense:
@@ -214,24 +208,24 @@ def _take_ids(frame: int, ctx: int, state: int, place: int, source: int, status:
     store(source, ColumnInputs.id_columns, width)
     if load(column, ColumnAttrs.use_sparse_weights) == 0:
         return True
-    weights = _take(ctx, state, place, _WEIGHTS_INPUT, source, status)
-    if not _has_rank(frame, place, weights, int64(1)):
+    weights = _take(ctx, state, index, _WEIGHTS_INPUT, source, status)
+    if not _has_rank(frame, index, weights, int64(1)):
         return False
     if tf_dim(weights, np.int32(0)) != count:
         if frame != 0:
             text = ": there are %lld weights for %lld ids"
-            fail_column(frame, INVALID_ARGUMENT, text, place, tf_dim(weights, np.int32(0)), count)
+            fail_column(frame, INVALID_ARGUMENT, text, index, tf_dim(weights, np.int32(0)), count)
         return False
     store(source, ColumnInputs.weights, tf_tensor_data(weights))
     return True
 
 
 @jit
-def _take_rows(frame: int, ctx: int, state: int, place: int, source: int, status: int) -> bool:
-    column = column_at(state, place)
+def _take_rows(frame: int, ctx: int, state: int, index: int, source: int, status: int) -> bool:
+    column = column_at(state, index)
     form = load(column, ColumnAttrs.id_format)
-    rows = _take(ctx, state, place, _ROWS_INPUT, source, status)
-    if not _has_rank(frame, place, rows, int64(2) if form == INDICES else int64(1)):
+    rows = _take(ctx, state, index, _ROWS_INPUT, source, status)
+    if not _has_rank(frame, index, rows, int64(2) if form == INDICES else int64(1)):
         return False
     count, step = tf_dim(rows, np.int32(0)), int64(1)
     if form == INDICES:
@@ -239,30 +233,30 @@ def _take_rows(frame: int, ctx: int, state: int, place: int, source: int, status
         if step < 1:
             if frame != 0:
                 text = ": entry_rows have no column"
-                fail_column(frame, INVALID_ARGUMENT, text, place)
+                fail_column(frame, INVALID_ARGUMENT, text, index)
             return False
     store(source, ColumnInputs.entry_rows, tf_tensor_data(rows))
     store(source, ColumnInputs.entry_row_stride, step)
     if form == ROW_SPLITS:
         if count < 1:
             if frame != 0:
-                fail_column(frame, INVALID_ARGUMENT, ": there are no row splits", place)
+                fail_column(frame, INVALID_ARGUMENT, ": there are no row splits", index)
             return False
         store(source, ColumnInputs.batch_size, count - 1)
     elif count != load(source, ColumnInputs.id_count):
         if frame != 0:
             text = ": there are %lld entry_rows for %lld ids"
             fail_column(
-                frame, INVALID_ARGUMENT, text, place, count, load(source, ColumnInputs.id_count)
+                frame, INVALID_ARGUMENT, text, index, count, load(source, ColumnInputs.id_count)
             )
         return False
     return True
 
 
 @jit
-def _take_batch(frame: int, ctx: int, state: int, place: int, source: int, status: int) -> bool:
+def _take_batch(frame: int, ctx: int, state: int, index: int, source: int, status: int) -> bool:
     """Finds the number of rows of a column whose entries have row numbers."""
-    column = column_at(state, place)
+    column = column_at(state, index)
     if (
         load(column, ColumnAttrs.ends_at_last_row) != 0
         and load(source, ColumnInputs.id_count) > 0
@@ -273,22 +267,22 @@ def _take_batch(frame: int, ctx: int, state: int, place: int, source: int, statu
     if load(column, ColumnAttrs.ends_at_last_row) != 0:
         entries, last = load(source, ColumnInputs.id_count), int64(-1)
         if entries > 0:
-            place_of_last = (entries - 1) * load(source, ColumnInputs.entry_row_stride)
+            last_index = (entries - 1) * load(source, ColumnInputs.entry_row_stride)
             last = integer_at(
                 load(source, ColumnInputs.entry_rows),
-                place_of_last,
+                last_index,
                 load(column, ColumnAttrs.rows_dtype),
             )
         store(source, ColumnInputs.batch_size, rows_until(last))
         return True
-    shape = _take(ctx, state, place, _SHAPE_INPUT, source, status)
+    shape = _take(ctx, state, index, _SHAPE_INPUT, source, status)
     if shape == 0:
         return False
     rank = tf_num_dims(shape)
     if rank > 1 or (rank == 1 and tf_dim(shape, np.int32(0)) < 1):
         if frame != 0:
             text = ": dense_shape must be a number or a vector of one and more"
-            fail_column(frame, INVALID_ARGUMENT, text, place)
+            fail_column(frame, INVALID_ARGUMENT, text, index)
         return False
     sizes, count = tf_tensor_data(shape), tf_dim(shape, np.int32(0)) if rank == 1 else int64(1)
     if (
@@ -302,19 +296,19 @@ def _take_batch(frame: int, ctx: int, state: int, place: int, source: int, statu
                 frame,
                 INVALID_ARGUMENT,
                 text,
-                place,
+                index,
                 count,
                 load(source, ColumnInputs.entry_row_stride),
             )
         return False
-    if not _is_shape(frame, place, sizes, count):
+    if not _is_shape(frame, index, sizes, count):
         return False
     store(source, ColumnInputs.batch_size, load(sizes, 0))
     return True
 
 
 @jit
-def _is_shape(frame: int, place: int, sizes: int, count: int) -> bool:
+def _is_shape(frame: int, index: int, sizes: int, count: int) -> bool:
     """Whether sizes are those of a tensor: stock's SparseReshape, which the op stands for, asks."""
     elements = int64(1)
     for k in range(count):
@@ -322,12 +316,12 @@ def _is_shape(frame: int, place: int, sizes: int, count: int) -> bool:
         if size < 0:
             if frame != 0:
                 text = ": dense_shape must not be negative, but dense_shape[%lld] = %lld"
-                fail_column(frame, INVALID_ARGUMENT, text, place, k, size)
+                fail_column(frame, INVALID_ARGUMENT, text, index, k, size)
             return False
         if overflows(elements, size):
             if frame != 0:
                 text = ": dense_shape has 2**63 elements or more: %lld times %lld"
-                fail_column(frame, INVALID_ARGUMENT, text, place, elements, size)
+                fail_column(frame, INVALID_ARGUMENT, text, index, elements, size)
             return False
         elements *= size
     return True
@@ -335,9 +329,9 @@ def _is_shape(frame: int, place: int, sizes: int, count: int) -> bool:
 
 @jit
 def take_source(
-    frame: int, ctx: int, state: int, place: int, source: int, status: int, shared: int
+    frame: int, ctx: int, state: int, index: int, source: int, status: int, shared: int
 ) -> bool:
-    """Fills the words of what column `place` is given; to be released whatever the result is.
+    """Fills the words of what column `index` is given; to be released whatever the result is.
 
     On a GPU the rows are -1 where they depend on what the host cannot read.
 
@@ -349,19 +343,19 @@ def take_source(
     """
     for k in range(ColumnInputs.SIZE):
         store(source, k, 0)
-    column, role = column_at(state, place), body(state, ColumnsState.role)
+    column, role = column_at(state, index), load(state, ColumnsState.role)
     if role == PRE:
         # With addresses of rows of one byte from 0 on, ids are listed as they are.
         store(source, ColumnInputs.row_bytes, 1)
         store(source, ColumnInputs.table_rows, _NO_TABLE_ROWS)
-        store(source, ColumnInputs.table_dtype, body(state, ColumnsState.dtype_code))
-    elif not _take_table(frame, ctx, state, place, source, status):
+        store(source, ColumnInputs.table_dtype, load(state, ColumnsState.dtype_code))
+    elif not _take_table(frame, ctx, state, index, source, status):
         return False
     store(
         source,
         ColumnInputs.boundaries,
         state
-        + 8 * body(state, ColumnsState.boundaries_offset)
+        + 8 * load(state, ColumnsState.boundaries_offset)
         + 4 * load(column, ColumnAttrs.first_boundary),
     )
     form = load(column, ColumnAttrs.id_format)
@@ -371,12 +365,12 @@ def take_source(
     if role == POST:
         _take_listed(column, source, shared)
         return True
-    if not _take_ids(frame, ctx, state, place, source, status):
+    if not _take_ids(frame, ctx, state, index, source, status):
         return False
     if form == DENSE:
         return True
-    if not _take_rows(frame, ctx, state, place, source, status):
+    if not _take_rows(frame, ctx, state, index, source, status):
         return False
     if form == ROW_SPLITS:
         return True
-    return _take_batch(frame, ctx, state, place, source, status)
+    return _take_batch(frame, ctx, state, index, source, status)

@@ -20,7 +20,6 @@ from fusion.cpu_ops.pieces import LINE_BYTES
 from fusion.ops.cpu.columns import tasks
 from fusion.ops.cpu.columns.inputs import (
     SharedInputs,
-    body,
     column_at,
     release,
     release_shared,
@@ -69,7 +68,7 @@ _SAMPLED = 16
 @jit
 def _survey(frame: int, ctx: int, state: int, source: int, shared: int) -> tuple[int, int]:
     """The rows of the batch, and a guess at the elements of all columns, by some of them."""
-    count, status = body(state, ColumnsState.column_count), status_of(frame)
+    count, status = load(state, ColumnsState.column_count), status_of(frame)
     if shared != 0:
         batch = load(shared, SharedInputs.split_count) - 1
         return batch, load(shared, SharedInputs.entry_count) + batch * count
@@ -90,9 +89,11 @@ def _survey(frame: int, ctx: int, state: int, source: int, shared: int) -> tuple
 
 
 @jit
-def _place_columns(frame: int, ctx: int, state: int, source: int, offsets: int, shared: int) -> int:
+def _column_offsets(
+    frame: int, ctx: int, state: int, source: int, offsets: int, shared: int
+) -> int:
     """Finds where each column starts in a row of the result; returns the length of a row."""
-    count, total = body(state, ColumnsState.column_count), int64(0)
+    count, total = load(state, ColumnsState.column_count), int64(0)
     for index in range(count):
         store(offsets, index, total)
         dim = load(column_at(state, index), ColumnAttrs.dim)
@@ -132,13 +133,13 @@ def _task_size(
 def lookup(frame: int) -> None:
     """The kernel body."""
     shared, state = stack_words(SharedInputs.SIZE), kernel_state(frame)
-    if body(state, ColumnsState.role) != POST:
+    if load(state, ColumnsState.role) != POST:
         _look_up(frame, int64(0))
         return
-    first = body(state, ColumnsState.column_count)
-    weighted = body(state, ColumnsState.weighted_count) != 0
+    first = load(state, ColumnsState.column_count)
+    weighted = load(state, ColumnsState.weighted_count) != 0
     take_shared(
-        frame, context(frame), first, shared, body(state, ColumnsState.lookup_count), weighted
+        frame, context(frame), first, shared, load(state, ColumnsState.lookup_count), weighted
     )
     if not failed(frame):
         _look_up(frame, shared)
@@ -148,7 +149,7 @@ def lookup(frame: int) -> None:
 @jit
 def _look_up(frame: int, shared: int) -> None:
     ctx, state = context(frame), kernel_state(frame)
-    count, pool = body(state, ColumnsState.column_count), body(state, ColumnsState.pool)
+    count, pool = load(state, ColumnsState.column_count), load(state, ColumnsState.pool)
     source = stack_words(ColumnInputs.SIZE)
     job = stack_words(LookupJob.SIZE)
     batch, elements = _survey(frame, ctx, state, source, shared)
@@ -157,13 +158,13 @@ def _look_up(frame: int, shared: int) -> None:
         return
     offsets = lists.ctypes.data
     marks = offsets + 8 * count
-    total = _place_columns(frame, ctx, state, source, offsets, shared)
+    total = _column_offsets(frame, ctx, state, source, offsets, shared)
     if failed(frame):
         return
-    out = output_bytes(frame, batch, total, body(state, ColumnsState.item_bytes))
+    out = output_bytes(frame, batch, total, load(state, ColumnsState.item_bytes))
     if failed(frame):
         return
-    row_bytes = total * body(state, ColumnsState.item_bytes)
+    row_bytes = total * load(state, ColumnsState.item_bytes)
     cost = count * _TASK_NS + elements * (_ELEMENT_NS + row_bytes // (count * _BYTES_PER_NS))
     parallel = pool != 0 and cost > _PARALLEL_NS
     threads = load(pool, Pool.thread_count) + 1 if parallel else int64(1)

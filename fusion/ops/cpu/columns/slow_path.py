@@ -33,7 +33,7 @@ def is_by_row(column: int) -> bool:
 
 
 @jit
-def _check_splits(frame: int, place: int, column: int, source: int) -> None:
+def _check_splits(frame: int, index: int, column: int, source: int) -> None:
     rows, kind = load(source, ColumnInputs.entry_rows), load(column, ColumnAttrs.rows_dtype)
     total, last = load(source, ColumnInputs.id_count), int64(0)
     batch = load(source, ColumnInputs.batch_size)
@@ -41,16 +41,16 @@ def _check_splits(frame: int, place: int, column: int, source: int) -> None:
         split = integer_at(rows, row, kind)
         if split < last or split > total or (row == 0 and split != 0):
             text = ": row split %lld is %lld, after %lld, for %lld ids"
-            fail_column(frame, INVALID_ARGUMENT, text, place, int64(row), split, last, total)
+            fail_column(frame, INVALID_ARGUMENT, text, index, int64(row), split, last, total)
             return
         last = split
     if last != total:
         text = ": the last row split is %lld, but there are %lld ids"
-        fail_column(frame, INVALID_ARGUMENT, text, place, last, total)
+        fail_column(frame, INVALID_ARGUMENT, text, index, last, total)
 
 
 @jit
-def _check_listed(frame: int, place: int, column: int, source: int) -> None:
+def _check_listed(frame: int, index: int, column: int, source: int) -> None:
     rows = load(source, ColumnInputs.entry_rows)
     kind = load(column, ColumnAttrs.rows_dtype)
     last = int64(0)
@@ -59,14 +59,14 @@ def _check_listed(frame: int, place: int, column: int, source: int) -> None:
         split = integer_at(rows, row, kind)
         if split < last or split > total:
             text = ": row split %lld is %lld, after %lld, for %lld entries"
-            fail_column(frame, INVALID_ARGUMENT, text, place, int64(row), split, last, total)
+            fail_column(frame, INVALID_ARGUMENT, text, index, int64(row), split, last, total)
             return
         last = split
     for k in range(integer_at(rows, int64(0), kind), last):
         number = id_at(column, source, int64(k), int64(0))
         if number < 0 or number >= table_rows:
             text = ": unique_idxs[%lld] = %lld is not in [0, %lld), the rows"
-            fail_column(frame, INVALID_ARGUMENT, text, place, int64(k), number, table_rows)
+            fail_column(frame, INVALID_ARGUMENT, text, index, int64(k), number, table_rows)
             return
 
 
@@ -86,7 +86,7 @@ def _row_of(batch: Any, element: int) -> int:
 
 
 @jit
-def _check_elements(frame: int, place: int, batch: Any) -> None:
+def _check_elements(frame: int, index: int, batch: Any) -> None:
     """Says which element is out of bounds, or in the wrong order, if one is."""
     column, source = batch.column, batch.source
     by_row, sorted_rows = is_by_row(column), load(column, ColumnAttrs.ends_at_last_row) != 0
@@ -97,7 +97,7 @@ def _check_elements(frame: int, place: int, batch: Any) -> None:
             row = integer_at(rows, k * load(source, ColumnInputs.entry_row_stride), kind)
             if sorted_rows and row < before:
                 text = ": row %lld of entry %lld is less than %lld before it"
-                fail_column(frame, INVALID_ARGUMENT, text, place, row, int64(k), before)
+                fail_column(frame, INVALID_ARGUMENT, text, index, row, int64(k), before)
                 return
             before = max(before, row)
         if is_ignored(column, source, k):
@@ -111,12 +111,12 @@ def _check_elements(frame: int, place: int, batch: Any) -> None:
                 ": row %lld of entry %lld is not in [0, %lld), the rows of the batch; "
                 "its id is %lld"
             )
-            fail_column(frame, INVALID_ARGUMENT, text, place, row, int64(k), batch.count, number)
+            fail_column(frame, INVALID_ARGUMENT, text, index, row, int64(k), batch.count, number)
             return
         if number < 0 and load(source, ColumnInputs.table) == 0:
             text = ": indices[%lld] = %lld is negative, in row %lld of the batch"
             row = _row_of(batch, int64(k))
-            fail_column(frame, INVALID_ARGUMENT, text, place, int64(k), number, row)
+            fail_column(frame, INVALID_ARGUMENT, text, index, int64(k), number, row)
             return
         if number < 0 or number >= load(source, ColumnInputs.table_rows):
             text = (
@@ -124,21 +124,21 @@ def _check_elements(frame: int, place: int, batch: Any) -> None:
                 "in row %lld of the batch"
             )
             end, row = load(source, ColumnInputs.table_rows), _row_of(batch, int64(k))
-            fail_column(frame, INVALID_ARGUMENT, text, place, int64(k), number, end, row)
+            fail_column(frame, INVALID_ARGUMENT, text, index, int64(k), number, end, row)
             return
 
 
 @jit
-def explain(frame: int, place: int, batch: Any) -> None:
+def report_error(frame: int, index: int, batch: Any) -> None:
     """Says what is wrong with a column whose entries cannot be listed."""
     column, source = batch.column, batch.source
     form = load(column, ColumnAttrs.id_format)
     if form == words.LISTED:
-        _check_listed(frame, place, column, source)
+        _check_listed(frame, index, column, source)
     elif form == words.ROW_SPLITS:
-        _check_splits(frame, place, column, source)
+        _check_splits(frame, index, column, source)
     if not failed(frame) and form != words.LISTED:
-        _check_elements(frame, place, batch)
+        _check_elements(frame, index, batch)
     if failed(frame):
         return
     number = max(load(column, ColumnAttrs.default_id), int64(0))
@@ -147,52 +147,52 @@ def explain(frame: int, place: int, batch: Any) -> None:
     ):
         text = ": the id %lld of empty rows is not in [0, %lld), the rows of the table"
         fail_column(
-            frame, INVALID_ARGUMENT, text, place, number, load(source, ColumnInputs.table_rows)
+            frame, INVALID_ARGUMENT, text, index, number, load(source, ColumnInputs.table_rows)
         )
         return
-    fail_column(frame, INTERNAL, " cannot be computed; was it changed meanwhile?", place)
+    fail_column(frame, INTERNAL, " cannot be computed; was it changed meanwhile?", index)
 
 
 @jit
-def _finish(frame: int, job: int, place: int, source: int, room: int) -> None:
+def _finish(frame: int, job: int, index: int, source: int, workspace: int) -> None:
     state, rows = load(job, LookupJob.state), load(job, LookupJob.batch_size)
-    column = column_at(state, place)
+    column = column_at(state, index)
     ctx, shared = load(job, LookupJob.context), load(job, LookupJob.shared)
-    if not take_source(frame, ctx, state, place, source, status_of(frame), shared):
+    if not take_source(frame, ctx, state, index, source, status_of(frame), shared):
         return
     if load(source, ColumnInputs.batch_size) != rows:
         text = " has %lld rows, but others have %lld"
         fail_column(
-            frame, INVALID_ARGUMENT, text, place, load(source, ColumnInputs.batch_size), rows
+            frame, INVALID_ARGUMENT, text, index, load(source, ColumnInputs.batch_size), rows
         )
         return
-    if not tasks.make_room(room, load(source, ColumnInputs.id_count) + rows, rows + 1):
-        fail_column(frame, RESOURCE_EXHAUSTED, ": no memory for %lld rows", place, rows)
+    if not tasks.reserve(workspace, load(source, ColumnInputs.id_count) + rows, rows + 1):
+        fail_column(frame, RESOURCE_EXHAUSTED, ": no memory for %lld rows", index, rows)
         return
-    batch = tasks.batch_in(room, column, source, int64(0), rows)
+    batch = tasks.batch_in(workspace, column, source, int64(0), rows)
     if load(column, ColumnAttrs.id_format) == words.COPY:
         count = tasks.copy_rows(batch)
     else:
         start, end = element_range(column, source, int64(0), rows)
         count = list_entries(batch, start, end) if end >= start else int64(-1)
         if count < 0 and is_by_row(column) and load(column, ColumnAttrs.ends_at_last_row) == 0:
-            count = list_unsorted(batch, tasks.order_in(room))
+            count = list_unsorted(batch, tasks.order_in(workspace))
     if count < 0:
-        explain(frame, place, batch)
+        report_error(frame, index, batch)
         return
-    out = load(job, LookupJob.out) + load(load(job, LookupJob.offsets), place) * load(
+    out = load(job, LookupJob.out) + load(load(job, LookupJob.offsets), index) * load(
         state, ColumnsState.item_bytes
     )
     arguments = stack_words(GatherArgs.SIZE)
-    norms = tasks.norms_in(room)
+    norms = tasks.norms_in(workspace)
     tasks.combine(batch, count, norms, out, job, arguments)
 
 
 @jit
-def finish_column(frame: int, job: int, place: int, source: int) -> None:
+def finish_column(frame: int, job: int, index: int, source: int) -> None:
     """Does a whole column, in any order of its entries, or says what is wrong with it."""
-    room = stack_words(Workspace.SIZE)
-    tasks.open_room(room)
-    _finish(frame, job, place, source, room)
-    tasks.free_room(room)
+    workspace = stack_words(Workspace.SIZE)
+    tasks.open_workspace(workspace)
+    _finish(frame, job, index, source, workspace)
+    tasks.free_workspace(workspace)
     release(source)

@@ -43,8 +43,8 @@ class LookupJob(Job):
     shared: Address  # `SharedInputs`, or 0
 
 
-#: Room for entries that a thread starts with.
-_FIRST_ROOM = 4096
+#: Entries, and rows, that a thread reserves at first.
+_LEAST_CAPACITY = 4096
 
 
 class Workspace(Layout):
@@ -55,80 +55,86 @@ class Workspace(Layout):
     row_capacity: Int64
 
 
+#: Its sections.
+_ADDRESSES, _WEIGHTS, _ORDER, _NORMS, _STARTS = range(5)
+
+
 @jit
-def open_room(room: int) -> None:
+def open_workspace(workspace: int) -> None:
     """Begins with no memory."""
-    store(room, Workspace.memory, 0)
+    store(workspace, Workspace.memory, 0)
 
 
 @jit
-def make_room(room: int, entries: int, rows: int) -> bool:
-    """Makes room for the entries of rows, and for their order; returns whether there is any."""
+def reserve(workspace: int, entries: int, rows: int) -> bool:
+    """Allocates what so many entries and rows need; returns whether there is the memory."""
     if (
-        load(room, Workspace.memory) != 0
-        and entries <= load(room, Workspace.entry_capacity)
-        and rows <= load(room, Workspace.row_capacity)
+        load(workspace, Workspace.memory) != 0
+        and entries <= load(workspace, Workspace.entry_capacity)
+        and rows <= load(workspace, Workspace.row_capacity)
     ):
         return True
-    free_room(room)
-    entries, rows = max(entries, int64(_FIRST_ROOM)), max(rows, int64(_FIRST_ROOM))
+    free_workspace(workspace)
+    entries, rows = max(entries, int64(_LEAST_CAPACITY)), max(rows, int64(_LEAST_CAPACITY))
     size = 8 * (4 * (entries + pieces.AHEAD) + rows + 2)
-    store(room, Workspace.memory, c_malloc(size))
-    store(room, Workspace.entry_capacity, entries)
-    store(room, Workspace.row_capacity, rows)
-    return load(room, Workspace.memory) != 0
+    store(workspace, Workspace.memory, c_malloc(size))
+    store(workspace, Workspace.entry_capacity, entries)
+    store(workspace, Workspace.row_capacity, rows)
+    return load(workspace, Workspace.memory) != 0
 
 
 @jit
-def free_room(room: int) -> None:
+def free_workspace(workspace: int) -> None:
     """Gives the memory back."""
-    if load(room, Workspace.memory) != 0:
-        c_free(load(room, Workspace.memory))
-        store(room, Workspace.memory, 0)
+    if load(workspace, Workspace.memory) != 0:
+        c_free(load(workspace, Workspace.memory))
+        store(workspace, Workspace.memory, 0)
 
 
 @jit
-def _part(room: int, which: int) -> int:
-    """The address of a part of the memory: one word for each entry."""
-    return load(room, Workspace.memory) + 8 * which * (
-        load(room, Workspace.entry_capacity) + pieces.AHEAD
+def _section(workspace: int, index: int) -> int:
+    """The address of a section: of one word for each entry, but for starts, which are the last."""
+    return load(workspace, Workspace.memory) + 8 * index * (
+        load(workspace, Workspace.entry_capacity) + pieces.AHEAD
     )
 
 
 @jit
-def batch_in(room: int, column: int, source: int, first: int, count: int) -> Any:
+def batch_in(workspace: int, column: int, source: int, first: int, count: int) -> Any:
     """The rows [first, first + count) of a column, to be listed in a thread's memory."""
-    return Batch(column, source, first, count, _part(room, 0), _part(room, 4), _part(room, 1))
+    addresses, weights = _section(workspace, _ADDRESSES), _section(workspace, _WEIGHTS)
+    return Batch(column, source, first, count, addresses, _section(workspace, _STARTS), weights)
 
 
 @jit
-def order_in(room: int) -> int:
-    """Room for the order of entries."""
-    return _part(room, 2)
+def order_in(workspace: int) -> int:
+    """The address of the order of entries."""
+    return _section(workspace, _ORDER)
 
 
 @jit
-def slots_in(room: int, bits: int) -> int:
-    """Room for `2**bits` int32, zero, where the order and norms of entries would be.
+def slots_in(workspace: int, bits: int) -> int:
+    """The address of `2**bits` int32, zero, where the order and norms of entries would be.
 
-    As long as that is less than four times the entries that there is room for.
+    That must be less than four times the entries that are reserved.
     """
-    slots = _part(room, 2)
+    slots = _section(workspace, _ORDER)
     for k in range((int64(1) << bits) // 2):
         store(slots, k, 0)
     return slots
 
 
 @jit
-def lists_in(room: int) -> tuple[int, int, int]:
+def lists_in(workspace: int) -> tuple[int, int, int]:
     """Three lists of a word per entry, where entries, their order and norms would be."""
-    return _part(room, 0), _part(room, 2), _part(room, 3)
+    addresses, order = _section(workspace, _ADDRESSES), _section(workspace, _ORDER)
+    return addresses, order, _section(workspace, _NORMS)
 
 
 @jit
-def norms_in(room: int) -> int:
-    """Room for the norms of rows."""
-    return _part(room, 3)
+def norms_in(workspace: int) -> int:
+    """The address of the norms of rows."""
+    return _section(workspace, _NORMS)
 
 
 @jit
@@ -163,8 +169,8 @@ def combine(batch: Any, count: int, norms: int, out: int, job: int, arguments: i
     column, source = batch.column, batch.source
     dim, out_bytes = load(source, ColumnInputs.table_dim), load(job, LookupJob.out_bytes)
     row_bytes = dim * load(load(job, LookupJob.state), ColumnsState.item_bytes)
-    places = out | out_bytes | row_bytes
-    streamed = load(job, LookupJob.is_streamed) != 0 and places % pieces.LINE_BYTES == 0
+    alignment = out | out_bytes | row_bytes
+    streamed = load(job, LookupJob.is_streamed) != 0 and alignment % pieces.LINE_BYTES == 0
     store(arguments, GatherArgs.bag_count, batch.count)
     store(arguments, GatherArgs.row_addresses, batch.addresses)
     store(arguments, GatherArgs.bag_starts, batch.starts)
@@ -200,13 +206,15 @@ def copy_rows(batch: Any) -> int:
 
 
 @jit
-def _do_column(job: int, place: int, first: int, source: int, room: int, arguments: int) -> bool:
+def _do_column(
+    job: int, index: int, first: int, source: int, workspace: int, arguments: int
+) -> bool:
     """Does a column of the block that starts at row `first`.
 
     Returns False, having done anything or nothing, if it is not as it should be.
     """
     state = load(job, LookupJob.state)
-    column = column_at(state, place)
+    column = column_at(state, index)
     if load(source, ColumnInputs.batch_size) != load(job, LookupJob.batch_size):
         return False
     count = min(load(job, LookupJob.block_rows), load(job, LookupJob.batch_size) - first)
@@ -214,9 +222,9 @@ def _do_column(job: int, place: int, first: int, source: int, room: int, argumen
     start, end = first, first + count
     if not is_copy:
         start, end = element_range(column, source, first, count)
-    if end < start or not make_room(room, end - start + count, count):
+    if end < start or not reserve(workspace, end - start + count, count):
         return False
-    batch = batch_in(room, column, source, first, count)
+    batch = batch_in(workspace, column, source, first, count)
     entries = copy_rows(batch) if is_copy else list_entries(batch, start, end)
     if entries < 0:
         return False
@@ -224,9 +232,9 @@ def _do_column(job: int, place: int, first: int, source: int, room: int, argumen
     out = (
         load(job, LookupJob.out)
         + first * load(job, LookupJob.out_bytes)
-        + load(load(job, LookupJob.offsets), place) * item
+        + load(load(job, LookupJob.offsets), index) * item
     )
-    combine(batch, entries, norms_in(room), out, job, arguments)
+    combine(batch, entries, norms_in(workspace), out, job, arguments)
     return True
 
 
@@ -234,9 +242,9 @@ def _do_column(job: int, place: int, first: int, source: int, room: int, argumen
 def work(job: int) -> None:
     """Does tasks until all have been begun."""
     source = stack_words(ColumnInputs.SIZE)
-    room = stack_words(Workspace.SIZE)
+    workspace = stack_words(Workspace.SIZE)
     arguments = stack_words(GatherArgs.SIZE)
-    open_room(room)
+    open_workspace(workspace)
     status = tf_new_status()
     ctx = load(job, LookupJob.context)
     state = load(job, LookupJob.state)
@@ -250,11 +258,11 @@ def work(job: int) -> None:
             done = take_source(
                 int64(0), ctx, state, index, source, status, load(job, LookupJob.shared)
             )
-            done = done and _do_column(job, index, first, source, room, arguments)
+            done = done and _do_column(job, index, first, source, workspace, arguments)
             release(source)
             if not done:
                 atomic_store(load(job, LookupJob.marks), index, int64(1))
                 atomic_add(job, LookupJob.mark_count, int64(1))
         task = next_task(job)
-    free_room(room)
+    free_workspace(workspace)
     tf_delete_status(status)

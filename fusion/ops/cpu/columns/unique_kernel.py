@@ -19,17 +19,17 @@ from fusion.cpu_ops.columns import element_range, list_kept, list_kept_unsorted
 from fusion.cpu_ops.elements import Batch, put_weight
 from fusion.cpu_ops.numbering import Numbering, number_entries
 from fusion.cpu_ops.unique import table_bits
-from fusion.ops.cpu.columns.inputs import body, column_at, release, take_source
+from fusion.ops.cpu.columns.inputs import column_at, release, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState
-from fusion.ops.cpu.columns.slow_path import explain, is_by_row
+from fusion.ops.cpu.columns.slow_path import is_by_row, report_error
 from fusion.ops.cpu.columns.tasks import (
     Workspace,
     batch_in,
-    free_room,
+    free_workspace,
     lists_in,
-    make_room,
-    open_room,
+    open_workspace,
     order_in,
+    reserve,
     slots_in,
 )
 from fusion.runtime.layout import Address, Flag, Int64
@@ -87,7 +87,7 @@ _COLUMN_NS, _ELEMENT_NS = 800, 8
 def _survey(frame: int, ctx: int, state: int, source: int, firsts: int) -> int:
     """Notes where each column's entries start; returns the number of rows, -1 without columns."""
     batch, total = int64(-1), int64(0)
-    for index in range(body(state, ColumnsState.column_count)):
+    for index in range(load(state, ColumnsState.column_count)):
         store(firsts, index, total)
         sound = take_source(frame, ctx, state, index, source, status_of(frame), int64(0))
         if sound:
@@ -105,34 +105,34 @@ def _survey(frame: int, ctx: int, state: int, source: int, firsts: int) -> int:
         release(source)
         if failed(frame):
             return batch
-    store(firsts, body(state, ColumnsState.column_count), total)
+    store(firsts, load(state, ColumnsState.column_count), total)
     return batch
 
 
 @jit
-def _number(job: int, place: int, batch: Batch, room: int, entries: int) -> None:
+def _number(job: int, index: int, batch: Batch, workspace: int, entries: int) -> None:
     """Numbers a column's listed entries, and those that fill its rows."""
-    first = load(load(job, UniqueJob.entry_offsets), place)
+    first = load(load(job, UniqueJob.entry_offsets), index)
     bits = table_bits(entries + 1)
     numbering = Numbering(
         load(job, UniqueJob.keys) + 8 * first,
         first,
         load(job, UniqueJob.unique_idxs),
         load(job, UniqueJob.entry_weights),
-        load(job, UniqueJob.row_splits) + 4 * place * (load(job, UniqueJob.batch_size) + 1),
-        slots_in(room, bits),
+        load(job, UniqueJob.row_splits) + 4 * index * (load(job, UniqueJob.batch_size) + 1),
+        slots_in(workspace, bits),
         bits,
     )
-    found, end = number_entries(batch, numbering)
+    key_count, end = number_entries(batch, numbering)
     if load(batch.column, ColumnAttrs.sort_key) != 0:
-        sort_keys(numbering, found, end, lists_in(room))
-    store(load(job, UniqueJob.key_counts), place, found)
+        sort_keys(numbering, key_count, end, lists_in(workspace))
+    store(load(job, UniqueJob.key_counts), index, key_count)
     # What belongs to nobody is 0, so that results are always the same.
-    behind = load(load(job, UniqueJob.entry_offsets), place + 1)
+    behind = load(load(job, UniqueJob.entry_offsets), index + 1)
     has_weights = load(batch.column, ColumnAttrs.use_sparse_weights) != 0
     for k in range(end, behind):
         store_as(load(job, UniqueJob.unique_idxs), k, np.int32(0), np.int32)
-    if body(load(job, UniqueJob.state), ColumnsState.weighted_count) != 0:
+    if load(load(job, UniqueJob.state), ColumnsState.weighted_count) != 0:
         for k in range(end if has_weights else first, behind):
             put_weight(
                 load(job, UniqueJob.entry_weights),
@@ -143,18 +143,18 @@ def _number(job: int, place: int, batch: Batch, room: int, entries: int) -> None
 
 
 @jit
-def _do_column(job: int, place: int, source: int, room: int) -> bool:
+def _do_column(job: int, index: int, source: int, workspace: int) -> bool:
     """Does a column; returns False, having done anything or nothing, if it is not as it should."""
-    column = column_at(load(job, UniqueJob.state), place)
+    column = column_at(load(job, UniqueJob.state), index)
     rows = load(job, UniqueJob.batch_size)
     start, end = element_range(column, source, int64(0), rows)
-    if end < start or not make_room(room, end - start + rows, rows):
+    if end < start or not reserve(workspace, end - start + rows, rows):
         return False
-    batch = batch_in(room, column, source, int64(0), rows)
+    batch = batch_in(workspace, column, source, int64(0), rows)
     entries = list_kept(batch, start, end)
     if entries < 0:
         return False
-    _number(job, place, batch, room, entries)
+    _number(job, index, batch, workspace, entries)
     return True
 
 
@@ -164,81 +164,81 @@ def do_columns(job: int) -> None:
     if load(job, UniqueJob.is_copying) == 0:
         _number_columns(job)
         return
-    place = jobs.next_task(job)
-    while place >= 0:
-        _copy_keys(job, place)
-        place = jobs.next_task(job)
+    index = jobs.next_task(job)
+    while index >= 0:
+        _copy_keys(job, index)
+        index = jobs.next_task(job)
 
 
 @jit
 def _number_columns(job: int) -> None:
-    source, room = stack_words(ColumnInputs.SIZE), stack_words(Workspace.SIZE)
-    open_room(room)
+    source, workspace = stack_words(ColumnInputs.SIZE), stack_words(Workspace.SIZE)
+    open_workspace(workspace)
     status = tf_new_status()
     ctx, state = load(job, UniqueJob.context), load(job, UniqueJob.state)
-    place = jobs.next_task(job)
-    while place >= 0:
-        done = take_source(int64(0), ctx, state, place, source, status, int64(0))
-        done = done and _do_column(job, place, source, room)
+    index = jobs.next_task(job)
+    while index >= 0:
+        done = take_source(int64(0), ctx, state, index, source, status, int64(0))
+        done = done and _do_column(job, index, source, workspace)
         release(source)
         if not done:
-            atomic_store(load(job, UniqueJob.marks), place, int64(1))
+            atomic_store(load(job, UniqueJob.marks), index, int64(1))
             atomic_add(job, UniqueJob.mark_count, int64(1))
-        place = jobs.next_task(job)
-    free_room(room)
+        index = jobs.next_task(job)
+    free_workspace(workspace)
     tf_delete_status(status)
 
 
 @jit
-def _finish_column(frame: int, job: int, place: int, source: int, room: int) -> None:
+def _finish_column(frame: int, job: int, index: int, source: int, workspace: int) -> None:
     """Does a column in any order of its entries, or says what is wrong with it."""
     state, rows = load(job, UniqueJob.state), load(job, UniqueJob.batch_size)
-    column = column_at(state, place)
+    column = column_at(state, index)
     if not take_source(
-        frame, load(job, UniqueJob.context), state, place, source, status_of(frame), int64(0)
+        frame, load(job, UniqueJob.context), state, index, source, status_of(frame), int64(0)
     ):
         return
-    if not make_room(room, load(source, ColumnInputs.id_count) + rows, rows + 1):
-        fail_column(frame, RESOURCE_EXHAUSTED, ": no memory for %lld rows", place, rows)
+    if not reserve(workspace, load(source, ColumnInputs.id_count) + rows, rows + 1):
+        fail_column(frame, RESOURCE_EXHAUSTED, ": no memory for %lld rows", index, rows)
         return
-    batch = batch_in(room, column, source, int64(0), rows)
+    batch = batch_in(workspace, column, source, int64(0), rows)
     start, end = element_range(column, source, int64(0), rows)
     entries = list_kept(batch, start, end) if end >= start else int64(-1)
     if entries < 0 and is_by_row(column) and load(column, ColumnAttrs.ends_at_last_row) == 0:
-        entries = list_kept_unsorted(batch, order_in(room))
+        entries = list_kept_unsorted(batch, order_in(workspace))
     if entries < 0:
-        explain(frame, place, batch)
+        report_error(frame, index, batch)
         return
-    _number(job, place, batch, room, entries)
+    _number(job, index, batch, workspace, entries)
 
 
 @jit
 def _finish(frame: int, job: int, source: int) -> None:
     """Does the marked columns."""
-    room = stack_words(Workspace.SIZE)
-    open_room(room)
+    workspace = stack_words(Workspace.SIZE)
+    open_workspace(workspace)
     for index in range(load(job, Job.task_count)):
         if load(load(job, UniqueJob.marks), index) != 0 and not failed(frame):
-            _finish_column(frame, job, int64(index), source, room)
+            _finish_column(frame, job, int64(index), source, workspace)
             release(source)
-    free_room(room)
+    free_workspace(workspace)
 
 
 @jit
-def _copy_keys(job: int, place: int) -> None:
+def _copy_keys(job: int, index: int) -> None:
     """Copies the distinct ids of a column to their tensor; marks the column if one does not fit."""
-    found = load(load(job, UniqueJob.key_counts), place)
-    out = load(load(job, UniqueJob.unique_keys), place)
-    keys = load(job, UniqueJob.keys) + 8 * load(load(job, UniqueJob.entry_offsets), place)
-    if load(column_at(load(job, UniqueJob.state), place), ColumnAttrs.keys_dtype) == INT64:
-        for k in range(found):
+    key_count = load(load(job, UniqueJob.key_counts), index)
+    out = load(load(job, UniqueJob.unique_keys), index)
+    keys = load(job, UniqueJob.keys) + 8 * load(load(job, UniqueJob.entry_offsets), index)
+    if load(column_at(load(job, UniqueJob.state), index), ColumnAttrs.keys_dtype) == INT64:
+        for k in range(key_count):
             store(out, k, load(keys, k))
         return
-    for k in range(found):
+    for k in range(key_count):
         key = load(keys, k)
         store_as(out, k, np.int32(key), np.int32)
         if key != int64(np.int32(key)):
-            store(load(job, UniqueJob.marks), place, key)
+            store(load(job, UniqueJob.marks), index, key)
 
 
 @jit
@@ -247,13 +247,13 @@ def _put_keys(frame: int, job: int, pool: int) -> None:
     state, total = load(job, UniqueJob.state), int64(0)
     count = load(job, Job.task_count)
     for index in range(count):
-        found = load(load(job, UniqueJob.key_counts), index)
+        key_count = load(load(job, UniqueJob.key_counts), index)
         is_wide = load(column_at(state, index), ColumnAttrs.keys_dtype) == INT64
         item = int64(8) if is_wide else int64(4)
-        out = new_output(frame, int64(index), int64(1), found, int64(1), item)
+        out = new_output(frame, int64(index), int64(1), key_count, int64(1), item)
         store(load(job, UniqueJob.unique_keys), index, out)
         store(load(job, UniqueJob.marks), index, 0)
-        total += found
+        total += key_count
     if failed(frame):
         return
     store(job, Job.next_task, 0)
@@ -273,7 +273,7 @@ def _put_keys(frame: int, job: int, pool: int) -> None:
 def prepare(frame: int) -> None:
     """The kernel body."""
     ctx, state = context(frame), kernel_state(frame)
-    count, pool = body(state, ColumnsState.column_count), body(state, ColumnsState.pool)
+    count, pool = load(state, ColumnsState.column_count), load(state, ColumnsState.pool)
     source, job = stack_words(ColumnInputs.SIZE), stack_words(UniqueJob.SIZE)
     lists = scratch(frame, 4 * count + 1, np.int64)
     if failed(frame):
@@ -288,14 +288,14 @@ def prepare(frame: int) -> None:
         fail(frame, INVALID_ARGUMENT, text, total, int64(MOST_ENTRIES))
         return
     keys = scratch(frame, total, np.int64)
-    weights = total if body(state, ColumnsState.weighted_count) != 0 else int64(0)
+    weights = total if load(state, ColumnsState.weighted_count) != 0 else int64(0)
     store(job, UniqueJob.unique_idxs, new_output(frame, count, int64(1), total, int64(1), int64(4)))
     store(
         job,
         UniqueJob.row_splits,
         new_output(frame, count + 1, int64(2), count, batch + 1, int64(4)),
     )
-    item = body(state, ColumnsState.item_bytes)
+    item = load(state, ColumnsState.item_bytes)
     store(
         job,
         UniqueJob.entry_weights,
