@@ -170,9 +170,8 @@ def list_unsorted(batch: Batch, order: int) -> int:
     """Lists the entries of all rows of a column, in any order, as `list_entries` does.
 
     Args:
+      batch: what to list; its starts must hold one more.
       order: scratch, int64 [nnz].
-
-    The starts of `batch` must hold one more.
     """
     count = list_kept_unsorted(batch, order)
     return _filled(batch, count) if count >= 0 else count

@@ -34,8 +34,8 @@ def grouped_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     columns = [_Column(*parts) for parts in zip(*inputs, attrs, strict=True)]
     widths = [tf.shape(column.table)[1] for column in columns]
     parts = tf.split(top_grad, widths, axis=1, num=count)
-    found = [_column_gradients(*pair) for pair in zip(columns, parts, strict=True)]
-    of_tables, of_weights = zip(*found, strict=True)
+    gradients = [_column_gradients(*pair) for pair in zip(columns, parts, strict=True)]
+    of_tables, of_weights = zip(*gradients, strict=True)
     return [*of_tables, *[None] * (3 * count), *of_weights]
 
 
@@ -78,8 +78,8 @@ def _column_gradients(column: _Column, top_grad: tf.Tensor) -> tuple[Any, tf.Ten
             is_row_empty=tf.zeros([0], tf.bool) if until_last else flags,
             unique_idxs=unique.unique_idxs,
             sp_weights_values=kept,
-            **_given(attrs, "fill_empty_row", "default_id", "combiner", "max_norm"),
-            **_given(attrs, "use_sparse_weights", "row_count", "divide_no_nan"),
+            **_select(attrs, "fill_empty_row", "default_id", "combiner", "max_norm"),
+            **_select(attrs, "use_sparse_weights", "row_count", "divide_no_nan"),
         ).emb_vectors
     of_rows, of_weights = tape.gradient(result, [rows, weights], top_grad)
     # As those of a stock gather: the branches of a conditional have to agree.
@@ -92,14 +92,14 @@ def _entries(column: _Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
     from fusion import ops
 
     attrs = column.attrs
-    options = _given(
+    options = _select(
         attrs, "fill_empty_row", "prune", "default_id", "num_buckets", "bucket_default"
     )
     if attrs["form"] == b"dense":
         ids = column.ids
         if attrs["boundaries"]:
             ids = tf.raw_ops.Bucketize(input=ids, boundaries=list(attrs["boundaries"]))
-        dense = _given(attrs, "use_ignored_id", "ignored_id", "column_stride")
+        dense = _select(attrs, "use_ignored_id", "ignored_id", "column_stride")
         values, indices, flags, shape = ops.prune_dense_and_fill_empty_rows(
             dense_ids=ids, Tid=tf.int64, **options, **dense
         )
@@ -112,7 +112,7 @@ def _entries(column: _Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
         sp_dense_shape=shape,
         sp_weights_values=weights,
         **options,
-        **_given(attrs, "use_sparse_weights", "prune_sparse_weights", "default_weight"),
+        **_select(attrs, "use_sparse_weights", "prune_sparse_weights", "default_weight"),
     )
     return values, indices, flags, shape, kept
 
@@ -130,7 +130,7 @@ def _rows(column: _Column) -> tuple[tf.Tensor, tf.Tensor]:
     return rows, tf.reshape(column.dense_shape, [-1])[0]
 
 
-def _given(attrs: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def _select(attrs: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """Some attrs, as the functions of ops take them."""
     return {name: _plain(attrs[name]) for name in names}
 
@@ -144,46 +144,46 @@ def post_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     from fusion import ops
 
     count, copied = op.get_attr("num_columns"), op.get_attr("copied")
-    given, (places, splits, weights) = op.inputs[:count], op.inputs[count:]
-    firsts = _firsts(given)
+    emb_rows, (unique_idxs, splits, weights) = op.inputs[:count], op.inputs[count:]
+    firsts = _firsts(emb_rows)
     lookups = [index for index in range(count) if not copied[index]]
     result: list[Any] = [None] * (count + 3)
-    for place in range(count):
-        if copied[place]:
-            width = tf.shape(given[place])[1]
-            result[place] = tf.slice(top_grad, [0, firsts[place]], [-1, width])
+    for index in range(count):
+        if copied[index]:
+            width = tf.shape(emb_rows[index])[1]
+            result[index] = tf.slice(top_grad, [0, firsts[index]], [-1, width])
     if not lookups:
         return result
     if any(isinstance(first, tf.Tensor) for first in firsts):
-        widths = [tf.shape(part)[1] for part in given]
+        widths = [tf.shape(rows)[1] for rows in emb_rows]
         parts = tf.split(top_grad, widths, axis=1, num=count)
-        of_lookups = tf.concat([parts[place] for place in lookups], 1)
+        of_lookups = tf.concat([parts[index] for index in lookups], 1)
         offsets = [-1] * len(lookups)
     else:
-        of_lookups, offsets = top_grad, [firsts[place] for place in lookups]
-    rows = [given[place] for place in lookups]
+        of_lookups, offsets = top_grad, [firsts[index] for index in lookups]
+    rows = [emb_rows[index] for index in lookups]
     grads = ops.grouped_embedding_post_look_up_grad(
         top_grad=of_lookups,
         emb_rows=rows,
-        unique_idxs=places,
+        unique_idxs=unique_idxs,
         row_splits=splits,
         entry_weights=weights,
         offsets=offsets,
         **{
-            name: [op.get_attr(name)[place] for place in lookups]
+            name: [op.get_attr(name)[index] for index in lookups]
             for name in ("combiners", "use_sparse_weights", "dims")
         },
     )
-    for place, grad in zip(lookups, grads, strict=True):
-        result[place] = grad
+    for index, grad in zip(lookups, grads, strict=True):
+        result[index] = grad
     if any(op.get_attr("use_sparse_weights")) and _is_wanted(op, count + 2):
         result[count + 2] = _of_weights(op, of_lookups, rows, lookups, offsets)
     return result
 
 
-def _is_wanted(op: tf.Operation, place: int) -> bool:
+def _is_wanted(op: tf.Operation, index: int) -> bool:
     """Whether anybody asks for the gradient of an input; in eager mode TensorFlow tells."""
-    return place not in (getattr(op, "skip_input_indices", None) or ())
+    return index not in (getattr(op, "skip_input_indices", None) or ())
 
 
 def _firsts(matrices: Sequence[tf.Tensor]) -> list[Any]:
@@ -230,22 +230,22 @@ def _combined(
       op: the op behind the gathers, or its gradient op.
       rows: the rows of each lookup.
       weights: of the entries.
-      lookups: the place of each among the columns of `op`.
+      lookups: the index of each among the columns of `op`.
     """
-    places, splits = op.inputs[-3], op.inputs[-2]
+    unique_idxs, splits = op.inputs[-3], op.inputs[-2]
     combiners, weighted = op.get_attr("combiners"), op.get_attr("use_sparse_weights")
     batch = tf.shape(splits)[1] - 1
     results = []
     for number, (part, column) in enumerate(zip(rows, lookups, strict=True)):
         own = splits[number]
         numbers = tf.repeat(tf.range(batch), own[1:] - own[:-1])
-        entries = tf.gather(part, places[own[0] : own[-1]])
+        entries = tf.gather(part, unique_idxs[own[0] : own[-1]])
         if weighted[column]:
-            given = weights[own[0] : own[-1]]
+            entry_weights = weights[own[0] : own[-1]]
         else:
-            given = tf.ones_like(places[own[0] : own[-1]], weights.dtype)
+            entry_weights = tf.ones_like(unique_idxs[own[0] : own[-1]], weights.dtype)
         combiner = tf.compat.as_str(combiners[column])
-        results.append(combine_entries(combiner, entries, given, numbers, batch, None))
+        results.append(combine_entries(combiner, entries, entry_weights, numbers, batch, None))
     return results
 
 
@@ -306,13 +306,13 @@ def pre_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
         **attrs | {"default_weights": [0.0] * count},
         **{name: op.get_attr(name) for name in ("Tkeys", "boundaries", "boundary_counts")},
     )
-    places = tf.cast(again.entry_weights, tf.int32) - 1
+    sources = tf.cast(again.entry_weights, tf.int32) - 1
     for index in range(count):
         if weighted[index]:
             splits = again.row_splits[index]
-            part = slice(splits[0], splits[-1])
+            entries = slice(splits[0], splits[-1])
             # Negative segments are dropped.
             result[3 * count + index] = tf.math.unsorted_segment_sum(
-                of_entries[part], places[part], tf.size(weights[index])
+                of_entries[entries], sources[entries], tf.size(weights[index])
             )
     return result

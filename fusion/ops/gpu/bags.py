@@ -94,7 +94,7 @@ def shard_lister(spec: OpSpec) -> Any:
     `shards` and `firsts` are addresses of the GPU's: of int64 [P, 2], the address and the rows of
     each shard, and of int64 [P + 1], the rows before each, and those of all.
     """
-    place = spec.places.emb_shards
+    shards_index = spec.places.emb_shards
 
     @jit
     def list_shards(frame: int, device: Any) -> Any:
@@ -102,7 +102,7 @@ def shard_lister(spec: OpSpec) -> Any:
         words = 3 * count + 1
         host = stack_words(words)
         for shard in range(count):
-            address, rows = data(frame, place, shard), size(frame, place, shard, 0)
+            address, rows = data(frame, shards_index, shard), size(frame, shards_index, shard, 0)
             store(host, 2 * shard, address)
             store(host, 2 * shard + 1, rows)
             store(host, 2 * count + shard, total)

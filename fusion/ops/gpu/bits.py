@@ -13,9 +13,9 @@ def bits_of(dtype: type) -> Any:
 
     @jit
     def bits(number: Any) -> int:
-        place = stack_words(1)
-        store(place, 0, 0)
-        store_as(place, 0, dtype(number), dtype)
-        return load(place, 0)
+        word = stack_words(1)
+        store(word, 0, 0)
+        store_as(word, 0, dtype(number), dtype)
+        return load(word, 0)
 
     return bits

@@ -90,12 +90,12 @@ def put_batch(state: int, target: int, batch: int) -> None:
 def rows_to_last(device: Any, state: int, source: int) -> int:
     """The rows up to that of the first column's last entry, for which the host waits."""
     column = column_at(state, int64(0))
-    place = (load(source, ColumnInputs.id_count) - 1) * load(source, ColumnInputs.entry_row_stride)
+    index = (load(source, ColumnInputs.id_count) - 1) * load(source, ColumnInputs.entry_row_stride)
     is_wide = load(column, ColumnAttrs.rows_dtype) == INT64
-    address = load(source, ColumnInputs.entry_rows) + place * (8 if is_wide else 4)
+    address = load(source, ColumnInputs.entry_rows) + index * (8 if is_wide else 4)
     aligned = address - address % 8
-    found = device.words(aligned, 1)
-    row = found[0]
+    words = device.words(aligned, 1)
+    row = words[0]
     if not is_wide:
-        row = int64(load_as(found.ctypes.data, (address - aligned) // 4, np.int32))
+        row = int64(load_as(words.ctypes.data, (address - aligned) // 4, np.int32))
     return rows_until(row)

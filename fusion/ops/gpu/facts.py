@@ -15,7 +15,7 @@ def facts() -> list[Fact]:
         return [("GPU kernels", f"none: {why_not}", True)]
     try:
         gpus = cuda_driver.Cuda()
-        found: list[Fact] = [
+        gpu_facts: list[Fact] = [
             (f"GPU {gpu}", gpus.description(gpu), True) for gpu in range(gpus.number)
         ]
     except RuntimeError as error:
@@ -23,7 +23,7 @@ def facts() -> list[Fact]:
     reason = probe.verdict(again=True)
     ptxas = compiler.assembler()
     return [
-        *found,
+        *gpu_facts,
         ("ptxas", ptxas or "not installed: the driver compiles kernels", True),
         ("GPU kernels", reason or "an op ran on TensorFlow's stream", not reason),
     ]

@@ -56,17 +56,17 @@ def gradient_body(spec: OpSpec, types: Mapping[str, str]) -> GradientBody:
         return Gradient(top, kind, dim, combiner, clips, limit)
 
     @jit
-    def add_up_outputs(frame: int, device: Any, given: Any, bags: Any, rows: Any) -> Any:
+    def add_up_outputs(frame: int, device: Any, call: Any, bags: Any, rows: Any) -> Any:
         count = list_length(frame)
         host = stack_words(count)
         for shard in range(count):
             number = size(frame, arg.emb_shards, shard, 0)
-            out = output_matrix(frame, 0, shard, number, given.dim, stored)
+            out = output_matrix(frame, 0, shard, number, call.dim, stored)
             store(host, shard, out.ctypes.data)
         outs = device.room(8 * count)
         copy_in(device, outs, host, 8 * count)
         if failed(frame):
             return Scaled(int64(0), int64(0))
-        return add_up_rows(device, given, bags, rows, outs)
+        return add_up_rows(device, call, bags, rows, outs)
 
     return GradientBody(of_call, add_up_outputs, on_host(add_up_weights))

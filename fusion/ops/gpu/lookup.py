@@ -28,7 +28,6 @@ from fusion.ops.gpu.columns import (
 )
 from fusion.runtime.native.frame import (
     RESOURCE_EXHAUSTED,
-    context,
     fail,
     failed,
     kernel_state,
@@ -97,11 +96,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         if load(state, ColumnsState.role) != POST:
             _look_up(frame, device, int64(0))
             return
-        first = load(state, ColumnsState.column_count)
-        weighted = load(state, ColumnsState.weighted_count) != 0
-        take_shared(
-            frame, context(frame), first, shared, load(state, ColumnsState.lookup_count), weighted
-        )
+        take_shared(frame, load(state, ColumnsState.column_count), shared)
         if not failed(frame):
             _look_up(frame, device, shared)
         release_shared(shared)

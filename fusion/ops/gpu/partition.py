@@ -66,14 +66,14 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         shards = read_shards(frame, device)
         if failed(frame):
             return
-        found = find(device, ids, kind, count, shards, trouble_of(device))
-        starts = device.words(found.starts, shards.number + 1)
+        partitioned = find(device, ids, kind, count, shards, trouble_of(device))
+        starts = device.words(partitioned.starts, shards.number + 1)
         host = stack_words(shards.number)
         for shard in range(shards.number):
-            part = output_vector(frame, 0, shard, starts[shard + 1] - starts[shard], tid)
-            store(host, shard, part.ctypes.data)
+            ids_of_shard = output_vector(frame, 0, shard, starts[shard + 1] - starts[shard], tid)
+            store(host, shard, ids_of_shard.ctypes.data)
         outs = device.room(8 * shards.number)
         copy_in(device, outs, host, 8 * shards.number)
-        put(device, ids, kind, count, shards, found, outs, permutation)
+        put(device, ids, kind, count, shards, partitioned, outs, permutation)
 
     return partition

@@ -73,7 +73,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         batch = count_rows(frame, device)
         if failed(frame):
             return
-        given, dim = entries(frame, batch), size(frame, arg.emb_shards, 0, 1)
+        listed_entries, dim = entries(frame, batch), size(frame, arg.emb_shards, 0, 1)
         listed, _, total, skew = list_shards(frame, device)
         pairs = size(frame, arg.partition_permutation, 0, 0)
         if list_length(frame) > 1 and pairs != total:
@@ -88,8 +88,10 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         masked, number = data(frame, arg.is_row_empty, 0), size(frame, arg.is_row_empty, 0, 0)
         if attr(frame, slot.fill_empty_row) == 0 or attr(frame, slot.default_id) >= 0:
             number = int64(0)
-        places, trouble = data(frame, arg.unique_idxs, 0), trouble_of(device)
-        found = put_in_bags(device, given, places, rows, masked, number, counts, trouble)
-        combine(frame, device, found, given.number, batch, skew, out)
+        unique_idxs, errors = data(frame, arg.unique_idxs, 0), trouble_of(device)
+        in_bags = put_in_bags(
+            device, listed_entries, unique_idxs, rows, masked, number, counts, errors
+        )
+        combine(frame, device, in_bags, listed_entries.number, batch, skew, out)
 
     return post_lookup

@@ -33,26 +33,26 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         return data(frame, arg.is_row_empty, 0), size(frame, arg.is_row_empty, 0, 0)
 
     def gradient(frame: int, device: Any) -> None:
-        given, batch = of_call(frame), size(frame, arg.top_grad, 0, 0)
-        entries_given = entries(frame, batch)
+        call, batch = of_call(frame), size(frame, arg.top_grad, 0, 0)
+        listed = entries(frame, batch)
         shards, firsts, total, _ = list_shards(frame, device)
         if failed(frame):
             return
-        trouble, number = trouble_of(device), entries_given.number
+        errors, number = trouble_of(device), listed.number
         permutation = data(frame, arg.partition_permutation, 0)
-        gathered = Gathered(shards, list_length(frame), given.dim * item, total, permutation)
-        ordered = in_bags(device, entries_given, trouble)
-        places = data(frame, arg.unique_idxs, 0)
-        rows = find_rows(device, number, places, gathered, firsts, ordered, batch, trouble)
+        gathered = Gathered(shards, list_length(frame), call.dim * item, total, permutation)
+        ordered = in_bags(device, listed, errors)
+        unique_idxs = data(frame, arg.unique_idxs, 0)
+        rows = find_rows(device, number, unique_idxs, gathered, firsts, ordered, batch, errors)
         masked, flags = masks_of(frame)
         bags = GradBags(
-            number, batch, ordered.owners, ordered.order, ordered.starts, entries_given.weights,
+            number, batch, ordered.owners, ordered.order, ordered.starts, listed.weights,
             masked, int64(1), flags,
         )  # fmt: skip
-        scaled = add_up(frame, device, given, bags, rows)
-        weighted = entries_given.weights != 0
+        scaled = add_up(frame, device, call, bags, rows)
+        weighted = listed.weights != 0
         grads = output_vector(frame, 1, 0, number if weighted else int64(0), tw)
         if weighted and not failed(frame):
-            add_up_weights(device, given, bags, rows, scaled, grads.ctypes.data)
+            add_up_weights(device, call, bags, rows, scaled, grads.ctypes.data)
 
     return gradient

@@ -69,11 +69,11 @@ def parts_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
 def flags_checker(spec: OpSpec) -> Any:
     """A jitted function (frame, rows) that reports that there are flags of fewer rows."""
-    place = spec.places.row_empty_and_invalid_flags
+    flags_index = spec.places.row_empty_and_invalid_flags
 
     @jit
     def check_flags(frame: int, batch: int) -> None:
-        flags = size(frame, place, 0, 0)
+        flags = size(frame, flags_index, 0, 0)
         if flags < batch:
             text = "row_empty_and_invalid_flags has %lld elements, but there are %lld rows"
             fail(frame, INVALID_ARGUMENT, text, flags, batch)

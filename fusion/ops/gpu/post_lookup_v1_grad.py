@@ -38,7 +38,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         return outs
 
     def gradient(frame: int, device: Any) -> None:
-        given, batch = of_call(frame), size(frame, arg.top_grad, 0, 0)
+        call, batch = of_call(frame), size(frame, arg.top_grad, 0, 0)
         check_flags(frame, batch)
         parts, _ = read(frame, device)
         if failed(frame):
@@ -56,11 +56,11 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
             masked, int64(4), batch,
         )  # fmt: skip
         rows = rows_of(parts)
-        scaled = add_up(frame, device, given, bags, rows)
+        scaled = add_up(frame, device, call, bags, rows)
         outs = new_weight_grads(frame, device, weights != 0)
         if weights != 0 and not failed(frame):
             grads = device.room(parts.weight_bytes * parts.number)
-            add_up_weights(device, given, bags, rows, scaled, grads)
+            add_up_weights(device, call, bags, rows, scaled, grads)
             split(device, parts, grads, outs)
 
     return gradient

@@ -81,18 +81,20 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         weighted = attr(frame, slot.use_sparse_weights) != 0
         weights = data(frame, arg.sp_weights_values, 0) if weighted else int64(0)
         ids, indices = data(frame, arg.sp_values, 0), data(frame, arg.sp_indices, 0)
-        given = Entries(ids, kind, count, indices, batch, weights, weight_kind, item)
-        found = split(device, given, rules, shards, flags, trouble_of(device))
-        starts = device.words(found.starts, shards.number + 1)
+        entries = Entries(ids, kind, count, indices, batch, weights, weight_kind, item)
+        partitioned = split(device, entries, rules, shards, flags, trouble_of(device))
+        starts = device.words(partitioned.starts, shards.number + 1)
         host = stack_words(3 * shards.number)
         for shard in range(shards.number):
-            part = starts[shard + 1] - starts[shard]
-            store(host, 3 * shard, output_vector(frame, 0, shard, part, tid).ctypes.data)
-            rows = output_matrix(frame, 1, shard, part, 2, np.int64)
+            count_here = starts[shard + 1] - starts[shard]
+            store(host, 3 * shard, output_vector(frame, 0, shard, count_here, tid).ctypes.data)
+            rows = output_matrix(frame, 1, shard, count_here, 2, np.int64)
             store(host, 3 * shard + 1, rows.ctypes.data)
-            store(host, 3 * shard + 2, output_vector(frame, 3, shard, part, stored).ctypes.data)
+            store(
+                host, 3 * shard + 2, output_vector(frame, 3, shard, count_here, stored).ctypes.data
+            )
         outs = device.room(24 * shards.number)
         copy_in(device, outs, host, 24 * shards.number)
-        put(device, given, rules, shards, found, starts[shards.number], outs)
+        put(device, entries, rules, shards, partitioned, starts[shards.number], outs)
 
     return pre_lookup

@@ -104,17 +104,17 @@ def _tried() -> str:
         timeout=_SECONDS,
         check=False,
     )
-    told = [line for line in done.stdout.splitlines() if line.startswith(_FAILS)]
-    if told:
-        return "" if told[-1] == _WORKS else told[-1].removeprefix(_FAILS)
+    verdicts = [line for line in done.stdout.splitlines() if line.startswith(_FAILS)]
+    if verdicts:
+        return "" if verdicts[-1] == _WORKS else verdicts[-1].removeprefix(_FAILS)
     last = done.stderr.strip().splitlines()[-1:]
     return f"trying the GPU ended with status {done.returncode}: {' '.join(last)}".rstrip(": ")
 
 
 def run() -> None:
     """Tries an op on the first GPU and prints what came of it."""
-    found = problem().replace("\n", " ")
-    print(f"{_FAILS}{found}" if found else _WORKS, flush=True)
+    text = problem().replace("\n", " ")
+    print(f"{_FAILS}{text}" if text else _WORKS, flush=True)
 
 
 def problem() -> str:
@@ -125,12 +125,12 @@ def problem() -> str:
 
     try:
         with tf.device("/GPU:0"):
-            found = ops.unique_with_counts_v3(input=tf.constant([7, 5, 7], tf.int64))
-        numbers = [one.numpy().tolist() for one in found]
+            outputs = ops.unique_with_counts_v3(input=tf.constant([7, 5, 7], tf.int64))
+        numbers = [tensor.numpy().tolist() for tensor in outputs]
     except tf.errors.OpError as error:
         return error.message
-    if "GPU" not in found[0].device:
-        return f"an op that was placed on the GPU ran on {found[0].device}"
+    if "GPU" not in outputs[0].device:
+        return f"an op that was placed on the GPU ran on {outputs[0].device}"
     if numbers != [[7, 5], [0, 1, 0], [2, 1]]:
         return f"an op gave wrong numbers: {numbers}"
     return ""

@@ -48,28 +48,28 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
             return
         count, weights = size(frame, arg.sp_values, 0, 0), data(frame, arg.sp_weights_values, 0)
         weighted = attr(frame, slot.use_sparse_weights) != 0
-        given = entries_of(
+        entries = entries_of(
             data(frame, arg.sp_values, 0), kind, count, data(frame, arg.sp_indices, 0), batch,
             weights if weighted else int64(0), weight_kind, item if weighted else int64(0),
         )  # fmt: skip
         least, by_weight = prunes(frame)
-        marked = mark(device, given, least, int64(by_weight), trouble_of(device))
+        marked = mark(device, entries, least, int64(by_weight), trouble_of(device))
         totals = device.words(marked.totals, 2)
-        kept, fills = totals[0], attr(frame, slot.fill_empty_row) != 0
-        total = kept + (totals[1] if fills else int64(0))
+        kept_count, fills = totals[0], attr(frame, slot.fill_empty_row) != 0
+        total = kept_count + (totals[1] if fills else int64(0))
         ids = output_vector(frame, 0, 0, total, tid).ctypes.data
         indices = output_matrix(frame, 1, 0, total, 2, np.int64).ctypes.data
         out_weights = output_vector(frame, 2, 0, total, stored).ctypes.data
         if failed(frame):
             return
         put_flags(device, marked.empty, batch, is_row_empty.ctypes.data)
-        put(device, given, marked, ids, indices, out_weights)
+        put(device, entries, marked, ids, indices, out_weights)
         if fills:
-            fill(device, given, marked, kept, filler, weight, ids, indices, out_weights)
+            fill(device, entries, marked, kept_count, filler, weight, ids, indices, out_weights)
         if attr(frame, slot.num_buckets) > 0:
             # Entries that were filled in stand behind, and are ids already.
             buckets, default = attr(frame, slot.num_buckets), attr(frame, slot.bucket_default)
-            put_in_buckets(device, ids, kind, kept, buckets, default)
+            put_in_buckets(device, ids, kind, kept_count, buckets, default)
         if not weighted:
             fill_elements(device, out_weights, total, weight, item)
 

@@ -33,7 +33,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         if failed(frame):
             return
         shape[0], shape[1] = batch, width
-        given = dense_ids(data(frame, arg.dense_ids, 0), kind, batch, width, out_kind)
+        inputs = dense_ids(data(frame, arg.dense_ids, 0), kind, batch, width, out_kind)
         rules = DenseRules(
             attr(frame, slot.use_ignored_id),
             attr(frame, slot.ignored_id),
@@ -42,16 +42,16 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
             attr(frame, slot.bucket_default),
             int64(0) if attr(frame, slot.prune) != 0 else least_id,
         )
-        marked, found = mark(device, given, rules, flags, int64(0))
+        marked, ids_of = mark(device, inputs, rules, flags, int64(0))
         totals = device.words(marked.totals, 2)
-        kept, fills = totals[0], attr(frame, slot.fill_empty_row) != 0
-        total = kept + (totals[1] if fills else int64(0))
+        kept_count, fills = totals[0], attr(frame, slot.fill_empty_row) != 0
+        total = kept_count + (totals[1] if fills else int64(0))
         ids = output_vector(frame, 0, 0, total, tid).ctypes.data
         indices = output_matrix(frame, 1, 0, total, int64(2), np.int64).ctypes.data
         if failed(frame):
             return
-        put(device, given, marked, found, ids, indices)
+        put(device, inputs, marked, ids_of, ids, indices)
         if fills:
-            fill(device, given, marked, kept, filler, ids, indices)
+            fill(device, inputs, marked, kept_count, filler, ids, indices)
 
     return prune

@@ -42,12 +42,12 @@ def _put_columns(state: int, job: int, call: Array, base: int) -> int:
     total = int64(0)
     for index in range(load(state, ColumnsState.column_count)):
         own = column_at(state, index)
-        given = load(job, GradJob.columns) + 8 * GradColumn.SIZE * index
-        keys = load(given, GradColumn.unique_count)
+        record = load(job, GradJob.columns) + 8 * GradColumn.SIZE * index
+        keys = load(record, GradColumn.unique_count)
         _put_column(
-            call, base, index, keys, load(given, GradColumn.dim), load(given, GradColumn.offset),
+            call, base, index, keys, load(record, GradColumn.dim), load(record, GradColumn.offset),
             load(own, ColumnAttrs.combiner), load(own, ColumnAttrs.use_sparse_weights),
-            load(given, GradColumn.out),
+            load(record, GradColumn.out),
         )  # fmt: skip
         total += keys
     return total
@@ -118,15 +118,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         job, count = stack_words(GradJob.SIZE), load(state, ColumnsState.column_count)
         store(slot, 0, 0)
         store(job, GradJob.state, state)
-        weighted = load(state, ColumnsState.weighted_count) != 0
-        take_shared(
-            frame,
-            context(frame),
-            count + 1,
-            shared,
-            load(state, ColumnsState.lookup_count),
-            weighted,
-        )
+        take_shared(frame, count + 1, shared)
         if not failed(frame):
             _compute(frame, device, job, shared, slot)
         release_shared(shared)

@@ -37,16 +37,16 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
             text = "input has %lld ids, but at most %lld can be numbered"
             fail(frame, INVALID_ARGUMENT, text, count, int64(_MOST_IDS))
             return
-        places = output_vector(frame, 1, 0, count, np.int32)
+        unique_idxs = output_vector(frame, 1, 0, count, np.int32)
         firsts = find(device, ids, kind, count)
-        found = device.words(firsts.total, 1)[0]
-        keys = output_vector(frame, 0, 0, found, tid)
-        counts = output_vector(frame, 2, 0, found, np.int32)
+        key_count = device.words(firsts.total, 1)[0]
+        keys = output_vector(frame, 0, 0, key_count, tid)
+        counts = output_vector(frame, 2, 0, key_count, np.int32)
         if failed(frame):
             return
         number(
-            device, ids, kind, count, firsts, found,
-            keys.ctypes.data, places.ctypes.data, counts.ctypes.data,
+            device, ids, kind, count, firsts, key_count,
+            keys.ctypes.data, unique_idxs.ctypes.data, counts.ctypes.data,
         )  # fmt: skip
 
     return unique

@@ -318,10 +318,7 @@ def scatter_grads(frame: int) -> None:
     store(slot, 0, 0)
     store(job, GradJob.state, state)
     store(job, GradJob.shared, shared)
-    weighted = load(state, ColumnsState.weighted_count) != 0
-    take_shared(
-        frame, context(frame), count + 1, shared, load(state, ColumnsState.lookup_count), weighted
-    )
+    take_shared(frame, count + 1, shared)
     if not failed(frame):
         _compute(frame, job, shared, slot)
     release_shared(shared)

@@ -15,9 +15,11 @@ from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     check,
+    context,
     fail,
     fail_column,
     failed,
+    kernel_state,
     status_of,
 )
 from fusion.runtime.native.jit import int64, jit
@@ -95,17 +97,15 @@ def release(source: int) -> None:
 
 
 @jit
-def take_shared(
-    frame: int, ctx: int, first: int, shared: int, lookups: int, weighted: bool
-) -> None:
-    """Fills the words of what columns share; to be released whatever the result is.
+def take_shared(frame: int, first: int, shared: int) -> None:
+    """Fills `SharedInputs`; to be released whatever the result is.
 
     Args:
       first: the number of the first of the three inputs.
-      lookups: how many columns have row splits.
-      weighted: whether any has weights.
     """
-    status = status_of(frame)
+    ctx, state, status = context(frame), kernel_state(frame), status_of(frame)
+    lookups = load(state, ColumnsState.lookup_count)
+    weighted = load(state, ColumnsState.weighted_count) != 0
     for k in range(SharedInputs.SIZE):
         store(shared, k, 0)
     slots = shared + 8 * SharedInputs.tensors

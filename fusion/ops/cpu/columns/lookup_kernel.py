@@ -136,11 +136,7 @@ def lookup(frame: int) -> None:
     if load(state, ColumnsState.role) != POST:
         _look_up(frame, int64(0))
         return
-    first = load(state, ColumnsState.column_count)
-    weighted = load(state, ColumnsState.weighted_count) != 0
-    take_shared(
-        frame, context(frame), first, shared, load(state, ColumnsState.lookup_count), weighted
-    )
+    take_shared(frame, load(state, ColumnsState.column_count), shared)
     if not failed(frame):
         _look_up(frame, shared)
     release_shared(shared)
