@@ -2,7 +2,7 @@
 
 The sums are those of `combine.combine_bags`, in the same order and with the same bits, but rows are
 read where they lie in the table and results are written where they belong. Compiled code for a
-piece of a row (see `vectors`) handles many dimensions; a row is one piece, or several side by side.
+tile of a row (see `vectors`) handles many dimensions; a row is one tile, or several side by side.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 
 from fusion.cpu_ops.combine import MEAN, SUM
 from fusion.cpu_ops.norms import norm_of
-from fusion.cpu_ops.pieces import AHEAD, LINE_BYTES, GatherArgs, pieces
-from fusion.cpu_ops.vectors import PieceOps, piece_ops
+from fusion.cpu_ops.row_tiles import AHEAD, LINE_BYTES, GatherArgs, tiles
+from fusion.cpu_ops.vectors import TileOps, tile_ops
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import as_float, load, load_as, store_as
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -23,17 +23,17 @@ from fusion.runtime.tensorflow.dtypes import DTYPES
 #: Above this many rows stock TensorFlow divides by the count instead of multiplying by 1/count.
 _MULTIPLIED = 9
 
-#: The lines of results are asked for so many bytes of pieces before they are written.
+#: The lines of results are asked for so many bytes of tiles before they are written.
 _CLAIMED_BYTES = 512
 
 
-def piece_kernel(
+def tile_kernel(
     stored: str, lanes: int, count: int, weighted: bool, clipped: bool
 ) -> Callable[[int], None]:
-    """A function `(arguments)` that combines a piece of rows of dtype `stored`, see `pieces`.
+    """A function `(arguments)` that combines a tile of rows of dtype `stored`, see `tiles`.
 
     Args:
-      lanes, count: the piece.
+      lanes, count: the tile.
       weighted: whether entries have weights.
       clipped: whether rows with a norm above the limit are shortened to it.
     """
@@ -50,8 +50,8 @@ def piece_kernel(
 
 
 def any_kernel(stored: str, weighted: bool, clipped: bool) -> Callable[[int], None]:
-    """A function as that of `piece_kernel` for any number of elements: slower, for rare shapes."""
-    lanes = pieces(stored)[-1][0]
+    """A function as that of `tile_kernel` for any number of elements: slower, for rare shapes."""
+    lanes = tiles(stored)[-1][0]
     vector = _kernel(stored, lanes, 1, weighted, clipped)
     scalar = _kernel(stored, 1, 1, weighted, clipped)
     prepare, item = _prepare(stored, clipped), DTYPES[stored].item_bytes
@@ -71,7 +71,7 @@ def any_kernel(stored: str, weighted: bool, clipped: bool) -> Callable[[int], No
 
 
 def _prepare(stored: str, clipped: bool) -> Any:
-    """A jitted function (arguments) that does what comes before the first piece of rows."""
+    """A jitted function (arguments) that does what comes before the first tile of rows."""
     if clipped:
         return _norms(stored)
 
@@ -84,7 +84,7 @@ def _prepare(stored: str, clipped: bool) -> Any:
 
 def _kernel(stored: str, lanes: int, count: int, weighted: bool, clipped: bool) -> Any:
     """A jitted function (arguments, offset in bytes, offset of the last vector)."""
-    ops, dtype = piece_ops(stored, lanes, count), DTYPES[stored].compute_type
+    ops, dtype = tile_ops(stored, lanes, count), DTYPES[stored].compute_type
     zero, claim = ops.zero, ops.claim
     size = lanes * count * DTYPES[stored].item_bytes
     put, bags_ahead = _put(ops, size), max(_CLAIMED_BYTES // size, 1)
@@ -121,53 +121,53 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool, clipped: bool) 
     return kernel
 
 
-def _put(ops: PieceOps, size: int) -> Any:
-    """A jitted function (address, last, piece, streamed) that writes a piece of `size` bytes."""
+def _put(ops: TileOps, size: int) -> Any:
+    """A jitted function (address, last, tile, streamed) that writes a tile of `size` bytes."""
     store, stream = ops.store, ops.stream
     if size % LINE_BYTES != 0:
 
         @jit
-        def put(address: int, last: int, piece: Any, streamed: bool) -> None:
-            store(address, last, piece)
+        def put(address: int, last: int, tile: Any, streamed: bool) -> None:
+            store(address, last, tile)
     else:
 
         @jit
-        def put(address: int, last: int, piece: Any, streamed: bool) -> None:
+        def put(address: int, last: int, tile: Any, streamed: bool) -> None:
             if streamed:
-                stream(address, last, piece)
+                stream(address, last, tile)
             else:
-                store(address, last, piece)
+                store(address, last, tile)
 
     return put
 
 
-def _row(ops: PieceOps, dtype: type, clipped: bool) -> Any:
-    """A jitted function (arguments, addresses, entry, offset, last) -> the entry's piece."""
-    load_piece, prefetch = ops.load, ops.prefetch
+def _row(ops: TileOps, dtype: type, clipped: bool) -> Any:
+    """A jitted function (arguments, addresses, entry, offset, last) -> the entry's tile."""
+    load_tile, prefetch = ops.load, ops.prefetch
 
     if clipped:
 
         @jit
-        def clip(args: int, entry: int, piece: Any) -> Any:
+        def clip(args: int, entry: int, tile: Any) -> Any:
             # The multiplication comes first and a zero row with limit 0 gives NaN, as in stock.
             bound = load_as(load(args, GatherArgs.norms), entry, dtype)
-            return piece * dtype(as_float(load(args, GatherArgs.max_norm))) / bound
+            return tile * dtype(as_float(load(args, GatherArgs.max_norm))) / bound
     else:
 
         @jit
-        def clip(args: int, entry: int, piece: Any) -> Any:
-            return piece
+        def clip(args: int, entry: int, tile: Any) -> Any:
+            return tile
 
     @jit
     def row(args: int, addresses: int, entry: int, offset: int, last: int) -> Any:
         prefetch(load(addresses, entry + AHEAD) + offset)
-        return clip(args, entry, load_piece(load(addresses, entry) + offset, last))
+        return clip(args, entry, load_tile(load(addresses, entry) + offset, last))
 
     return row
 
 
 def _bag(row: Any, dtype: type) -> Any:
-    """A jitted function (arguments, first entry, n > 0, offset, last) -> the bag's piece."""
+    """A jitted function (arguments, first entry, n > 0, offset, last) -> the bag's tile."""
 
     @jit
     def bag(args: int, first: int, n: int, offset: int, last: int) -> Any:
@@ -194,7 +194,7 @@ def _bag(row: Any, dtype: type) -> Any:
     return bag
 
 
-def _weighted_bag(ops: PieceOps, row: Any, dtype: type) -> Any:
+def _weighted_bag(ops: TileOps, row: Any, dtype: type) -> Any:
     """A jitted function as that of `_bag`, for entries with weights."""
     zero = ops.zero
 
@@ -212,8 +212,8 @@ def _weighted_bag(ops: PieceOps, row: Any, dtype: type) -> Any:
         weights, addresses = load(args, GatherArgs.weights), load(args, GatherArgs.row_addresses)
         total = zero()
         for k in range(first, first + n):
-            piece = row(args, addresses, k, offset, last)
-            weighted = piece * load_as(weights, k, dtype)
+            tile = row(args, addresses, k, offset, last)
+            weighted = tile * load_as(weights, k, dtype)
             total += weighted
         if load(args, GatherArgs.combiner) == SUM:
             return total
@@ -230,7 +230,7 @@ def _norms(stored: str) -> Any:
     dtype = DTYPES[stored].compute_type
     norm = norm_of(stored)
     # Of one line, the row's first.
-    prefetch = piece_ops(stored, 1, 1).prefetch
+    prefetch = tile_ops(stored, 1, 1).prefetch
 
     @jit
     def measure(args: int) -> None:

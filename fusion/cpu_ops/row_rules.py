@@ -1,6 +1,6 @@
 """What optimizers do to the rows of a table, and to those of their own variables beside it.
 
-Each rule is a formula in pieces (see `vectors`). Its operations are rounded one after the other, as
+Each rule is a formula in tiles (see `vectors`). Its operations are rounded one after the other, as
 those of stock TensorFlow are.
 """
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.pieces import pieces
+from fusion.cpu_ops.row_tiles import tiles
 from fusion.cpu_ops.rules import RULES
-from fusion.cpu_ops.vectors import between, piece_ops, root
+from fusion.cpu_ops.vectors import between, root, tile_ops
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -156,7 +156,7 @@ def _either(number: int, kernel: Any, other: Any) -> Any:
 
 def _all_by(stored: str, rule: str) -> Any:
     """A jitted function (words, numbers, elements) that does a rule to rows of dtype `stored`."""
-    lanes, item = pieces(stored)[-1][0], DTYPES[stored].item_bytes
+    lanes, item = tiles(stored)[-1][0], DTYPES[stored].item_bytes
     by_vector, by_element = _by(stored, rule, lanes), _by(stored, rule, 1)
 
     @jit
@@ -174,16 +174,16 @@ def _all_by(stored: str, rule: str) -> Any:
 
 def _by(stored: str, rule: str, lanes: int) -> Any:
     """A jitted function (words, numbers, offset in bytes) for so many elements."""
-    ops, dtype = piece_ops(stored, lanes, 1), getattr(np, stored)
-    load_piece, store_piece = ops.load, ops.store
+    ops, dtype = tile_ops(stored, lanes, 1), getattr(np, stored)
+    load_tile, store_tile = ops.load, ops.store
 
     @jit
     def take(words: int, which: int, offset: int) -> Any:
-        return load_piece(load(words, which) + offset, int64(0))
+        return load_tile(load(words, which) + offset, int64(0))
 
     @jit
-    def put(words: int, which: int, offset: int, piece: Any) -> None:
-        store_piece(load(words, which) + offset, int64(0), piece)
+    def put(words: int, which: int, offset: int, tile: Any) -> None:
+        store_tile(load(words, which) + offset, int64(0), tile)
 
     @jit
     def number(numbers: int, which: int) -> Any:

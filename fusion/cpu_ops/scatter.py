@@ -2,7 +2,7 @@
 
 Each distinct id has a row of its own, and what is added to it comes in the order of the entries, so
 that results do not depend on threads and, unweighted, have the bits of stock TensorFlow. Compiled
-code for a piece of a row (see `vectors`) handles many dimensions, as in `gather`. Half types are
+code for a tile of a row (see `vectors`) handles many dimensions, as in `gather`. Half types are
 summed in float32 rows and narrowed in the end.
 """
 
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops.combine import MEAN, SUM
-from fusion.cpu_ops.pieces import pieces
-from fusion.cpu_ops.vectors import piece_ops
+from fusion.cpu_ops.row_tiles import tiles
+from fusion.cpu_ops.vectors import tile_ops
 from fusion.runtime.layout import Address, Int64, Layout
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as
@@ -41,11 +41,11 @@ class ScatterArgs(Layout):
     rows: Address  # where rows of half types go in the end
 
 
-def piece_kernel(stored: str, lanes: int, count: int, weighted: bool) -> Callable[[int], None]:
-    """A function `(arguments)` that adds a piece of rows of dtype `stored`.
+def tile_kernel(stored: str, lanes: int, count: int, weighted: bool) -> Callable[[int], None]:
+    """A function `(arguments)` that adds a tile of rows of dtype `stored`.
 
     Args:
-      lanes, count: the piece, see `pieces`.
+      lanes, count: the tile, see `tiles`.
       weighted: whether entries have weights.
     """
     kernel = _kernel(stored, lanes, count, weighted)
@@ -58,8 +58,8 @@ def piece_kernel(stored: str, lanes: int, count: int, weighted: bool) -> Callabl
 
 
 def any_kernel(stored: str, weighted: bool) -> Callable[[int], None]:
-    """A function as that of `piece_kernel` for any number of elements: slower, for rare shapes."""
-    lanes = pieces(stored)[-1][0]
+    """A function as that of `tile_kernel` for any number of elements: slower, for rare shapes."""
+    lanes = tiles(stored)[-1][0]
     vector, scalar = _kernel(stored, lanes, 1, weighted), _kernel(stored, 1, 1, weighted)
 
     def scatter(args: int) -> None:
@@ -77,7 +77,7 @@ def any_kernel(stored: str, weighted: bool) -> Callable[[int], None]:
 def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
     """A jitted function (arguments, first element, offset of the last vector)."""
     summed = DTYPES[stored].compute
-    top, sums = piece_ops(stored, lanes, count), piece_ops(summed, lanes, count)
+    top, sums = tile_ops(stored, lanes, count), tile_ops(summed, lanes, count)
     load_top, load_sum, store_sum = top.load, sums.load, sums.store
     zero = sums.zero
     dtype = DTYPES[stored].compute_type
@@ -103,12 +103,12 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
             first, end = end, int64(load_as(starts, bag + 1, np.int32))
             if first == end:
                 continue
-            piece = scale(args, load_top(top_grad + bag * step, last), first, end)
+            tile = scale(args, load_top(top_grad + bag * step, last), first, end)
             for k in range(first, end):
                 row_index = int64(load_as(row_indices, k, np.int32))
                 if row_index < low or row_index >= high:
                     continue
-                term = piece * load_as(weights, k, dtype) if weighted else piece
+                term = tile * load_as(weights, k, dtype) if weighted else tile
                 row = rows + row_index * row_bytes
                 if row_index >= fresh:
                     while fresh < row_index:
@@ -127,17 +127,17 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
 
 
 def _scale(dtype: type) -> Any:
-    """A jitted function (arguments, piece, first, end) that divides a bag's gradient.
+    """A jitted function (arguments, tile, first, end) that divides a bag's gradient.
 
     It rounds as stock TensorFlow does: the inverse is computed in double precision.
     """
 
     @jit
-    def scale(args: int, piece: Any, first: int, end: int) -> Any:
+    def scale(args: int, tile: Any, first: int, end: int) -> Any:
         combiner, n = load(args, ScatterArgs.combiner), np.float64(end - first)
         if combiner == SUM or end - first == 1:
-            return piece
-        return piece * (dtype(1.0 / n) if combiner == MEAN else dtype(1.0 / np.sqrt(n)))
+            return tile
+        return tile * (dtype(1.0 / n) if combiner == MEAN else dtype(1.0 / np.sqrt(n)))
 
     return scale
 
@@ -147,18 +147,18 @@ def _weighted_scale(ops: Any, dtype: type) -> Any:
     zero = ops.zero
 
     @jit
-    def scale(args: int, piece: Any, first: int, end: int) -> Any:
+    def scale(args: int, tile: Any, first: int, end: int) -> Any:
         combiner = load(args, ScatterArgs.combiner)
         weights = load(args, ScatterArgs.weights)
         total = dtype(0)
         if combiner == SUM:
-            return piece
+            return tile
         for k in range(first, end):
             weight = load_as(weights, k, dtype)
             total += weight if combiner == MEAN else weight * weight
         divisor = total if combiner == MEAN else np.sqrt(total)
         # As in stock's DivNoNan.
-        return piece / divisor if divisor != 0 else zero()
+        return tile / divisor if divisor != 0 else zero()
 
     return scale
 

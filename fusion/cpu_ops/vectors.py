@@ -1,6 +1,6 @@
-"""Vectors of compile-time length in compiled code: a row, or a piece of one, in registers.
+"""Vectors of compile-time length in compiled code: a row, or a tile of one, in registers.
 
-A *piece* is `count` vectors of `lanes` elements. It stands for any number of elements in (lanes *
+A *tile* is `count` vectors of `lanes` elements. It stands for any number of elements in (lanes *
 (count - 1), lanes * count], because the last vector may overlap the one before it: it is loaded,
 computed and stored at an offset that is known only at run time, and what two vectors have in common
 gets the same value twice. So there are no masks, no scalar tails and few kernels.
@@ -40,27 +40,27 @@ def _compute(stored: str) -> tuple[Any, Any]:
     return _COMPUTED[DTYPES[stored].compute]
 
 
-class PieceType(types.Type):
-    """The Numba type of a piece: `count` vectors of `lanes` elements of a float type."""
+class TileType(types.Type):
+    """The Numba type of a tile: `count` vectors of `lanes` elements of a float type."""
 
     def __init__(self, element: Any, lanes: int, count: int) -> None:
         self.element, self.lanes, self.count = element, lanes, count
-        super().__init__(f"piece({element}, {lanes} x {count})")
+        super().__init__(f"tile({element}, {lanes} x {count})")
 
 
-@register_default(PieceType)
-class _PieceModel(PrimitiveModel):
-    def __init__(self, dmm: Any, fe_type: PieceType) -> None:
+@register_default(TileType)
+class _TileModel(PrimitiveModel):
+    def __init__(self, dmm: Any, fe_type: TileType) -> None:
         element = ir.FloatType() if fe_type.element == types.float32 else ir.DoubleType()
         be_type = ir.ArrayType(ir.VectorType(element, fe_type.lanes), fe_type.count)
         super().__init__(dmm, fe_type, be_type)
 
 
 class _Arithmetic(AbstractTemplate):
-    """An operator between pieces, or between one and a number."""
+    """An operator between tiles, or between one and a number."""
 
     def generic(self, args: Any, kws: Any) -> Any:
-        kinds = {kind for kind in args if isinstance(kind, PieceType)}
+        kinds = {kind for kind in args if isinstance(kind, TileType)}
         if len(kinds) != 1 or len(args) != 2:
             return None
         (kind,) = kinds
@@ -76,7 +76,7 @@ def _define(operation: Any, instruction: str) -> None:
         array = context.get_value_type(kind)
 
         def side(place: int, index: int) -> Any:
-            if isinstance(sig.args[place], PieceType):
+            if isinstance(sig.args[place], TileType):
                 return builder.extract_value(args[place], index)
             return _splat(builder, args[place], array.element)
 
@@ -87,7 +87,7 @@ def _define(operation: Any, instruction: str) -> None:
         return result
 
     infer_global(operation)(type(operation.__name__, (_Arithmetic,), {"key": operation}))
-    for kinds in ((PieceType, PieceType), (PieceType, types.Float), (types.Float, PieceType)):
+    for kinds in ((TileType, TileType), (TileType, types.Float), (types.Float, TileType)):
         lower_builtin(operation, *kinds)(codegen)
 
 
@@ -99,8 +99,8 @@ _define(operator.truediv, "fdiv")
 
 
 @intrinsic
-def root(typingctx: Any, piece: Any) -> Any:
-    """The square roots of a piece."""
+def root(typingctx: Any, tile: Any) -> Any:
+    """The square roots of a tile."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         array = context.get_value_type(sig.return_type)
@@ -115,12 +115,12 @@ def root(typingctx: Any, piece: Any) -> Any:
             result = builder.insert_value(result, value, index)
         return result
 
-    return piece(piece), codegen
+    return tile(tile), codegen
 
 
 @intrinsic
-def between(typingctx: Any, piece: Any, low: Any, high: Any) -> Any:
-    """A piece whose elements are not below a number, and not above another."""
+def between(typingctx: Any, tile: Any, low: Any, high: Any) -> Any:
+    """A tile whose elements are not below a number, and not above another."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         array = context.get_value_type(sig.return_type)
@@ -133,20 +133,20 @@ def between(typingctx: Any, piece: Any, low: Any, high: Any) -> Any:
             result = builder.insert_value(result, value, index)
         return result
 
-    return piece(piece, piece.element, piece.element), codegen
+    return tile(tile, tile.element, tile.element), codegen
 
 
-class PieceOps(NamedTuple):
-    """Intrinsics on pieces; `last` is the offset of the last vector in elements.
+class TileOps(NamedTuple):
+    """Intrinsics on tiles; `last` is the offset of the last vector in elements.
 
     Attributes:
-      load: (address, last) -> the piece at an address.
-      store: (address, last, piece) -> None; rounds half types to nearest even.
+      load: (address, last) -> the tile at an address.
+      store: (address, last, tile) -> None; rounds half types to nearest even.
       stream: as `store`, past the caches, for an address and a size in whole lines; a `fence` must
         follow before another thread reads it.
       zero: () -> zeros.
-      prefetch: (address) -> None; asks for the lines of a piece to be brought near.
-      claim: (address) -> None; asks for the lines of a piece that will be written.
+      prefetch: (address) -> None; asks for the lines of a tile to be brought near.
+      claim: (address) -> None; asks for the lines of a tile that will be written.
     """
 
     load: Any
@@ -158,10 +158,10 @@ class PieceOps(NamedTuple):
 
 
 @cache
-def piece_ops(stored: str, lanes: int, count: int) -> PieceOps:
-    """The intrinsics for pieces of `count` vectors of `lanes` elements stored as dtype `stored`."""
+def tile_ops(stored: str, lanes: int, count: int) -> TileOps:
+    """The intrinsics for tiles of `count` vectors of `lanes` elements stored as dtype `stored`."""
     make = _Maker(stored, lanes, count)
-    return PieceOps(
+    return TileOps(
         load=make.load(),
         store=make.store(is_streamed=False),
         stream=make.store(is_streamed=True),
@@ -172,12 +172,12 @@ def piece_ops(stored: str, lanes: int, count: int) -> PieceOps:
 
 
 class _Maker:
-    """Makes the intrinsics for one kind of pieces."""
+    """Makes the intrinsics for one kind of tiles."""
 
     def __init__(self, stored: str, lanes: int, count: int) -> None:
         self.stored, self.lanes, self.count = stored, lanes, count
         self.element, compute = _compute(stored)
-        self.kind = PieceType(self.element, lanes, count)
+        self.kind = TileType(self.element, lanes, count)
         self.vector = ir.VectorType(compute, lanes)
         self.array = ir.ArrayType(self.vector, count)
         self.size = DTYPES[stored].item_bytes
@@ -189,7 +189,7 @@ class _Maker:
         return builder.add(address, builder.mul(last, ir.Constant(_WORD, self.size)))
 
     def each(self, builder: Any, one: Callable[[int], Any]) -> Any:
-        """The piece whose vectors are `one` of 0, 1, ..."""
+        """The tile whose vectors are `one` of 0, 1, ..."""
         result = ir.Constant(self.array, ir.Undefined)
         for index in range(self.count):
             result = builder.insert_value(result, one(index), index)
@@ -211,7 +211,7 @@ class _Maker:
 
     def store(self, *, is_streamed: bool) -> Any:
         @intrinsic
-        def store(typingctx: Any, address: Any, last: Any, piece: Any) -> Any:
+        def store(typingctx: Any, address: Any, last: Any, tile: Any) -> Any:
             def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
                 for index in range(self.count):
                     value = builder.extract_value(args[2], index)
@@ -256,7 +256,7 @@ class _Maker:
 
 #: So many sums of squares are kept side by side.
 SUMS = 8
-_SUMS = PieceType(types.float64, SUMS, 1)
+_SUMS = TileType(types.float64, SUMS, 1)
 _DOUBLES = ir.VectorType(ir.DoubleType(), SUMS)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorflow.core.framework import node_def_pb2
 
-from fusion.cpu_ops.pieces import most_elements
+from fusion.cpu_ops.row_tiles import most_elements
 from fusion.ops import SPECS
 from fusion.runtime.native import objects
 from fusion.runtime.native.objects import Recipe

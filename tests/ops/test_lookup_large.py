@@ -35,7 +35,7 @@ def _column(rng, batch, dim, kind=np.float32, width=1):
     [
         ((16, 48), np.float32, 1),
         ((16, 48), np.float32, 2),
-        ((144,), np.float32, 1),  # two pieces
+        ((144,), np.float32, 1),  # two tiles
         ((32, 64), np.float16, 1),
         ((32, 64), ml_dtypes.bfloat16, 2),
         ((8, 24), np.float64, 1),

@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 import pytest
 
 import fusion
-from fusion.cpu_ops import pieces
+from fusion.cpu_ops import row_tiles
 from fusion.runtime.cache import processor
 from fusion.runtime.cache.processor import Processor, named, runs
 
@@ -96,9 +96,9 @@ def test_a_choice_that_does_not_run_here_is_this_machines_with_one_warning(
 
 def test_kernels_have_the_vectors_of_the_processor():
     with processor.compiling_for(named("x86-64-v3")):
-        assert pieces.pieces("float32")[-1] == (8, 8)
+        assert row_tiles.tiles("float32")[-1] == (8, 8)
     with processor.compiling_for(named("x86-64-v4")):
-        assert pieces.pieces("float32")[-1] == (16, 8)
+        assert row_tiles.tiles("float32")[-1] == (16, 8)
 
 
 def test_code_has_the_instructions_of_the_processor_alone():
@@ -107,7 +107,7 @@ def test_code_has_the_instructions_of_the_processor_alone():
 
     def object_for(name, lanes):
         with processor.compiling_for(named(name)):
-            return compile_object(gather.piece_kernel("float32", lanes, 2, False, False), 1, "it")
+            return compile_object(gather.tile_kernel("float32", lanes, 2, False, False), 1, "it")
 
     assert evex_prefixes(object_for("x86-64-v3", 8)) == 0
     assert evex_prefixes(object_for("x86-64-v4", 16)) > 10

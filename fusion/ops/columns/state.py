@@ -9,7 +9,7 @@ from typing import Any
 
 from fusion.cpu_ops import column_words as layout
 from fusion.cpu_ops.column_words import ColumnAttrs
-from fusion.cpu_ops.pieces import most_elements, piece_for
+from fusion.cpu_ops.row_tiles import most_elements, tile_for
 from fusion.ops.cpu.columns.layout import FULL, POST, PRE, ColumnsState
 from fusion.runtime.native.objects import address
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -203,16 +203,16 @@ def put_kernels(
     """Puts the addresses of kernels for rows of `dim` elements among a column's words.
 
     Args:
-      kernel_for: (lanes, count) -> the address of the kernel for such pieces; for (0, 0) of that
+      kernel_for: (lanes, count) -> the address of the kernel for such tiles; for (0, 0) of that
         for any number of elements.
     """
     if dim <= 0:
         words[ColumnAttrs.tail_kernel] = kernel_for(0, 0)
         return
     most = most_elements(dtype)
-    words[ColumnAttrs.tail_kernel] = kernel_for(*piece_for(dtype, (dim - 1) % most + 1))
+    words[ColumnAttrs.tail_kernel] = kernel_for(*tile_for(dtype, (dim - 1) % most + 1))
     if dim > most:
-        words[ColumnAttrs.tile_kernel] = kernel_for(*piece_for(dtype, most))
+        words[ColumnAttrs.tile_kernel] = kernel_for(*tile_for(dtype, most))
         words[ColumnAttrs.tile_width] = most
 
 
@@ -230,7 +230,7 @@ def _gather_kernel(dtype: str, column: Mapping[str, Any]) -> Callable[[int, int]
             from fusion.runtime.native.compiler import compile_object
 
             if lanes:
-                kernel = gather.piece_kernel(dtype, lanes, count, weighted, clipped)
+                kernel = gather.tile_kernel(dtype, lanes, count, weighted, clipped)
             else:
                 kernel = gather.any_kernel(dtype, weighted, clipped)
             return compile_object(kernel, 1, name)
@@ -326,7 +326,7 @@ def _scatter_kernel(dtype: str, weighted: bool) -> Callable[[int, int], int]:
             from fusion.runtime.native.compiler import compile_object
 
             if lanes:
-                kernel = scatter.piece_kernel(dtype, lanes, count, weighted)
+                kernel = scatter.tile_kernel(dtype, lanes, count, weighted)
             else:
                 kernel = scatter.any_kernel(dtype, weighted)
             return compile_object(kernel, 1, name)

@@ -22,7 +22,7 @@ from fusion.ops.cpu.columns.inputs import (
     take_shared,
 )
 from fusion.ops.cpu.columns.layout import ColumnsState
-from fusion.ops.cpu.columns.tasks import call_by_pieces
+from fusion.ops.cpu.columns.tasks import call_by_tiles
 from fusion.runtime.layout import Address, Int64, Layout
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
@@ -236,7 +236,7 @@ def scatter_columns(job: int) -> None:
             store(args, ScatterArgs.combiner, load(column, ColumnAttrs.combiner))
             store(args, ScatterArgs.weights, load(job, GradJob.weights))
             store(args, ScatterArgs.rows, load(record, GradColumn.out))
-            call_by_pieces(
+            call_by_tiles(
                 column, dim, args, int64(ScatterArgs.first_element), int64(ScatterArgs.end_element)
             )
         task = jobs.next_task(job)

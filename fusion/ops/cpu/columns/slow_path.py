@@ -8,7 +8,7 @@ from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_entries, list_unsorted
 from fusion.cpu_ops.elements import id_at, integer_at, is_dropped, is_ignored
-from fusion.cpu_ops.pieces import GatherArgs
+from fusion.cpu_ops.row_tiles import GatherArgs
 from fusion.ops.cpu.columns import tasks
 from fusion.ops.cpu.columns.inputs import column_at, release, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState

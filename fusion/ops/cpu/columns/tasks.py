@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from fusion.cpu_ops import column_words as words
-from fusion.cpu_ops import pieces
+from fusion.cpu_ops import row_tiles
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_entries
 from fusion.cpu_ops.elements import Batch
-from fusion.cpu_ops.pieces import GatherArgs
+from fusion.cpu_ops.row_tiles import GatherArgs
 from fusion.cpu_ops.vectors import fence
 from fusion.ops.cpu.columns.inputs import column_at, release, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState
@@ -76,7 +76,7 @@ def reserve(workspace: int, entries: int, rows: int) -> bool:
         return True
     free_workspace(workspace)
     entries, rows = max(entries, int64(_LEAST_CAPACITY)), max(rows, int64(_LEAST_CAPACITY))
-    size = 8 * (4 * (entries + pieces.AHEAD) + rows + 2)
+    size = 8 * (4 * (entries + row_tiles.AHEAD) + rows + 2)
     store(workspace, Workspace.memory, c_malloc(size))
     store(workspace, Workspace.entry_capacity, entries)
     store(workspace, Workspace.row_capacity, rows)
@@ -95,7 +95,7 @@ def free_workspace(workspace: int) -> None:
 def _section(workspace: int, index: int) -> int:
     """The address of a section: of one word for each entry, but for starts, which are the last."""
     return load(workspace, Workspace.memory) + 8 * index * (
-        load(workspace, Workspace.entry_capacity) + pieces.AHEAD
+        load(workspace, Workspace.entry_capacity) + row_tiles.AHEAD
     )
 
 
@@ -149,14 +149,14 @@ def _has_one_each(batch: Any, count: int) -> bool:
 
 
 @jit
-def call_by_pieces(column: int, dim: int, arguments: int, first_word: int, end_word: int) -> None:
-    """Calls a column's kernels for its rows, piece by piece; the words tell them which."""
-    first, piece = int64(0), load(column, ColumnAttrs.tile_width)
-    while piece > 0 and dim - first > piece:
+def call_by_tiles(column: int, dim: int, arguments: int, first_word: int, end_word: int) -> None:
+    """Calls a column's kernels for its rows, tile by tile; the words tell them which."""
+    first, tile = int64(0), load(column, ColumnAttrs.tile_width)
+    while tile > 0 and dim - first > tile:
         store(arguments, first_word, first)
-        store(arguments, end_word, first + piece)
+        store(arguments, end_word, first + tile)
         call_at(load(column, ColumnAttrs.tile_kernel), arguments)
-        first += piece
+        first += tile
     if first < dim:
         store(arguments, first_word, first)
         store(arguments, end_word, dim)
@@ -170,7 +170,7 @@ def combine(batch: Any, count: int, norms: int, out: int, job: int, arguments: i
     dim, out_bytes = load(source, ColumnInputs.table_dim), load(job, LookupJob.out_bytes)
     row_bytes = dim * load(load(job, LookupJob.state), ColumnsState.item_bytes)
     alignment = out | out_bytes | row_bytes
-    streamed = load(job, LookupJob.is_streamed) != 0 and alignment % pieces.LINE_BYTES == 0
+    streamed = load(job, LookupJob.is_streamed) != 0 and alignment % row_tiles.LINE_BYTES == 0
     store(arguments, GatherArgs.bag_count, batch.count)
     store(arguments, GatherArgs.row_addresses, batch.addresses)
     store(arguments, GatherArgs.bag_starts, batch.starts)
@@ -184,9 +184,9 @@ def combine(batch: Any, count: int, norms: int, out: int, job: int, arguments: i
     store(arguments, GatherArgs.divide_no_nan, load(column, ColumnAttrs.divide_no_nan))
     store(arguments, GatherArgs.has_one_each, int64(1) if _has_one_each(batch, count) else int64(0))
     store(arguments, GatherArgs.is_streamed, int64(1) if streamed else int64(0))
-    for k in range(pieces.AHEAD):
+    for k in range(row_tiles.AHEAD):
         store(batch.addresses, count + k, load(source, ColumnInputs.table))
-    call_by_pieces(
+    call_by_tiles(
         column, dim, arguments, int64(GatherArgs.first_element), int64(GatherArgs.end_element)
     )
     if streamed:

@@ -47,31 +47,31 @@ def _vector_bytes(target: processor.Processor) -> int:
     return 64 if target.has("avx512f") else 32
 
 
-def pieces(stored: str) -> list[tuple[int, int]]:
+def tiles(stored: str) -> list[tuple[int, int]]:
     """(lanes, vectors) of the kernels for a dtype, in the order in which they are asked.
 
     With one vector a kernel takes exactly that many elements, else up to their product.
     """
     widest = _vector_bytes(processor.target()) // DTYPES[stored].compute_bytes
-    tiles = [(1, 1)]
+    shapes = [(1, 1)]
     lanes = 1
     while lanes < widest:
         lanes *= 2
-        tiles += [(lanes, 1), (lanes // 2, 2)]
+        shapes += [(lanes, 1), (lanes // 2, 2)]
     # The sums of a bag and of a block of it fit the registers.
-    return tiles + [(widest, count) for count in range(2, 9)]
+    return shapes + [(widest, count) for count in range(2, 9)]
 
 
-def piece_for(stored: str, elements: int) -> tuple[int, int]:
-    """The kernel for a piece of so many elements, at most `most_elements`."""
+def tile_for(stored: str, elements: int) -> tuple[int, int]:
+    """The kernel for a tile of so many elements, at most `most_elements`."""
     return next(
         (lanes, count)
-        for lanes, count in pieces(stored)
+        for lanes, count in tiles(stored)
         if (elements == lanes if count == 1 else elements <= lanes * count)
     )
 
 
 def most_elements(stored: str) -> int:
-    """The most that one piece has. Longer rows are several side by side."""
-    lanes, count = pieces(stored)[-1]
+    """The most that one tile has. Longer rows are several side by side."""
+    lanes, count = tiles(stored)[-1]
     return lanes * count
