@@ -22,7 +22,7 @@ def sort_keys(numbering: Numbering, key_count: int, end: int, lists: tuple[int, 
 
     Args:
       key_count: how many ids there are.
-      end: the place behind the last entry.
+      end: the index behind the last entry.
       lists: scratch, three of `key_count` words.
     """
     keys, numbers = numbering.keys, lists[0]

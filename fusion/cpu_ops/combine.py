@@ -36,7 +36,7 @@ def group_by_row(rows: Array, n_rows: int, starts: Array, order: Array) -> int:
       order: out, int32 [m].
 
     Returns:
-      -1, or the place of an entry whose row is outside [0, n_rows).
+      -1, or the index of an entry whose row is outside [0, n_rows).
     """
     starts[:] = 0
     for k in range(rows.shape[0]):
@@ -73,7 +73,7 @@ def sort_bags(indices: Array, starts: Array, order: Array, buffer: Array) -> Non
 
 @jit
 def first_unsorted(rows: Array) -> int:
-    """The place of the first entry with a smaller row than the one before it, or -1."""
+    """The index of the first entry with a smaller row than the one before it, or -1."""
     for k in range(1, rows.shape[0]):
         if rows[k, 0] < rows[k - 1, 0]:
             return k
@@ -88,7 +88,7 @@ def rows_until_last(rows: Array) -> int:
 
 @jit
 def first_outside(row_indices: Array, count: int) -> int:
-    """The place of the first element outside [0, count), or -1."""
+    """The index of the first element outside [0, count), or -1."""
     for k in range(row_indices.shape[0]):
         if row_indices[k] < 0 or row_indices[k] >= count:
             return k
@@ -97,10 +97,10 @@ def first_outside(row_indices: Array, count: int) -> int:
 
 @jit
 def first_repeated(permutation: Array, counts: Array, firsts: Array, seen: Array) -> int:
-    """The place of the first pair of a permutation that an earlier one equals, or -1.
+    """The index of the first pair of a permutation that an earlier one equals, or -1.
 
     Args:
-      permutation: int32 [u, 2], shard and place inside it, all inside the shards.
+      permutation: int32 [u, 2], shard and index in it, all inside the shards.
       counts: int64 [P], rows of each shard, u in all.
       firsts: scratch, int64 [P].
       seen: scratch, bool [u].
@@ -125,13 +125,13 @@ def locate_rows(
     """The address of each unique id's row among the shards.
 
     Args:
-      permutation: int32 [u, 2], shard and place inside it, or anything if there is one shard.
+      permutation: int32 [u, 2], shard and index in it, or anything if there is one shard.
       bases, counts: int64 [P]: address of the first row, and rows, of each shard.
       row_bytes: bytes of one row.
       addresses: out, int64 [u].
 
     Returns:
-      -1, or the place of a pair that is outside the shards.
+      -1, or the index of a pair that is outside the shards.
     """
     if bases.shape[0] == 1:
         for k in range(addresses.shape[0]):

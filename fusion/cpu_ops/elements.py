@@ -55,7 +55,7 @@ _narrow_float16, _narrow_bfloat16 = narrower("float16"), narrower("bfloat16")
 
 @jit
 def integer_at(address: int, index: int, kind: int) -> int:
-    """The int32 or int64 at a place."""
+    """The int32 or int64 at an index."""
     return load(address, index) if kind == INT64 else int64(load_as(address, index, np.int32))
 
 
@@ -115,7 +115,7 @@ def _bucket_at(address: int, index: int, kind: int, limits: int, count: int) -> 
 
 @jit
 def id_at(column: int, source: int, index: int, position: int) -> int:
-    """The id of an element: its index among all, and its place in its row."""
+    """The id of an element: its index among all, and its position in its row."""
     ids, kind = load(source, ColumnInputs.ids), load(column, ColumnAttrs.ids_dtype)
     count = load(column, ColumnAttrs.boundary_count)
     if count > 0:

@@ -48,7 +48,7 @@ def number_entries(batch: Batch, numbering: Numbering) -> tuple[int, int]:
         are put right.
 
     Returns:
-      The number of distinct ids, and the place behind the last entry.
+      The number of distinct ids, and the index behind the last entry.
     """
     fills = load(batch.column, ColumnAttrs.fill_empty_row) != 0
     empty = _tidy_starts(batch)
@@ -56,7 +56,7 @@ def number_entries(batch: Batch, numbering: Numbering) -> tuple[int, int]:
     if not fills or empty == batch.count:
         key_count = _number_run(batch, numbering, int64(0), total, int64(0))
     elif load(batch.column, ColumnAttrs.default_id) < 0:
-        # The place of the first filler alone decides on the order of ids.
+        # The index of the first filler alone decides on the order of ids.
         before = load(batch.starts, empty)
         key_count = _number_run(batch, numbering, int64(0), before, int64(0))
         key_count = max(key_count, _number_of(numbering, int64(0), key_count) + 1)
@@ -88,7 +88,7 @@ def _tidy_starts(batch: Batch) -> int:
 
 @jit
 def _number_of(numbering: Numbering, key: int, key_count: int) -> int:
-    """The place of an id among the `key_count` distinct ones; a new one is added behind them."""
+    """The index of an id among the `key_count` distinct ones; a new one is added behind them."""
     mask = (int64(1) << numbering.bits) - 1
     slot = int64((np.uint64(key) * SPREAD) >> np.uint64(64 - numbering.bits))
     while True:

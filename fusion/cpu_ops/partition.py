@@ -56,18 +56,18 @@ def locate(key: int, rows: int, ends: int, n_shards: int, strategy: int) -> tupl
 def assign_shards(
     ids: Array, rows: Array, ends: Array, strategy: int, permutation: Array, counts: Array
 ) -> int:
-    """Finds the shard of each id and its place there; stable.
+    """Finds the shard of each id and its index there; stable.
 
     Args:
       ids: [u].
       rows: int64 [P], the rows of each shard.
       ends: scratch, int64 [P].
       strategy: DIV, MOD or MOD_EV.
-      permutation: out, int32 [u, 2]: shard of input i, place inside it.
+      permutation: out, int32 [u, 2]: shard of input i, index in it.
       counts: out, int64 [P]: ids per shard.
 
     Returns:
-      -1, or the place of an id that is outside the table.
+      -1, or the index of an id that is outside the table.
     """
     total = int64(0)
     for shard in range(rows.shape[0]):
@@ -95,7 +95,7 @@ def split_ids(
     counts: Array,
     addresses: Array,
 ) -> None:
-    """Writes each id, as an id inside its shard, to its place there.
+    """Writes each id, as an id inside its shard, to its index there.
 
     Args:
       ids, rows, ends, strategy, permutation, counts: as `assign_shards` leaves them.

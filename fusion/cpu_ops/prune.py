@@ -78,7 +78,7 @@ def list_entries(
 
     Args:
       values, weights, least, prune_weights, is_row_empty: see `mark_rows`.
-      entries: out, int64 [m]: the place of an entry kept, or -1 - row. Rows are not filled if m is
+      entries: out, int64 [m]: the index of an entry kept, or -1 - row. Rows are not filled if m is
         the number of entries kept.
     """
     count = 0

@@ -1,4 +1,4 @@
-"""Which kernels combine the rows of a table, and what they are told.
+"""Which kernels combine the rows of a table, and their arguments.
 
 This module needs no Numba, so that kernels can be chosen without it; `gather` has the kernels.
 """

@@ -30,7 +30,7 @@ def find_unique(
       slots: scratch, int32 [2**bits], zero; a slot holds the number of its key plus one, so that
         no id is reserved to mean "empty".
       keys: out, [m] of which the first u are filled: the distinct ids by first occurrence.
-      unique_idxs: out, int32 [m]: `keys[places[i]] == ids[i]`.
+      unique_idxs: out, int32 [m]: `keys[unique_idxs[i]] == ids[i]`.
       counts: out, int32 [m] of which the first u are filled: occurrences of each key.
 
     Returns:

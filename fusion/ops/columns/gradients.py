@@ -65,7 +65,7 @@ def _column_gradients(column: _Column, top_grad: tf.Tensor) -> tuple[Any, tf.Ten
     weights = column.weights if attrs["use_sparse_weights"] else tf.ones([1], column.table.dtype)
     with tf.GradientTape() as tape:
         tape.watch(weights)
-        values, indices, flags, shape, kept = _entries(column, weights)
+        values, indices, flags, shape, kept_weights = _entries(column, weights)
         unique = ops.unique_with_counts_v3(input=values)
         rows = tf.gather(column.table, unique.unique_keys)
         tape.watch(rows)
@@ -77,7 +77,7 @@ def _column_gradients(column: _Column, top_grad: tf.Tensor) -> tuple[Any, tf.Ten
             indices_before_unique=indices,
             is_row_empty=tf.zeros([0], tf.bool) if until_last else flags,
             unique_idxs=unique.unique_idxs,
-            sp_weights_values=kept,
+            sp_weights_values=kept_weights,
             **_select(attrs, "fill_empty_row", "default_id", "combiner", "max_norm"),
             **_select(attrs, "use_sparse_weights", "row_count", "divide_no_nan"),
         ).emb_vectors
@@ -106,7 +106,7 @@ def _entries(column: _Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
         return values, indices, flags, shape, weights
     rows, count = _rows(column)
     pair, shape = tf.stack([rows, rows], axis=1), tf.stack([count, count])
-    values, indices, kept, flags = ops.prune_invalid_and_fill_empty_rows(
+    values, indices, kept_weights, flags = ops.prune_invalid_and_fill_empty_rows(
         sp_values=column.ids,
         sp_indices=pair,
         sp_dense_shape=shape,
@@ -114,7 +114,7 @@ def _entries(column: _Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
         **options,
         **_select(attrs, "use_sparse_weights", "prune_sparse_weights", "default_weight"),
     )
-    return values, indices, flags, shape, kept
+    return values, indices, flags, shape, kept_weights
 
 
 def _rows(column: _Column) -> tuple[tf.Tensor, tf.Tensor]:

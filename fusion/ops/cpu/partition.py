@@ -29,7 +29,7 @@ def id_splitter(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function that splits ids over shards and writes them to the op's first output.
 
     The op has the input `partition_shapes`. The function takes a frame, ids [m], the strategy and
-    the permutation int32 [m, 2] to fill. It gives the place of an id outside the table or -1, the
+    the permutation int32 [m, 2] to fill. It gives the index of an id outside the table or -1, the
     rows of the table, and the ids per shard, int64 [P]; of that nothing holds if `failed(frame)`.
     """
     tid, arg = DTYPES[types["Tid"]].stored_type, spec.places

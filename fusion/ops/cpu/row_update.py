@@ -79,5 +79,5 @@ def count_checker(spec: OpSpec) -> Any:
 
 
 def _packed(counts: Iterable[int]) -> int:
-    """Small numbers in one, which compiled code can tell apart by place."""
+    """Small numbers in one, which compiled code takes apart by index."""
     return sum(count << 4 * index for index, count in enumerate(counts))

@@ -35,7 +35,7 @@ def parts_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
     item, weight_item = DTYPES[types["T"]].item_bytes, DTYPES[types["Tw"]].item_bytes
 
     @jit
-    def parts(frame: int, device: Any) -> Any:
+    def read_parts(frame: int, device: Any) -> Any:
         count, total, skew = list_length(frame), int64(0), int64(0)
         weighted = attr(frame, slot.use_sparse_weights) != 0
         # Where shards begin, their rows, indices and weights.
@@ -61,10 +61,10 @@ def parts_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
         shards, indices = words + 8 * (count + 1), words + 8 * (3 * count + 1)
         weights_at = words + 8 * (4 * count + 1) if weighted else int64(0)
         row_bytes = size(frame, arg.emb_shards, 0, 1) * item
-        found = Parts(total, count, words, shards, row_bytes, indices, weights_at, weight_item)
-        return found, skew
+        parts = Parts(total, count, words, shards, row_bytes, indices, weights_at, weight_item)
+        return parts, skew
 
-    return parts
+    return read_parts
 
 
 def flags_checker(spec: OpSpec) -> Any:
@@ -107,9 +107,9 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         joined = join_parts(device, parts, batch, trouble_of(device))
         bits = int64(0)
         if batch < 0 or parts.shard_count > 1:
-            found = device.words(joined.found, 2)
-            bits = -found[0]
-            batch = -found[1] if batch < 0 else batch
+            negated = device.words(joined.found, 2)
+            bits = -negated[0]
+            batch = -negated[1] if batch < 0 else batch
         check_flags(frame, batch)
         dim = size(frame, arg.emb_shards, 0, 1)
         out = output_matrix(frame, 0, 0, batch, dim, stored).ctypes.data

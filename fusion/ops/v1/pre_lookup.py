@@ -51,7 +51,7 @@ def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
         sp_weights_values=weights,
         **{attr.name: op.get_attr(attr.name) for attr in SPEC.value_attrs},
     )
-    places = tf.concat(again.partitioned_indices, axis=0)[:, 1] - 1
+    sources = tf.concat(again.partitioned_indices, axis=0)[:, 1] - 1
     of_entries = tf.concat(
         [
             tf.zeros_like(out) if grad is None else grad
@@ -64,7 +64,7 @@ def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
             reverse_index_map=tf.range(tf.size(of_entries, tf.int64)), grad_values=of_entries
         ).d_values
     # Negative segments are dropped.
-    return [*nothing[:-1], tf.math.unsorted_segment_sum(of_entries, places, count)]
+    return [*nothing[:-1], tf.math.unsorted_segment_sum(of_entries, sources, count)]
 
 
 SPEC = OpSpec(

@@ -38,15 +38,15 @@ def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
         keep = tf.logical_or(values >= 0, op.get_attr("num_buckets") > 0)
         if op.get_attr("prune_sparse_weights"):
             keep = tf.logical_and(keep, weights > 0)
-    places = tf.where(keep)
-    count = tf.shape(places, out_type=tf.int64)
+    kept_indices = tf.where(keep)
+    count = tf.shape(kept_indices, out_type=tf.int64)
     if op.get_attr("fill_empty_row"):
         kept_grad = tf.raw_ops.SparseFillEmptyRowsGrad(
             reverse_index_map=tf.range(count[0]), grad_values=weights_grad
         ).d_values
     else:
         kept_grad = weights_grad
-    return [None, None, None, tf.scatter_nd(places, kept_grad, tf.shape(weights, tf.int64))]
+    return [None, None, None, tf.scatter_nd(kept_indices, kept_grad, tf.shape(weights, tf.int64))]
 
 
 SPEC = OpSpec(

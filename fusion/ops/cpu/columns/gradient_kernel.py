@@ -156,7 +156,7 @@ def _first_wrong(job: int, index: int) -> int:
     first, inside = int64(load_as(starts, int64(0), np.int32)), int64(-1)
     for k in range(first, last):
         number = int64(load_as(row_indices, k, np.int32))
-        # The first is negative unless the place is, the second unless it is too large.
+        # The first is negative unless the index is, the second unless it is too large.
         inside &= ~number & (number - keys)
     if inside < 0:
         return int64(_NO_ERROR)

@@ -1,4 +1,4 @@
-"""What a column of an op for whole columns is given: its tensors, checked.
+"""The inputs of a column of an op for whole columns: its tensors, checked.
 
 An op behind gathers has rows of each column and, for all of them, which entries mean which rows:
 tensors that its columns *share*.
@@ -331,7 +331,7 @@ def _is_shape(frame: int, index: int, sizes: int, count: int) -> bool:
 def take_source(
     frame: int, ctx: int, state: int, index: int, source: int, status: int, shared: int
 ) -> bool:
-    """Fills the words of what column `index` is given; to be released whatever the result is.
+    """Fills `ColumnInputs` of column `index`; to be released whatever the result is.
 
     On a GPU the rows are -1 where they depend on what the host cannot read.
 

@@ -1,7 +1,7 @@
 """The kernel of the op before the gathers of many columns.
 
 A task is a column: its entries are listed (`columns`), their ids numbered (`numbering`). How many
-distinct ids there are is only known then; so they are kept aside until all tasks are done, and
+distinct ids there are is only known then; so they wait in a workspace until all tasks are done, and
 copied to tensors of their own. A column that meets anything unusual is only marked, and done once
 more in the end by the kernel's own thread, which sorts, or says what is wrong.
 """
