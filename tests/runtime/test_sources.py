@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,19 @@ def test_layout_and_docs_change_nothing(path: str, edit: tuple[str, str]) -> Non
 def test_another_language_counts() -> None:
     other = sources.parse({**FILES, "runtime/cuda/stream.cc": b"int other;"})
     assert [name for name in GRAPH if GRAPH[name] != other[name]] == ["fusion.runtime.cuda.stream"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts"), [({"name": "other"}, True), ({"doc": "other"}, False)]
+)
+def test_what_an_op_declares_counts(changes: dict[str, Any], counts: bool) -> None:
+    """The module that declares an op is no source of its kernels."""
+    (unique,) = (spec for spec in SPECS if spec.name in UNIQUE)
+    other = replace(unique, inputs=(replace(unique.inputs[0], **changes),))
+    with objects.asked_for() as wanted:
+        kernel_objects.kernel_address(other, "CPU", {"Tid": "int64"})
+    names = {objects.file_name(UNIQUE, recipes[UNIQUE]) for recipes in (wanted, RECIPES)}
+    assert len(names) == 1 + counts
 
 
 def test_kernels_for_cpus_are_not_made_from_those_for_gpus() -> None:
