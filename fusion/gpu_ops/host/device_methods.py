@@ -17,9 +17,9 @@ import numpy as np
 from llvmlite import ir
 from numba import carray, types
 from numba.core.errors import TypingError
-from numba.extending import intrinsic, models, overload_method, register_model
+from numba.extending import models, overload_method, register_model
 
-from fusion.gpu_ops.host.driver_calls import asking_call, driver_call, launch_call
+from fusion.gpu_ops.host.driver_calls import driver_call, launch_call
 from fusion.gpu_ops.host.errors import teller
 from fusion.gpu_ops.kernels.registry import KERNELS
 from fusion.runtime.cuda.layout import (
@@ -44,8 +44,9 @@ from fusion.runtime.native.frame import (
     kernel_state,
     scratch_bytes,
 )
+from fusion.runtime.native.instruction import instruction
 from fusion.runtime.native.jit import OPTIONS, int64, jit
-from fusion.runtime.native.memory import load, pointer, stack_words, store
+from fusion.runtime.native.memory import call_at, load, pointer, stack_words, store
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.threads.jobs import sched_yield
 
@@ -83,21 +84,16 @@ class _DeviceModel(models.PrimitiveModel):
         super().__init__(manager, kind, ir.IntType(64))
 
 
-def _cast(kind: Any, result: Any) -> Any:
-    """An intrinsic from one name of a word to another."""
-
-    @intrinsic
-    def cast(typingctx: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return args[0]
-
-        return result(kind), codegen
-
-    return cast
+@instruction(_device_type(types.int64))
+def _device_at(builder: Any, address: Any) -> Any:
+    """The device of a `DeviceRecord`."""
+    return address
 
 
-_device_at = _cast(types.int64, _device_type)
-_words_of = _cast(_device_type, types.int64)
+@instruction(types.int64(_device_type))
+def _words_of(builder: Any, device: Any) -> Any:
+    """The address of a device's `DeviceRecord`."""
+    return device
 
 
 @cache
@@ -135,7 +131,7 @@ def _check(words: int, code: int, what: int) -> None:
 def _asked(words: int, function: int, given: int) -> int:
     """What a function of the launcher gives for a word; 0 is an error."""
     launching = load(words, DeviceRecord.launcher)
-    found = asking_call(load(launching, function), given)
+    found = call_at(load(launching, function), given)
     if found == 0:
         fail(
             load(words, DeviceRecord.frame), INTERNAL, "%s", load(launching, LauncherRecord.reason)
@@ -359,7 +355,7 @@ def _handle(words: int, kernel: int) -> int:
     handle = load(load(words, DeviceRecord.gpu_record), GpuRecord.handles + kernel)
     if handle == 0:
         launching = load(words, DeviceRecord.launcher)
-        handle = asking_call(
+        handle = call_at(
             load(launching, LauncherRecord.load), kernel, load(words, DeviceRecord.gpu)
         )
         if handle == 0:

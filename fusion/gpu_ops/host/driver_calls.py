@@ -28,18 +28,6 @@ def driver_call(typingctx: Any, address: Any, *given: Any) -> Any:
 
 
 @intrinsic
-def asking_call(typingctx: Any, address: Any, *given: Any) -> Any:
-    """Calls a C function of words that gives one."""
-    packed = types.StarArgTuple([types.int64] * len(given))
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        words = [builder.extract_value(args[1], index) for index in range(len(given))]
-        return _call(builder, args[0], ir.IntType(64), words)
-
-    return types.int64(types.int64, packed), codegen
-
-
-@intrinsic
 def launch_call(
     typingctx: Any,
     address: Any,
