@@ -14,6 +14,7 @@ import numpy as np
 
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.layout import combine, gradient
+from fusion.gpu_ops.layout.arrays import array_index
 from fusion.gpu_ops.layout.call import CombineCall, GradientCall
 from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
 
@@ -111,7 +112,7 @@ class Call:
     @property
     def trouble(self) -> int:
         """The place of the words that tell of trouble."""
-        return int(combine.place_in(self.words, self.base, CombineCall.errors))
+        return int(array_index(self.words, self.base, CombineCall.errors))
 
 
 def prepare(
@@ -131,9 +132,7 @@ def prepare(
     limits_at = combine.open_call(content, base, len(columns))
     content[limits_at:].view(np.float32)[: len(limits)] = limits
     first = base + 8 * limits_at
-    own, given = (
-        combine.place_in(content, base, w) for w in (CombineCall.columns, CombineCall.inputs)
-    )
+    own, given = (array_index(content, base, w) for w in (CombineCall.columns, CombineCall.inputs))
     for column in columns:
         content[own : own + ColumnAttrs.SIZE] = column.column()
         content[given : given + ColumnInputs.SIZE] = column.source(stored, batch, first)
@@ -199,5 +198,5 @@ def prepare_gradient(
         content[word] = value
     content[GradientCall.dtype_code] = DTYPES[stored].code
     blocks = gradient.lay_out_gradient(content, base, batch, DTYPES[stored].item_bytes, top_width)
-    trouble = combine.place_in(content, base, GradientCall.errors)
+    trouble = array_index(content, base, GradientCall.errors)
     return GradCall(content, int(blocks), int(trouble))

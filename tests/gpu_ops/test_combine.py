@@ -12,7 +12,7 @@ from benchmarks.gpu import call as calls
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs
 from fusion.gpu_ops.layout import call as call_of
-from fusion.gpu_ops.layout import combine as combine_layout
+from fusion.gpu_ops.layout.arrays import array_index
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.runtime.cuda.layout import ErrorRecord
 from tests.gpu_ops.simulation import Given, combine
@@ -191,7 +191,7 @@ def test_plain_columns_beside_others(dtype: str) -> None:
 def words_of(call: Any, *names: int, count: int = 1) -> tuple[int, ...]:
     """What a call has there of its first columns."""
     base = int(call.words[CombineCall.errors]) - 8 * CombineCall.SIZE
-    places = [combine_layout.place_in(call.words, base, name) for name in names]
+    places = [array_index(call.words, base, name) for name in names]
     return tuple(int(word) for place in places for word in call.words[place : place + count])
 
 

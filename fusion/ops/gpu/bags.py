@@ -12,6 +12,7 @@ from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.layout import combine as combine_layout
+from fusion.gpu_ops.layout.arrays import array_index
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.gpu_ops.steps import combine
 from fusion.gpu_ops.steps.bags import last_row
@@ -26,7 +27,7 @@ _WORDS = combine_layout.words_of_call(1, 0)
 #: Of a table of bytes from 0 on: addresses are its ids.
 _ALL_MEMORY = 2**63 - 1
 
-_open_call, _place_in = on_host(combine_layout.open_call), on_host(combine_layout.place_in)
+_open_call, _array_index = on_host(combine_layout.open_call), on_host(array_index)
 _width_of, _lay_out = on_host(combine_layout.width_of), on_host(combine_layout.lay_out)
 _tiles_of, _last_row = on_host(combine_layout.tiles_of), on_host(last_row)
 _combine_columns = on_host(combine.combine_columns)
@@ -45,7 +46,7 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
     @jit
     def describe(frame: int, call: Array, base: int, bags: Any, number: int, batch: int) -> None:
-        column = call.ctypes.data + 8 * _place_in(call, base, CombineCall.columns)
+        column = call.ctypes.data + 8 * _array_index(call, base, CombineCall.columns)
         store(column, ColumnAttrs.id_format, words.ROW_SPLITS)
         store(column, ColumnAttrs.combiner, attr(frame, slot.combiner))
         store(column, ColumnAttrs.max_norm, attr(frame, slot.max_norm))
@@ -57,7 +58,7 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
         )
         store(column, ColumnAttrs.ids_dtype, INT64)
         store(column, ColumnAttrs.rows_dtype, INT64)
-        source = call.ctypes.data + 8 * _place_in(call, base, CombineCall.inputs)
+        source = call.ctypes.data + 8 * _array_index(call, base, CombineCall.inputs)
         store(source, ColumnInputs.table_rows, _ALL_MEMORY)
         store(source, ColumnInputs.table_dim, size(frame, arg.emb_shards, 0, 1))
         store(source, ColumnInputs.table_dtype, weight_kind)

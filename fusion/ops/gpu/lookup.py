@@ -15,6 +15,7 @@ from numba import carray
 
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
 from fusion.gpu_ops.layout import combine as combine_layout
+from fusion.gpu_ops.layout.arrays import array_index
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.gpu_ops.steps import combine
 from fusion.ops.columns.inputs import SharedInputs, body, release_shared, take_shared
@@ -42,7 +43,7 @@ _words_of_call, _open_call = (
     on_host(combine_layout.words_of_call),
     on_host(combine_layout.open_call),
 )
-_place_in, _width_of = on_host(combine_layout.place_in), on_host(combine_layout.width_of)
+_array_index, _width_of = on_host(array_index), on_host(combine_layout.width_of)
 _lay_out, _tiles_of = on_host(combine_layout.lay_out), on_host(combine_layout.tiles_of)
 _check_rows = on_host(combine.check_rows)
 _combine_columns = on_host(combine.combine_columns)
@@ -53,8 +54,10 @@ def _compute(frame: int, device: Any, call: Array, base: int, limits_at: int, sh
     state = kernel_state(frame)
     _open_call(call, base, body(state, ColumnsState.column_count))
     host = call.ctypes.data
-    put_columns(state, host + 8 * _place_in(call, base, CombineCall.columns), host + 8 * limits_at)
-    sources = host + 8 * _place_in(call, base, CombineCall.inputs)
+    put_columns(
+        state, host + 8 * _array_index(call, base, CombineCall.columns), host + 8 * limits_at
+    )
+    sources = host + 8 * _array_index(call, base, CombineCall.inputs)
     batch = put_sources(frame, sources, base + 8 * limits_at, shared)
     if failed(frame):
         return
