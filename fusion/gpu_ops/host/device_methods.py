@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import builtins
 import types as python_types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import carray, types
+from numba.core import cgutils
 from numba.core.errors import TypingError
-from numba.extending import models, overload_method, register_model
+from numba.extending import models, overload, overload_method, register_model
 
 from fusion.gpu_ops.host.driver_calls import driver_call, launch_call
 from fusion.gpu_ops.host.errors import teller
 from fusion.gpu_ops.kernels.registry import KERNELS
+from fusion.gpu_ops.steps.device import launch_for
 from fusion.runtime.cuda.layout import (
     ERROR_SLOTS,
     SLOT_BYTES,
@@ -47,6 +49,7 @@ from fusion.runtime.native.frame import (
 from fusion.runtime.native.instruction import instruction
 from fusion.runtime.native.jit import OPTIONS, int64, jit
 from fusion.runtime.native.memory import call_at, load, pointer, stack_words, store
+from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.threads.jobs import sched_yield
 
@@ -108,7 +111,7 @@ def on_host(function: Any) -> Any:
 
 def _brought(value: Any) -> Any:
     is_function = isinstance(value, python_types.FunctionType)
-    is_step = is_function and not hasattr(value, "py_func")
+    is_step = is_function and not hasattr(value, "py_func") and value is not launch_for
     return on_host(value) if is_step and value.__module__.startswith("fusion.gpu_ops.") else value
 
 
@@ -371,33 +374,83 @@ def _handle(words: int, kernel: int) -> int:
 # --- a device's methods, see `steps.device.Device` --------------------------------------------
 
 
-@overload_method(DeviceType, "launch", prefer_literal=True, jit_options=OPTIONS)
-def _launch(self: Any, kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> Any:
+def _finder(kernels: Mapping[int, str], arguments: tuple[Any, ...]) -> Any:
+    """An intrinsic (dtype code) -> the number and the name, a C string, of a dtype's kernel.
+
+    Args:
+        kernels: names by dtype code.
+        arguments: Numba's types of what they are launched with.
+    """
+    given = arguments[0] if arguments and isinstance(arguments[0], types.BaseTuple) else arguments
+    for name in kernels.values():
+        if name not in _NUMBERS or len(given) != KERNELS[name].arguments:
+            raise TypingError(f"{name} is no kernel of {len(given)} arguments")
+
+    @instruction(types.UniTuple(types.int64, 2)(types.int64))
+    def find(builder: Any, dtype_code: Any) -> Any:
+        word = ir.IntType(64)
+        number = name = word(0)
+        for code, text in kernels.items():
+            array = cgutils.make_bytearray(f"{text}\0".encode())
+            pointer = cgutils.global_constant(builder.module, "kernel_name", array)
+            is_own = builder.icmp_signed("==", dtype_code, word(code))
+            number = builder.select(is_own, word(_NUMBERS[text]), number)
+            name = builder.select(is_own, builder.ptrtoint(pointer, word), name)
+        return cgutils.pack_array(builder, [number, name])
+
+    return find
+
+
+@jit
+def _launch_kernel(words: int, kernel: Any, blocks: int, threads: int, arguments: Any) -> None:
+    number, name = kernel
+    frame = load(words, DeviceRecord.frame)
+    if blocks <= 0 or failed(frame):
+        return
+    if blocks > _MOST_BLOCKS:
+        fail(frame, INVALID_ARGUMENT, "a batch is too large for a GPU's grid")
+        return
+    handle = _handle(words, number)
+    if handle == 0:
+        return
+    function = _driver(words, int64(LauncherRecord.launch))
+    stream = load(words, DeviceRecord.stream)
+    code = launch_call(function, handle, blocks, threads, stream, arguments)
+    if code != 0:
+        text = "CUDA's driver returned error %lld for the launch of %s"
+        fail(frame, INTERNAL, text, code, name)
+
+
+def _literal(kernel: Any) -> str:
     if not isinstance(kernel, types.StringLiteral):
         raise TypingError("the name of a kernel must be a literal")
-    name = kernel.literal_value
-    given = arguments[0] if arguments and isinstance(arguments[0], types.BaseTuple) else arguments
-    if name not in _NUMBERS or len(given) != KERNELS[name].arguments:
-        raise TypingError(f"{name} is no kernel of {len(given)} arguments")
-    number = _NUMBERS[name]
-    text = f"CUDA's driver returned error %lld for the launch of {name}"
+    name: str = kernel.literal_value
+    return name
+
+
+@overload_method(DeviceType, "launch", prefer_literal=True, jit_options=OPTIONS)
+def _launch(self: Any, kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> Any:
+    find = _finder({0: _literal(kernel)}, arguments)
 
     def launch(self: Any, kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> Any:
-        words = _words_of(self)
-        frame = load(words, DeviceRecord.frame)
-        if blocks <= 0 or failed(frame):
-            return
-        if blocks > _MOST_BLOCKS:
-            fail(frame, INVALID_ARGUMENT, "a batch is too large for a GPU's grid")
-            return
-        handle = _handle(words, int64(number))
-        if handle == 0:
-            return
-        function = _driver(words, int64(LauncherRecord.launch))
-        stream = load(words, DeviceRecord.stream)
-        code = launch_call(function, handle, int64(blocks), int64(threads), stream, arguments)
-        if code != 0:
-            fail(frame, INTERNAL, text, code)
+        _launch_kernel(_words_of(self), find(0), int64(blocks), int64(threads), arguments)
+
+    return launch
+
+
+@overload(launch_for, prefer_literal=True, jit_options=OPTIONS)
+def _launch_for(
+    device: Any, kernel: Any, dtype_code: Any, blocks: Any, threads: Any, *arguments: Any
+) -> Any:
+    names = {DTYPES[stored].code: f"{_literal(kernel)}_{stored}" for stored in FLOATS}
+    kernels = {code: name for code, name in names.items() if name in KERNELS}
+    find = _finder(kernels or names, arguments)
+
+    def launch(
+        device: Any, kernel: Any, dtype_code: Any, blocks: Any, threads: Any, *arguments: Any
+    ) -> Any:
+        found = find(dtype_code)
+        _launch_kernel(_words_of(device), found, int64(blocks), int64(threads), arguments)
 
     return launch
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from fusion.gpu_ops.language.arithmetic import SUM
 from fusion.gpu_ops.layout.call import group_of
 from fusion.gpu_ops.steps.bags import Gathered, Ordered
-from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
+from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of, launch_for
 from fusion.gpu_ops.steps.parts import Parts
 from fusion.gpu_ops.steps.sums import bits_of, order_from
-from fusion.runtime.tensorflow.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32
+from fusion.runtime.tensorflow.dtypes import FLOAT32, FLOAT64, INT32
 
 
 class Gradient(NamedTuple):
@@ -157,36 +157,12 @@ def add_up(device: Device, given: Gradient, bags: GradBags, rows: GradRows, outs
     if given.dim % lanes != 0 or given.top % 16 != 0:
         lanes = 1
     group = group_of(given.dim, lanes)
-    # A launch's arguments cannot be a tuple: Numba would not take its kernel's name for a literal.
-    blocks = blocks_of(rows.number * group)
-    if given.kind == FLOAT32:
-        device.launch(
-            "scatter_bags_float32", blocks, THREADS,
-            order, starts, bags.owners, bags.batch, scales, bags.weights, given.combiner,
-            bags.masked, bags.mask_bytes, bags.flags, given.top, given.dim, rows.number,
-            rows.firsts, rows.shard_count, outs, working, lanes, group,
-        )  # fmt: skip
-    elif given.kind == FLOAT16:
-        device.launch(
-            "scatter_bags_float16", blocks, THREADS,
-            order, starts, bags.owners, bags.batch, scales, bags.weights, given.combiner,
-            bags.masked, bags.mask_bytes, bags.flags, given.top, given.dim, rows.number,
-            rows.firsts, rows.shard_count, outs, working, lanes, group,
-        )  # fmt: skip
-    elif given.kind == BFLOAT16:
-        device.launch(
-            "scatter_bags_bfloat16", blocks, THREADS,
-            order, starts, bags.owners, bags.batch, scales, bags.weights, given.combiner,
-            bags.masked, bags.mask_bytes, bags.flags, given.top, given.dim, rows.number,
-            rows.firsts, rows.shard_count, outs, working, lanes, group,
-        )  # fmt: skip
-    else:
-        device.launch(
-            "scatter_bags_float64", blocks, THREADS,
-            order, starts, bags.owners, bags.batch, scales, bags.weights, given.combiner,
-            bags.masked, bags.mask_bytes, bags.flags, given.top, given.dim, rows.number,
-            rows.firsts, rows.shard_count, outs, working, lanes, group,
-        )  # fmt: skip
+    launch_for(
+        device, "scatter_bags", given.kind, blocks_of(rows.number * group), THREADS,
+        order, starts, bags.owners, bags.batch, scales, bags.weights, given.combiner,
+        bags.masked, bags.mask_bytes, bags.flags, given.top, given.dim, rows.number,
+        rows.firsts, rows.shard_count, outs, working, lanes, group,
+    )  # fmt: skip
     norms = 0
     if given.clips != 0:
         norms = _unclip(device, given, rows, working, outs)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
-from fusion.runtime.tensorflow.dtypes import FLOAT32
+from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of, launch_for
 
 
 class Slots(NamedTuple):
@@ -42,16 +41,8 @@ def update_rows(
         elements: of each slot.
         trouble: words as of a call, told of a rate of ftrl that is not positive.
     """
-    blocks = blocks_of(elements)
-    if kind == FLOAT32:
-        device.launch(
-            "update_float32", blocks, THREADS,
-            rule, updates, old.first, old.second, old.third, new.first, new.second, new.third,
-            numbers, elements, trouble,
-        )  # fmt: skip
-    else:
-        device.launch(
-            "update_float64", blocks, THREADS,
-            rule, updates, old.first, old.second, old.third, new.first, new.second, new.third,
-            numbers, elements, trouble,
-        )  # fmt: skip
+    launch_for(
+        device, "update", kind, blocks_of(elements), THREADS,
+        rule, updates, old.first, old.second, old.third, new.first, new.second, new.third,
+        numbers, elements, trouble,
+    )  # fmt: skip
