@@ -110,8 +110,8 @@ class Call:
         return bool(self.words[CombineCall.is_all_plain])
 
     @property
-    def trouble(self) -> int:
-        """The place of the words that tell of trouble."""
+    def errors(self) -> int:
+        """The index of the `ErrorRecord` in the call."""
         return int(array_index(self.words, self.base, CombineCall.errors))
 
 
@@ -168,7 +168,7 @@ class GradCall:
 
     words: np.ndarray[Any, np.dtype[np.int64]]
     tiles: int
-    trouble: int
+    errors: int
 
 
 def prepare_gradient(
@@ -198,5 +198,5 @@ def prepare_gradient(
         content[word] = value
     content[GradientCall.dtype_code] = DTYPES[stored].code
     blocks = gradient.lay_out_gradient(content, base, batch, DTYPES[stored].item_bytes, top_width)
-    trouble = array_index(content, base, GradientCall.errors)
-    return GradCall(content, int(blocks), int(trouble))
+    errors = array_index(content, base, GradientCall.errors)
+    return GradCall(content, int(blocks), int(errors))

@@ -62,7 +62,7 @@ def combine(
         steps.check_rows(gpu, call.base, checked)
     if tiles:
         steps.combine_columns(gpu, kind, call.base, tiles, call.is_plain)
-    gpu.check_trouble("columns", call.base + 8 * call.trouble)
+    gpu.check_errors("columns", call.base + 8 * call.errors)
     return gpu.numbers(out, stored, (batch, width)), call
 
 
@@ -95,7 +95,7 @@ class _Columns:
 
         Args:
             entries: what counts: the row of the table, the bag and the weight of each entry.
-            attrs, given: how the kernel is told of them, see `benchmarks.gpu.call.Column`.
+            attrs, given: as the kernel finds them, see `benchmarks.gpu.call.Column`.
         """
         from benchmarks.gpu.call import Column
 

@@ -82,8 +82,8 @@ class Gpu:
                 return content[at : at + 8 * count].view(np.int64)
         raise KeyError(address)
 
-    def check_trouble(self, what: str, address: int) -> None:
-        """Raises RuntimeError if words, four zeros before, tell of trouble."""
-        told = self.words(address, 4).tolist()
-        if told[0]:
-            raise RuntimeError(f"{what}: trouble {told}")
+    def check_errors(self, what: str, address: int) -> None:
+        """Raises RuntimeError if an `ErrorRecord`, zeros before, has an error."""
+        record = self.words(address, 4).tolist()
+        if record[0]:
+            raise RuntimeError(f"{what}: error {record}")

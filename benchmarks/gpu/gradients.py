@@ -61,7 +61,7 @@ def grouped(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> flo
     entries = GradEntries(2 * each, 2 * most, keys, arrays[GradientCall.starts])
     order = order_entries(gpu, base, entries, 2 * batch)
     scatter(gpu, DTYPES[stored].code, base, order, call.tiles)
-    gpu.check_trouble("gradient", base + 8 * call.trouble)
+    gpu.check_errors("gradient", base + 8 * call.errors)
     worst, masked = 0.0, np.zeros(batch, np.bool_)
     factors = np.ones(each), doubles(weights)[each:]
     for k, column in enumerate(columns):
@@ -90,7 +90,7 @@ def _gradients(gpu: Gpu, draw: np.random.Generator, lookup: Lookup, stored: str)
     """The largest error of gradients by each rule."""
     top = gpu.drawn(draw, (lookup.masked.size, lookup.rows.values.shape[1]), stored)
     errors = [_gradient(gpu, top, lookup, stored, rules) for rules in rules_of(stored)]
-    gpu.check_trouble("gradients", lookup.trouble)
+    gpu.check_errors("gradients", lookup.errors)
     return max(errors)
 
 

@@ -58,8 +58,8 @@ def check(memory: Memory, count: int, seed: int) -> list[dict[str, Any]]:
     for name, step in _steps():
         try:
             error = step(Gpu(memory), count, np.random.default_rng(seed))
-        except RuntimeError as told:
-            wrong.append(f"{name}: {told}")
+        except RuntimeError as refused:
+            wrong.append(f"{name}: {refused}")
         else:
             rows.append({"name": f"{name}, {count} elements", "columns": 1, "error": error})
     if wrong:
@@ -120,9 +120,9 @@ def _prune(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     ids = draw.integers(-2, 50, count)
     rows = np.sort(draw.integers(0, batch, count))
     indices = np.stack([rows, np.arange(count)], 1)
-    trouble = gpu.put(np.zeros(4, np.int64))
+    errors = gpu.put(np.zeros(4, np.int64))
     given = Entries(gpu.put(ids), INT64, count, gpu.put(indices), batch, 0, 0, 0)
-    found = mark(gpu, given, 0, 0, trouble)
+    found = mark(gpu, given, 0, 0, errors)
     total, first = int(gpu.words(found.totals, 2).sum()), int(gpu.words(found.totals, 1)[0])
     outs = gpu.room(8 * total), gpu.room(16 * total), 0
     put(gpu, given, found, *outs)
@@ -133,8 +133,8 @@ def _prune(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     fillers = np.stack([empty, np.zeros_like(empty)], 1)
     same("prune", np.array(total), np.array(wanted.size))
     same("prune", gpu.get(outs[0], np.int64, wanted.size), wanted)
-    told = gpu.get(outs[1], np.int64, 2 * wanted.size).reshape(-1, 2)
-    same("prune", told, np.concatenate([indices[kept], fillers]))
+    result = gpu.get(outs[1], np.int64, 2 * wanted.size).reshape(-1, 2)
+    same("prune", result, np.concatenate([indices[kept], fillers]))
     return 0.0
 
 
@@ -159,8 +159,8 @@ def _prune_dense(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     wanted = np.concatenate([numbers[keeps], np.full(empty.size, 3)])
     same("prune dense ids", np.array(first + fillers), np.array(wanted.size))
     same("prune dense ids", gpu.get(outs[0], np.int32, wanted.size), wanted)
-    told = gpu.get(outs[1], np.int64, 2 * wanted.size).reshape(-1, 2)
-    same("prune dense ids", told, np.concatenate([np.argwhere(keeps), fill]))
+    result = gpu.get(outs[1], np.int64, 2 * wanted.size).reshape(-1, 2)
+    same("prune dense ids", result, np.concatenate([np.argwhere(keeps), fill]))
     same("prune dense ids", gpu.get(flags, np.bool_, batch), ~keeps.any(1))
     same("prune dense ids", gpu.words(shape, 2), np.array([batch, width]))
     return 0.0

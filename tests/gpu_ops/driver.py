@@ -119,7 +119,7 @@ class SimulatedGpus:
 
     @property
     def functions(self) -> Mapping[int, int]:
-        """Each logs its call, and gives what it is told to."""
+        """Each logs its call, and returns what it is to."""
         found = {}
         for place, name in launcher.FUNCTIONS.items():
             run = getattr(self, name.removesuffix("_v2"))

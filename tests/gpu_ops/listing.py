@@ -49,7 +49,7 @@ class Given:
     attrs: dict[str, Any] = field(default_factory=dict)
 
     def column(self, device: Simulated) -> Column:
-        """The column as kernels are told of it."""
+        """The column as kernels find it."""
         attrs = {ATTRS[name][1]: value for name, value in self.attrs.items()}
         attrs |= {
             ColumnAttrs.ends_at_last_row: self.last_row,
@@ -114,9 +114,9 @@ def call_in(
     elements = _sums([one.ids.size for one in columns])
     fills = [batch * bool(one.attrs.get("fill_empty_row")) for one in columns]
     firsts = _sums([one.ids.size + filled for one, filled in zip(columns, fills, strict=True)])
-    told = [0] * call_of.told_words(count)
+    results = [0] * call_of.result_words(count)
     parts = [
-        device.put(np.array(part, np.int64)) for part in (own, sources, elements, firsts, told)
+        device.put(np.array(part, np.int64)) for part in (own, sources, elements, firsts, results)
     ]
     call = device.put(np.array([count, batch, *parts, is_open], np.int64))
     return PreCall(call, parts[-1], count, batch, elements[-1], firsts[-1])
@@ -125,9 +125,9 @@ def call_in(
 def by_steps(
     batch: int, columns: Sequence[Given], dtype: Any, is_open: bool = False
 ) -> tuple[Any, list[int]]:
-    """What the steps make of columns, and what they tell of trouble.
+    """What the steps make of columns, and the errors that they report.
 
-    With trouble there is no result.
+    After an error there is no result.
 
     Args:
         is_open: whether the steps have to find out how many rows there are.
@@ -136,21 +136,21 @@ def by_steps(
     call = call_in(device, rows, columns, dtype, is_open)
     splits, entries = device.room(4 * count * (rows + 1)), device.room(4 * call.entries)
     listed, paired = list_entries(device, call, splits)
-    told = device.words(call.told, call_of.told_words(count))
-    trouble = [int(word) for word in told[: ErrorRecord.SIZE]]
-    if trouble[0]:
-        return None, trouble
-    to_last = told[ErrorRecord.SIZE + 3 * count :]
+    results = device.words(call.results, call_of.result_words(count))
+    errors = [int(word) for word in results[: ErrorRecord.SIZE]]
+    if errors[0]:
+        return None, errors
+    to_last = results[ErrorRecord.SIZE + 3 * count :]
     assert [int(one) for one in to_last] == [batch * one.last_row for one in columns]
     item, weighted = np.dtype(dtype).itemsize, any(one.weights is not None for one in columns)
     weights = device.room(item * call.entries) if weighted else 0
     first = ErrorRecord.SIZE + count
     keys = [
         np.full(number, 77, one.keys)
-        for number, one in zip(told[first : first + count], columns, strict=True)
+        for number, one in zip(results[first : first + count], columns, strict=True)
     ]
     outs = device.put(np.array([device.put(one) for one in keys], np.int64))
-    number_entries(device, call, listed, paired, told, splits, outs, entries, weights)
+    number_entries(device, call, listed, paired, results, splits, outs, entries, weights)
     if is_open:
         splits = device.room(4 * count * (batch + 1))
         split_rows(device, call, listed, batch, splits)
@@ -159,4 +159,4 @@ def by_steps(
         device.get(entries, call.entries, np.int32),
         device.get(splits, count * (batch + 1), np.int32).reshape(count, batch + 1),
         device.get(weights, call.entries, dtype) if weighted else np.zeros([0], dtype),
-    ), trouble
+    ), errors

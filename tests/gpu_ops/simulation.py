@@ -41,7 +41,7 @@ class Given:
         return [one for one in (self.table, self.ids, self.rows, self.weights) if one is not None]
 
     def column(self) -> Column:
-        """The column as kernels are told of it."""
+        """The column as kernels find it."""
         attrs = dict(self.attrs)
         found: dict[int, Any] = {
             ColumnAttrs.combiner: COMBINERS.index(attrs.pop("combiner", "mean"))
@@ -99,7 +99,7 @@ class Given:
 
 
 def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]:
-    """The result of a call, written over poison, what it tells of trouble, and the call."""
+    """The result of a call, written over poison, its `ErrorRecord`, and the call."""
     stored = columns[0].table.dtype.name
     width = sum(one.table.shape[1] for one in columns)
     space = np.zeros([batch * width * 8 + 64], np.uint8)
@@ -124,8 +124,8 @@ def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]
             cuda.jit(check_rows_kernel())[checked, call_of.THREADS](base)
         if tiles:
             cuda.jit(combine_kernel(stored, call.is_plain))[tiles, call_of.THREADS](base)
-    told = held[call.trouble : call.trouble + ErrorRecord.SIZE]
-    return out, [int(word) for word in told], call
+    record = held[call.errors : call.errors + ErrorRecord.SIZE]
+    return out, [int(word) for word in record], call
 
 
 def launch(name: str, blocks: int, threads: int, arguments: Sequence[int]) -> None:

@@ -70,9 +70,9 @@ class Ids:
         self.top = top_of(batch, dim, dtype)
 
     def by_steps(self, weighted: bool, combiner: str, limit: float, masks: bool) -> Any:
-        """(gradients of the rows, of the weights, trouble)."""
-        device, trouble = Simulated(), np.zeros(4, np.int64)
-        count, batch, told = self.places.size, self.top.shape[0], device.put(trouble)
+        """(gradients of the rows, of the weights, errors)."""
+        device, errors = Simulated(), np.zeros(4, np.int64)
+        count, batch, record = self.places.size, self.top.shape[0], device.put(errors)
         sizes = [len(one) for one in self.rows]
         described = np.array([[device.put(one), len(one)] for one in self.rows], np.int64)
         row_bytes = self.top.shape[1] * self.top.itemsize
@@ -81,9 +81,9 @@ class Ids:
         )
         firsts = device.put(np.cumsum([0, *sizes], dtype=np.int64))
         given = Entries(0, 0, count, device.put(self.indices), batch, 0, 0, 0)
-        ordered = by_row(device, given, told)
+        ordered = by_row(device, given, record)
         places = device.put(self.places)
-        rows = steps.rows_of_ids(device, count, places, gathered, firsts, ordered, batch, told)
+        rows = steps.rows_of_ids(device, count, places, gathered, firsts, ordered, batch, record)
         weights = device.put(self.weights) if weighted else 0
         masked = device.put(self.empty) if masks else 0
         bags = steps.GradBags(count, batch, *ordered, weights, masked, 1, self.empty.size)
@@ -94,11 +94,11 @@ class Ids:
         if weighted:
             grads = np.ascontiguousarray(grads)
             steps.add_up_weights(device, gradient, bags, rows, scaled, device.put(grads))
-        return outs, grads, trouble
+        return outs, grads, errors
 
     def check(self, weighted: bool, combiner: str, limit: float, masks: bool) -> None:
-        outs, grads, trouble = self.by_steps(weighted, combiner, limit, masks)
-        assert not trouble.any()
+        outs, grads, errors = self.by_steps(weighted, combiner, limit, masks)
+        assert not errors.any()
         wanted = ops.fused_embedding_sparse_post_look_up_v2_grad(
             top_grad=self.top,
             emb_shards=self.rows,
@@ -172,7 +172,7 @@ def test_numbers_that_are_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "record"),
     [
         (("places", 3, 4), [call_of.BAD_ID, 0, 3, 4]),
         (("places", 3, -1), [call_of.BAD_ID, 0, 3, -1]),
@@ -182,23 +182,25 @@ def test_numbers_that_are_none() -> None:
         (("permutation", 1, (0, 0)), [call_of.REPEATED, 0, (0, 1), 0]),
     ],
 )
-def test_trouble_with_distinct_ids_is_told(change: tuple[str, Any, Any], told: list[Any]) -> None:
-    """Of two elements at one place either is told."""
+def test_errors_of_distinct_ids_are_reported(
+    change: tuple[str, Any, Any], record: list[Any]
+) -> None:
+    """Of two elements at one place either is reported."""
     given = Ids([2, 2], 4, 3, 4, "float32")
     given.places = np.arange(4, dtype=np.int32)
     given.permutation = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], np.int32)
     name, place, number = change
     getattr(given, name)[place] = number
     found = given.by_steps(True, "mean", -1.0, False)[2].tolist()
-    assert all(np.isin(one, wanted) for one, wanted in zip(found, told, strict=True)), found
+    assert all(np.isin(one, wanted) for one, wanted in zip(found, record, strict=True)), found
 
 
 def check_parts(
     given: v1.Given, batch: int, weighted: bool, combiner: str, limit: float, default: int
 ) -> None:
-    device, trouble, row = Simulated(), np.zeros(4, np.int64), given.rows[0]
-    parts, told = given.parts(device, weighted), device.put(trouble)
-    joined = join(device, parts, batch, told)
+    device, errors, row = Simulated(), np.zeros(4, np.int64), given.rows[0]
+    parts, record = given.parts(device, weighted), device.put(errors)
+    joined = join(device, parts, batch, record)
     bits = v1.bits_of_ranks(device, joined)
     ordered = order_parts(device, parts, joined, batch, bits)
     weights = joined_weights(device, parts, 0) if weighted else 0
@@ -213,7 +215,7 @@ def check_parts(
         all_grads = device.room(parts.number * row.itemsize)
         steps.add_up_weights(device, gradient, bags, rows, scaled, all_grads)
         steps.split_grads(device, parts, all_grads, addresses(device, grads))
-    assert not trouble.any()
+    assert not errors.any()
     wanted = ops.fused_embedding_sparse_post_look_up_grad(
         **given.inputs(),
         top_grad=top,

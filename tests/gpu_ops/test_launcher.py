@@ -146,7 +146,7 @@ def test_calls_side_by_side_have_their_own_trouble(simulated: SimulatedGpus) -> 
                 sp_weights_values=[0.0],
             ).is_row_empty
 
-    def told(row: int) -> str:
+    def message(row: int) -> str:
         try:
             return str(traced(tf.constant([[0, 0], [row, 0]], tf.int64)).numpy().tolist())
         except tf.errors.InvalidArgumentError as error:
@@ -156,7 +156,7 @@ def test_calls_side_by_side_have_their_own_trouble(simulated: SimulatedGpus) -> 
         traced = prune.get_concrete_function(tf.TensorSpec([2, 2], tf.int64))
         rows = [2, 5, 2, 6, 2, 7, 8, 2] * 3
         with ThreadPoolExecutor(6) as pool:
-            found = list(pool.map(told, rows))
+            found = list(pool.map(message, rows))
     for row, text in zip(rows, found, strict=True):
         if row == 2:
             assert text == "[False, True, False]"

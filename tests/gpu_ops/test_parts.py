@@ -64,16 +64,16 @@ def bits_of_ranks(device: Simulated, joined: Joined) -> int:
 
 
 def same(given: Given, batch: int, weighted: bool, **attrs: Any) -> None:
-    device, trouble, counts = Simulated(), np.zeros(4, np.int64), np.full(batch, 77, np.int32)
-    parts, told = given.parts(device, weighted), device.put(trouble)
+    device, errors, counts = Simulated(), np.zeros(4, np.int64), np.full(batch, 77, np.int32)
+    parts, record = given.parts(device, weighted), device.put(errors)
     rows = batch if attrs.get("row_count", "dense_shape") == "dense_shape" else -1
-    joined = join(device, parts, rows, told)
+    joined = join(device, parts, rows, record)
     if rows < 0:
         assert -device.words(joined.found, 2)[1] == batch
     ordered = order_parts(device, parts, joined, batch, bits_of_ranks(device, joined))
     masked = device.put(given.flags) if attrs.get("default_id", -1) < 0 else 0
     found = part_bags(device, parts, ordered, batch, masked, device.put(counts))
-    assert not trouble.any()
+    assert not errors.any()
     dim, stored = given.rows[0].shape[1], given.rows[0].dtype.name
     combiner, limit = COMBINERS.index(attrs["combiner"]), attrs.get("max_norm", -1.0)
     out = combined(device, found, batch, dim, stored, combiner=combiner, limit=limit)
@@ -127,7 +127,7 @@ def test_ranks_are_sorted_by_as_many_bits_as_differ(ranks: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "batch", "told"),
+    ("row", "batch", "record"),
     [
         (4, 4, [call_of.BAD_ROW, 1, 1, 4]),
         (-1, 4, [call_of.BAD_ROW, 1, 1, -1]),
@@ -135,23 +135,23 @@ def test_ranks_are_sorted_by_as_many_bits_as_differ(ranks: list[int]) -> None:
         (0, -1, [call_of.UNSORTED_ROW, 1, 1, 0]),
     ],
 )
-def test_trouble_is_told(row: int, batch: int, told: list[int]) -> None:
-    given, device, trouble = drawn([2, 3], 1, 4, "float32"), Simulated(), np.zeros(4, np.int64)
+def test_errors_are_reported(row: int, batch: int, record: list[int]) -> None:
+    given, device, errors = drawn([2, 3], 1, 4, "float32"), Simulated(), np.zeros(4, np.int64)
     given.indices[1][:, 0] = [1, row, 2]
-    join(device, given.parts(device, False), batch, device.put(trouble))
-    assert trouble.tolist() == told
+    join(device, given.parts(device, False), batch, device.put(errors))
+    assert errors.tolist() == record
 
 
 def test_entries_without_a_bag_are_left_out() -> None:
-    given, device, trouble = drawn([2, 3], 0, 4, "float32"), Simulated(), np.zeros(4, np.int64)
+    given, device, errors = drawn([2, 3], 0, 4, "float32"), Simulated(), np.zeros(4, np.int64)
     for batch in (0, 1):
         for one in given.indices:
             one[:, 0] = 1
         parts, flags = given.parts(device, False), np.zeros(batch, np.int32)
-        joined = join(device, parts, batch, device.put(trouble))
+        joined = join(device, parts, batch, device.put(errors))
         ordered = order_parts(device, parts, joined, batch, bits_of_ranks(device, joined))
         masked, counts = device.put(flags), device.room(4 * batch)
         found = part_bags(device, parts, ordered, batch, masked, counts)
-        assert trouble[ErrorRecord.error_code] == call_of.BAD_ROW
+        assert errors[ErrorRecord.error_code] == call_of.BAD_ROW
         assert device.words(found.starts, batch + 1).tolist() == [0] * (batch + 1)
         assert (device.get(found.addresses, 5, np.int64) == -1).all()

@@ -28,7 +28,7 @@ def gradient(
     splits: Any,
     weights: Any,
 ) -> tuple[list[Any], list[int]]:
-    """Gradients of columns (distinct ids, dim, combiner, weighted), and what is told of trouble."""
+    """Gradients of columns (distinct ids, dim, combiner, weighted), and the `ErrorRecord`."""
     device, stored = Simulated(), top.dtype.name
     batch, count = splits.shape[1] - 1, places.size
     unique = sum(column[0] for column in columns)
@@ -59,8 +59,8 @@ def gradient(
     order = order_entries(device, base, entries, batch * len(columns))
     if call.tiles:
         device.launch(f"scatter_{stored}", call.tiles, call_of.THREADS, base, order)
-    told = held[call.trouble : call.trouble + ErrorRecord.SIZE]
-    return outs, [int(word) for word in told]
+    record = held[call.errors : call.errors + ErrorRecord.SIZE]
+    return outs, [int(word) for word in record]
 
 
 def drawn(
@@ -96,8 +96,8 @@ def same_given(
     columns: Sequence[tuple[int, int, str, bool]], top: Any, places: Any, splits: Any, weights: Any
 ) -> None:
     dtype = top.dtype
-    found, told = gradient(top, columns, places, splits, weights)
-    assert not any(told)
+    found, record = gradient(top, columns, places, splits, weights)
+    assert not any(record)
     wanted = ops.grouped_embedding_post_look_up_grad(
         top_grad=top,
         emb_rows=[np.zeros((u, dim), dtype) for u, dim, _, _ in columns],
@@ -155,7 +155,7 @@ def test_nothing_to_add() -> None:
     same([(0, 4, "sum", False)], 0, np.float32, seed=1)
 
 
-def test_trouble_is_told() -> None:
+def test_errors_are_reported() -> None:
     columns = [(4, 4, "sum", False)]
     top, places, splits, weights = drawn(columns, 6, np.float32, seed=2)
     wrong = places.copy()

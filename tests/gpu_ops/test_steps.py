@@ -85,15 +85,15 @@ def test_entries_are_dropped_and_rows_filled(
         device.put(ids), KINDS[ids.dtype], count, device.put(indices), batch,
         *((device.put(weights), FLOAT32, 4) if weighted else (0, 0, 0)),
     )  # fmt: skip
-    trouble, weight = np.zeros(4, np.int64), int(np.float32(0.5).view(np.int32))
-    found = mark(device, given, 0, int(weighted), device.put(trouble))
+    errors, weight = np.zeros(4, np.int64), int(np.float32(0.5).view(np.int32))
+    found = mark(device, given, 0, int(weighted), device.put(errors))
     kept, empty = device.words(found.totals, 2)
     total = int(kept + empty * fills)
     outs = device.room(ids.itemsize * total), device.room(16 * total), device.room(4 * total)
     put(device, given, found, *outs)
     if fills:
         fill(device, given, found, int(kept), 4, weight, *outs)
-    assert not trouble.any()
+    assert not errors.any()
     wanted = ops.prune_invalid_and_fill_empty_rows(
         sp_values=ids,
         sp_indices=indices,
@@ -122,8 +122,8 @@ def test_entries_are_dropped_and_rows_filled(
 
 @pytest.mark.parametrize("row", [-1, 4, 2**40])
 def test_rows_outside_the_batch_are_told(row: int) -> None:
-    device, trouble = Simulated(), np.zeros(4, np.int64)
+    device, errors = Simulated(), np.zeros(4, np.int64)
     ids, indices = np.array([1, -1, 2]), np.array([[0, 0], [99, 0], [row, 0]])
     given = Entries(device.put(ids), INT64, 3, device.put(indices), 4, 0, 0, 0)
-    mark(device, given, 0, 0, device.put(trouble))
-    assert trouble.tolist() == [BAD_ROW, 0, 2, row]
+    mark(device, given, 0, 0, device.put(errors))
+    assert errors.tolist() == [BAD_ROW, 0, 2, row]

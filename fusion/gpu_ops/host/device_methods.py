@@ -21,7 +21,7 @@ from numba.core.errors import TypingError
 from numba.extending import models, overload, overload_method, register_model
 
 from fusion.gpu_ops.host.driver_calls import driver_call, launch_call
-from fusion.gpu_ops.host.errors import teller
+from fusion.gpu_ops.host.errors import error_reporter
 from fusion.gpu_ops.kernels.registry import KERNELS
 from fusion.gpu_ops.steps.device import launch_for
 from fusion.runtime.cuda.layout import (
@@ -131,7 +131,7 @@ def _check(words: int, code: int, what: int) -> None:
 
 
 @jit
-def _asked(words: int, function: int, given: int) -> int:
+def _ask_launcher(words: int, function: int, given: int) -> int:
     """What a function of the launcher gives for a word; 0 is an error."""
     launching = load(words, DeviceRecord.launcher)
     found = call_at(load(launching, function), given)
@@ -142,19 +142,21 @@ def _asked(words: int, function: int, given: int) -> int:
     return found
 
 
-_tell_now = teller("")
-_tell_before = teller(" (in an earlier run of this node, whose result is not to be used)")
+_report_error = error_reporter("")
+_report_earlier_error = error_reporter(
+    " (in an earlier run of this node, whose result is not to be used)"
+)
 
 
 @jit
 def _open(frame: int, words: int) -> None:
-    """Finds the stream of a call and makes its context the thread's; tells of earlier trouble."""
+    """Finds the stream of a call and makes its context the thread's; reports earlier errors."""
     store(words, DeviceRecord.error_slot, 0)
     state = kernel_state(frame)
     words_of_launcher = load(state, State.launcher)
     store(words, DeviceRecord.frame, frame)
     store(words, DeviceRecord.launcher, words_of_launcher)
-    stream = _asked(words, int64(LauncherRecord.find_stream), context(frame))
+    stream = _ask_launcher(words, int64(LauncherRecord.find_stream), context(frame))
     store(words, DeviceRecord.stream, stream)
     if stream == 0:
         return
@@ -177,44 +179,48 @@ def _open(frame: int, words: int) -> None:
     store(words, DeviceRecord.gpu, gpu)
     store(words, DeviceRecord.gpu_record, load(load(words_of_launcher, LauncherRecord.gpus), gpu))
     if load(words, DeviceRecord.gpu_record) == 0:
-        store(words, DeviceRecord.gpu_record, _asked(words, int64(LauncherRecord.open_gpu), gpu))
+        store(
+            words,
+            DeviceRecord.gpu_record,
+            _ask_launcher(words, int64(LauncherRecord.open_gpu), gpu),
+        )
     if load(state, State.error_slots) == 0 and not failed(frame):
-        _asked(words, int64(LauncherRecord.open_node), state)
+        _ask_launcher(words, int64(LauncherRecord.open_node), state)
     if not failed(frame):
-        store(words, DeviceRecord.error_slot, _own_place(load(state, State.error_slots)))
-        _tell_of_earlier_runs(
+        store(words, DeviceRecord.error_slot, _take_error_slot(load(state, State.error_slots)))
+        _report_earlier_errors(
             frame, load(state, State.error_slots), load(words, DeviceRecord.error_slot)
         )
 
 
 @jit
-def _place_of(node: int, number: int) -> int:
+def _error_slot(node: int, number: int) -> int:
     return node + 8 * int64(ErrorSlot.SIZE) * number
 
 
 @jit
-def _own_place(node: int) -> int:
-    """Takes one of a node's places for trouble: calls of a node may run side by side."""
+def _take_error_slot(node: int) -> int:
+    """Takes one of a node's error slots: calls of a node may run side by side."""
     for number in range(1, ERROR_SLOTS):
-        place = _place_of(node, int64(number))
+        place = _error_slot(node, int64(number))
         if atomic_swap_if(place, int64(ErrorSlot.is_taken), int64(0), int64(1)):
             return place
     return node
 
 
 @jit
-def _tell_of_earlier_runs(frame: int, node: int, own: int) -> None:
-    """Tells of trouble in places that no other call has."""
+def _report_earlier_errors(frame: int, node: int, own: int) -> None:
+    """Reports errors in the slots that no other call has."""
     for number in range(ERROR_SLOTS):
-        place, taken = _place_of(node, int64(number)), int64(ErrorSlot.is_taken)
+        place, taken = _error_slot(node, int64(number)), int64(ErrorSlot.is_taken)
         if failed(frame):
             return
         if place in (own, node):
-            _tell_before(frame, place)
+            _report_earlier_error(frame, place)
         elif load(place, ErrorRecord.error_code) != 0 and atomic_swap_if(
             place, taken, int64(0), int64(1)
         ):
-            _tell_before(frame, place)
+            _report_earlier_error(frame, place)
             atomic_store(place, taken, int64(0))
 
 
@@ -225,8 +231,8 @@ def _wait(words: int) -> None:
 
 
 @jit
-def _tell(words: int) -> None:
-    _tell_now(load(words, DeviceRecord.frame), load(words, DeviceRecord.error_slot))
+def _report(words: int) -> None:
+    _report_error(load(words, DeviceRecord.frame), load(words, DeviceRecord.error_slot))
 
 
 @jit
@@ -238,7 +244,7 @@ def _close(words: int) -> None:
         load(words, DeviceRecord.frame)
     ):
         _wait(words)
-        _tell(words)
+        _report(words)
     place = stack_words(1)
     driver_call(_driver(words, int64(LauncherRecord.pop)), place)
     own = load(words, DeviceRecord.error_slot)
@@ -261,18 +267,18 @@ def with_device(body: Callable[[int, Any], None]) -> Callable[[int], None]:
 
 
 @jit
-def trouble_of(device: Any) -> int:
+def error_record(device: Any) -> int:
     """The `ErrorRecord` where the call's kernels report errors."""
     return load(_words_of(device), DeviceRecord.error_slot)
 
 
 @jit
-def explain(device: Any, told: int) -> None:
-    """Makes trouble of the call's error that was told elsewhere, in words at `told` of the host."""
-    if load(told, ErrorRecord.error_code) != 0:
+def report_error(device: Any, record: int) -> None:
+    """Reports the error of an `ErrorRecord` of the host, if there is one."""
+    if load(record, ErrorRecord.error_code) != 0:
         for k in range(ErrorRecord.SIZE):
-            store(trouble_of(device), k, load(told, k))
-        _tell(_words_of(device))
+            store(error_record(device), k, load(record, k))
+        _report(_words_of(device))
 
 
 @jit
@@ -346,7 +352,7 @@ def _read(words: int, address: int, count: int) -> int:
     _check(words, code, int64(LauncherRecord.copy_out))
     if not failed(frame):
         _wait(words)
-        _tell(words)
+        _report(words)
     if failed(frame):
         return load(load(words, DeviceRecord.launcher), LauncherRecord.zeros)
     return target

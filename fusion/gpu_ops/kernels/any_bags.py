@@ -11,7 +11,7 @@ import numpy as np
 
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import id_at, integer_at, is_dropped, is_ignored, weight_at
-from fusion.gpu_ops.kernels.errors import tell
+from fusion.gpu_ops.kernels.errors import report_in_call
 from fusion.gpu_ops.kernels.plain_bags import Bag, Team, head_of
 from fusion.gpu_ops.kernels.tiles import quotient, remainder
 from fusion.gpu_ops.language.arithmetic import clipper, normalizer, weigher
@@ -28,9 +28,9 @@ from fusion.gpu_ops.layout.call import BAD_DEFAULT, BAD_ID, CombineCall
 from fusion.runtime.native.jit import int64
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
-#: Elements that are no entry, and those with trouble: no addresses of rows.
+#: Elements that are no entry, and those with an error: no addresses of rows.
 _NO_ENTRY, _TROUBLE = -1, 0
-#: Among marks: that an element is trouble.
+#: Among marks: that an element is an error.
 _IS_UNSOUND = 16
 
 
@@ -84,7 +84,7 @@ def _entry_finder(is_plain: bool) -> Any:
         if not counts(column, source, number, k):
             return int64(_NO_ENTRY)
         if number < 0 or number >= load(source, ColumnInputs.table_rows):
-            tell(call, BAD_ID, _place_of(call, column), k, number)
+            report_in_call(call, BAD_ID, _place_of(call, column), k, number)
             return int64(_TROUBLE)
         return load(source, ColumnInputs.table) + number * load(source, ColumnInputs.row_bytes)
 
@@ -97,7 +97,7 @@ class _Four(NamedTuple):
     Attributes:
         v0, v1, v2, v3: their rows, with weights multiplied by them.
         weights: ones without.
-        marks: by bit, which of them are entries; `_IS_UNSOUND` and more if any is trouble.
+        marks: by bit, which of them are entries; `_IS_UNSOUND` and more if any is an error.
     """
 
     v0: Any
@@ -291,7 +291,7 @@ def _folder(dtype: type, lanes: int, is_plain: bool, step: int) -> Any:
 
 
 def any_bag(stored: str, lanes: int, is_plain: bool) -> Any:
-    """A device function (call, bag, team, at) -> what a bag gives; NaN if there is trouble.
+    """A device function (call, bag, team, at) -> what a bag gives; NaN after an error.
 
     Groups that share a bag read its rows in turns, and each adds all of them.
     """
@@ -342,7 +342,7 @@ def _filler(stored: str, lanes: int, is_plain: bool) -> Any:
             return zero
         number = max(load(column, ColumnAttrs.default_id), np.int64(0))
         if number >= load(source, ColumnInputs.table_rows):
-            tell(call, BAD_DEFAULT, _place_of(call, column), np.int64(-1), number)
+            report_in_call(call, BAD_DEFAULT, _place_of(call, column), np.int64(-1), number)
             return multiplied(zero, nan)
         if load(column, ColumnAttrs.default_id) < 0:
             return zero

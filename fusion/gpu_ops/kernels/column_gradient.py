@@ -13,7 +13,7 @@ import numpy as np
 
 from fusion.gpu_ops.kernels.bag_scales import put_scale
 from fusion.gpu_ops.kernels.entry_sums import BagGradient, row_writer
-from fusion.gpu_ops.kernels.errors import tell_at
+from fusion.gpu_ops.kernels.errors import report_error
 from fusion.gpu_ops.kernels.tiles import column_of, quotient, remainder
 from fusion.gpu_ops.language.arithmetic import SUM
 from fusion.gpu_ops.language.device import cuda, jit, load, load_as, store_as
@@ -43,7 +43,7 @@ def own_entries(call: int) -> None:
     place, row = thread // batch, thread % batch
     start, end = _split(call, place, row), _split(call, place, row + 1)
     if start < 0 or end < start or end > load(call, GradientCall.entry_count):
-        tell_at(load(call, GradientCall.errors), call_of.BAD_SPLIT, place, row, end)
+        report_error(load(call, GradientCall.errors), call_of.BAD_SPLIT, place, row, end)
         return
     if start == end:
         return
@@ -58,7 +58,7 @@ def own_entries(call: int) -> None:
     for k in range(start, end):
         number = int64(load_as(load(call, GradientCall.unique_idxs), k, np.int32))
         if number < 0 or number >= unique:
-            tell_at(load(call, GradientCall.errors), call_of.BAD_ID, place, k, number)
+            report_error(load(call, GradientCall.errors), call_of.BAD_ID, place, k, number)
         else:
             store_as(load(call, GradientCall.keys), k, np.int32(base + number), np.int32)
             store_as(load(call, GradientCall.owners), k, np.int32(row), np.int32)

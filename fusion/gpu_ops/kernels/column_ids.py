@@ -77,7 +77,7 @@ def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, found: 
 def mark_pairs(call: int, keys: int, slots: int, found: int, marks: int) -> None:
     """Kernel, a thread for each place that there may be: 1 for the first of its pair, else 0.
 
-    Of columns whose ids are to be sorted the largest one is told.
+    Of columns whose ids are to be sorted the largest one is written to the results.
 
     Args:
         marks: out, int32.
@@ -95,14 +95,14 @@ def mark_pairs(call: int, keys: int, slots: int, found: int, marks: int) -> None
     place = column_of(firsts, columns, own)
     if load(column_words(call, place), ColumnAttrs.sort_key) == 0:
         return
-    told, word = load(call, PreLookupCall.results), ErrorRecord.SIZE + 2 * columns + place
+    results, word = load(call, PreLookupCall.results), ErrorRecord.SIZE + 2 * columns + place
     # Few threads find a larger one than those before, so that few wait for each other.
-    if ~load(keys, own) < load(told, word):
-        atomic_min(told, word, ~load(keys, own), np.int64)
+    if ~load(keys, own) < load(results, word):
+        atomic_min(results, word, ~load(keys, own), np.int64)
 
 
 def count_pairs(call: int, ranks: int) -> None:
-    """Kernel, a thread for each column: tells how many distinct ids it has.
+    """Kernel, a thread for each column: writes how many distinct ids it has.
 
     Args:
         ranks: int64, prefix sums of the marks, and their total behind them.
@@ -112,8 +112,8 @@ def count_pairs(call: int, ranks: int) -> None:
     columns = load(call, PreLookupCall.column_count)
     if place < columns:
         distinct = load(ranks, load(firsts, place + 1)) - load(ranks, load(firsts, place))
-        told = load(call, PreLookupCall.results)
-        store(told, ErrorRecord.SIZE + columns + place, distinct)
+        results = load(call, PreLookupCall.results)
+        store(results, ErrorRecord.SIZE + columns + place, distinct)
 
 
 def list_pairs(call: int, keys: int, marks: int, ranks: int, words: int, owners: int) -> None:

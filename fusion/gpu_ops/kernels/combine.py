@@ -16,7 +16,7 @@ import numpy as np
 from fusion.cpu_ops.column_words import COPY, INDICES, ROW_IDS, ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.any_bags import any_bag
 from fusion.gpu_ops.kernels.elements import id_at, integer_at, is_dropped, lower_bound, split_range
-from fusion.gpu_ops.kernels.errors import tell
+from fusion.gpu_ops.kernels.errors import report_in_call
 from fusion.gpu_ops.kernels.plain_bags import Bag, Team, quick_bag, shared_bag
 from fusion.gpu_ops.kernels.tiles import column_of, quotient, remainder
 from fusion.gpu_ops.language.device import cuda, jit, load, store, vector_loader, vector_storer
@@ -151,7 +151,7 @@ def _writer(stored: str, is_plain: bool) -> Any:
             kind = load(bag.column, ColumnAttrs.rows_dtype)
             # The first one has to be 0, each other one no less than the one before.
             at = number + (number > 0 or integer_at(splits, int64(0), kind) == 0)
-            tell(call, call_of.BAD_SPLIT, place, at, integer_at(splits, at, kind))
+            report_in_call(call, call_of.BAD_SPLIT, place, at, integer_at(splits, at, kind))
         if lanes == widest:
             slow(call, bag, team, int64(widest))
         else:
@@ -212,8 +212,8 @@ def combine_kernel(stored: str, is_plain: bool) -> Any:
 def check_rows_kernel() -> Any:
     """The kernel `(call)` that looks at the rows of entries, a thread for each.
 
-    It tells of rows outside the batch and flags a column whose rows are not in order; where the
-    rows of the batch are those up to the last entry's, that must be so, and it is told, too.
+    It reports rows outside the batch and flags a column whose rows are not in order; where the
+    rows of the batch are those up to the last entry's, that must be so, and is an error, too.
     """
 
     def check_rows(call: int) -> None:
@@ -232,14 +232,14 @@ def check_rows_kernel() -> Any:
         if k > 0 and integer_at(rows, (k - 1) * step, kind) > row:
             store(load(call, CombineCall.unsorted), place, 1)
             if to_last:
-                tell(call, call_of.UNSORTED_ROW, place, k, row)
+                report_in_call(call, call_of.UNSORTED_ROW, place, k, row)
         is_last = k == load(source, ColumnInputs.id_count) - 1
         if to_last and is_last and row + 1 != load(call, CombineCall.batch_size):
-            tell(call, call_of.BAD_ROW, place, k, row)
+            report_in_call(call, call_of.BAD_ROW, place, k, row)
         is_outside = row < 0 or row >= load(call, CombineCall.batch_size)
         # Up to the last row, rows are looked at whether their entries count or not.
         counts = to_last or not is_dropped(column, source, id_at(column, source, k, int64(0)), k)
         if is_outside and counts:
-            tell(call, call_of.BAD_ROW, place, k, row)
+            report_in_call(call, call_of.BAD_ROW, place, k, row)
 
     return check_rows

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from fusion.gpu_ops.kernels.elements import copy_element, rows_until
-from fusion.gpu_ops.kernels.errors import tell_at
+from fusion.gpu_ops.kernels.errors import report_error
 from fusion.gpu_ops.language.device import atomic_add, cuda, jit, load, load_as, store, store_as
 from fusion.gpu_ops.layout.call import BAD_ID, BAD_ROW, REPEATED, UNSORTED_ROW
 from fusion.runtime.native.jit import int64
 
 
-def rows_of_entries(indices: int, count: int, batch: int, rows: int, trouble: int) -> None:
+def rows_of_entries(indices: int, count: int, batch: int, rows: int, errors: int) -> None:
     """Kernel, a thread for each entry: its row, int32, of int64 indices [count, 2].
 
     It is `batch` for rows outside, whose entries so come behind all bags.
@@ -27,7 +27,7 @@ def rows_of_entries(indices: int, count: int, batch: int, rows: int, trouble: in
         return
     row = load(indices, 2 * k)
     if row < 0 or row >= batch:
-        tell_at(trouble, BAD_ROW, int64(0), k, row)
+        report_error(errors, BAD_ROW, int64(0), k, row)
         row = batch
     store_as(rows, k, np.int32(row), np.int32)
 
@@ -70,21 +70,21 @@ def _row_of(
     shards: int,
     shard_count: int,
     entry: int,
-    trouble: int,
+    errors: int,
 ) -> Any:
     """The shard and the place in it of an entry's row, see `address_entries`; or else -1."""
     place, shard = int64(load_as(places, entry, np.int32)), int64(0)
     if place < 0 or place >= unique:
-        tell_at(trouble, BAD_ID, int64(0), entry, place)
+        report_error(errors, BAD_ID, int64(0), entry, place)
         return int64(-1), place
     if shard_count > 1:
         shard = int64(load_as(permutation, 2 * place, np.int32))
         place = int64(load_as(permutation, 2 * place + 1, np.int32))
         if shard < 0 or shard >= shard_count:
-            tell_at(trouble, BAD_ID, int64(0), entry, shard)
+            report_error(errors, BAD_ID, int64(0), entry, shard)
             return int64(-1), place
     if place < 0 or place >= load(shards, 2 * shard + 1):
-        tell_at(trouble, BAD_ID, int64(0), entry, place)
+        report_error(errors, BAD_ID, int64(0), entry, place)
         return int64(-1), place
     return shard, place
 
@@ -103,7 +103,7 @@ def address_entries(
     masked: int,
     flags: int,
     addresses: int,
-    trouble: int,
+    errors: int,
 ) -> None:
     """Kernel, a thread for each entry: the address of its row, in the order of the bags.
 
@@ -124,7 +124,7 @@ def address_entries(
     row = int64(load_as(rows, entry, np.int32))
     if row >= batch or is_masked(masked, int64(1), flags, row):
         return
-    shard, place = _row_of(places, unique, permutation, shards, shard_count, entry, trouble)
+    shard, place = _row_of(places, unique, permutation, shards, shard_count, entry, errors)
     if shard >= 0:
         store(addresses, k, load(shards, 2 * shard) + place * row_bytes)
 
@@ -140,7 +140,7 @@ def number_rows(
     rows: int,
     batch: int,
     keys: int,
-    trouble: int,
+    errors: int,
 ) -> None:
     """Kernel, a thread for each entry: the number of its row among those of all shards.
 
@@ -153,7 +153,7 @@ def number_rows(
         return
     number = load(firsts, shard_count)
     if int64(load_as(rows, k, np.int32)) < batch:
-        shard, place = _row_of(places, unique, permutation, shards, shard_count, k, trouble)
+        shard, place = _row_of(places, unique, permutation, shards, shard_count, k, errors)
         if shard >= 0:
             number = load(firsts, shard) + place
     store_as(keys, k, np.int32(number), np.int32)
@@ -166,7 +166,7 @@ def check_pairs(
     firsts: int,
     shard_count: int,
     seen: int,
-    trouble: int,
+    errors: int,
 ) -> None:
     """Kernel, a thread for each distinct id: whether its row is there, and no other id's.
 
@@ -179,14 +179,14 @@ def check_pairs(
     shard = int64(load_as(permutation, 2 * k, np.int32))
     place = int64(load_as(permutation, 2 * k + 1, np.int32))
     if shard < 0 or shard >= shard_count:
-        tell_at(trouble, BAD_ID, int64(0), k, shard)
+        report_error(errors, BAD_ID, int64(0), k, shard)
     elif place < 0 or place >= load(shards, 2 * shard + 1):
-        tell_at(trouble, BAD_ID, shard, k, place)
+        report_error(errors, BAD_ID, shard, k, place)
     elif atomic_add(seen, load(firsts, shard) + place, np.int32(1), np.int32) != 0:
-        tell_at(trouble, REPEATED, shard, k, place)
+        report_error(errors, REPEATED, shard, k, place)
 
 
-def find_last_row(indices: int, count: int, rows: int, trouble: int) -> None:
+def find_last_row(indices: int, count: int, rows: int, errors: int) -> None:
     """Kernel, a thread for each entry: whether rows are in order, and how many there are.
 
     Args:
@@ -198,7 +198,7 @@ def find_last_row(indices: int, count: int, rows: int, trouble: int) -> None:
         return
     row = load(indices, 2 * k)
     if k > 0 and row < load(indices, 2 * k - 2):
-        tell_at(trouble, UNSORTED_ROW, int64(0), k, row)
+        report_error(errors, UNSORTED_ROW, int64(0), k, row)
     if k == count - 1:
         store(rows, int64(0), rows_until(row))
 

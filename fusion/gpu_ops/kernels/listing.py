@@ -10,7 +10,7 @@ import numpy as np
 
 from fusion.cpu_ops.column_words import DENSE, ROW_SPLITS, ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import id_at, integer_at, is_dropped, is_ignored, rows_until
-from fusion.gpu_ops.kernels.errors import tell_at
+from fusion.gpu_ops.kernels.errors import report_error
 from fusion.gpu_ops.kernels.tiles import column_of
 from fusion.gpu_ops.language.device import atomic_add, cuda, jit, load, load_as, store, store_as
 from fusion.gpu_ops.layout import call as call_of
@@ -66,9 +66,9 @@ def _row_by_splits(column: int, source: int, k: int, batch: int) -> int:
 
 @jit
 def _row_of(call: int, place: int, column: int, source: int, k: int) -> int:
-    """The row of an element, as it is told; flags its column if rows are not in order.
+    """The row of an element as it is given; flags its column if rows are not in order.
 
-    Tells the rows up to that of the last element, where these are the rows of the batch.
+    Writes the rows up to that of the last element, where these are the rows of the batch.
     """
     form = load(column, ColumnAttrs.id_format)
     if form == DENSE:
@@ -82,18 +82,18 @@ def _row_of(call: int, place: int, column: int, source: int, k: int) -> int:
     before = row
     if k > 0:
         before = integer_at(rows, (k - 1) * step, kind)
-    told = load(call, PreLookupCall.results)
+    results = load(call, PreLookupCall.results)
     to_last = load(column, ColumnAttrs.ends_at_last_row) != 0
     if row < before:
         if to_last:
-            tell_at(told, call_of.UNSORTED_ROW, place, k, row)
+            report_error(results, call_of.UNSORTED_ROW, place, k, row)
         else:
-            store(told, ErrorRecord.SIZE + place, 1)
+            store(results, ErrorRecord.SIZE + place, 1)
     if to_last and row < 0:  # whether the element counts or not
-        tell_at(told, call_of.BAD_ROW, place, k, row)
+        report_error(results, call_of.BAD_ROW, place, k, row)
     if to_last and k == load(source, ColumnInputs.id_count) - 1:
         word = ErrorRecord.SIZE + 3 * load(call, PreLookupCall.column_count) + place
-        store(told, word, rows_until(row))
+        store(results, word, rows_until(row))
     return min(row, int64(0)) if load(call, PreLookupCall.is_batch_open) != 0 else row
 
 
@@ -107,17 +107,17 @@ def fits(column: int, number: int) -> bool:
 def _is_sound(
     call: int, place: int, column: int, source: int, k: int, row: int, number: int
 ) -> bool:
-    """Whether an element that counts has a row and an id; else tells of it."""
-    told = load(call, PreLookupCall.results)
+    """Whether an element that counts has a row and an id; else reports an error."""
+    results = load(call, PreLookupCall.results)
     if row < 0 or row >= load(call, PreLookupCall.batch_size):
-        if load(column, ColumnAttrs.id_format) != ROW_SPLITS:  # else `mark_rows` tells of splits
-            tell_at(told, call_of.BAD_ROW, place, k, row)
+        if load(column, ColumnAttrs.id_format) != ROW_SPLITS:  # else `mark_rows` reports splits
+            report_error(results, call_of.BAD_ROW, place, k, row)
         return False
     if number < 0 or number >= load(source, ColumnInputs.table_rows):
-        tell_at(told, call_of.BAD_ID, place, k, number)
+        report_error(results, call_of.BAD_ID, place, k, number)
         return False
     if not fits(column, number):
-        tell_at(told, call_of.BAD_KEY, place, k, number)
+        report_error(results, call_of.BAD_KEY, place, k, number)
         return False
     return True
 
@@ -158,7 +158,7 @@ def mark_elements(call: int, ids: int, owners: int, marks: int) -> None:
 
 @jit
 def _check_split(call: int, place: int, column: int, source: int, row: int) -> None:
-    """Tells of a row split that is less than the one before, or is not where ids begin or end."""
+    """Reports a row split that is less than the one before, or is not where ids begin or end."""
     splits = load(source, ColumnInputs.entry_rows)
     kind = load(column, ColumnAttrs.rows_dtype)
     total = load(source, ColumnInputs.id_count)
@@ -169,7 +169,7 @@ def _check_split(call: int, place: int, column: int, source: int, row: int) -> N
         row == load(call, PreLookupCall.batch_size) and split != total
     )
     if is_cut or split < before or split > total:
-        tell_at(load(call, PreLookupCall.results), call_of.BAD_SPLIT, place, row, split)
+        report_error(load(call, PreLookupCall.results), call_of.BAD_SPLIT, place, row, split)
 
 
 def mark_rows(call: int, marks: int) -> None:
@@ -194,4 +194,4 @@ def mark_rows(call: int, marks: int) -> None:
     store_as(marks, own + columns * batch, np.int32(1), np.int32)
     number = filler_of(column)
     if not fits(column, number):
-        tell_at(load(call, PreLookupCall.results), call_of.BAD_KEY, place, int64(-1), number)
+        report_error(load(call, PreLookupCall.results), call_of.BAD_KEY, place, int64(-1), number)

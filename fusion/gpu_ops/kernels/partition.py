@@ -10,7 +10,7 @@ import numpy as np
 
 from fusion.cpu_ops import partition
 from fusion.gpu_ops.kernels.elements import copy_element, integer_at, store_bits, store_integer
-from fusion.gpu_ops.kernels.errors import tell_at
+from fusion.gpu_ops.kernels.errors import report_error
 from fusion.gpu_ops.language.device import cuda, load, load_as, on_device, store, store_as
 from fusion.gpu_ops.layout.call import BAD_DEFAULT, BAD_ID
 from fusion.runtime.native.jit import int64
@@ -27,7 +27,7 @@ def key_ids(
     shards: int,
     strategy: int,
     keys: int,
-    trouble: int,
+    errors: int,
 ) -> None:
     """Kernel, a thread for each id: the shard that it goes to.
 
@@ -35,7 +35,7 @@ def key_ids(
         ids, kind, count: ids of a kind, see `dtypes`.
         rows, ends, shards, strategy: see `locate`.
         keys: out, int32 [count]; `shards` for ids outside the table.
-        trouble: words as of a call, told of such an id.
+        errors: an `ErrorRecord`, for such an id.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
@@ -43,7 +43,7 @@ def key_ids(
     number = integer_at(ids, k, kind)
     shard, _ = locate(number, rows, ends, shards, strategy)
     if shard < 0:
-        tell_at(trouble, BAD_ID, int64(0), k, number)
+        report_error(errors, BAD_ID, int64(0), k, number)
         shard = shards
     store_as(keys, k, np.int32(shard), np.int32)
 
@@ -98,7 +98,7 @@ def key_candidates(
     shards: int,
     strategy: int,
     keys: int,
-    trouble: int,
+    errors: int,
 ) -> None:
     """Kernel, a thread for each candidate: the shard that it goes to, if it is an entry.
 
@@ -127,9 +127,9 @@ def key_candidates(
     if shard >= 0:
         store_as(keys, k, np.int32(shard), np.int32)
     elif k < count:
-        tell_at(trouble, BAD_ID, int64(0), k, number)
+        report_error(errors, BAD_ID, int64(0), k, number)
     else:
-        tell_at(trouble, BAD_DEFAULT, int64(0), int64(-1), number)
+        report_error(errors, BAD_DEFAULT, int64(0), int64(-1), number)
 
 
 def candidate_rows(indices: int, count: int, fillers: int, batch: int, rows: int) -> None:

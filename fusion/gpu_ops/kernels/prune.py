@@ -15,7 +15,7 @@ from fusion.gpu_ops.kernels.elements import (
     store_integer,
     weight_at,
 )
-from fusion.gpu_ops.kernels.errors import tell_at
+from fusion.gpu_ops.kernels.errors import report_error
 from fusion.gpu_ops.language.device import cuda, load, load_as, store, store_as
 from fusion.gpu_ops.layout.call import BAD_ROW
 from fusion.runtime.native.jit import int64
@@ -32,7 +32,7 @@ def mark_entries(
     batch: int,
     kept: int,
     empty: int,
-    trouble: int,
+    errors: int,
 ) -> None:
     """Kernel, a thread for each entry: marks those that are kept, and their rows.
 
@@ -43,7 +43,7 @@ def mark_entries(
         least: the least id that is kept.
         kept: out, int32 [count].
         empty: int32 [batch], all 1; 0 for rows that keep an entry.
-        trouble: words as of a call, told of a row outside the batch.
+        errors: an `ErrorRecord`, for a row outside the batch.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
@@ -56,7 +56,7 @@ def mark_entries(
         return
     row = load(indices, 2 * k)
     if row < 0 or row >= batch:
-        tell_at(trouble, BAD_ROW, int64(0), k, row)
+        report_error(errors, BAD_ROW, int64(0), k, row)
     else:
         store_as(empty, row, np.int32(0), np.int32)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fusion.cpu_ops.row_rules import FORMULAS
 from fusion.cpu_ops.rules import RULES
-from fusion.gpu_ops.kernels.errors import tell_at
+from fusion.gpu_ops.kernels.errors import report_error
 from fusion.gpu_ops.language.device import cuda, jit, load_as, on_device, store_as
 from fusion.gpu_ops.language.exact import exact, inexact
 from fusion.gpu_ops.layout.call import BAD_RATE
@@ -84,8 +84,8 @@ def update_kernel(stored: str) -> Any:
     """The kernel that updates rows of dtype `stored`, a thread for each element.
 
     Its arguments: the rule, by its place in `RULES`; the addresses of updates, of up to three old
-    rows, of as many new ones, and of the rule's numbers; how many elements; the words that are told
-    of a rate that is not positive.
+    rows, of as many new ones, and of the rule's numbers; how many elements; the `ErrorRecord` for
+    a rate that is not positive.
     """
     update, item, dtype = _by_rule(stored), DTYPES[stored].item_bytes, getattr(np, stored)
 
@@ -100,11 +100,11 @@ def update_kernel(stored: str) -> Any:
         new_2: int,
         numbers: int,
         elements: int,
-        trouble: int,
+        errors: int,
     ) -> None:
         k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
         if k == 0 and rule == _FTRL and not load_as(numbers, int64(0), dtype) > 0:
-            tell_at(trouble, BAD_RATE, int64(0), int64(0), int64(0))
+            report_error(errors, BAD_RATE, int64(0), int64(0), int64(0))
         if k < elements:
             update(rule, updates, (old_0, old_1, old_2), (new_0, new_1, new_2), numbers, k * item)
 

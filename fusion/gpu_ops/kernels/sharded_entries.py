@@ -12,7 +12,7 @@ import numpy as np
 
 from fusion.gpu_ops.kernels.elements import copy_element, rows_until
 from fusion.gpu_ops.kernels.entries import is_masked
-from fusion.gpu_ops.kernels.errors import tell_at
+from fusion.gpu_ops.kernels.errors import report_error
 from fusion.gpu_ops.kernels.tiles import column_of
 from fusion.gpu_ops.language.device import atomic_min, cuda, jit, load, load_as, store, store_as
 from fusion.gpu_ops.layout.call import BAD_ROW, UNSORTED_ROW
@@ -70,7 +70,7 @@ def join_parts(
     rows: int,
     ranks: int,
     found: int,
-    trouble: int,
+    errors: int,
 ) -> None:
     """Kernel, a thread for each entry: its row and its rank in the row.
 
@@ -81,7 +81,7 @@ def join_parts(
         rows: out, int32 [count], `batch` for rows outside.
         ranks: out, int64 [count], with the sign changed, so that they are numbers >= 0; 0: none.
         found: out, int64 [2], zeros before, see `JoinResults`.
-        trouble: words as of a call, told of shard, place and row.
+        errors: an `ErrorRecord`, with shard, index in it and row.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
@@ -90,11 +90,11 @@ def join_parts(
     at = load(indices, shard)
     row, rank = load(at, 2 * place), load(at, 2 * place + 1)
     if row < 0 or (batch >= 0 and row >= batch):
-        tell_at(trouble, BAD_ROW, shard, place, row)
+        report_error(errors, BAD_ROW, shard, place, row)
         row = batch
     elif batch < 0:
         if place > 0 and row < load(at, 2 * place - 2):
-            tell_at(trouble, UNSORTED_ROW, shard, place, row)
+            report_error(errors, UNSORTED_ROW, shard, place, row)
         _lower(found, JoinResults.negative_rows, -rows_until(row))
         row = min(row, int64(_LARGEST_ROW))
     store_as(rows, k, np.int32(row), np.int32)

@@ -86,7 +86,7 @@ def place_elements(
     Args:
         ids, owners: of `mark_elements`.
         sums: prefix sums of marks, int64, and their total behind them.
-        ranks: int64 by element, how many come before it that count; 0: `sums` tells.
+        ranks: int64 by element, how many come before it that count; 0: as `sums` has it.
         is_ordered: whether that is in the order of rows in all columns.
         keys: out, int64 by place, the id.
         sources: out, int32 by place, the element.

@@ -115,11 +115,11 @@ class PreLookupCall(Layout):
     #: complement of the largest id; of those with `ends_at_last_row` the rows up to that of the
     #: last element.
     results: Address
-    #: Whether only the results tell how many rows there are. If so, no column fills rows, and the
+    #: Whether only the results say how many rows there are. If so, no column fills rows, and the
     #: batch has one row with all elements, until it is known.
     is_batch_open: Flag
 
 
-def told_words(columns: int) -> int:
+def result_words(columns: int) -> int:
     """The fields of the results of a call before gathers; all are zeros before."""
     return ErrorRecord.SIZE + 4 * columns

@@ -99,7 +99,7 @@ def _at_once(call: Any, source: int, offset: int, item: int, width: int, skew: i
 
 
 def _listed(call: Any, base: int) -> int:
-    """The columns behind gathers, each of which is told the number of entries of all of them."""
+    """The columns behind gathers, each of which has the number of entries of all of them."""
     columns, count = array_index(call, base, CombineCall.columns), 0
     for k in range(call[CombineCall.column_count]):
         count += call[columns + k * ColumnAttrs.SIZE + ColumnAttrs.id_format] == LISTED

@@ -97,26 +97,26 @@ def rows_of_ids(
     firsts: int,
     ordered: Ordered,
     batch: int,
-    trouble: int,
+    errors: int,
 ) -> GradRows:
     """The rows of distinct ids, as many as those; other arguments are as of `steps.bags.bags`.
 
     Args:
         number: of the entries.
         firsts: see `GradRows`.
-        trouble: words as of a call, told of entries without a row, and of rows that two ids have.
+        errors: an `ErrorRecord`, for entries without a row, and of rows that two ids have.
     """
     if rows.shard_count > 1:
         seen = device.filled(4 * rows.unique, 0)
         device.launch(
             "check_pairs", blocks_of(rows.unique), THREADS,
-            rows.permutation, rows.unique, rows.shards, firsts, rows.shard_count, seen, trouble,
+            rows.permutation, rows.unique, rows.shards, firsts, rows.shard_count, seen, errors,
         )  # fmt: skip
     keys = device.room(4 * number)
     device.launch(
         "number_rows", blocks_of(number), THREADS,
         number, places, rows.unique, rows.permutation, rows.shards, firsts, rows.shard_count,
-        ordered.owners, batch, keys, trouble,
+        ordered.owners, batch, keys, errors,
     )  # fmt: skip
     return GradRows(rows.unique, rows.shard_count, firsts, rows.shards, rows.row_bytes, keys)
 

@@ -54,17 +54,17 @@ class Ordered(NamedTuple):
     starts: int
 
 
-def by_row(device: Device, given: Entries, trouble: int) -> Ordered:
+def by_row(device: Device, given: Entries, errors: int) -> Ordered:
     """The entries by their rows, those of a row in their order.
 
     Args:
         given: entries, of whose ids only the number counts.
-        trouble: words as of a call, told of rows outside the batch.
+        errors: an `ErrorRecord`, for rows outside the batch.
     """
     count, batch = given.number, given.batch
     owners = device.room(4 * count)
     device.launch(
-        "rows_of_entries", blocks_of(count), THREADS, given.indices, count, batch, owners, trouble
+        "rows_of_entries", blocks_of(count), THREADS, given.indices, count, batch, owners, errors
     )
     order = stable_order(device, owners, count, batch)
     return mark_bags(device, owners, order, count, batch)
@@ -77,14 +77,14 @@ def mark_bags(device: Device, owners: int, order: int, count: int, batch: int) -
     return Ordered(owners, order, starts)
 
 
-def last_row(device: Device, indices: int, count: int, trouble: int) -> int:
+def last_row(device: Device, indices: int, count: int, errors: int) -> int:
     """The address of the number of rows up to that of the last entry, int64 [1].
 
     Args:
-        trouble: words as of a call, told of a row that is less than the one before.
+        errors: an `ErrorRecord`, for a row that is less than the one before.
     """
     rows = device.filled(8, 0)
-    device.launch("find_last_row", blocks_of(count), THREADS, indices, count, rows, trouble)
+    device.launch("find_last_row", blocks_of(count), THREADS, indices, count, rows, errors)
     return rows
 
 
@@ -96,7 +96,7 @@ def bags(
     masked: int,
     flags: int,
     counts: int,
-    trouble: int,
+    errors: int,
 ) -> Bags:
     """The entries of bags whose rows were gathered.
 
@@ -105,15 +105,15 @@ def bags(
         places: int32, which distinct id each entry has.
         masked, flags: bool by row, so many, whose entries do not count; 0: there are none.
         counts: out, int32 [batch], how many entries each bag has.
-        trouble: words as of a call.
+        errors: an `ErrorRecord`.
     """
     count, batch, blocks = given.number, given.batch, blocks_of(given.number)
-    owners, order, starts = by_row(device, given, trouble)
+    owners, order, starts = by_row(device, given, errors)
     addresses = device.room(8 * count)
     device.launch(
         "address_entries", blocks, THREADS,
         order, count, places, rows.unique, rows.permutation, rows.shards, rows.shard_count,
-        rows.row_bytes, owners, batch, masked, flags, addresses, trouble,
+        rows.row_bytes, owners, batch, masked, flags, addresses, errors,
     )  # fmt: skip
     device.launch("count_entries", blocks_of(batch), THREADS, starts, batch, counts)
     weights = 0

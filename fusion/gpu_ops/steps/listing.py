@@ -1,10 +1,10 @@
 """The entries and distinct ids of many columns: GroupedEmbeddingPreLookUp.
 
-    list_entries -> Device.words(call.told, told_words(columns)) -> number_entries
+    list_entries -> Device.words(call.results, result_words(columns)) -> number_entries
 
-What is told says how many distinct ids each column has, and what is wrong; nothing of
+The results say how many distinct ids each column has, and what is wrong; nothing of
 `number_entries` may be launched if anything is. Of a call that is open (`PRE_IS_OPEN`) it says how
-many rows there are, too, and `split_rows` tells the entries of each.
+many rows there are, too, and `split_rows` writes the entries of each.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class PreCall(NamedTuple):
     """A call for many columns.
 
     Attributes:
-        words, told: addresses of its `PreLookupCall`, and of the results.
+        words, results: addresses of its `PreLookupCall`, and of the results.
         columns, batch: the columns, and the rows of each; 1 as long as these are not known.
         elements: the elements of all columns.
         entries: the entries that there is room for, the last of the words at `PRE_FIRSTS`.
     """
 
     words: int
-    told: int
+    results: int
     columns: int
     batch: int
     elements: int
@@ -156,7 +156,7 @@ def number_entries(
     call: PreCall,
     listed: Listed,
     paired: Paired,
-    told: Any,
+    results: Any,
     splits: int,
     keys: int,
     entries: int,
@@ -166,7 +166,7 @@ def number_entries(
 
     Args:
         listed, paired: of `list_entries`.
-        told: the words that are told, int64 [told_words(columns)].
+        results: int64 [result_words(columns)], see `PreLookupCall`.
         splits: as of `list_entries`; written again where elements are not in the order of rows.
         keys: address of the addresses where the distinct ids of each column go.
         entries: out, int32 [entries], which of them each entry is.
@@ -174,9 +174,9 @@ def number_entries(
     """
     unsorted, pairs, largest = 0, 0, -1
     for index in range(call.columns):
-        unsorted += told[ErrorRecord.SIZE + index]
-        pairs += told[ErrorRecord.SIZE + call.columns + index]
-        largest = max(largest, ~told[ErrorRecord.SIZE + 2 * call.columns + index])
+        unsorted += results[ErrorRecord.SIZE + index]
+        pairs += results[ErrorRecord.SIZE + call.columns + index]
+        largest = max(largest, ~results[ErrorRecord.SIZE + 2 * call.columns + index])
     if unsorted > 0:
         paired = _in_order_of_rows(device, call, listed, splits)
     numbers = 0

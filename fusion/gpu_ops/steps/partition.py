@@ -46,16 +46,16 @@ def by_shard(device: Device, keys: int, order: int, count: int, shards: Shards) 
     return Split(keys, order, starts)
 
 
-def split(device: Device, ids: int, kind: int, count: int, shards: Shards, trouble: int) -> Split:
-    """Finds the shard of each id; `starts` then tell how many each gets.
+def split(device: Device, ids: int, kind: int, count: int, shards: Shards, errors: int) -> Split:
+    """Finds the shard of each id; `starts` then say how many each gets.
 
     Args:
-        trouble: words as of a call, told of ids outside the table.
+        errors: an `ErrorRecord`, for ids outside the table.
     """
     keys = device.room(4 * count)
     device.launch(
         "key_ids", blocks_of(count), THREADS,
-        ids, kind, count, shards.rows, shards.ends, shards.number, shards.strategy, keys, trouble,
+        ids, kind, count, shards.rows, shards.ends, shards.number, shards.strategy, keys, errors,
     )  # fmt: skip
     order = stable_order(device, keys, count, shards.number)
     return by_shard(device, keys, order, count, shards)

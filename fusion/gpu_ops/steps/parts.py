@@ -47,15 +47,15 @@ class Joined(NamedTuple):
     found: int
 
 
-def join(device: Device, parts: Parts, batch: int, trouble: int) -> Joined:
+def join(device: Device, parts: Parts, batch: int, errors: int) -> Joined:
     """Finds the row of each entry.
 
     With one shard and a known batch the words that are found need not be read.
 
     Args:
         batch: rows; -1: up to the last, so that it is minus the second word that is found.
-        trouble: words as of a call, told of rows outside the batch or, without one, not in order;
-            with such trouble nothing may follow if the batch is -1.
+        errors: an `ErrorRecord`, for rows outside the batch or, without one, not in order;
+            after such an error nothing may follow if the batch is -1.
     """
     owners, found, ranks = device.room(4 * parts.number), device.filled(16, 0), 0
     if parts.shard_count > 1:
@@ -63,7 +63,7 @@ def join(device: Device, parts: Parts, batch: int, trouble: int) -> Joined:
     device.launch(
         "join_parts", blocks_of(parts.number), THREADS,
         parts.firsts, parts.indices, parts.shard_count, parts.number, batch, owners, ranks, found,
-        trouble,
+        errors,
     )  # fmt: skip
     return Joined(owners, ranks, found)
 

@@ -37,14 +37,14 @@ def _strategy(shards: Shards) -> int:
 
 
 def split_entries(
-    device: Device, given: Entries, rules: Rules, shards: Shards, flags: int, trouble: int
+    device: Device, given: Entries, rules: Rules, shards: Shards, flags: int, errors: int
 ) -> Split:
-    """Finds the shard of each entry; `starts` then tell how many each gets.
+    """Finds the shard of each entry; `starts` then say how many each gets.
 
     Args:
         given: their number and, if rows are filled, the rows are together less than 2**31.
         flags: out, int32 [rows + entries], see the op.
-        trouble: words as of a call, told of rows outside the batch and of ids outside the table.
+        errors: an `ErrorRecord`, for rows outside the batch and of ids outside the table.
     """
     count, batch, kept = given.number, given.batch, flags + 4 * given.batch
     fillers = batch if rules.fills != 0 else 0
@@ -52,14 +52,14 @@ def split_entries(
     device.launch(
         "mark_entries", blocks_of(count), THREADS,
         given.ids, given.kind, count, given.indices, given.weights if rules.by_weight != 0 else 0,
-        given.weight_kind, rules.least, batch, kept, flags, trouble,
+        given.weight_kind, rules.least, batch, kept, flags, errors,
     )  # fmt: skip
     total = count + fillers
     keys = device.room(4 * total)
     device.launch(
         "key_candidates", blocks_of(total), THREADS,
         given.ids, given.kind, count, kept, fillers, flags, rules.filler,
-        shards.rows, shards.ends, shards.number, _strategy(shards), keys, trouble,
+        shards.rows, shards.ends, shards.number, _strategy(shards), keys, errors,
     )  # fmt: skip
     order = 0
     if rules.by_row != 0:

@@ -46,13 +46,13 @@ class Marked(NamedTuple):
     totals: int
 
 
-def mark(device: Device, given: Entries, least: int, by_weight: int, trouble: int) -> Marked:
+def mark(device: Device, given: Entries, least: int, by_weight: int, errors: int) -> Marked:
     """Finds the entries that are kept.
 
     Args:
         least: the least id that is kept.
         by_weight: whether entries with weights <= 0 or NaN are dropped.
-        trouble: words as of a call, told of rows outside the batch.
+        errors: an `ErrorRecord`, for rows outside the batch.
     """
     count, batch = given.number, given.batch
     kept, empty = device.room(4 * count), numbers(device, batch, 1)
@@ -60,7 +60,7 @@ def mark(device: Device, given: Entries, least: int, by_weight: int, trouble: in
     device.launch(
         "mark_entries", blocks_of(count), THREADS,
         given.ids, given.kind, count, given.indices, given.weights if by_weight != 0 else 0,
-        given.weight_kind, least, batch, kept, empty, trouble,
+        given.weight_kind, least, batch, kept, empty, errors,
     )  # fmt: skip
     places = prefix_sums(device, kept, count, totals)
     return Marked(kept, places, empty, prefix_sums(device, empty, batch, totals + 8), totals)

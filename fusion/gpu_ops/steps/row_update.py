@@ -28,7 +28,7 @@ def update_rows(
     new: Slots,
     numbers: int,
     elements: int,
-    trouble: int,
+    errors: int,
 ) -> None:
     """Writes what rows become.
 
@@ -39,10 +39,10 @@ def update_rows(
         old, new: the rows before and, out, after.
         numbers: as many as the rule has.
         elements: of each slot.
-        trouble: words as of a call, told of a rate of ftrl that is not positive.
+        errors: an `ErrorRecord`, for a rate of ftrl that is not positive.
     """
     launch_for(
         device, "update", kind, blocks_of(elements), THREADS,
         rule, updates, old.first, old.second, old.third, new.first, new.second, new.third,
-        numbers, elements, trouble,
+        numbers, elements, errors,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from numba import carray
 
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
-from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.layout import combine as combine_layout
 from fusion.gpu_ops.layout.arrays import array_index
 from fusion.gpu_ops.layout.call import CombineCall
@@ -81,7 +81,7 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
         describe(frame, call, base, bags, number, batch)
         width = _width_of(call, base)
         _lay_out(call, base, batch, item, width, out, skew)
-        call[CombineCall.errors] = trouble_of(device)
+        call[CombineCall.errors] = error_record(device)
         copy_in(device, base, call.ctypes.data, int64(8 * _WORDS))
         tiles = _tiles_of(call, base, CombineCall.tiles)
         _combine_columns(device, kind, base, tiles, call[CombineCall.is_all_plain])
@@ -121,7 +121,7 @@ def rows_to_last(frame: int, device: Any, indices: int, number: int) -> int:
     """The rows up to that of the last entry, int64 [number, 2]; those before must be in order."""
     if number == 0:
         return int64(0)
-    rows = device.words(_last_row(device, indices, number, trouble_of(device)), 1)[0]
+    rows = device.words(_last_row(device, indices, number, error_record(device)), 1)[0]
     if rows > int64(MOST_ENTRIES):
         text = "there are %lld rows, but at most %lld can be ordered"
         fail(frame, INVALID_ARGUMENT, text, rows, int64(MOST_ENTRIES))

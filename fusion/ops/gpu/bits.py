@@ -1,4 +1,4 @@
-"""Numbers of any type as words, which is how kernels are told of them."""
+"""Numbers of any type as words, which is how kernels take them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of an op for many, and what they are given, as a GPU's kernels are told of them."""
+"""The columns of an op for many, and what they are given, as a GPU's kernels find them."""
 
 from __future__ import annotations
 

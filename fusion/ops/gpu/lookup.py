@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.layout import combine as combine_layout
 from fusion.gpu_ops.layout.arrays import array_index
 from fusion.gpu_ops.layout.call import CombineCall
@@ -69,7 +69,7 @@ def _compute(frame: int, device: Any, call: Array, base: int, limits_at: int, sh
     if failed(frame):
         return
     _lay_out(call, base, batch, item, width, out, int64(0))
-    call[CombineCall.errors] = trouble_of(device)
+    call[CombineCall.errors] = error_record(device)
     copy_in(device, base, call.ctypes.data, 8 * int64(call.shape[0]))
     kind = body(state, ColumnsState.dtype_code)
     _check_rows(device, base, _tiles_of(call, base, CombineCall.check_tiles))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.steps.partition import Shards, put_ids, split
 from fusion.ops.float_access import numba_dtype
 from fusion.runtime.native.frame import (
@@ -67,7 +67,7 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
         shards = read_shards(frame, device)
         if failed(frame):
             return
-        found = find(device, ids, kind, count, shards, trouble_of(device))
+        found = find(device, ids, kind, count, shards, error_record(device))
         starts = device.words(found.starts, shards.number + 1)
         host = stack_words(shards.number)
         for shard in range(shards.number):

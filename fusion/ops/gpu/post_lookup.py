@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.gpu_ops.host.device_methods import on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import error_record, on_host
 from fusion.gpu_ops.steps.bags import Gathered, bags
 from fusion.gpu_ops.steps.prune import Entries
 from fusion.ops.float_access import access
@@ -89,8 +89,8 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
         masked, number = data(frame, arg.is_row_empty, 0), size(frame, arg.is_row_empty, 0, 0)
         if attr(frame, slot.fill_empty_row) == 0 or attr(frame, slot.default_id) >= 0:
             number = int64(0)
-        places, trouble = data(frame, arg.unique_idxs, 0), trouble_of(device)
-        found = put_in_bags(device, given, places, rows, masked, number, counts, trouble)
+        places, errors = data(frame, arg.unique_idxs, 0), error_record(device)
+        found = put_in_bags(device, given, places, rows, masked, number, counts, errors)
         combine(frame, device, found, given.number, batch, skew, out)
 
     return post_lookup

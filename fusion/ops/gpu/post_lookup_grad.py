@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fusion.gpu_ops.host.device_methods import on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import error_record, on_host
 from fusion.gpu_ops.steps.bag_gradient import GradBags, rows_of_ids
 from fusion.gpu_ops.steps.bags import Gathered, by_row
 from fusion.ops.float_access import access
@@ -39,12 +39,12 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
         shards, firsts, total, _ = list_shards(frame, device)
         if failed(frame):
             return
-        trouble, number = trouble_of(device), entries_given.number
+        errors, number = error_record(device), entries_given.number
         permutation = data(frame, arg.partition_permutation, 0)
         gathered = Gathered(shards, list_length(frame), given.dim * item, total, permutation)
-        ordered = in_bags(device, entries_given, trouble)
+        ordered = in_bags(device, entries_given, errors)
         places = data(frame, arg.unique_idxs, 0)
-        rows = find_rows(device, number, places, gathered, firsts, ordered, batch, trouble)
+        rows = find_rows(device, number, places, gathered, firsts, ordered, batch, errors)
         masked, flags = masks_of(frame)
         bags = GradBags(
             number, batch, ordered.owners, ordered.order, ordered.starts, entries_given.weights,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.steps.parts import Parts, join, order_parts, part_bags
 from fusion.ops.float_access import access
 from fusion.ops.gpu.bags import bag_combiner
@@ -105,7 +105,7 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
         parts, skew = read(frame, device)
         if failed(frame):
             return
-        joined = join_parts(device, parts, batch, trouble_of(device))
+        joined = join_parts(device, parts, batch, error_record(device))
         bits = int64(0)
         if batch < 0 or parts.shard_count > 1:
             found = device.words(joined.found, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.steps.bag_gradient import GradBags, rows_of_parts, split_grads
 from fusion.gpu_ops.steps.parts import join, joined_weights, order_parts
 from fusion.ops.float_access import access
@@ -43,7 +43,7 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
         parts, _ = read(frame, device)
         if failed(frame):
             return
-        joined, bits = join_parts(device, parts, batch, trouble_of(device)), int64(0)
+        joined, bits = join_parts(device, parts, batch, error_record(device)), int64(0)
         if parts.shard_count > 1:
             bits = -device.words(joined.found, 2)[0]
         ordered = order(device, parts, joined, batch, bits)

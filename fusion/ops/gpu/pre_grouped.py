@@ -9,7 +9,7 @@ import numpy as np
 from numba import carray
 
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
-from fusion.gpu_ops.host.device_methods import copy_in, explain, on_host
+from fusion.gpu_ops.host.device_methods import copy_in, on_host, report_error
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import PreLookupCall
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
@@ -39,7 +39,7 @@ from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import MOST_ENTRIES
 
 _list_entries, _number_entries = on_host(list_entries), on_host(number_entries)
-_split_rows, _told_words = on_host(split_rows), jit(call_of.told_words)
+_split_rows, _result_words = on_host(split_rows), jit(call_of.result_words)
 
 
 @jit
@@ -77,7 +77,7 @@ def _described(frame: int, device: Any, call: Array, boundaries: int) -> Any:
         call[k] = 0
     put_columns(state, host + 8 * columns, host + 8 * limits)
     batch = put_sources(frame, host + 8 * sources, base + 8 * limits, int64(0))
-    told = device.filled(8 * _told_words(count), 0)
+    results = device.filled(8 * _result_words(count), 0)
     if batch < 0 and not failed(frame):
         if _fills_rows(state):  # what there is to list depends on it
             batch = rows_to_last(device, state, host + 8 * sources)
@@ -90,17 +90,17 @@ def _described(frame: int, device: Any, call: Array, boundaries: int) -> Any:
     call[PreLookupCall.columns], call[PreLookupCall.inputs] = base + 8 * columns, base + 8 * sources
     starts, entry_starts = base + 8 * elements, base + 8 * firsts
     call[PreLookupCall.element_offsets], call[PreLookupCall.entry_offsets] = starts, entry_starts
-    call[PreLookupCall.results] = told
+    call[PreLookupCall.results] = results
     copy_in(device, base, host, 8 * size)
-    return PreCall(base, told, count, batch, call[elements + count], call[firsts + count])
+    return PreCall(base, results, count, batch, call[elements + count], call[firsts + count])
 
 
 @jit
-def _new_keys(frame: int, device: Any, told: Array, count: int, host: Array) -> int:
+def _new_keys(frame: int, device: Any, results: Array, count: int, host: Array) -> int:
     """Allocates the distinct ids of each column; gives where their addresses are for the GPU."""
     state = kernel_state(frame)
     for index in range(count):
-        number = told[ErrorRecord.SIZE + count + index]
+        number = results[ErrorRecord.SIZE + count + index]
         is_wide = load(column_at(state, index), ColumnAttrs.keys_dtype) == INT64
         item = int64(8) if is_wide else int64(4)
         host[index] = new_output(frame, index, int64(1), number, int64(1), item)
@@ -118,21 +118,21 @@ def _check_rows(frame: int, columns: int, batch: int) -> None:
 
 
 @jit
-def _told_batch(frame: int, call: Any, is_open: bool, told: Array) -> int:
+def _batch_size(frame: int, call: Any, is_open: bool, results: Array) -> int:
     """The rows of the batch, which all columns that end with their last entries must have."""
     first, state = ErrorRecord.SIZE + 3 * call.columns, kernel_state(frame)
-    batch = told[first] if is_open else call.batch
+    batch = results[first] if is_open else call.batch
     for index in range(call.columns):
         to_last = load(column_at(state, index), ColumnAttrs.ends_at_last_row) != 0
-        if to_last and told[first + index] != batch and not failed(frame):
+        if to_last and results[first + index] != batch and not failed(frame):
             text = " has %lld rows, but others have %lld"
-            fail_column(frame, INVALID_ARGUMENT, text, int64(index), told[first + index], batch)
+            fail_column(frame, INVALID_ARGUMENT, text, int64(index), results[first + index], batch)
     return batch
 
 
 @jit
 def _split_open(frame: int, device: Any, call: Any, listed: Any, batch: int) -> None:
-    """Allocates and writes the row splits of a call of which it is told how many rows it has."""
+    """Allocates and writes the row splits of a call whose results say how many rows it has."""
     _check_rows(frame, call.columns, batch)
     if failed(frame):
         return
@@ -164,19 +164,19 @@ def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
     if failed(frame):
         return
     listed, paired = _list_entries(device, call, splits)
-    told = device.words(call.told, _told_words(count))
-    if told[ErrorRecord.error_code] != call_of.UNSORTED_ROW and not failed(frame):
-        batch = _told_batch(frame, call, is_open, told)
-        if is_open and told[ErrorRecord.error_code] == 0 and not failed(frame):
+    results = device.words(call.results, _result_words(count))
+    if results[ErrorRecord.error_code] != call_of.UNSORTED_ROW and not failed(frame):
+        batch = _batch_size(frame, call, is_open, results)
+        if is_open and results[ErrorRecord.error_code] == 0 and not failed(frame):
             _split_open(frame, device, call, listed, batch)
     if not failed(frame):
-        explain(device, told.ctypes.data)
+        report_error(device, results.ctypes.data)
     if failed(frame):
         return
-    keys = _new_keys(frame, device, told, count, host)
+    keys = _new_keys(frame, device, results, count, host)
     if not weighted:
         weights = int64(0)
-    _number_entries(device, call, listed, paired, told, splits, keys, entries, weights)
+    _number_entries(device, call, listed, paired, results, splits, keys, entries, weights)
 
 
 def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:

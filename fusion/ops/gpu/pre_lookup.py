@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops.elements import MOST_ROWS
-from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.steps.pre_lookup import Rules, put_split_entries, split_entries
 from fusion.gpu_ops.steps.prune import Entries
 from fusion.ops.entries import check_fill_id, pruner, shape_checker, weight_of_filler
@@ -83,7 +83,7 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
         weights = data(frame, arg.sp_weights_values, 0) if weighted else int64(0)
         ids, indices = data(frame, arg.sp_values, 0), data(frame, arg.sp_indices, 0)
         given = Entries(ids, kind, count, indices, batch, weights, weight_kind, item)
-        found = split(device, given, rules, shards, flags, trouble_of(device))
+        found = split(device, given, rules, shards, flags, error_record(device))
         starts = device.words(found.starts, shards.number + 1)
         host = stack_words(3 * shards.number)
         for shard in range(shards.number):

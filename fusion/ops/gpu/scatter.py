@@ -9,7 +9,7 @@ import numpy as np
 from numba import carray
 
 from fusion.cpu_ops.column_words import ColumnAttrs
-from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.language.arithmetic import SUM
 from fusion.gpu_ops.layout import gradient as gradient_layout
 from fusion.gpu_ops.layout.call import GradientCall
@@ -77,7 +77,7 @@ def _add_up(frame: int, device: Any, job: int, shared: int, width: int, call: Ar
     row_splits = load(shared, SharedInputs.row_splits)
     call[GradientCall.unique_idxs], call[GradientCall.row_splits] = unique_idxs, row_splits
     call[GradientCall.entry_weights] = load(shared, SharedInputs.entry_weights)
-    top_grad, errors = load(job, GradJob.top_grad), trouble_of(device)
+    top_grad, errors = load(job, GradJob.top_grad), error_record(device)
     call[GradientCall.top_grad], call[GradientCall.errors] = top_grad, errors
     call[GradientCall.keys], call[GradientCall.owners] = keys, device.room(4 * number)
     dtype_code = body(state, ColumnsState.dtype_code)
