@@ -94,7 +94,7 @@ def _device_at(builder: Any, address: Any) -> Any:
 
 
 @instruction(types.int64(_device_type))
-def _words_of(builder: Any, device: Any) -> Any:
+def _record_of(builder: Any, device: Any) -> Any:
     """The address of a device's `DeviceRecord`."""
     return device
 
@@ -119,27 +119,36 @@ def _brought(value: Any) -> Any:
 
 
 @jit
-def _driver(words: int, function: int) -> int:
-    return load(load(words, DeviceRecord.launcher), function)
+def _of_launcher(record: int, field: int) -> int:
+    """A field of the `LauncherRecord`."""
+    return load(load(record, DeviceRecord.launcher), field)
 
 
 @jit
-def _check(words: int, code: int, what: int) -> None:
+def _check(record: int, code: int, what: int) -> None:
     if code != 0:
         text = "CUDA's driver returned error %lld (function %lld of fusion.runtime.cuda.launcher)"
-        fail(load(words, DeviceRecord.frame), INTERNAL, text, code, what)
+        fail(load(record, DeviceRecord.frame), INTERNAL, text, code, what)
 
 
 @jit
-def _ask_launcher(words: int, function: int, given: int) -> int:
+def _ask(record: int, function: int, given: int) -> int:
     """What a function of the launcher gives for a word; 0 is an error."""
-    launching = load(words, DeviceRecord.launcher)
-    found = call_at(load(launching, function), given)
+    found = call_at(_of_launcher(record, function), given)
     if found == 0:
-        fail(
-            load(words, DeviceRecord.frame), INTERNAL, "%s", load(launching, LauncherRecord.reason)
-        )
+        _fail_for_launcher(record)
     return found
+
+
+@jit
+def _fail_for_launcher(record: int) -> None:
+    """Ends the call with the reason why a function of the launcher gave 0."""
+    fail(
+        load(record, DeviceRecord.frame),
+        INTERNAL,
+        "%s",
+        _of_launcher(record, LauncherRecord.reason),
+    )
 
 
 _report_error = error_reporter("")
@@ -149,47 +158,43 @@ _report_earlier_error = error_reporter(
 
 
 @jit
-def _open(frame: int, words: int) -> None:
+def _open(frame: int, record: int) -> None:
     """Finds the stream of a call and makes its context the thread's; reports earlier errors."""
-    store(words, DeviceRecord.error_slot, 0)
+    store(record, DeviceRecord.error_slot, 0)
     state = kernel_state(frame)
-    words_of_launcher = load(state, State.launcher)
-    store(words, DeviceRecord.frame, frame)
-    store(words, DeviceRecord.launcher, words_of_launcher)
-    stream = _ask_launcher(words, int64(LauncherRecord.find_stream), context(frame))
-    store(words, DeviceRecord.stream, stream)
+    launcher = load(state, State.launcher)
+    store(record, DeviceRecord.frame, frame)
+    store(record, DeviceRecord.launcher, launcher)
+    stream = _ask(record, int64(LauncherRecord.find_stream), context(frame))
+    store(record, DeviceRecord.stream, stream)
     if stream == 0:
         return
-    place = stack_words(2)
-    store(place, 0, 0)
-    store(place, 1, 0)
-    code = driver_call(load(words_of_launcher, LauncherRecord.stream_context), stream, place)
-    _check(words, code, int64(LauncherRecord.stream_context))
+    found = stack_words(2)
+    store(found, 0, 0)
+    store(found, 1, 0)
+    code = driver_call(load(launcher, LauncherRecord.stream_context), stream, found)
+    _check(record, code, int64(LauncherRecord.stream_context))
     if not failed(frame):  # TensorFlow's threads have some context or none
-        code = driver_call(load(words_of_launcher, LauncherRecord.push), load(place, 0))
-        _check(words, code, int64(LauncherRecord.push))
+        code = driver_call(load(launcher, LauncherRecord.push), load(found, 0))
+        _check(record, code, int64(LauncherRecord.push))
     if failed(frame):
-        store(words, DeviceRecord.stream, 0)  # there is nothing to pop
+        store(record, DeviceRecord.stream, 0)  # there is nothing to pop
         return
-    code = driver_call(load(words_of_launcher, LauncherRecord.context_device), place + 8)
-    _check(words, code, int64(LauncherRecord.context_device))
+    code = driver_call(load(launcher, LauncherRecord.context_device), found + 8)
+    _check(record, code, int64(LauncherRecord.context_device))
     if failed(frame):
         return
-    gpu = load(place, 1) & 0xFFFFFFFF
-    store(words, DeviceRecord.gpu, gpu)
-    store(words, DeviceRecord.gpu_record, load(load(words_of_launcher, LauncherRecord.gpus), gpu))
-    if load(words, DeviceRecord.gpu_record) == 0:
-        store(
-            words,
-            DeviceRecord.gpu_record,
-            _ask_launcher(words, int64(LauncherRecord.open_gpu), gpu),
-        )
+    gpu = load(found, 1) & 0xFFFFFFFF
+    store(record, DeviceRecord.gpu, gpu)
+    store(record, DeviceRecord.gpu_record, load(load(launcher, LauncherRecord.gpus), gpu))
+    if load(record, DeviceRecord.gpu_record) == 0:
+        store(record, DeviceRecord.gpu_record, _ask(record, int64(LauncherRecord.open_gpu), gpu))
     if load(state, State.error_slots) == 0 and not failed(frame):
-        _ask_launcher(words, int64(LauncherRecord.open_node), state)
+        _ask(record, int64(LauncherRecord.open_node), state)
     if not failed(frame):
-        store(words, DeviceRecord.error_slot, _take_error_slot(load(state, State.error_slots)))
+        store(record, DeviceRecord.error_slot, _take_error_slot(load(state, State.error_slots)))
         _report_earlier_errors(
-            frame, load(state, State.error_slots), load(words, DeviceRecord.error_slot)
+            frame, load(state, State.error_slots), load(record, DeviceRecord.error_slot)
         )
 
 
@@ -202,9 +207,9 @@ def _error_slot(node: int, number: int) -> int:
 def _take_error_slot(node: int) -> int:
     """Takes one of a node's error slots: calls of a node may run side by side."""
     for number in range(1, ERROR_SLOTS):
-        place = _error_slot(node, int64(number))
-        if atomic_swap_if(place, int64(ErrorSlot.is_taken), int64(0), int64(1)):
-            return place
+        slot = _error_slot(node, int64(number))
+        if atomic_swap_if(slot, int64(ErrorSlot.is_taken), int64(0), int64(1)):
+            return slot
     return node
 
 
@@ -212,43 +217,41 @@ def _take_error_slot(node: int) -> int:
 def _report_earlier_errors(frame: int, node: int, own: int) -> None:
     """Reports errors in the slots that no other call has."""
     for number in range(ERROR_SLOTS):
-        place, taken = _error_slot(node, int64(number)), int64(ErrorSlot.is_taken)
+        slot, taken = _error_slot(node, int64(number)), int64(ErrorSlot.is_taken)
         if failed(frame):
             return
-        if place in (own, node):
-            _report_earlier_error(frame, place)
-        elif load(place, ErrorRecord.error_code) != 0 and atomic_swap_if(
-            place, taken, int64(0), int64(1)
+        if slot in (own, node):
+            _report_earlier_error(frame, slot)
+        elif load(slot, ErrorRecord.error_code) != 0 and atomic_swap_if(
+            slot, taken, int64(0), int64(1)
         ):
-            _report_earlier_error(frame, place)
-            atomic_store(place, taken, int64(0))
+            _report_earlier_error(frame, slot)
+            atomic_store(slot, taken, int64(0))
 
 
 @jit
-def _wait(words: int) -> None:
-    code = driver_call(_driver(words, LauncherRecord.wait), load(words, DeviceRecord.stream))
-    _check(words, code, int64(LauncherRecord.wait))
+def _wait(record: int) -> None:
+    code = driver_call(_of_launcher(record, LauncherRecord.wait), load(record, DeviceRecord.stream))
+    _check(record, code, int64(LauncherRecord.wait))
 
 
 @jit
-def _report(words: int) -> None:
-    _report_error(load(words, DeviceRecord.frame), load(words, DeviceRecord.error_slot))
+def _report(record: int) -> None:
+    _report_error(load(record, DeviceRecord.frame), load(record, DeviceRecord.error_slot))
 
 
 @jit
-def _close(words: int) -> None:
+def _close(record: int) -> None:
     """Ends what `_open` began."""
-    if load(words, DeviceRecord.stream) == 0:
+    if load(record, DeviceRecord.stream) == 0:
         return
-    if load(load(words, DeviceRecord.launcher), LauncherRecord.waits) != 0 and not failed(
-        load(words, DeviceRecord.frame)
-    ):
-        _wait(words)
-        _report(words)
-    place = stack_words(1)
-    driver_call(_driver(words, int64(LauncherRecord.pop)), place)
-    own = load(words, DeviceRecord.error_slot)
-    if own != 0 and own != load(kernel_state(load(words, DeviceRecord.frame)), State.error_slots):
+    waits = _of_launcher(record, LauncherRecord.waits) != 0
+    if waits and not failed(load(record, DeviceRecord.frame)):
+        _wait(record)
+        _report(record)
+    driver_call(_of_launcher(record, int64(LauncherRecord.pop)), stack_words(1))
+    own = load(record, DeviceRecord.error_slot)
+    if own != 0 and own != load(kernel_state(load(record, DeviceRecord.frame)), State.error_slots):
         atomic_store(own, int64(ErrorSlot.is_taken), int64(0))
 
 
@@ -257,11 +260,11 @@ def with_device(body: Callable[[int, Any], None]) -> Callable[[int], None]:
     inner = jit(body)
 
     def outer(frame: int) -> None:
-        words = stack_words(DeviceRecord.SIZE)
-        _open(frame, words)
+        record = stack_words(DeviceRecord.SIZE)
+        _open(frame, record)
         if not failed(frame):
-            inner(frame, _device_at(words))
-        _close(words)
+            inner(frame, _device_at(record))
+        _close(record)
 
     return outer
 
@@ -269,7 +272,7 @@ def with_device(body: Callable[[int, Any], None]) -> Callable[[int], None]:
 @jit
 def error_record(device: Any) -> int:
     """The `ErrorRecord` where the call's kernels report errors."""
-    return load(_words_of(device), DeviceRecord.error_slot)
+    return load(_record_of(device), DeviceRecord.error_slot)
 
 
 @jit
@@ -278,102 +281,95 @@ def report_error(device: Any, record: int) -> None:
     if load(record, ErrorRecord.error_code) != 0:
         for k in range(ErrorRecord.SIZE):
             store(error_record(device), k, load(record, k))
-        _report(_words_of(device))
+        _report(_record_of(device))
 
 
 @jit
 def copy_in(device: Any, target: int, source: int, size: int) -> None:
     """Copies bytes of the host, whole words, to the GPU; they may change afterwards."""
-    words = _words_of(device)
+    record = _record_of(device)
     for first in range(0, size, SLOT_BYTES):
-        if not failed(load(words, DeviceRecord.frame)):
+        if not failed(load(record, DeviceRecord.frame)):
             part = min(size - first, int64(SLOT_BYTES))
-            _copy_part(words, target + first, source + first, part)
+            _copy_part(record, target + first, source + first, part)
 
 
 @jit
-def _copy_part(words: int, target: int, source: int, size: int) -> None:
+def _copy_part(record: int, target: int, source: int, size: int) -> None:
     """Copies what fits a slot, by the next one.
 
     A copy on the stream is still to come when the call ends: it is one of the slot's memory, which
     is written again once the event behind the copy has come, as good as always long ago.
     """
-    gpu, slots = load(words, DeviceRecord.gpu_record), int64(SLOT_COUNT)
+    gpu, slots = load(record, DeviceRecord.gpu_record), int64(SLOT_COUNT)
     number = atomic_add(gpu, int64(GpuRecord.next_slot), int64(1)) % slots
     slot = gpu + 8 * (GpuRecord.slots + number * CopySlot.SIZE)
     while not atomic_swap_if(slot, int64(CopySlot.is_taken), int64(0), int64(1)):
         sched_yield()
     event, memory = load(slot, CopySlot.event), load(slot, CopySlot.memory)
-    code = driver_call(_driver(words, int64(LauncherRecord.event_wait)), event)
-    _check(words, code, int64(LauncherRecord.event_wait))
+    code = driver_call(_of_launcher(record, int64(LauncherRecord.event_wait)), event)
+    _check(record, code, int64(LauncherRecord.event_wait))
     if code == 0:
         for k in range(size // 8):
             store(memory, k, load(source, k))
-        function = _driver(words, int64(LauncherRecord.copy_in))
-        stream = load(words, DeviceRecord.stream)
+        function = _of_launcher(record, int64(LauncherRecord.copy_in))
+        stream = load(record, DeviceRecord.stream)
         code = driver_call(function, target, memory, size, stream)
-        _check(words, code, int64(LauncherRecord.copy_in))
-        code = driver_call(_driver(words, int64(LauncherRecord.event_record)), event, stream)
-        _check(words, code, int64(LauncherRecord.event_record))
+        _check(record, code, int64(LauncherRecord.copy_in))
+        code = driver_call(_of_launcher(record, int64(LauncherRecord.event_record)), event, stream)
+        _check(record, code, int64(LauncherRecord.event_record))
     atomic_store(slot, int64(CopySlot.is_taken), int64(0))
 
 
 @jit
-def _room(words: int, size: int) -> int:
-    return scratch_bytes(load(words, DeviceRecord.frame), max(size, int64(16)))
+def _room(record: int, size: int) -> int:
+    return scratch_bytes(load(record, DeviceRecord.frame), max(size, int64(16)))
 
 
 @jit
-def _fill(words: int, address: int, size: int, byte: int) -> None:
-    if size > 0 and not failed(load(words, DeviceRecord.frame)):
-        function = _driver(words, int64(LauncherRecord.fill))
-        stream = load(words, DeviceRecord.stream)
+def _fill(record: int, address: int, size: int, byte: int) -> None:
+    if size > 0 and not failed(load(record, DeviceRecord.frame)):
+        function = _of_launcher(record, int64(LauncherRecord.fill))
+        stream = load(record, DeviceRecord.stream)
         code = driver_call(function, address, byte, size, stream)
-        _check(words, code, int64(LauncherRecord.fill))
+        _check(record, code, int64(LauncherRecord.fill))
 
 
 @jit
-def _filled(words: int, size: int, byte: int) -> int:
-    address = _room(words, size)
-    _fill(words, address, size, byte)
+def _filled(record: int, size: int, byte: int) -> int:
+    address = _room(record, size)
+    _fill(record, address, size, byte)
     return address
 
 
 @jit
-def _read(words: int, address: int, count: int) -> int:
+def _read(record: int, address: int, count: int) -> int:
     """The address of words of the GPU, copied to the host; all zeros after an error."""
-    frame = load(words, DeviceRecord.frame)
+    frame = load(record, DeviceRecord.frame)
     target = host_bytes(frame, 8 * count)
     if target == 0:
-        return load(load(words, DeviceRecord.launcher), LauncherRecord.zeros)
-    function = _driver(words, int64(LauncherRecord.copy_out))
-    stream = load(words, DeviceRecord.stream)
+        return _of_launcher(record, LauncherRecord.zeros)
+    function = _of_launcher(record, int64(LauncherRecord.copy_out))
+    stream = load(record, DeviceRecord.stream)
     code = driver_call(function, target, address, 8 * count, stream)
-    _check(words, code, int64(LauncherRecord.copy_out))
+    _check(record, code, int64(LauncherRecord.copy_out))
     if not failed(frame):
-        _wait(words)
-        _report(words)
+        _wait(record)
+        _report(record)
     if failed(frame):
-        return load(load(words, DeviceRecord.launcher), LauncherRecord.zeros)
+        return _of_launcher(record, LauncherRecord.zeros)
     return target
 
 
 @jit
-def _handle(words: int, kernel: int) -> int:
+def _handle(record: int, kernel: int) -> int:
     """The handle of a kernel on the call's GPU; 0 after an error."""
-    handle = load(load(words, DeviceRecord.gpu_record), GpuRecord.handles + kernel)
+    handle = load(load(record, DeviceRecord.gpu_record), GpuRecord.handles + kernel)
     if handle == 0:
-        launching = load(words, DeviceRecord.launcher)
-        handle = call_at(
-            load(launching, LauncherRecord.load), kernel, load(words, DeviceRecord.gpu)
-        )
+        gpu = load(record, DeviceRecord.gpu)
+        handle = call_at(_of_launcher(record, LauncherRecord.load), kernel, gpu)
         if handle == 0:
-            fail(
-                load(words, DeviceRecord.frame),
-                INTERNAL,
-                "%s",
-                load(launching, LauncherRecord.reason),
-            )
+            _fail_for_launcher(record)
     return handle
 
 
@@ -408,19 +404,19 @@ def _finder(kernels: Mapping[int, str], arguments: tuple[Any, ...]) -> Any:
 
 
 @jit
-def _launch_kernel(words: int, kernel: Any, blocks: int, threads: int, arguments: Any) -> None:
+def _launch_kernel(record: int, kernel: Any, blocks: int, threads: int, arguments: Any) -> None:
     number, name = kernel
-    frame = load(words, DeviceRecord.frame)
+    frame = load(record, DeviceRecord.frame)
     if blocks <= 0 or failed(frame):
         return
     if blocks > _MOST_BLOCKS:
         fail(frame, INVALID_ARGUMENT, "a batch is too large for a GPU's grid")
         return
-    handle = _handle(words, number)
+    handle = _handle(record, number)
     if handle == 0:
         return
-    function = _driver(words, int64(LauncherRecord.launch))
-    stream = load(words, DeviceRecord.stream)
+    function = _of_launcher(record, int64(LauncherRecord.launch))
+    stream = load(record, DeviceRecord.stream)
     code = launch_call(function, handle, blocks, threads, stream, arguments)
     if code != 0:
         text = "CUDA's driver returned error %lld for the launch of %s"
@@ -439,7 +435,7 @@ def _launch(self: Any, kernel: Any, blocks: Any, threads: Any, *arguments: Any) 
     find = _finder({0: _literal(kernel)}, arguments)
 
     def launch(self: Any, kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> Any:
-        _launch_kernel(_words_of(self), find(0), int64(blocks), int64(threads), arguments)
+        _launch_kernel(_record_of(self), find(0), int64(blocks), int64(threads), arguments)
 
     return launch
 
@@ -456,7 +452,7 @@ def _launch_for(
         device: Any, kernel: Any, dtype_code: Any, blocks: Any, threads: Any, *arguments: Any
     ) -> Any:
         found = find(dtype_code)
-        _launch_kernel(_words_of(device), found, int64(blocks), int64(threads), arguments)
+        _launch_kernel(_record_of(device), found, int64(blocks), int64(threads), arguments)
 
     return launch
 
@@ -464,7 +460,7 @@ def _launch_for(
 @overload_method(DeviceType, "room", jit_options=OPTIONS)
 def _room_of(self: Any, size: Any) -> Any:
     def room(self: Any, size: Any) -> Any:
-        return _room(_words_of(self), int64(size))
+        return _room(_record_of(self), int64(size))
 
     return room
 
@@ -472,7 +468,7 @@ def _room_of(self: Any, size: Any) -> Any:
 @overload_method(DeviceType, "filled", jit_options=OPTIONS)
 def _filled_of(self: Any, size: Any, byte: Any) -> Any:
     def filled(self: Any, size: Any, byte: Any) -> Any:
-        return _filled(_words_of(self), int64(size), int64(byte))
+        return _filled(_record_of(self), int64(size), int64(byte))
 
     return filled
 
@@ -480,7 +476,7 @@ def _filled_of(self: Any, size: Any, byte: Any) -> Any:
 @overload_method(DeviceType, "fill", jit_options=OPTIONS)
 def _fill_of(self: Any, address: Any, size: Any, byte: Any) -> Any:
     def fill(self: Any, address: Any, size: Any, byte: Any) -> Any:
-        _fill(_words_of(self), int64(address), int64(size), int64(byte))
+        _fill(_record_of(self), int64(address), int64(size), int64(byte))
 
     return fill
 
@@ -488,7 +484,7 @@ def _fill_of(self: Any, address: Any, size: Any, byte: Any) -> Any:
 @overload_method(DeviceType, "words", jit_options=OPTIONS)
 def _words_at(self: Any, address: Any, count: Any) -> Any:
     def words(self: Any, address: Any, count: Any) -> Any:
-        found = _read(_words_of(self), int64(address), int64(count))
+        found = _read(_record_of(self), int64(address), int64(count))
         return carray(pointer(found, np.int64), (int64(count),))
 
     return words
