@@ -11,7 +11,7 @@ from typing import Any
 
 from fusion.gpu_ops.kernels.bag_scales import put_scale
 from fusion.gpu_ops.kernels.entry_sums import BagGradient, row_writer
-from fusion.gpu_ops.kernels.sharded_entries import part_of
+from fusion.gpu_ops.kernels.sharded_entries import shard_index
 from fusion.gpu_ops.kernels.tiles import quotient, remainder
 from fusion.gpu_ops.language.device import cuda, load
 from fusion.gpu_ops.layout.call import WARP
@@ -90,8 +90,8 @@ def scatter_bags_kernel(stored: str) -> Any:
             start, end = number, number + 1
             if starts != 0:
                 start, end = load(starts, number), load(starts, number + 1)
-            shard, place = part_of(firsts, shard_count, number)
-            out = load(outs, shard) + place * row_bytes
+            shard, index = shard_index(firsts, shard_count, number)
+            out = load(outs, shard) + index * row_bytes
             if working != 0:
                 out = working + number * dim * kept_item
         bags = BagGradient(

@@ -38,7 +38,7 @@ _COLUMN_SHIFT = 40
 put_weight = on_device(elements.put_weight)
 
 
-def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, found: int) -> None:
+def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, id_slots: int) -> None:
     """Kernel, a thread for each place that there may be: finds its slot.
 
     That gets the first place of its column with the same id.
@@ -46,20 +46,20 @@ def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, found: 
     Args:
         sums, keys: see `places.place_elements`.
         slots, bits: int64 [2**bits], all `EMPTY`, at least twice as many as places.
-        found: out, int64, the slot of each place; `EMPTY` for what is none.
+        id_slots: out, int64, the slot of each place; `EMPTY` for what is none.
     """
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     firsts = load(call, PreLookupCall.entry_offsets)
     columns = load(call, PreLookupCall.column_count)
     if own >= load(firsts, columns):
         return
-    place = column_of(firsts, columns, own)
-    first, end = load(firsts, place), load(firsts, place + 1)
-    if own - first >= places_of(call, sums, place):
-        store(found, own, EMPTY)
+    index = column_of(firsts, columns, own)
+    first, end = load(firsts, index), load(firsts, index + 1)
+    if own - first >= places_of(call, sums, index):
+        store(id_slots, own, EMPTY)
         return
     key, mask = load(keys, own), (int64(1) << bits) - 1
-    slot = slot_of(key ^ (place << _COLUMN_SHIFT), bits)
+    slot = slot_of(key ^ (index << _COLUMN_SHIFT), bits)
     while True:
         holder = load(slots, slot)
         if holder == EMPTY:
@@ -71,10 +71,10 @@ def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, found: 
             atomic_min(slots, slot, own, np.int64)
             break
         slot = (slot + 1) & mask
-    store(found, own, slot)
+    store(id_slots, own, slot)
 
 
-def mark_pairs(call: int, keys: int, slots: int, found: int, marks: int) -> None:
+def mark_pairs(call: int, keys: int, slots: int, id_slots: int, marks: int) -> None:
     """Kernel, a thread for each place that there may be: 1 for the first of its pair, else 0.
 
     Of columns whose ids are to be sorted the largest one is written to the results.
@@ -87,15 +87,15 @@ def mark_pairs(call: int, keys: int, slots: int, found: int, marks: int) -> None
     columns = load(call, PreLookupCall.column_count)
     if own >= load(firsts, columns):
         return
-    slot = load(found, own)
+    slot = load(id_slots, own)
     is_first = slot != EMPTY and load(slots, slot) == own
     store_as(marks, own, np.int32(is_first), np.int32)
     if not is_first:
         return
-    place = column_of(firsts, columns, own)
-    if load(column_words(call, place), ColumnAttrs.sort_key) == 0:
+    index = column_of(firsts, columns, own)
+    if load(column_words(call, index), ColumnAttrs.sort_key) == 0:
         return
-    results, word = load(call, PreLookupCall.results), ErrorRecord.SIZE + 2 * columns + place
+    results, word = load(call, PreLookupCall.results), ErrorRecord.SIZE + 2 * columns + index
     # Few threads find a larger one than those before, so that few wait for each other.
     if ~load(keys, own) < load(results, word):
         atomic_min(results, word, ~load(keys, own), np.int64)
@@ -107,13 +107,13 @@ def count_pairs(call: int, ranks: int) -> None:
     Args:
         ranks: int64, prefix sums of the marks, and their total behind them.
     """
-    place = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    index = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     firsts = load(call, PreLookupCall.entry_offsets)
     columns = load(call, PreLookupCall.column_count)
-    if place < columns:
-        distinct = load(ranks, load(firsts, place + 1)) - load(ranks, load(firsts, place))
+    if index < columns:
+        distinct = load(ranks, load(firsts, index + 1)) - load(ranks, load(firsts, index))
         results = load(call, PreLookupCall.results)
-        store(results, ErrorRecord.SIZE + columns + place, distinct)
+        store(results, ErrorRecord.SIZE + columns + index, distinct)
 
 
 def list_pairs(call: int, keys: int, marks: int, ranks: int, words: int, owners: int) -> None:
@@ -128,19 +128,19 @@ def list_pairs(call: int, keys: int, marks: int, ranks: int, words: int, owners:
     columns = load(call, PreLookupCall.column_count)
     if own >= load(firsts, columns) or load_as(marks, own, np.int32) == 0:
         return
-    place, number = column_of(firsts, columns, own), load(ranks, own)
-    word = number - load(ranks, load(firsts, place))
-    if load(column_words(call, place), ColumnAttrs.sort_key) != 0:
+    index, number = column_of(firsts, columns, own), load(ranks, own)
+    word = number - load(ranks, load(firsts, index))
+    if load(column_words(call, index), ColumnAttrs.sort_key) != 0:
         word = load(keys, own)
     store(words, number, word)
-    store_as(owners, number, np.int32(place), np.int32)
+    store_as(owners, number, np.int32(index), np.int32)
 
 
 def invert_order(order: int, count: int, numbers: int) -> None:
     """Kernel, a thread for each element: the place in an order of each, int64."""
-    place = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if place < count:
-        store(numbers, int64(load_as(order, place, np.int32)), place)
+    index = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if index < count:
+        store(numbers, int64(load_as(order, index, np.int32)), index)
 
 
 @jit
@@ -153,7 +153,7 @@ def _put_key(column: int, target: int, number: int, key: int) -> None:
 
 @jit
 def _put_weight(
-    call: int, place: int, column: int, source: int, element: int, weights: int, entry: int
+    call: int, index: int, column: int, source: int, element: int, weights: int, entry: int
 ) -> None:
     """Writes the weight of an entry: of an element of all, or for -1 that of rows filled."""
     weight, kind = 0.0, load(source, ColumnInputs.table_dtype)
@@ -161,7 +161,7 @@ def _put_weight(
         if element < 0:
             weight = as_float(load(column, ColumnAttrs.default_weight))
         else:
-            k = element - load(load(call, PreLookupCall.element_offsets), place)
+            k = element - load(load(call, PreLookupCall.element_offsets), index)
             weight = weight_at(load(source, ColumnInputs.weights), k, kind)
     put_weight(weights, entry, weight, kind)
 
@@ -173,7 +173,7 @@ def number_places(
     keys: int,
     sources: int,
     slots: int,
-    found: int,
+    id_slots: int,
     ranks: int,
     numbers: int,
     out_keys: int,
@@ -185,7 +185,7 @@ def number_places(
     Args:
         owners: of `listing.mark_elements`.
         sums, keys, sources: see `places.place_elements`.
-        slots, found, ranks: see the other kernels.
+        slots, id_slots, ranks: see the other kernels.
         numbers: int64, the number of each pair in an order of them; 0: in that of `ranks`.
         out_keys: out, addresses of the distinct ids of each column.
         out_entries: out, int32, which of them each entry is; 0 for what is none.
@@ -196,30 +196,30 @@ def number_places(
     columns = load(call, PreLookupCall.column_count)
     if own >= load(firsts, columns):
         return
-    place, batch = column_of(firsts, columns, own), load(call, PreLookupCall.batch_size)
-    column, source = column_words(call, place), source_words(call, place)
-    first, entries = load(firsts, place), entries_before(call, sums, place, batch)
+    index, batch = column_of(firsts, columns, own), load(call, PreLookupCall.batch_size)
+    column, source = column_words(call, index), source_words(call, index)
+    first, entries = load(firsts, index), entries_before(call, sums, index, batch)
     if fills_entries(column):
-        entries += fillers_before(call, sums, place, batch)
+        entries += fillers_before(call, sums, index, batch)
     if own - first >= entries:
         store_as(out_entries, own, np.int32(0), np.int32)
         if out_weights != 0:
             put_weight(out_weights, own, 0.0, load(source, ColumnInputs.table_dtype))
-    if load(found, own) == EMPTY:
+    if load(id_slots, own) == EMPTY:
         return
-    head = load(slots, load(found, own))
+    head = load(slots, load(id_slots, own))
     number = load(ranks, head)
     if numbers != 0:
         number = load(numbers, number)
     number -= load(ranks, first)
     if head == own:
-        _put_key(column, load(out_keys, place), number, load(keys, own))
+        _put_key(column, load(out_keys, index), number, load(keys, own))
     element, entry = int64(load_as(sources, own, np.int32)), own
     if not fills_entries(column) and load(column, ColumnAttrs.fill_empty_row) != 0:
         if element < 0:
             return
-        row = int64(load_as(owners, element, np.int32)) - place * batch
-        entry -= fillers_before(call, sums, place, row)
+        row = int64(load_as(owners, element, np.int32)) - index * batch
+        entry -= fillers_before(call, sums, index, row)
     store_as(out_entries, entry, np.int32(number), np.int32)
     if out_weights != 0:
-        _put_weight(call, place, column, source, element, out_weights, entry)
+        _put_weight(call, index, column, source, element, out_weights, entry)

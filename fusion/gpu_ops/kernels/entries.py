@@ -64,7 +64,7 @@ def is_masked(masked: int, item: int, flags: int, row: int) -> bool:
 
 @jit
 def _row_of(
-    places: int,
+    unique_idxs: int,
     unique: int,
     permutation: int,
     shards: int,
@@ -73,26 +73,26 @@ def _row_of(
     errors: int,
 ) -> Any:
     """The shard and the place in it of an entry's row, see `address_entries`; or else -1."""
-    place, shard = int64(load_as(places, entry, np.int32)), int64(0)
-    if place < 0 or place >= unique:
-        report_error(errors, BAD_ID, int64(0), entry, place)
-        return int64(-1), place
+    index, shard = int64(load_as(unique_idxs, entry, np.int32)), int64(0)
+    if index < 0 or index >= unique:
+        report_error(errors, BAD_ID, int64(0), entry, index)
+        return int64(-1), index
     if shard_count > 1:
-        shard = int64(load_as(permutation, 2 * place, np.int32))
-        place = int64(load_as(permutation, 2 * place + 1, np.int32))
+        shard = int64(load_as(permutation, 2 * index, np.int32))
+        index = int64(load_as(permutation, 2 * index + 1, np.int32))
         if shard < 0 or shard >= shard_count:
             report_error(errors, BAD_ID, int64(0), entry, shard)
-            return int64(-1), place
-    if place < 0 or place >= load(shards, 2 * shard + 1):
-        report_error(errors, BAD_ID, int64(0), entry, place)
-        return int64(-1), place
-    return shard, place
+            return int64(-1), index
+    if index < 0 or index >= load(shards, 2 * shard + 1):
+        report_error(errors, BAD_ID, int64(0), entry, index)
+        return int64(-1), index
+    return shard, index
 
 
 def address_entries(
     order: int,
     count: int,
-    places: int,
+    unique_idxs: int,
     unique: int,
     permutation: int,
     shards: int,
@@ -109,7 +109,7 @@ def address_entries(
 
     Args:
         order: int32 [count], the entries by their bags.
-        places, unique: int32 [count], which of so many distinct ids each entry has.
+        unique_idxs, unique: int32 [count], which of so many distinct ids each entry has.
         permutation: int32 [unique, 2], shard and place in it of each, not read for one shard.
         shards, shard_count: int64 [shard_count, 2], address and rows of each shard.
         rows: int32 [count], the row of each entry, below `batch` if it counts.
@@ -124,14 +124,14 @@ def address_entries(
     row = int64(load_as(rows, entry, np.int32))
     if row >= batch or is_masked(masked, int64(1), flags, row):
         return
-    shard, place = _row_of(places, unique, permutation, shards, shard_count, entry, errors)
+    shard, index = _row_of(unique_idxs, unique, permutation, shards, shard_count, entry, errors)
     if shard >= 0:
-        store(addresses, k, load(shards, 2 * shard) + place * row_bytes)
+        store(addresses, k, load(shards, 2 * shard) + index * row_bytes)
 
 
 def number_rows(
     count: int,
-    places: int,
+    unique_idxs: int,
     unique: int,
     permutation: int,
     shards: int,
@@ -153,9 +153,9 @@ def number_rows(
         return
     number = load(firsts, shard_count)
     if int64(load_as(rows, k, np.int32)) < batch:
-        shard, place = _row_of(places, unique, permutation, shards, shard_count, k, errors)
+        shard, index = _row_of(unique_idxs, unique, permutation, shards, shard_count, k, errors)
         if shard >= 0:
-            number = load(firsts, shard) + place
+            number = load(firsts, shard) + index
     store_as(keys, k, np.int32(number), np.int32)
 
 
@@ -177,13 +177,13 @@ def check_pairs(
     if k >= unique:
         return
     shard = int64(load_as(permutation, 2 * k, np.int32))
-    place = int64(load_as(permutation, 2 * k + 1, np.int32))
+    index = int64(load_as(permutation, 2 * k + 1, np.int32))
     if shard < 0 or shard >= shard_count:
         report_error(errors, BAD_ID, int64(0), k, shard)
-    elif place < 0 or place >= load(shards, 2 * shard + 1):
-        report_error(errors, BAD_ID, shard, k, place)
-    elif atomic_add(seen, load(firsts, shard) + place, np.int32(1), np.int32) != 0:
-        report_error(errors, REPEATED, shard, k, place)
+    elif index < 0 or index >= load(shards, 2 * shard + 1):
+        report_error(errors, BAD_ID, shard, k, index)
+    elif atomic_add(seen, load(firsts, shard) + index, np.int32(1), np.int32) != 0:
+        report_error(errors, REPEATED, shard, k, index)
 
 
 def find_last_row(indices: int, count: int, rows: int, errors: int) -> None:

@@ -64,8 +64,8 @@ class _Entry(NamedTuple):
 
 
 @jit
-def _ordered(bags: BagGradient, place: int) -> int:
-    return int64(load_as(bags.order, place, np.int32))
+def _ordered(bags: BagGradient, index: int) -> int:
+    return int64(load_as(bags.order, index, np.int32))
 
 
 @jit

@@ -78,18 +78,18 @@ def place_ids(
     shard = int64(load_as(keys, entry, np.int32))
     if shard >= shards:
         return
-    place = k - load(starts, shard)
+    index = k - load(starts, shard)
     store_as(permutation, 2 * entry, np.int32(shard), np.int32)
-    store_as(permutation, 2 * entry + 1, np.int32(place), np.int32)
+    store_as(permutation, 2 * entry + 1, np.int32(index), np.int32)
     _, local = locate(integer_at(ids, entry, kind), rows, ends, shards, strategy)
-    store_integer(load(outs, shard), place, local, kind)
+    store_integer(load(outs, shard), index, local, kind)
 
 
 def key_candidates(
     ids: int,
     kind: int,
     count: int,
-    kept: int,
+    mask: int,
     fillers: int,
     empty: int,
     filler: int,
@@ -106,7 +106,7 @@ def key_candidates(
     it: all of them or none.
 
     Args:
-        kept: int32 [count], 1 for each entry that is kept.
+        mask: int32 [count], 1 for each entry that is kept.
         empty: int32 [fillers], 1 for each row that is filled.
         filler: the id that fills rows.
         keys: out, int32 [count + fillers]; `shards` for those that are no entries.
@@ -116,7 +116,7 @@ def key_candidates(
         return
     store_as(keys, k, np.int32(shards), np.int32)
     if k < count:
-        if load_as(kept, k, np.int32) == 0:
+        if load_as(mask, k, np.int32) == 0:
             return
         number = integer_at(ids, k, kind)
     else:
@@ -177,16 +177,16 @@ def place_candidates(
         return
     entry = int64(load_as(order, k, np.int32))
     shard = int64(load_as(keys, entry, np.int32))
-    place, out = k - load(starts, shard), outs + 24 * shard
+    index, out = k - load(starts, shard), outs + 24 * shard
     number, row, rank = filler, entry - count, int64(0)
     if entry < count:
         number = integer_at(ids, entry, kind)
         row, rank = load(indices, 2 * entry), load(indices, 2 * entry + 1)
     _, local = locate(number, rows, ends, shards, strategy)
-    store_integer(load(out, int64(0)), place, local, kind)
-    store(load(out, int64(1)), 2 * place, row)
-    store(load(out, int64(1)), 2 * place + 1, rank)
+    store_integer(load(out, int64(0)), index, local, kind)
+    store(load(out, int64(1)), 2 * index, row)
+    store(load(out, int64(1)), 2 * index + 1, rank)
     if entry < count and weights != 0:
-        copy_element(weights, entry, load(out, int64(2)), place, weight_bytes)
+        copy_element(weights, entry, load(out, int64(2)), index, weight_bytes)
     else:
-        store_bits(load(out, int64(2)), place, weight_word, weight_bytes)
+        store_bits(load(out, int64(2)), index, weight_word, weight_bytes)

@@ -26,12 +26,12 @@ def _rule(stored: str, name: str) -> Any:
     dtype = getattr(np, stored)
 
     @jit
-    def take(places: Any, which: int, offset: int) -> Any:
-        return exact(load_as(places[which] + offset, int64(0), dtype))
+    def take(addresses: Any, which: int, offset: int) -> Any:
+        return exact(load_as(addresses[which] + offset, int64(0), dtype))
 
     @jit
-    def put(places: Any, which: int, offset: int, value: Any) -> None:
-        store_as(places[which] + offset, int64(0), inexact(value), dtype)
+    def put(addresses: Any, which: int, offset: int, value: Any) -> None:
+        store_as(addresses[which] + offset, int64(0), inexact(value), dtype)
 
     @jit
     def number(numbers: int, which: int) -> Any:
@@ -54,12 +54,12 @@ def _rule(stored: str, name: str) -> Any:
     return (one, two, three)[slots - 1]
 
 
-def _either(place: int, one: Any, other: Any) -> Any:
+def _either(index: int, one: Any, other: Any) -> Any:
     """A device function that does `one` if the rule is that number, else `other`."""
 
     @jit
     def update(rule: int, updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
-        if rule == place:
+        if rule == index:
             one(updates, old, new, numbers, offset)
         else:
             other(rule, updates, old, new, numbers, offset)
@@ -75,8 +75,8 @@ def _by_rule(stored: str) -> Any:
     def update(rule: int, updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
         last(updates, old, new, numbers, offset)
 
-    for place, one in reversed([*enumerate(others)]):
-        update = _either(place, one, update)
+    for index, one in reversed([*enumerate(others)]):
+        update = _either(index, one, update)
     return update
 
 

@@ -34,13 +34,13 @@ def slot_of(key: int, bits: int) -> int:
     return int64((np.uint64(key) * SPREAD) >> np.uint64(64 - bits))
 
 
-def insert_ids(ids: int, kind: int, count: int, slots: int, bits: int, found: int) -> None:
+def insert_ids(ids: int, kind: int, count: int, slots: int, bits: int, id_slots: int) -> None:
     """Kernel, a thread for each id: finds its slot, which gets the first place of the id.
 
     Args:
         ids, kind, count: ids of a kind, see `dtypes`.
         slots, bits: int64 [2**bits], all `EMPTY`, at least twice as many as ids.
-        found: out, int64 [count], the slot of each id.
+        id_slots: out, int64 [count], the slot of each id.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
@@ -58,14 +58,14 @@ def insert_ids(ids: int, kind: int, count: int, slots: int, bits: int, found: in
             atomic_min(slots, slot, k, np.int64)
             break
         slot = (slot + 1) & mask
-    store(found, k, slot)
+    store(id_slots, k, slot)
 
 
-def mark_firsts(slots: int, found: int, count: int, firsts: int) -> None:
+def mark_firsts(slots: int, id_slots: int, count: int, firsts: int) -> None:
     """Kernel, a thread for each id: 1 if it is the first of its kind, else 0, as int32 `firsts`."""
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k < count:
-        store_as(firsts, k, np.int32(load(slots, load(found, k)) == k), np.int32)
+        store_as(firsts, k, np.int32(load(slots, load(id_slots, k)) == k), np.int32)
 
 
 def number_ids(
@@ -73,10 +73,10 @@ def number_ids(
     kind: int,
     count: int,
     slots: int,
-    found: int,
+    id_slots: int,
     ranks: int,
     keys: int,
-    places: int,
+    unique_idxs: int,
     counts: int,
 ) -> None:
     """Kernel, a thread for each id: writes the distinct ids, and which of them each is.
@@ -84,15 +84,15 @@ def number_ids(
     Args:
         ranks: int64 [count], the firsts before each place.
         keys: out, [u] of the dtype of `ids`.
-        places: out, int32 [count].
+        unique_idxs: out, int32 [count].
         counts: out, int32 [u], zeros before: occurrences of each key.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
         return
-    first = load(slots, load(found, k))
+    first = load(slots, load(id_slots, k))
     rank = load(ranks, first)
-    store_as(places, k, np.int32(rank), np.int32)
+    store_as(unique_idxs, k, np.int32(rank), np.int32)
     atomic_add(counts, rank, np.int32(1), np.int32)
     if first == k:
         if kind == INT64:

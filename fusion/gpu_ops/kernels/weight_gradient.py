@@ -66,8 +66,8 @@ def _scaled(dtype: type) -> Any:
     """A device function (top, place, kind, combiner, divisor) -> an element of what bags share."""
 
     @jit
-    def scaled(top: int, place: int, kind: int, combiner: int, divisor: Any) -> Any:
-        value = dtype(weight_at(top, place, kind))
+    def scaled(top: int, index: int, kind: int, combiner: int, divisor: Any) -> Any:
+        value = dtype(weight_at(top, index, kind))
         if combiner == SUM:
             return value
         return divided((value,), divisor)[0] if divisor != 0 else dtype(0)
@@ -149,12 +149,12 @@ def total_bags(
 
 
 @jit
-def _scaled_at(top: int, place: int, kind: int, combiner: int, scales: int, bag: int) -> float:
+def _scaled_at(top: int, index: int, kind: int, combiner: int, scales: int, bag: int) -> float:
     """An element, as a double, of what the rows of a bag share of its gradient."""
     if kind == FLOAT64:
         divisor = load_as(scales, bag, np.float64)
-        return np.float64(_scaled64(top, place, kind, combiner, divisor))
-    return np.float64(_scaled32(top, place, kind, combiner, load_as(scales, bag, np.float32)))
+        return np.float64(_scaled64(top, index, kind, combiner, divisor))
+    return np.float64(_scaled32(top, index, kind, combiner, load_as(scales, bag, np.float32)))
 
 
 def through_bags(
@@ -180,9 +180,9 @@ def through_bags(
         return
     dot = 0.0
     for d in range(dim):
-        place = bag * dim + d
-        value = _scaled_at(top, place, kind, combiner, scales, bag)
-        dot = added((dot,), multiplied((value,), worked_at(totals, place, kind)))[0]
+        index = bag * dim + d
+        value = _scaled_at(top, index, kind, combiner, scales, bag)
+        dot = added((dot,), multiplied((value,), worked_at(totals, index, kind)))[0]
     through = -dot
     # The root of 0 has gradient 0, as in stock TensorFlow.
     if combiner == SQRTN and through != 0:

@@ -92,7 +92,7 @@ def rows_of_parts(parts: Parts) -> GradRows:
 def rows_of_ids(
     device: Device,
     number: int,
-    places: int,
+    unique_idxs: int,
     rows: Gathered,
     firsts: int,
     ordered: Ordered,
@@ -115,7 +115,7 @@ def rows_of_ids(
     keys = device.room(4 * number)
     device.launch(
         "number_rows", blocks_of(number), THREADS,
-        number, places, rows.unique, rows.permutation, rows.shards, firsts, rows.shard_count,
+        number, unique_idxs, rows.unique, rows.permutation, rows.shards, firsts, rows.shard_count,
         ordered.owners, batch, keys, errors,
     )  # fmt: skip
     return GradRows(rows.unique, rows.shard_count, firsts, rows.shards, rows.row_bytes, keys)

@@ -91,7 +91,7 @@ def last_row(device: Device, indices: int, count: int, errors: int) -> int:
 def bags(
     device: Device,
     given: Entries,
-    places: int,
+    unique_idxs: int,
     rows: Gathered,
     masked: int,
     flags: int,
@@ -102,7 +102,7 @@ def bags(
 
     Args:
         given: entries, of whose ids only the number counts.
-        places: int32, which distinct id each entry has.
+        unique_idxs: int32, which distinct id each entry has.
         masked, flags: bool by row, so many, whose entries do not count; 0: there are none.
         counts: out, int32 [batch], how many entries each bag has.
         errors: an `ErrorRecord`.
@@ -112,7 +112,7 @@ def bags(
     addresses = device.room(8 * count)
     device.launch(
         "address_entries", blocks, THREADS,
-        order, count, places, rows.unique, rows.permutation, rows.shards, rows.shard_count,
+        order, count, unique_idxs, rows.unique, rows.permutation, rows.shards, rows.shard_count,
         rows.row_bytes, owners, batch, masked, flags, addresses, errors,
     )  # fmt: skip
     device.launch("count_entries", blocks_of(batch), THREADS, starts, batch, counts)

@@ -53,14 +53,14 @@ class Paired(NamedTuple):
 
     Attributes:
         keys, sources: by place, its id and element.
-        slots, found: the hash table, and the slot of each place.
+        slots, id_slots: the hash table, and the slot of each place.
         marks, ranks: by place, whether it is the first of its pair, and how many are before.
     """
 
     keys: int
     sources: int
     slots: int
-    found: int
+    id_slots: int
     marks: int
     ranks: int
 
@@ -89,13 +89,13 @@ def _pairs(
     bits = 1
     while 1 << bits < 2 * entries:
         bits += 1
-    slots, found = device.filled(8 << bits, ALL_BITS), device.room(8 * entries)
+    slots, id_slots = device.filled(8 << bits, ALL_BITS), device.room(8 * entries)
     device.launch(
-        "insert_pairs", blocks, THREADS, call.words, listed.sums, keys, slots, bits, found
+        "insert_pairs", blocks, THREADS, call.words, listed.sums, keys, slots, bits, id_slots
     )
     marks = device.room(4 * entries)
-    device.launch("mark_pairs", blocks, THREADS, call.words, keys, slots, found, marks)
-    return Paired(keys, sources, slots, found, marks, _sums_with_total(device, marks, entries))
+    device.launch("mark_pairs", blocks, THREADS, call.words, keys, slots, id_slots, marks)
+    return Paired(keys, sources, slots, id_slots, marks, _sums_with_total(device, marks, entries))
 
 
 def list_entries(device: Device, call: PreCall, splits: int) -> tuple[Listed, Paired]:
@@ -185,5 +185,5 @@ def number_entries(
     device.launch(
         "number_places", blocks_of(call.entries), THREADS,
         call.words, listed.owners, listed.sums, paired.keys, paired.sources, paired.slots,
-        paired.found, paired.ranks, numbers, keys, entries, weights,
+        paired.id_slots, paired.ranks, numbers, keys, entries, weights,
     )  # fmt: skip

@@ -46,19 +46,19 @@ def split_entries(
         flags: out, int32 [rows + entries], see the op.
         errors: an `ErrorRecord`, for rows outside the batch and of ids outside the table.
     """
-    count, batch, kept = given.number, given.batch, flags + 4 * given.batch
+    count, batch, mask = given.number, given.batch, flags + 4 * given.batch
     fillers = batch if rules.fills != 0 else 0
     device.launch("fill_numbers", blocks_of(batch), THREADS, flags, batch, 1)
     device.launch(
         "mark_entries", blocks_of(count), THREADS,
         given.ids, given.kind, count, given.indices, given.weights if rules.by_weight != 0 else 0,
-        given.weight_kind, rules.least, batch, kept, flags, errors,
+        given.weight_kind, rules.least, batch, mask, flags, errors,
     )  # fmt: skip
     total = count + fillers
     keys = device.room(4 * total)
     device.launch(
         "key_candidates", blocks_of(total), THREADS,
-        given.ids, given.kind, count, kept, fillers, flags, rules.filler,
+        given.ids, given.kind, count, mask, fillers, flags, rules.filler,
         shards.rows, shards.ends, shards.number, _strategy(shards), keys, errors,
     )  # fmt: skip
     order = 0

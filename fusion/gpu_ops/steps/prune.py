@@ -32,15 +32,15 @@ class Marked(NamedTuple):
     """Which entries are kept, and which rows keep none; addresses.
 
     Attributes:
-        kept: int32, 1 for each entry that is kept.
-        places: int64, the entries kept before each.
+        mask: int32, 1 for each entry that is kept.
+        offsets: int64, the entries kept before each.
         empty: int32, 1 for each row that keeps none.
         fillers: int64, the rows that keep none before each.
         totals: int64 [2], the entries kept and the rows that keep none.
     """
 
-    kept: int
-    places: int
+    mask: int
+    offsets: int
     empty: int
     fillers: int
     totals: int
@@ -55,15 +55,15 @@ def mark(device: Device, given: Entries, least: int, by_weight: int, errors: int
         errors: an `ErrorRecord`, for rows outside the batch.
     """
     count, batch = given.number, given.batch
-    kept, empty = device.room(4 * count), numbers(device, batch, 1)
+    mask, empty = device.room(4 * count), numbers(device, batch, 1)
     totals = device.room(16)
     device.launch(
         "mark_entries", blocks_of(count), THREADS,
         given.ids, given.kind, count, given.indices, given.weights if by_weight != 0 else 0,
-        given.weight_kind, least, batch, kept, empty, errors,
+        given.weight_kind, least, batch, mask, empty, errors,
     )  # fmt: skip
-    places = prefix_sums(device, kept, count, totals)
-    return Marked(kept, places, empty, prefix_sums(device, empty, batch, totals + 8), totals)
+    offsets = prefix_sums(device, mask, count, totals)
+    return Marked(mask, offsets, empty, prefix_sums(device, empty, batch, totals + 8), totals)
 
 
 def put(
@@ -76,7 +76,7 @@ def put(
     """
     device.launch(
         "put_entries", blocks_of(given.number), THREADS,
-        given.number, marked.kept, marked.places, given.ids, id_bytes(given.kind), given.indices,
+        given.number, marked.mask, marked.offsets, given.ids, id_bytes(given.kind), given.indices,
         given.weights, given.weight_bytes, ids, indices, weights,
     )  # fmt: skip
 

@@ -40,17 +40,17 @@ def mark_dense(
     """
     batch, width = given.batch, given.width
     count = batch * width
-    found, kept, totals = device.room(8 * count), device.room(4 * count), device.room(16)
+    found, mask, totals = device.room(8 * count), device.room(4 * count), device.room(16)
     empty = numbers(device, batch, 1)
     device.launch(
         "mark_dense", blocks_of(count), THREADS,
         given.ids, given.kind, count, width, given.out_kind, int(rules.use_ignored), rules.ignored,
-        rules.stride, rules.buckets, rules.bucket_default, rules.least, found, kept, empty,
+        rules.stride, rules.buckets, rules.bucket_default, rules.least, found, mask, empty,
     )  # fmt: skip
     device.launch("put_row_flags", blocks_of(batch), THREADS, empty, batch, width, flags, shape)
-    places = prefix_sums(device, kept, count, totals)
+    offsets = prefix_sums(device, mask, count, totals)
     fillers = prefix_sums(device, empty, batch, totals + 8)
-    return Marked(kept, places, empty, fillers, totals), found
+    return Marked(mask, offsets, empty, fillers, totals), found
 
 
 def put_dense(
@@ -65,7 +65,7 @@ def put_dense(
     count = given.batch * given.width
     device.launch(
         "put_dense", blocks_of(count), THREADS,
-        count, given.width, marked.kept, marked.places, found, given.out_kind, ids, indices,
+        count, given.width, marked.mask, marked.offsets, found, given.out_kind, ids, indices,
     )  # fmt: skip
 
 

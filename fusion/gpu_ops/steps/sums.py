@@ -9,24 +9,24 @@ from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
 from fusion.runtime.tensorflow.dtypes import INT32
 
 
-def sums_into(device: Device, counts: int, count: int, places: int, total: int) -> None:
+def sums_into(device: Device, counts: int, count: int, offsets: int, total: int) -> None:
     """Of int32 counts, the sums of all before each, int64, and the sum of all.
 
     Args:
-        places, total: where they go.
+        offsets, total: where they go.
     """
     tiles = tiles_of(count)
     sums = device.room(8 * tiles)
     device.launch("sum_tiles", tiles, TILE_THREADS, counts, count, sums)
     device.launch("scan_sums", 1, TILE_THREADS, sums, tiles, total)
-    device.launch("scan_tiles", tiles, TILE_THREADS, counts, count, sums, places)
+    device.launch("scan_tiles", tiles, TILE_THREADS, counts, count, sums, offsets)
 
 
 def prefix_sums(device: Device, counts: int, count: int, total: int) -> int:
     """The address of what `sums_into` makes of int32 counts."""
-    places = device.room(8 * count)
-    sums_into(device, counts, count, places, total)
-    return places
+    offsets = device.room(8 * count)
+    sums_into(device, counts, count, offsets, total)
+    return offsets
 
 
 def bits_of(most: int) -> int:
