@@ -132,9 +132,9 @@ def _check(record: int, code: int, what: int) -> None:
 
 
 @jit
-def _ask(record: int, function: int, given: int) -> int:
+def _ask(record: int, function: int, argument: int) -> int:
     """What a function of the launcher gives for a word; 0 is an error."""
-    found = call_at(_of_launcher(record, function), given)
+    found = call_at(_of_launcher(record, function), argument)
     if found == 0:
         _fail_for_launcher(record)
     return found
@@ -383,10 +383,11 @@ def _finder(kernels: Mapping[int, str], arguments: tuple[Any, ...]) -> Any:
         kernels: names by dtype code.
         arguments: Numba's types of what they are launched with.
     """
-    given = arguments[0] if arguments and isinstance(arguments[0], types.BaseTuple) else arguments
+    if arguments and isinstance(arguments[0], types.BaseTuple):
+        arguments = tuple(arguments[0])
     for name in kernels.values():
-        if name not in _NUMBERS or len(given) != KERNELS[name].arguments:
-            raise TypingError(f"{name} is no kernel of {len(given)} arguments")
+        if name not in _NUMBERS or len(arguments) != KERNELS[name].arguments:
+            raise TypingError(f"{name} is no kernel of {len(arguments)} arguments")
 
     @instruction(types.UniTuple(types.int64, 2)(types.int64))
     def find(builder: Any, dtype_code: Any) -> Any:

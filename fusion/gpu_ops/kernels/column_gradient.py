@@ -67,7 +67,7 @@ def own_entries(call: int) -> None:
 def _row(stored: str, lanes: int) -> Any:
     """A device function that writes a distinct id's row.
 
-    (call, order, column's place, number, lane, group) -> None; see `row_writer`.
+    (call, order, column's index, number, lane, group) -> None; see `row_writer`.
     """
     write = row_writer(stored, stored, lanes)
     item, scale_bytes = DTYPES[stored].item_bytes, DTYPES[stored].compute_bytes

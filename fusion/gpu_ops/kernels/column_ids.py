@@ -1,6 +1,6 @@
 """The distinct ids of many columns at once: distinct pairs of a column and an id.
 
-As in `unique`, a hash table finds the first place of each, and prefix sums number them: those of
+As in `unique`, a hash table finds the first position of each, and prefix sums number them: those of
 one column follow those of the columns before.
 """
 
@@ -12,7 +12,7 @@ from fusion.cpu_ops import elements
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import weight_at
 from fusion.gpu_ops.kernels.listing import column_words, fills_entries, source_words
-from fusion.gpu_ops.kernels.slots import entries_before, fillers_before, places_of
+from fusion.gpu_ops.kernels.slots import entries_before, fillers_before, position_count
 from fusion.gpu_ops.kernels.tiles import column_of
 from fusion.gpu_ops.kernels.unique import EMPTY, slot_of
 from fusion.gpu_ops.language.device import (
@@ -39,14 +39,14 @@ put_weight = on_device(elements.put_weight)
 
 
 def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, id_slots: int) -> None:
-    """Kernel, a thread for each place that there may be: finds its slot.
+    """Kernel, a thread for each position that there may be: finds its slot.
 
-    That gets the first place of its column with the same id.
+    That gets the first position of its column with the same id.
 
     Args:
-        sums, keys: see `places.place_elements`.
-        slots, bits: int64 [2**bits], all `EMPTY`, at least twice as many as places.
-        id_slots: out, int64, the slot of each place; `EMPTY` for what is none.
+        sums, keys: see `slots.place_elements`.
+        slots, bits: int64 [2**bits], all `EMPTY`, at least twice as many as positions.
+        id_slots: out, int64, the slot of each position; `EMPTY` for what is none.
     """
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     firsts = load(call, PreLookupCall.entry_offsets)
@@ -55,7 +55,7 @@ def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, id_slot
         return
     index = column_of(firsts, columns, own)
     first, end = load(firsts, index), load(firsts, index + 1)
-    if own - first >= places_of(call, sums, index):
+    if own - first >= position_count(call, sums, index):
         store(id_slots, own, EMPTY)
         return
     key, mask = load(keys, own), (int64(1) << bits) - 1
@@ -66,7 +66,7 @@ def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, id_slot
             holder = compare_and_swap(slots, slot, int64(EMPTY), own)
             if holder == EMPTY:
                 break
-        # Whichever place the slot has by now, it is one of the same pair.
+        # Whichever position the slot has by now, it is one of the same pair.
         if first <= holder < end and load(keys, holder) == key:
             atomic_min(slots, slot, own, np.int64)
             break
@@ -75,7 +75,7 @@ def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, id_slot
 
 
 def mark_pairs(call: int, keys: int, slots: int, id_slots: int, marks: int) -> None:
-    """Kernel, a thread for each place that there may be: 1 for the first of its pair, else 0.
+    """Kernel, a thread for each position that there may be: 1 for the first of its pair, else 0.
 
     Of columns whose ids are to be sorted the largest one is written to the results.
 
@@ -117,10 +117,10 @@ def count_pairs(call: int, ranks: int) -> None:
 
 
 def list_pairs(call: int, keys: int, marks: int, ranks: int, words: int, owners: int) -> None:
-    """Kernel, a thread for each place that there may be: by what pairs are to be sorted.
+    """Kernel, a thread for each position that there may be: by what pairs are to be sorted.
 
     Args:
-        words: out, int64 by pair: the id, or the place among the column's where they stay in order.
+        words: out, int64 by pair: the id, or where they stay in order the index in the column.
         owners: out, int32 by pair: the column.
     """
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -137,7 +137,7 @@ def list_pairs(call: int, keys: int, marks: int, ranks: int, words: int, owners:
 
 
 def invert_order(order: int, count: int, numbers: int) -> None:
-    """Kernel, a thread for each element: the place in an order of each, int64."""
+    """Kernel, a thread for each element: the position in an order of each, int64."""
     index = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if index < count:
         store(numbers, int64(load_as(order, index, np.int32)), index)
@@ -180,11 +180,11 @@ def number_places(
     out_entries: int,
     out_weights: int,
 ) -> None:
-    """Kernel, a thread for each place that there may be: writes distinct ids and entries.
+    """Kernel, a thread for each position that there may be: writes distinct ids and entries.
 
     Args:
         owners: of `listing.mark_elements`.
-        sums, keys, sources: see `places.place_elements`.
+        sums, keys, sources: see `slots.place_elements`.
         slots, id_slots, ranks: see the other kernels.
         numbers: int64, the number of each pair in an order of them; 0: in that of `ranks`.
         out_keys: out, addresses of the distinct ids of each column.

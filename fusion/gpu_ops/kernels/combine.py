@@ -51,7 +51,7 @@ def _bag_of(call: int, index: int, number: int, item: int) -> Any:
 
 
 def _quick(stored: str, lanes: int, is_shared: bool) -> Any:
-    """A device function (call, place, number, team) that writes a plain bag; says whether it could.
+    """A device function (call, index, number, team) that writes a plain bag; says whether it could.
 
     That is up to the elements of the bag: all threads of the team that write say the same.
     """
@@ -138,7 +138,7 @@ def _own_bag(call: int) -> Any:
 
 
 def _writer(stored: str, is_plain: bool) -> Any:
-    """A device function (call, place, number, team, lanes) that writes a bag."""
+    """A device function (call, index, number, team, lanes) that writes a bag."""
     item = DTYPES[stored].item_bytes
     widest = 16 // item
     slow, slow_single = (_slow(stored, lanes, is_plain) for lanes in (widest, 1))

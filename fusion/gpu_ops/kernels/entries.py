@@ -72,7 +72,7 @@ def _row_of(
     entry: int,
     errors: int,
 ) -> Any:
-    """The shard and the place in it of an entry's row, see `address_entries`; or else -1."""
+    """The shard and the index in it of an entry's row, see `address_entries`; or else -1."""
     index, shard = int64(load_as(unique_idxs, entry, np.int32)), int64(0)
     if index < 0 or index >= unique:
         report_error(errors, BAD_ID, int64(0), entry, index)
@@ -110,7 +110,7 @@ def address_entries(
     Args:
         order: int32 [count], the entries by their bags.
         unique_idxs, unique: int32 [count], which of so many distinct ids each entry has.
-        permutation: int32 [unique, 2], shard and place in it of each, not read for one shard.
+        permutation: int32 [unique, 2], shard and index in it of each, not read for one shard.
         shards, shard_count: int64 [shard_count, 2], address and rows of each shard.
         rows: int32 [count], the row of each entry, below `batch` if it counts.
         masked, flags: bool by row, so many, whose entries get -1; 0: there are none.

@@ -126,9 +126,9 @@ class _Four(NamedTuple):
 
 
 def _four_reader(stored: str, lanes: int) -> Any:
-    """A device function (`BagGradient`, place, end, at) -> `_Four`.
+    """A device function (`BagGradient`, index, end, at) -> `_Four`.
 
-    That is of the entry at a place of the order and the next three, if they are before the end.
+    That is of the entry at an index of the order and the next three, if they are before the end.
     """
     load_vector, factors_of = vector_loader(stored, lanes), _factors_loader(stored)
     scaled = _scaler(stored, lanes)
@@ -209,8 +209,8 @@ def _summers(stored: str, lanes: int) -> tuple[Any, Any]:
         step = 4 * quotient(int64(WARP), group)
         while k < end:
             mine = four(bags, k + 4 * share, end, at)
-            for one in range(min(step, end - k + 3) >> 2):
-                other = thread + one * group
+            for source_group in range(min(step, end - k + 3) >> 2):
+                other = thread + source_group * group
                 marks = from_lane((mine.marks,), other)[0]
                 # One after the other, so that only one of another thread's rows takes registers.
                 row = from_lane(mine.v0, other)
@@ -227,16 +227,16 @@ def _summers(stored: str, lanes: int) -> tuple[Any, Any]:
     return sum_of, shared
 
 
-def row_writer(stored: str, kept: str, lanes: int) -> Any:
-    """A device function that writes what the entries of a row give, of dtype `kept`.
+def row_writer(stored: str, written: str, lanes: int) -> Any:
+    """A device function that writes what the entries of a row give, of dtype `written`.
 
     (`BagGradient`, start, end, out, dim, lane, group) -> None. All threads of a warp call it
     together; `group` of them, from one to all, have a row. `lane` is the thread's number in the
     warp; `out` is 0 if its group has no row, which has no entries then. A row with many entries is
     added up by all groups.
     """
-    store_vector, (sum_of, shared) = vector_storer(kept, lanes), _summers(stored, lanes)
-    item, out_item = DTYPES[stored].item_bytes, DTYPES[kept].item_bytes
+    store_vector, (sum_of, shared) = vector_storer(written, lanes), _summers(stored, lanes)
+    item, out_item = DTYPES[stored].item_bytes, DTYPES[written].item_bytes
 
     @jit
     def write(
@@ -252,11 +252,11 @@ def row_writer(stored: str, kept: str, lanes: int) -> Any:
         if not any_in_warp(is_long):
             return
         at = first * item if first < dim else int64(0)
-        for one in range(quotient(int64(WARP), group)):
-            begin, behind = from_lane((start, end), one * group)
+        for source_group in range(quotient(int64(WARP), group)):
+            begin, behind = from_lane((start, end), source_group * group)
             if behind - begin > LONG:
                 total = shared(bags, begin, behind, at, lane, group)
-                if quotient(lane, group) == one and first < dim:
+                if quotient(lane, group) == source_group and first < dim:
                     store_vector(out + first * out_item, total)
 
     return write

@@ -1,7 +1,7 @@
 """The entries of columns: which elements count, and which rows have none.
 
 As `fusion.cpu_ops.columns` lists them, but without a loop over rows: elements that count and rows
-that are to be filled are marked, and prefix sums of the marks say where each goes, see `places`.
+that are to be filled are marked, and prefix sums of the marks say where each goes, see `slots`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from fusion.runtime.tensorflow.dtypes import INT32
 
 @jit
 def column_words(call: int, index: int) -> int:
-    """The address of the words of what a column does."""
+    """The address of a column's `ColumnAttrs`."""
     return load(call, PreLookupCall.columns) + 8 * ColumnAttrs.SIZE * index
 
 
 @jit
 def source_words(call: int, index: int) -> int:
-    """The address of the words of what a column is given."""
+    """The address of a column's `ColumnInputs`."""
     return load(call, PreLookupCall.inputs) + 8 * ColumnInputs.SIZE * index
 
 
@@ -92,8 +92,8 @@ def _row_of(call: int, index: int, column: int, source: int, k: int) -> int:
     if to_last and row < 0:  # whether the element counts or not
         report_error(results, call_of.BAD_ROW, index, k, row)
     if to_last and k == load(source, ColumnInputs.id_count) - 1:
-        word = ErrorRecord.SIZE + 3 * load(call, PreLookupCall.column_count) + index
-        store(results, word, rows_until(row))
+        field = ErrorRecord.SIZE + 3 * load(call, PreLookupCall.column_count) + index
+        store(results, field, rows_until(row))
     return min(row, int64(0)) if load(call, PreLookupCall.is_batch_open) != 0 else row
 
 

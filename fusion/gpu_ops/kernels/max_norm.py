@@ -116,7 +116,7 @@ def measure_rows(
     """Kernel, a thread for each gathered row: its norm, and its gradient's part along it.
 
     Args:
-        rows, shards, firsts, shard_count, row_bytes: gathered rows of all shards, see `parts`.
+        rows, shards, firsts, shard_count, row_bytes: gathered rows, see `sharded_entries`.
         kind, dim: of their elements.
         limit: the bits of a double.
         working: gradients of the shortened rows, [rows, dim] of the dtype in which they are

@@ -1,7 +1,7 @@
 """Splitting ids over the shards of a table.
 
 As `fusion.cpu_ops.partition`: each id gets the number of its shard as a key, a stable sort brings
-those of a shard together in their order, and each is written to its place, as an id inside of it.
+those of a shard together in their order, and each is written there, as an id inside of it.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def place_ids(
     outs: int,
     permutation: int,
 ) -> None:
-    """Kernel, a thread for each id: writes it to its place in its shard.
+    """Kernel, a thread for each id: writes it into its shard.
 
     Args:
         keys: int32 [count], the shard of each id.
         order: int32 [count], the ids by their shards.
         starts: int64 [shards + 1], where those of each shard start.
         outs: int64 [shards], where the ids of each shard go.
-        permutation: out, int32 [count, 2], shard and place inside it.
+        permutation: out, int32 [count, 2], shard and index in it.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
@@ -162,7 +162,7 @@ def place_candidates(
     strategy: int,
     outs: int,
 ) -> None:
-    """Kernel, a thread for each entry: writes it to its place in its shard.
+    """Kernel, a thread for each entry: writes it into its shard.
 
     Args:
         total: the candidates that are entries; they come first in `order`.

@@ -74,7 +74,7 @@ def put_entries(
     out_indices: int,
     out_weights: int,
 ) -> None:
-    """Kernel, a thread for each entry: copies those that are kept to their places.
+    """Kernel, a thread for each entry: copies those that are kept.
 
     Args:
         offsets: int64 [count], prefix sums of `mask`.
@@ -108,7 +108,7 @@ def fill_rows(
 
     Args:
         empty, offsets: int32 [batch] and its prefix sums, int64.
-        first: the place of the first filler, behind the entries that are kept.
+        first: the index of the first filler, behind the entries that are kept.
         filler: the id.
         weight_word, weight_bytes: the bits of the weight; without weights 0 bytes.
     """

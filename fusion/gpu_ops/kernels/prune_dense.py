@@ -48,14 +48,14 @@ def mark_dense(
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
         return
-    given, column = integer_at(ids, k, kind), k % width
+    integer, column = integer_at(ids, k, kind), k % width
     rules = DenseRules(use_ignored != 0, ignored, stride, buckets, bucket_default, least)
     if out_kind == INT32:
-        number = dense_id(given, column, rules, np.int32)
-        keeps = keeps_dense(given, column, rules, np.int32)
+        number = dense_id(integer, column, rules, np.int32)
+        keeps = keeps_dense(integer, column, rules, np.int32)
     else:
-        number = dense_id(given, column, rules, np.int64)
-        keeps = keeps_dense(given, column, rules, np.int64)
+        number = dense_id(integer, column, rules, np.int64)
+        keeps = keeps_dense(integer, column, rules, np.int64)
     store(numbers, k, number)
     store_as(mask, k, np.int32(keeps), np.int32)
     if keeps:

@@ -83,7 +83,7 @@ def _by_rule(stored: str) -> Any:
 def update_kernel(stored: str) -> Any:
     """The kernel that updates rows of dtype `stored`, a thread for each element.
 
-    Its arguments: the rule, by its place in `RULES`; the addresses of updates, of up to three old
+    Its arguments: the rule, by its index in `RULES`; the addresses of updates, of up to three old
     rows, of as many new ones, and of the rule's numbers; how many elements; the `ErrorRecord` for
     a rate that is not positive.
     """

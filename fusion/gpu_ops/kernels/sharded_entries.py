@@ -34,7 +34,7 @@ _SIGN = -(2**63)
 
 @jit
 def shard_index(firsts: int, shard_count: int, number: int) -> Any:
-    """The shard of what has a number, and its place there.
+    """The shard of what has a number, and its index there.
 
     Args:
         firsts: int64 [shard_count + 1], the first number of each shard, and the number of all.

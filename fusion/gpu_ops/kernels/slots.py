@@ -1,8 +1,8 @@
-"""Places: where elements that count go, and rows that are to be filled.
+"""Positions: where elements that count go, and rows that are to be filled.
 
-A column has a place for each element that counts, rows ascending, and one among them for each row
-that is empty and to be filled. It has an entry for each of its places, but for those of rows that
-get an id alone (`listing.fills_entries`).
+A column has a position for each element that counts, rows ascending, and one among them for each
+row that is empty and to be filled. It has an entry for each of its positions, but for those of rows
+that get an id alone (`listing.fills_entries`).
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ def fillers_before(call: int, sums: int, index: int, row: int) -> int:
 
 
 @jit
-def places_of(call: int, sums: int, index: int) -> int:
-    """How many places a column has."""
+def position_count(call: int, sums: int, index: int) -> int:
+    """How many positions a column has."""
     batch = load(call, PreLookupCall.batch_size)
     return entries_before(call, sums, index, batch) + fillers_before(call, sums, index, batch)
 
 
 @jit
 def _fillers_among(call: int, sums: int, index: int, row: int, is_ordered: int) -> int:
-    """The places for rows before those for elements of a row.
+    """The positions for rows before those for elements of a row.
 
     None where the elements of a column are not in the order of rows: there rows come behind them.
     """
@@ -81,15 +81,15 @@ def place_elements(
     keys: int,
     sources: int,
 ) -> None:
-    """Kernel, a thread for each element of all columns: writes what its place has.
+    """Kernel, a thread for each element of all columns: writes what its position has.
 
     Args:
         ids, owners: of `mark_elements`.
         sums: prefix sums of marks, int64, and their total behind them.
         ranks: int64 by element, how many come before it that count; 0: as `sums` has it.
         is_ordered: whether that is in the order of rows in all columns.
-        keys: out, int64 by place, the id.
-        sources: out, int32 by place, the element.
+        keys: out, int64 by position, the id.
+        sources: out, int32 by position, the element.
     """
     element = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     batch, columns = load(call, PreLookupCall.batch_size), load(call, PreLookupCall.column_count)
@@ -139,11 +139,12 @@ def split_rows(call: int, sums: int, batch: int, splits: int) -> None:
 def place_rows(call: int, sums: int, is_ordered: int, keys: int, sources: int, splits: int) -> None:
     """Kernel, a thread for each row of each column, and one more of each.
 
-    Writes what the places of rows that are to be filled have, and where the entries of each start.
+    Writes what the positions of rows that are to be filled have, and where each row's entries
+    start.
 
     Args:
         sums, is_ordered, keys: see `place_elements`.
-        sources: out, int32 by place, -1 for rows.
+        sources: out, int32 by position, -1 for rows.
         splits: out, int32 [columns, batch + 1].
     """
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x

@@ -26,7 +26,7 @@ def count_keys(
 
     Args:
         keys, kind: integers, see `dtypes`; of each, `DIGIT_BITS` from `shift` on are the key.
-        order: int32 [count], the element that is at each place, or 0: as they lie.
+        order: int32 [count], the element that is at each index, or 0: as they lie.
         counts: int32 [MOST_KEYS, tiles], zeros before.
     """
     index = int64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
@@ -51,7 +51,7 @@ def place_keys(
 
     Args:
         starts: int64 [MOST_KEYS, tiles], the prefix sums of counts.
-        sorted_order: out, int32 [count], the element that comes to each place.
+        sorted_order: out, int32 [count], the element that comes to each index.
     """
     mine = cuda.shared.array(THREADS, np.int32)
     thread, tile = int64(cuda.threadIdx.x), int64(cuda.blockIdx.x)

@@ -1,7 +1,7 @@
 """Distinct ids in order of first occurrence, by a hash table in device memory.
 
-Threads put ids into the table in any order, but a slot ends up with the first place of its id; then
-prefix sums of the first places number the ids. So the result does not depend on the order.
+Threads put ids into the table in any order, but a slot ends up with the first position of its id;
+then prefix sums of the first positions number the ids. So the result does not depend on the order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def slot_of(key: int, bits: int) -> int:
 
 
 def insert_ids(ids: int, kind: int, count: int, slots: int, bits: int, id_slots: int) -> None:
-    """Kernel, a thread for each id: finds its slot, which gets the first place of the id.
+    """Kernel, a thread for each id: finds its slot, which gets the first position of the id.
 
     Args:
         ids, kind, count: ids of a kind, see `dtypes`.
@@ -53,7 +53,7 @@ def insert_ids(ids: int, kind: int, count: int, slots: int, bits: int, id_slots:
             holder = compare_and_swap(slots, slot, int64(EMPTY), k)
             if holder == EMPTY:
                 break
-        # Whichever place the slot has by now, it is one of the same id.
+        # Whichever position the slot has by now, it is one of the same id.
         if integer_at(ids, holder, kind) == key:
             atomic_min(slots, slot, k, np.int64)
             break
@@ -82,7 +82,7 @@ def number_ids(
     """Kernel, a thread for each id: writes the distinct ids, and which of them each is.
 
     Args:
-        ranks: int64 [count], the firsts before each place.
+        ranks: int64 [count], the firsts before each position.
         keys: out, [u] of the dtype of `ids`.
         unique_idxs: out, int32 [count].
         counts: out, int32 [u], zeros before: occurrences of each key.

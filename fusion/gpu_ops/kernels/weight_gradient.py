@@ -48,7 +48,7 @@ def _number_of(keys: int, entry: int) -> int:
 
 
 def _element(dtype: type) -> Any:
-    """A device function (rows, number, its address, place) -> an element of a row, shortened."""
+    """A device function (rows, number, its address, index) -> an element of a row, shortened."""
 
     @jit
     def element(rows: _Rows, number: int, row: int, d: int) -> Any:
@@ -63,7 +63,7 @@ def _element(dtype: type) -> Any:
 
 
 def _scaled(dtype: type) -> Any:
-    """A device function (top, place, kind, combiner, divisor) -> an element of what bags share."""
+    """A device function (top, index, kind, combiner, divisor) -> an element of what bags share."""
 
     @jit
     def scaled(top: int, index: int, kind: int, combiner: int, divisor: Any) -> Any:
@@ -125,8 +125,8 @@ def total_bags(
     Args:
         order, starts, batch: the entries by their bags, see `steps.bags.Ordered`.
         keys: int32, the number of each entry's row, that of all rows for none; 0: its own.
-        shards, firsts, shard_count, row_bytes, kind, dim: gathered rows, see `clipping`.
-        norms, limit: as `clipping.measure_rows` leaves them; norms are 0 without a limit.
+        shards, firsts, shard_count, row_bytes, kind, dim: gathered rows, see `max_norm`.
+        norms, limit: as `max_norm.measure_rows` leaves them; norms are 0 without a limit.
         weights, scales: by entry, and the divisors of bags, see `bag_gradient.scale_bags`.
         totals: out, [batch, dim] of the dtype of `scales`; nothing for bags without entries.
     """

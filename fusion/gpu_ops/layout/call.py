@@ -38,7 +38,7 @@ class CombineCall(Layout):
 #: must be in order, that is less than the one before; an index of gathered rows that two distinct
 #: ids have; an id that is too large for the dtype of keys; a rate that is not positive.
 BAD_ID, BAD_DEFAULT, BAD_ROW, BAD_SPLIT, UNSORTED_ROW, REPEATED, BAD_KEY, BAD_RATE = range(1, 9)
-#: In the place of an error code while the record is still being written: the host may look.
+#: Instead of an error code while the record is still being written: the host may look.
 WRITING = -1
 
 #: Threads of a block, and of a warp.

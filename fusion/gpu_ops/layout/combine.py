@@ -56,7 +56,7 @@ def open_call(call: Any, base: int, columns: int) -> int:
 def is_plain(call: Any, column: int, source: int) -> bool:
     """Whether elements are ids as they are, which count if they are in the table.
 
-    That is without weights and max_norm. `column` and `source` are places in the call.
+    That is without weights and max_norm. `column` and `source` are indices in the call.
     """
     limit = call[column + ColumnAttrs.max_norm]
     if call[column + ColumnAttrs.id_format] == COPY:

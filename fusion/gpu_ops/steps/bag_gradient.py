@@ -132,17 +132,17 @@ def _worked_bytes(kind: int) -> int:
     return 8 if kind == FLOAT64 else 4
 
 
-def add_up(device: Device, given: Gradient, bags: GradBags, rows: GradRows, outs: int) -> Scaled:
+def add_up(device: Device, gradient: Gradient, bags: GradBags, rows: GradRows, outs: int) -> Scaled:
     """Writes the gradients of the rows.
 
     Args:
         outs: int64 [shard_count], addresses of those of each shard, multiples of 16.
     """
-    worked, working = _worked_bytes(given.kind), 0
+    worked, working = _worked_bytes(gradient.kind), 0
     scales, order, starts = device.room(worked * bags.batch), 0, 0
     device.launch(
         "scale_bags", blocks_of(bags.batch), THREADS,
-        bags.order, bags.starts, bags.batch, bags.weights, given.kind, given.combiner, scales,
+        bags.order, bags.starts, bags.batch, bags.weights, gradient.kind, gradient.combiner, scales,
     )  # fmt: skip
     if rows.keys != 0:
         order = order_from(device, bags.order, rows.keys, INT32, bags.number, bits_of(rows.number))
@@ -151,42 +151,42 @@ def add_up(device: Device, given: Gradient, bags: GradBags, rows: GradRows, outs
             "mark_starts", blocks_of(bags.number + 1), THREADS,
             rows.keys, order, bags.number, rows.number, starts,
         )  # fmt: skip
-    if given.clips != 0:
-        working = device.room(worked * rows.number * given.dim)
-    lanes = 16 // (worked if given.clips != 0 else _item_bytes(given.kind))
-    if given.dim % lanes != 0 or given.top % 16 != 0:
+    if gradient.clips != 0:
+        working = device.room(worked * rows.number * gradient.dim)
+    lanes = 16 // (worked if gradient.clips != 0 else _item_bytes(gradient.kind))
+    if gradient.dim % lanes != 0 or gradient.top % 16 != 0:
         lanes = 1
-    group = group_of(given.dim, lanes)
+    group = group_of(gradient.dim, lanes)
     launch_for(
-        device, "scatter_bags", given.kind, blocks_of(rows.number * group), THREADS,
-        order, starts, bags.owners, bags.batch, scales, bags.weights, given.combiner,
-        bags.masked, bags.mask_bytes, bags.flags, given.top, given.dim, rows.number,
+        device, "scatter_bags", gradient.kind, blocks_of(rows.number * group), THREADS,
+        order, starts, bags.owners, bags.batch, scales, bags.weights, gradient.combiner,
+        bags.masked, bags.mask_bytes, bags.flags, gradient.top, gradient.dim, rows.number,
         rows.firsts, rows.shard_count, outs, working, lanes, group,
     )  # fmt: skip
     norms = 0
-    if given.clips != 0:
-        norms = _unclip(device, given, rows, working, outs)
+    if gradient.clips != 0:
+        norms = _unclip(device, gradient, rows, working, outs)
     return Scaled(scales, norms)
 
 
-def _unclip(device: Device, given: Gradient, rows: GradRows, working: int, outs: int) -> int:
+def _unclip(device: Device, gradient: Gradient, rows: GradRows, working: int, outs: int) -> int:
     """Writes the gradients of rows from those of shortened ones; gives the norms of the rows."""
     norms, alongs = device.room(8 * rows.number), device.room(8 * rows.number)
     device.launch(
         "measure_rows", blocks_of(rows.number), THREADS,
-        rows.number, rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, given.kind,
-        given.dim, given.limit, working, norms, alongs,
+        rows.number, rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, gradient.kind,
+        gradient.dim, gradient.limit, working, norms, alongs,
     )  # fmt: skip
     device.launch(
-        "unclip_rows", blocks_of(rows.number * given.dim), THREADS,
-        rows.number, rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, given.kind,
-        given.dim, given.limit, working, norms, alongs, outs,
+        "unclip_rows", blocks_of(rows.number * gradient.dim), THREADS,
+        rows.number, rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, gradient.kind,
+        gradient.dim, gradient.limit, working, norms, alongs, outs,
     )  # fmt: skip
     return norms
 
 
 def add_up_weights(
-    device: Device, given: Gradient, bags: GradBags, rows: GradRows, scaled: Scaled, grads: int
+    device: Device, gradient: Gradient, bags: GradBags, rows: GradRows, scaled: Scaled, grads: int
 ) -> None:
     """Writes the gradients of the weights, which there are.
 
@@ -195,26 +195,26 @@ def add_up_weights(
         grads: out, by entry, of the gradient's kind.
     """
     throughs = 0
-    if given.combiner != SUM:
-        totals = device.room(_worked_bytes(given.kind) * bags.batch * given.dim)
+    if gradient.combiner != SUM:
+        totals = device.room(_worked_bytes(gradient.kind) * bags.batch * gradient.dim)
         throughs = device.room(8 * bags.batch)
         device.launch(
-            "total_bags", blocks_of(bags.batch * given.dim), THREADS,
-            bags.order, bags.starts, bags.batch, rows.keys, rows.shards,
-            rows.firsts, rows.shard_count, rows.row_bytes, given.kind, given.dim, scaled.norms,
-            given.limit, bags.weights, scaled.scales, totals,
+            "total_bags", blocks_of(bags.batch * gradient.dim), THREADS,
+            bags.order, bags.starts, bags.batch, rows.keys, rows.shards, rows.firsts,
+            rows.shard_count, rows.row_bytes, gradient.kind, gradient.dim, scaled.norms,
+            gradient.limit, bags.weights, scaled.scales, totals,
         )  # fmt: skip
         device.launch(
             "through_bags", blocks_of(bags.batch), THREADS,
-            bags.starts, bags.batch, given.top, given.kind, given.dim, given.combiner,
+            bags.starts, bags.batch, gradient.top, gradient.kind, gradient.dim, gradient.combiner,
             scaled.scales, totals, throughs,
         )  # fmt: skip
     device.launch(
         "weight_grads", blocks_of(bags.number), THREADS,
         bags.number, bags.owners, bags.batch, bags.masked, bags.mask_bytes, bags.flags, rows.keys,
-        rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, given.kind, given.dim,
-        scaled.norms, given.limit, given.top, bags.weights, given.combiner, scaled.scales, throughs,
-        grads,
+        rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, gradient.kind, gradient.dim,
+        scaled.norms, gradient.limit, gradient.top, bags.weights, gradient.combiner,
+        scaled.scales, throughs, grads,
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ class Gathered(NamedTuple):
         shards, shard_count: int64 [shard_count, 2], address and rows of each shard.
         row_bytes: of each row.
         unique: the distinct ids.
-        permutation: int32 [unique, 2], shard and place; not read with one shard.
+        permutation: int32 [unique, 2], shard and index in it; not read with one shard.
     """
 
     shards: int
@@ -54,17 +54,17 @@ class Ordered(NamedTuple):
     starts: int
 
 
-def by_row(device: Device, given: Entries, errors: int) -> Ordered:
+def by_row(device: Device, entries: Entries, errors: int) -> Ordered:
     """The entries by their rows, those of a row in their order.
 
     Args:
-        given: entries, of whose ids only the number counts.
+        entries: entries, of whose ids only the number counts.
         errors: an `ErrorRecord`, for rows outside the batch.
     """
-    count, batch = given.number, given.batch
+    count, batch = entries.number, entries.batch
     owners = device.room(4 * count)
     device.launch(
-        "rows_of_entries", blocks_of(count), THREADS, given.indices, count, batch, owners, errors
+        "rows_of_entries", blocks_of(count), THREADS, entries.indices, count, batch, owners, errors
     )
     order = stable_order(device, owners, count, batch)
     return mark_bags(device, owners, order, count, batch)
@@ -90,7 +90,7 @@ def last_row(device: Device, indices: int, count: int, errors: int) -> int:
 
 def bags(
     device: Device,
-    given: Entries,
+    entries: Entries,
     unique_idxs: int,
     rows: Gathered,
     masked: int,
@@ -101,14 +101,14 @@ def bags(
     """The entries of bags whose rows were gathered.
 
     Args:
-        given: entries, of whose ids only the number counts.
+        entries: entries, of whose ids only the number counts.
         unique_idxs: int32, which distinct id each entry has.
         masked, flags: bool by row, so many, whose entries do not count; 0: there are none.
         counts: out, int32 [batch], how many entries each bag has.
         errors: an `ErrorRecord`.
     """
-    count, batch, blocks = given.number, given.batch, blocks_of(given.number)
-    owners, order, starts = by_row(device, given, errors)
+    count, batch, blocks = entries.number, entries.batch, blocks_of(entries.number)
+    owners, order, starts = by_row(device, entries, errors)
     addresses = device.room(8 * count)
     device.launch(
         "address_entries", blocks, THREADS,
@@ -117,10 +117,10 @@ def bags(
     )  # fmt: skip
     device.launch("count_entries", blocks_of(batch), THREADS, starts, batch, counts)
     weights = 0
-    if given.weights != 0:
-        weights = device.room(given.weight_bytes * count)
+    if entries.weights != 0:
+        weights = device.room(entries.weight_bytes * count)
         device.launch(
             "order_weights", blocks, THREADS,
-            order, count, given.weights, given.weight_bytes, weights,
+            order, count, entries.weights, entries.weight_bytes, weights,
         )  # fmt: skip
     return Bags(addresses, starts, weights)

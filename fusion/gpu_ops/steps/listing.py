@@ -52,9 +52,9 @@ class Paired(NamedTuple):
     """Places and distinct pairs; addresses, see `fusion.gpu_ops.kernels.column_ids`.
 
     Attributes:
-        keys, sources: by place, its id and element.
-        slots, id_slots: the hash table, and the slot of each place.
-        marks, ranks: by place, whether it is the first of its pair, and how many are before.
+        keys, sources: by position, its id and element.
+        slots, id_slots: the hash table, and the slot of each position.
+        marks, ranks: by position, whether it is the first of its pair, and how many are before.
     """
 
     keys: int
@@ -75,7 +75,7 @@ def _sums_with_total(device: Device, marks: int, number: int) -> int:
 def _pairs(
     device: Device, call: PreCall, listed: Listed, ranks: int, is_ordered: int, splits: int
 ) -> Paired:
-    """Finds the places of elements and rows, and the first one of each pair."""
+    """Finds the positions of elements and rows, and the first one of each pair."""
     rows, entries, blocks = call.columns * (call.batch + 1), call.entries, blocks_of(call.entries)
     keys, sources = device.room(8 * entries), device.room(4 * entries)
     device.launch(

@@ -71,11 +71,11 @@ def put_ids(
     outs: int,
     permutation: int,
 ) -> None:
-    """Writes each id, as an id inside its shard, to its place there.
+    """Writes each id, as an id inside its shard.
 
     Args:
         outs: int64 [number of shards], addresses of what each shard gets, of the ids' dtype.
-        permutation: out, int32 [count, 2], shard and place inside it.
+        permutation: out, int32 [count, 2], shard and index in it.
     """
     device.launch(
         "place_ids", blocks_of(count), THREADS,

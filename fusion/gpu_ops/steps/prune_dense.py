@@ -30,7 +30,7 @@ class DenseIds(NamedTuple):
 
 
 def mark_dense(
-    device: Device, given: DenseIds, rules: DenseRules, flags: int, shape: int
+    device: Device, dense: DenseIds, rules: DenseRules, flags: int, shape: int
 ) -> tuple[Marked, int]:
     """Finds which ids are entries, and the address of what each stands for, int64.
 
@@ -38,13 +38,13 @@ def mark_dense(
         flags: out, bool [batch], the rows that have no entry.
         shape: out, int64 [2], that of the matrix; 0: nowhere.
     """
-    batch, width = given.batch, given.width
+    batch, width = dense.batch, dense.width
     count = batch * width
     found, mask, totals = device.room(8 * count), device.room(4 * count), device.room(16)
     empty = numbers(device, batch, 1)
     device.launch(
         "mark_dense", blocks_of(count), THREADS,
-        given.ids, given.kind, count, width, given.out_kind, int(rules.use_ignored), rules.ignored,
+        dense.ids, dense.kind, count, width, dense.out_kind, int(rules.use_ignored), rules.ignored,
         rules.stride, rules.buckets, rules.bucket_default, rules.least, found, mask, empty,
     )  # fmt: skip
     device.launch("put_row_flags", blocks_of(batch), THREADS, empty, batch, width, flags, shape)
@@ -54,7 +54,7 @@ def mark_dense(
 
 
 def put_dense(
-    device: Device, given: DenseIds, marked: Marked, found: int, ids: int, indices: int
+    device: Device, dense: DenseIds, marked: Marked, found: int, ids: int, indices: int
 ) -> None:
     """Writes the entries.
 
@@ -62,16 +62,16 @@ def put_dense(
         marked, found: of `mark_dense`.
         ids, indices: out, int64 [?, 2] the latter.
     """
-    count = given.batch * given.width
+    count = dense.batch * dense.width
     device.launch(
         "put_dense", blocks_of(count), THREADS,
-        count, given.width, marked.mask, marked.offsets, found, given.out_kind, ids, indices,
+        count, dense.width, marked.mask, marked.offsets, found, dense.out_kind, ids, indices,
     )  # fmt: skip
 
 
 def fill_dense(
     device: Device,
-    given: DenseIds,
+    dense: DenseIds,
     marked: Marked,
     first: int,
     filler: int,
@@ -86,7 +86,7 @@ def fill_dense(
         ids, indices: as of `put_dense`.
     """
     device.launch(
-        "fill_rows", blocks_of(given.batch), THREADS,
-        given.batch, marked.empty, marked.fillers, first, filler, given.out_kind, 0, 0,
+        "fill_rows", blocks_of(dense.batch), THREADS,
+        dense.batch, marked.empty, marked.fillers, first, filler, dense.out_kind, 0, 0,
         ids, indices, 0,
     )  # fmt: skip

@@ -34,7 +34,7 @@ def update_rows(
 
     Args:
         kind: of their elements, float32 or float64 (`dtypes`).
-        rule: its place in `fusion.cpu_ops.rules.RULES`.
+        rule: its index in `fusion.cpu_ops.rules.RULES`.
         updates: gradients, as many elements as those of each slot.
         old, new: the rows before and, out, after.
         numbers: as many as the rule has.

@@ -38,7 +38,7 @@ def bits_of(most: int) -> int:
 
 
 def stable_order(device: Device, keys: int, count: int, most: int) -> int:
-    """Int32 [count], the places of int32 keys up to `most` in their order, stably."""
+    """Int32 [count], the order of int32 keys up to `most`, stably."""
     return order_from(device, 0, keys, INT32, count, bits_of(most))
 
 
@@ -68,7 +68,7 @@ def order_from(device: Device, order: int, keys: int, kind: int, count: int, bit
 
 
 def inverse_of(device: Device, order: int, count: int) -> int:
-    """Int64 [count], of each element its place in an order, int32."""
+    """Int64 [count], of each element its index in an order, int32."""
     address = device.room(8 * count)
     device.launch("invert_order", blocks_of(count), THREADS, order, count, address)
     return address

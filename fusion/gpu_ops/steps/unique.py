@@ -9,7 +9,7 @@ from fusion.gpu_ops.steps.sums import prefix_sums
 
 
 class Found(NamedTuple):
-    """Ids whose first places are known; addresses.
+    """Ids whose first positions are known; addresses.
 
     Attributes:
         slots, id_slots: the hash table, and the slot of each id.
