@@ -129,7 +129,7 @@ def by_ids(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Look
     permutation = np.stack([shards, numbers - rows.firsts[shards]], 1).astype(np.int32)
     places = draw.integers(0, unique, count)
     indices = np.stack([owners, draw.integers(0, 9, count)], 1)
-    errors, counts = gpu.put_words([0] * 4), gpu.room(4 * batch)
+    errors, counts = gpu.put_words([0] * 4), gpu.reserve(4 * batch)
     weights_at, masked_at = gpu.put(weights), gpu.put(masked)
     places_at, kind = gpu.put(places.astype(np.int32)), DTYPES[stored].code
     gathered = Gathered(rows.shards, 3, rows.row_bytes, unique, gpu.put(permutation))
@@ -166,7 +166,7 @@ def by_parts(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Lo
     bits = -int(gpu.words(joined.found, 1)[0])
     ordered = steps.order_parts(gpu, parts, joined, batch, bits)
     same("ranks", gpu.get(ordered.order, np.int32, count), np.lexsort((ranks, owners)))
-    counts = gpu.room(4 * batch)
+    counts = gpu.reserve(4 * batch)
     found = steps.part_bags(gpu, parts, ordered, batch, masked_at, counts)
     same("entries", gpu.get(counts, np.int32, batch), np.bincount(owners, minlength=batch))
     return Lookup(

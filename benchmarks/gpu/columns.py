@@ -51,8 +51,8 @@ def combine(
     from fusion.gpu_ops.steps import combine as steps
 
     width, kind = sum(column.dim for column in columns), DTYPES[stored].code
-    out = gpu.room(8 * batch * width)
-    call = calls.prepare(stored, batch, columns, out, gpu.room)
+    out = gpu.reserve(8 * batch * width)
+    call = calls.prepare(stored, batch, columns, out, gpu.reserve)
     if row_bytes is not None:
         first = array_index(call.words, call.base, CombineCall.inputs) + ColumnInputs.row_bytes
         call.words[first :: ColumnInputs.SIZE][: len(columns)] = row_bytes

@@ -54,7 +54,7 @@ def partition(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
         found = split(gpu, *given, shards, errors)
         gpu.check_errors("partition", errors)
         numbers = np.diff(gpu.words(found.starts, len(rows) + 1))
-        outs, permutation = [gpu.room(8 * number) for number in numbers], gpu.room(8 * count)
+        outs, permutation = [gpu.reserve(8 * number) for number in numbers], gpu.reserve(8 * count)
         put_ids(gpu, *given, shards, found, gpu.put_words(outs), permutation)
         own, local = _located(ids, rows, strategy)
         places = np.zeros(count, np.int64)
@@ -89,11 +89,11 @@ def pre_lookup(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     shards = _shards(gpu, rows, _DIV)
     for by_row in (0, 1):
         rules = Rules(0, 1, 1, filler, int(weight.view(np.int32)), by_row)
-        flags, errors = gpu.room(4 * (batch + count)), gpu.put_words([0] * 4)
+        flags, errors = gpu.reserve(4 * (batch + count)), gpu.put_words([0] * 4)
         found = split_entries(gpu, given, rules, shards, flags, errors)
         gpu.check_errors("entries of shards", errors)
         numbers = np.diff(gpu.words(found.starts, len(rows) + 1))
-        outs = [[gpu.room(size * n) for size in (8, 16, 4)] for n in numbers]
+        outs = [[gpu.reserve(size * n) for size in (8, 16, 4)] for n in numbers]
         words = gpu.put_words([address for each in outs for address in each])
         put_split_entries(gpu, given, rules, shards, found, int(numbers.sum()), words)
         is_empty = np.isin(np.arange(batch), empty)

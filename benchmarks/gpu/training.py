@@ -60,12 +60,12 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     )
     layout = [3, batch, own, sources, gpu.put_words(elements), gpu.put_words(starts), results, 0]
     call = PreCall(gpu.put_words(layout), results, 3, batch, elements[3], starts[3])
-    splits, entries = gpu.room(12 * (batch + 1)), gpu.room(4 * starts[3])
-    weights = gpu.room(4 * starts[3])
+    splits, entries = gpu.reserve(12 * (batch + 1)), gpu.reserve(4 * starts[3])
+    weights = gpu.reserve(4 * starts[3])
     listed, paired = list_entries(gpu, call, splits)
     found = gpu.words(results, call_of.result_words(3))
     numbers = [int(one) for one in found[ErrorRecord.SIZE + 3 :][:3]]
-    keys = [gpu.room(8 * number) for number in numbers]
+    keys = [gpu.reserve(8 * number) for number in numbers]
     number_entries(gpu, call, listed, paired, found, splits, gpu.put_words(keys), entries, weights)
     gpu.check_errors("columns", results)
     places = gpu.get(entries, np.int32, starts[3])
@@ -112,14 +112,14 @@ def columns_to_last(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     )
     layout = gpu.put_words([2, 1, own, sources, starts, starts, results, 1])
     call = PreCall(layout, results, 2, 1, 2 * each, 2 * each)
-    one_row, entries = gpu.room(16), gpu.room(8 * each)
+    one_row, entries = gpu.reserve(16), gpu.reserve(8 * each)
     listed, paired = list_entries(gpu, call, one_row)
     found = gpu.words(results, call_of.result_words(2))
     same("rows up to the last", found[ErrorRecord.SIZE + 6 :], np.full(2, batch))
-    splits = gpu.room(8 * (batch + 1))
+    splits = gpu.reserve(8 * (batch + 1))
     split_rows(gpu, call, listed, batch, splits)
     numbers = [int(one) for one in found[ErrorRecord.SIZE + 2 :][:2]]
-    keys = [gpu.room(8 * number) for number in numbers]
+    keys = [gpu.reserve(8 * number) for number in numbers]
     number_entries(gpu, call, listed, paired, found, one_row, gpu.put_words(keys), entries, 0)
     gpu.check_errors("columns", results)
     places = gpu.get(entries, np.int32, 2 * each)
@@ -169,7 +169,7 @@ def row_update(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
         wanted = _updated(rule, g, row, m, v, given)
         slots = [row, v, m] if rule == "ftrl" else [row, m, v]
         old = [gpu.put(one) for one in slots[: len(wanted)]]
-        new, rest = [gpu.room(g.nbytes) for _ in wanted], [0] * (3 - len(wanted))
+        new, rest = [gpu.reserve(g.nbytes) for _ in wanted], [0] * (3 - len(wanted))
         errors = gpu.put_words([0] * 4)
         update_rows(
             gpu, DTYPES[stored].code, number, gpu.put(g), Slots(*old, *rest), Slots(*new, *rest),

@@ -134,7 +134,7 @@ def by_steps(
     """
     device, count, rows = Simulated(), len(columns), 1 if is_open else batch
     call = call_in(device, rows, columns, dtype, is_open)
-    splits, entries = device.room(4 * count * (rows + 1)), device.room(4 * call.entries)
+    splits, entries = device.reserve(4 * count * (rows + 1)), device.reserve(4 * call.entries)
     listed, paired = list_entries(device, call, splits)
     results = device.words(call.results, call_of.result_words(count))
     errors = [int(word) for word in results[: ErrorRecord.SIZE]]
@@ -143,7 +143,7 @@ def by_steps(
     to_last = results[ErrorRecord.SIZE + 3 * count :]
     assert [int(one) for one in to_last] == [batch * one.last_row for one in columns]
     item, weighted = np.dtype(dtype).itemsize, any(one.weights is not None for one in columns)
-    weights = device.room(item * call.entries) if weighted else 0
+    weights = device.reserve(item * call.entries) if weighted else 0
     first = ErrorRecord.SIZE + count
     keys = [
         np.full(number, 77, one.keys)
@@ -152,7 +152,7 @@ def by_steps(
     outs = device.put(np.array([device.put(one) for one in keys], np.int64))
     number_entries(device, call, listed, paired, results, splits, outs, entries, weights)
     if is_open:
-        splits = device.room(4 * count * (batch + 1))
+        splits = device.reserve(4 * count * (batch + 1))
         split_rows(device, call, listed, batch, splits)
     return (
         keys,

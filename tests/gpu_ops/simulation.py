@@ -157,7 +157,7 @@ class Simulated:
         with allow(*self.arrays):
             launch(kernel, blocks, threads, arguments)
 
-    def room(self, size: int) -> int:
+    def reserve(self, size: int) -> int:
         return self.filled(size, 0x5A)  # poison
 
     def filled(self, size: int, byte: int) -> int:

@@ -212,7 +212,7 @@ def check_parts(
     grads = [np.full(len(one) if weighted else 0, 77, one.dtype) for one in given.weights]
     scaled = steps.add_up(device, gradient, bags, rows, addresses(device, outs))
     if weighted:
-        all_grads = device.room(parts.number * row.itemsize)
+        all_grads = device.reserve(parts.number * row.itemsize)
         steps.add_up_weights(device, gradient, bags, rows, scaled, all_grads)
         steps.split_grads(device, parts, all_grads, addresses(device, grads))
     assert not errors.any()

@@ -37,7 +37,7 @@ def combined(
             ColumnAttrs.max_norm: attrs["limit"],
         },
     )  # fmt: skip
-    call = calls.prepare(stored, batch, [column], device.put(out), device.room)
+    call = calls.prepare(stored, batch, [column], device.put(out), device.reserve)
     held = device.arrays[-1].view(np.int64)
     held[:] = call.words
     source = (held[CombineCall.inputs] - held.ctypes.data) // 8
@@ -81,7 +81,7 @@ def test_gathered_rows(
         *((device.put(weights), 0, item) if weighted else (0, 0, 0)),
     )  # fmt: skip
     gathered = Gathered(device.put(described), shards, dim * item, unique, device.put(permutation))
-    errors, counts = np.zeros(4, np.int64), device.room(4 * batch)
+    errors, counts = np.zeros(4, np.int64), device.reserve(4 * batch)
     masked, record = device.put(empty), device.put(errors)
     found = bags(device, given, device.put(places), gathered, masked, batch, counts, record)
     assert not errors.any()
@@ -125,7 +125,7 @@ def test_errors_are_reported(change: tuple[str, Any, int], record: list[int]) ->
     shards = np.array([[device.put(rows), 2], [rows.ctypes.data, 2]], np.int64)
     given = Entries(0, 0, 4, device.put(arrays["indices"]), 5, 0, 0, 0)
     gathered = Gathered(device.put(shards), 2, 16, 4, device.put(arrays["permutation"]))
-    errors, places, counts = np.zeros(4, np.int64), device.put(arrays["places"]), device.room(20)
+    errors, places, counts = np.zeros(4, np.int64), device.put(arrays["places"]), device.reserve(20)
     bags(device, given, places, gathered, 0, 0, counts, device.put(errors))
     assert errors.tolist() == record
 

@@ -150,7 +150,7 @@ def test_entries_without_a_bag_are_left_out() -> None:
         parts, flags = given.parts(device, False), np.zeros(batch, np.int32)
         joined = join(device, parts, batch, device.put(errors))
         ordered = order_parts(device, parts, joined, batch, bits_of_ranks(device, joined))
-        masked, counts = device.put(flags), device.room(4 * batch)
+        masked, counts = device.put(flags), device.reserve(4 * batch)
         found = part_bags(device, parts, ordered, batch, masked, counts)
         assert errors[ErrorRecord.error_code] == call_of.BAD_ROW
         assert device.words(found.starts, batch + 1).tolist() == [0] * (batch + 1)

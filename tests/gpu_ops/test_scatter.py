@@ -47,11 +47,11 @@ def gradient(
         GradientCall.entry_weights: device.put(weights),
         GradientCall.top_grad: device.put(top),
         GradientCall.keys: keys,
-        GradientCall.owners: device.room(4 * count),
-        GradientCall.starts: device.room(8 * (unique + 1)),
-        GradientCall.scales: device.room(8 * len(columns) * batch),
+        GradientCall.owners: device.reserve(4 * count),
+        GradientCall.starts: device.reserve(8 * (unique + 1)),
+        GradientCall.scales: device.reserve(8 * len(columns) * batch),
     }
-    call = calls.prepare_gradient(stored, batch, described, words, top.shape[1], device.room)
+    call = calls.prepare_gradient(stored, batch, described, words, top.shape[1], device.reserve)
     held = device.arrays[-1].view(np.int64)
     held[:] = call.words
     base = held.ctypes.data

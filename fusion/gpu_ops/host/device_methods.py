@@ -322,7 +322,7 @@ def _copy_part(record: int, target: int, source: int, size: int) -> None:
 
 
 @jit
-def _room(record: int, size: int) -> int:
+def _reserve(record: int, size: int) -> int:
     return scratch_bytes(load(record, DeviceRecord.frame), max(size, int64(16)))
 
 
@@ -337,7 +337,7 @@ def _fill(record: int, address: int, size: int, byte: int) -> None:
 
 @jit
 def _filled(record: int, size: int, byte: int) -> int:
-    address = _room(record, size)
+    address = _reserve(record, size)
     _fill(record, address, size, byte)
     return address
 
@@ -458,12 +458,12 @@ def _launch_for(
     return launch
 
 
-@overload_method(DeviceType, "room", jit_options=OPTIONS)
-def _room_of(self: Any, size: Any) -> Any:
-    def room(self: Any, size: Any) -> Any:
-        return _room(_record_of(self), int64(size))
+@overload_method(DeviceType, "reserve", jit_options=OPTIONS)
+def _reserve_of(self: Any, size: Any) -> Any:
+    def reserve(self: Any, size: Any) -> Any:
+        return _reserve(_record_of(self), int64(size))
 
-    return room
+    return reserve
 
 
 @overload_method(DeviceType, "filled", jit_options=OPTIONS)

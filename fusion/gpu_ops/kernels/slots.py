@@ -110,7 +110,7 @@ def place_elements(
 def split_rows(call: int, sums: int, batch: int, splits: int) -> None:
     """Kernel, a thread for each row of each column, and one more of each: where its entries start.
 
-    For calls whose rows became known behind the other kernels (`PRE_IS_OPEN`); all columns have
+    For calls whose rows became known behind the other kernels (`is_batch_open`); all columns have
     rows in order, and fill none.
 
     Args:

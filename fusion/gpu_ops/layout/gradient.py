@@ -50,7 +50,7 @@ def put_grad_column(
     weighted: int,
     out: int,
 ) -> None:
-    """Writes what a column is, in their order; see `call.GradColumn`."""
+    """Writes what a column is, in their order; see `GradientCall`."""
     bases = array_index(call, base, GradientCall.key_offsets) + column
     call[bases + 1] = call[bases] + unique
     call[array_index(call, base, GradientCall.offsets) + column] = offset
@@ -61,7 +61,7 @@ def put_grad_column(
 
 
 def lay_out_gradient(call: Any, base: int, batch: int, item: int, width: int) -> int:
-    """Writes what depends on the columns and on `TOP`, which are in the call; gives the blocks.
+    """Writes what depends on the columns and `top_grad`, which are in the call; gives the blocks.
 
     Args:
         batch: rows of the result.

@@ -112,7 +112,7 @@ def rows_of_ids(
             "check_pairs", blocks_of(rows.unique), THREADS,
             rows.permutation, rows.unique, rows.shards, firsts, rows.shard_count, seen, errors,
         )  # fmt: skip
-    keys = device.room(4 * number)
+    keys = device.reserve(4 * number)
     device.launch(
         "number_rows", blocks_of(number), THREADS,
         number, unique_idxs, rows.unique, rows.permutation, rows.shards, firsts, rows.shard_count,
@@ -139,20 +139,20 @@ def add_up(device: Device, gradient: Gradient, bags: GradBags, rows: GradRows, o
         outs: int64 [shard_count], addresses of those of each shard, multiples of 16.
     """
     worked, working = _worked_bytes(gradient.kind), 0
-    scales, order, starts = device.room(worked * bags.batch), 0, 0
+    scales, order, starts = device.reserve(worked * bags.batch), 0, 0
     device.launch(
         "scale_bags", blocks_of(bags.batch), THREADS,
         bags.order, bags.starts, bags.batch, bags.weights, gradient.kind, gradient.combiner, scales,
     )  # fmt: skip
     if rows.keys != 0:
         order = order_from(device, bags.order, rows.keys, INT32, bags.number, bits_of(rows.number))
-        starts = device.room(8 * (rows.number + 1))
+        starts = device.reserve(8 * (rows.number + 1))
         device.launch(
             "mark_starts", blocks_of(bags.number + 1), THREADS,
             rows.keys, order, bags.number, rows.number, starts,
         )  # fmt: skip
     if gradient.clips != 0:
-        working = device.room(worked * rows.number * gradient.dim)
+        working = device.reserve(worked * rows.number * gradient.dim)
     lanes = 16 // (worked if gradient.clips != 0 else _item_bytes(gradient.kind))
     if gradient.dim % lanes != 0 or gradient.top % 16 != 0:
         lanes = 1
@@ -171,7 +171,7 @@ def add_up(device: Device, gradient: Gradient, bags: GradBags, rows: GradRows, o
 
 def _unclip(device: Device, gradient: Gradient, rows: GradRows, working: int, outs: int) -> int:
     """Writes the gradients of rows from those of shortened ones; gives the norms of the rows."""
-    norms, alongs = device.room(8 * rows.number), device.room(8 * rows.number)
+    norms, alongs = device.reserve(8 * rows.number), device.reserve(8 * rows.number)
     device.launch(
         "measure_rows", blocks_of(rows.number), THREADS,
         rows.number, rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, gradient.kind,
@@ -196,8 +196,8 @@ def add_up_weights(
     """
     throughs = 0
     if gradient.combiner != SUM:
-        totals = device.room(_worked_bytes(gradient.kind) * bags.batch * gradient.dim)
-        throughs = device.room(8 * bags.batch)
+        totals = device.reserve(_worked_bytes(gradient.kind) * bags.batch * gradient.dim)
+        throughs = device.reserve(8 * bags.batch)
         device.launch(
             "total_bags", blocks_of(bags.batch * gradient.dim), THREADS,
             bags.order, bags.starts, bags.batch, rows.keys, rows.shards, rows.firsts,

@@ -62,7 +62,7 @@ def by_row(device: Device, entries: Entries, errors: int) -> Ordered:
         errors: an `ErrorRecord`, for rows outside the batch.
     """
     count, batch = entries.number, entries.batch
-    owners = device.room(4 * count)
+    owners = device.reserve(4 * count)
     device.launch(
         "rows_of_entries", blocks_of(count), THREADS, entries.indices, count, batch, owners, errors
     )
@@ -72,7 +72,7 @@ def by_row(device: Device, entries: Entries, errors: int) -> Ordered:
 
 def mark_bags(device: Device, owners: int, order: int, count: int, batch: int) -> Ordered:
     """`count` entries, of whose rows the order is known."""
-    starts = device.room(8 * (batch + 1))
+    starts = device.reserve(8 * (batch + 1))
     device.launch("mark_starts", blocks_of(count + 1), THREADS, owners, order, count, batch, starts)
     return Ordered(owners, order, starts)
 
@@ -109,7 +109,7 @@ def bags(
     """
     count, batch, blocks = entries.number, entries.batch, blocks_of(entries.number)
     owners, order, starts = by_row(device, entries, errors)
-    addresses = device.room(8 * count)
+    addresses = device.reserve(8 * count)
     device.launch(
         "address_entries", blocks, THREADS,
         order, count, unique_idxs, rows.unique, rows.permutation, rows.shards, rows.shard_count,
@@ -118,7 +118,7 @@ def bags(
     device.launch("count_entries", blocks_of(batch), THREADS, starts, batch, counts)
     weights = 0
     if entries.weights != 0:
-        weights = device.room(entries.weight_bytes * count)
+        weights = device.reserve(entries.weight_bytes * count)
         device.launch(
             "order_weights", blocks, THREADS,
             order, count, entries.weights, entries.weight_bytes, weights,

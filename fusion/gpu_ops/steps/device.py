@@ -18,7 +18,7 @@ class Device(Protocol):
     def launch(self, kernel: str, blocks: int, threads: int, *arguments: int) -> None:
         """Launches a kernel of `kernels.KERNELS` behind those before."""
 
-    def room(self, size: int) -> int:
+    def reserve(self, size: int) -> int:
         """The address of so many new bytes, of any value; a multiple of 16."""
 
     def filled(self, size: int, byte: int) -> int:

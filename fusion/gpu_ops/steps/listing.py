@@ -3,8 +3,8 @@
     list_entries -> Device.words(call.results, result_words(columns)) -> number_entries
 
 The results say how many distinct ids each column has, and what is wrong; nothing of
-`number_entries` may be launched if anything is. Of a call that is open (`PRE_IS_OPEN`) it says how
-many rows there are, too, and `split_rows` writes the entries of each.
+`number_entries` may be launched if anything is. Of a call with `is_batch_open` they say how many
+rows there are, too, and `split_rows` writes the entries of each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PreCall(NamedTuple):
         words, results: addresses of its `PreLookupCall`, and of the results.
         columns, batch: the columns, and the rows of each; 1 as long as these are not known.
         elements: the elements of all columns.
-        entries: the entries that there is room for, the last of the words at `PRE_FIRSTS`.
+        entries: the entries at most, the last of `entry_offsets`.
     """
 
     words: int
@@ -67,7 +67,7 @@ class Paired(NamedTuple):
 
 def _sums_with_total(device: Device, marks: int, number: int) -> int:
     """Int64 [number + 1], the prefix sums of marks, and the sum of all."""
-    sums = device.room(8 * (number + 1))
+    sums = device.reserve(8 * (number + 1))
     sums_into(device, marks, number, sums, sums + 8 * number)
     return sums
 
@@ -77,7 +77,7 @@ def _pairs(
 ) -> Paired:
     """Finds the positions of elements and rows, and the first one of each pair."""
     rows, entries, blocks = call.columns * (call.batch + 1), call.entries, blocks_of(call.entries)
-    keys, sources = device.room(8 * entries), device.room(4 * entries)
+    keys, sources = device.reserve(8 * entries), device.reserve(4 * entries)
     device.launch(
         "place_elements", blocks_of(call.elements), THREADS,
         call.words, listed.ids, listed.owners, listed.sums, ranks, is_ordered, keys, sources,
@@ -89,11 +89,11 @@ def _pairs(
     bits = 1
     while 1 << bits < 2 * entries:
         bits += 1
-    slots, id_slots = device.filled(8 << bits, ALL_BITS), device.room(8 * entries)
+    slots, id_slots = device.filled(8 << bits, ALL_BITS), device.reserve(8 * entries)
     device.launch(
         "insert_pairs", blocks, THREADS, call.words, listed.sums, keys, slots, bits, id_slots
     )
-    marks = device.room(4 * entries)
+    marks = device.reserve(4 * entries)
     device.launch("mark_pairs", blocks, THREADS, call.words, keys, slots, id_slots, marks)
     return Paired(keys, sources, slots, id_slots, marks, _sums_with_total(device, marks, entries))
 
@@ -105,7 +105,7 @@ def list_entries(device: Device, call: PreCall, splits: int) -> tuple[Listed, Pa
         splits: out, int32 [columns, batch + 1], where the entries of each row start.
     """
     elements, rows = call.elements, call.columns * call.batch
-    ids, owners = device.room(8 * elements), device.room(4 * elements)
+    ids, owners = device.reserve(8 * elements), device.reserve(4 * elements)
     marks = device.filled(4 * (elements + 2 * rows), 0)
     device.launch("mark_elements", blocks_of(elements), THREADS, call.words, ids, owners, marks)
     row_threads = call.columns * (call.batch + 1)
@@ -141,7 +141,7 @@ def _sorted_pairs(device: Device, call: PreCall, paired: Paired, pairs: int, lar
     Args:
         pairs, largest: how many there are, and the largest id that is sorted.
     """
-    words, owners = device.room(8 * pairs), device.room(4 * pairs)
+    words, owners = device.reserve(8 * pairs), device.reserve(4 * pairs)
     device.launch(
         "list_pairs", blocks_of(call.entries), THREADS,
         call.words, paired.keys, paired.marks, paired.ranks, words, owners,

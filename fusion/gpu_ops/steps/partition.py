@@ -39,7 +39,7 @@ class Split(NamedTuple):
 
 def by_shard(device: Device, keys: int, order: int, count: int, shards: Shards) -> Split:
     """`count` ids, whose shards are known and that are sorted as `order` says, by their shards."""
-    starts = device.room(8 * (shards.number + 1))
+    starts = device.reserve(8 * (shards.number + 1))
     device.launch(
         "mark_starts", blocks_of(count + 1), THREADS, keys, order, count, shards.number, starts
     )
@@ -52,7 +52,7 @@ def split(device: Device, ids: int, kind: int, count: int, shards: Shards, error
     Args:
         errors: an `ErrorRecord`, for ids outside the table.
     """
-    keys = device.room(4 * count)
+    keys = device.reserve(4 * count)
     device.launch(
         "key_ids", blocks_of(count), THREADS,
         ids, kind, count, shards.rows, shards.ends, shards.number, shards.strategy, keys, errors,

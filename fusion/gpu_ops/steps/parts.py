@@ -57,9 +57,9 @@ def join(device: Device, parts: Parts, batch: int, errors: int) -> Joined:
         errors: an `ErrorRecord`, for rows outside the batch or, without one, not in order;
             after such an error nothing may follow if the batch is -1.
     """
-    owners, found, ranks = device.room(4 * parts.number), device.filled(16, 0), 0
+    owners, found, ranks = device.reserve(4 * parts.number), device.filled(16, 0), 0
     if parts.shard_count > 1:
-        ranks = device.room(8 * parts.number)
+        ranks = device.reserve(8 * parts.number)
     device.launch(
         "join_parts", blocks_of(parts.number), THREADS,
         parts.firsts, parts.indices, parts.shard_count, parts.number, batch, owners, ranks, found,
@@ -90,7 +90,7 @@ def part_bags(
         masked: int32 [batch] by row, whose entries do not count if it is not 0; 0: there are none.
         counts: out, int32 [batch], how many entries each bag has.
     """
-    count, addresses, weights = parts.number, device.room(8 * parts.number), 0
+    count, addresses, weights = parts.number, device.reserve(8 * parts.number), 0
     device.launch(
         "address_parts", blocks_of(count), THREADS,
         ordered.order, count, parts.shards, parts.firsts, parts.shard_count, parts.row_bytes,
@@ -104,7 +104,7 @@ def part_bags(
 
 def joined_weights(device: Device, parts: Parts, order: int) -> int:
     """The weights of the entries in an order; 0: as they are numbered."""
-    weights = device.room(parts.weight_bytes * parts.number)
+    weights = device.reserve(parts.weight_bytes * parts.number)
     device.launch(
         "join_weights", blocks_of(parts.number), THREADS,
         order, parts.number, parts.weights, parts.firsts, parts.shard_count, parts.weight_bytes,

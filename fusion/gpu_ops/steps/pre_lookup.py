@@ -56,7 +56,7 @@ def split_entries(
         mask, flags, errors,
     )  # fmt: skip
     total = count + fillers
-    keys = device.room(4 * total)
+    keys = device.reserve(4 * total)
     device.launch(
         "key_candidates", blocks_of(total), THREADS,
         entries.ids, entries.kind, count, mask, fillers, flags, rules.filler,
@@ -64,7 +64,7 @@ def split_entries(
     )  # fmt: skip
     order = 0
     if rules.by_row != 0:
-        rows = device.room(4 * total)
+        rows = device.reserve(4 * total)
         device.launch(
             "candidate_rows",
             blocks_of(total),

@@ -55,8 +55,8 @@ def mark(device: Device, entries: Entries, least: int, by_weight: int, errors: i
         errors: an `ErrorRecord`, for rows outside the batch.
     """
     count, batch = entries.number, entries.batch
-    mask, empty = device.room(4 * count), numbers(device, batch, 1)
-    totals = device.room(16)
+    mask, empty = device.reserve(4 * count), numbers(device, batch, 1)
+    totals = device.reserve(16)
     device.launch(
         "mark_entries", blocks_of(count), THREADS,
         entries.ids, entries.kind, count, entries.indices, entries.weights if by_weight != 0 else 0,

@@ -40,7 +40,7 @@ def mark_dense(
     """
     batch, width = dense.batch, dense.width
     count = batch * width
-    found, mask, totals = device.room(8 * count), device.room(4 * count), device.room(16)
+    found, mask, totals = device.reserve(8 * count), device.reserve(4 * count), device.reserve(16)
     empty = numbers(device, batch, 1)
     device.launch(
         "mark_dense", blocks_of(count), THREADS,

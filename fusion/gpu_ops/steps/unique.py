@@ -29,7 +29,11 @@ def find_firsts(device: Device, ids: int, kind: int, count: int) -> Found:
     while 1 << bits < 2 * count:
         bits += 1
     slots = device.filled(8 << bits, ALL_BITS)
-    id_slots, firsts, total = device.room(8 * count), device.room(4 * count), device.room(8)
+    id_slots, firsts, total = (
+        device.reserve(8 * count),
+        device.reserve(4 * count),
+        device.reserve(8),
+    )
     device.launch("insert_ids", blocks, THREADS, ids, kind, count, slots, bits, id_slots)
     device.launch("mark_firsts", blocks, THREADS, slots, id_slots, count, firsts)
     return Found(slots, id_slots, prefix_sums(device, firsts, count, total), total)

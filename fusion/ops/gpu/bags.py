@@ -75,7 +75,7 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
     def combine_bags(
         frame: int, device: Any, bags: Any, number: int, batch: int, skew: int, out: int
     ) -> None:
-        base = device.room(8 * _WORDS)
+        base = device.reserve(8 * _WORDS)
         call = carray(pointer(stack_words(_WORDS), np.int64), (_WORDS,))
         _open_call(call, base, int64(1))
         describe(frame, call, base, bags, number, batch)
@@ -109,7 +109,7 @@ def shard_lister(spec: OpSpec) -> Any:
             store(host, 2 * count + shard, total)
             total, skew = total + rows, skew | (address % 16)
         store(host, 2 * count + count, total)
-        listed = device.room(8 * words)
+        listed = device.reserve(8 * words)
         copy_in(device, listed, host, 8 * words)
         return listed, listed + 16 * count, total, skew
 

@@ -82,7 +82,7 @@ def _look_up(frame: int, device: Any, shared: int) -> None:
     state = kernel_state(frame)
     boundaries = count_boundaries(state)
     size = _words_of_call(body(state, ColumnsState.column_count), boundaries)
-    base, memory = device.room(8 * size), c_malloc(8 * size)
+    base, memory = device.reserve(8 * size), c_malloc(8 * size)
     if memory == 0:
         fail(frame, RESOURCE_EXHAUSTED, "no memory for %lld words", size)
     if not failed(frame):

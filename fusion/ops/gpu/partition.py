@@ -45,7 +45,7 @@ def shard_reader(spec: OpSpec) -> Any:
             total += rows
             store(host, shard, rows)
             store(host, count + shard, total)
-        rows_at = device.room(16 * count)
+        rows_at = device.reserve(16 * count)
         copy_in(device, rows_at, host, 16 * count)
         strategy = attr(frame, slot.partition_strategy)
         return Shards(rows_at, rows_at + 8 * count, count, strategy)
@@ -73,7 +73,7 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
         for shard in range(shards.number):
             part = output_vector(frame, 0, shard, starts[shard + 1] - starts[shard], tid)
             store(host, shard, part.ctypes.data)
-        outs = device.room(8 * shards.number)
+        outs = device.reserve(8 * shards.number)
         copy_in(device, outs, host, 8 * shards.number)
         put(device, ids, kind, count, shards, found, outs, permutation)
 

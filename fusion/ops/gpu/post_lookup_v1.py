@@ -57,7 +57,7 @@ def parts_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
         if total > int64(MOST_ENTRIES):
             text = "emb_shards have %lld entries, but at most %lld can be ordered"
             fail(frame, INVALID_ARGUMENT, text, total, int64(MOST_ENTRIES))
-        words = device.room(8 * (5 * count + 1))
+        words = device.reserve(8 * (5 * count + 1))
         copy_in(device, words, host, 8 * (5 * count + 1))
         shards, indices = words + 8 * (count + 1), words + 8 * (3 * count + 1)
         weights_at = words + 8 * (4 * count + 1) if weighted else int64(0)

@@ -33,7 +33,7 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
         for shard in range(count):
             number = size(frame, arg.emb_shards, shard, 0) if weighted else int64(0)
             store(host, shard, output_vector(frame, 1, shard, number, tw).ctypes.data)
-        outs = device.room(8 * count)
+        outs = device.reserve(8 * count)
         copy_in(device, outs, host, 8 * count)
         return outs
 
@@ -59,7 +59,7 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
         scaled = add_up(frame, device, given, bags, rows)
         outs = new_weight_grads(frame, device, weights != 0)
         if weights != 0 and not failed(frame):
-            grads = device.room(parts.weight_bytes * parts.number)
+            grads = device.reserve(parts.weight_bytes * parts.number)
             add_up_weights(device, given, bags, rows, scaled, grads)
             split(device, parts, grads, outs)
 

@@ -68,7 +68,7 @@ def _described(frame: int, device: Any, call: Array, boundaries: int) -> Any:
     """The call of all columns, in memory of the GPU."""
     state = kernel_state(frame)
     count, size = body(state, ColumnsState.column_count), int64(call.shape[0])
-    base, host = device.room(8 * size), call.ctypes.data
+    base, host = device.reserve(8 * size), call.ctypes.data
     columns = int64(PreLookupCall.SIZE)
     sources = columns + count * ColumnAttrs.SIZE
     elements = sources + count * ColumnInputs.SIZE
@@ -104,7 +104,7 @@ def _new_keys(frame: int, device: Any, results: Array, count: int, host: Array) 
         is_wide = load(column_at(state, index), ColumnAttrs.keys_dtype) == INT64
         item = int64(8) if is_wide else int64(4)
         host[index] = new_output(frame, index, int64(1), number, int64(1), item)
-    keys = device.room(8 * count)
+    keys = device.reserve(8 * count)
     copy_in(device, keys, host.ctypes.data, 8 * count)
     return keys
 
@@ -155,7 +155,7 @@ def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
     one, four, is_open = int64(1), int64(4), host[PreLookupCall.is_batch_open] != 0
     entries = new_output(frame, count, one, call.entries, one, four)
     if is_open:
-        splits = device.room(8 * count)
+        splits = device.reserve(8 * count)
     else:
         splits = new_output(frame, count + 1, int64(2), count, call.batch + 1, four)
     weighted = body(state, ColumnsState.weighted_count) != 0

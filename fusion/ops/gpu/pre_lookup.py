@@ -92,7 +92,7 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
             rows = output_matrix(frame, 1, shard, part, 2, np.int64)
             store(host, 3 * shard + 1, rows.ctypes.data)
             store(host, 3 * shard + 2, output_vector(frame, 3, shard, part, stored).ctypes.data)
-        outs = device.room(24 * shards.number)
+        outs = device.reserve(24 * shards.number)
         copy_in(device, outs, host, 24 * shards.number)
         put(device, given, rules, shards, found, starts[shards.number], outs)
 
