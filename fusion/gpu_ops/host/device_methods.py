@@ -125,10 +125,13 @@ def _of_launcher(record: int, field: int) -> int:
 
 
 @jit
-def _check(record: int, code: int, what: int) -> None:
+def _call(record: int, function: int, *arguments: int) -> int:
+    """Calls a function of the driver, a field of `LauncherRecord`; an error ends the op's call."""
+    code = driver_call(_of_launcher(record, function), *arguments)
     if code != 0:
         text = "CUDA's driver returned error %lld (function %lld of fusion.runtime.cuda.launcher)"
-        fail(load(record, DeviceRecord.frame), INTERNAL, text, code, what)
+        fail(load(record, DeviceRecord.frame), INTERNAL, text, code, function)
+    return code
 
 
 @jit
@@ -143,12 +146,8 @@ def _ask(record: int, function: int, argument: int) -> int:
 @jit
 def _fail_for_launcher(record: int) -> None:
     """Ends the call with the reason why a function of the launcher gave 0."""
-    fail(
-        load(record, DeviceRecord.frame),
-        INTERNAL,
-        "%s",
-        _of_launcher(record, LauncherRecord.reason),
-    )
+    reason = _of_launcher(record, LauncherRecord.reason)
+    fail(load(record, DeviceRecord.frame), INTERNAL, "%s", reason)
 
 
 _report_error = error_reporter("")
@@ -165,32 +164,29 @@ def _open(frame: int, record: int) -> None:
     launcher = load(state, State.launcher)
     store(record, DeviceRecord.frame, frame)
     store(record, DeviceRecord.launcher, launcher)
-    stream = _ask(record, int64(LauncherRecord.find_stream), context(frame))
+    stream = _ask(record, LauncherRecord.find_stream, context(frame))
     store(record, DeviceRecord.stream, stream)
     if stream == 0:
         return
     found = stack_words(2)
     store(found, 0, 0)
     store(found, 1, 0)
-    code = driver_call(load(launcher, LauncherRecord.stream_context), stream, found)
-    _check(record, code, int64(LauncherRecord.stream_context))
+    _call(record, LauncherRecord.stream_context, stream, found)
     if not failed(frame):  # TensorFlow's threads have some context or none
-        code = driver_call(load(launcher, LauncherRecord.push), load(found, 0))
-        _check(record, code, int64(LauncherRecord.push))
+        _call(record, LauncherRecord.push, load(found, 0))
     if failed(frame):
         store(record, DeviceRecord.stream, 0)  # there is nothing to pop
         return
-    code = driver_call(load(launcher, LauncherRecord.context_device), found + 8)
-    _check(record, code, int64(LauncherRecord.context_device))
+    _call(record, LauncherRecord.context_device, found + 8)
     if failed(frame):
         return
     gpu = load(found, 1) & 0xFFFFFFFF
     store(record, DeviceRecord.gpu, gpu)
     store(record, DeviceRecord.gpu_record, load(load(launcher, LauncherRecord.gpus), gpu))
     if load(record, DeviceRecord.gpu_record) == 0:
-        store(record, DeviceRecord.gpu_record, _ask(record, int64(LauncherRecord.open_gpu), gpu))
+        store(record, DeviceRecord.gpu_record, _ask(record, LauncherRecord.open_gpu, gpu))
     if load(state, State.error_slots) == 0 and not failed(frame):
-        _ask(record, int64(LauncherRecord.open_node), state)
+        _ask(record, LauncherRecord.open_node, state)
     if not failed(frame):
         store(record, DeviceRecord.error_slot, _take_error_slot(load(state, State.error_slots)))
         _report_earlier_errors(
@@ -231,8 +227,7 @@ def _report_earlier_errors(frame: int, node: int, own: int) -> None:
 
 @jit
 def _wait(record: int) -> None:
-    code = driver_call(_of_launcher(record, LauncherRecord.wait), load(record, DeviceRecord.stream))
-    _check(record, code, int64(LauncherRecord.wait))
+    _call(record, LauncherRecord.wait, load(record, DeviceRecord.stream))
 
 
 @jit
@@ -249,7 +244,7 @@ def _close(record: int) -> None:
     if waits and not failed(load(record, DeviceRecord.frame)):
         _wait(record)
         _report(record)
-    driver_call(_of_launcher(record, int64(LauncherRecord.pop)), stack_words(1))
+    driver_call(_of_launcher(record, LauncherRecord.pop), stack_words(1))
     own = load(record, DeviceRecord.error_slot)
     if own != 0 and own != load(kernel_state(load(record, DeviceRecord.frame)), State.error_slots):
         atomic_store(own, int64(ErrorSlot.is_taken), int64(0))
@@ -307,17 +302,12 @@ def _copy_part(record: int, target: int, source: int, size: int) -> None:
     while not atomic_swap_if(slot, int64(CopySlot.is_taken), int64(0), int64(1)):
         sched_yield()
     event, memory = load(slot, CopySlot.event), load(slot, CopySlot.memory)
-    code = driver_call(_of_launcher(record, int64(LauncherRecord.event_wait)), event)
-    _check(record, code, int64(LauncherRecord.event_wait))
-    if code == 0:
+    if _call(record, LauncherRecord.event_wait, event) == 0:
         for k in range(size // 8):
             store(memory, k, load(source, k))
-        function = _of_launcher(record, int64(LauncherRecord.copy_in))
         stream = load(record, DeviceRecord.stream)
-        code = driver_call(function, target, memory, size, stream)
-        _check(record, code, int64(LauncherRecord.copy_in))
-        code = driver_call(_of_launcher(record, int64(LauncherRecord.event_record)), event, stream)
-        _check(record, code, int64(LauncherRecord.event_record))
+        _call(record, LauncherRecord.copy_in, target, memory, size, stream)
+        _call(record, LauncherRecord.event_record, event, stream)
     atomic_store(slot, int64(CopySlot.is_taken), int64(0))
 
 
@@ -329,10 +319,8 @@ def _reserve(record: int, size: int) -> int:
 @jit
 def _fill(record: int, address: int, size: int, byte: int) -> None:
     if size > 0 and not failed(load(record, DeviceRecord.frame)):
-        function = _of_launcher(record, int64(LauncherRecord.fill))
         stream = load(record, DeviceRecord.stream)
-        code = driver_call(function, address, byte, size, stream)
-        _check(record, code, int64(LauncherRecord.fill))
+        _call(record, LauncherRecord.fill, address, byte, size, stream)
 
 
 @jit
@@ -349,10 +337,8 @@ def _read(record: int, address: int, count: int) -> int:
     target = host_bytes(frame, 8 * count)
     if target == 0:
         return _of_launcher(record, LauncherRecord.zeros)
-    function = _of_launcher(record, int64(LauncherRecord.copy_out))
     stream = load(record, DeviceRecord.stream)
-    code = driver_call(function, target, address, 8 * count, stream)
-    _check(record, code, int64(LauncherRecord.copy_out))
+    _call(record, LauncherRecord.copy_out, target, address, 8 * count, stream)
     if not failed(frame):
         _wait(record)
         _report(record)
@@ -416,7 +402,7 @@ def _launch_kernel(record: int, kernel: Any, blocks: int, threads: int, argument
     handle = _handle(record, number)
     if handle == 0:
         return
-    function = _of_launcher(record, int64(LauncherRecord.launch))
+    function = _of_launcher(record, LauncherRecord.launch)
     stream = load(record, DeviceRecord.stream)
     code = launch_call(function, handle, blocks, threads, stream, arguments)
     if code != 0:
