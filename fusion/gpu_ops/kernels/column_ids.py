@@ -14,11 +14,10 @@ from fusion.gpu_ops.kernels.elements import weight_at
 from fusion.gpu_ops.kernels.listing import column_words, fills_entries, source_words
 from fusion.gpu_ops.kernels.slots import entries_before, fillers_before, position_count
 from fusion.gpu_ops.kernels.tiles import column_of
-from fusion.gpu_ops.kernels.unique import EMPTY, slot_of
+from fusion.gpu_ops.kernels.unique import EMPTY, insert, slot_of
 from fusion.gpu_ops.language.device import (
     as_float,
     atomic_min,
-    compare_and_swap,
     cuda,
     jit,
     load,
@@ -58,20 +57,8 @@ def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, id_slot
     if own - first >= position_count(call, sums, index):
         store(id_slots, own, EMPTY)
         return
-    key, mask = load(keys, own), (int64(1) << bits) - 1
-    slot = slot_of(key ^ (index << _COLUMN_SHIFT), bits)
-    while True:
-        holder = load(slots, slot)
-        if holder == EMPTY:
-            holder = compare_and_swap(slots, slot, int64(EMPTY), own)
-            if holder == EMPTY:
-                break
-        # Whichever position the slot has by now, it is one of the same pair.
-        if first <= holder < end and load(keys, holder) == key:
-            atomic_min(slots, slot, own, np.int64)
-            break
-        slot = (slot + 1) & mask
-    store(id_slots, own, slot)
+    slot = slot_of(load(keys, own) ^ (index << _COLUMN_SHIFT), bits)
+    store(id_slots, own, insert(slots, bits, slot, keys, int64(INT64), own, first, end))
 
 
 def mark_pairs(call: int, keys: int, slots: int, id_slots: int, marks: int) -> None:
