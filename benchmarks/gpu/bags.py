@@ -163,7 +163,7 @@ def by_parts(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Lo
     )  # fmt: skip
     errors, masked_at = gpu.put_words([0] * 4), gpu.put(masked.astype(np.int32))
     joined = steps.join(gpu, parts, batch, errors)
-    bits = -int(gpu.words(joined.found, 1)[0])
+    bits = -int(gpu.words(joined.results, 1)[0])
     ordered = steps.order_parts(gpu, parts, joined, batch, bits)
     same("ranks", gpu.get(ordered.order, np.int32, count), np.lexsort((ranks, owners)))
     counts = gpu.reserve(4 * batch)

@@ -60,7 +60,7 @@ def drawn(sizes: list[int], batch: int, dim: int, stored: str, seed: int = 0) ->
 
 
 def bits_of_ranks(device: Simulated, joined: Joined) -> int:
-    return -int(device.words(joined.found, 2)[0])
+    return -int(device.words(joined.results, 2)[0])
 
 
 def same(given: Given, batch: int, weighted: bool, **attrs: Any) -> None:
@@ -69,7 +69,7 @@ def same(given: Given, batch: int, weighted: bool, **attrs: Any) -> None:
     rows = batch if attrs.get("row_count", "dense_shape") == "dense_shape" else -1
     joined = join(device, parts, rows, record)
     if rows < 0:
-        assert -device.words(joined.found, 2)[1] == batch
+        assert -device.words(joined.results, 2)[1] == batch
     ordered = order_parts(device, parts, joined, batch, bits_of_ranks(device, joined))
     masked = device.put(given.flags) if attrs.get("default_id", -1) < 0 else 0
     found = part_bags(device, parts, ordered, batch, masked, device.put(counts))

@@ -11,7 +11,7 @@ import numpy as np
 from fusion.cpu_ops import elements
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import weight_at
-from fusion.gpu_ops.kernels.listing import column_words, fills_entries, source_words
+from fusion.gpu_ops.kernels.listing import column_attrs, column_inputs, fills_entries
 from fusion.gpu_ops.kernels.slots import entries_before, fillers_before, position_count
 from fusion.gpu_ops.kernels.tiles import column_of
 from fusion.gpu_ops.kernels.unique import EMPTY, insert, slot_of
@@ -80,7 +80,7 @@ def mark_pairs(call: int, keys: int, slots: int, id_slots: int, marks: int) -> N
     if not is_first:
         return
     index = column_of(firsts, columns, own)
-    if load(column_words(call, index), ColumnAttrs.sort_key) == 0:
+    if load(column_attrs(call, index), ColumnAttrs.sort_key) == 0:
         return
     results, word = load(call, PreLookupCall.results), ErrorRecord.SIZE + 2 * columns + index
     # Few threads find a larger one than those before, so that few wait for each other.
@@ -117,7 +117,7 @@ def list_pairs(call: int, keys: int, marks: int, ranks: int, words: int, owners:
         return
     index, number = column_of(firsts, columns, own), load(ranks, own)
     word = number - load(ranks, load(firsts, index))
-    if load(column_words(call, index), ColumnAttrs.sort_key) != 0:
+    if load(column_attrs(call, index), ColumnAttrs.sort_key) != 0:
         word = load(keys, own)
     store(words, number, word)
     store_as(owners, number, np.int32(index), np.int32)
@@ -184,7 +184,7 @@ def number_places(
     if own >= load(firsts, columns):
         return
     index, batch = column_of(firsts, columns, own), load(call, PreLookupCall.batch_size)
-    column, source = column_words(call, index), source_words(call, index)
+    column, source = column_attrs(call, index), column_inputs(call, index)
     first, entries = load(firsts, index), entries_before(call, sums, index, batch)
     if fills_entries(column):
         entries += fillers_before(call, sums, index, batch)

@@ -160,12 +160,12 @@ def _four_reader(stored: str, lanes: int) -> Any:
 
 
 @jit
-def _plus(found: Any, is_empty: bool, values: Any, counts: bool) -> Any:
+def _plus(total: Any, is_empty: bool, values: Any, counts: bool) -> Any:
     """A sum with what an entry gives, and whether it is empty."""
     if not counts:
-        return found, is_empty
+        return total, is_empty
     # Not begun with 0: 0 + -0 would lose the sign.
-    return (values if is_empty else added(found, values)), False
+    return (values if is_empty else added(total, values)), False
 
 
 def _summers(stored: str, lanes: int) -> tuple[Any, Any]:
@@ -181,30 +181,30 @@ def _summers(stored: str, lanes: int) -> tuple[Any, Any]:
 
     @jit
     def sum_of(bags: BagGradient, start: int, end: int, at: int) -> Any:
-        found, is_empty, k = zero, True, start
+        total, is_empty, k = zero, True, start
         if bags.batch == 0:
-            return found
+            return total
         while bags.order != 0 and k + 4 <= end:
             mine = four(bags, k, end, at)
-            found, is_empty = _plus(found, is_empty, mine.v0, mine.marks & 1 != 0)
-            found, is_empty = _plus(found, is_empty, mine.v1, mine.marks & 2 != 0)
-            found, is_empty = _plus(found, is_empty, mine.v2, mine.marks & 4 != 0)
-            found, is_empty = _plus(found, is_empty, mine.v3, mine.marks & 8 != 0)
+            total, is_empty = _plus(total, is_empty, mine.v0, mine.marks & 1 != 0)
+            total, is_empty = _plus(total, is_empty, mine.v1, mine.marks & 2 != 0)
+            total, is_empty = _plus(total, is_empty, mine.v2, mine.marks & 4 != 0)
+            total, is_empty = _plus(total, is_empty, mine.v3, mine.marks & 8 != 0)
             k += 4
         while k < end:
             entry = _entry(bags, _ordered(bags, k) if bags.order != 0 else k)
             row = load_vector(bags.top + entry.bag * bags.row_bytes + at)
             scales, weights = factors_of(bags, entry, entry, entry, entry)
             row = scaled(bags, entry, row, scales[0], weights[0])
-            found, is_empty = _plus(found, is_empty, row, entry.counts)
+            total, is_empty = _plus(total, is_empty, row, entry.counts)
             k += 1
-        return found
+        return total
 
     @jit
     def shared(bags: BagGradient, start: int, end: int, at: int, lane: int, group: int) -> Any:
-        found, is_empty, k = zero, True, start
+        total, is_empty, k = zero, True, start
         if bags.batch == 0:
-            return found
+            return total
         thread, share = remainder(lane, group), quotient(lane, group)
         step = 4 * quotient(int64(WARP), group)
         while k < end:
@@ -214,15 +214,15 @@ def _summers(stored: str, lanes: int) -> tuple[Any, Any]:
                 marks = from_lane((mine.marks,), other)[0]
                 # One after the other, so that only one of another thread's rows takes registers.
                 row = from_lane(mine.v0, other)
-                found, is_empty = _plus(found, is_empty, row, marks & 1 != 0)
+                total, is_empty = _plus(total, is_empty, row, marks & 1 != 0)
                 row = from_lane(mine.v1, other)
-                found, is_empty = _plus(found, is_empty, row, marks & 2 != 0)
+                total, is_empty = _plus(total, is_empty, row, marks & 2 != 0)
                 row = from_lane(mine.v2, other)
-                found, is_empty = _plus(found, is_empty, row, marks & 4 != 0)
+                total, is_empty = _plus(total, is_empty, row, marks & 4 != 0)
                 row = from_lane(mine.v3, other)
-                found, is_empty = _plus(found, is_empty, row, marks & 8 != 0)
+                total, is_empty = _plus(total, is_empty, row, marks & 8 != 0)
             k += step
-        return found
+        return total
 
     return sum_of, shared
 

@@ -21,13 +21,13 @@ from fusion.runtime.tensorflow.dtypes import INT32
 
 
 @jit
-def column_words(call: int, index: int) -> int:
+def column_attrs(call: int, index: int) -> int:
     """The address of a column's `ColumnAttrs`."""
     return load(call, PreLookupCall.columns) + 8 * ColumnAttrs.SIZE * index
 
 
 @jit
-def source_words(call: int, index: int) -> int:
+def column_inputs(call: int, index: int) -> int:
     """The address of a column's `ColumnInputs`."""
     return load(call, PreLookupCall.inputs) + 8 * ColumnInputs.SIZE * index
 
@@ -139,7 +139,7 @@ def mark_elements(call: int, ids: int, owners: int, marks: int) -> None:
         return
     starts, batch = load(call, PreLookupCall.element_offsets), load(call, PreLookupCall.batch_size)
     index = column_of(starts, columns, element)
-    column, source = column_words(call, index), source_words(call, index)
+    column, source = column_attrs(call, index), column_inputs(call, index)
     k, in_row = element - load(starts, index), int64(0)
     if load(column, ColumnAttrs.id_format) == DENSE:
         in_row = k % load(source, ColumnInputs.id_columns)
@@ -183,7 +183,7 @@ def mark_rows(call: int, marks: int) -> None:
     if thread >= columns * (batch + 1):
         return
     index, row = thread // (batch + 1), thread % (batch + 1)
-    column, source = column_words(call, index), source_words(call, index)
+    column, source = column_attrs(call, index), column_inputs(call, index)
     if load(column, ColumnAttrs.id_format) == ROW_SPLITS:
         _check_split(call, index, column, source, row)
     if row == batch or load(column, ColumnAttrs.fill_empty_row) == 0:

@@ -40,27 +40,27 @@ def _rule(stored: str, name: str) -> Any:
     formula, slots = on_device(FORMULAS[name](take, put, number)), len(RULES[name].slots)
 
     @jit
-    def one(updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
+    def update_one(updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
         formula((updates, old[0], new[0]), numbers, offset)
 
     @jit
-    def two(updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
+    def update_two(updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
         formula((updates, old[0], old[1], new[0], new[1]), numbers, offset)
 
     @jit
-    def three(updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
+    def update_three(updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
         formula((updates, old[0], old[1], old[2], new[0], new[1], new[2]), numbers, offset)
 
-    return (one, two, three)[slots - 1]
+    return (update_one, update_two, update_three)[slots - 1]
 
 
-def _either(index: int, one: Any, other: Any) -> Any:
-    """A device function that does `one` if the rule is that number, else `other`."""
+def _either(index: int, update_one: Any, other: Any) -> Any:
+    """A device function that does `update_one` if the rule is that number, else `other`."""
 
     @jit
     def update(rule: int, updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
         if rule == index:
-            one(updates, old, new, numbers, offset)
+            update_one(updates, old, new, numbers, offset)
         else:
             other(rule, updates, old, new, numbers, offset)
 
@@ -75,8 +75,8 @@ def _by_rule(stored: str) -> Any:
     def update(rule: int, updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
         last(updates, old, new, numbers, offset)
 
-    for index, one in reversed([*enumerate(others)]):
-        update = _either(index, one, update)
+    for index, update_one in reversed([*enumerate(others)]):
+        update = _either(index, update_one, update)
     return update
 
 

@@ -69,7 +69,7 @@ def join_parts(
     batch: int,
     rows: int,
     ranks: int,
-    found: int,
+    results: int,
     errors: int,
 ) -> None:
     """Kernel, a thread for each entry: its row and its rank in the row.
@@ -80,7 +80,7 @@ def join_parts(
         batch: rows; -1: up to the last, and rows must be in order in each shard.
         rows: out, int32 [count], `batch` for rows outside.
         ranks: out, int64 [count], with the sign changed, so that they are numbers >= 0; 0: none.
-        found: out, int64 [2], zeros before, see `JoinResults`.
+        results: out, int64 [2], zeros before, see `JoinResults`.
         errors: an `ErrorRecord`, with shard, index in it and row.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -95,12 +95,12 @@ def join_parts(
     elif batch < 0:
         if index > 0 and row < load(at, 2 * index - 2):
             report_error(errors, UNSORTED_ROW, shard, index, row)
-        _lower(found, JoinResults.negative_rows, -rows_until(row))
+        _lower(results, JoinResults.negative_rows, -rows_until(row))
         row = min(row, int64(_LARGEST_ROW))
     store_as(rows, k, np.int32(row), np.int32)
     if ranks != 0:
         first = load(load(indices, column_of(firsts, shard_count, int64(0))), int64(1))
-        _lower(found, JoinResults.negative_rank_bits, -_bits_between(rank, first))
+        _lower(results, JoinResults.negative_rank_bits, -_bits_between(rank, first))
         store(ranks, k, rank ^ int64(_SIGN))
 
 

@@ -12,11 +12,11 @@ import numpy as np
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import lower_bound
 from fusion.gpu_ops.kernels.listing import (
-    column_words,
+    column_attrs,
+    column_inputs,
     elements_of,
     filler_of,
     fills_entries,
-    source_words,
 )
 from fusion.gpu_ops.language.device import cuda, jit, load, load_as, store, store_as
 from fusion.gpu_ops.layout.call import PreLookupCall
@@ -122,7 +122,7 @@ def split_rows(call: int, sums: int, batch: int, splits: int) -> None:
     if thread >= load(call, PreLookupCall.column_count) * (batch + 1):
         return
     index, row = thread // (batch + 1), thread % (batch + 1)
-    column, source = column_words(call, index), source_words(call, index)
+    column, source = column_attrs(call, index), column_inputs(call, index)
     rows = load(source, ColumnInputs.entry_rows)
     step = load(source, ColumnInputs.entry_row_stride)
     kind = load(column, ColumnAttrs.rows_dtype)
@@ -152,7 +152,7 @@ def place_rows(call: int, sums: int, is_ordered: int, keys: int, sources: int, s
     if thread >= columns * (batch + 1):
         return
     index, row = thread // (batch + 1), thread % (batch + 1)
-    column, first = column_words(call, index), load(load(call, PreLookupCall.entry_offsets), index)
+    column, first = column_attrs(call, index), load(load(call, PreLookupCall.entry_offsets), index)
     before, fillers = (
         entries_before(call, sums, index, row),
         fillers_before(call, sums, index, row),

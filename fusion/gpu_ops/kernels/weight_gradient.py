@@ -83,7 +83,7 @@ def _total(dtype: type) -> Any:
     def total(
         order: int, start: int, end: int, weights: int, rows: _Rows, d: int, divisor: Any
     ) -> Any:
-        found = dtype(0)
+        result = dtype(0)
         for index in range(start, end):
             entry = int64(load_as(order, index, np.int32))
             number = _number_of(rows.keys, entry)
@@ -92,8 +92,8 @@ def _total(dtype: type) -> Any:
             row = row_address(rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, number)
             weight = dtype(weight_at(weights, entry, rows.kind))
             values = multiplied((element(rows, number, row, d),), weight)
-            found = added((found,), values)[0]
-        return divided((found,), divisor)[0] if divisor != 0 else dtype(0)
+            result = added((result,), values)[0]
+        return divided((result,), divisor)[0] if divisor != 0 else dtype(0)
 
     return total
 

@@ -162,6 +162,6 @@ def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, s
         call[check + k + 1] = call[check + k] + (checked + THREADS - 1) // THREADS
 
 
-def tiles_of(call: Any, base: int, word: int) -> int:
+def tiles_of(call: Any, base: int, field: int) -> int:
     """The tiles of a launch, by the word of its tiles."""
-    return call[array_index(call, base, word) + call[CombineCall.column_count]]
+    return call[array_index(call, base, field) + call[CombineCall.column_count]]

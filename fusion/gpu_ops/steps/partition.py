@@ -67,7 +67,7 @@ def put_ids(
     kind: int,
     count: int,
     shards: Shards,
-    found: Split,
+    split: Split,
     outs: int,
     permutation: int,
 ) -> None:
@@ -80,5 +80,5 @@ def put_ids(
     device.launch(
         "place_ids", blocks_of(count), THREADS,
         ids, kind, count, shards.rows, shards.ends, shards.number, shards.strategy,
-        found.keys, found.order, found.starts, outs, permutation,
+        split.keys, split.order, split.starts, outs, permutation,
     )  # fmt: skip

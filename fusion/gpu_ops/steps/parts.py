@@ -39,12 +39,12 @@ class Joined(NamedTuple):
     Attributes:
         owners: int32, the row of each.
         ranks: int64, what those of a row are ordered by; 0: they lie in their order.
-        found: int64 [2], see `fusion.gpu_ops.kernels.sharded_entries.JoinResults`.
+        results: int64 [2], see `fusion.gpu_ops.kernels.sharded_entries.JoinResults`.
     """
 
     owners: int
     ranks: int
-    found: int
+    results: int
 
 
 def join(device: Device, parts: Parts, batch: int, errors: int) -> Joined:
@@ -57,15 +57,15 @@ def join(device: Device, parts: Parts, batch: int, errors: int) -> Joined:
         errors: an `ErrorRecord`, for rows outside the batch or, without one, not in order;
             after such an error nothing may follow if the batch is -1.
     """
-    owners, found, ranks = device.reserve(4 * parts.number), device.filled(16, 0), 0
+    owners, results, ranks = device.reserve(4 * parts.number), device.filled(16, 0), 0
     if parts.shard_count > 1:
         ranks = device.reserve(8 * parts.number)
     device.launch(
         "join_parts", blocks_of(parts.number), THREADS,
-        parts.firsts, parts.indices, parts.shard_count, parts.number, batch, owners, ranks, found,
+        parts.firsts, parts.indices, parts.shard_count, parts.number, batch, owners, ranks, results,
         errors,
     )  # fmt: skip
-    return Joined(owners, ranks, found)
+    return Joined(owners, ranks, results)
 
 
 def order_parts(device: Device, parts: Parts, joined: Joined, batch: int, bits: int) -> Ordered:

@@ -85,7 +85,7 @@ def put_split_entries(
     entries: Entries,
     rules: Rules,
     shards: Shards,
-    found: Split,
+    split: Split,
     total: int,
     outs: int,
 ) -> None:
@@ -98,7 +98,7 @@ def put_split_entries(
     """
     device.launch(
         "place_candidates", blocks_of(total), THREADS,
-        total, found.keys, found.order, found.starts, entries.ids, entries.kind, entries.number,
+        total, split.keys, split.order, split.starts, entries.ids, entries.kind, entries.number,
         entries.indices, entries.weights, entries.weight_bytes, rules.filler, rules.weight,
         shards.rows, shards.ends, shards.number, _strategy(shards), outs,
     )  # fmt: skip

@@ -54,18 +54,18 @@ def mark_dense(
 
 
 def put_dense(
-    device: Device, dense: DenseIds, marked: Marked, found: int, ids: int, indices: int
+    device: Device, dense: DenseIds, marked: Marked, numbers: int, ids: int, indices: int
 ) -> None:
     """Writes the entries.
 
     Args:
-        marked, found: of `mark_dense`.
+        marked, numbers: of `mark_dense`.
         ids, indices: out, int64 [?, 2] the latter.
     """
     count = dense.batch * dense.width
     device.launch(
         "put_dense", blocks_of(count), THREADS,
-        count, dense.width, marked.mask, marked.offsets, found, dense.out_kind, ids, indices,
+        count, dense.width, marked.mask, marked.offsets, numbers, dense.out_kind, ids, indices,
     )  # fmt: skip
 
 

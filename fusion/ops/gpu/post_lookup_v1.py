@@ -108,7 +108,7 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
         joined = join_parts(device, parts, batch, error_record(device))
         bits = int64(0)
         if batch < 0 or parts.shard_count > 1:
-            found = device.words(joined.found, 2)
+            found = device.words(joined.results, 2)
             bits = -found[0]
             batch = -found[1] if batch < 0 else batch
         check_flags(frame, batch)

@@ -45,7 +45,7 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
             return
         joined, bits = join_parts(device, parts, batch, error_record(device)), int64(0)
         if parts.shard_count > 1:
-            bits = -device.words(joined.found, 2)[0]
+            bits = -device.words(joined.results, 2)[0]
         ordered = order(device, parts, joined, batch, bits)
         weights = weights_of(device, parts, int64(0)) if parts.weights != 0 else int64(0)
         masked = data(frame, arg.row_empty_and_invalid_flags, 0)
