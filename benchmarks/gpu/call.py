@@ -191,9 +191,9 @@ def prepare_gradient(
     size = gradient.words_of_gradient(len(columns))
     content, base = np.zeros(size, np.int64), address(8 * size)
     gradient.open_gradient(content, base, len(columns))
-    for place, c in enumerate(columns):
+    for index, c in enumerate(columns):
         given = c.unique, c.dim, c.offset, c.combiner, int(c.weighted), c.out
-        gradient.put_grad_column(content, base, place, *given)
+        gradient.put_grad_column(content, base, index, *given)
     for word, value in arrays.items():
         content[word] = value
     content[GradientCall.dtype_code] = DTYPES[stored].code

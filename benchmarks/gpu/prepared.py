@@ -65,11 +65,11 @@ class Prepared:
             raise RuntimeError(f"{self.workload.name}: error {record.tolist()}")
         worst, first = 0.0, 0
         rows = np.unique(np.linspace(0, self.workload.batch - 1, bags).astype(int))
-        for place, column in enumerate(self.workload.columns):
-            table = self.memory.get(self.tables[place])
-            for row in rows[:: 1 if place < 40 else 20]:
-                start, end = self.splits[place][row : row + 2]
-                entries = table[self.ids[place][start:end]].astype(np.float64)
+        for index, column in enumerate(self.workload.columns):
+            table = self.memory.get(self.tables[index])
+            for row in rows[:: 1 if index < 40 else 20]:
+                start, end = self.splits[index][row : row + 2]
+                entries = table[self.ids[index][start:end]].astype(np.float64)
                 wanted = entries.sum(0)
                 size = np.abs(entries).sum(0) + 1e-30
                 if column.combiner == 1 and end > start:

@@ -75,20 +75,20 @@ def by_cpu(batch: int, columns: Sequence[Given], dtype: Any, **given: Any) -> An
     """What the CPU's op makes of columns."""
     nothing, no_rows = np.zeros([1], dtype), np.zeros([0], np.int64)
     lists = {
-        plural: [one.attrs.get(name, default) for one in columns]
+        plural: [column.attrs.get(name, default) for column in columns]
         for name, (plural, _, default) in ATTRS.items()
     }
     return ops.grouped_embedding_pre_look_up(
-        ids=[one.ids for one in columns],
-        entry_rows=[no_rows if one.rows is None else one.rows for one in columns],
+        ids=[column.ids for column in columns],
+        entry_rows=[no_rows if column.rows is None else column.rows for column in columns],
         dense_shapes=[np.array([batch, 1], np.int64) for _ in columns],
-        weights=[nothing if one.weights is None else one.weights for one in columns],
-        Tkeys=[tf.as_dtype(one.keys) for one in columns],
-        forms=[one.form for one in columns],
-        use_sparse_weights=[one.weights is not None for one in columns],
-        row_counts=["last_row" if one.last_row else "dense_shape" for one in columns],
-        boundaries=[limit for one in columns for limit in one.boundaries],
-        boundary_counts=[len(one.boundaries) for one in columns],
+        weights=[nothing if column.weights is None else column.weights for column in columns],
+        Tkeys=[tf.as_dtype(column.keys) for column in columns],
+        forms=[column.form for column in columns],
+        use_sparse_weights=[column.weights is not None for column in columns],
+        row_counts=["last_row" if column.last_row else "dense_shape" for column in columns],
+        boundaries=[limit for column in columns for limit in column.boundaries],
+        boundary_counts=[len(column.boundaries) for column in columns],
         **lists,
         **given,
     )
@@ -102,8 +102,8 @@ def call_in(
     device: Simulated, batch: int, columns: Sequence[Given], dtype: Any, is_open: bool
 ) -> PreCall:
     """The words of a call in memory."""
-    described, count = [one.column(device) for one in columns], len(columns)
-    limits = [device.put(np.array([*one.boundaries, 0], np.float32)) for one in columns]
+    described, count = [column.column(device) for column in columns], len(columns)
+    limits = [device.put(np.array([*column.boundaries, 0], np.float32)) for column in columns]
     stored = np.dtype(dtype).name
     own = [word for one in described for word in one.column()]
     sources = [
@@ -111,8 +111,8 @@ def call_in(
         for one, first in zip(described, limits, strict=True)
         for word in one.source(stored, batch, first)
     ]
-    elements = _sums([one.ids.size for one in columns])
-    fills = [batch * bool(one.attrs.get("fill_empty_row")) for one in columns]
+    elements = _sums([column.ids.size for column in columns])
+    fills = [batch * bool(column.attrs.get("fill_empty_row")) for column in columns]
     firsts = _sums([one.ids.size + filled for one, filled in zip(columns, fills, strict=True)])
     results = [0] * call_of.result_words(count)
     parts = [
@@ -141,8 +141,8 @@ def by_steps(
     if errors[0]:
         return None, errors
     to_last = results[ErrorRecord.SIZE + 3 * count :]
-    assert [int(one) for one in to_last] == [batch * one.last_row for one in columns]
-    item, weighted = np.dtype(dtype).itemsize, any(one.weights is not None for one in columns)
+    assert [int(one) for one in to_last] == [batch * column.last_row for column in columns]
+    item, weighted = np.dtype(dtype).itemsize, any(column.weights is not None for column in columns)
     weights = device.reserve(item * call.entries) if weighted else 0
     first = ErrorRecord.SIZE + count
     keys = [

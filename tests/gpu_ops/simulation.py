@@ -38,7 +38,9 @@ class Given:
     attrs: dict[str, Any] = field(default_factory=dict)
 
     def arrays(self) -> list[Any]:
-        return [one for one in (self.table, self.ids, self.rows, self.weights) if one is not None]
+        return [
+            array for array in (self.table, self.ids, self.rows, self.weights) if array is not None
+        ]
 
     def column(self) -> Column:
         """The column as kernels find it."""
@@ -101,7 +103,7 @@ class Given:
 def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]:
     """The result of a call, written over poison, its `ErrorRecord`, and the call."""
     stored = columns[0].table.dtype.name
-    width = sum(one.table.shape[1] for one in columns)
+    width = sum(column.table.shape[1] for column in columns)
     space = np.zeros([batch * width * 8 + 64], np.uint8)
     skip = -space.ctypes.data % 16
     dtype = np.dtype(ml_dtypes.bfloat16 if stored == "bfloat16" else stored)
@@ -113,12 +115,12 @@ def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]
         memory.append(np.zeros(size // 8, np.int64))
         return int(memory[0].ctypes.data)
 
-    described = [one.column() for one in columns]
+    described = [column.column() for column in columns]
     call = prepare(stored, batch, described, out.ctypes.data, address)
     (held,) = memory
     held[:] = call.words
     base = held.ctypes.data
-    with allow(held, out, *(array for one in columns for array in one.arrays())):
+    with allow(held, out, *(array for column in columns for array in column.arrays())):
         checked, tiles = call.tiles(CombineCall.check_tiles), call.tiles(CombineCall.tiles)
         if checked:
             cuda.jit(check_rows_kernel())[checked, call_of.THREADS](base)

@@ -37,7 +37,7 @@ def gradient_of(device: Simulated, top: Any, combiner: str, limit: float) -> ste
 
 
 def addresses(device: Simulated, arrays: list[Any]) -> int:
-    return device.put(np.array([device.put(one) for one in arrays], np.int64))
+    return device.put(np.array([device.put(array) for array in arrays], np.int64))
 
 
 def top_of(batch: int, dim: int, dtype: str) -> Any:
@@ -47,9 +47,9 @@ def top_of(batch: int, dim: int, dtype: str) -> Any:
 
 
 def same(mine: list[Any], theirs: Any) -> None:
-    for one, other in zip(mine, theirs, strict=True):
-        assert one.shape == other.shape
-        assert one.tobytes() == other.numpy().tobytes(), (one, other.numpy())
+    for array, other in zip(mine, theirs, strict=True):
+        assert array.shape == other.shape
+        assert array.tobytes() == other.numpy().tobytes(), (array, other.numpy())
 
 
 class Ids:
@@ -58,7 +58,7 @@ class Ids:
     def __init__(self, sizes: list[int], count: int, batch: int, dim: int, dtype: str) -> None:
         draw, unique = np.random.default_rng(count), sum(sizes)
         self.rows = [table(max(n, 1), dim, dtype, seed=k)[:n] for k, n in enumerate(sizes)]
-        pairs = [(shard, place) for shard, n in enumerate(sizes) for place in range(n)]
+        pairs = [(shard, index) for shard, n in enumerate(sizes) for index in range(n)]
         self.permutation = np.array(pairs, np.int32).reshape(-1, 2)
         draw.shuffle(self.permutation)
         self.indices = np.stack(
@@ -73,8 +73,8 @@ class Ids:
         """(gradients of the rows, of the weights, errors)."""
         device, errors = Simulated(), np.zeros(4, np.int64)
         count, batch, record = self.places.size, self.top.shape[0], device.put(errors)
-        sizes = [len(one) for one in self.rows]
-        described = np.array([[device.put(one), len(one)] for one in self.rows], np.int64)
+        sizes = [len(array) for array in self.rows]
+        described = np.array([[device.put(array), len(array)] for array in self.rows], np.int64)
         row_bytes = self.top.shape[1] * self.top.itemsize
         gathered = Gathered(
             device.put(described), len(sizes), row_bytes, sum(sizes), device.put(self.permutation)
@@ -88,7 +88,7 @@ class Ids:
         masked = device.put(self.empty) if masks else 0
         bags = steps.GradBags(count, batch, *ordered, weights, masked, 1, self.empty.size)
         gradient = gradient_of(device, self.top, combiner, limit)
-        outs = [poison(one.shape, one.dtype) for one in self.rows]
+        outs = [poison(array.shape, array.dtype) for array in self.rows]
         scaled = steps.add_up(device, gradient, bags, rows, addresses(device, outs))
         grads = poison((count if weighted else 0,), self.weights.dtype)
         if weighted:
@@ -192,7 +192,7 @@ def test_errors_of_distinct_ids_are_reported(
     name, place, number = change
     getattr(given, name)[place] = number
     found = given.by_steps(True, "mean", -1.0, False)[2].tolist()
-    assert all(np.isin(one, wanted) for one, wanted in zip(found, record, strict=True)), found
+    assert all(np.isin(array, wanted) for array, wanted in zip(found, record, strict=True)), found
 
 
 def check_parts(
@@ -208,8 +208,8 @@ def check_parts(
     bags = steps.GradBags(parts.number, batch, *ordered, weights, masked, 4, batch)
     top = top_of(batch, row.shape[1], row.dtype.name)
     gradient, rows = gradient_of(device, top, combiner, limit), steps.rows_of_parts(parts)
-    outs = [poison(one.shape, one.dtype) for one in given.rows]
-    grads = [np.full(len(one) if weighted else 0, 77, one.dtype) for one in given.weights]
+    outs = [poison(array.shape, array.dtype) for array in given.rows]
+    grads = [np.full(len(array) if weighted else 0, 77, array.dtype) for array in given.weights]
     scaled = steps.add_up(device, gradient, bags, rows, addresses(device, outs))
     if weighted:
         all_grads = device.reserve(parts.number * row.itemsize)
@@ -241,8 +241,8 @@ def test_entries_of_shards(
     sizes: list[int], dtype: str, weighted: bool, limit: float, default: int, combiner: str
 ) -> None:
     given = v1.drawn(sizes, 5, 4, dtype)
-    for one in given.indices:
-        one[:, 1] %= 7
+    for array in given.indices:
+        array[:, 1] %= 7
     check_parts(given, 5, weighted, combiner, limit, default)
 
 

@@ -47,7 +47,7 @@ def entries(form: str, batch: int, rows: int, seed: int, most: int = 21, **attrs
 def same(batch: int, *columns: Given) -> None:
     out, record, _ = combine(batch, columns)
     assert record[ErrorRecord.error_code] == 0
-    wanted = np.concatenate([one.by_cpu(batch) for one in columns], 1)
+    wanted = np.concatenate([column.by_cpu(batch) for column in columns], 1)
     assert out.shape == wanted.shape
     assert out.tobytes() == wanted.tobytes(), f"{out} is not {wanted}"
 
@@ -135,10 +135,10 @@ def test_rows_that_are_not_in_order() -> None:
 
 def test_many_columns_in_one_call() -> None:
     columns = []
-    for place, dim in enumerate((4, 1, 16, 6, 8, 3)):
-        form = ("row_splits", "indices", "row_ids")[place % 3]
-        ids, rows = entries(form, 40, 10, seed=place, most=4)
-        columns.append(Given(form, table(10, dim, seed=place), ids, rows))
+    for index, dim in enumerate((4, 1, 16, 6, 8, 3)):
+        form = ("row_splits", "indices", "row_ids")[index % 3]
+        ids, rows = entries(form, 40, 10, seed=index, most=4)
+        columns.append(Given(form, table(10, dim, seed=index), ids, rows))
     columns.append(Given("copy", table(40, 5)))
     columns.append(Given("dense", table(6, 4), np.ones([40, 1], np.float32), boundaries=[0.5]))
     same(40, *columns)
@@ -183,7 +183,7 @@ def test_plain_columns_beside_others(dtype: str) -> None:
     assert record[ErrorRecord.error_code] == 0
     assert not call.is_plain
     assert words_of(call, CombineCall.lanes, count=len(columns))[:-1] == lanes
-    wanted = np.concatenate([one.by_cpu(5) for one in columns], 1)
+    wanted = np.concatenate([column.by_cpu(5) for column in columns], 1)
     assert beside.tobytes() == wanted.tobytes()
     assert out.tobytes() == np.ascontiguousarray(wanted[:, :-8]).tobytes()
 

@@ -31,7 +31,7 @@ _Call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 
 def unique() -> list[Any]:
     found = on_gpu(lambda ids: ops.unique_with_counts_v3(input=ids), np.array([7, 5, 7]))
-    return [one.tolist() for one in found]
+    return [array.tolist() for array in found]
 
 
 def _too_few(frame: int, device: Any) -> None:

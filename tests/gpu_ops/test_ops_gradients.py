@@ -134,7 +134,7 @@ def test_dense_ids(attrs: dict[str, Any], dtype: Any) -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_row_updates(rule: str) -> None:
     numbers = np.array([0.37, 0.1, 0.02, 0.003][: len(RULES[rule].numbers)], np.float32)
-    slots = [tf.abs(table(5, 3, "float32", place)) for place in range(len(RULES[rule].slots))]
+    slots = [tf.abs(table(5, 3, "float32", index)) for index in range(len(RULES[rule].slots))]
 
     def update(updates: Any, numbers: Any, *slots: Any) -> Any:
         return ops.fused_embedding_row_update(

@@ -26,7 +26,7 @@ def prepared(batch: int, columns: list[Given], dtype: Any = np.float32) -> tuple
         given = [replace(one, ids=own) for one, own in zip(columns, ids, strict=True)]
         return tuple(by_cpu(batch, given, dtype))
 
-    return on_gpu(pre, *(one.ids for one in columns)), by_cpu(batch, columns, dtype)
+    return on_gpu(pre, *(column.ids for column in columns)), by_cpu(batch, columns, dtype)
 
 
 @pytest.mark.parametrize("is_sorted", [True, False])
@@ -51,10 +51,10 @@ def up_to_last(*rows: Any, **attrs: Any) -> list[Given]:
     return [
         Given(
             "indices" if one.ndim > 1 else "row_ids", draw.integers(-1, 5, len(one)), one,
-            draw.integers(0, 3, len(one)).astype(np.float32) if place == 1 else None,
+            draw.integers(0, 3, len(one)).astype(np.float32) if index == 1 else None,
             last_row=True, attrs={"prune": True, **attrs},
         )
-        for place, one in enumerate(rows)
+        for index, one in enumerate(rows)
     ]  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def test_rows_up_to_the_last_are_told_with_the_sizes(attrs: dict[str, Any], wait
 )
 def test_rows_up_to_the_last_that_make_no_sense(rows: Any, message: str) -> None:
     columns = [replace(one, weights=None, attrs={}) for one in up_to_last(*map(np.array, rows))]
-    columns = [replace(one, ids=np.arange(len(one.ids))) for one in columns]
+    columns = [replace(column, ids=np.arange(len(column.ids))) for column in columns]
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         prepared(0, columns)
 
@@ -124,7 +124,7 @@ def test_pre_lookup_names_the_column() -> None:
     with pytest.raises(
         tf.errors.InvalidArgumentError, match=r"column 1 \(b\): element 2 has id -1"
     ):
-        on_gpu(pre, *(one.ids for one in columns))
+        on_gpu(pre, *(column.ids for column in columns))
 
 
 def test_pre_lookup_refuses_more_rows_than_have_numbers() -> None:

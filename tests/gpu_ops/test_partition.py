@@ -161,8 +161,8 @@ class Case:
             (indices, wanted.partitioned_indices),
             (weights, wanted.partitioned_weights),
         ):
-            for one, other in zip(mine, theirs, strict=True):
-                np.testing.assert_array_equal(one, other.numpy(), strict=True)
+            for array, other in zip(mine, theirs, strict=True):
+                np.testing.assert_array_equal(array, other.numpy(), strict=True)
 
 
 def drawn(count: int, batch: int, rows: list[int], dtype: Any, weight: Any, **attrs: Any) -> Case:

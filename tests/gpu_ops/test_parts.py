@@ -25,11 +25,11 @@ class Given(NamedTuple):
     flags: Any
 
     def parts(self, device: Simulated, weighted: bool) -> Parts:
-        sizes = [one.shape[0] for one in self.rows]
+        sizes = [array.shape[0] for array in self.rows]
         firsts = np.cumsum([0, *sizes], dtype=np.int64)
-        places = [[device.put(one), size] for one, size in zip(self.rows, sizes, strict=True)]
-        indices = device.put(np.array([device.put(one) for one in self.indices], np.int64))
-        weights = device.put(np.array([device.put(one) for one in self.weights], np.int64))
+        places = [[device.put(array), size] for array, size in zip(self.rows, sizes, strict=True)]
+        indices = device.put(np.array([device.put(array) for array in self.indices], np.int64))
+        weights = device.put(np.array([device.put(array) for array in self.weights], np.int64))
         row = self.rows[0]
         return Parts(
             sum(sizes), len(sizes), device.put(firsts), device.put(np.array(places, np.int64)),
@@ -80,7 +80,7 @@ def same(given: Given, batch: int, weighted: bool, **attrs: Any) -> None:
     wanted = ops.fused_embedding_sparse_post_look_up(
         **given.inputs(),
         sp_dense_shape=np.array([batch, 9], np.int64),
-        partitioned_values=[np.zeros(len(one), np.int64) for one in given.rows],
+        partitioned_values=[np.zeros(len(array), np.int64) for array in given.rows],
         use_sparse_weights=weighted,
         **attrs,
     )
@@ -107,8 +107,8 @@ def test_entries_of_shards(
 
 def test_rows_up_to_the_last() -> None:
     given = drawn([9, 14], 6, 4, "float32")
-    for one in given.indices:
-        one[:, 0].sort()
+    for array in given.indices:
+        array[:, 0].sort()
     given.indices[1][-1, 0] = 7
     same(given, 8, False, combiner="mean", row_count="last_row")
 
@@ -116,8 +116,8 @@ def test_rows_up_to_the_last() -> None:
 @pytest.mark.parametrize("ranks", [[5, 5], [1, 2], [0, 256], [-1, 0], [2**40, 0]])
 def test_ranks_are_sorted_by_as_many_bits_as_differ(ranks: list[int]) -> None:
     given = drawn([1, 2], 1, 4, "float32")
-    for one in given.indices:
-        one[:, 1] = ranks[: len(one)]
+    for array in given.indices:
+        array[:, 1] = ranks[: len(array)]
     device = Simulated()
     joined = join(device, given.parts(device, False), 1, device.put(np.zeros(4, np.int64)))
     different = ranks[0] ^ ranks[1]
@@ -145,8 +145,8 @@ def test_errors_are_reported(row: int, batch: int, record: list[int]) -> None:
 def test_entries_without_a_bag_are_left_out() -> None:
     given, device, errors = drawn([2, 3], 0, 4, "float32"), Simulated(), np.zeros(4, np.int64)
     for batch in (0, 1):
-        for one in given.indices:
-            one[:, 0] = 1
+        for array in given.indices:
+            array[:, 0] = 1
         parts, flags = given.parts(device, False), np.zeros(batch, np.int32)
         joined = join(device, parts, batch, device.put(errors))
         ordered = order_parts(device, parts, joined, batch, bits_of_ranks(device, joined))

@@ -52,19 +52,20 @@ def updated(rule: str, updates: Any, numbers: Any, slots: list[Any]) -> tuple[li
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_have_the_bits_of_the_cpu(dtype: Any, rule: str, shape: tuple[int, int]) -> None:
     names, numbers = RULES[rule].slots, np.array(NUMBERS[: len(RULES[rule].numbers)], dtype)
-    slots = [some(shape, dtype, place) for place in range(len(names))]
+    slots = [some(shape, dtype, index) for index in range(len(names))]
     slots = [
-        np.abs(one) if name in POSITIVE else one for one, name in zip(slots, names, strict=True)
+        np.abs(array) if name in POSITIVE else array
+        for array, name in zip(slots, names, strict=True)
     ]
     updates = some(shape, dtype, 9)
     mine, errors = updated(rule, updates, numbers, slots)
     assert not any(errors)
     theirs = ops.fused_embedding_row_update(updates, numbers, slots, rule=rule)
-    for one, other in zip(mine, theirs, strict=True):
+    for array, other in zip(mine, theirs, strict=True):
         wanted = other.numpy()
-        np.testing.assert_array_equal(one, wanted, strict=True)
+        np.testing.assert_array_equal(array, wanted, strict=True)
         is_number = ~np.isnan(wanted)
-        np.testing.assert_array_equal(np.signbit(one[is_number]), np.signbit(wanted[is_number]))
+        np.testing.assert_array_equal(np.signbit(array[is_number]), np.signbit(wanted[is_number]))
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, np.nan])
