@@ -12,6 +12,8 @@ from numba import extending
 def instruction(signature: Any, intrinsic: Any = extending.intrinsic) -> Callable[[Any], Any]:
     """A decorator that makes an intrinsic of a function (builder, *values) -> value or None.
 
+    Where the code depends on types, and not on values alone, Numba's own decorator serves.
+
     Args:
       signature: Numba's, or a function of the types of the arguments that gives it.
       intrinsic: Numba's decorator, that of the target.
@@ -24,8 +26,8 @@ def instruction(signature: Any, intrinsic: Any = extending.intrinsic) -> Callabl
 
         @intrinsic
         @wraps(build)  # so that Numba knows the arguments: all but the first
-        def typing(typingctx: Any, *args: Any) -> Any:
-            return signature(*args) if callable(signature) else signature, codegen
+        def typing(typingctx: Any, *args: Any, **kws: Any) -> Any:
+            return signature(*args, **kws) if callable(signature) else signature, codegen
 
         return typing
 
