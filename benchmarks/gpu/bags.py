@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from benchmarks.gpu.device import Gpu
     from fusion.gpu_ops.steps.bag_gradient import GradRows
     from fusion.gpu_ops.steps.bags import Bags, Ordered
-    from fusion.gpu_ops.steps.parts import Parts
+    from fusion.gpu_ops.steps.sharded_entries import ShardedEntries
 
 _DIM = 8
 #: Combiners, with weights or without, and whether rows are shortened.
@@ -88,7 +88,7 @@ class Lookup:
         grad_rows: the rows as the gradient takes them.
         weights_at, masked_at, mask_bytes: the weights and masks as it takes them.
         errors: address of an `ErrorRecord`.
-        parts: the entries, if they lie in shards.
+        sharded: the entries, if they lie in shards.
     """
 
     rows: Rows
@@ -103,7 +103,7 @@ class Lookup:
     masked_at: int
     mask_bytes: int
     errors: int
-    parts: Parts | None = None
+    sharded: ShardedEntries | None = None
 
 
 def _drawn(
@@ -148,8 +148,8 @@ def by_ids(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Look
 def by_parts(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Lookup:
     """Entries that lie in shards, in any order; those of a bag have ranks, some of them equal."""
     from fusion.gpu_ops.language.device import SIMULATED
-    from fusion.gpu_ops.steps import parts as steps
-    from fusion.gpu_ops.steps.bag_gradient import rows_of_parts
+    from fusion.gpu_ops.steps import sharded_entries as steps
+    from fusion.gpu_ops.steps.bag_gradient import rows_of_shards
 
     owners, weights, masked = _drawn(draw, count, stored)
     batch, rows = masked.size, _gathered(gpu, draw, count, stored)
@@ -157,21 +157,22 @@ def by_parts(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Lo
     least = 0 if SIMULATED else -9
     ranks = draw.integers(least, 9, count)
     indices = [gpu.put(one) for one in rows.split(np.stack([owners, ranks], 1))]
-    parts = steps.Parts(
+    sharded = steps.ShardedEntries(
         count, 3, gpu.put(rows.firsts), rows.shards, rows.row_bytes, gpu.put_words(indices),
         gpu.put_words([gpu.put(one) for one in rows.split(weights)]), weights.itemsize,
     )  # fmt: skip
     errors, masked_at = gpu.put_words([0] * 4), gpu.put(masked.astype(np.int32))
-    joined = steps.join(gpu, parts, batch, errors)
+    joined = steps.join(gpu, sharded, batch, errors)
     bits = -int(gpu.words(joined.results, 1)[0])
-    ordered = steps.order_parts(gpu, parts, joined, batch, bits)
+    ordered = steps.order_shards(gpu, sharded, joined, batch, bits)
     same("ranks", gpu.get(ordered.order, np.int32, count), np.lexsort((ranks, owners)))
     counts = gpu.reserve(4 * batch)
-    found = steps.part_bags(gpu, parts, ordered, batch, masked_at, counts)
+    found = steps.bags_of_shards(gpu, sharded, ordered, batch, masked_at, counts)
     same("entries", gpu.get(counts, np.int32, batch), np.bincount(owners, minlength=batch))
     return Lookup(
         rows, np.arange(count), owners, doubles(weights), masked, ordered, found,
-        rows_of_parts(parts), steps.joined_weights(gpu, parts, 0), masked_at, 4, errors, parts,
+        rows_of_shards(sharded), steps.joined_weights(gpu, sharded, 0), masked_at, 4, errors,
+        sharded,
     )  # fmt: skip
 
 

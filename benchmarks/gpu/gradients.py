@@ -134,9 +134,9 @@ def _gradient(
     grads = gpu.reserve(8 * count)
     steps.add_up_weights(gpu, given, bags, lookup.grad_rows, scaled, grads)
     mine = gpu.numbers(grads, stored, (count,))
-    if lookup.parts is not None:
+    if lookup.sharded is not None:
         outs = [gpu.reserve(8 * size) for size in rows.sizes]
-        steps.split_grads(gpu, lookup.parts, grads, gpu.put_words(outs))
+        steps.split_grads(gpu, lookup.sharded, grads, gpu.put_words(outs))
         mine = np.concatenate([
             gpu.numbers(out, stored, (size,)) for out, size in zip(outs, rows.sizes, strict=True)
         ])  # fmt: skip

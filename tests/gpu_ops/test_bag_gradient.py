@@ -12,10 +12,10 @@ from fusion.gpu_ops.kernels.entry_sums import LONG
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps import bag_gradient as steps
 from fusion.gpu_ops.steps.bags import Gathered, by_row
-from fusion.gpu_ops.steps.parts import join, joined_weights, order_parts
 from fusion.gpu_ops.steps.prune import Entries
+from fusion.gpu_ops.steps.sharded_entries import join, joined_weights, order_shards
 from fusion.runtime.tensorflow.dtypes import DTYPES
-from tests.gpu_ops import test_parts as v1
+from tests.gpu_ops import test_sharded_entries as v1
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_combine import table
 
@@ -199,22 +199,22 @@ def check_parts(
     given: v1.Given, batch: int, weighted: bool, combiner: str, limit: float, default: int
 ) -> None:
     device, errors, row = Simulated(), np.zeros(4, np.int64), given.rows[0]
-    parts, record = given.parts(device, weighted), device.put(errors)
-    joined = join(device, parts, batch, record)
+    sharded, record = given.entries(device, weighted), device.put(errors)
+    joined = join(device, sharded, batch, record)
     bits = v1.bits_of_ranks(device, joined)
-    ordered = order_parts(device, parts, joined, batch, bits)
-    weights = joined_weights(device, parts, 0) if weighted else 0
+    ordered = order_shards(device, sharded, joined, batch, bits)
+    weights = joined_weights(device, sharded, 0) if weighted else 0
     masked = device.put(given.flags) if default < 0 else 0
-    bags = steps.GradBags(parts.number, batch, *ordered, weights, masked, 4, batch)
+    bags = steps.GradBags(sharded.number, batch, *ordered, weights, masked, 4, batch)
     top = top_of(batch, row.shape[1], row.dtype.name)
-    gradient, rows = gradient_of(device, top, combiner, limit), steps.rows_of_parts(parts)
+    gradient, rows = gradient_of(device, top, combiner, limit), steps.rows_of_shards(sharded)
     outs = [poison(array.shape, array.dtype) for array in given.rows]
     grads = [np.full(len(array) if weighted else 0, 77, array.dtype) for array in given.weights]
     scaled = steps.add_up(device, gradient, bags, rows, addresses(device, outs))
     if weighted:
-        all_grads = device.reserve(parts.number * row.itemsize)
+        all_grads = device.reserve(sharded.number * row.itemsize)
         steps.add_up_weights(device, gradient, bags, rows, scaled, all_grads)
-        steps.split_grads(device, parts, all_grads, addresses(device, grads))
+        steps.split_grads(device, sharded, all_grads, addresses(device, grads))
     assert not errors.any()
     wanted = ops.fused_embedding_sparse_post_look_up_grad(
         **given.inputs(),

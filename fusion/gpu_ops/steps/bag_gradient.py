@@ -8,7 +8,7 @@ from fusion.gpu_ops.language.arithmetic import SUM
 from fusion.gpu_ops.layout.call import group_of
 from fusion.gpu_ops.steps.bags import Gathered, Ordered
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of, launch_for
-from fusion.gpu_ops.steps.parts import Parts
+from fusion.gpu_ops.steps.sharded_entries import ShardedEntries
 from fusion.gpu_ops.steps.sums import bits_of, order_from
 from fusion.runtime.tensorflow.dtypes import FLOAT32, FLOAT64, INT32
 
@@ -84,9 +84,11 @@ class Scaled(NamedTuple):
     norms: int
 
 
-def rows_of_parts(parts: Parts) -> GradRows:
+def rows_of_shards(sharded: ShardedEntries) -> GradRows:
     """The rows of entries that each have one."""
-    return GradRows(parts.number, parts.shard_count, parts.firsts, parts.shards, parts.row_bytes, 0)
+    return GradRows(
+        sharded.number, sharded.shard_count, sharded.firsts, sharded.shards, sharded.row_bytes, 0
+    )
 
 
 def rows_of_ids(
@@ -218,13 +220,13 @@ def add_up_weights(
     )  # fmt: skip
 
 
-def split_grads(device: Device, parts: Parts, grads: int, outs: int) -> None:
+def split_grads(device: Device, sharded: ShardedEntries, grads: int, outs: int) -> None:
     """Copies the gradients of weights by entry to the shards of the entries.
 
     Args:
         outs: int64 [shard_count], addresses of those of each shard.
     """
     device.launch(
-        "split_weights", blocks_of(parts.number), THREADS,
-        grads, parts.number, outs, parts.firsts, parts.shard_count, parts.weight_bytes,
+        "split_weights", blocks_of(sharded.number), THREADS,
+        grads, sharded.number, outs, sharded.firsts, sharded.shard_count, sharded.weight_bytes,
     )  # fmt: skip

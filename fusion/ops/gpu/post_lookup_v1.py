@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
-from fusion.gpu_ops.steps.parts import Parts, join, order_parts, part_bags
+from fusion.gpu_ops.steps.sharded_entries import ShardedEntries, bags_of_shards, join, order_shards
 from fusion.ops.float_access import access
 from fusion.ops.gpu.bags import bag_combiner
 from fusion.runtime.native.frame import (
@@ -31,12 +31,12 @@ from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 
 
 def parts_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
-    """A jitted function (frame, device) -> (the op's `steps.parts.Parts`, skew)."""
+    """A jitted function (frame, device) -> (the op's `ShardedEntries`, skew)."""
     slot, arg = spec.slots, spec.places
     item, weight_item = DTYPES[types["T"]].item_bytes, DTYPES[types["Tw"]].item_bytes
 
     @jit
-    def parts(frame: int, device: Any) -> Any:
+    def sharded(frame: int, device: Any) -> Any:
         count, total, skew = list_length(frame), int64(0), int64(0)
         weighted = attr(frame, slot.use_sparse_weights) != 0
         # Where shards begin, their rows, indices and weights.
@@ -62,10 +62,12 @@ def parts_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
         shards, indices = words + 8 * (count + 1), words + 8 * (3 * count + 1)
         weights_at = words + 8 * (4 * count + 1) if weighted else int64(0)
         row_bytes = size(frame, arg.emb_shards, 0, 1) * item
-        found = Parts(total, count, words, shards, row_bytes, indices, weights_at, weight_item)
+        found = ShardedEntries(
+            total, count, words, shards, row_bytes, indices, weights_at, weight_item
+        )
         return found, skew
 
-    return parts
+    return sharded
 
 
 def flags_checker(spec: OpSpec) -> Any:
@@ -87,7 +89,7 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     slot, arg, stored = spec.slots, spec.places, access(types["T"]).stored
     read, combine = parts_reader(spec, types), bag_combiner(spec, types)
     check_flags = flags_checker(spec)
-    join_parts, order, put_in_bags = on_host(join), on_host(order_parts), on_host(part_bags)
+    join_parts, order, put_in_bags = on_host(join), on_host(order_shards), on_host(bags_of_shards)
 
     @jit
     def known_rows(frame: int) -> int:
@@ -102,12 +104,12 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
 
     def post_lookup(frame: int, device: Any) -> None:
         batch = known_rows(frame)
-        parts, skew = read(frame, device)
+        sharded, skew = read(frame, device)
         if failed(frame):
             return
-        joined = join_parts(device, parts, batch, error_record(device))
+        joined = join_parts(device, sharded, batch, error_record(device))
         bits = int64(0)
-        if batch < 0 or parts.shard_count > 1:
+        if batch < 0 or sharded.shard_count > 1:
             found = device.words(joined.results, 2)
             bits = -found[0]
             batch = -found[1] if batch < 0 else batch
@@ -120,8 +122,8 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
         masked = data(frame, arg.row_empty_and_invalid_flags, 0)
         if attr(frame, slot.default_id) >= 0:
             masked = int64(0)
-        ordered = order(device, parts, joined, batch, bits)
-        bags = put_in_bags(device, parts, ordered, batch, masked, counts)
-        combine(frame, device, bags, parts.number, batch, skew, out)
+        ordered = order(device, sharded, joined, batch, bits)
+        bags = put_in_bags(device, sharded, ordered, batch, masked, counts)
+        combine(frame, device, bags, sharded.number, batch, skew, out)
 
     return post_lookup

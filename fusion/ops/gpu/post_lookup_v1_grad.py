@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
-from fusion.gpu_ops.steps.bag_gradient import GradBags, rows_of_parts, split_grads
-from fusion.gpu_ops.steps.parts import join, joined_weights, order_parts
+from fusion.gpu_ops.steps.bag_gradient import GradBags, rows_of_shards, split_grads
+from fusion.gpu_ops.steps.sharded_entries import join, joined_weights, order_shards
 from fusion.ops.float_access import access
 from fusion.ops.gpu.gradient import gradient_body
 from fusion.ops.gpu.post_lookup_v1 import flags_checker, parts_reader
@@ -22,7 +22,7 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     slot, arg, tw = spec.slots, spec.places, access(types["Tw"]).stored
     of_call, add_up, add_up_weights = gradient_body(spec, types)
     read, check_flags = parts_reader(spec, types), flags_checker(spec)
-    join_parts, order, rows_of = on_host(join), on_host(order_parts), on_host(rows_of_parts)
+    join_parts, order, rows_of = on_host(join), on_host(order_shards), on_host(rows_of_shards)
     weights_of, split = on_host(joined_weights), on_host(split_grads)
 
     @jit
@@ -40,27 +40,27 @@ def made(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     def gradient(frame: int, device: Any) -> None:
         given, batch = of_call(frame), size(frame, arg.top_grad, 0, 0)
         check_flags(frame, batch)
-        parts, _ = read(frame, device)
+        sharded, _ = read(frame, device)
         if failed(frame):
             return
-        joined, bits = join_parts(device, parts, batch, error_record(device)), int64(0)
-        if parts.shard_count > 1:
+        joined, bits = join_parts(device, sharded, batch, error_record(device)), int64(0)
+        if sharded.shard_count > 1:
             bits = -device.words(joined.results, 2)[0]
-        ordered = order(device, parts, joined, batch, bits)
-        weights = weights_of(device, parts, int64(0)) if parts.weights != 0 else int64(0)
+        ordered = order(device, sharded, joined, batch, bits)
+        weights = weights_of(device, sharded, int64(0)) if sharded.weights != 0 else int64(0)
         masked = data(frame, arg.row_empty_and_invalid_flags, 0)
         if attr(frame, slot.default_id) >= 0:
             masked = int64(0)
         bags = GradBags(
-            parts.number, batch, ordered.owners, ordered.order, ordered.starts, weights,
+            sharded.number, batch, ordered.owners, ordered.order, ordered.starts, weights,
             masked, int64(4), batch,
         )  # fmt: skip
-        rows = rows_of(parts)
+        rows = rows_of(sharded)
         scaled = add_up(frame, device, given, bags, rows)
         outs = new_weight_grads(frame, device, weights != 0)
         if weights != 0 and not failed(frame):
-            grads = device.reserve(parts.weight_bytes * parts.number)
+            grads = device.reserve(sharded.weight_bytes * sharded.number)
             add_up_weights(device, given, bags, rows, scaled, grads)
-            split(device, parts, grads, outs)
+            split(device, sharded, grads, outs)
 
     return gradient

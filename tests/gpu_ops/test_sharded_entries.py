@@ -9,7 +9,13 @@ import pytest
 
 from fusion import ops
 from fusion.gpu_ops.layout import call as call_of
-from fusion.gpu_ops.steps.parts import Joined, Parts, join, order_parts, part_bags
+from fusion.gpu_ops.steps.sharded_entries import (
+    Joined,
+    ShardedEntries,
+    bags_of_shards,
+    join,
+    order_shards,
+)
 from fusion.runtime.cuda.layout import ErrorRecord
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_bags import combined
@@ -24,14 +30,14 @@ class Given(NamedTuple):
     weights: list[Any]
     flags: Any
 
-    def parts(self, device: Simulated, weighted: bool) -> Parts:
+    def entries(self, device: Simulated, weighted: bool) -> ShardedEntries:
         sizes = [array.shape[0] for array in self.rows]
         firsts = np.cumsum([0, *sizes], dtype=np.int64)
         places = [[device.put(array), size] for array, size in zip(self.rows, sizes, strict=True)]
         indices = device.put(np.array([device.put(array) for array in self.indices], np.int64))
         weights = device.put(np.array([device.put(array) for array in self.weights], np.int64))
         row = self.rows[0]
-        return Parts(
+        return ShardedEntries(
             sum(sizes), len(sizes), device.put(firsts), device.put(np.array(places, np.int64)),
             row.shape[1] * row.itemsize, indices, weights if weighted else 0, row.itemsize,
         )  # fmt: skip
@@ -65,14 +71,14 @@ def bits_of_ranks(device: Simulated, joined: Joined) -> int:
 
 def same(given: Given, batch: int, weighted: bool, **attrs: Any) -> None:
     device, errors, counts = Simulated(), np.zeros(4, np.int64), np.full(batch, 77, np.int32)
-    parts, record = given.parts(device, weighted), device.put(errors)
+    sharded, record = given.entries(device, weighted), device.put(errors)
     rows = batch if attrs.get("row_count", "dense_shape") == "dense_shape" else -1
-    joined = join(device, parts, rows, record)
+    joined = join(device, sharded, rows, record)
     if rows < 0:
         assert -device.words(joined.results, 2)[1] == batch
-    ordered = order_parts(device, parts, joined, batch, bits_of_ranks(device, joined))
+    ordered = order_shards(device, sharded, joined, batch, bits_of_ranks(device, joined))
     masked = device.put(given.flags) if attrs.get("default_id", -1) < 0 else 0
-    found = part_bags(device, parts, ordered, batch, masked, device.put(counts))
+    found = bags_of_shards(device, sharded, ordered, batch, masked, device.put(counts))
     assert not errors.any()
     dim, stored = given.rows[0].shape[1], given.rows[0].dtype.name
     combiner, limit = COMBINERS.index(attrs["combiner"]), attrs.get("max_norm", -1.0)
@@ -119,7 +125,7 @@ def test_ranks_are_sorted_by_as_many_bits_as_differ(ranks: list[int]) -> None:
     for array in given.indices:
         array[:, 1] = ranks[: len(array)]
     device = Simulated()
-    joined = join(device, given.parts(device, False), 1, device.put(np.zeros(4, np.int64)))
+    joined = join(device, given.entries(device, False), 1, device.put(np.zeros(4, np.int64)))
     different = ranks[0] ^ ranks[1]
     wanted = 64 if different < 0 else -(-different.bit_length() // 8) * 8
     assert bits_of_ranks(device, joined) == wanted
@@ -138,7 +144,7 @@ def test_ranks_are_sorted_by_as_many_bits_as_differ(ranks: list[int]) -> None:
 def test_errors_are_reported(row: int, batch: int, record: list[int]) -> None:
     given, device, errors = drawn([2, 3], 1, 4, "float32"), Simulated(), np.zeros(4, np.int64)
     given.indices[1][:, 0] = [1, row, 2]
-    join(device, given.parts(device, False), batch, device.put(errors))
+    join(device, given.entries(device, False), batch, device.put(errors))
     assert errors.tolist() == record
 
 
@@ -147,11 +153,11 @@ def test_entries_without_a_bag_are_left_out() -> None:
     for batch in (0, 1):
         for array in given.indices:
             array[:, 0] = 1
-        parts, flags = given.parts(device, False), np.zeros(batch, np.int32)
-        joined = join(device, parts, batch, device.put(errors))
-        ordered = order_parts(device, parts, joined, batch, bits_of_ranks(device, joined))
+        sharded, flags = given.entries(device, False), np.zeros(batch, np.int32)
+        joined = join(device, sharded, batch, device.put(errors))
+        ordered = order_shards(device, sharded, joined, batch, bits_of_ranks(device, joined))
         masked, counts = device.put(flags), device.reserve(4 * batch)
-        found = part_bags(device, parts, ordered, batch, masked, counts)
+        found = bags_of_shards(device, sharded, ordered, batch, masked, counts)
         assert errors[ErrorRecord.error_code] == call_of.BAD_ROW
         assert device.words(found.starts, batch + 1).tolist() == [0] * (batch + 1)
         assert (device.get(found.addresses, 5, np.int64) == -1).all()
