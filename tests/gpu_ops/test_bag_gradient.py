@@ -64,7 +64,7 @@ class Ids:
         self.indices = np.stack(
             [draw.integers(0, max(batch, 1), count), draw.integers(0, 9, count)], 1
         )
-        self.places = draw.integers(0, max(unique - 1, 1), count).astype(np.int32)
+        self.unique_idxs = draw.integers(0, max(unique - 1, 1), count).astype(np.int32)
         self.weights = draw.integers(-2, 4, count).astype(self.rows[0].dtype)
         self.empty = draw.random(batch) < 0.2
         self.top = top_of(batch, dim, dtype)
@@ -72,7 +72,7 @@ class Ids:
     def by_steps(self, weighted: bool, combiner: str, limit: float, masks: bool) -> Any:
         """(gradients of the rows, of the weights, errors)."""
         device, errors = Simulated(), np.zeros(4, np.int64)
-        count, batch, record = self.places.size, self.top.shape[0], device.put(errors)
+        count, batch, record = self.unique_idxs.size, self.top.shape[0], device.put(errors)
         sizes = [len(array) for array in self.rows]
         described = np.array([[device.put(array), len(array)] for array in self.rows], np.int64)
         row_bytes = self.top.shape[1] * self.top.itemsize
@@ -82,8 +82,10 @@ class Ids:
         firsts = device.put(np.cumsum([0, *sizes], dtype=np.int64))
         given = Entries(0, 0, count, device.put(self.indices), batch, 0, 0, 0)
         ordered = by_row(device, given, record)
-        places = device.put(self.places)
-        rows = steps.rows_of_ids(device, count, places, gathered, firsts, ordered, batch, record)
+        unique_idxs = device.put(self.unique_idxs)
+        rows = steps.rows_of_ids(
+            device, count, unique_idxs, gathered, firsts, ordered, batch, record
+        )
         weights = device.put(self.weights) if weighted else 0
         masked = device.put(self.empty) if masks else 0
         bags = steps.GradBags(count, batch, *ordered, weights, masked, 1, self.empty.size)
@@ -105,7 +107,7 @@ class Ids:
             partition_permutation=self.permutation,
             feature_nums=np.zeros(self.top.shape[0], np.int32),
             indices_before_unique=self.indices,
-            unique_idxs=self.places,
+            unique_idxs=self.unique_idxs,
             is_row_empty=self.empty,
             sp_weights_values=self.weights if weighted else np.zeros(1, self.weights.dtype),
             fill_empty_row=masks,
@@ -144,7 +146,7 @@ def test_dtypes(dtype: str, dim: int) -> None:
 def test_ids_with_many_entries(dim: int, dtype: str) -> None:
     """A warp adds up those of one."""
     given = Ids([1, 2], 110, 6, dim, dtype)
-    assert np.bincount(given.places).max() > LONG
+    assert np.bincount(given.unique_idxs).max() > LONG
     given.check(True, "mean", -1.0, True)
     given.check(False, "sqrtn", 1.5, False)
 
@@ -174,8 +176,8 @@ def test_numbers_that_are_none() -> None:
 @pytest.mark.parametrize(
     ("change", "record"),
     [
-        (("places", 3, 4), [call_of.BAD_ID, 0, 3, 4]),
-        (("places", 3, -1), [call_of.BAD_ID, 0, 3, -1]),
+        (("unique_idxs", 3, 4), [call_of.BAD_ID, 0, 3, 4]),
+        (("unique_idxs", 3, -1), [call_of.BAD_ID, 0, 3, -1]),
         (("indices", (2, 0), 9), [call_of.BAD_ROW, 0, 2, 9]),
         (("permutation", (1, 1), 2), [call_of.BAD_ID, 1, 1, 2]),
         (("permutation", (0, 0), 2), [call_of.BAD_ID, 0, 0, 2]),
@@ -187,10 +189,10 @@ def test_errors_of_distinct_ids_are_reported(
 ) -> None:
     """Of two elements at one place either is reported."""
     given = Ids([2, 2], 4, 3, 4, "float32")
-    given.places = np.arange(4, dtype=np.int32)
+    given.unique_idxs = np.arange(4, dtype=np.int32)
     given.permutation = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], np.int32)
-    name, place, number = change
-    getattr(given, name)[place] = number
+    name, index, number = change
+    getattr(given, name)[index] = number
     found = given.by_steps(True, "mean", -1.0, False)[2].tolist()
     assert all(np.isin(array, wanted) for array, wanted in zip(found, record, strict=True)), found
 

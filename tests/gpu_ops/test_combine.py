@@ -192,7 +192,7 @@ def words_of(call: Any, *names: int, count: int = 1) -> tuple[int, ...]:
     """What a call has there of its first columns."""
     base = int(call.words[CombineCall.errors]) - 8 * CombineCall.SIZE
     places = [array_index(call.words, base, name) for name in names]
-    return tuple(int(word) for place in places for word in call.words[place : place + count])
+    return tuple(int(word) for index in places for word in call.words[index : index + count])
 
 
 @pytest.mark.parametrize(
@@ -302,29 +302,29 @@ def test_long_bags_that_are_not_in_order() -> None:
         assert words_of(call, CombineCall.shares) == (16,)
 
 
-@pytest.mark.parametrize("place", [0, 20, 99])
-def test_long_bags_of_other_columns_with_trouble(place: int) -> None:
+@pytest.mark.parametrize("index", [0, 20, 99])
+def test_long_bags_of_other_columns_with_errors(index: int) -> None:
     ids, rows = np.random.default_rng(3).integers(0, 9, 203), np.array([0, 101, 203])
-    ids[place] = 9
+    ids[index] = 9
     for weights in (None, np.ones(203, np.float32)):
         given = Given("row_splits", table(9, 8), ids, rows, weights, attrs={"max_norm": 2.0})
         out, record, call = combine(2, [given])
         assert words_of(call, CombineCall.shares) == (16,)
-        assert record == [call_of.BAD_ID, 0, place, 9]
+        assert record == [call_of.BAD_ID, 0, index, 9]
         assert np.isnan(out[0]).all()
         assert np.isfinite(out[1]).all()
 
 
-@pytest.mark.parametrize("place", [0, 20, 99])
-def test_long_bags_with_elements_that_do_not_count(place: int) -> None:
+@pytest.mark.parametrize("index", [0, 20, 99])
+def test_long_bags_with_elements_that_do_not_count(index: int) -> None:
     """One in the head, or in a block of any share: all threads of the warp learn of it."""
     ids = np.random.default_rng(3).integers(0, 9, 203)
-    ids[place] = -1
+    ids[index] = -1
     rows = np.array([0, 101, 203])
     same(2, Given("row_splits", table(9, 8), ids, rows, attrs={"prune": True}))
-    ids[place] = 9
+    ids[index] = 9
     out, record, _ = combine(2, [Given("row_splits", table(9, 8), ids, rows)])
-    assert record == [call_of.BAD_ID, 0, place, 9]
+    assert record == [call_of.BAD_ID, 0, index, 9]
     assert np.isnan(out[0]).all()
     assert np.isfinite(out[1]).all()
 

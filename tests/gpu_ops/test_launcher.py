@@ -318,10 +318,10 @@ def test_each_node_has_words_of_its_own() -> None:
     states = [(ctypes.c_int64 * State.SIZE)() for _ in range(5000)]  # of several pages
     open_node = _Call(made.words[LauncherRecord.open_node])
     assert all(open_node(ctypes.addressof(state)) == 1 for state in states)
-    places = [state[State.error_slots] for state in states]
-    assert len({place // 32 for place in places}) == len(places)
+    slots = [state[State.error_slots] for state in states]
+    assert len({slot // 32 for slot in slots}) == len(slots)
     assert open_node(ctypes.addressof(states[7])) == 1
-    assert states[7][State.error_slots] == places[7]
+    assert states[7][State.error_slots] == slots[7]
 
 
 class _Device:

@@ -33,7 +33,7 @@ GRADS = [
 def test_gradient_by_distinct_id(stored: str, attrs: dict[str, Any], shards: int) -> None:
     draw, count, batch, unique = np.random.default_rng(5), 20, 6, 7
     indices = np.stack([draw.integers(0, batch, count), draw.integers(0, 9, count)], 1)
-    places = draw.integers(0, unique, count).astype(np.int32)
+    unique_idxs = draw.integers(0, unique, count).astype(np.int32)
     owners = np.arange(unique) % shards
     pairs = np.stack([owners, np.arange(unique) // shards], 1).astype(np.int32)
     parts = [table(int((owners == one).sum()), 5, stored, one) for one in range(shards)]
@@ -55,7 +55,7 @@ def test_gradient_by_distinct_id(stored: str, attrs: dict[str, Any], shards: int
         )
 
     empty = np.arange(batch) == 3
-    given = [table(batch, 5, stored, 9), *parts, pairs, indices, places, empty, weights]
+    given = [table(batch, 5, stored, 9), *parts, pairs, indices, unique_idxs, empty, weights]
     gpus().log.clear()
     found = on_gpu(grad, *given)
     assert waits() == 0

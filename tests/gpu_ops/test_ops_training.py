@@ -140,8 +140,8 @@ def test_post_lookup_launches_once_and_does_not_wait(stored: str) -> None:
     lengths = draw.integers(0, 4, (2, batch))
     splits = np.concatenate([[0], np.cumsum(lengths.reshape(-1))])
     splits = np.stack([splits[: batch + 1], splits[batch:]]).astype(np.int32)
-    places = draw.integers(0, 5, splits[-1, -1]).astype(np.int32)
-    weights = tf.cast(draw.integers(1, 4, places.size), stored)
+    unique_idxs = draw.integers(0, 5, splits[-1, -1]).astype(np.int32)
+    weights = tf.cast(draw.integers(1, 4, unique_idxs.size), stored)
     rows = [table(5, 4, stored), table(batch, 3, stored), table(5, 6, stored)]
 
     def post(*given: Any) -> Any:
@@ -158,11 +158,11 @@ def test_post_lookup_launches_once_and_does_not_wait(stored: str) -> None:
         )
 
     gpus().log.clear()
-    found = on_gpu(post, *rows, places, splits, weights)
+    found = on_gpu(post, *rows, unique_idxs, splits, weights)
     kernels = [name for name in gpus().log if not name.startswith("cu")]
     assert kernels == [f"combine_any_{stored}"]
     assert "cuStreamSynchronize" not in gpus().log
-    same([found], [post(*rows, places, splits, weights)])
+    same([found], [post(*rows, unique_idxs, splits, weights)])
 
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
@@ -171,8 +171,8 @@ def test_gradient_does_not_wait(stored: str) -> None:
     lengths = draw.integers(0, 5, (2, batch))
     splits = np.concatenate([[0], np.cumsum(lengths.reshape(-1))])
     splits = np.stack([splits[: batch + 1], splits[batch:]]).astype(np.int32)
-    places = draw.integers(0, 4, splits[-1, -1]).astype(np.int32)
-    weights = tf.cast(draw.integers(-1, 3, places.size), stored)
+    unique_idxs = draw.integers(0, 4, splits[-1, -1]).astype(np.int32)
+    weights = tf.cast(draw.integers(-1, 3, unique_idxs.size), stored)
     rows, top = [table(5, 4, stored), table(4, 3, stored)], table(batch, 9, stored, 5)
 
     def grad(*given: Any) -> Any:
@@ -188,7 +188,7 @@ def test_gradient_does_not_wait(stored: str) -> None:
             offsets=[-1, 5],
         )
 
-    given = [top, *rows, places, splits, weights]
+    given = [top, *rows, unique_idxs, splits, weights]
     gpus().log.clear()
     found = on_gpu(grad, *given)
     assert "cuStreamSynchronize" not in gpus().log
