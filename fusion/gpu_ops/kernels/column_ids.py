@@ -57,8 +57,10 @@ def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, id_slot
     if own - first >= position_count(call, sums, index):
         store(id_slots, own, EMPTY)
         return
-    slot = slot_of(load(keys, own) ^ (index << _COLUMN_SHIFT), bits)
-    store(id_slots, own, insert(slots, bits, slot, keys, int64(INT64), own, first, end))
+    key = load(keys, own)
+    slot = slot_of(key ^ (index << _COLUMN_SHIFT), bits)
+    slot = insert(slots, bits, slot, key, keys, int64(INT64), own, first, end)
+    store(id_slots, own, slot)
 
 
 def mark_pairs(call: int, keys: int, slots: int, id_slots: int, marks: int) -> None:

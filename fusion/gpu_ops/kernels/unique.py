@@ -36,14 +36,14 @@ def slot_of(key: int, bits: int) -> int:
 
 @jit
 def insert(
-    slots: int, bits: int, slot: int, ids: int, kind: int, k: int, first: int, end: int
+    slots: int, bits: int, slot: int, key: int, ids: int, kind: int, k: int, first: int, end: int
 ) -> int:
-    """The slot of id `k`, which gets the first position of that id in [first, end).
+    """The slot of `key`, the id `k`, which gets the first position of that id in [first, end).
 
     Args:
         slot: where the search begins.
     """
-    key, mask = integer_at(ids, k, kind), (int64(1) << bits) - 1
+    mask = (int64(1) << bits) - 1
     while True:
         holder = load(slots, slot)
         if holder == EMPTY:
@@ -68,8 +68,9 @@ def insert_ids(ids: int, kind: int, count: int, slots: int, bits: int, id_slots:
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
         return
-    slot = slot_of(integer_at(ids, k, kind), bits)
-    store(id_slots, k, insert(slots, bits, slot, ids, kind, k, int64(0), count))
+    key = integer_at(ids, k, kind)
+    slot = insert(slots, bits, slot_of(key, bits), key, ids, kind, k, int64(0), count)
+    store(id_slots, k, slot)
 
 
 def mark_firsts(slots: int, id_slots: int, count: int, firsts: int) -> None:
