@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from benchmarks.gpu.device import Gpu
     from fusion.gpu_ops.steps.bag_gradient import GradRows
     from fusion.gpu_ops.steps.bags import Bags, Ordered
-    from fusion.gpu_ops.steps.parts import Parts
+    from fusion.gpu_ops.steps.sharded_entries import ShardedEntries
 
 _DIM = 8
 #: Combiners, with weights or without, and whether rows are shortened.
@@ -85,10 +85,10 @@ class Lookup:
         keys, owners, weights: of each entry: the number of its row among all, its bag, its weight.
         masked: the bags whose entries do not count, [batch].
         ordered, bags: the entries in the order of bags.
-        grad_rows: what the gradient is told of the rows.
-        weights_at, masked_at, mask_bytes: what it is told of weights and masks.
-        trouble: address of what is told of trouble.
-        parts: the entries, if they lie in shards.
+        grad_rows: the rows as the gradient takes them.
+        weights_at, masked_at, mask_bytes: the weights and masks as it takes them.
+        errors: address of an `ErrorRecord`.
+        sharded: the entries, if they lie in shards.
     """
 
     rows: Rows
@@ -102,8 +102,8 @@ class Lookup:
     weights_at: int
     masked_at: int
     mask_bytes: int
-    trouble: int
-    parts: Parts | None = None
+    errors: int
+    sharded: ShardedEntries | None = None
 
 
 def _drawn(
@@ -129,27 +129,27 @@ def by_ids(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Look
     permutation = np.stack([shards, numbers - rows.firsts[shards]], 1).astype(np.int32)
     places = draw.integers(0, unique, count)
     indices = np.stack([owners, draw.integers(0, 9, count)], 1)
-    trouble, counts = gpu.put_words([0] * 4), gpu.room(4 * batch)
+    errors, counts = gpu.put_words([0] * 4), gpu.reserve(4 * batch)
     weights_at, masked_at = gpu.put(weights), gpu.put(masked)
     places_at, kind = gpu.put(places.astype(np.int32)), DTYPES[stored].code
     gathered = Gathered(rows.shards, 3, rows.row_bytes, unique, gpu.put(permutation))
     given = Entries(0, 0, count, gpu.put(indices), batch, weights_at, kind, weights.itemsize)
-    found = bags(gpu, given, places_at, gathered, masked_at, batch, counts, trouble)
+    found = bags(gpu, given, places_at, gathered, masked_at, batch, counts, errors)
     same("entries", gpu.get(counts, np.int32, batch), np.bincount(owners, minlength=batch))
-    ordered, firsts = by_row(gpu, given, trouble), gpu.put(rows.firsts)
+    ordered, firsts = by_row(gpu, given, errors), gpu.put(rows.firsts)
     same("bags", gpu.get(ordered.order, np.int32, count), np.argsort(owners, kind="stable"))
-    grad_rows = rows_of_ids(gpu, count, places_at, gathered, firsts, ordered, batch, trouble)
+    grad_rows = rows_of_ids(gpu, count, places_at, gathered, firsts, ordered, batch, errors)
     return Lookup(
         rows, numbers[places], owners, doubles(weights), masked, ordered, found,
-        grad_rows, weights_at, masked_at, 1, trouble,
+        grad_rows, weights_at, masked_at, 1, errors,
     )  # fmt: skip
 
 
 def by_parts(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Lookup:
     """Entries that lie in shards, in any order; those of a bag have ranks, some of them equal."""
     from fusion.gpu_ops.language.device import SIMULATED
-    from fusion.gpu_ops.steps import parts as steps
-    from fusion.gpu_ops.steps.bag_gradient import rows_of_parts
+    from fusion.gpu_ops.steps import sharded_entries as steps
+    from fusion.gpu_ops.steps.bag_gradient import rows_of_shards
 
     owners, weights, masked = _drawn(draw, count, stored)
     batch, rows = masked.size, _gathered(gpu, draw, count, stored)
@@ -157,21 +157,22 @@ def by_parts(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Lo
     least = 0 if SIMULATED else -9
     ranks = draw.integers(least, 9, count)
     indices = [gpu.put(one) for one in rows.split(np.stack([owners, ranks], 1))]
-    parts = steps.Parts(
+    sharded = steps.ShardedEntries(
         count, 3, gpu.put(rows.firsts), rows.shards, rows.row_bytes, gpu.put_words(indices),
         gpu.put_words([gpu.put(one) for one in rows.split(weights)]), weights.itemsize,
     )  # fmt: skip
-    trouble, masked_at = gpu.put_words([0] * 4), gpu.put(masked.astype(np.int32))
-    joined = steps.join(gpu, parts, batch, trouble)
-    bits = -int(gpu.words(joined.found, 1)[0])
-    ordered = steps.order_parts(gpu, parts, joined, batch, bits)
+    errors, masked_at = gpu.put_words([0] * 4), gpu.put(masked.astype(np.int32))
+    joined = steps.join(gpu, sharded, batch, errors)
+    bits = -int(gpu.words(joined.results, 1)[0])
+    ordered = steps.order_shards(gpu, sharded, joined, batch, bits)
     same("ranks", gpu.get(ordered.order, np.int32, count), np.lexsort((ranks, owners)))
-    counts = gpu.room(4 * batch)
-    found = steps.part_bags(gpu, parts, ordered, batch, masked_at, counts)
+    counts = gpu.reserve(4 * batch)
+    found = steps.bags_of_shards(gpu, sharded, ordered, batch, masked_at, counts)
     same("entries", gpu.get(counts, np.int32, batch), np.bincount(owners, minlength=batch))
     return Lookup(
         rows, np.arange(count), owners, doubles(weights), masked, ordered, found,
-        rows_of_parts(parts), steps.joined_weights(gpu, parts, 0), masked_at, 4, trouble, parts,
+        rows_of_shards(sharded), steps.joined_weights(gpu, sharded, 0), masked_at, 4, errors,
+        sharded,
     )  # fmt: skip
 
 
@@ -187,7 +188,7 @@ def check_bags(gpu: Gpu, lookup: Lookup, stored: str) -> float:
     from benchmarks.gpu.call import Column
     from fusion.cpu_ops import column_words as words
 
-    gpu.check_trouble("bags", lookup.trouble)
+    gpu.check_errors("bags", lookup.errors)
     batch, worst = lookup.masked.size, 0.0
     counts = ~lookup.masked[lookup.owners]
     keys, owners = lookup.keys[counts], lookup.owners[counts]
@@ -216,8 +217,8 @@ def last_row(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     from fusion.gpu_ops.steps.bags import last_row as step
 
     indices = np.sort(draw.integers(0, 2**40, (count, 2)), axis=0)
-    trouble = gpu.put_words([0] * 4)
-    found = step(gpu, gpu.put(indices), count, trouble)
-    gpu.check_trouble("last row", trouble)
+    errors = gpu.put_words([0] * 4)
+    found = step(gpu, gpu.put(indices), count, errors)
+    gpu.check_errors("last row", errors)
     same("last row", gpu.words(found, 1), indices[-1:, 0] + 1)
     return 0.0

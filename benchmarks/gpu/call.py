@@ -14,6 +14,7 @@ import numpy as np
 
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.layout import combine, gradient
+from fusion.gpu_ops.layout.arrays import array_index
 from fusion.gpu_ops.layout.call import CombineCall, GradientCall
 from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
 
@@ -109,9 +110,9 @@ class Call:
         return bool(self.words[CombineCall.is_all_plain])
 
     @property
-    def trouble(self) -> int:
-        """The place of the words that tell of trouble."""
-        return int(combine.place_in(self.words, self.base, CombineCall.errors))
+    def errors(self) -> int:
+        """The index of the `ErrorRecord` in the call."""
+        return int(array_index(self.words, self.base, CombineCall.errors))
 
 
 def prepare(
@@ -131,9 +132,7 @@ def prepare(
     limits_at = combine.open_call(content, base, len(columns))
     content[limits_at:].view(np.float32)[: len(limits)] = limits
     first = base + 8 * limits_at
-    own, given = (
-        combine.place_in(content, base, w) for w in (CombineCall.columns, CombineCall.inputs)
-    )
+    own, given = (array_index(content, base, w) for w in (CombineCall.columns, CombineCall.inputs))
     for column in columns:
         content[own : own + ColumnAttrs.SIZE] = column.column()
         content[given : given + ColumnInputs.SIZE] = column.source(stored, batch, first)
@@ -169,7 +168,7 @@ class GradCall:
 
     words: np.ndarray[Any, np.dtype[np.int64]]
     tiles: int
-    trouble: int
+    errors: int
 
 
 def prepare_gradient(
@@ -192,12 +191,12 @@ def prepare_gradient(
     size = gradient.words_of_gradient(len(columns))
     content, base = np.zeros(size, np.int64), address(8 * size)
     gradient.open_gradient(content, base, len(columns))
-    for place, c in enumerate(columns):
+    for index, c in enumerate(columns):
         given = c.unique, c.dim, c.offset, c.combiner, int(c.weighted), c.out
-        gradient.put_grad_column(content, base, place, *given)
+        gradient.put_grad_column(content, base, index, *given)
     for word, value in arrays.items():
         content[word] = value
     content[GradientCall.dtype_code] = DTYPES[stored].code
     blocks = gradient.lay_out_gradient(content, base, batch, DTYPES[stored].item_bytes, top_width)
-    trouble = combine.place_in(content, base, GradientCall.errors)
-    return GradCall(content, int(blocks), int(trouble))
+    errors = array_index(content, base, GradientCall.errors)
+    return GradCall(content, int(blocks), int(errors))

@@ -47,14 +47,14 @@ def combine(
         row_bytes: of each table, instead of those that its shape says.
     """
     from benchmarks.gpu import call as calls
-    from fusion.gpu_ops.layout.combine import place_in
+    from fusion.gpu_ops.layout.arrays import array_index
     from fusion.gpu_ops.steps import combine as steps
 
     width, kind = sum(column.dim for column in columns), DTYPES[stored].code
-    out = gpu.room(8 * batch * width)
-    call = calls.prepare(stored, batch, columns, out, gpu.room)
+    out = gpu.reserve(8 * batch * width)
+    call = calls.prepare(stored, batch, columns, out, gpu.reserve)
     if row_bytes is not None:
-        first = place_in(call.words, call.base, CombineCall.inputs) + ColumnInputs.row_bytes
+        first = array_index(call.words, call.base, CombineCall.inputs) + ColumnInputs.row_bytes
         call.words[first :: ColumnInputs.SIZE][: len(columns)] = row_bytes
     gpu.write(call.base, call.words)
     checked, tiles = call.tiles(CombineCall.check_tiles), call.tiles(CombineCall.tiles)
@@ -62,7 +62,7 @@ def combine(
         steps.check_rows(gpu, call.base, checked)
     if tiles:
         steps.combine_columns(gpu, kind, call.base, tiles, call.is_plain)
-    gpu.check_trouble("columns", call.base + 8 * call.trouble)
+    gpu.check_errors("columns", call.base + 8 * call.errors)
     return gpu.numbers(out, stored, (batch, width)), call
 
 
@@ -95,7 +95,7 @@ class _Columns:
 
         Args:
             entries: what counts: the row of the table, the bag and the weight of each entry.
-            attrs, given: how the kernel is told of them, see `benchmarks.gpu.call.Column`.
+            attrs, given: as the kernel finds them, see `benchmarks.gpu.call.Column`.
         """
         from benchmarks.gpu.call import Column
 

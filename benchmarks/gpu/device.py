@@ -42,16 +42,16 @@ class Gpu:
         return self.put(elements), doubles(elements)
 
     def write(self, address: int, words: npt.NDArray[np.int64]) -> None:
-        """Copies words to an address that `put` or `room` gave."""
+        """Copies words to an address that `put` or `reserve` gave."""
         self.memory.write(self.held[address], words)
 
     def get(self, address: int, dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
-        """The first elements at an address that `put` or `room` gave."""
+        """The first elements at an address that `put` or `reserve` gave."""
         flat = self.memory.get(self.held[address])
         return flat[: count * np.dtype(dtype).itemsize].view(dtype)
 
     def numbers(self, address: int, stored: str, shape: tuple[int, ...]) -> Doubles:
-        """The elements of dtype `stored` at an address that `put` or `room` gave."""
+        """The elements of dtype `stored` at an address that `put` or `reserve` gave."""
         found = self.get(address, numpy_dtype(stored), int(np.prod(shape)))
         return doubles(found).reshape(shape)
 
@@ -60,7 +60,7 @@ class Gpu:
         with self.memory.allowing(self.held.values()):
             self.memory.launch(kernel, blocks, threads, *map(int, arguments))
 
-    def room(self, size: int) -> int:
+    def reserve(self, size: int) -> int:
         """See `steps.device.Device`; poisoned."""
         return self.filled(size, 0x5A)
 
@@ -69,7 +69,7 @@ class Gpu:
         return self.put(np.full(size, byte, np.uint8))
 
     def fill(self, address: int, size: int, byte: int) -> None:
-        """See `steps.device.Device`; from where `room` began."""
+        """See `steps.device.Device`; from where `reserve` began."""
         content = self.memory.get(self.held[address]).copy()
         content[:size] = byte
         self.memory.write(self.held[address], content)
@@ -82,8 +82,8 @@ class Gpu:
                 return content[at : at + 8 * count].view(np.int64)
         raise KeyError(address)
 
-    def check_trouble(self, what: str, address: int) -> None:
-        """Raises RuntimeError if words, four zeros before, tell of trouble."""
-        told = self.words(address, 4).tolist()
-        if told[0]:
-            raise RuntimeError(f"{what}: trouble {told}")
+    def check_errors(self, what: str, address: int) -> None:
+        """Raises RuntimeError if an `ErrorRecord`, zeros before, has an error."""
+        record = self.words(address, 4).tolist()
+        if record[0]:
+            raise RuntimeError(f"{what}: error {record}")

@@ -38,7 +38,7 @@ def grouped(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> flo
     places = (most * draw.random((2, each)) ** 2).astype(np.int32)
     weights = kept(draw.uniform(0.25, 2, 2 * each), stored)
     top_at, top = gpu.drawn(draw, (batch, sum(dims)), stored)
-    outs = [gpu.room(8 * most * dim) for dim in dims]
+    outs = [gpu.reserve(8 * most * dim) for dim in dims]
     keys = numbers(gpu, 2 * each, 2 * most)
     arrays = {
         GradientCall.entry_count: 2 * each,
@@ -47,21 +47,21 @@ def grouped(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> flo
         GradientCall.entry_weights: gpu.put(weights),
         GradientCall.top_grad: top_at,
         GradientCall.keys: keys,
-        GradientCall.owners: gpu.room(8 * each),
-        GradientCall.starts: gpu.room(8 * (2 * most + 1)),
-        GradientCall.scales: gpu.room(16 * batch),
+        GradientCall.owners: gpu.reserve(8 * each),
+        GradientCall.starts: gpu.reserve(8 * (2 * most + 1)),
+        GradientCall.scales: gpu.reserve(16 * batch),
     }
     columns = [
         calls.GradColumn(most, dims[0], outs[0], 0, MEAN, False),
         calls.GradColumn(most, dims[1], outs[1], dims[0], SQRTN, True),
     ]
-    call = calls.prepare_gradient(stored, batch, columns, arrays, sum(dims), gpu.room)
+    call = calls.prepare_gradient(stored, batch, columns, arrays, sum(dims), gpu.reserve)
     base = next(reversed(gpu.held))
     gpu.write(base, call.words)
     entries = GradEntries(2 * each, 2 * most, keys, arrays[GradientCall.starts])
     order = order_entries(gpu, base, entries, 2 * batch)
     scatter(gpu, DTYPES[stored].code, base, order, call.tiles)
-    gpu.check_trouble("gradient", base + 8 * call.trouble)
+    gpu.check_errors("gradient", base + 8 * call.errors)
     worst, masked = 0.0, np.zeros(batch, np.bool_)
     factors = np.ones(each), doubles(weights)[each:]
     for k, column in enumerate(columns):
@@ -90,7 +90,7 @@ def _gradients(gpu: Gpu, draw: np.random.Generator, lookup: Lookup, stored: str)
     """The largest error of gradients by each rule."""
     top = gpu.drawn(draw, (lookup.masked.size, lookup.rows.values.shape[1]), stored)
     errors = [_gradient(gpu, top, lookup, stored, rules) for rules in rules_of(stored)]
-    gpu.check_trouble("gradients", lookup.trouble)
+    gpu.check_errors("gradients", lookup.errors)
     return max(errors)
 
 
@@ -119,7 +119,7 @@ def _gradient(
         count, batch, *lookup.ordered, lookup.weights_at if weighted else 0, lookup.masked_at,
         lookup.mask_bytes, batch,
     )  # fmt: skip
-    outs = [gpu.room(size * rows.row_bytes) for size in rows.sizes]
+    outs = [gpu.reserve(size * rows.row_bytes) for size in rows.sizes]
     scaled = steps.add_up(gpu, given, bags, lookup.grad_rows, gpu.put_words(outs))
     weights = lookup.weights if weighted else np.ones(count)
     entries = lookup.keys, lookup.owners, weights, lookup.masked, combiner, limit
@@ -131,12 +131,12 @@ def _gradient(
     worst = close("gradient of rows", stored, np.concatenate(found), *wanted)
     if not weighted:
         return worst
-    grads = gpu.room(8 * count)
+    grads = gpu.reserve(8 * count)
     steps.add_up_weights(gpu, given, bags, lookup.grad_rows, scaled, grads)
     mine = gpu.numbers(grads, stored, (count,))
-    if lookup.parts is not None:
-        outs = [gpu.room(8 * size) for size in rows.sizes]
-        steps.split_grads(gpu, lookup.parts, grads, gpu.put_words(outs))
+    if lookup.sharded is not None:
+        outs = [gpu.reserve(8 * size) for size in rows.sizes]
+        steps.split_grads(gpu, lookup.sharded, grads, gpu.put_words(outs))
         mine = np.concatenate([
             gpu.numbers(out, stored, (size,)) for out, size in zip(outs, rows.sizes, strict=True)
         ])  # fmt: skip

@@ -23,15 +23,15 @@ def device() -> dict[str, Any]:
 
     from fusion.gpu_ops.language.device import SIMULATED
 
-    told = {"numba": version("numba"), "numba-cuda": version("numba-cuda")}
+    versions = {"numba": version("numba"), "numba-cuda": version("numba-cuda")}
     if SIMULATED:
-        return {"device": "Numba's CUDA simulator", **told}
+        return {"device": "Numba's CUDA simulator", **versions}
     name = cuda.get_current_device().name
     return {
         "device": name.decode() if isinstance(name, bytes) else str(name),
         "driver": _driver_version(),
         "cuda": ".".join(map(str, cuda.driver.driver.get_version())),
-        **told,
+        **versions,
     }
 
 

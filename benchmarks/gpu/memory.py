@@ -50,10 +50,10 @@ def workloads(scale: float) -> Iterator[Workload]:
     wide = (Column(1000, 8),) * scaled(1000)
     yield Workload("wide1000, batch 256", scaled(256), wide)
     draw, mixed = np.random.default_rng(0), []
-    for place in range(scaled(1000)):
+    for index in range(scaled(1000)):
         dim = int(draw.choice([4, 8, 16, 32, 64, 128]))
         most = int(draw.choice([10, 50, 100, 500]))
-        mixed.append(Column(1024, dim) if place % 2 else Column(4096, dim, (0, scaled(most))))
+        mixed.append(Column(1024, dim) if index % 2 else Column(4096, dim, (0, scaled(most))))
     yield Workload("recflex-a, batch 242", scaled(242), tuple(mixed))
 
 

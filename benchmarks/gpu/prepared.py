@@ -55,21 +55,21 @@ class Prepared:
         Of the first columns so many bags, of the others a few.
 
         Raises:
-            RuntimeError: the kernel told of trouble, an element was not written, or is wrong.
+            RuntimeError: the kernel reported an error, an element was not written, or is wrong.
         """
         out = self.memory.get(self.out)
         if not np.isfinite(out).all() or (out == np.float32(_POISON)).any():
             raise RuntimeError(f"{self.workload.name}: elements are not written")
-        told = self.memory.get(self.words)[self.call.trouble : self.call.trouble + 4]
-        if told[0]:
-            raise RuntimeError(f"{self.workload.name}: trouble {told.tolist()}")
+        record = self.memory.get(self.words)[self.call.errors : self.call.errors + 4]
+        if record[0]:
+            raise RuntimeError(f"{self.workload.name}: error {record.tolist()}")
         worst, first = 0.0, 0
         rows = np.unique(np.linspace(0, self.workload.batch - 1, bags).astype(int))
-        for place, column in enumerate(self.workload.columns):
-            table = self.memory.get(self.tables[place])
-            for row in rows[:: 1 if place < 40 else 20]:
-                start, end = self.splits[place][row : row + 2]
-                entries = table[self.ids[place][start:end]].astype(np.float64)
+        for index, column in enumerate(self.workload.columns):
+            table = self.memory.get(self.tables[index])
+            for row in rows[:: 1 if index < 40 else 20]:
+                start, end = self.splits[index][row : row + 2]
+                entries = table[self.ids[index][start:end]].astype(np.float64)
                 wanted = entries.sum(0)
                 size = np.abs(entries).sum(0) + 1e-30
                 if column.combiner == 1 and end > start:

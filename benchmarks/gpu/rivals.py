@@ -52,8 +52,8 @@ def _batched_tables(prepared: Prepared) -> Any:
 
     columns = prepared.workload.columns
     shapes = [
-        (str(place), column.rows, column.dim, SparseType.FP32, EmbeddingLocation.DEVICE)
-        for place, column in enumerate(columns)
+        (str(index), column.rows, column.dim, SparseType.FP32, EmbeddingLocation.DEVICE)
+        for index, column in enumerate(columns)
     ]
     mode = PoolingMode.MEAN if columns[0].combiner == 1 else PoolingMode.SUM
     bags = inference.IntNBitTableBatchedEmbeddingBagsCodegen(

@@ -49,12 +49,12 @@ def partition(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     ):
         least = -(2**60) if strategy == _MOD_EV else 0
         ids = draw.integers(least, sum(rows), count).astype(dtype)
-        shards, trouble = _shards(gpu, rows, strategy), gpu.put_words([0] * 4)
+        shards, errors = _shards(gpu, rows, strategy), gpu.put_words([0] * 4)
         given = gpu.put(ids), INT64 if dtype == np.int64 else INT32, count
-        found = split(gpu, *given, shards, trouble)
-        gpu.check_trouble("partition", trouble)
+        found = split(gpu, *given, shards, errors)
+        gpu.check_errors("partition", errors)
         numbers = np.diff(gpu.words(found.starts, len(rows) + 1))
-        outs, permutation = [gpu.room(8 * number) for number in numbers], gpu.room(8 * count)
+        outs, permutation = [gpu.reserve(8 * number) for number in numbers], gpu.reserve(8 * count)
         put_ids(gpu, *given, shards, found, gpu.put_words(outs), permutation)
         own, local = _located(ids, rows, strategy)
         places = np.zeros(count, np.int64)
@@ -62,8 +62,8 @@ def partition(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
             mine = own == shard
             places[mine] = np.arange(mine.sum())
             same("partition", gpu.get(out, dtype, numbers[shard]), local[mine])
-        told = gpu.get(permutation, np.int32, 2 * count).reshape(-1, 2)
-        same("permutation", told, np.stack([own, places], 1))
+        result = gpu.get(permutation, np.int32, 2 * count).reshape(-1, 2)
+        same("permutation", result, np.stack([own, places], 1))
     return 0.0
 
 
@@ -89,16 +89,16 @@ def pre_lookup(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     shards = _shards(gpu, rows, _DIV)
     for by_row in (0, 1):
         rules = Rules(0, 1, 1, filler, int(weight.view(np.int32)), by_row)
-        flags, trouble = gpu.room(4 * (batch + count)), gpu.put_words([0] * 4)
-        found = split_entries(gpu, given, rules, shards, flags, trouble)
-        gpu.check_trouble("entries of shards", trouble)
+        flags, errors = gpu.reserve(4 * (batch + count)), gpu.put_words([0] * 4)
+        found = split_entries(gpu, given, rules, shards, flags, errors)
+        gpu.check_errors("entries of shards", errors)
         numbers = np.diff(gpu.words(found.starts, len(rows) + 1))
-        outs = [[gpu.room(size * n) for size in (8, 16, 4)] for n in numbers]
+        outs = [[gpu.reserve(size * n) for size in (8, 16, 4)] for n in numbers]
         words = gpu.put_words([address for each in outs for address in each])
         put_split_entries(gpu, given, rules, shards, found, int(numbers.sum()), words)
         is_empty = np.isin(np.arange(batch), empty)
-        told = gpu.get(flags, np.int32, batch + count)
-        same("flags of entries", told, np.concatenate([is_empty, keeps]))
+        result = gpu.get(flags, np.int32, batch + count)
+        same("flags of entries", result, np.concatenate([is_empty, keeps]))
         order = np.argsort(all_indices[:, 0], kind="stable") if by_row else np.arange(own.size)
         for shard, (out_ids, out_indices, out_weights) in enumerate(outs):
             mine, n = order[own[order] == shard], int(numbers[shard])

@@ -58,8 +58,8 @@ def check(memory: Memory, count: int, seed: int) -> list[dict[str, Any]]:
     for name, step in _steps():
         try:
             error = step(Gpu(memory), count, np.random.default_rng(seed))
-        except RuntimeError as told:
-            wrong.append(f"{name}: {told}")
+        except RuntimeError as refused:
+            wrong.append(f"{name}: {refused}")
         else:
             rows.append({"name": f"{name}, {count} elements", "columns": 1, "error": error})
     if wrong:
@@ -79,7 +79,7 @@ def check_launched(launched: Iterable[str]) -> None:
 def _prefix_sums(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     from fusion.gpu_ops.steps.sums import prefix_sums
 
-    counts, total = draw.integers(0, 9, count).astype(np.int32), gpu.room(8)
+    counts, total = draw.integers(0, 9, count).astype(np.int32), gpu.reserve(8)
     places = prefix_sums(gpu, gpu.put(counts), count, total)
     same("prefix sums", gpu.get(places, np.int64, count), np.cumsum(counts) - counts)
     same("prefix sums", gpu.words(total, 1), np.array([counts.sum()]))
@@ -105,7 +105,7 @@ def _unique(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     _, firsts = np.unique(ids, return_index=True)
     keys = ids[np.sort(firsts)]
     same("distinct ids", gpu.words(found.total, 1), np.array([keys.size]))
-    outs = gpu.room(keys.nbytes), gpu.room(4 * count), gpu.room(4 * keys.size)
+    outs = gpu.reserve(keys.nbytes), gpu.reserve(4 * count), gpu.reserve(4 * keys.size)
     number_ids(gpu, address, INT64, count, found, keys.size, *outs)
     same("distinct ids", gpu.get(outs[0], np.int64, keys.size), keys)
     same("distinct ids", keys[gpu.get(outs[1], np.int32, count)], ids)
@@ -120,11 +120,11 @@ def _prune(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     ids = draw.integers(-2, 50, count)
     rows = np.sort(draw.integers(0, batch, count))
     indices = np.stack([rows, np.arange(count)], 1)
-    trouble = gpu.put(np.zeros(4, np.int64))
+    errors = gpu.put(np.zeros(4, np.int64))
     given = Entries(gpu.put(ids), INT64, count, gpu.put(indices), batch, 0, 0, 0)
-    found = mark(gpu, given, 0, 0, trouble)
+    found = mark(gpu, given, 0, 0, errors)
     total, first = int(gpu.words(found.totals, 2).sum()), int(gpu.words(found.totals, 1)[0])
-    outs = gpu.room(8 * total), gpu.room(16 * total), 0
+    outs = gpu.reserve(8 * total), gpu.reserve(16 * total), 0
     put(gpu, given, found, *outs)
     fill(gpu, given, found, first, 7, 0, *outs)
     kept = ids >= 0
@@ -133,8 +133,8 @@ def _prune(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     fillers = np.stack([empty, np.zeros_like(empty)], 1)
     same("prune", np.array(total), np.array(wanted.size))
     same("prune", gpu.get(outs[0], np.int64, wanted.size), wanted)
-    told = gpu.get(outs[1], np.int64, 2 * wanted.size).reshape(-1, 2)
-    same("prune", told, np.concatenate([indices[kept], fillers]))
+    result = gpu.get(outs[1], np.int64, 2 * wanted.size).reshape(-1, 2)
+    same("prune", result, np.concatenate([indices[kept], fillers]))
     return 0.0
 
 
@@ -146,10 +146,10 @@ def _prune_dense(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     ids = draw.integers(-3, 25, (batch, width))
     given = DenseIds(gpu.put(ids), INT64, batch, width, INT32)
     rules = DenseRules(True, ignored, stride, buckets, -1, 0)
-    flags, shape = gpu.room(batch), gpu.room(16)
+    flags, shape = gpu.reserve(batch), gpu.reserve(16)
     marked, found = mark_dense(gpu, given, rules, flags, shape)
     first, fillers = (int(word) for word in gpu.words(marked.totals, 2))
-    outs = gpu.room(4 * (first + fillers)), gpu.room(16 * (first + fillers))
+    outs = gpu.reserve(4 * (first + fillers)), gpu.reserve(16 * (first + fillers))
     put_dense(gpu, given, marked, found, *outs)
     fill_dense(gpu, given, marked, first, 3, *outs)
     numbers = ids + stride * np.arange(width)
@@ -159,8 +159,8 @@ def _prune_dense(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     wanted = np.concatenate([numbers[keeps], np.full(empty.size, 3)])
     same("prune dense ids", np.array(first + fillers), np.array(wanted.size))
     same("prune dense ids", gpu.get(outs[0], np.int32, wanted.size), wanted)
-    told = gpu.get(outs[1], np.int64, 2 * wanted.size).reshape(-1, 2)
-    same("prune dense ids", told, np.concatenate([np.argwhere(keeps), fill]))
+    result = gpu.get(outs[1], np.int64, 2 * wanted.size).reshape(-1, 2)
+    same("prune dense ids", result, np.concatenate([np.argwhere(keeps), fill]))
     same("prune dense ids", gpu.get(flags, np.bool_, batch), ~keeps.any(1))
     same("prune dense ids", gpu.words(shape, 2), np.array([batch, width]))
     return 0.0
@@ -176,10 +176,10 @@ def _elements(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
         wanted = np.where((ids < 0) | (ids >= 30), 7, ids)
         same("buckets", gpu.get(address, dtype, count), wanted)
     for one in (np.float16(0.3), np.float32(0.3), np.float64(-0.3)):
-        filled, bits = gpu.room(count * one.itemsize), one.view(f"i{one.itemsize}")
+        filled, bits = gpu.reserve(count * one.itemsize), one.view(f"i{one.itemsize}")
         fill_elements(gpu, filled, count, int(bits), one.itemsize)
         same("fill", gpu.get(filled, one.dtype, count), np.full(count, one))
-    numbers, flags = draw.integers(0, 3, count).astype(np.int32), gpu.room(count)
+    numbers, flags = draw.integers(0, 3, count).astype(np.int32), gpu.reserve(count)
     put_flags(gpu, gpu.put(numbers), count, flags)
     same("flags", gpu.get(flags, np.bool_, count), numbers != 0)
     return 0.0

@@ -53,21 +53,21 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
         for k in range(3)
     ]  # fmt: skip
     elements, starts = [each * k for k in range(4)], [0, *(batch + each * k for k in (1, 2, 3))]
-    told = gpu.put_words([0] * call_of.told_words(3))
+    results = gpu.put_words([0] * call_of.result_words(3))
     own, sources = (
         gpu.put_words([word for column in described for word in column.column()]),
         gpu.put_words([word for one in described for word in one.source("float32", batch, 0)]),
     )
-    layout = [3, batch, own, sources, gpu.put_words(elements), gpu.put_words(starts), told, 0]
-    call = PreCall(gpu.put_words(layout), told, 3, batch, elements[3], starts[3])
-    splits, entries = gpu.room(12 * (batch + 1)), gpu.room(4 * starts[3])
-    weights = gpu.room(4 * starts[3])
+    layout = [3, batch, own, sources, gpu.put_words(elements), gpu.put_words(starts), results, 0]
+    call = PreCall(gpu.put_words(layout), results, 3, batch, elements[3], starts[3])
+    splits, entries = gpu.reserve(12 * (batch + 1)), gpu.reserve(4 * starts[3])
+    weights = gpu.reserve(4 * starts[3])
     listed, paired = list_entries(gpu, call, splits)
-    found = gpu.words(told, call_of.told_words(3))
+    found = gpu.words(results, call_of.result_words(3))
     numbers = [int(one) for one in found[ErrorRecord.SIZE + 3 :][:3]]
-    keys = [gpu.room(8 * number) for number in numbers]
+    keys = [gpu.reserve(8 * number) for number in numbers]
     number_entries(gpu, call, listed, paired, found, splits, gpu.put_words(keys), entries, weights)
-    gpu.check_trouble("columns", told)
+    gpu.check_errors("columns", results)
     places = gpu.get(entries, np.int32, starts[3])
     ends = gpu.get(splits, np.int32, 3 * (batch + 1)).reshape(3, batch + 1)
     empty = np.setdiff1d(np.arange(batch), rows[0])
@@ -104,24 +104,24 @@ def columns_to_last(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
         )
         for k in range(2)
     ]  # fmt: skip
-    own, sources, starts, told = (
+    own, sources, starts, results = (
         gpu.put_words([word for column in described for word in column.column()]),
         gpu.put_words([word for one in described for word in one.source("float32", 1, 0)]),
         gpu.put_words([0, each, 2 * each]),
-        gpu.put_words([0] * call_of.told_words(2)),
+        gpu.put_words([0] * call_of.result_words(2)),
     )
-    layout = gpu.put_words([2, 1, own, sources, starts, starts, told, 1])
-    call = PreCall(layout, told, 2, 1, 2 * each, 2 * each)
-    one_row, entries = gpu.room(16), gpu.room(8 * each)
+    layout = gpu.put_words([2, 1, own, sources, starts, starts, results, 1])
+    call = PreCall(layout, results, 2, 1, 2 * each, 2 * each)
+    one_row, entries = gpu.reserve(16), gpu.reserve(8 * each)
     listed, paired = list_entries(gpu, call, one_row)
-    found = gpu.words(told, call_of.told_words(2))
+    found = gpu.words(results, call_of.result_words(2))
     same("rows up to the last", found[ErrorRecord.SIZE + 6 :], np.full(2, batch))
-    splits = gpu.room(8 * (batch + 1))
+    splits = gpu.reserve(8 * (batch + 1))
     split_rows(gpu, call, listed, batch, splits)
     numbers = [int(one) for one in found[ErrorRecord.SIZE + 2 :][:2]]
-    keys = [gpu.room(8 * number) for number in numbers]
+    keys = [gpu.reserve(8 * number) for number in numbers]
     number_entries(gpu, call, listed, paired, found, one_row, gpu.put_words(keys), entries, 0)
-    gpu.check_trouble("columns", told)
+    gpu.check_errors("columns", results)
     places = gpu.get(entries, np.int32, 2 * each)
     ends = gpu.get(splits, np.int32, 2 * (batch + 1)).reshape(2, batch + 1)
     for k in range(2):
@@ -169,13 +169,13 @@ def row_update(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
         wanted = _updated(rule, g, row, m, v, given)
         slots = [row, v, m] if rule == "ftrl" else [row, m, v]
         old = [gpu.put(one) for one in slots[: len(wanted)]]
-        new, rest = [gpu.room(g.nbytes) for _ in wanted], [0] * (3 - len(wanted))
-        trouble = gpu.put_words([0] * 4)
+        new, rest = [gpu.reserve(g.nbytes) for _ in wanted], [0] * (3 - len(wanted))
+        errors = gpu.put_words([0] * 4)
         update_rows(
             gpu, DTYPES[stored].code, number, gpu.put(g), Slots(*old, *rest), Slots(*new, *rest),
-            gpu.put(given), count, trouble,
+            gpu.put(given), count, errors,
         )  # fmt: skip
-        gpu.check_trouble(rule, trouble)
+        gpu.check_errors(rule, errors)
         for address, one in zip(new, wanted, strict=True):
             same(rule, gpu.get(address, np.uint8, g.nbytes), one.view(np.uint8))
     return 0.0

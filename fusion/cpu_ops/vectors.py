@@ -12,7 +12,6 @@ float64. Addresses are 64-bit integers.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from numba.core.typing.templates import AbstractTemplate, infer_global, signatur
 from numba.extending import intrinsic
 
 from fusion.cpu_ops.column_words import LIMIT_BLOCK
+from fusion.runtime.native.instruction import instruction
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 _WORD = ir.IntType(64)
@@ -98,42 +98,32 @@ _define(operator.mul, "fmul")
 _define(operator.truediv, "fdiv")
 
 
-@intrinsic
-def root(typingctx: Any, tile: Any) -> Any:
+@instruction(lambda tile: tile(tile))
+def root(builder: Any, tile: Any) -> Any:
     """The square roots of a tile."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        array = context.get_value_type(sig.return_type)
-        vector = array.element
-        bits = 32 if vector.element == ir.FloatType() else 64
-        square_root = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(vector, [vector]), f"llvm.sqrt.v{vector.count}f{bits}"
-        )
-        result = ir.Constant(array, ir.Undefined)
-        for index in range(array.count):
-            value = builder.call(square_root, [builder.extract_value(args[0], index)])
-            result = builder.insert_value(result, value, index)
-        return result
-
-    return tile(tile), codegen
+    vector = tile.type.element
+    bits = 32 if vector.element == ir.FloatType() else 64
+    square_root = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(vector, [vector]), f"llvm.sqrt.v{vector.count}f{bits}"
+    )
+    result = ir.Constant(tile.type, ir.Undefined)
+    for index in range(tile.type.count):
+        value = builder.call(square_root, [builder.extract_value(tile, index)])
+        result = builder.insert_value(result, value, index)
+    return result
 
 
-@intrinsic
-def between(typingctx: Any, tile: Any, low: Any, high: Any) -> Any:
+@instruction(lambda tile, low, high: tile(tile, tile.element, tile.element))
+def between(builder: Any, tile: Any, low: Any, high: Any) -> Any:
     """A tile whose elements are not below a number, and not above another."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        array = context.get_value_type(sig.return_type)
-        least, most = (_splat(builder, number, array.element) for number in args[1:])
-        result = ir.Constant(array, ir.Undefined)
-        for index in range(array.count):
-            value = builder.extract_value(args[0], index)
-            value = builder.select(builder.fcmp_ordered("<", value, most), value, most)
-            value = builder.select(builder.fcmp_ordered(">", value, least), value, least)
-            result = builder.insert_value(result, value, index)
-        return result
-
-    return tile(tile, tile.element, tile.element), codegen
+    least, most = (_splat(builder, number, tile.type.element) for number in (low, high))
+    result = ir.Constant(tile.type, ir.Undefined)
+    for index in range(tile.type.count):
+        value = builder.extract_value(tile, index)
+        value = builder.select(builder.fcmp_ordered("<", value, most), value, most)
+        value = builder.select(builder.fcmp_ordered(">", value, least), value, least)
+        result = builder.insert_value(result, value, index)
+    return result
 
 
 class TileOps(NamedTuple):
@@ -182,56 +172,40 @@ class _Maker:
         self.array = ir.ArrayType(self.vector, count)
         self.size = DTYPES[stored].item_bytes
 
-    def place(self, builder: Any, address: Any, last: Any, index: int) -> Any:
+    def vector_address(self, builder: Any, address: Any, last: Any, index: int) -> Any:
         """The address of one of the vectors; the last may overlap the one before it."""
         if index < self.count - 1 or self.count == 1:
             return builder.add(address, ir.Constant(_WORD, index * self.lanes * self.size))
         return builder.add(address, builder.mul(last, ir.Constant(_WORD, self.size)))
 
-    def each(self, builder: Any, one: Callable[[int], Any]) -> Any:
-        """The tile whose vectors are `one` of 0, 1, ..."""
-        result = ir.Constant(self.array, ir.Undefined)
-        for index in range(self.count):
-            result = builder.insert_value(result, one(index), index)
-        return result
-
     def load(self) -> Any:
-        @intrinsic
-        def load(typingctx: Any, address: Any, last: Any) -> Any:
-            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-                def one(index: int) -> Any:
-                    place = self.place(builder, args[0], args[1], index)
-                    return _load(builder, place, self.stored, self.vector)
-
-                return self.each(builder, one)
-
-            return self.kind(types.int64, types.int64), codegen
+        @instruction(self.kind(types.int64, types.int64))
+        def load(builder: Any, address: Any, last: Any) -> Any:
+            result = ir.Constant(self.array, ir.Undefined)
+            for index in range(self.count):
+                source = self.vector_address(builder, address, last, index)
+                value = _load(builder, source, self.stored, self.vector)
+                result = builder.insert_value(result, value, index)
+            return result
 
         return load
 
     def store(self, *, is_streamed: bool) -> Any:
-        @intrinsic
-        def store(typingctx: Any, address: Any, last: Any, tile: Any) -> Any:
-            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-                for index in range(self.count):
-                    value = builder.extract_value(args[2], index)
-                    place = self.place(builder, args[0], args[1], index)
-                    written = _store(builder, value, place, self.stored, self.vector)
-                    if is_streamed:
-                        _bypass_caches(builder, written, self.lanes * self.size)
-                return context.get_dummy_value()
-
-            return types.void(types.int64, types.int64, self.kind), codegen
+        @instruction(types.void(types.int64, types.int64, self.kind))
+        def store(builder: Any, address: Any, last: Any, tile: Any) -> None:
+            for index in range(self.count):
+                value = builder.extract_value(tile, index)
+                target = self.vector_address(builder, address, last, index)
+                written = _store(builder, value, target, self.stored, self.vector)
+                if is_streamed:
+                    _bypass_caches(builder, written, self.lanes * self.size)
 
         return store
 
     def zero(self) -> Any:
-        @intrinsic
-        def zero(typingctx: Any) -> Any:
-            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-                return ir.Constant(self.array, None)
-
-            return self.kind(), codegen
+        @instruction(self.kind())
+        def zero(builder: Any) -> Any:
+            return ir.Constant(self.array, None)
 
         return zero
 
@@ -241,15 +215,11 @@ class _Maker:
         # far as the second level.
         level = 3 if for_writing or size <= _LINE else 2
 
-        @intrinsic
-        def prefetch(typingctx: Any, address: Any) -> Any:
-            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-                for offset in range(0, size, _LINE):
-                    place = builder.add(args[0], ir.Constant(_WORD, offset))
-                    _prefetch(builder, place, for_writing, level)
-                return context.get_dummy_value()
-
-            return types.void(types.int64), codegen
+        @instruction(types.void(types.int64))
+        def prefetch(builder: Any, address: Any) -> None:
+            for offset in range(0, size, _LINE):
+                line = builder.add(address, ir.Constant(_WORD, offset))
+                _prefetch(builder, line, for_writing, level)
 
         return prefetch
 
@@ -260,14 +230,10 @@ _SUMS = TileType(types.float64, SUMS, 1)
 _DOUBLES = ir.VectorType(ir.DoubleType(), SUMS)
 
 
-@intrinsic
-def no_squares(typingctx: Any) -> Any:
+@instruction(_SUMS())
+def no_squares(builder: Any) -> Any:
     """() -> sums of no squares."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return ir.Constant(ir.ArrayType(_DOUBLES, 1), None)
-
-    return _SUMS(), codegen
+    return ir.Constant(ir.ArrayType(_DOUBLES, 1), None)
 
 
 def square_adder(stored: str = "") -> Any:
@@ -295,20 +261,16 @@ def square_adder(stored: str = "") -> Any:
     return add_squares
 
 
-@intrinsic
-def sum_of(typingctx: Any, sums: Any) -> Any:
+@instruction(types.float64(_SUMS))
+def sum_of(builder: Any, sums: Any) -> Any:
     """The total of the sums, each half added to the other."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        vector = builder.extract_value(args[0], 0)
-        lane = ir.IntType(32)
-        found = [builder.extract_element(vector, lane(index)) for index in range(SUMS)]
-        while len(found) > 1:
-            half = len(found) // 2
-            found = [builder.fadd(a, b) for a, b in zip(found[:half], found[half:], strict=True)]
-        return found[0]
-
-    return types.float64(_SUMS), codegen
+    vector = builder.extract_value(sums, 0)
+    lane = ir.IntType(32)
+    terms = [builder.extract_element(vector, lane(index)) for index in range(SUMS)]
+    while len(terms) > 1:
+        half = len(terms) // 2
+        terms = [builder.fadd(a, b) for a, b in zip(terms[:half], terms[half:], strict=True)]
+    return terms[0]
 
 
 def limit_counter(stored: str) -> Any:
@@ -320,17 +282,14 @@ def limit_counter(stored: str) -> Any:
     limits = ir.VectorType(ir.FloatType(), LIMIT_BLOCK)
     wide, bits = ir.VectorType(compute, LIMIT_BLOCK), ir.IntType(LIMIT_BLOCK)
 
-    @intrinsic
-    def count(typingctx: Any, value: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = builder.inttoptr(args[1], limits.as_pointer())
-            loaded = _unaligned(builder.load(pointer), 4)
-            if compute == ir.DoubleType():
-                loaded = builder.fpext(loaded, wide)
-            below = builder.fcmp_unordered("uge", _splat(builder, args[0], wide), loaded)
-            return builder.zext(builder.ctpop(builder.bitcast(below, bits)), _WORD)
-
-        return types.int64(element, types.int64), codegen
+    @instruction(types.int64(element, types.int64))
+    def count(builder: Any, value: Any, address: Any) -> Any:
+        pointer = builder.inttoptr(address, limits.as_pointer())
+        loaded = _unaligned(builder.load(pointer), 4)
+        if compute == ir.DoubleType():
+            loaded = builder.fpext(loaded, wide)
+        below = builder.fcmp_unordered("uge", _splat(builder, value, wide), loaded)
+        return builder.zext(builder.ctpop(builder.bitcast(below, bits)), _WORD)
 
     return count
 
@@ -396,15 +355,10 @@ def _bypass_caches(builder: Any, store: Any, size: int) -> None:
     store.align = min(size, _LINE)
 
 
-@intrinsic
-def fence(typingctx: Any) -> Any:
+@instruction(types.void())
+def fence(builder: Any) -> None:
     """() -> None; what was streamed before is seen before anything that is written after."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.void(), codegen
+    builder.fence("seq_cst")
 
 
 def _prefetch(builder: Any, address: Any, for_writing: bool, level: int) -> None:

@@ -119,13 +119,13 @@ class SimulatedGpus:
 
     @property
     def functions(self) -> Mapping[int, int]:
-        """Each logs its call, and gives what it is told to."""
+        """Each logs its call, and returns what it is to."""
         found = {}
-        for place, name in launcher.FUNCTIONS.items():
+        for field, name in launcher.FUNCTIONS.items():
             run = getattr(self, name.removesuffix("_v2"))
-            function = ctypes.CFUNCTYPE(ctypes.c_int32, *_TYPES[place])(self._logged(name, run))
+            function = ctypes.CFUNCTYPE(ctypes.c_int32, *_TYPES[field])(self._logged(name, run))
             self._kept.append(function)
-            found[place] = ctypes.cast(function, ctypes.c_void_p).value or 0
+            found[field] = ctypes.cast(function, ctypes.c_void_p).value or 0
         return found
 
     def _logged(self, name: str, run: Any) -> Any:
@@ -185,7 +185,7 @@ class SimulatedGpus:
             return self.fails[name]
         count = KERNELS[name].arguments
         at = (_C64 * count).from_address(places)
-        arguments = [_C64.from_address(place).value for place in at]
+        arguments = [_C64.from_address(address).value for address in at]
         self._put(stream, lambda: launch(name, grid, block, arguments))
         return 0
 
@@ -202,20 +202,20 @@ class SimulatedGpus:
         assert stream == self.own
         self._finish(stream)
 
-    def cuStreamGetCtx(self, stream: int, place: int) -> None:
-        _C64.from_address(place).value = CONTEXTS[_GPU_OF[stream]]
+    def cuStreamGetCtx(self, stream: int, address: int) -> None:
+        _C64.from_address(address).value = CONTEXTS[_GPU_OF[stream]]
 
     def cuCtxPushCurrent(self, context: int) -> None:
         self.pushed.append(context)
         self.left += 1
 
-    def cuCtxPopCurrent(self, place: int) -> None:
-        _C64.from_address(place).value = self.pushed.pop()
+    def cuCtxPopCurrent(self, address: int) -> None:
+        _C64.from_address(address).value = self.pushed.pop()
         self.left -= 1
         self._finish(self.own)
 
-    def cuCtxGetDevice(self, place: int) -> None:
-        ctypes.c_int32.from_address(place).value = CONTEXTS.index(self.pushed[-1])
+    def cuCtxGetDevice(self, address: int) -> None:
+        ctypes.c_int32.from_address(address).value = CONTEXTS.index(self.pushed[-1])
 
 
 @cache

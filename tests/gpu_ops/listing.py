@@ -49,7 +49,7 @@ class Given:
     attrs: dict[str, Any] = field(default_factory=dict)
 
     def column(self, device: Simulated) -> Column:
-        """The column as kernels are told of it."""
+        """The column as kernels find it."""
         attrs = {ATTRS[name][1]: value for name, value in self.attrs.items()}
         attrs |= {
             ColumnAttrs.ends_at_last_row: self.last_row,
@@ -75,20 +75,20 @@ def by_cpu(batch: int, columns: Sequence[Given], dtype: Any, **given: Any) -> An
     """What the CPU's op makes of columns."""
     nothing, no_rows = np.zeros([1], dtype), np.zeros([0], np.int64)
     lists = {
-        plural: [one.attrs.get(name, default) for one in columns]
+        plural: [column.attrs.get(name, default) for column in columns]
         for name, (plural, _, default) in ATTRS.items()
     }
     return ops.grouped_embedding_pre_look_up(
-        ids=[one.ids for one in columns],
-        entry_rows=[no_rows if one.rows is None else one.rows for one in columns],
+        ids=[column.ids for column in columns],
+        entry_rows=[no_rows if column.rows is None else column.rows for column in columns],
         dense_shapes=[np.array([batch, 1], np.int64) for _ in columns],
-        weights=[nothing if one.weights is None else one.weights for one in columns],
-        Tkeys=[tf.as_dtype(one.keys) for one in columns],
-        forms=[one.form for one in columns],
-        use_sparse_weights=[one.weights is not None for one in columns],
-        row_counts=["last_row" if one.last_row else "dense_shape" for one in columns],
-        boundaries=[limit for one in columns for limit in one.boundaries],
-        boundary_counts=[len(one.boundaries) for one in columns],
+        weights=[nothing if column.weights is None else column.weights for column in columns],
+        Tkeys=[tf.as_dtype(column.keys) for column in columns],
+        forms=[column.form for column in columns],
+        use_sparse_weights=[column.weights is not None for column in columns],
+        row_counts=["last_row" if column.last_row else "dense_shape" for column in columns],
+        boundaries=[limit for column in columns for limit in column.boundaries],
+        boundary_counts=[len(column.boundaries) for column in columns],
         **lists,
         **given,
     )
@@ -102,8 +102,8 @@ def call_in(
     device: Simulated, batch: int, columns: Sequence[Given], dtype: Any, is_open: bool
 ) -> PreCall:
     """The words of a call in memory."""
-    described, count = [one.column(device) for one in columns], len(columns)
-    limits = [device.put(np.array([*one.boundaries, 0], np.float32)) for one in columns]
+    described, count = [column.column(device) for column in columns], len(columns)
+    limits = [device.put(np.array([*column.boundaries, 0], np.float32)) for column in columns]
     stored = np.dtype(dtype).name
     own = [word for one in described for word in one.column()]
     sources = [
@@ -111,12 +111,12 @@ def call_in(
         for one, first in zip(described, limits, strict=True)
         for word in one.source(stored, batch, first)
     ]
-    elements = _sums([one.ids.size for one in columns])
-    fills = [batch * bool(one.attrs.get("fill_empty_row")) for one in columns]
+    elements = _sums([column.ids.size for column in columns])
+    fills = [batch * bool(column.attrs.get("fill_empty_row")) for column in columns]
     firsts = _sums([one.ids.size + filled for one, filled in zip(columns, fills, strict=True)])
-    told = [0] * call_of.told_words(count)
+    results = [0] * call_of.result_words(count)
     parts = [
-        device.put(np.array(part, np.int64)) for part in (own, sources, elements, firsts, told)
+        device.put(np.array(part, np.int64)) for part in (own, sources, elements, firsts, results)
     ]
     call = device.put(np.array([count, batch, *parts, is_open], np.int64))
     return PreCall(call, parts[-1], count, batch, elements[-1], firsts[-1])
@@ -125,38 +125,38 @@ def call_in(
 def by_steps(
     batch: int, columns: Sequence[Given], dtype: Any, is_open: bool = False
 ) -> tuple[Any, list[int]]:
-    """What the steps make of columns, and what they tell of trouble.
+    """What the steps make of columns, and the errors that they report.
 
-    With trouble there is no result.
+    After an error there is no result.
 
     Args:
         is_open: whether the steps have to find out how many rows there are.
     """
     device, count, rows = Simulated(), len(columns), 1 if is_open else batch
     call = call_in(device, rows, columns, dtype, is_open)
-    splits, entries = device.room(4 * count * (rows + 1)), device.room(4 * call.entries)
+    splits, entries = device.reserve(4 * count * (rows + 1)), device.reserve(4 * call.entries)
     listed, paired = list_entries(device, call, splits)
-    told = device.words(call.told, call_of.told_words(count))
-    trouble = [int(word) for word in told[: ErrorRecord.SIZE]]
-    if trouble[0]:
-        return None, trouble
-    to_last = told[ErrorRecord.SIZE + 3 * count :]
-    assert [int(one) for one in to_last] == [batch * one.last_row for one in columns]
-    item, weighted = np.dtype(dtype).itemsize, any(one.weights is not None for one in columns)
-    weights = device.room(item * call.entries) if weighted else 0
+    results = device.words(call.results, call_of.result_words(count))
+    errors = [int(word) for word in results[: ErrorRecord.SIZE]]
+    if errors[0]:
+        return None, errors
+    to_last = results[ErrorRecord.SIZE + 3 * count :]
+    assert [int(one) for one in to_last] == [batch * column.last_row for column in columns]
+    item, weighted = np.dtype(dtype).itemsize, any(column.weights is not None for column in columns)
+    weights = device.reserve(item * call.entries) if weighted else 0
     first = ErrorRecord.SIZE + count
     keys = [
         np.full(number, 77, one.keys)
-        for number, one in zip(told[first : first + count], columns, strict=True)
+        for number, one in zip(results[first : first + count], columns, strict=True)
     ]
     outs = device.put(np.array([device.put(one) for one in keys], np.int64))
-    number_entries(device, call, listed, paired, told, splits, outs, entries, weights)
+    number_entries(device, call, listed, paired, results, splits, outs, entries, weights)
     if is_open:
-        splits = device.room(4 * count * (batch + 1))
+        splits = device.reserve(4 * count * (batch + 1))
         split_rows(device, call, listed, batch, splits)
     return (
         keys,
         device.get(entries, call.entries, np.int32),
         device.get(splits, count * (batch + 1), np.int32).reshape(count, batch + 1),
         device.get(weights, call.entries, dtype) if weighted else np.zeros([0], dtype),
-    ), trouble
+    ), errors

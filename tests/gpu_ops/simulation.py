@@ -38,10 +38,12 @@ class Given:
     attrs: dict[str, Any] = field(default_factory=dict)
 
     def arrays(self) -> list[Any]:
-        return [one for one in (self.table, self.ids, self.rows, self.weights) if one is not None]
+        return [
+            array for array in (self.table, self.ids, self.rows, self.weights) if array is not None
+        ]
 
     def column(self) -> Column:
-        """The column as kernels are told of it."""
+        """The column as kernels find it."""
         attrs = dict(self.attrs)
         found: dict[int, Any] = {
             ColumnAttrs.combiner: COMBINERS.index(attrs.pop("combiner", "mean"))
@@ -99,9 +101,9 @@ class Given:
 
 
 def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]:
-    """The result of a call, written over poison, what it tells of trouble, and the call."""
+    """The result of a call, written over poison, its `ErrorRecord`, and the call."""
     stored = columns[0].table.dtype.name
-    width = sum(one.table.shape[1] for one in columns)
+    width = sum(column.table.shape[1] for column in columns)
     space = np.zeros([batch * width * 8 + 64], np.uint8)
     skip = -space.ctypes.data % 16
     dtype = np.dtype(ml_dtypes.bfloat16 if stored == "bfloat16" else stored)
@@ -113,19 +115,19 @@ def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]
         memory.append(np.zeros(size // 8, np.int64))
         return int(memory[0].ctypes.data)
 
-    described = [one.column() for one in columns]
+    described = [column.column() for column in columns]
     call = prepare(stored, batch, described, out.ctypes.data, address)
     (held,) = memory
     held[:] = call.words
     base = held.ctypes.data
-    with allow(held, out, *(array for one in columns for array in one.arrays())):
+    with allow(held, out, *(array for column in columns for array in column.arrays())):
         checked, tiles = call.tiles(CombineCall.check_tiles), call.tiles(CombineCall.tiles)
         if checked:
             cuda.jit(check_rows_kernel())[checked, call_of.THREADS](base)
         if tiles:
             cuda.jit(combine_kernel(stored, call.is_plain))[tiles, call_of.THREADS](base)
-    told = held[call.trouble : call.trouble + ErrorRecord.SIZE]
-    return out, [int(word) for word in told], call
+    record = held[call.errors : call.errors + ErrorRecord.SIZE]
+    return out, [int(word) for word in record], call
 
 
 def launch(name: str, blocks: int, threads: int, arguments: Sequence[int]) -> None:
@@ -157,7 +159,7 @@ class Simulated:
         with allow(*self.arrays):
             launch(kernel, blocks, threads, arguments)
 
-    def room(self, size: int) -> int:
+    def reserve(self, size: int) -> int:
         return self.filled(size, 0x5A)  # poison
 
     def filled(self, size: int, byte: int) -> int:

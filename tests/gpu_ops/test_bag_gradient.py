@@ -12,10 +12,10 @@ from fusion.gpu_ops.kernels.entry_sums import LONG
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps import bag_gradient as steps
 from fusion.gpu_ops.steps.bags import Gathered, by_row
-from fusion.gpu_ops.steps.parts import join, joined_weights, order_parts
 from fusion.gpu_ops.steps.prune import Entries
+from fusion.gpu_ops.steps.sharded_entries import join, joined_weights, order_shards
 from fusion.runtime.tensorflow.dtypes import DTYPES
-from tests.gpu_ops import test_parts as v1
+from tests.gpu_ops import test_sharded_entries as v1
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_combine import table
 
@@ -37,7 +37,7 @@ def gradient_of(device: Simulated, top: Any, combiner: str, limit: float) -> ste
 
 
 def addresses(device: Simulated, arrays: list[Any]) -> int:
-    return device.put(np.array([device.put(one) for one in arrays], np.int64))
+    return device.put(np.array([device.put(array) for array in arrays], np.int64))
 
 
 def top_of(batch: int, dim: int, dtype: str) -> Any:
@@ -47,9 +47,9 @@ def top_of(batch: int, dim: int, dtype: str) -> Any:
 
 
 def same(mine: list[Any], theirs: Any) -> None:
-    for one, other in zip(mine, theirs, strict=True):
-        assert one.shape == other.shape
-        assert one.tobytes() == other.numpy().tobytes(), (one, other.numpy())
+    for array, other in zip(mine, theirs, strict=True):
+        assert array.shape == other.shape
+        assert array.tobytes() == other.numpy().tobytes(), (array, other.numpy())
 
 
 class Ids:
@@ -58,54 +58,56 @@ class Ids:
     def __init__(self, sizes: list[int], count: int, batch: int, dim: int, dtype: str) -> None:
         draw, unique = np.random.default_rng(count), sum(sizes)
         self.rows = [table(max(n, 1), dim, dtype, seed=k)[:n] for k, n in enumerate(sizes)]
-        pairs = [(shard, place) for shard, n in enumerate(sizes) for place in range(n)]
+        pairs = [(shard, index) for shard, n in enumerate(sizes) for index in range(n)]
         self.permutation = np.array(pairs, np.int32).reshape(-1, 2)
         draw.shuffle(self.permutation)
         self.indices = np.stack(
             [draw.integers(0, max(batch, 1), count), draw.integers(0, 9, count)], 1
         )
-        self.places = draw.integers(0, max(unique - 1, 1), count).astype(np.int32)
+        self.unique_idxs = draw.integers(0, max(unique - 1, 1), count).astype(np.int32)
         self.weights = draw.integers(-2, 4, count).astype(self.rows[0].dtype)
         self.empty = draw.random(batch) < 0.2
         self.top = top_of(batch, dim, dtype)
 
     def by_steps(self, weighted: bool, combiner: str, limit: float, masks: bool) -> Any:
-        """(gradients of the rows, of the weights, trouble)."""
-        device, trouble = Simulated(), np.zeros(4, np.int64)
-        count, batch, told = self.places.size, self.top.shape[0], device.put(trouble)
-        sizes = [len(one) for one in self.rows]
-        described = np.array([[device.put(one), len(one)] for one in self.rows], np.int64)
+        """(gradients of the rows, of the weights, errors)."""
+        device, errors = Simulated(), np.zeros(4, np.int64)
+        count, batch, record = self.unique_idxs.size, self.top.shape[0], device.put(errors)
+        sizes = [len(array) for array in self.rows]
+        described = np.array([[device.put(array), len(array)] for array in self.rows], np.int64)
         row_bytes = self.top.shape[1] * self.top.itemsize
         gathered = Gathered(
             device.put(described), len(sizes), row_bytes, sum(sizes), device.put(self.permutation)
         )
         firsts = device.put(np.cumsum([0, *sizes], dtype=np.int64))
         given = Entries(0, 0, count, device.put(self.indices), batch, 0, 0, 0)
-        ordered = by_row(device, given, told)
-        places = device.put(self.places)
-        rows = steps.rows_of_ids(device, count, places, gathered, firsts, ordered, batch, told)
+        ordered = by_row(device, given, record)
+        unique_idxs = device.put(self.unique_idxs)
+        rows = steps.rows_of_ids(
+            device, count, unique_idxs, gathered, firsts, ordered, batch, record
+        )
         weights = device.put(self.weights) if weighted else 0
         masked = device.put(self.empty) if masks else 0
         bags = steps.GradBags(count, batch, *ordered, weights, masked, 1, self.empty.size)
         gradient = gradient_of(device, self.top, combiner, limit)
-        outs = [poison(one.shape, one.dtype) for one in self.rows]
+        outs = [poison(array.shape, array.dtype) for array in self.rows]
         scaled = steps.add_up(device, gradient, bags, rows, addresses(device, outs))
         grads = poison((count if weighted else 0,), self.weights.dtype)
         if weighted:
             grads = np.ascontiguousarray(grads)
             steps.add_up_weights(device, gradient, bags, rows, scaled, device.put(grads))
-        return outs, grads, trouble
+        return outs, grads, errors
 
     def check(self, weighted: bool, combiner: str, limit: float, masks: bool) -> None:
-        outs, grads, trouble = self.by_steps(weighted, combiner, limit, masks)
-        assert not trouble.any()
+        outs, grads, errors = self.by_steps(weighted, combiner, limit, masks)
+        assert not errors.any()
         wanted = ops.fused_embedding_sparse_post_look_up_v2_grad(
             top_grad=self.top,
             emb_shards=self.rows,
             partition_permutation=self.permutation,
             feature_nums=np.zeros(self.top.shape[0], np.int32),
             indices_before_unique=self.indices,
-            unique_idxs=self.places,
+            unique_idxs=self.unique_idxs,
             is_row_empty=self.empty,
             sp_weights_values=self.weights if weighted else np.zeros(1, self.weights.dtype),
             fill_empty_row=masks,
@@ -144,7 +146,7 @@ def test_dtypes(dtype: str, dim: int) -> None:
 def test_ids_with_many_entries(dim: int, dtype: str) -> None:
     """A warp adds up those of one."""
     given = Ids([1, 2], 110, 6, dim, dtype)
-    assert np.bincount(given.places).max() > LONG
+    assert np.bincount(given.unique_idxs).max() > LONG
     given.check(True, "mean", -1.0, True)
     given.check(False, "sqrtn", 1.5, False)
 
@@ -172,48 +174,50 @@ def test_numbers_that_are_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "record"),
     [
-        (("places", 3, 4), [call_of.BAD_ID, 0, 3, 4]),
-        (("places", 3, -1), [call_of.BAD_ID, 0, 3, -1]),
+        (("unique_idxs", 3, 4), [call_of.BAD_ID, 0, 3, 4]),
+        (("unique_idxs", 3, -1), [call_of.BAD_ID, 0, 3, -1]),
         (("indices", (2, 0), 9), [call_of.BAD_ROW, 0, 2, 9]),
         (("permutation", (1, 1), 2), [call_of.BAD_ID, 1, 1, 2]),
         (("permutation", (0, 0), 2), [call_of.BAD_ID, 0, 0, 2]),
         (("permutation", 1, (0, 0)), [call_of.REPEATED, 0, (0, 1), 0]),
     ],
 )
-def test_trouble_with_distinct_ids_is_told(change: tuple[str, Any, Any], told: list[Any]) -> None:
-    """Of two elements at one place either is told."""
+def test_errors_of_distinct_ids_are_reported(
+    change: tuple[str, Any, Any], record: list[Any]
+) -> None:
+    """Of two elements at one place either is reported."""
     given = Ids([2, 2], 4, 3, 4, "float32")
-    given.places = np.arange(4, dtype=np.int32)
+    given.unique_idxs = np.arange(4, dtype=np.int32)
     given.permutation = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], np.int32)
-    name, place, number = change
-    getattr(given, name)[place] = number
+    name, index, number = change
+    getattr(given, name)[index] = number
     found = given.by_steps(True, "mean", -1.0, False)[2].tolist()
-    assert all(np.isin(one, wanted) for one, wanted in zip(found, told, strict=True)), found
+    assert all(np.isin(array, wanted) for array, wanted in zip(found, record, strict=True)), found
 
 
 def check_parts(
     given: v1.Given, batch: int, weighted: bool, combiner: str, limit: float, default: int
 ) -> None:
-    device, trouble, row = Simulated(), np.zeros(4, np.int64), given.rows[0]
-    parts, told = given.parts(device, weighted), device.put(trouble)
-    joined = join(device, parts, batch, told)
+    device, errors, row = Simulated(), np.zeros(4, np.int64), given.rows[0]
+    sharded, record = given.entries(device, weighted), device.put(errors)
+    joined = join(device, sharded, batch, record)
     bits = v1.bits_of_ranks(device, joined)
-    ordered = order_parts(device, parts, joined, batch, bits)
-    weights = joined_weights(device, parts, 0) if weighted else 0
+    ordered = order_shards(device, sharded, joined, batch, bits)
+    weights = joined_weights(device, sharded, 0) if weighted else 0
     masked = device.put(given.flags) if default < 0 else 0
-    bags = steps.GradBags(parts.number, batch, *ordered, weights, masked, 4, batch)
+    bags = steps.GradBags(sharded.number, batch, *ordered, weights, masked, 4, batch)
     top = top_of(batch, row.shape[1], row.dtype.name)
-    gradient, rows = gradient_of(device, top, combiner, limit), steps.rows_of_parts(parts)
-    outs = [poison(one.shape, one.dtype) for one in given.rows]
-    grads = [np.full(len(one) if weighted else 0, 77, one.dtype) for one in given.weights]
+    gradient, rows = gradient_of(device, top, combiner, limit), steps.rows_of_shards(sharded)
+    outs = [poison(array.shape, array.dtype) for array in given.rows]
+    grads = [np.full(len(array) if weighted else 0, 77, array.dtype) for array in given.weights]
     scaled = steps.add_up(device, gradient, bags, rows, addresses(device, outs))
     if weighted:
-        all_grads = device.room(parts.number * row.itemsize)
+        all_grads = device.reserve(sharded.number * row.itemsize)
         steps.add_up_weights(device, gradient, bags, rows, scaled, all_grads)
-        steps.split_grads(device, parts, all_grads, addresses(device, grads))
-    assert not trouble.any()
+        steps.split_grads(device, sharded, all_grads, addresses(device, grads))
+    assert not errors.any()
     wanted = ops.fused_embedding_sparse_post_look_up_grad(
         **given.inputs(),
         top_grad=top,
@@ -239,8 +243,8 @@ def test_entries_of_shards(
     sizes: list[int], dtype: str, weighted: bool, limit: float, default: int, combiner: str
 ) -> None:
     given = v1.drawn(sizes, 5, 4, dtype)
-    for one in given.indices:
-        one[:, 1] %= 7
+    for array in given.indices:
+        array[:, 1] %= 7
     check_parts(given, 5, weighted, combiner, limit, default)
 
 

@@ -37,7 +37,7 @@ def combined(
             ColumnAttrs.max_norm: attrs["limit"],
         },
     )  # fmt: skip
-    call = calls.prepare(stored, batch, [column], device.put(out), device.room)
+    call = calls.prepare(stored, batch, [column], device.put(out), device.reserve)
     held = device.arrays[-1].view(np.int64)
     held[:] = call.words
     source = (held[CombineCall.inputs] - held.ctypes.data) // 8
@@ -46,7 +46,7 @@ def combined(
     if tiles:
         kind = DTYPES[stored].code
         combine_columns(device, kind, call.base, tiles, call.is_plain)
-    assert not held[call.trouble]
+    assert not held[call.errors]
     return out
 
 
@@ -70,7 +70,7 @@ def test_gathered_rows(
             permutation[owners == one, 1] = np.arange(sizes[one])
     rows = [table(max(size, 1), dim, stored, seed=k)[:size] for k, size in enumerate(sizes)]
     indices = np.stack([draw.integers(0, batch, count), draw.integers(0, 9, count)], 1)
-    places = draw.integers(0, unique, count).astype(np.int32)
+    unique_idxs = draw.integers(0, unique, count).astype(np.int32)
     weights = draw.integers(-2, 4, count).astype(stored)
     empty = np.zeros(batch, np.bool_)
     empty[2] = True
@@ -81,10 +81,10 @@ def test_gathered_rows(
         *((device.put(weights), 0, item) if weighted else (0, 0, 0)),
     )  # fmt: skip
     gathered = Gathered(device.put(described), shards, dim * item, unique, device.put(permutation))
-    trouble, counts = np.zeros(4, np.int64), device.room(4 * batch)
-    masked, told = device.put(empty), device.put(trouble)
-    found = bags(device, given, device.put(places), gathered, masked, batch, counts, told)
-    assert not trouble.any()
+    errors, counts = np.zeros(4, np.int64), device.reserve(4 * batch)
+    masked, record = device.put(empty), device.put(errors)
+    found = bags(device, given, device.put(unique_idxs), gathered, masked, batch, counts, record)
+    assert not errors.any()
     attrs = {"combiner": COMBINERS.index(combiner), "limit": limit}
     out = combined(device, found, batch, dim, stored, **attrs)
     wanted = ops.fused_embedding_sparse_post_look_up_v2(
@@ -93,7 +93,7 @@ def test_gathered_rows(
         sp_dense_shape=np.array([batch, 9], np.int64),
         indices_before_unique=indices,
         is_row_empty=empty,
-        unique_idxs=places,
+        unique_idxs=unique_idxs,
         sp_weights_values=weights if weighted else np.zeros(1, stored),
         fill_empty_row=True,
         combiner=combiner,
@@ -105,33 +105,37 @@ def test_gathered_rows(
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "record"),
     [
-        (("places", 3, 4), [call_of.BAD_ID, 0, 3, 4]),
+        (("unique_idxs", 3, 4), [call_of.BAD_ID, 0, 3, 4]),
         (("indices", (2, 0), 9), [call_of.BAD_ROW, 0, 2, 9]),
         (("permutation", (1, 1), 2), [call_of.BAD_ID, 0, 1, 2]),
         (("permutation", (0, 0), 2), [call_of.BAD_ID, 0, 0, 2]),
     ],
 )
-def test_trouble_is_told(change: tuple[str, Any, int], told: list[int]) -> None:
+def test_errors_are_reported(change: tuple[str, Any, int], record: list[int]) -> None:
     device, rows = Simulated(), table(2, 4)
     arrays: dict[str, Any] = {
-        "places": np.arange(4, dtype=np.int32),
+        "unique_idxs": np.arange(4, dtype=np.int32),
         "indices": np.zeros((4, 2), np.int64),
         "permutation": np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.int32),
     }
-    name, place, number = change
-    arrays[name][place] = number
+    name, index, number = change
+    arrays[name][index] = number
     shards = np.array([[device.put(rows), 2], [rows.ctypes.data, 2]], np.int64)
     given = Entries(0, 0, 4, device.put(arrays["indices"]), 5, 0, 0, 0)
     gathered = Gathered(device.put(shards), 2, 16, 4, device.put(arrays["permutation"]))
-    trouble, places, counts = np.zeros(4, np.int64), device.put(arrays["places"]), device.room(20)
-    bags(device, given, places, gathered, 0, 0, counts, device.put(trouble))
-    assert trouble.tolist() == told
+    errors, unique_idxs, counts = (
+        np.zeros(4, np.int64),
+        device.put(arrays["unique_idxs"]),
+        device.reserve(20),
+    )
+    bags(device, given, unique_idxs, gathered, 0, 0, counts, device.put(errors))
+    assert errors.tolist() == record
 
 
 def test_rows_up_to_the_last() -> None:
-    device, trouble = Simulated(), np.zeros(4, np.int64)
+    device, errors = Simulated(), np.zeros(4, np.int64)
     for rows, wanted in (
         ([], 0),
         ([-4], 0),
@@ -140,8 +144,8 @@ def test_rows_up_to_the_last() -> None:
         ([2**63 - 1], 2**48 + 1),
     ):
         indices = np.array([[row, 9] for row in rows], np.int64).reshape(-1, 2)
-        found = last_row(device, device.put(indices), len(rows), device.put(trouble))
+        found = last_row(device, device.put(indices), len(rows), device.put(errors))
         assert device.words(found, 1) == [wanted]
-    assert not trouble.any()
-    last_row(device, device.put(np.array([[1, 0], [0, 0]])), 2, device.put(trouble))
-    assert trouble.tolist() == [call_of.UNSORTED_ROW, 0, 1, 0]
+    assert not errors.any()
+    last_row(device, device.put(np.array([[1, 0], [0, 0]])), 2, device.put(errors))
+    assert errors.tolist() == [call_of.UNSORTED_ROW, 0, 1, 0]

@@ -12,7 +12,7 @@ from benchmarks.gpu import call as calls
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs
 from fusion.gpu_ops.layout import call as call_of
-from fusion.gpu_ops.layout import combine as combine_layout
+from fusion.gpu_ops.layout.arrays import array_index
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.runtime.cuda.layout import ErrorRecord
 from tests.gpu_ops.simulation import Given, combine
@@ -45,9 +45,9 @@ def entries(form: str, batch: int, rows: int, seed: int, most: int = 21, **attrs
 
 
 def same(batch: int, *columns: Given) -> None:
-    out, told, _ = combine(batch, columns)
-    assert told[ErrorRecord.error_code] == 0
-    wanted = np.concatenate([one.by_cpu(batch) for one in columns], 1)
+    out, record, _ = combine(batch, columns)
+    assert record[ErrorRecord.error_code] == 0
+    wanted = np.concatenate([column.by_cpu(batch) for column in columns], 1)
     assert out.shape == wanted.shape
     assert out.tobytes() == wanted.tobytes(), f"{out} is not {wanted}"
 
@@ -135,10 +135,10 @@ def test_rows_that_are_not_in_order() -> None:
 
 def test_many_columns_in_one_call() -> None:
     columns = []
-    for place, dim in enumerate((4, 1, 16, 6, 8, 3)):
-        form = ("row_splits", "indices", "row_ids")[place % 3]
-        ids, rows = entries(form, 40, 10, seed=place, most=4)
-        columns.append(Given(form, table(10, dim, seed=place), ids, rows))
+    for index, dim in enumerate((4, 1, 16, 6, 8, 3)):
+        form = ("row_splits", "indices", "row_ids")[index % 3]
+        ids, rows = entries(form, 40, 10, seed=index, most=4)
+        columns.append(Given(form, table(10, dim, seed=index), ids, rows))
     columns.append(Given("copy", table(40, 5)))
     columns.append(Given("dense", table(6, 4), np.ones([40, 1], np.float32), boundaries=[0.5]))
     same(40, *columns)
@@ -166,8 +166,8 @@ def test_plain_columns_beside_others(dtype: str) -> None:
             columns.append(Given("row_ids", table(9, dim, dtype), ids, rows, attrs=dict(pruned)))
         columns.append(Given("copy", table(5, dim, dtype)))
     columns.append(columns[-1])
-    out, told, call = combine(5, columns)
-    assert told[ErrorRecord.error_code] == 0
+    out, record, call = combine(5, columns)
+    assert record[ErrorRecord.error_code] == 0
     assert call.is_plain
     shares = np.array(words_of(call, CombineCall.shares, count=len(columns)))
     assert (shares > 1).any()
@@ -179,11 +179,11 @@ def test_plain_columns_beside_others(dtype: str) -> None:
     splits = np.array([0, 2, 2, 3, 5, 6])
     ids, clipped = np.array([1, 1, 5, 3, 0, 2]), {"max_norm": 0.5}
     columns.append(Given("row_splits", table(9, 8, dtype), ids, splits, attrs=clipped))
-    beside, told, call = combine(5, columns)
-    assert told[ErrorRecord.error_code] == 0
+    beside, record, call = combine(5, columns)
+    assert record[ErrorRecord.error_code] == 0
     assert not call.is_plain
     assert words_of(call, CombineCall.lanes, count=len(columns))[:-1] == lanes
-    wanted = np.concatenate([one.by_cpu(5) for one in columns], 1)
+    wanted = np.concatenate([column.by_cpu(5) for column in columns], 1)
     assert beside.tobytes() == wanted.tobytes()
     assert out.tobytes() == np.ascontiguousarray(wanted[:, :-8]).tobytes()
 
@@ -191,8 +191,8 @@ def test_plain_columns_beside_others(dtype: str) -> None:
 def words_of(call: Any, *names: int, count: int = 1) -> tuple[int, ...]:
     """What a call has there of its first columns."""
     base = int(call.words[CombineCall.errors]) - 8 * CombineCall.SIZE
-    places = [combine_layout.place_in(call.words, base, name) for name in names]
-    return tuple(int(word) for place in places for word in call.words[place : place + count])
+    places = [array_index(call.words, base, name) for name in names]
+    return tuple(int(word) for index in places for word in call.words[index : index + count])
 
 
 @pytest.mark.parametrize(
@@ -266,15 +266,15 @@ def test_long_bags_of_other_columns(dtype: str, kind: str) -> None:
             "row_splits", table(9, dim, dtype), ids, splits, weights if weighted else None,
             attrs=attrs | {"combiner": combiner, "fill_empty_row": True, "default_id": 3},
         )  # fmt: skip
-        out, told, call = combine(5, [given])
-        assert told[ErrorRecord.error_code] == 0
+        out, record, call = combine(5, [given])
+        assert record[ErrorRecord.error_code] == 0
         assert out.tobytes() == given.by_cpu(5).tobytes()
         assert not call.is_plain
         assert words_of(call, CombineCall.shares)[0] > 1
 
 
 def test_bags_behind_gathers_share_by_the_entries_of_all_columns() -> None:
-    """Each such column is told the number of all entries."""
+    """Each such column has the number of all entries."""
     for columns, length, shares in ((20, 1, 1), (20, 200, 8), (1, 200, 8)):
         column = calls.Column(words.LISTED, 0, 9, 16, ids=0, id_count=columns * length * 1024)
         call = calls.prepare("float32", 1024, [column] * columns, 0, lambda size: 0)
@@ -285,8 +285,8 @@ def test_entries_outside_the_batch_are_in_no_bag() -> None:
     draw = np.random.default_rng(6)
     ids, rows = draw.integers(0, 9, 40), np.sort(draw.integers(-1, 6, 40))
     for attrs in ({}, {"max_norm": 0.9}):
-        out, told, _ = combine(5, [Given("row_ids", table(9, 8), ids, rows, attrs=attrs)])
-        assert told[0] == call_of.BAD_ROW
+        out, record, _ = combine(5, [Given("row_ids", table(9, 8), ids, rows, attrs=attrs)])
+        assert record[0] == call_of.BAD_ROW
         inside = (rows >= 0) & (rows < 5)
         given = Given("row_ids", table(9, 8), ids[inside], rows[inside], attrs=attrs)
         assert out.tobytes() == given.by_cpu(5).tobytes()
@@ -302,29 +302,29 @@ def test_long_bags_that_are_not_in_order() -> None:
         assert words_of(call, CombineCall.shares) == (16,)
 
 
-@pytest.mark.parametrize("place", [0, 20, 99])
-def test_long_bags_of_other_columns_with_trouble(place: int) -> None:
+@pytest.mark.parametrize("index", [0, 20, 99])
+def test_long_bags_of_other_columns_with_errors(index: int) -> None:
     ids, rows = np.random.default_rng(3).integers(0, 9, 203), np.array([0, 101, 203])
-    ids[place] = 9
+    ids[index] = 9
     for weights in (None, np.ones(203, np.float32)):
         given = Given("row_splits", table(9, 8), ids, rows, weights, attrs={"max_norm": 2.0})
-        out, told, call = combine(2, [given])
+        out, record, call = combine(2, [given])
         assert words_of(call, CombineCall.shares) == (16,)
-        assert told == [call_of.BAD_ID, 0, place, 9]
+        assert record == [call_of.BAD_ID, 0, index, 9]
         assert np.isnan(out[0]).all()
         assert np.isfinite(out[1]).all()
 
 
-@pytest.mark.parametrize("place", [0, 20, 99])
-def test_long_bags_with_elements_that_do_not_count(place: int) -> None:
+@pytest.mark.parametrize("index", [0, 20, 99])
+def test_long_bags_with_elements_that_do_not_count(index: int) -> None:
     """One in the head, or in a block of any share: all threads of the warp learn of it."""
     ids = np.random.default_rng(3).integers(0, 9, 203)
-    ids[place] = -1
+    ids[index] = -1
     rows = np.array([0, 101, 203])
     same(2, Given("row_splits", table(9, 8), ids, rows, attrs={"prune": True}))
-    ids[place] = 9
-    out, told, _ = combine(2, [Given("row_splits", table(9, 8), ids, rows)])
-    assert told == [call_of.BAD_ID, 0, place, 9]
+    ids[index] = 9
+    out, record, _ = combine(2, [Given("row_splits", table(9, 8), ids, rows)])
+    assert record == [call_of.BAD_ID, 0, index, 9]
     assert np.isnan(out[0]).all()
     assert np.isfinite(out[1]).all()
 
@@ -332,13 +332,13 @@ def test_long_bags_with_elements_that_do_not_count(place: int) -> None:
 def test_a_table_of_more_rows_than_an_int32_counts() -> None:
     """Ids are 64 bits wide: an address is never computed in less."""
     given = Given("row_splits", table(4, 4), np.array([2**31 + 3]), np.array([0, 1]))
-    out, told, _ = combine(1, [given])
-    assert told == [call_of.BAD_ID, 0, 0, 2**31 + 3]
+    out, record, _ = combine(1, [given])
+    assert record == [call_of.BAD_ID, 0, 0, 2**31 + 3]
     assert np.isnan(out).all()
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "record"),
     [
         ({"ids": np.array([0, 1, 5])}, [call_of.BAD_ID, 0, 2, 5]),
         ({"ids": np.array([0, -1, 2])}, [call_of.BAD_ID, 0, 1, -1]),
@@ -358,11 +358,11 @@ def test_a_table_of_more_rows_than_an_int32_counts() -> None:
         ),
     ],
 )
-def test_trouble_is_told(change: dict[str, Any], told: list[int]) -> None:
+def test_errors_are_reported(change: dict[str, Any], record: list[int]) -> None:
     given = {"form": "row_ids", "ids": np.array([0, 1, 2]), "rows": np.array([0, 1, 1])}
     out, found, _ = combine(2, [Given(table=table(5, 4), **{**given, **change})])
-    assert found == told
-    if told[0] != call_of.BAD_ROW:
+    assert found == record
+    if record[0] != call_of.BAD_ROW:
         assert np.isnan(out).any()
         return
     ids, rows = np.arange(3), change["rows"]

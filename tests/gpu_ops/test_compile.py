@@ -50,16 +50,16 @@ def test_kernels_fit_all_gpus(part: int) -> None:
     names = list(KERNELS)[part::2]
     found = compiled(*names)
     wanted = [(name, list(capability)) for name in names for capability in CAPABILITIES]
-    assert [(one["name"], one["capability"]) for one in found] == wanted
-    for one in found:
+    assert [(result["name"], result["capability"]) for result in found] == wanted
+    for result in found:
         # A product that is fused with a sum is rounded once where the CPU rounds twice.
-        assert not one["contracted"], one
-        if "registers" not in one:
+        assert not result["contracted"], result
+        if "registers" not in result:
             continue  # ptxas is not installed
-        assert one["is_elf"], one
-        assert one["spills"] == one["stack"] == 0, one
-        assert 0 < one["registers"] <= KERNELS[one["name"]].registers, one
-        assert one["shared"] <= 48 << 10, one
+        assert result["is_elf"], result
+        assert result["spills"] == result["stack"] == 0, result
+        assert 0 < result["registers"] <= KERNELS[result["name"]].registers, result
+        assert result["shared"] <= 48 << 10, result
 
 
 def test_what_a_driver_loads(tmp_path: Path) -> None:

@@ -16,12 +16,14 @@ from numba.core.errors import TypingError
 
 from fusion import ops
 from fusion.gpu_ops.host import cuda_driver, device_methods
+from fusion.gpu_ops.steps.device import launch_for
 from fusion.ops.gpu import facts
 from fusion.runtime.cuda import launcher, stream
 from fusion.runtime.cuda.layout import LauncherRecord
 from fusion.runtime.native.jit import jit
 from fusion.runtime.registration import registration
 from fusion.runtime.tensorflow import library
+from fusion.runtime.tensorflow.dtypes import FLOATS
 from fusion.runtime.tensorflow.layout import State
 from fusion.schema.columns import COLUMN_ATTRS
 from tests.gpu_ops.driver import STREAMS, SimulatedGpus, gpus, labelled, on_gpu
@@ -31,7 +33,7 @@ _Call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 
 def unique() -> list[Any]:
     found = on_gpu(lambda ids: ops.unique_with_counts_v3(input=ids), np.array([7, 5, 7]))
-    return [one.tolist() for one in found]
+    return [array.tolist() for array in found]
 
 
 def _too_few(frame: int, device: Any) -> None:
@@ -51,6 +53,14 @@ def _not_said(frame: int, device: Any) -> None:
     device.launch(name, 1, 128, 0, 0, 0)
 
 
+def _too_few_for_a_dtype(frame: int, device: Any) -> None:
+    launch_for(device, "scatter", frame, 1, 128, 0)
+
+
+def _of_no_dtype(frame: int, device: Any) -> None:
+    launch_for(device, "unique", frame, 1, 128, 0)
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -58,6 +68,8 @@ def _not_said(frame: int, device: Any) -> None:
         (_too_many, "fill_numbers is no kernel of 4 arguments"),
         (_unknown, "no_kernel is no kernel of 1 arguments"),
         (_not_said, "the name of a kernel must be a literal"),
+        (_too_few_for_a_dtype, "scatter_float16 is no kernel of 1 arguments"),
+        (_of_no_dtype, "unique_float16 is no kernel of 1 arguments"),
     ],
 )
 def test_a_launch_that_fits_no_kernel_is_not_compiled(body: Any, message: str) -> None:
@@ -111,6 +123,28 @@ def test_errors_of_the_driver_end_the_op(
     assert unique() == [[7, 5], [0, 1, 0], [2, 1]]
 
 
+@pytest.mark.parametrize("stored", FLOATS)
+def test_the_kernel_of_a_dtype_is_launched(simulated: SimulatedGpus, stored: str) -> None:
+    """And named where it fails."""
+
+    def look_up(ids: Any) -> Any:
+        return ops.fused_embedding_lookup(
+            table=tf.ones([3, 4], stored),
+            ids=ids,
+            entry_rows=np.zeros([0], np.int64),
+            dense_shape=tf.constant(0, tf.int64),
+            weights=tf.zeros([1], stored),
+            form="dense",
+        )
+
+    simulated.log.clear()
+    assert on_gpu(look_up, np.array([[2]])).tolist() == [[1.0] * 4]
+    assert f"combine_{stored}" in simulated.log
+    simulated.fails[f"combine_{stored}"] = 719
+    with pytest.raises(tf.errors.InternalError, match=f"719 for the launch of combine_{stored}"):
+        on_gpu(look_up, np.array([[2]]))
+
+
 @pytest.mark.parametrize("streams", [STREAMS[:1], STREAMS[::2], STREAMS])
 def test_threads_launch_side_by_side(streams: tuple[int, ...], simulated: SimulatedGpus) -> None:
     """Of one stream, of two of one GPU, and of two GPUs: calls do not mix."""
@@ -146,7 +180,7 @@ def test_calls_side_by_side_have_their_own_trouble(simulated: SimulatedGpus) -> 
                 sp_weights_values=[0.0],
             ).is_row_empty
 
-    def told(row: int) -> str:
+    def message(row: int) -> str:
         try:
             return str(traced(tf.constant([[0, 0], [row, 0]], tf.int64)).numpy().tolist())
         except tf.errors.InvalidArgumentError as error:
@@ -156,7 +190,7 @@ def test_calls_side_by_side_have_their_own_trouble(simulated: SimulatedGpus) -> 
         traced = prune.get_concrete_function(tf.TensorSpec([2, 2], tf.int64))
         rows = [2, 5, 2, 6, 2, 7, 8, 2] * 3
         with ThreadPoolExecutor(6) as pool:
-            found = list(pool.map(told, rows))
+            found = list(pool.map(message, rows))
     for row, text in zip(rows, found, strict=True):
         if row == 2:
             assert text == "[False, True, False]"
@@ -284,10 +318,10 @@ def test_each_node_has_words_of_its_own() -> None:
     states = [(ctypes.c_int64 * State.SIZE)() for _ in range(5000)]  # of several pages
     open_node = _Call(made.words[LauncherRecord.open_node])
     assert all(open_node(ctypes.addressof(state)) == 1 for state in states)
-    places = [state[State.error_slots] for state in states]
-    assert len({place // 32 for place in places}) == len(places)
+    slots = [state[State.error_slots] for state in states]
+    assert len({slot // 32 for slot in slots}) == len(slots)
     assert open_node(ctypes.addressof(states[7])) == 1
-    assert states[7][State.error_slots] == places[7]
+    assert states[7][State.error_slots] == slots[7]
 
 
 class _Device:

@@ -25,8 +25,8 @@ FILLS: list[dict[str, Any]] = [
 
 
 def same(batch: int, *columns: Given, dtype: Any = np.float32, is_open: bool = False) -> None:
-    found, trouble = by_steps(batch, columns, dtype, is_open)
-    assert not any(trouble)
+    found, errors = by_steps(batch, columns, dtype, is_open)
+    assert not any(errors)
     wanted = by_cpu(batch, columns, dtype)
     for mine, theirs in zip(found[0], wanted.unique_keys, strict=True):
         np.testing.assert_array_equal(mine, theirs.numpy(), strict=True)
@@ -172,7 +172,7 @@ def test_more_than_a_tile() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "record"),
     [
         ({"rows": np.array([0, 1, 2])}, [call_of.BAD_ROW, 1, 2, 2]),
         ({"rows": np.array([0, -1, 1])}, [call_of.BAD_ROW, 1, 1, -1]),
@@ -204,14 +204,14 @@ def test_more_than_a_tile() -> None:
         ({"form": "row_splits", "rows": np.array([0, 2, 2])}, [call_of.BAD_SPLIT, 1, 2, 2]),
     ],
 )
-def test_trouble_is_told(change: dict[str, Any], told: list[int] | None) -> None:
+def test_errors_are_reported(change: dict[str, Any], record: list[int] | None) -> None:
     given = {"form": "row_ids", "ids": np.array([0, 1, 2]), "rows": np.array([0, 1, 1])}
     columns = [column("row_ids", 2, 1), Given(**{**given, **change})]
     _, found = by_steps(2, columns, np.float32)
-    if told is None:  # one of two
+    if record is None:  # one of two
         assert found[:2] == [call_of.BAD_SPLIT, 1]
     else:
-        assert found == told
+        assert found == record
     with pytest.raises(tf.errors.InvalidArgumentError, match="column 1"):
         by_cpu(2, columns, np.float32)
 

@@ -221,7 +221,7 @@ def test_post_lookup(attrs: dict[str, Any], shards: int, stored: str) -> None:
     rows = draw.integers(0, batch, count)
     last_row = attrs.get("row_count") == "last_row"
     indices = np.stack([np.sort(rows) if last_row else rows, draw.integers(0, 9, count)], 1)
-    places = draw.integers(0, unique, count).astype(np.int32)
+    unique_idxs = draw.integers(0, unique, count).astype(np.int32)
     owners = draw.integers(0, shards, unique)
     pairs = np.zeros((unique, 2), np.int32)
     for one in range(shards):
@@ -243,7 +243,7 @@ def test_post_lookup(attrs: dict[str, Any], shards: int, stored: str) -> None:
             **attrs,
         )
 
-    given = [*parts, pairs, indices, empty, places, weights]
+    given = [*parts, pairs, indices, empty, unique_idxs, weights]
     gpus().log.clear()
     found = on_gpu(combine, *given)
     assert gpus().log.count("cuStreamSynchronize") == int(last_row)

@@ -33,7 +33,7 @@ GRADS = [
 def test_gradient_by_distinct_id(stored: str, attrs: dict[str, Any], shards: int) -> None:
     draw, count, batch, unique = np.random.default_rng(5), 20, 6, 7
     indices = np.stack([draw.integers(0, batch, count), draw.integers(0, 9, count)], 1)
-    places = draw.integers(0, unique, count).astype(np.int32)
+    unique_idxs = draw.integers(0, unique, count).astype(np.int32)
     owners = np.arange(unique) % shards
     pairs = np.stack([owners, np.arange(unique) // shards], 1).astype(np.int32)
     parts = [table(int((owners == one).sum()), 5, stored, one) for one in range(shards)]
@@ -55,7 +55,7 @@ def test_gradient_by_distinct_id(stored: str, attrs: dict[str, Any], shards: int
         )
 
     empty = np.arange(batch) == 3
-    given = [table(batch, 5, stored, 9), *parts, pairs, indices, places, empty, weights]
+    given = [table(batch, 5, stored, 9), *parts, pairs, indices, unique_idxs, empty, weights]
     gpus().log.clear()
     found = on_gpu(grad, *given)
     assert waits() == 0
@@ -134,7 +134,7 @@ def test_dense_ids(attrs: dict[str, Any], dtype: Any) -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_row_updates(rule: str) -> None:
     numbers = np.array([0.37, 0.1, 0.02, 0.003][: len(RULES[rule].numbers)], np.float32)
-    slots = [tf.abs(table(5, 3, "float32", place)) for place in range(len(RULES[rule].slots))]
+    slots = [tf.abs(table(5, 3, "float32", index)) for index in range(len(RULES[rule].slots))]
 
     def update(updates: Any, numbers: Any, *slots: Any) -> Any:
         return ops.fused_embedding_row_update(

@@ -26,7 +26,7 @@ def prepared(batch: int, columns: list[Given], dtype: Any = np.float32) -> tuple
         given = [replace(one, ids=own) for one, own in zip(columns, ids, strict=True)]
         return tuple(by_cpu(batch, given, dtype))
 
-    return on_gpu(pre, *(one.ids for one in columns)), by_cpu(batch, columns, dtype)
+    return on_gpu(pre, *(column.ids for column in columns)), by_cpu(batch, columns, dtype)
 
 
 @pytest.mark.parametrize("is_sorted", [True, False])
@@ -51,10 +51,10 @@ def up_to_last(*rows: Any, **attrs: Any) -> list[Given]:
     return [
         Given(
             "indices" if one.ndim > 1 else "row_ids", draw.integers(-1, 5, len(one)), one,
-            draw.integers(0, 3, len(one)).astype(np.float32) if place == 1 else None,
+            draw.integers(0, 3, len(one)).astype(np.float32) if index == 1 else None,
             last_row=True, attrs={"prune": True, **attrs},
         )
-        for place, one in enumerate(rows)
+        for index, one in enumerate(rows)
     ]  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def test_rows_up_to_the_last_are_told_with_the_sizes(attrs: dict[str, Any], wait
 )
 def test_rows_up_to_the_last_that_make_no_sense(rows: Any, message: str) -> None:
     columns = [replace(one, weights=None, attrs={}) for one in up_to_last(*map(np.array, rows))]
-    columns = [replace(one, ids=np.arange(len(one.ids))) for one in columns]
+    columns = [replace(column, ids=np.arange(len(column.ids))) for column in columns]
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         prepared(0, columns)
 
@@ -124,7 +124,7 @@ def test_pre_lookup_names_the_column() -> None:
     with pytest.raises(
         tf.errors.InvalidArgumentError, match=r"column 1 \(b\): element 2 has id -1"
     ):
-        on_gpu(pre, *(one.ids for one in columns))
+        on_gpu(pre, *(column.ids for column in columns))
 
 
 def test_pre_lookup_refuses_more_rows_than_have_numbers() -> None:
@@ -140,8 +140,8 @@ def test_post_lookup_launches_once_and_does_not_wait(stored: str) -> None:
     lengths = draw.integers(0, 4, (2, batch))
     splits = np.concatenate([[0], np.cumsum(lengths.reshape(-1))])
     splits = np.stack([splits[: batch + 1], splits[batch:]]).astype(np.int32)
-    places = draw.integers(0, 5, splits[-1, -1]).astype(np.int32)
-    weights = tf.cast(draw.integers(1, 4, places.size), stored)
+    unique_idxs = draw.integers(0, 5, splits[-1, -1]).astype(np.int32)
+    weights = tf.cast(draw.integers(1, 4, unique_idxs.size), stored)
     rows = [table(5, 4, stored), table(batch, 3, stored), table(5, 6, stored)]
 
     def post(*given: Any) -> Any:
@@ -158,11 +158,11 @@ def test_post_lookup_launches_once_and_does_not_wait(stored: str) -> None:
         )
 
     gpus().log.clear()
-    found = on_gpu(post, *rows, places, splits, weights)
+    found = on_gpu(post, *rows, unique_idxs, splits, weights)
     kernels = [name for name in gpus().log if not name.startswith("cu")]
     assert kernels == [f"combine_any_{stored}"]
     assert "cuStreamSynchronize" not in gpus().log
-    same([found], [post(*rows, places, splits, weights)])
+    same([found], [post(*rows, unique_idxs, splits, weights)])
 
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
@@ -171,8 +171,8 @@ def test_gradient_does_not_wait(stored: str) -> None:
     lengths = draw.integers(0, 5, (2, batch))
     splits = np.concatenate([[0], np.cumsum(lengths.reshape(-1))])
     splits = np.stack([splits[: batch + 1], splits[batch:]]).astype(np.int32)
-    places = draw.integers(0, 4, splits[-1, -1]).astype(np.int32)
-    weights = tf.cast(draw.integers(-1, 3, places.size), stored)
+    unique_idxs = draw.integers(0, 4, splits[-1, -1]).astype(np.int32)
+    weights = tf.cast(draw.integers(-1, 3, unique_idxs.size), stored)
     rows, top = [table(5, 4, stored), table(4, 3, stored)], table(batch, 9, stored, 5)
 
     def grad(*given: Any) -> Any:
@@ -188,7 +188,7 @@ def test_gradient_does_not_wait(stored: str) -> None:
             offsets=[-1, 5],
         )
 
-    given = [top, *rows, places, splits, weights]
+    given = [top, *rows, unique_idxs, splits, weights]
     gpus().log.clear()
     found = on_gpu(grad, *given)
     assert "cuStreamSynchronize" not in gpus().log

@@ -34,18 +34,18 @@ def counts_of(device: Simulated, found: Split, shards: int) -> Any:
 
 
 def partitioned(ids: Any, rows: list[int], strategy: str) -> tuple[list[Any], Any, Any]:
-    """(ids of each shard, the permutation, trouble)."""
-    device, trouble = Simulated(), np.zeros(4, np.int64)
-    shards, told = shards_of(device, rows, strategy), device.put(trouble)
+    """(ids of each shard, the permutation, errors)."""
+    device, errors = Simulated(), np.zeros(4, np.int64)
+    shards, record = shards_of(device, rows, strategy), device.put(errors)
     given = device.put(ids), DTYPES[ids.dtype.name].code, ids.size
-    found = split(device, *given, shards, told)
+    found = split(device, *given, shards, record)
     counts = counts_of(device, found, len(rows))
     outs = [np.full(count, 77, ids.dtype) for count in counts]
     addresses = device.put(np.array([device.put(out) for out in outs], np.int64))
     permutation = np.full((ids.size, 2), 77, np.int32)
-    if not trouble.any():
+    if not errors.any():
         put_ids(device, *given, shards, found, addresses, device.put(permutation))
-    return outs, permutation, trouble
+    return outs, permutation, errors
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -68,8 +68,8 @@ def test_ids_are_split(count: int, rows: list[int], dtype: Any, strategy: str) -
     else:
         info = np.iinfo(dtype)
         ids = draw.integers(info.min, info.max, count, endpoint=True).astype(dtype)
-    outs, permutation, trouble = partitioned(ids, rows, strategy)
-    assert not trouble.any()
+    outs, permutation, errors = partitioned(ids, rows, strategy)
+    assert not errors.any()
     wanted = ops.partition_with_permutation(
         input=ids, partition_shapes=shapes(rows), partition_strategy=strategy
     )
@@ -121,25 +121,25 @@ class Case:
         return Rules(least, int(bool(by_weight)), int(fills), filler, int(bits), int(by_row))
 
     def by_steps(self) -> tuple[list[Any], list[Any], Any, list[Any], Any]:
-        """The op's outputs, and trouble."""
-        device, trouble = Simulated(), np.zeros(4, np.int64)
+        """The op's outputs, and errors."""
+        device, errors = Simulated(), np.zeros(4, np.int64)
         given, rules = self.given(device), self.by_rules()
         shards = shards_of(device, self.rows, self.attrs["partition_strategy"])
         flags = np.full(self.batch + self.ids.size, 77, np.int32)
-        told = device.put(trouble)
-        found = split_entries(device, given, rules, shards, device.put(flags), told)
+        record = device.put(errors)
+        found = split_entries(device, given, rules, shards, device.put(flags), record)
         counts = counts_of(device, found, len(self.rows))
         values = [np.full(count, 77, self.ids.dtype) for count in counts]
         indices = [np.full((count, 2), 77, np.int64) for count in counts]
         weights = [np.full(count, 77, self.weights.dtype) for count in counts]
-        if not trouble.any():
+        if not errors.any():
             addresses = [
                 [device.put(out) for out in outs]
                 for outs in zip(values, indices, weights, strict=True)
             ]
             outs = device.put(np.array(addresses, np.int64))
             put_split_entries(device, given, rules, shards, found, int(counts.sum()), outs)
-        return values, indices, flags, weights, trouble
+        return values, indices, flags, weights, errors
 
     def by_cpu(self) -> Any:
         return ops.fused_embedding_sparse_pre_look_up(
@@ -152,8 +152,8 @@ class Case:
         )
 
     def check(self) -> None:
-        values, indices, flags, weights, trouble = self.by_steps()
-        assert not trouble.any()
+        values, indices, flags, weights, errors = self.by_steps()
+        assert not errors.any()
         wanted = self.by_cpu()
         np.testing.assert_array_equal(flags, wanted.row_empty_and_invalid_flags.numpy())
         for mine, theirs in (
@@ -161,8 +161,8 @@ class Case:
             (indices, wanted.partitioned_indices),
             (weights, wanted.partitioned_weights),
         ):
-            for one, other in zip(mine, theirs, strict=True):
-                np.testing.assert_array_equal(one, other.numpy(), strict=True)
+            for array, other in zip(mine, theirs, strict=True):
+                np.testing.assert_array_equal(array, other.numpy(), strict=True)
 
 
 def drawn(count: int, batch: int, rows: list[int], dtype: Any, weight: Any, **attrs: Any) -> Case:
@@ -205,7 +205,7 @@ def test_entries_that_are_dropped_may_lie_anywhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "row", "attrs", "told"),
+    ("ids", "row", "attrs", "record"),
     [
         ([3, -1], 0, {}, [BAD_ID, 0, 1, -1]),
         ([3, 6], 0, {}, [BAD_ID, 0, 1, 6]),
@@ -215,8 +215,8 @@ def test_entries_that_are_dropped_may_lie_anywhere() -> None:
     ],
 )
 def test_trouble_with_entries_is_told(
-    ids: list[int], row: int, attrs: dict[str, Any], told: list[int]
+    ids: list[int], row: int, attrs: dict[str, Any], record: list[int]
 ) -> None:
     indices = np.array([[1, 0], [row, 0]])
     case = Case(np.array(ids), indices, np.ones(2, np.float32), 4, [3, 3], **attrs)
-    assert case.by_steps()[-1].tolist() == told
+    assert case.by_steps()[-1].tolist() == record

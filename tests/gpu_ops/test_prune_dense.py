@@ -44,11 +44,11 @@ def listed(ids: Any, dtype: Any, **attrs: Any) -> tuple[Any, ...]:
         attrs.get("bucket_default", 0),
         0 if attrs.get("prune") else LEAST,
     )
-    flags, shape = device.room(batch), device.room(16)
+    flags, shape = device.reserve(batch), device.reserve(16)
     marked, found = mark_dense(device, given, rules, flags, shape)
     kept, empty = (int(word) for word in device.words(marked.totals, 2))
     total = kept + empty * attrs.get("fill_empty_row", False)
-    out = device.room(np.dtype(dtype).itemsize * total), device.room(16 * total)
+    out = device.reserve(np.dtype(dtype).itemsize * total), device.reserve(16 * total)
     put_dense(device, given, marked, found, *out)
     if attrs.get("fill_empty_row"):
         fill_dense(device, given, marked, kept, max(attrs.get("default_id", -1), 0), *out)

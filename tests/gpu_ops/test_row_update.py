@@ -33,8 +33,8 @@ def some(shape: tuple[int, int], dtype: Any, seed: int) -> Any:
 
 
 def updated(rule: str, updates: Any, numbers: Any, slots: list[Any]) -> tuple[list[Any], list[int]]:
-    """What the kernel makes of slots, and what it tells of trouble."""
-    device, trouble = Simulated(), np.zeros(4, np.int64)
+    """What the kernel makes of slots, and the errors that it reports."""
+    device, errors = Simulated(), np.zeros(4, np.int64)
     new = [np.full_like(slot, 77) for slot in slots]
     old_places, new_places = (
         Slots(*(*map(device.put, arrays), 0, 0, 0)[:3]) for arrays in (slots, new)
@@ -42,9 +42,9 @@ def updated(rule: str, updates: Any, numbers: Any, slots: list[Any]) -> tuple[li
     kind = FLOAT32 if updates.dtype == np.float32 else FLOAT64
     update_rows(
         device, kind, [*RULES].index(rule), device.put(updates), old_places, new_places,
-        device.put(numbers), updates.size, device.put(trouble),
+        device.put(numbers), updates.size, device.put(errors),
     )  # fmt: skip
-    return new, trouble.tolist()
+    return new, errors.tolist()
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (1, 1), (9, 7)])
@@ -52,25 +52,26 @@ def updated(rule: str, updates: Any, numbers: Any, slots: list[Any]) -> tuple[li
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_have_the_bits_of_the_cpu(dtype: Any, rule: str, shape: tuple[int, int]) -> None:
     names, numbers = RULES[rule].slots, np.array(NUMBERS[: len(RULES[rule].numbers)], dtype)
-    slots = [some(shape, dtype, place) for place in range(len(names))]
+    slots = [some(shape, dtype, index) for index in range(len(names))]
     slots = [
-        np.abs(one) if name in POSITIVE else one for one, name in zip(slots, names, strict=True)
+        np.abs(array) if name in POSITIVE else array
+        for array, name in zip(slots, names, strict=True)
     ]
     updates = some(shape, dtype, 9)
-    mine, trouble = updated(rule, updates, numbers, slots)
-    assert not any(trouble)
+    mine, errors = updated(rule, updates, numbers, slots)
+    assert not any(errors)
     theirs = ops.fused_embedding_row_update(updates, numbers, slots, rule=rule)
-    for one, other in zip(mine, theirs, strict=True):
+    for array, other in zip(mine, theirs, strict=True):
         wanted = other.numpy()
-        np.testing.assert_array_equal(one, wanted, strict=True)
+        np.testing.assert_array_equal(array, wanted, strict=True)
         is_number = ~np.isnan(wanted)
-        np.testing.assert_array_equal(np.signbit(one[is_number]), np.signbit(wanted[is_number]))
+        np.testing.assert_array_equal(np.signbit(array[is_number]), np.signbit(wanted[is_number]))
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, np.nan])
 def test_a_rate_that_is_not_positive_is_told(rate: float) -> None:
     slots = [np.ones((2, 2), np.float32)] * 3
     numbers = np.array([rate, 0.1, 0.1, 0.1], np.float32)
-    _, trouble = updated("ftrl", slots[0], numbers, slots)
-    assert trouble == [BAD_RATE, 0, 0, 0]
+    _, errors = updated("ftrl", slots[0], numbers, slots)
+    assert errors == [BAD_RATE, 0, 0, 0]
     assert not any(updated("adam", slots[0], numbers, slots)[1])

@@ -24,34 +24,34 @@ from tests.gpu_ops.test_combine import table
 def gradient(
     top: Any,
     columns: Sequence[tuple[int, int, str, bool]],
-    places: Any,
+    unique_idxs: Any,
     splits: Any,
     weights: Any,
 ) -> tuple[list[Any], list[int]]:
-    """Gradients of columns (distinct ids, dim, combiner, weighted), and what is told of trouble."""
+    """Gradients of columns (distinct ids, dim, combiner, weighted), and the `ErrorRecord`."""
     device, stored = Simulated(), top.dtype.name
-    batch, count = splits.shape[1] - 1, places.size
+    batch, count = splits.shape[1] - 1, unique_idxs.size
     unique = sum(column[0] for column in columns)
     outs = [table(max(u, 1), dim, stored)[:u] for u, dim, _, _ in columns]
     offset, described = 0, []
     for out, (number, dim, combiner, weighted) in zip(outs, columns, strict=True):
         out[:] = 77
-        place = COMBINERS.index(combiner)
-        described.append(calls.GradColumn(number, dim, device.put(out), offset, place, weighted))
+        index = COMBINERS.index(combiner)
+        described.append(calls.GradColumn(number, dim, device.put(out), offset, index, weighted))
         offset += dim
     keys = numbers(device, count, unique)
     words = {
         GradientCall.entry_count: count,
-        GradientCall.unique_idxs: device.put(places),
+        GradientCall.unique_idxs: device.put(unique_idxs),
         GradientCall.row_splits: device.put(splits),
         GradientCall.entry_weights: device.put(weights),
         GradientCall.top_grad: device.put(top),
         GradientCall.keys: keys,
-        GradientCall.owners: device.room(4 * count),
-        GradientCall.starts: device.room(8 * (unique + 1)),
-        GradientCall.scales: device.room(8 * len(columns) * batch),
+        GradientCall.owners: device.reserve(4 * count),
+        GradientCall.starts: device.reserve(8 * (unique + 1)),
+        GradientCall.scales: device.reserve(8 * len(columns) * batch),
     }
-    call = calls.prepare_gradient(stored, batch, described, words, top.shape[1], device.room)
+    call = calls.prepare_gradient(stored, batch, described, words, top.shape[1], device.reserve)
     held = device.arrays[-1].view(np.int64)
     held[:] = call.words
     base = held.ctypes.data
@@ -59,8 +59,8 @@ def gradient(
     order = order_entries(device, base, entries, batch * len(columns))
     if call.tiles:
         device.launch(f"scatter_{stored}", call.tiles, call_of.THREADS, base, order)
-    told = held[call.trouble : call.trouble + ErrorRecord.SIZE]
-    return outs, [int(word) for word in told]
+    record = held[call.errors : call.errors + ErrorRecord.SIZE]
+    return outs, [int(word) for word in record]
 
 
 def drawn(
@@ -68,24 +68,24 @@ def drawn(
 ) -> tuple[Any, Any, Any, Any]:
     """Entries of columns as GroupedEmbeddingPreLookUp gives them, and a gradient."""
     draw = np.random.default_rng(seed)
-    places: list[int] = []
+    unique_idxs: list[int] = []
     splits = np.zeros((len(columns), batch + 1), np.int32)
     for column, (unique, _, _, _) in enumerate(columns):
         lengths = draw.integers(0, 4, batch) if unique else np.zeros(batch, np.int64)
-        first = len(places)
+        first = len(unique_idxs)
         splits[column] = first + np.concatenate([[0], np.cumsum(lengths)])
         # New ids come in order.
         seen = 0
         for _ in range(int(lengths.sum())):
-            place = int(draw.integers(0, min(seen + 1, unique)))
-            seen = max(seen, place + 1)
-            places.append(place)
-        places += [0] * 2  # some that belong to no column
-    weights = draw.integers(-2, 4, len(places)).astype(dtype)
+            index = int(draw.integers(0, min(seen + 1, unique)))
+            seen = max(seen, index + 1)
+            unique_idxs.append(index)
+        unique_idxs += [0] * 2  # some that belong to no column
+    weights = draw.integers(-2, 4, len(unique_idxs)).astype(dtype)
     dims = sum(column[1] for column in columns)
     top = table(batch, dims, np.dtype(dtype).name, seed)
     top[draw.random(top.shape) < 0.1] = -0.0
-    return top, np.array(places, np.int32), splits, weights
+    return top, np.array(unique_idxs, np.int32), splits, weights
 
 
 def same(columns: Sequence[tuple[int, int, str, bool]], batch: int, dtype: Any, seed: int) -> None:
@@ -93,15 +93,19 @@ def same(columns: Sequence[tuple[int, int, str, bool]], batch: int, dtype: Any, 
 
 
 def same_given(
-    columns: Sequence[tuple[int, int, str, bool]], top: Any, places: Any, splits: Any, weights: Any
+    columns: Sequence[tuple[int, int, str, bool]],
+    top: Any,
+    unique_idxs: Any,
+    splits: Any,
+    weights: Any,
 ) -> None:
     dtype = top.dtype
-    found, told = gradient(top, columns, places, splits, weights)
-    assert not any(told)
+    found, record = gradient(top, columns, unique_idxs, splits, weights)
+    assert not any(record)
     wanted = ops.grouped_embedding_post_look_up_grad(
         top_grad=top,
         emb_rows=[np.zeros((u, dim), dtype) for u, dim, _, _ in columns],
-        unique_idxs=places,
+        unique_idxs=unique_idxs,
         row_splits=splits,
         entry_weights=weights,
         combiners=[column[2] for column in columns],
@@ -138,16 +142,16 @@ def test_ids_with_many_entries(dtype: Any) -> None:
     for number, dim, combiner, weighted in columns[:: 1 if dtype == np.float32 else 2]:
         counts = np.array([40, 1, 33, 3, 90, 32])[:number]
         assert (counts > LONG).any()
-        places = draw.permutation(np.repeat(np.arange(number), counts)).astype(np.int32)
-        _, first = np.unique(places, return_index=True)
+        unique_idxs = draw.permutation(np.repeat(np.arange(number), counts)).astype(np.int32)
+        _, first = np.unique(unique_idxs, return_index=True)
         renamed = np.argsort(np.argsort(first))  # numbers are in the order of first occurrence
-        places = renamed[places].astype(np.int32)
-        cuts = np.sort(draw.integers(0, places.size + 1, 30))
-        splits = np.concatenate([[0], cuts, [places.size]]).astype(np.int32)[None]
-        weights = draw.integers(-2, 4, places.size).astype(dtype)
+        unique_idxs = renamed[unique_idxs].astype(np.int32)
+        cuts = np.sort(draw.integers(0, unique_idxs.size + 1, 30))
+        splits = np.concatenate([[0], cuts, [unique_idxs.size]]).astype(np.int32)[None]
+        weights = draw.integers(-2, 4, unique_idxs.size).astype(dtype)
         top = table(31, dim, np.dtype(dtype).name, seed=number)
         top[draw.random(top.shape) < 0.1] = -0.0
-        same_given([(number, dim, combiner, weighted)], top, places, splits, weights)
+        same_given([(number, dim, combiner, weighted)], top, unique_idxs, splits, weights)
 
 
 def test_nothing_to_add() -> None:
@@ -155,11 +159,16 @@ def test_nothing_to_add() -> None:
     same([(0, 4, "sum", False)], 0, np.float32, seed=1)
 
 
-def test_trouble_is_told() -> None:
+def test_errors_are_reported() -> None:
     columns = [(4, 4, "sum", False)]
-    top, places, splits, weights = drawn(columns, 6, np.float32, seed=2)
-    wrong = places.copy()
+    top, unique_idxs, splits, weights = drawn(columns, 6, np.float32, seed=2)
+    wrong = unique_idxs.copy()
     wrong[2] = 4
     assert gradient(top, columns, wrong, splits, weights)[1] == [call_of.BAD_ID, 0, 2, 4]
     splits[0, 6] = 1000
-    assert gradient(top, columns, places, splits, weights)[1] == [call_of.BAD_SPLIT, 0, 5, 1000]
+    assert gradient(top, columns, unique_idxs, splits, weights)[1] == [
+        call_of.BAD_SPLIT,
+        0,
+        5,
+        1000,
+    ]

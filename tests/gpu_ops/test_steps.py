@@ -23,7 +23,7 @@ KINDS = {np.dtype(np.int32): INT32, np.dtype(np.int64): INT64}
 def test_prefix_sums(count: int) -> None:
     device, draw = Simulated(), np.random.default_rng(count)
     counts = draw.integers(0, 5, count).astype(np.int32)
-    total = device.room(8)
+    total = device.reserve(8)
     places = prefix_sums(device, device.put(counts), count, total)
     assert device.words(total, 1) == [counts.sum()]
     np.testing.assert_array_equal(
@@ -52,11 +52,11 @@ def test_distinct_ids(count: int, dtype: Any) -> None:
         firsts = find_firsts(device, *given)
         keys, places, counts = (one.numpy() for one in ops.unique_with_counts_v3(input=ids))
         assert device.words(firsts.total, 1) == [keys.size]
-        room = device.room(keys.nbytes), device.room(4 * count), device.room(counts.nbytes)
-        number_ids(device, *given, firsts, keys.size, *room)
-        np.testing.assert_array_equal(device.get(room[0], keys.size, dtype), keys)
-        np.testing.assert_array_equal(device.get(room[1], count, np.int32), places)
-        np.testing.assert_array_equal(device.get(room[2], keys.size, np.int32), counts)
+        outs = device.reserve(keys.nbytes), device.reserve(4 * count), device.reserve(counts.nbytes)
+        number_ids(device, *given, firsts, keys.size, *outs)
+        np.testing.assert_array_equal(device.get(outs[0], keys.size, dtype), keys)
+        np.testing.assert_array_equal(device.get(outs[1], count, np.int32), places)
+        np.testing.assert_array_equal(device.get(outs[2], keys.size, np.int32), counts)
 
 
 @pytest.mark.parametrize(("count", "most"), [(0, 5), (1, 0), (32, 70_000), (75, 2)])
@@ -85,15 +85,19 @@ def test_entries_are_dropped_and_rows_filled(
         device.put(ids), KINDS[ids.dtype], count, device.put(indices), batch,
         *((device.put(weights), FLOAT32, 4) if weighted else (0, 0, 0)),
     )  # fmt: skip
-    trouble, weight = np.zeros(4, np.int64), int(np.float32(0.5).view(np.int32))
-    found = mark(device, given, 0, int(weighted), device.put(trouble))
+    errors, weight = np.zeros(4, np.int64), int(np.float32(0.5).view(np.int32))
+    found = mark(device, given, 0, int(weighted), device.put(errors))
     kept, empty = device.words(found.totals, 2)
     total = int(kept + empty * fills)
-    outs = device.room(ids.itemsize * total), device.room(16 * total), device.room(4 * total)
+    outs = (
+        device.reserve(ids.itemsize * total),
+        device.reserve(16 * total),
+        device.reserve(4 * total),
+    )
     put(device, given, found, *outs)
     if fills:
         fill(device, given, found, int(kept), 4, weight, *outs)
-    assert not trouble.any()
+    assert not errors.any()
     wanted = ops.prune_invalid_and_fill_empty_rows(
         sp_values=ids,
         sp_indices=indices,
@@ -122,8 +126,8 @@ def test_entries_are_dropped_and_rows_filled(
 
 @pytest.mark.parametrize("row", [-1, 4, 2**40])
 def test_rows_outside_the_batch_are_told(row: int) -> None:
-    device, trouble = Simulated(), np.zeros(4, np.int64)
+    device, errors = Simulated(), np.zeros(4, np.int64)
     ids, indices = np.array([1, -1, 2]), np.array([[0, 0], [99, 0], [row, 0]])
     given = Entries(device.put(ids), INT64, 3, device.put(indices), 4, 0, 0, 0)
-    mark(device, given, 0, 0, device.put(trouble))
-    assert trouble.tolist() == [BAD_ROW, 0, 2, row]
+    mark(device, given, 0, 0, device.put(errors))
+    assert errors.tolist() == [BAD_ROW, 0, 2, row]

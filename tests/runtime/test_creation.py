@@ -119,9 +119,9 @@ def test_each_number_has_its_state_however_many_threads_ask_for_some():
 
     def ask(owner):
         start.wait()
-        for place in range(states):
-            state = [owner, place] * 100
-            numbers[owner, place] = prepared.number(owner, state)
+        for index in range(states):
+            state = [owner, index] * 100
+            numbers[owner, index] = prepared.number(owner, state)
 
     asking = [threading.Thread(target=ask, args=[owner]) for owner in range(threads)]
     for thread in asking:

@@ -50,9 +50,9 @@ def give(process, code):
 
 def test_of_processes_that_start_together_one_compiles(tmp_path, start):
     processes = [start(tmp_path) for _ in range(5)]
-    told = [line(process) for process in processes]
-    assert sorted(told) == ["compiling", *[WAITING] * 4]
-    give(processes[told.index("compiling")], "code")
+    lines = [line(process) for process in processes]
+    assert sorted(lines) == ["compiling", *[WAITING] * 4]
+    give(processes[lines.index("compiling")], "code")
     assert [line(process) for process in processes] == ["got code"] * 5
     assert [process.wait() for process in processes] == [0] * 5
     assert os.listdir(tmp_path) == ["kernel.o"]
@@ -202,8 +202,8 @@ def test_why_nothing_can_be_kept_is_told_once(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "fusion"):
         for name in ("one.o", "two.o", "one.o"):
             assert cache.get(name, name.encode) == name.encode()
-    told = f"{UNKEPT}{tmp_path}/file/x: Not a directory; {tmp_path}/file/y: Not a directory"
-    assert without_the_end(caplog.messages) == [told]
+    message = f"{UNKEPT}{tmp_path}/file/x: Not a directory; {tmp_path}/file/y: Not a directory"
+    assert without_the_end(caplog.messages) == [message]
     # A process has its own folder for it, of which its children know.
     assert cache.get("one.o", lambda: b"never") == b"one.o"
     *others, private = cache.states()
@@ -332,8 +332,8 @@ def test_a_file_that_others_can_write_is_made_again(tmp_path, caplog):
     for name in ("one.o", "two.o", "one.o"):
         assert cache.get(name, lambda: b"own") == b"own"
     mode = f"(mode 666, gid {tmp_path.stat().st_gid})"
-    told = f"a kernel in {tmp_path} is not used: one.o can be written by others {mode}"
-    assert without_the_end(caplog.messages) == [told]
+    message = f"a kernel in {tmp_path} is not used: one.o can be written by others {mode}"
+    assert without_the_end(caplog.messages) == [message]
     assert (tmp_path / "one.o").stat().st_mode & 0o022 == 0
 
 
@@ -345,8 +345,8 @@ def test_a_default_folder_that_others_can_write_is_passed_over_with_a_warning(tm
     for _ in range(2):
         assert cache.get("kernel.o", lambda: b"own") == b"own"
     mode = f"(mode 777, gid {first.stat().st_gid})"
-    told = f"kernels in {first} are not used: {first} can be written by others {mode}"
-    assert without_the_end(caplog.messages) == [told]
+    message = f"kernels in {first} are not used: {first} can be written by others {mode}"
+    assert without_the_end(caplog.messages) == [message]
     assert (os.listdir(first), os.listdir(second)) == ([], ["kernel.o"])
 
 

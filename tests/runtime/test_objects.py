@@ -31,8 +31,8 @@ def combinations(spec):
     names, allowed = list(spec.kernel_types), list(spec.kernel_types.values())
     for shift, first in itertools.product(range(2), range(max(map(len, allowed)))):
         yield {
-            name: types[(first + shift * place) % len(types)]
-            for place, (name, types) in enumerate(zip(names, allowed, strict=True))
+            name: types[(first + shift * index) % len(types)]
+            for index, (name, types) in enumerate(zip(names, allowed, strict=True))
         }
 
 

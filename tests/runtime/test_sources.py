@@ -322,11 +322,11 @@ def test_another_build_has_other_objects(
 
 
 def test_versions_count() -> None:
-    told = objects._versions()
-    assert f"fusion {fusion.__version__} " in told
+    versions = objects._versions()
+    assert f"fusion {fusion.__version__} " in versions
     for tool in ("numba", "llvmlite"):
-        assert f"{tool} {importlib.metadata.version(tool)}" in told
-    assert f"python {sys.version_info.major}.{sys.version_info.minor} " in told
+        assert f"{tool} {importlib.metadata.version(tool)}" in versions
+    assert f"python {sys.version_info.major}.{sys.version_info.minor} " in versions
 
 
 def test_a_function_of_another_package_is_made_from_anything() -> None:

@@ -11,7 +11,7 @@ from fusion.schema.attributes import FLOATS
 
 @pytest.fixture
 def forgetful():
-    found = variable_access._versioned, variable_access._address, variable_access._dtype_place
+    found = variable_access._versioned, variable_access._address, variable_access._dtype_offset
     for cache in found:
         cache.cache_clear()
     yield

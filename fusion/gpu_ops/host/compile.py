@@ -82,8 +82,8 @@ def assembler() -> str | None:
     except ImportError:
         return None
     for root in nvidia.__path__:
-        for found in sorted(Path(root).glob("*/bin/ptxas")):
-            return str(found)
+        for path in sorted(Path(root).glob("*/bin/ptxas")):
+            return str(path)
     return None
 
 
@@ -101,10 +101,10 @@ def assemble(code: str, capability: tuple[int, int], ptxas: str) -> tuple[bytes,
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"ptxas for {architecture}: {done.stderr.strip()}")
-        said = done.stderr
+        output = done.stderr
 
         def most(pattern: str) -> int:
-            return max(map(int, re.findall(pattern, said)), default=0)
+            return max(map(int, re.findall(pattern, output)), default=0)
 
         stores, loads = most(r"(\d+) bytes spill stores"), most(r"(\d+) bytes spill loads")
         resources = Resources(

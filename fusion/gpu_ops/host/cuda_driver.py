@@ -77,8 +77,8 @@ class Cuda:
     def functions(self) -> Mapping[int, int]:
         """See `launcher.Gpus`."""
         return {
-            place: ctypes.cast(getattr(self.driver, name), ctypes.c_void_p).value or 0
-            for place, name in launcher.FUNCTIONS.items()
+            field: ctypes.cast(getattr(self.driver, name), ctypes.c_void_p).value or 0
+            for field, name in launcher.FUNCTIONS.items()
         }
 
     @cached_property

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import builtins
 import types as python_types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import carray, types
+from numba.core import cgutils
 from numba.core.errors import TypingError
-from numba.extending import intrinsic, models, overload_method, register_model
+from numba.extending import models, overload, overload_method, register_model
 
-from fusion.gpu_ops.host.driver_calls import asking_call, driver_call, launch_call
-from fusion.gpu_ops.host.errors import teller
+from fusion.gpu_ops.host.driver_calls import driver_call, launch_call
+from fusion.gpu_ops.host.errors import error_reporter
 from fusion.gpu_ops.kernels.registry import KERNELS
+from fusion.gpu_ops.steps.device import launch_for
 from fusion.runtime.cuda.layout import (
     ERROR_SLOTS,
     SLOT_BYTES,
@@ -44,8 +46,10 @@ from fusion.runtime.native.frame import (
     kernel_state,
     scratch_bytes,
 )
+from fusion.runtime.native.instruction import instruction
 from fusion.runtime.native.jit import OPTIONS, int64, jit
-from fusion.runtime.native.memory import load, pointer, stack_words, store
+from fusion.runtime.native.memory import call_at, load, pointer, stack_words, store
+from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.threads.jobs import sched_yield
 
@@ -83,21 +87,16 @@ class _DeviceModel(models.PrimitiveModel):
         super().__init__(manager, kind, ir.IntType(64))
 
 
-def _cast(kind: Any, result: Any) -> Any:
-    """An intrinsic from one name of a word to another."""
-
-    @intrinsic
-    def cast(typingctx: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return args[0]
-
-        return result(kind), codegen
-
-    return cast
+@instruction(_device_type(types.int64))
+def _device_at(builder: Any, address: Any) -> Any:
+    """The device of a `DeviceRecord`."""
+    return address
 
 
-_device_at = _cast(types.int64, _device_type)
-_words_of = _cast(_device_type, types.int64)
+@instruction(types.int64(_device_type))
+def _record_of(builder: Any, device: Any) -> Any:
+    """The address of a device's `DeviceRecord`."""
+    return device
 
 
 @cache
@@ -112,7 +111,7 @@ def on_host(function: Any) -> Any:
 
 def _brought(value: Any) -> Any:
     is_function = isinstance(value, python_types.FunctionType)
-    is_step = is_function and not hasattr(value, "py_func")
+    is_step = is_function and not hasattr(value, "py_func") and value is not launch_for
     return on_host(value) if is_step and value.__module__.startswith("fusion.gpu_ops.") else value
 
 
@@ -120,130 +119,134 @@ def _brought(value: Any) -> Any:
 
 
 @jit
-def _driver(words: int, function: int) -> int:
-    return load(load(words, DeviceRecord.launcher), function)
+def _of_launcher(record: int, field: int) -> int:
+    """A field of the `LauncherRecord`."""
+    return load(load(record, DeviceRecord.launcher), field)
 
 
 @jit
-def _check(words: int, code: int, what: int) -> None:
+def _call(record: int, function: int, *arguments: int) -> int:
+    """Calls a function of the driver, a field of `LauncherRecord`; an error ends the op's call."""
+    code = driver_call(_of_launcher(record, function), *arguments)
     if code != 0:
         text = "CUDA's driver returned error %lld (function %lld of fusion.runtime.cuda.launcher)"
-        fail(load(words, DeviceRecord.frame), INTERNAL, text, code, what)
+        fail(load(record, DeviceRecord.frame), INTERNAL, text, code, function)
+    return code
 
 
 @jit
-def _asked(words: int, function: int, given: int) -> int:
+def _ask(record: int, function: int, argument: int) -> int:
     """What a function of the launcher gives for a word; 0 is an error."""
-    launching = load(words, DeviceRecord.launcher)
-    found = asking_call(load(launching, function), given)
+    found = call_at(_of_launcher(record, function), argument)
     if found == 0:
-        fail(
-            load(words, DeviceRecord.frame), INTERNAL, "%s", load(launching, LauncherRecord.reason)
-        )
+        _fail_for_launcher(record)
     return found
 
 
-_tell_now = teller("")
-_tell_before = teller(" (in an earlier run of this node, whose result is not to be used)")
+@jit
+def _fail_for_launcher(record: int) -> None:
+    """Ends the call with the reason why a function of the launcher gave 0."""
+    reason = _of_launcher(record, LauncherRecord.reason)
+    fail(load(record, DeviceRecord.frame), INTERNAL, "%s", reason)
+
+
+_report_error = error_reporter("")
+_report_earlier_error = error_reporter(
+    " (in an earlier run of this node, whose result is not to be used)"
+)
 
 
 @jit
-def _open(frame: int, words: int) -> None:
-    """Finds the stream of a call and makes its context the thread's; tells of earlier trouble."""
-    store(words, DeviceRecord.error_slot, 0)
+def _open(frame: int, record: int) -> None:
+    """Finds the stream of a call and makes its context the thread's; reports earlier errors."""
+    store(record, DeviceRecord.error_slot, 0)
     state = kernel_state(frame)
-    words_of_launcher = load(state, State.launcher)
-    store(words, DeviceRecord.frame, frame)
-    store(words, DeviceRecord.launcher, words_of_launcher)
-    stream = _asked(words, int64(LauncherRecord.find_stream), context(frame))
-    store(words, DeviceRecord.stream, stream)
+    launcher = load(state, State.launcher)
+    store(record, DeviceRecord.frame, frame)
+    store(record, DeviceRecord.launcher, launcher)
+    stream = _ask(record, LauncherRecord.find_stream, context(frame))
+    store(record, DeviceRecord.stream, stream)
     if stream == 0:
         return
-    place = stack_words(2)
-    store(place, 0, 0)
-    store(place, 1, 0)
-    code = driver_call(load(words_of_launcher, LauncherRecord.stream_context), stream, place)
-    _check(words, code, int64(LauncherRecord.stream_context))
+    found = stack_words(2)
+    store(found, 0, 0)
+    store(found, 1, 0)
+    _call(record, LauncherRecord.stream_context, stream, found)
     if not failed(frame):  # TensorFlow's threads have some context or none
-        code = driver_call(load(words_of_launcher, LauncherRecord.push), load(place, 0))
-        _check(words, code, int64(LauncherRecord.push))
+        _call(record, LauncherRecord.push, load(found, 0))
     if failed(frame):
-        store(words, DeviceRecord.stream, 0)  # there is nothing to pop
+        store(record, DeviceRecord.stream, 0)  # there is nothing to pop
         return
-    code = driver_call(load(words_of_launcher, LauncherRecord.context_device), place + 8)
-    _check(words, code, int64(LauncherRecord.context_device))
+    _call(record, LauncherRecord.context_device, found + 8)
     if failed(frame):
         return
-    gpu = load(place, 1) & 0xFFFFFFFF
-    store(words, DeviceRecord.gpu, gpu)
-    store(words, DeviceRecord.gpu_record, load(load(words_of_launcher, LauncherRecord.gpus), gpu))
-    if load(words, DeviceRecord.gpu_record) == 0:
-        store(words, DeviceRecord.gpu_record, _asked(words, int64(LauncherRecord.open_gpu), gpu))
+    gpu = load(found, 1) & 0xFFFFFFFF
+    store(record, DeviceRecord.gpu, gpu)
+    store(record, DeviceRecord.gpu_record, load(load(launcher, LauncherRecord.gpus), gpu))
+    if load(record, DeviceRecord.gpu_record) == 0:
+        store(record, DeviceRecord.gpu_record, _ask(record, LauncherRecord.open_gpu, gpu))
     if load(state, State.error_slots) == 0 and not failed(frame):
-        _asked(words, int64(LauncherRecord.open_node), state)
+        _ask(record, LauncherRecord.open_node, state)
     if not failed(frame):
-        store(words, DeviceRecord.error_slot, _own_place(load(state, State.error_slots)))
-        _tell_of_earlier_runs(
-            frame, load(state, State.error_slots), load(words, DeviceRecord.error_slot)
+        store(record, DeviceRecord.error_slot, _take_error_slot(load(state, State.error_slots)))
+        _report_earlier_errors(
+            frame, load(state, State.error_slots), load(record, DeviceRecord.error_slot)
         )
 
 
 @jit
-def _place_of(node: int, number: int) -> int:
+def _error_slot(node: int, number: int) -> int:
     return node + 8 * int64(ErrorSlot.SIZE) * number
 
 
 @jit
-def _own_place(node: int) -> int:
-    """Takes one of a node's places for trouble: calls of a node may run side by side."""
+def _take_error_slot(node: int) -> int:
+    """Takes one of a node's error slots: calls of a node may run side by side."""
     for number in range(1, ERROR_SLOTS):
-        place = _place_of(node, int64(number))
-        if atomic_swap_if(place, int64(ErrorSlot.is_taken), int64(0), int64(1)):
-            return place
+        slot = _error_slot(node, int64(number))
+        if atomic_swap_if(slot, int64(ErrorSlot.is_taken), int64(0), int64(1)):
+            return slot
     return node
 
 
 @jit
-def _tell_of_earlier_runs(frame: int, node: int, own: int) -> None:
-    """Tells of trouble in places that no other call has."""
+def _report_earlier_errors(frame: int, node: int, own: int) -> None:
+    """Reports errors in the slots that no other call has."""
     for number in range(ERROR_SLOTS):
-        place, taken = _place_of(node, int64(number)), int64(ErrorSlot.is_taken)
+        slot, taken = _error_slot(node, int64(number)), int64(ErrorSlot.is_taken)
         if failed(frame):
             return
-        if place in (own, node):
-            _tell_before(frame, place)
-        elif load(place, ErrorRecord.error_code) != 0 and atomic_swap_if(
-            place, taken, int64(0), int64(1)
+        if slot in (own, node):
+            _report_earlier_error(frame, slot)
+        elif load(slot, ErrorRecord.error_code) != 0 and atomic_swap_if(
+            slot, taken, int64(0), int64(1)
         ):
-            _tell_before(frame, place)
-            atomic_store(place, taken, int64(0))
+            _report_earlier_error(frame, slot)
+            atomic_store(slot, taken, int64(0))
 
 
 @jit
-def _wait(words: int) -> None:
-    code = driver_call(_driver(words, LauncherRecord.wait), load(words, DeviceRecord.stream))
-    _check(words, code, int64(LauncherRecord.wait))
+def _wait(record: int) -> None:
+    _call(record, LauncherRecord.wait, load(record, DeviceRecord.stream))
 
 
 @jit
-def _tell(words: int) -> None:
-    _tell_now(load(words, DeviceRecord.frame), load(words, DeviceRecord.error_slot))
+def _report(record: int) -> None:
+    _report_error(load(record, DeviceRecord.frame), load(record, DeviceRecord.error_slot))
 
 
 @jit
-def _close(words: int) -> None:
+def _close(record: int) -> None:
     """Ends what `_open` began."""
-    if load(words, DeviceRecord.stream) == 0:
+    if load(record, DeviceRecord.stream) == 0:
         return
-    if load(load(words, DeviceRecord.launcher), LauncherRecord.waits) != 0 and not failed(
-        load(words, DeviceRecord.frame)
-    ):
-        _wait(words)
-        _tell(words)
-    place = stack_words(1)
-    driver_call(_driver(words, int64(LauncherRecord.pop)), place)
-    own = load(words, DeviceRecord.error_slot)
-    if own != 0 and own != load(kernel_state(load(words, DeviceRecord.frame)), State.error_slots):
+    waits = _of_launcher(record, LauncherRecord.waits) != 0
+    if waits and not failed(load(record, DeviceRecord.frame)):
+        _wait(record)
+        _report(record)
+    driver_call(_of_launcher(record, LauncherRecord.pop), stack_words(1))
+    own = load(record, DeviceRecord.error_slot)
+    if own != 0 and own != load(kernel_state(load(record, DeviceRecord.frame)), State.error_slots):
         atomic_store(own, int64(ErrorSlot.is_taken), int64(0))
 
 
@@ -252,172 +255,207 @@ def with_device(body: Callable[[int, Any], None]) -> Callable[[int], None]:
     inner = jit(body)
 
     def outer(frame: int) -> None:
-        words = stack_words(DeviceRecord.SIZE)
-        _open(frame, words)
+        record = stack_words(DeviceRecord.SIZE)
+        _open(frame, record)
         if not failed(frame):
-            inner(frame, _device_at(words))
-        _close(words)
+            inner(frame, _device_at(record))
+        _close(record)
 
     return outer
 
 
 @jit
-def trouble_of(device: Any) -> int:
+def error_record(device: Any) -> int:
     """The `ErrorRecord` where the call's kernels report errors."""
-    return load(_words_of(device), DeviceRecord.error_slot)
+    return load(_record_of(device), DeviceRecord.error_slot)
 
 
 @jit
-def explain(device: Any, told: int) -> None:
-    """Makes trouble of the call's error that was told elsewhere, in words at `told` of the host."""
-    if load(told, ErrorRecord.error_code) != 0:
+def report_error(device: Any, record: int) -> None:
+    """Reports the error of an `ErrorRecord` of the host, if there is one."""
+    if load(record, ErrorRecord.error_code) != 0:
         for k in range(ErrorRecord.SIZE):
-            store(trouble_of(device), k, load(told, k))
-        _tell(_words_of(device))
+            store(error_record(device), k, load(record, k))
+        _report(_record_of(device))
 
 
 @jit
 def copy_in(device: Any, target: int, source: int, size: int) -> None:
     """Copies bytes of the host, whole words, to the GPU; they may change afterwards."""
-    words = _words_of(device)
+    record = _record_of(device)
     for first in range(0, size, SLOT_BYTES):
-        if not failed(load(words, DeviceRecord.frame)):
+        if not failed(load(record, DeviceRecord.frame)):
             part = min(size - first, int64(SLOT_BYTES))
-            _copy_part(words, target + first, source + first, part)
+            _copy_part(record, target + first, source + first, part)
 
 
 @jit
-def _copy_part(words: int, target: int, source: int, size: int) -> None:
+def _copy_part(record: int, target: int, source: int, size: int) -> None:
     """Copies what fits a slot, by the next one.
 
     A copy on the stream is still to come when the call ends: it is one of the slot's memory, which
     is written again once the event behind the copy has come, as good as always long ago.
     """
-    gpu, slots = load(words, DeviceRecord.gpu_record), int64(SLOT_COUNT)
+    gpu, slots = load(record, DeviceRecord.gpu_record), int64(SLOT_COUNT)
     number = atomic_add(gpu, int64(GpuRecord.next_slot), int64(1)) % slots
     slot = gpu + 8 * (GpuRecord.slots + number * CopySlot.SIZE)
     while not atomic_swap_if(slot, int64(CopySlot.is_taken), int64(0), int64(1)):
         sched_yield()
     event, memory = load(slot, CopySlot.event), load(slot, CopySlot.memory)
-    code = driver_call(_driver(words, int64(LauncherRecord.event_wait)), event)
-    _check(words, code, int64(LauncherRecord.event_wait))
-    if code == 0:
+    if _call(record, LauncherRecord.event_wait, event) == 0:
         for k in range(size // 8):
             store(memory, k, load(source, k))
-        function = _driver(words, int64(LauncherRecord.copy_in))
-        stream = load(words, DeviceRecord.stream)
-        code = driver_call(function, target, memory, size, stream)
-        _check(words, code, int64(LauncherRecord.copy_in))
-        code = driver_call(_driver(words, int64(LauncherRecord.event_record)), event, stream)
-        _check(words, code, int64(LauncherRecord.event_record))
+        stream = load(record, DeviceRecord.stream)
+        _call(record, LauncherRecord.copy_in, target, memory, size, stream)
+        _call(record, LauncherRecord.event_record, event, stream)
     atomic_store(slot, int64(CopySlot.is_taken), int64(0))
 
 
 @jit
-def _room(words: int, size: int) -> int:
-    return scratch_bytes(load(words, DeviceRecord.frame), max(size, int64(16)))
+def _reserve(record: int, size: int) -> int:
+    return scratch_bytes(load(record, DeviceRecord.frame), max(size, int64(16)))
 
 
 @jit
-def _fill(words: int, address: int, size: int, byte: int) -> None:
-    if size > 0 and not failed(load(words, DeviceRecord.frame)):
-        function = _driver(words, int64(LauncherRecord.fill))
-        stream = load(words, DeviceRecord.stream)
-        code = driver_call(function, address, byte, size, stream)
-        _check(words, code, int64(LauncherRecord.fill))
+def _fill(record: int, address: int, size: int, byte: int) -> None:
+    if size > 0 and not failed(load(record, DeviceRecord.frame)):
+        stream = load(record, DeviceRecord.stream)
+        _call(record, LauncherRecord.fill, address, byte, size, stream)
 
 
 @jit
-def _filled(words: int, size: int, byte: int) -> int:
-    address = _room(words, size)
-    _fill(words, address, size, byte)
+def _filled(record: int, size: int, byte: int) -> int:
+    address = _reserve(record, size)
+    _fill(record, address, size, byte)
     return address
 
 
 @jit
-def _read(words: int, address: int, count: int) -> int:
+def _read(record: int, address: int, count: int) -> int:
     """The address of words of the GPU, copied to the host; all zeros after an error."""
-    frame = load(words, DeviceRecord.frame)
+    frame = load(record, DeviceRecord.frame)
     target = host_bytes(frame, 8 * count)
     if target == 0:
-        return load(load(words, DeviceRecord.launcher), LauncherRecord.zeros)
-    function = _driver(words, int64(LauncherRecord.copy_out))
-    stream = load(words, DeviceRecord.stream)
-    code = driver_call(function, target, address, 8 * count, stream)
-    _check(words, code, int64(LauncherRecord.copy_out))
+        return _of_launcher(record, LauncherRecord.zeros)
+    stream = load(record, DeviceRecord.stream)
+    _call(record, LauncherRecord.copy_out, target, address, 8 * count, stream)
     if not failed(frame):
-        _wait(words)
-        _tell(words)
+        _wait(record)
+        _report(record)
     if failed(frame):
-        return load(load(words, DeviceRecord.launcher), LauncherRecord.zeros)
+        return _of_launcher(record, LauncherRecord.zeros)
     return target
 
 
 @jit
-def _handle(words: int, kernel: int) -> int:
+def _handle(record: int, kernel: int) -> int:
     """The handle of a kernel on the call's GPU; 0 after an error."""
-    handle = load(load(words, DeviceRecord.gpu_record), GpuRecord.handles + kernel)
+    handle = load(load(record, DeviceRecord.gpu_record), GpuRecord.handles + kernel)
     if handle == 0:
-        launching = load(words, DeviceRecord.launcher)
-        handle = asking_call(
-            load(launching, LauncherRecord.load), kernel, load(words, DeviceRecord.gpu)
-        )
+        gpu = load(record, DeviceRecord.gpu)
+        handle = call_at(_of_launcher(record, LauncherRecord.load), kernel, gpu)
         if handle == 0:
-            fail(
-                load(words, DeviceRecord.frame),
-                INTERNAL,
-                "%s",
-                load(launching, LauncherRecord.reason),
-            )
+            _fail_for_launcher(record)
     return handle
 
 
 # --- a device's methods, see `steps.device.Device` --------------------------------------------
 
 
-@overload_method(DeviceType, "launch", prefer_literal=True, jit_options=OPTIONS)
-def _launch(self: Any, kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> Any:
+def _finder(kernels: Mapping[int, str], arguments: tuple[Any, ...]) -> Any:
+    """An intrinsic (dtype code) -> the number and the name, a C string, of a dtype's kernel.
+
+    Args:
+        kernels: names by dtype code.
+        arguments: Numba's types of what they are launched with.
+    """
+    if arguments and isinstance(arguments[0], types.BaseTuple):
+        arguments = tuple(arguments[0])
+    for name in kernels.values():
+        if name not in _NUMBERS or len(arguments) != KERNELS[name].arguments:
+            raise TypingError(f"{name} is no kernel of {len(arguments)} arguments")
+
+    @instruction(types.UniTuple(types.int64, 2)(types.int64))
+    def find(builder: Any, dtype_code: Any) -> Any:
+        word = ir.IntType(64)
+        number = name = word(0)
+        for code, text in kernels.items():
+            array = cgutils.make_bytearray(f"{text}\0".encode())
+            pointer = cgutils.global_constant(builder.module, "kernel_name", array)
+            is_own = builder.icmp_signed("==", dtype_code, word(code))
+            number = builder.select(is_own, word(_NUMBERS[text]), number)
+            name = builder.select(is_own, builder.ptrtoint(pointer, word), name)
+        return cgutils.pack_array(builder, [number, name])
+
+    return find
+
+
+@jit
+def _launch_kernel(record: int, kernel: Any, blocks: int, threads: int, arguments: Any) -> None:
+    number, name = kernel
+    frame = load(record, DeviceRecord.frame)
+    if blocks <= 0 or failed(frame):
+        return
+    if blocks > _MOST_BLOCKS:
+        fail(frame, INVALID_ARGUMENT, "a batch is too large for a GPU's grid")
+        return
+    handle = _handle(record, number)
+    if handle == 0:
+        return
+    function = _of_launcher(record, LauncherRecord.launch)
+    stream = load(record, DeviceRecord.stream)
+    code = launch_call(function, handle, blocks, threads, stream, arguments)
+    if code != 0:
+        text = "CUDA's driver returned error %lld for the launch of %s"
+        fail(frame, INTERNAL, text, code, name)
+
+
+def _literal(kernel: Any) -> str:
     if not isinstance(kernel, types.StringLiteral):
         raise TypingError("the name of a kernel must be a literal")
-    name = kernel.literal_value
-    given = arguments[0] if arguments and isinstance(arguments[0], types.BaseTuple) else arguments
-    if name not in _NUMBERS or len(given) != KERNELS[name].arguments:
-        raise TypingError(f"{name} is no kernel of {len(given)} arguments")
-    number = _NUMBERS[name]
-    text = f"CUDA's driver returned error %lld for the launch of {name}"
+    name: str = kernel.literal_value
+    return name
+
+
+@overload_method(DeviceType, "launch", prefer_literal=True, jit_options=OPTIONS)
+def _launch(self: Any, kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> Any:
+    find = _finder({0: _literal(kernel)}, arguments)
 
     def launch(self: Any, kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> Any:
-        words = _words_of(self)
-        frame = load(words, DeviceRecord.frame)
-        if blocks <= 0 or failed(frame):
-            return
-        if blocks > _MOST_BLOCKS:
-            fail(frame, INVALID_ARGUMENT, "a batch is too large for a GPU's grid")
-            return
-        handle = _handle(words, int64(number))
-        if handle == 0:
-            return
-        function = _driver(words, int64(LauncherRecord.launch))
-        stream = load(words, DeviceRecord.stream)
-        code = launch_call(function, handle, int64(blocks), int64(threads), stream, arguments)
-        if code != 0:
-            fail(frame, INTERNAL, text, code)
+        _launch_kernel(_record_of(self), find(0), int64(blocks), int64(threads), arguments)
 
     return launch
 
 
-@overload_method(DeviceType, "room", jit_options=OPTIONS)
-def _room_of(self: Any, size: Any) -> Any:
-    def room(self: Any, size: Any) -> Any:
-        return _room(_words_of(self), int64(size))
+@overload(launch_for, prefer_literal=True, jit_options=OPTIONS)
+def _launch_for(
+    device: Any, kernel: Any, dtype_code: Any, blocks: Any, threads: Any, *arguments: Any
+) -> Any:
+    names = {DTYPES[stored].code: f"{_literal(kernel)}_{stored}" for stored in FLOATS}
+    kernels = {code: name for code, name in names.items() if name in KERNELS}
+    find = _finder(kernels or names, arguments)
 
-    return room
+    def launch(
+        device: Any, kernel: Any, dtype_code: Any, blocks: Any, threads: Any, *arguments: Any
+    ) -> Any:
+        found = find(dtype_code)
+        _launch_kernel(_record_of(device), found, int64(blocks), int64(threads), arguments)
+
+    return launch
+
+
+@overload_method(DeviceType, "reserve", jit_options=OPTIONS)
+def _reserve_of(self: Any, size: Any) -> Any:
+    def reserve(self: Any, size: Any) -> Any:
+        return _reserve(_record_of(self), int64(size))
+
+    return reserve
 
 
 @overload_method(DeviceType, "filled", jit_options=OPTIONS)
 def _filled_of(self: Any, size: Any, byte: Any) -> Any:
     def filled(self: Any, size: Any, byte: Any) -> Any:
-        return _filled(_words_of(self), int64(size), int64(byte))
+        return _filled(_record_of(self), int64(size), int64(byte))
 
     return filled
 
@@ -425,7 +463,7 @@ def _filled_of(self: Any, size: Any, byte: Any) -> Any:
 @overload_method(DeviceType, "fill", jit_options=OPTIONS)
 def _fill_of(self: Any, address: Any, size: Any, byte: Any) -> Any:
     def fill(self: Any, address: Any, size: Any, byte: Any) -> Any:
-        _fill(_words_of(self), int64(address), int64(size), int64(byte))
+        _fill(_record_of(self), int64(address), int64(size), int64(byte))
 
     return fill
 
@@ -433,7 +471,7 @@ def _fill_of(self: Any, address: Any, size: Any, byte: Any) -> Any:
 @overload_method(DeviceType, "words", jit_options=OPTIONS)
 def _words_at(self: Any, address: Any, count: Any) -> Any:
     def words(self: Any, address: Any, count: Any) -> Any:
-        found = _read(_words_of(self), int64(address), int64(count))
+        found = _read(_record_of(self), int64(address), int64(count))
         return carray(pointer(found, np.int64), (int64(count),))
 
     return words

@@ -15,26 +15,14 @@ def _call(builder: Any, address: Any, result: Any, args: list[Any]) -> Any:
 
 
 @intrinsic
-def driver_call(typingctx: Any, address: Any, *given: Any) -> Any:
+def driver_call(typingctx: Any, address: Any, *arguments: Any) -> Any:
     """Calls a function of the driver that takes words, and gives its result code."""
-    packed = types.StarArgTuple([types.int64] * len(given))
+    packed = types.StarArgTuple([types.int64] * len(arguments))
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        words = [builder.extract_value(args[1], index) for index in range(len(given))]
+        words = [builder.extract_value(args[1], index) for index in range(len(arguments))]
         code = _call(builder, args[0], ir.IntType(32), words)
         return builder.sext(code, ir.IntType(64))
-
-    return types.int64(types.int64, packed), codegen
-
-
-@intrinsic
-def asking_call(typingctx: Any, address: Any, *given: Any) -> Any:
-    """Calls a C function of words that gives one."""
-    packed = types.StarArgTuple([types.int64] * len(given))
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        words = [builder.extract_value(args[1], index) for index in range(len(given))]
-        return _call(builder, args[0], ir.IntType(64), words)
 
     return types.int64(types.int64, packed), codegen
 
@@ -55,20 +43,20 @@ def launch_call(
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         count = max(len(arguments), 1)
         values = builder.alloca(ir.ArrayType(word, count))
-        places = builder.alloca(ir.ArrayType(word, count))
+        pointers = builder.alloca(ir.ArrayType(word, count))
         zero = ir.Constant(half, 0)
         for number, kind in enumerate(arguments):
-            given = context.cast(builder, builder.extract_value(args[5], number), kind, types.int64)
+            value = context.cast(builder, builder.extract_value(args[5], number), kind, types.int64)
             at = [zero, ir.Constant(half, number)]
-            value = builder.gep(values, at)
-            builder.store(given, value)
-            builder.store(builder.ptrtoint(value, word), builder.gep(places, at))
+            pointer = builder.gep(values, at)
+            builder.store(value, pointer)
+            builder.store(builder.ptrtoint(pointer, word), builder.gep(pointers, at))
         one, none = ir.Constant(half, 1), ir.Constant(word, 0)
         grid = [builder.trunc(args[2], half), one, one]
         block = [builder.trunc(args[3], half), one, one]
-        packed = builder.ptrtoint(places, word)
-        given = [args[1], *grid, *block, zero, args[4], packed, none]
-        return builder.sext(_call(builder, args[0], half, given), word)
+        packed = builder.ptrtoint(pointers, word)
+        parameters = [args[1], *grid, *block, zero, args[4], packed, none]
+        return builder.sext(_call(builder, args[0], half, parameters), word)
 
     i64 = types.int64
     return i64(i64, i64, i64, i64, i64, arguments), codegen

@@ -20,8 +20,8 @@ from fusion.runtime.native.jit import jit
 from fusion.runtime.native.memory import load, store
 
 
-def teller(when: str) -> Any:
-    """A jitted function (frame, trouble) that makes trouble of the call's error, if there is any.
+def error_reporter(when: str) -> Any:
+    """A jitted function (frame, record) that makes the record's error, if any, that of the call.
 
     Args:
         when: the end of what is said.
@@ -36,26 +36,26 @@ def teller(when: str) -> Any:
     bad_split = f": the row splits at %lld make no sense, there is %lld{when}"
 
     @jit
-    def tell(frame: int, trouble: int) -> None:
-        kind, place = load(trouble, ErrorRecord.error_code), load(trouble, ErrorRecord.column)
-        element, number = load(trouble, ErrorRecord.element), load(trouble, ErrorRecord.value)
-        if kind > 0:  # else it is still being written
-            store(trouble, ErrorRecord.error_code, 0)
-        if kind == BAD_ID:
-            fail_column(frame, INVALID_ARGUMENT, bad_id, place, element, number)
-        elif kind == BAD_DEFAULT:
-            fail_column(frame, INVALID_ARGUMENT, bad_default, place, number)
-        elif kind == BAD_ROW:
-            fail_column(frame, INVALID_ARGUMENT, bad_row, place, element, number)
-        elif kind == UNSORTED_ROW:
-            fail_column(frame, INVALID_ARGUMENT, unsorted, place, element, number)
-        elif kind == BAD_RATE:
+    def report(frame: int, record: int) -> None:
+        code, column = load(record, ErrorRecord.error_code), load(record, ErrorRecord.column)
+        element, value = load(record, ErrorRecord.element), load(record, ErrorRecord.value)
+        if code > 0:  # else it is still being written
+            store(record, ErrorRecord.error_code, 0)
+        if code == BAD_ID:
+            fail_column(frame, INVALID_ARGUMENT, bad_id, column, element, value)
+        elif code == BAD_DEFAULT:
+            fail_column(frame, INVALID_ARGUMENT, bad_default, column, value)
+        elif code == BAD_ROW:
+            fail_column(frame, INVALID_ARGUMENT, bad_row, column, element, value)
+        elif code == UNSORTED_ROW:
+            fail_column(frame, INVALID_ARGUMENT, unsorted, column, element, value)
+        elif code == BAD_RATE:
             fail(frame, INVALID_ARGUMENT, bad_rate)
-        elif kind == BAD_KEY:
-            fail_column(frame, INVALID_ARGUMENT, bad_key, place, element, number)
-        elif kind == REPEATED:
-            fail(frame, INVALID_ARGUMENT, repeated, place, element, number)
-        elif kind == BAD_SPLIT:
-            fail_column(frame, INVALID_ARGUMENT, bad_split, place, element, number)
+        elif code == BAD_KEY:
+            fail_column(frame, INVALID_ARGUMENT, bad_key, column, element, value)
+        elif code == REPEATED:
+            fail(frame, INVALID_ARGUMENT, repeated, column, element, value)
+        elif code == BAD_SPLIT:
+            fail_column(frame, INVALID_ARGUMENT, bad_split, column, element, value)
 
-    return tell
+    return report

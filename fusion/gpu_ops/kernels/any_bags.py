@@ -11,7 +11,7 @@ import numpy as np
 
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import id_at, integer_at, is_dropped, is_ignored, weight_at
-from fusion.gpu_ops.kernels.errors import tell
+from fusion.gpu_ops.kernels.errors import report_in_call
 from fusion.gpu_ops.kernels.plain_bags import Bag, Team, head_of
 from fusion.gpu_ops.kernels.tiles import quotient, remainder
 from fusion.gpu_ops.language.arithmetic import clipper, normalizer, weigher
@@ -28,10 +28,10 @@ from fusion.gpu_ops.layout.call import BAD_DEFAULT, BAD_ID, CombineCall
 from fusion.runtime.native.jit import int64
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
-#: Elements that are no entry, and those with trouble: no addresses of rows.
-_NO_ENTRY, _TROUBLE = -1, 0
-#: Among marks: that an element is trouble.
-_IS_UNSOUND = 16
+#: Elements that are no entry, and those with an error: no addresses of rows.
+_NO_ENTRY, _BAD_ENTRY = -1, 0
+#: Among marks: that an element is an error.
+_HAS_BAD_ENTRY = 16
 
 
 @jit
@@ -44,7 +44,7 @@ def _is_of_row(column: int, source: int, k: int, row: int) -> bool:
 
 
 @jit
-def _plain_id(column: int, source: int, k: int, place: int) -> int:
+def _plain_id(column: int, source: int, k: int, in_row: int) -> int:
     return integer_at(load(source, ColumnInputs.ids), k, load(column, ColumnAttrs.ids_dtype))
 
 
@@ -63,7 +63,7 @@ def _is_entry(column: int, source: int, number: int, k: int) -> bool:
 
 
 @jit
-def _place_of(call: int, column: int) -> int:
+def _column_index(call: int, column: int) -> int:
     """The number of a column."""
     return (column - load(call, CombineCall.columns)) // (8 * ColumnAttrs.SIZE)
 
@@ -71,7 +71,7 @@ def _place_of(call: int, column: int) -> int:
 def _entry_finder(is_plain: bool) -> Any:
     """A device function (call, bag, element) -> an address.
 
-    That is the one of its table row, or else `_NO_ENTRY` or `_TROUBLE`.
+    That is the one of its table row, or else `_NO_ENTRY` or `_BAD_ENTRY`.
     """
     id_of, counts = (_plain_id, _is_plain_entry) if is_plain else (id_at, _is_entry)
 
@@ -84,8 +84,8 @@ def _entry_finder(is_plain: bool) -> Any:
         if not counts(column, source, number, k):
             return int64(_NO_ENTRY)
         if number < 0 or number >= load(source, ColumnInputs.table_rows):
-            tell(call, BAD_ID, _place_of(call, column), k, number)
-            return int64(_TROUBLE)
+            report_in_call(call, BAD_ID, _column_index(call, column), k, number)
+            return int64(_BAD_ENTRY)
         return load(source, ColumnInputs.table) + number * load(source, ColumnInputs.row_bytes)
 
     return entry
@@ -97,7 +97,7 @@ class _Four(NamedTuple):
     Attributes:
         v0, v1, v2, v3: their rows, with weights multiplied by them.
         weights: ones without.
-        marks: by bit, which of them are entries; `_IS_UNSOUND` and more if any is trouble.
+        marks: by bit, which of them are entries; `_HAS_BAD_ENTRY` and more if any is an error.
     """
 
     v0: Any
@@ -174,7 +174,7 @@ def _counter(is_plain: bool, step: int) -> Any:
 def _mark(address: int, bit: int) -> int:
     if address == _NO_ENTRY:
         return int64(0)
-    return int64(_IS_UNSOUND) if address == _TROUBLE else int64(bit)
+    return int64(_HAS_BAD_ENTRY) if address == _BAD_ENTRY else int64(bit)
 
 
 def _four_reader(stored: str, lanes: int, is_plain: bool, step: int) -> Any:
@@ -291,7 +291,7 @@ def _folder(dtype: type, lanes: int, is_plain: bool, step: int) -> Any:
 
 
 def any_bag(stored: str, lanes: int, is_plain: bool) -> Any:
-    """A device function (call, bag, team, at) -> what a bag gives; NaN if there is trouble.
+    """A device function (call, bag, team, at) -> what a bag gives; NaN after an error.
 
     Groups that share a bag read its rows in turns, and each adds all of them.
     """
@@ -316,7 +316,7 @@ def any_bag(stored: str, lanes: int, is_plain: bool) -> Any:
                 lane = np.int32(remainder(thread, group) + share * group if shares > 1 else -1)
                 marks = from_lane((mine.marks,), lane)[0] if shares > 1 else mine.marks
                 sums = fold(sums, mine, marks, lane, head, column, is_weighted)
-                is_sound = is_sound and marks < _IS_UNSOUND
+                is_sound = is_sound and marks < _HAS_BAD_ENTRY
             k += step * shares
         if not is_sound or bag.end < bag.start:
             return multiplied(zero, nan)
@@ -342,7 +342,7 @@ def _filler(stored: str, lanes: int, is_plain: bool) -> Any:
             return zero
         number = max(load(column, ColumnAttrs.default_id), np.int64(0))
         if number >= load(source, ColumnInputs.table_rows):
-            tell(call, BAD_DEFAULT, _place_of(call, column), np.int64(-1), number)
+            report_in_call(call, BAD_DEFAULT, _column_index(call, column), np.int64(-1), number)
             return multiplied(zero, nan)
         if load(column, ColumnAttrs.default_id) < 0:
             return zero

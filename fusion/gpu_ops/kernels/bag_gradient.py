@@ -11,7 +11,7 @@ from typing import Any
 
 from fusion.gpu_ops.kernels.bag_scales import put_scale
 from fusion.gpu_ops.kernels.entry_sums import BagGradient, row_writer
-from fusion.gpu_ops.kernels.sharded_entries import part_of
+from fusion.gpu_ops.kernels.sharded_entries import shard_index
 from fusion.gpu_ops.kernels.tiles import quotient, remainder
 from fusion.gpu_ops.language.device import cuda, load
 from fusion.gpu_ops.layout.call import WARP
@@ -49,18 +49,18 @@ def scatter_bags_kernel(stored: str) -> Any:
         scales, weights, combiner: see `scale_bags`.
         masked, mask_bytes, flags: so many flags by row of the batch, whose entries get zeros.
         top, dim: the gradient of the result, [batch, dim].
-        rows, firsts, shard_count: gathered rows of all shards, see `parts.part_of`.
+        rows, firsts, shard_count: gathered rows of all shards, see `shard_index`.
         outs: int64 [shard_count], addresses of the gradients of each shard.
         working: where they go instead, [rows, dim] of the dtype of `scales`; 0: nowhere else.
         lanes: elements that a thread computes at once, 1 or as many as 16 bytes hold of what is
             written.
         group: a power of 2, at most a warp.
     """
-    kept, item = DTYPES[stored].compute, DTYPES[stored].item_bytes
+    compute, item = DTYPES[stored].compute, DTYPES[stored].item_bytes
     wide, single = (row_writer(stored, stored, lanes) for lanes in (16 // item, 1))
-    is_same, kept_item = kept == stored, DTYPES[kept].item_bytes
-    wide_kept = wide if is_same else row_writer(stored, kept, 16 // kept_item)
-    single_kept = single if is_same else row_writer(stored, kept, 1)
+    is_same, compute_item = compute == stored, DTYPES[compute].item_bytes
+    wide_computed = wide if is_same else row_writer(stored, compute, 16 // compute_item)
+    single_computed = single if is_same else row_writer(stored, compute, 1)
 
     def scatter_bags(
         order: int,
@@ -90,10 +90,10 @@ def scatter_bags_kernel(stored: str) -> Any:
             start, end = number, number + 1
             if starts != 0:
                 start, end = load(starts, number), load(starts, number + 1)
-            shard, place = part_of(firsts, shard_count, number)
-            out = load(outs, shard) + place * row_bytes
+            shard, index = shard_index(firsts, shard_count, number)
+            out = load(outs, shard) + index * row_bytes
             if working != 0:
-                out = working + number * dim * kept_item
+                out = working + number * dim * compute_item
         bags = BagGradient(
             order, owners, batch, scales, weights, combiner, masked, mask_bytes, flags, top,
             row_bytes,
@@ -104,8 +104,8 @@ def scatter_bags_kernel(stored: str) -> Any:
             else:
                 single(bags, start, end, out, dim, lane, group)
         elif lanes > 1:
-            wide_kept(bags, start, end, out, dim, lane, group)
+            wide_computed(bags, start, end, out, dim, lane, group)
         else:
-            single_kept(bags, start, end, out, dim, lane, group)
+            single_computed(bags, start, end, out, dim, lane, group)
 
     return scatter_bags

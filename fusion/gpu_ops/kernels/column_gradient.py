@@ -13,7 +13,7 @@ import numpy as np
 
 from fusion.gpu_ops.kernels.bag_scales import put_scale
 from fusion.gpu_ops.kernels.entry_sums import BagGradient, row_writer
-from fusion.gpu_ops.kernels.errors import tell_at
+from fusion.gpu_ops.kernels.errors import report_error
 from fusion.gpu_ops.kernels.tiles import column_of, quotient, remainder
 from fusion.gpu_ops.language.arithmetic import SUM
 from fusion.gpu_ops.language.device import cuda, jit, load, load_as, store_as
@@ -24,9 +24,9 @@ from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
 @jit
-def _split(call: int, place: int, row: int) -> int:
+def _split(call: int, index: int, row: int) -> int:
     """Where the entries of a row of a column start."""
-    at = place * (load(call, GradientCall.batch_size) + 1) + row
+    at = index * (load(call, GradientCall.batch_size) + 1) + row
     return int64(load_as(load(call, GradientCall.row_splits), at, np.int32))
 
 
@@ -40,25 +40,25 @@ def own_entries(call: int) -> None:
     batch = load(call, GradientCall.batch_size)
     if thread >= batch * load(call, GradientCall.column_count):
         return
-    place, row = thread // batch, thread % batch
-    start, end = _split(call, place, row), _split(call, place, row + 1)
+    index, row = thread // batch, thread % batch
+    start, end = _split(call, index, row), _split(call, index, row + 1)
     if start < 0 or end < start or end > load(call, GradientCall.entry_count):
-        tell_at(load(call, GradientCall.errors), call_of.BAD_SPLIT, place, row, end)
+        report_error(load(call, GradientCall.errors), call_of.BAD_SPLIT, index, row, end)
         return
     if start == end:
         return
-    combiner, weights = load(load(call, GradientCall.combiners), place), int64(0)
-    if load(load(call, GradientCall.weighted), place) != 0:
+    combiner, weights = load(load(call, GradientCall.combiners), index), int64(0)
+    if load(load(call, GradientCall.weighted), index) != 0:
         weights = load(call, GradientCall.entry_weights)
     if combiner != SUM:
         scales, kind = load(call, GradientCall.scales), load(call, GradientCall.dtype_code)
         put_scale(scales, thread, int64(0), start, end, weights, kind, combiner)
     bases = load(call, GradientCall.key_offsets)
-    base, unique = load(bases, place), load(bases, place + 1) - load(bases, place)
+    base, unique = load(bases, index), load(bases, index + 1) - load(bases, index)
     for k in range(start, end):
         number = int64(load_as(load(call, GradientCall.unique_idxs), k, np.int32))
         if number < 0 or number >= unique:
-            tell_at(load(call, GradientCall.errors), call_of.BAD_ID, place, k, number)
+            report_error(load(call, GradientCall.errors), call_of.BAD_ID, index, k, number)
         else:
             store_as(load(call, GradientCall.keys), k, np.int32(base + number), np.int32)
             store_as(load(call, GradientCall.owners), k, np.int32(row), np.int32)
@@ -67,41 +67,41 @@ def own_entries(call: int) -> None:
 def _row(stored: str, lanes: int) -> Any:
     """A device function that writes a distinct id's row.
 
-    (call, order, column's place, number, lane, group) -> None; see `row_writer`.
+    (call, order, column's index, number, lane, group) -> None; see `row_writer`.
     """
     write = row_writer(stored, stored, lanes)
     item, scale_bytes = DTYPES[stored].item_bytes, DTYPES[stored].compute_bytes
 
     @jit
-    def bags_of(call: int, order: int, place: int) -> BagGradient:
+    def bags_of(call: int, order: int, index: int) -> BagGradient:
         batch, weights, no_mask = load(call, GradientCall.batch_size), int64(0), int64(0)
-        if load(load(call, GradientCall.weighted), place) != 0:
+        if load(load(call, GradientCall.weighted), index) != 0:
             weights = load(call, GradientCall.entry_weights)
         return BagGradient(
             order,
             load(call, GradientCall.owners),
             batch,
-            load(call, GradientCall.scales) + place * batch * scale_bytes,
+            load(call, GradientCall.scales) + index * batch * scale_bytes,
             weights,
-            load(load(call, GradientCall.combiners), place),
+            load(load(call, GradientCall.combiners), index),
             no_mask,
             no_mask,
             no_mask,
             load(call, GradientCall.top_grad)
-            + load(load(call, GradientCall.offsets), place) * item,
+            + load(load(call, GradientCall.offsets), index) * item,
             load(call, GradientCall.top_grad_bytes),
         )
 
     @jit
-    def row(call: int, order: int, place: int, number: int, lane: int, group: int) -> None:
-        dim = load(load(call, GradientCall.dims), place)
+    def row(call: int, order: int, index: int, number: int, lane: int, group: int) -> None:
+        dim = load(load(call, GradientCall.dims), index)
         bases = load(call, GradientCall.key_offsets)
-        key, start, end, out = load(bases, place) + number, int64(0), int64(0), int64(0)
-        if key < load(bases, place + 1):
+        key, start, end, out = load(bases, index) + number, int64(0), int64(0), int64(0)
+        if key < load(bases, index + 1):
             starts = load(call, GradientCall.starts)
             start, end = load(starts, key), load(starts, key + 1)
-            out = load(load(call, GradientCall.outs), place) + number * dim * item
-        write(bags_of(call, order, place), start, end, out, dim, lane, group)
+            out = load(load(call, GradientCall.outs), index) + number * dim * item
+        write(bags_of(call, order, index), start, end, out, dim, lane, group)
 
     return row
 
@@ -118,13 +118,13 @@ def scatter_kernel(stored: str) -> Any:
     def scatter(call: int, order: int) -> None:
         tile, thread = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
         tiles, lane = load(call, GradientCall.tiles), remainder(thread, int64(call_of.WARP))
-        place = column_of(tiles, load(call, GradientCall.column_count), tile)
-        group = load(load(call, GradientCall.groups), place)
-        number = (tile - load(tiles, place)) * quotient(int64(call_of.THREADS), group)
+        index = column_of(tiles, load(call, GradientCall.column_count), tile)
+        group = load(load(call, GradientCall.groups), index)
+        number = (tile - load(tiles, index)) * quotient(int64(call_of.THREADS), group)
         number += quotient(thread, group)
-        if load(load(call, GradientCall.lanes), place) == widest:
-            wide(call, order, place, number, lane, group)
+        if load(load(call, GradientCall.lanes), index) == widest:
+            wide(call, order, index, number, lane, group)
         else:
-            single(call, order, place, number, lane, group)
+            single(call, order, index, number, lane, group)
 
     return scatter

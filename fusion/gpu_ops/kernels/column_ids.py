@@ -1,6 +1,6 @@
 """The distinct ids of many columns at once: distinct pairs of a column and an id.
 
-As in `unique`, a hash table finds the first place of each, and prefix sums number them: those of
+As in `unique`, a hash table finds the first position of each, and prefix sums number them: those of
 one column follow those of the columns before.
 """
 
@@ -11,14 +11,13 @@ import numpy as np
 from fusion.cpu_ops import elements
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import weight_at
-from fusion.gpu_ops.kernels.listing import column_words, fills_entries, source_words
-from fusion.gpu_ops.kernels.slots import entries_before, fillers_before, places_of
+from fusion.gpu_ops.kernels.listing import column_attrs, column_inputs, fills_entries
+from fusion.gpu_ops.kernels.slots import entries_before, fillers_before, position_count
 from fusion.gpu_ops.kernels.tiles import column_of
-from fusion.gpu_ops.kernels.unique import EMPTY, slot_of
+from fusion.gpu_ops.kernels.unique import EMPTY, insert, slot_of
 from fusion.gpu_ops.language.device import (
     as_float,
     atomic_min,
-    compare_and_swap,
     cuda,
     jit,
     load,
@@ -38,46 +37,36 @@ _COLUMN_SHIFT = 40
 put_weight = on_device(elements.put_weight)
 
 
-def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, found: int) -> None:
-    """Kernel, a thread for each place that there may be: finds its slot.
+def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, id_slots: int) -> None:
+    """Kernel, a thread for each position that there may be: finds its slot.
 
-    That gets the first place of its column with the same id.
+    That gets the first position of its column with the same id.
 
     Args:
-        sums, keys: see `places.place_elements`.
-        slots, bits: int64 [2**bits], all `EMPTY`, at least twice as many as places.
-        found: out, int64, the slot of each place; `EMPTY` for what is none.
+        sums, keys: see `slots.place_elements`.
+        slots, bits: int64 [2**bits], all `EMPTY`, at least twice as many as positions.
+        id_slots: out, int64, the slot of each position; `EMPTY` for what is none.
     """
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     firsts = load(call, PreLookupCall.entry_offsets)
     columns = load(call, PreLookupCall.column_count)
     if own >= load(firsts, columns):
         return
-    place = column_of(firsts, columns, own)
-    first, end = load(firsts, place), load(firsts, place + 1)
-    if own - first >= places_of(call, sums, place):
-        store(found, own, EMPTY)
+    index = column_of(firsts, columns, own)
+    first, end = load(firsts, index), load(firsts, index + 1)
+    if own - first >= position_count(call, sums, index):
+        store(id_slots, own, EMPTY)
         return
-    key, mask = load(keys, own), (int64(1) << bits) - 1
-    slot = slot_of(key ^ (place << _COLUMN_SHIFT), bits)
-    while True:
-        holder = load(slots, slot)
-        if holder == EMPTY:
-            holder = compare_and_swap(slots, slot, int64(EMPTY), own)
-            if holder == EMPTY:
-                break
-        # Whichever place the slot has by now, it is one of the same pair.
-        if first <= holder < end and load(keys, holder) == key:
-            atomic_min(slots, slot, own, np.int64)
-            break
-        slot = (slot + 1) & mask
-    store(found, own, slot)
+    key = load(keys, own)
+    slot = slot_of(key ^ (index << _COLUMN_SHIFT), bits)
+    slot = insert(slots, bits, slot, key, keys, int64(INT64), own, first, end)
+    store(id_slots, own, slot)
 
 
-def mark_pairs(call: int, keys: int, slots: int, found: int, marks: int) -> None:
-    """Kernel, a thread for each place that there may be: 1 for the first of its pair, else 0.
+def mark_pairs(call: int, keys: int, slots: int, id_slots: int, marks: int) -> None:
+    """Kernel, a thread for each position that there may be: 1 for the first of its pair, else 0.
 
-    Of columns whose ids are to be sorted the largest one is told.
+    Of columns whose ids are to be sorted the largest one is written to the results.
 
     Args:
         marks: out, int32.
@@ -87,40 +76,40 @@ def mark_pairs(call: int, keys: int, slots: int, found: int, marks: int) -> None
     columns = load(call, PreLookupCall.column_count)
     if own >= load(firsts, columns):
         return
-    slot = load(found, own)
+    slot = load(id_slots, own)
     is_first = slot != EMPTY and load(slots, slot) == own
     store_as(marks, own, np.int32(is_first), np.int32)
     if not is_first:
         return
-    place = column_of(firsts, columns, own)
-    if load(column_words(call, place), ColumnAttrs.sort_key) == 0:
+    index = column_of(firsts, columns, own)
+    if load(column_attrs(call, index), ColumnAttrs.sort_key) == 0:
         return
-    told, word = load(call, PreLookupCall.results), ErrorRecord.SIZE + 2 * columns + place
+    results, word = load(call, PreLookupCall.results), ErrorRecord.SIZE + 2 * columns + index
     # Few threads find a larger one than those before, so that few wait for each other.
-    if ~load(keys, own) < load(told, word):
-        atomic_min(told, word, ~load(keys, own), np.int64)
+    if ~load(keys, own) < load(results, word):
+        atomic_min(results, word, ~load(keys, own), np.int64)
 
 
 def count_pairs(call: int, ranks: int) -> None:
-    """Kernel, a thread for each column: tells how many distinct ids it has.
+    """Kernel, a thread for each column: writes how many distinct ids it has.
 
     Args:
         ranks: int64, prefix sums of the marks, and their total behind them.
     """
-    place = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    index = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     firsts = load(call, PreLookupCall.entry_offsets)
     columns = load(call, PreLookupCall.column_count)
-    if place < columns:
-        distinct = load(ranks, load(firsts, place + 1)) - load(ranks, load(firsts, place))
-        told = load(call, PreLookupCall.results)
-        store(told, ErrorRecord.SIZE + columns + place, distinct)
+    if index < columns:
+        distinct = load(ranks, load(firsts, index + 1)) - load(ranks, load(firsts, index))
+        results = load(call, PreLookupCall.results)
+        store(results, ErrorRecord.SIZE + columns + index, distinct)
 
 
 def list_pairs(call: int, keys: int, marks: int, ranks: int, words: int, owners: int) -> None:
-    """Kernel, a thread for each place that there may be: by what pairs are to be sorted.
+    """Kernel, a thread for each position that there may be: by what pairs are to be sorted.
 
     Args:
-        words: out, int64 by pair: the id, or the place among the column's where they stay in order.
+        words: out, int64 by pair: the id, or where they stay in order the index in the column.
         owners: out, int32 by pair: the column.
     """
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -128,19 +117,19 @@ def list_pairs(call: int, keys: int, marks: int, ranks: int, words: int, owners:
     columns = load(call, PreLookupCall.column_count)
     if own >= load(firsts, columns) or load_as(marks, own, np.int32) == 0:
         return
-    place, number = column_of(firsts, columns, own), load(ranks, own)
-    word = number - load(ranks, load(firsts, place))
-    if load(column_words(call, place), ColumnAttrs.sort_key) != 0:
+    index, number = column_of(firsts, columns, own), load(ranks, own)
+    word = number - load(ranks, load(firsts, index))
+    if load(column_attrs(call, index), ColumnAttrs.sort_key) != 0:
         word = load(keys, own)
     store(words, number, word)
-    store_as(owners, number, np.int32(place), np.int32)
+    store_as(owners, number, np.int32(index), np.int32)
 
 
 def invert_order(order: int, count: int, numbers: int) -> None:
-    """Kernel, a thread for each element: the place in an order of each, int64."""
-    place = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if place < count:
-        store(numbers, int64(load_as(order, place, np.int32)), place)
+    """Kernel, a thread for each element: the position in an order of each, int64."""
+    index = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if index < count:
+        store(numbers, int64(load_as(order, index, np.int32)), index)
 
 
 @jit
@@ -153,7 +142,7 @@ def _put_key(column: int, target: int, number: int, key: int) -> None:
 
 @jit
 def _put_weight(
-    call: int, place: int, column: int, source: int, element: int, weights: int, entry: int
+    call: int, index: int, column: int, source: int, element: int, weights: int, entry: int
 ) -> None:
     """Writes the weight of an entry: of an element of all, or for -1 that of rows filled."""
     weight, kind = 0.0, load(source, ColumnInputs.table_dtype)
@@ -161,7 +150,7 @@ def _put_weight(
         if element < 0:
             weight = as_float(load(column, ColumnAttrs.default_weight))
         else:
-            k = element - load(load(call, PreLookupCall.element_offsets), place)
+            k = element - load(load(call, PreLookupCall.element_offsets), index)
             weight = weight_at(load(source, ColumnInputs.weights), k, kind)
     put_weight(weights, entry, weight, kind)
 
@@ -173,19 +162,19 @@ def number_places(
     keys: int,
     sources: int,
     slots: int,
-    found: int,
+    id_slots: int,
     ranks: int,
     numbers: int,
     out_keys: int,
     out_entries: int,
     out_weights: int,
 ) -> None:
-    """Kernel, a thread for each place that there may be: writes distinct ids and entries.
+    """Kernel, a thread for each position that there may be: writes distinct ids and entries.
 
     Args:
         owners: of `listing.mark_elements`.
-        sums, keys, sources: see `places.place_elements`.
-        slots, found, ranks: see the other kernels.
+        sums, keys, sources: see `slots.place_elements`.
+        slots, id_slots, ranks: see the other kernels.
         numbers: int64, the number of each pair in an order of them; 0: in that of `ranks`.
         out_keys: out, addresses of the distinct ids of each column.
         out_entries: out, int32, which of them each entry is; 0 for what is none.
@@ -196,30 +185,30 @@ def number_places(
     columns = load(call, PreLookupCall.column_count)
     if own >= load(firsts, columns):
         return
-    place, batch = column_of(firsts, columns, own), load(call, PreLookupCall.batch_size)
-    column, source = column_words(call, place), source_words(call, place)
-    first, entries = load(firsts, place), entries_before(call, sums, place, batch)
+    index, batch = column_of(firsts, columns, own), load(call, PreLookupCall.batch_size)
+    column, source = column_attrs(call, index), column_inputs(call, index)
+    first, entries = load(firsts, index), entries_before(call, sums, index, batch)
     if fills_entries(column):
-        entries += fillers_before(call, sums, place, batch)
+        entries += fillers_before(call, sums, index, batch)
     if own - first >= entries:
         store_as(out_entries, own, np.int32(0), np.int32)
         if out_weights != 0:
             put_weight(out_weights, own, 0.0, load(source, ColumnInputs.table_dtype))
-    if load(found, own) == EMPTY:
+    if load(id_slots, own) == EMPTY:
         return
-    head = load(slots, load(found, own))
+    head = load(slots, load(id_slots, own))
     number = load(ranks, head)
     if numbers != 0:
         number = load(numbers, number)
     number -= load(ranks, first)
     if head == own:
-        _put_key(column, load(out_keys, place), number, load(keys, own))
+        _put_key(column, load(out_keys, index), number, load(keys, own))
     element, entry = int64(load_as(sources, own, np.int32)), own
     if not fills_entries(column) and load(column, ColumnAttrs.fill_empty_row) != 0:
         if element < 0:
             return
-        row = int64(load_as(owners, element, np.int32)) - place * batch
-        entry -= fillers_before(call, sums, place, row)
+        row = int64(load_as(owners, element, np.int32)) - index * batch
+        entry -= fillers_before(call, sums, index, row)
     store_as(out_entries, entry, np.int32(number), np.int32)
     if out_weights != 0:
-        _put_weight(call, place, column, source, element, out_weights, entry)
+        _put_weight(call, index, column, source, element, out_weights, entry)

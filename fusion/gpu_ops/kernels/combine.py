@@ -16,7 +16,7 @@ import numpy as np
 from fusion.cpu_ops.column_words import COPY, INDICES, ROW_IDS, ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.any_bags import any_bag
 from fusion.gpu_ops.kernels.elements import id_at, integer_at, is_dropped, lower_bound, split_range
-from fusion.gpu_ops.kernels.errors import tell
+from fusion.gpu_ops.kernels.errors import report_in_call
 from fusion.gpu_ops.kernels.plain_bags import Bag, Team, quick_bag, shared_bag
 from fusion.gpu_ops.kernels.tiles import column_of, quotient, remainder
 from fusion.gpu_ops.language.device import cuda, jit, load, store, vector_loader, vector_storer
@@ -27,17 +27,17 @@ from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
 @jit
-def _bag_of(call: int, place: int, number: int, item: int) -> Any:
+def _bag_of(call: int, index: int, number: int, item: int) -> Any:
     """Bag `number` of a column; what is no bag has its `end` before its `start`."""
-    column = load(call, CombineCall.columns) + 8 * ColumnAttrs.SIZE * place
-    source = load(call, CombineCall.inputs) + 8 * ColumnInputs.SIZE * place
-    offset = load(load(call, CombineCall.offsets), place)
+    column = load(call, CombineCall.columns) + 8 * ColumnAttrs.SIZE * index
+    source = load(call, CombineCall.inputs) + 8 * ColumnInputs.SIZE * index
+    offset = load(load(call, CombineCall.offsets), index)
     out = load(call, CombineCall.out) + number * load(call, CombineCall.out_bytes) + offset * item
     form, all_elements = load(column, ColumnAttrs.id_format), load(source, ColumnInputs.id_count)
     if form == COPY:
         return Bag(column, source, out, int64(0), int64(0), number)
     if form in (INDICES, ROW_IDS):
-        if load(load(call, CombineCall.unsorted), place) != 0:
+        if load(load(call, CombineCall.unsorted), index) != 0:
             return Bag(column, source, out, int64(0), all_elements, number)
         # Elements of rows outside the batch are in no bag.
         rows = load(source, ColumnInputs.entry_rows)
@@ -51,7 +51,7 @@ def _bag_of(call: int, place: int, number: int, item: int) -> Any:
 
 
 def _quick(stored: str, lanes: int, is_shared: bool) -> Any:
-    """A device function (call, place, number, team) that writes a plain bag; says whether it could.
+    """A device function (call, index, number, team) that writes a plain bag; says whether it could.
 
     That is up to the elements of the bag: all threads of the team that write say the same.
     """
@@ -59,11 +59,11 @@ def _quick(stored: str, lanes: int, is_shared: bool) -> Any:
     store_vector, item = vector_storer(stored, lanes), DTYPES[stored].item_bytes
 
     @jit
-    def quick(call: int, place: int, number: int, team: Team) -> bool:
+    def quick(call: int, index: int, number: int, team: Team) -> bool:
         first = (remainder(team.thread, team.group) if is_shared else team.thread) * lanes
         while True:
             # Found here, and not before, it takes fewer registers.
-            bag = _bag_of(call, place, number, item)
+            bag = _bag_of(call, index, number, item)
             if bag.row >= 0 or bag.end <= bag.start:
                 return False
             dim = load(bag.source, ColumnInputs.table_dim)
@@ -128,30 +128,30 @@ def _own_bag(call: int) -> Any:
     """Column, number and team of the bag that a thread has to do with; the elements at once."""
     tile, thread = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
     tiles, threads = load(call, CombineCall.tiles), int64(call_of.THREADS)
-    place = column_of(tiles, load(call, CombineCall.column_count), tile)
-    group = load(load(call, CombineCall.groups), place)
-    shares = load(load(call, CombineCall.shares), place)
-    size, lanes = group * shares, load(load(call, CombineCall.lanes), place)
-    number = (tile - load(tiles, place)) * quotient(threads, size) + quotient(thread, size)
+    index = column_of(tiles, load(call, CombineCall.column_count), tile)
+    group = load(load(call, CombineCall.groups), index)
+    shares = load(load(call, CombineCall.shares), index)
+    size, lanes = group * shares, load(load(call, CombineCall.lanes), index)
+    number = (tile - load(tiles, index)) * quotient(threads, size) + quotient(thread, size)
     team = Team(np.int32(remainder(thread, size)), np.int32(group), np.int32(shares))
-    return place, number, team, lanes
+    return index, number, team, lanes
 
 
 def _writer(stored: str, is_plain: bool) -> Any:
-    """A device function (call, place, number, team, lanes) that writes a bag."""
+    """A device function (call, index, number, team, lanes) that writes a bag."""
     item = DTYPES[stored].item_bytes
     widest = 16 // item
     slow, slow_single = (_slow(stored, lanes, is_plain) for lanes in (widest, 1))
 
     @jit
-    def write(call: int, place: int, number: int, team: Team, lanes: int) -> None:
-        bag = _bag_of(call, place, number, item)
+    def write(call: int, index: int, number: int, team: Team, lanes: int) -> None:
+        bag = _bag_of(call, index, number, item)
         if bag.end < bag.start:
             splits = load(bag.source, ColumnInputs.entry_rows)
             kind = load(bag.column, ColumnAttrs.rows_dtype)
             # The first one has to be 0, each other one no less than the one before.
             at = number + (number > 0 or integer_at(splits, int64(0), kind) == 0)
-            tell(call, call_of.BAD_SPLIT, place, at, integer_at(splits, at, kind))
+            report_in_call(call, call_of.BAD_SPLIT, index, at, integer_at(splits, at, kind))
         if lanes == widest:
             slow(call, bag, team, int64(widest))
         else:
@@ -169,19 +169,19 @@ def _plain_writer(stored: str) -> Any:
     write_slowly = _writer(stored, True)
 
     @jit
-    def write(call: int, place: int, number: int, team: Team, lanes: int) -> None:
+    def write(call: int, index: int, number: int, team: Team, lanes: int) -> None:
         if team.shares > 1 and lanes == widest:
-            is_done = shared(call, place, number, team)
+            is_done = shared(call, index, number, team)
         elif team.shares > 1:
-            is_done = shared_single(call, place, number, team)
+            is_done = shared_single(call, index, number, team)
         elif lanes == widest:
-            is_done = wide(call, place, number, team)
+            is_done = wide(call, index, number, team)
         elif lanes == half:
-            is_done = narrow(call, place, number, team)
+            is_done = narrow(call, index, number, team)
         else:
-            is_done = single(call, place, number, team)
+            is_done = single(call, index, number, team)
         if not is_done:
-            write_slowly(call, place, number, team, lanes)
+            write_slowly(call, index, number, team, lanes)
 
     return write
 
@@ -198,13 +198,13 @@ def combine_kernel(stored: str, is_plain: bool) -> Any:
     write_plain, write_other = _plain_writer(stored), _writer(stored, False)
 
     def combine(call: int) -> None:
-        place, number, team, lanes = _own_bag(call)
+        index, number, team, lanes = _own_bag(call)
         if number >= load(call, CombineCall.batch_size):
             return
-        if is_plain or load(load(call, CombineCall.plain), place) != 0:
-            write_plain(call, place, number, team, lanes)
+        if is_plain or load(load(call, CombineCall.plain), index) != 0:
+            write_plain(call, index, number, team, lanes)
         else:
-            write_other(call, place, number, team, lanes)
+            write_other(call, index, number, team, lanes)
 
     return combine
 
@@ -212,16 +212,16 @@ def combine_kernel(stored: str, is_plain: bool) -> Any:
 def check_rows_kernel() -> Any:
     """The kernel `(call)` that looks at the rows of entries, a thread for each.
 
-    It tells of rows outside the batch and flags a column whose rows are not in order; where the
-    rows of the batch are those up to the last entry's, that must be so, and it is told, too.
+    It reports rows outside the batch and flags a column whose rows are not in order; where the
+    rows of the batch are those up to the last entry's, that must be so, and is an error, too.
     """
 
     def check_rows(call: int) -> None:
         tile, tiles = int64(cuda.blockIdx.x), load(call, CombineCall.check_tiles)
-        place = column_of(tiles, load(call, CombineCall.column_count), tile)
-        k = (tile - load(tiles, place)) * call_of.THREADS + cuda.threadIdx.x
-        column = load(call, CombineCall.columns) + 8 * ColumnAttrs.SIZE * place
-        source = load(call, CombineCall.inputs) + 8 * ColumnInputs.SIZE * place
+        index = column_of(tiles, load(call, CombineCall.column_count), tile)
+        k = (tile - load(tiles, index)) * call_of.THREADS + cuda.threadIdx.x
+        column = load(call, CombineCall.columns) + 8 * ColumnAttrs.SIZE * index
+        source = load(call, CombineCall.inputs) + 8 * ColumnInputs.SIZE * index
         if k >= load(source, ColumnInputs.id_count):
             return
         rows = load(source, ColumnInputs.entry_rows)
@@ -230,16 +230,16 @@ def check_rows_kernel() -> Any:
         row = integer_at(rows, k * step, kind)
         to_last = load(column, ColumnAttrs.ends_at_last_row) != 0
         if k > 0 and integer_at(rows, (k - 1) * step, kind) > row:
-            store(load(call, CombineCall.unsorted), place, 1)
+            store(load(call, CombineCall.unsorted), index, 1)
             if to_last:
-                tell(call, call_of.UNSORTED_ROW, place, k, row)
+                report_in_call(call, call_of.UNSORTED_ROW, index, k, row)
         is_last = k == load(source, ColumnInputs.id_count) - 1
         if to_last and is_last and row + 1 != load(call, CombineCall.batch_size):
-            tell(call, call_of.BAD_ROW, place, k, row)
+            report_in_call(call, call_of.BAD_ROW, index, k, row)
         is_outside = row < 0 or row >= load(call, CombineCall.batch_size)
         # Up to the last row, rows are looked at whether their entries count or not.
         counts = to_last or not is_dropped(column, source, id_at(column, source, k, int64(0)), k)
         if is_outside and counts:
-            tell(call, call_of.BAD_ROW, place, k, row)
+            report_in_call(call, call_of.BAD_ROW, index, k, row)
 
     return check_rows

@@ -42,31 +42,31 @@ lower_bound = on_device(columns.lower_bound)
 
 
 @jit
-def store_integer(target: int, place: int, number: int, kind: int) -> None:
+def store_integer(target: int, index: int, number: int, kind: int) -> None:
     """Sets an int32 or int64."""
     if kind == INT64:
-        store(target, place, number)
+        store(target, index, number)
     else:
-        store_as(target, place, np.int32(number), np.int32)
+        store_as(target, index, np.int32(number), np.int32)
 
 
 @jit
-def store_bits(target: int, place: int, word: int, item: int) -> None:
+def store_bits(target: int, index: int, word: int, item: int) -> None:
     """Sets an element of 2, 4 or 8 bytes to the lowest bits of a word; of 0 bytes: does nothing."""
     if item == 8:
-        store(target, place, word)
+        store(target, index, word)
     elif item == 4:
-        store_as(target, place, np.int32(word), np.int32)
+        store_as(target, index, np.int32(word), np.int32)
     elif item == 2:
-        store_as(target, place, np.uint16(word), np.uint16)
+        store_as(target, index, np.uint16(word), np.uint16)
 
 
 @jit
-def copy_element(source: int, k: int, target: int, place: int, item: int) -> None:
+def copy_element(source: int, k: int, target: int, index: int, item: int) -> None:
     """Copies an element of 2, 4 or 8 bytes."""
     if item == 8:
-        store(target, place, load(source, k))
+        store(target, index, load(source, k))
     elif item == 4:
-        store_as(target, place, load_as(source, k, np.int32), np.int32)
+        store_as(target, index, load_as(source, k, np.int32), np.int32)
     else:
-        store_as(target, place, load_as(source, k, np.uint16), np.uint16)
+        store_as(target, index, load_as(source, k, np.uint16), np.uint16)

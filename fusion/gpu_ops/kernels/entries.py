@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from fusion.gpu_ops.kernels.elements import copy_element, rows_until
-from fusion.gpu_ops.kernels.errors import tell_at
+from fusion.gpu_ops.kernels.errors import report_error
 from fusion.gpu_ops.language.device import atomic_add, cuda, jit, load, load_as, store, store_as
 from fusion.gpu_ops.layout.call import BAD_ID, BAD_ROW, REPEATED, UNSORTED_ROW
 from fusion.runtime.native.jit import int64
 
 
-def rows_of_entries(indices: int, count: int, batch: int, rows: int, trouble: int) -> None:
+def rows_of_entries(indices: int, count: int, batch: int, rows: int, errors: int) -> None:
     """Kernel, a thread for each entry: its row, int32, of int64 indices [count, 2].
 
     It is `batch` for rows outside, whose entries so come behind all bags.
@@ -27,7 +27,7 @@ def rows_of_entries(indices: int, count: int, batch: int, rows: int, trouble: in
         return
     row = load(indices, 2 * k)
     if row < 0 or row >= batch:
-        tell_at(trouble, BAD_ROW, int64(0), k, row)
+        report_error(errors, BAD_ROW, int64(0), k, row)
         row = batch
     store_as(rows, k, np.int32(row), np.int32)
 
@@ -64,35 +64,35 @@ def is_masked(masked: int, item: int, flags: int, row: int) -> bool:
 
 @jit
 def _row_of(
-    places: int,
+    unique_idxs: int,
     unique: int,
     permutation: int,
     shards: int,
     shard_count: int,
     entry: int,
-    trouble: int,
+    errors: int,
 ) -> Any:
-    """The shard and the place in it of an entry's row, see `address_entries`; or else -1."""
-    place, shard = int64(load_as(places, entry, np.int32)), int64(0)
-    if place < 0 or place >= unique:
-        tell_at(trouble, BAD_ID, int64(0), entry, place)
-        return int64(-1), place
+    """The shard and the index in it of an entry's row, see `address_entries`; or else -1."""
+    index, shard = int64(load_as(unique_idxs, entry, np.int32)), int64(0)
+    if index < 0 or index >= unique:
+        report_error(errors, BAD_ID, int64(0), entry, index)
+        return int64(-1), index
     if shard_count > 1:
-        shard = int64(load_as(permutation, 2 * place, np.int32))
-        place = int64(load_as(permutation, 2 * place + 1, np.int32))
+        shard = int64(load_as(permutation, 2 * index, np.int32))
+        index = int64(load_as(permutation, 2 * index + 1, np.int32))
         if shard < 0 or shard >= shard_count:
-            tell_at(trouble, BAD_ID, int64(0), entry, shard)
-            return int64(-1), place
-    if place < 0 or place >= load(shards, 2 * shard + 1):
-        tell_at(trouble, BAD_ID, int64(0), entry, place)
-        return int64(-1), place
-    return shard, place
+            report_error(errors, BAD_ID, int64(0), entry, shard)
+            return int64(-1), index
+    if index < 0 or index >= load(shards, 2 * shard + 1):
+        report_error(errors, BAD_ID, int64(0), entry, index)
+        return int64(-1), index
+    return shard, index
 
 
 def address_entries(
     order: int,
     count: int,
-    places: int,
+    unique_idxs: int,
     unique: int,
     permutation: int,
     shards: int,
@@ -103,14 +103,14 @@ def address_entries(
     masked: int,
     flags: int,
     addresses: int,
-    trouble: int,
+    errors: int,
 ) -> None:
     """Kernel, a thread for each entry: the address of its row, in the order of the bags.
 
     Args:
         order: int32 [count], the entries by their bags.
-        places, unique: int32 [count], which of so many distinct ids each entry has.
-        permutation: int32 [unique, 2], shard and place in it of each, not read for one shard.
+        unique_idxs, unique: int32 [count], which of so many distinct ids each entry has.
+        permutation: int32 [unique, 2], shard and index in it of each, not read for one shard.
         shards, shard_count: int64 [shard_count, 2], address and rows of each shard.
         rows: int32 [count], the row of each entry, below `batch` if it counts.
         masked, flags: bool by row, so many, whose entries get -1; 0: there are none.
@@ -124,14 +124,14 @@ def address_entries(
     row = int64(load_as(rows, entry, np.int32))
     if row >= batch or is_masked(masked, int64(1), flags, row):
         return
-    shard, place = _row_of(places, unique, permutation, shards, shard_count, entry, trouble)
+    shard, index = _row_of(unique_idxs, unique, permutation, shards, shard_count, entry, errors)
     if shard >= 0:
-        store(addresses, k, load(shards, 2 * shard) + place * row_bytes)
+        store(addresses, k, load(shards, 2 * shard) + index * row_bytes)
 
 
 def number_rows(
     count: int,
-    places: int,
+    unique_idxs: int,
     unique: int,
     permutation: int,
     shards: int,
@@ -140,7 +140,7 @@ def number_rows(
     rows: int,
     batch: int,
     keys: int,
-    trouble: int,
+    errors: int,
 ) -> None:
     """Kernel, a thread for each entry: the number of its row among those of all shards.
 
@@ -153,9 +153,9 @@ def number_rows(
         return
     number = load(firsts, shard_count)
     if int64(load_as(rows, k, np.int32)) < batch:
-        shard, place = _row_of(places, unique, permutation, shards, shard_count, k, trouble)
+        shard, index = _row_of(unique_idxs, unique, permutation, shards, shard_count, k, errors)
         if shard >= 0:
-            number = load(firsts, shard) + place
+            number = load(firsts, shard) + index
     store_as(keys, k, np.int32(number), np.int32)
 
 
@@ -166,7 +166,7 @@ def check_pairs(
     firsts: int,
     shard_count: int,
     seen: int,
-    trouble: int,
+    errors: int,
 ) -> None:
     """Kernel, a thread for each distinct id: whether its row is there, and no other id's.
 
@@ -177,16 +177,16 @@ def check_pairs(
     if k >= unique:
         return
     shard = int64(load_as(permutation, 2 * k, np.int32))
-    place = int64(load_as(permutation, 2 * k + 1, np.int32))
+    index = int64(load_as(permutation, 2 * k + 1, np.int32))
     if shard < 0 or shard >= shard_count:
-        tell_at(trouble, BAD_ID, int64(0), k, shard)
-    elif place < 0 or place >= load(shards, 2 * shard + 1):
-        tell_at(trouble, BAD_ID, shard, k, place)
-    elif atomic_add(seen, load(firsts, shard) + place, np.int32(1), np.int32) != 0:
-        tell_at(trouble, REPEATED, shard, k, place)
+        report_error(errors, BAD_ID, int64(0), k, shard)
+    elif index < 0 or index >= load(shards, 2 * shard + 1):
+        report_error(errors, BAD_ID, shard, k, index)
+    elif atomic_add(seen, load(firsts, shard) + index, np.int32(1), np.int32) != 0:
+        report_error(errors, REPEATED, shard, k, index)
 
 
-def find_last_row(indices: int, count: int, rows: int, trouble: int) -> None:
+def find_last_row(indices: int, count: int, rows: int, errors: int) -> None:
     """Kernel, a thread for each entry: whether rows are in order, and how many there are.
 
     Args:
@@ -198,7 +198,7 @@ def find_last_row(indices: int, count: int, rows: int, trouble: int) -> None:
         return
     row = load(indices, 2 * k)
     if k > 0 and row < load(indices, 2 * k - 2):
-        tell_at(trouble, UNSORTED_ROW, int64(0), k, row)
+        report_error(errors, UNSORTED_ROW, int64(0), k, row)
     if k == count - 1:
         store(rows, int64(0), rows_until(row))
 

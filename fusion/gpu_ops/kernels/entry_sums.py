@@ -64,8 +64,8 @@ class _Entry(NamedTuple):
 
 
 @jit
-def _ordered(bags: BagGradient, place: int) -> int:
-    return int64(load_as(bags.order, place, np.int32))
+def _ordered(bags: BagGradient, index: int) -> int:
+    return int64(load_as(bags.order, index, np.int32))
 
 
 @jit
@@ -126,9 +126,9 @@ class _Four(NamedTuple):
 
 
 def _four_reader(stored: str, lanes: int) -> Any:
-    """A device function (`BagGradient`, place, end, at) -> `_Four`.
+    """A device function (`BagGradient`, index, end, at) -> `_Four`.
 
-    That is of the entry at a place of the order and the next three, if they are before the end.
+    That is of the entry at an index of the order and the next three, if they are before the end.
     """
     load_vector, factors_of = vector_loader(stored, lanes), _factors_loader(stored)
     scaled = _scaler(stored, lanes)
@@ -160,12 +160,12 @@ def _four_reader(stored: str, lanes: int) -> Any:
 
 
 @jit
-def _plus(found: Any, is_empty: bool, values: Any, counts: bool) -> Any:
+def _plus(total: Any, is_empty: bool, values: Any, counts: bool) -> Any:
     """A sum with what an entry gives, and whether it is empty."""
     if not counts:
-        return found, is_empty
+        return total, is_empty
     # Not begun with 0: 0 + -0 would lose the sign.
-    return (values if is_empty else added(found, values)), False
+    return (values if is_empty else added(total, values)), False
 
 
 def _summers(stored: str, lanes: int) -> tuple[Any, Any]:
@@ -181,62 +181,62 @@ def _summers(stored: str, lanes: int) -> tuple[Any, Any]:
 
     @jit
     def sum_of(bags: BagGradient, start: int, end: int, at: int) -> Any:
-        found, is_empty, k = zero, True, start
+        total, is_empty, k = zero, True, start
         if bags.batch == 0:
-            return found
+            return total
         while bags.order != 0 and k + 4 <= end:
             mine = four(bags, k, end, at)
-            found, is_empty = _plus(found, is_empty, mine.v0, mine.marks & 1 != 0)
-            found, is_empty = _plus(found, is_empty, mine.v1, mine.marks & 2 != 0)
-            found, is_empty = _plus(found, is_empty, mine.v2, mine.marks & 4 != 0)
-            found, is_empty = _plus(found, is_empty, mine.v3, mine.marks & 8 != 0)
+            total, is_empty = _plus(total, is_empty, mine.v0, mine.marks & 1 != 0)
+            total, is_empty = _plus(total, is_empty, mine.v1, mine.marks & 2 != 0)
+            total, is_empty = _plus(total, is_empty, mine.v2, mine.marks & 4 != 0)
+            total, is_empty = _plus(total, is_empty, mine.v3, mine.marks & 8 != 0)
             k += 4
         while k < end:
             entry = _entry(bags, _ordered(bags, k) if bags.order != 0 else k)
             row = load_vector(bags.top + entry.bag * bags.row_bytes + at)
             scales, weights = factors_of(bags, entry, entry, entry, entry)
             row = scaled(bags, entry, row, scales[0], weights[0])
-            found, is_empty = _plus(found, is_empty, row, entry.counts)
+            total, is_empty = _plus(total, is_empty, row, entry.counts)
             k += 1
-        return found
+        return total
 
     @jit
     def shared(bags: BagGradient, start: int, end: int, at: int, lane: int, group: int) -> Any:
-        found, is_empty, k = zero, True, start
+        total, is_empty, k = zero, True, start
         if bags.batch == 0:
-            return found
+            return total
         thread, share = remainder(lane, group), quotient(lane, group)
         step = 4 * quotient(int64(WARP), group)
         while k < end:
             mine = four(bags, k + 4 * share, end, at)
-            for one in range(min(step, end - k + 3) >> 2):
-                other = thread + one * group
+            for source_group in range(min(step, end - k + 3) >> 2):
+                other = thread + source_group * group
                 marks = from_lane((mine.marks,), other)[0]
                 # One after the other, so that only one of another thread's rows takes registers.
                 row = from_lane(mine.v0, other)
-                found, is_empty = _plus(found, is_empty, row, marks & 1 != 0)
+                total, is_empty = _plus(total, is_empty, row, marks & 1 != 0)
                 row = from_lane(mine.v1, other)
-                found, is_empty = _plus(found, is_empty, row, marks & 2 != 0)
+                total, is_empty = _plus(total, is_empty, row, marks & 2 != 0)
                 row = from_lane(mine.v2, other)
-                found, is_empty = _plus(found, is_empty, row, marks & 4 != 0)
+                total, is_empty = _plus(total, is_empty, row, marks & 4 != 0)
                 row = from_lane(mine.v3, other)
-                found, is_empty = _plus(found, is_empty, row, marks & 8 != 0)
+                total, is_empty = _plus(total, is_empty, row, marks & 8 != 0)
             k += step
-        return found
+        return total
 
     return sum_of, shared
 
 
-def row_writer(stored: str, kept: str, lanes: int) -> Any:
-    """A device function that writes what the entries of a row give, of dtype `kept`.
+def row_writer(stored: str, written: str, lanes: int) -> Any:
+    """A device function that writes what the entries of a row give, of dtype `written`.
 
     (`BagGradient`, start, end, out, dim, lane, group) -> None. All threads of a warp call it
     together; `group` of them, from one to all, have a row. `lane` is the thread's number in the
     warp; `out` is 0 if its group has no row, which has no entries then. A row with many entries is
     added up by all groups.
     """
-    store_vector, (sum_of, shared) = vector_storer(kept, lanes), _summers(stored, lanes)
-    item, out_item = DTYPES[stored].item_bytes, DTYPES[kept].item_bytes
+    store_vector, (sum_of, shared) = vector_storer(written, lanes), _summers(stored, lanes)
+    item, out_item = DTYPES[stored].item_bytes, DTYPES[written].item_bytes
 
     @jit
     def write(
@@ -252,11 +252,11 @@ def row_writer(stored: str, kept: str, lanes: int) -> Any:
         if not any_in_warp(is_long):
             return
         at = first * item if first < dim else int64(0)
-        for one in range(quotient(int64(WARP), group)):
-            begin, behind = from_lane((start, end), one * group)
+        for source_group in range(quotient(int64(WARP), group)):
+            begin, behind = from_lane((start, end), source_group * group)
             if behind - begin > LONG:
                 total = shared(bags, begin, behind, at, lane, group)
-                if quotient(lane, group) == one and first < dim:
+                if quotient(lane, group) == source_group and first < dim:
                     store_vector(out + first * out_item, total)
 
     return write

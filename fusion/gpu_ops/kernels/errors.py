@@ -10,20 +10,20 @@ from fusion.runtime.native.jit import int64
 
 
 @jit
-def tell_at(trouble: int, kind: int, place: int, element: int, number: int) -> None:
-    """Tells of trouble with an element of column `place`, in the `ErrorRecord` at an address."""
+def report_error(record: int, error_code: int, column: int, element: int, value: int) -> None:
+    """Reports an error of an element in the `ErrorRecord` at an address, if it is the first."""
     if (
-        compare_and_swap(trouble, int64(ErrorRecord.error_code), int64(0), int64(call_of.WRITING))
+        compare_and_swap(record, int64(ErrorRecord.error_code), int64(0), int64(call_of.WRITING))
         == 0
     ):
-        store(trouble, ErrorRecord.column, place)
-        store(trouble, ErrorRecord.element, element)
-        store(trouble, ErrorRecord.value, number)
+        store(record, ErrorRecord.column, column)
+        store(record, ErrorRecord.element, element)
+        store(record, ErrorRecord.value, value)
         publish()
-        store(trouble, ErrorRecord.error_code, kind)
+        store(record, ErrorRecord.error_code, error_code)
 
 
 @jit
-def tell(call: int, kind: int, place: int, element: int, number: int) -> None:
-    """Tells of trouble in a call that combines columns."""
-    tell_at(load(call, CombineCall.errors), kind, place, element, number)
+def report_in_call(call: int, error_code: int, column: int, element: int, value: int) -> None:
+    """As `report_error`, of a `CombineCall`."""
+    report_error(load(call, CombineCall.errors), error_code, column, element, value)

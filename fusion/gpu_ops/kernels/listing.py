@@ -1,7 +1,7 @@
 """The entries of columns: which elements count, and which rows have none.
 
 As `fusion.cpu_ops.columns` lists them, but without a loop over rows: elements that count and rows
-that are to be filled are marked, and prefix sums of the marks say where each goes, see `places`.
+that are to be filled are marked, and prefix sums of the marks say where each goes, see `slots`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 from fusion.cpu_ops.column_words import DENSE, ROW_SPLITS, ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import id_at, integer_at, is_dropped, is_ignored, rows_until
-from fusion.gpu_ops.kernels.errors import tell_at
+from fusion.gpu_ops.kernels.errors import report_error
 from fusion.gpu_ops.kernels.tiles import column_of
 from fusion.gpu_ops.language.device import atomic_add, cuda, jit, load, load_as, store, store_as
 from fusion.gpu_ops.layout import call as call_of
@@ -21,15 +21,15 @@ from fusion.runtime.tensorflow.dtypes import INT32
 
 
 @jit
-def column_words(call: int, place: int) -> int:
-    """The address of the words of what a column does."""
-    return load(call, PreLookupCall.columns) + 8 * ColumnAttrs.SIZE * place
+def column_attrs(call: int, index: int) -> int:
+    """The address of a column's `ColumnAttrs`."""
+    return load(call, PreLookupCall.columns) + 8 * ColumnAttrs.SIZE * index
 
 
 @jit
-def source_words(call: int, place: int) -> int:
-    """The address of the words of what a column is given."""
-    return load(call, PreLookupCall.inputs) + 8 * ColumnInputs.SIZE * place
+def column_inputs(call: int, index: int) -> int:
+    """The address of a column's `ColumnInputs`."""
+    return load(call, PreLookupCall.inputs) + 8 * ColumnInputs.SIZE * index
 
 
 @jit
@@ -65,10 +65,10 @@ def _row_by_splits(column: int, source: int, k: int, batch: int) -> int:
 
 
 @jit
-def _row_of(call: int, place: int, column: int, source: int, k: int) -> int:
-    """The row of an element, as it is told; flags its column if rows are not in order.
+def _row_of(call: int, index: int, column: int, source: int, k: int) -> int:
+    """The row of an element as it is given; flags its column if rows are not in order.
 
-    Tells the rows up to that of the last element, where these are the rows of the batch.
+    Writes the rows up to that of the last element, where these are the rows of the batch.
     """
     form = load(column, ColumnAttrs.id_format)
     if form == DENSE:
@@ -82,18 +82,18 @@ def _row_of(call: int, place: int, column: int, source: int, k: int) -> int:
     before = row
     if k > 0:
         before = integer_at(rows, (k - 1) * step, kind)
-    told = load(call, PreLookupCall.results)
+    results = load(call, PreLookupCall.results)
     to_last = load(column, ColumnAttrs.ends_at_last_row) != 0
     if row < before:
         if to_last:
-            tell_at(told, call_of.UNSORTED_ROW, place, k, row)
+            report_error(results, call_of.UNSORTED_ROW, index, k, row)
         else:
-            store(told, ErrorRecord.SIZE + place, 1)
+            store(results, ErrorRecord.SIZE + index, 1)
     if to_last and row < 0:  # whether the element counts or not
-        tell_at(told, call_of.BAD_ROW, place, k, row)
+        report_error(results, call_of.BAD_ROW, index, k, row)
     if to_last and k == load(source, ColumnInputs.id_count) - 1:
-        word = ErrorRecord.SIZE + 3 * load(call, PreLookupCall.column_count) + place
-        store(told, word, rows_until(row))
+        field = ErrorRecord.SIZE + 3 * load(call, PreLookupCall.column_count) + index
+        store(results, field, rows_until(row))
     return min(row, int64(0)) if load(call, PreLookupCall.is_batch_open) != 0 else row
 
 
@@ -105,19 +105,19 @@ def fits(column: int, number: int) -> bool:
 
 @jit
 def _is_sound(
-    call: int, place: int, column: int, source: int, k: int, row: int, number: int
+    call: int, index: int, column: int, source: int, k: int, row: int, number: int
 ) -> bool:
-    """Whether an element that counts has a row and an id; else tells of it."""
-    told = load(call, PreLookupCall.results)
+    """Whether an element that counts has a row and an id; else reports an error."""
+    results = load(call, PreLookupCall.results)
     if row < 0 or row >= load(call, PreLookupCall.batch_size):
-        if load(column, ColumnAttrs.id_format) != ROW_SPLITS:  # else `mark_rows` tells of splits
-            tell_at(told, call_of.BAD_ROW, place, k, row)
+        if load(column, ColumnAttrs.id_format) != ROW_SPLITS:  # else `mark_rows` reports splits
+            report_error(results, call_of.BAD_ROW, index, k, row)
         return False
     if number < 0 or number >= load(source, ColumnInputs.table_rows):
-        tell_at(told, call_of.BAD_ID, place, k, number)
+        report_error(results, call_of.BAD_ID, index, k, number)
         return False
     if not fits(column, number):
-        tell_at(told, call_of.BAD_KEY, place, k, number)
+        report_error(results, call_of.BAD_KEY, index, k, number)
         return False
     return True
 
@@ -138,17 +138,17 @@ def mark_elements(call: int, ids: int, owners: int, marks: int) -> None:
     if element >= elements:
         return
     starts, batch = load(call, PreLookupCall.element_offsets), load(call, PreLookupCall.batch_size)
-    place = column_of(starts, columns, element)
-    column, source = column_words(call, place), source_words(call, place)
-    k, in_row = element - load(starts, place), int64(0)
+    index = column_of(starts, columns, element)
+    column, source = column_attrs(call, index), column_inputs(call, index)
+    k, in_row = element - load(starts, index), int64(0)
     if load(column, ColumnAttrs.id_format) == DENSE:
         in_row = k % load(source, ColumnInputs.id_columns)
-    row, number = _row_of(call, place, column, source, k), id_at(column, source, k, in_row)
+    row, number = _row_of(call, index, column, source, k), id_at(column, source, k, in_row)
     counts = not is_ignored(column, source, k) and not is_dropped(column, source, number, k)
-    counts = counts and _is_sound(call, place, column, source, k, row, number)
+    counts = counts and _is_sound(call, index, column, source, k, row, number)
     owner = columns * batch
     if counts:
-        owner = place * batch + row
+        owner = index * batch + row
         store_as(marks, element, np.int32(1), np.int32)
         if load(call, PreLookupCall.is_batch_open) == 0:  # else all threads would add to one word
             atomic_add(marks, elements + owner, np.int32(1), np.int32)
@@ -157,8 +157,8 @@ def mark_elements(call: int, ids: int, owners: int, marks: int) -> None:
 
 
 @jit
-def _check_split(call: int, place: int, column: int, source: int, row: int) -> None:
-    """Tells of a row split that is less than the one before, or is not where ids begin or end."""
+def _check_split(call: int, index: int, column: int, source: int, row: int) -> None:
+    """Reports a row split that is less than the one before, or is not where ids begin or end."""
     splits = load(source, ColumnInputs.entry_rows)
     kind = load(column, ColumnAttrs.rows_dtype)
     total = load(source, ColumnInputs.id_count)
@@ -169,7 +169,7 @@ def _check_split(call: int, place: int, column: int, source: int, row: int) -> N
         row == load(call, PreLookupCall.batch_size) and split != total
     )
     if is_cut or split < before or split > total:
-        tell_at(load(call, PreLookupCall.results), call_of.BAD_SPLIT, place, row, split)
+        report_error(load(call, PreLookupCall.results), call_of.BAD_SPLIT, index, row, split)
 
 
 def mark_rows(call: int, marks: int) -> None:
@@ -182,16 +182,16 @@ def mark_rows(call: int, marks: int) -> None:
     batch, columns = load(call, PreLookupCall.batch_size), load(call, PreLookupCall.column_count)
     if thread >= columns * (batch + 1):
         return
-    place, row = thread // (batch + 1), thread % (batch + 1)
-    column, source = column_words(call, place), source_words(call, place)
+    index, row = thread // (batch + 1), thread % (batch + 1)
+    column, source = column_attrs(call, index), column_inputs(call, index)
     if load(column, ColumnAttrs.id_format) == ROW_SPLITS:
-        _check_split(call, place, column, source, row)
+        _check_split(call, index, column, source, row)
     if row == batch or load(column, ColumnAttrs.fill_empty_row) == 0:
         return
-    own = elements_of(call) + place * batch + row
+    own = elements_of(call) + index * batch + row
     if load_as(marks, own, np.int32) != 0:
         return
     store_as(marks, own + columns * batch, np.int32(1), np.int32)
     number = filler_of(column)
     if not fits(column, number):
-        tell_at(load(call, PreLookupCall.results), call_of.BAD_KEY, place, int64(-1), number)
+        report_error(load(call, PreLookupCall.results), call_of.BAD_KEY, index, int64(-1), number)

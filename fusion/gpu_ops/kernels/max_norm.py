@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fusion.gpu_ops.kernels.elements import weight_at
-from fusion.gpu_ops.kernels.sharded_entries import part_of
+from fusion.gpu_ops.kernels.sharded_entries import shard_index
 from fusion.gpu_ops.language.arithmetic import norm_of
 from fusion.gpu_ops.language.device import (
     added,
@@ -39,9 +39,9 @@ def item_of(kind: int) -> int:
 
 
 @jit
-def store_float(address: int, place: int, value: float, kind: int) -> None:
+def store_float(address: int, index: int, value: float, kind: int) -> None:
     """Sets an element of a kind to a double, which is rounded to float32 before it is to less."""
-    at = address + place * item_of(kind)
+    at = address + index * item_of(kind)
     if kind == FLOAT64:
         _store64(at, (value,))
     elif kind == FLOAT32:
@@ -64,11 +64,11 @@ def _norm(address: int, dim: int, kind: int) -> float:
 
 
 @jit
-def worked_at(working: int, place: int, kind: int) -> float:
+def worked_at(working: int, index: int, kind: int) -> float:
     """An element, as a double, of the dtype in which a kind is computed."""
     if kind == FLOAT64:
-        return load_as(working, place, np.float64)
-    return np.float64(load_as(working, place, np.float32))
+        return load_as(working, index, np.float64)
+    return np.float64(load_as(working, index, np.float32))
 
 
 @jit
@@ -81,8 +81,8 @@ def limit_of(word: int, kind: int) -> float:
 @jit
 def row_address(shards: int, firsts: int, shard_count: int, row_bytes: int, number: int) -> int:
     """Where a gathered row lies."""
-    shard, place = part_of(firsts, shard_count, number)
-    return load(shards, 2 * shard) + place * row_bytes
+    shard, index = shard_index(firsts, shard_count, number)
+    return load(shards, 2 * shard) + index * row_bytes
 
 
 @jit
@@ -116,7 +116,7 @@ def measure_rows(
     """Kernel, a thread for each gathered row: its norm, and its gradient's part along it.
 
     Args:
-        rows, shards, firsts, shard_count, row_bytes: gathered rows of all shards, see `parts`.
+        rows, shards, firsts, shard_count, row_bytes: gathered rows, see `sharded_entries`.
         kind, dim: of their elements.
         limit: the bits of a double.
         working: gradients of the shortened rows, [rows, dim] of the dtype in which they are
@@ -168,5 +168,5 @@ def unclip_rows(
         along = load_as(alongs, number, np.float64)
         part = _times(_over(weight_at(row, d, kind), norm), along)
         grad = _times(_over(bound, norm), _plus(grad, -part))
-    shard, place = part_of(firsts, shard_count, number)
-    store_float(load(outs, shard), place * dim + d, grad, kind)
+    shard, index = shard_index(firsts, shard_count, number)
+    store_float(load(outs, shard), index * dim + d, grad, kind)

@@ -1,7 +1,7 @@
 """Splitting ids over the shards of a table.
 
 As `fusion.cpu_ops.partition`: each id gets the number of its shard as a key, a stable sort brings
-those of a shard together in their order, and each is written to its place, as an id inside of it.
+those of a shard together in their order, and each is written there, as an id inside of it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 from fusion.cpu_ops import partition
 from fusion.gpu_ops.kernels.elements import copy_element, integer_at, store_bits, store_integer
-from fusion.gpu_ops.kernels.errors import tell_at
+from fusion.gpu_ops.kernels.errors import report_error
 from fusion.gpu_ops.language.device import cuda, load, load_as, on_device, store, store_as
 from fusion.gpu_ops.layout.call import BAD_DEFAULT, BAD_ID
 from fusion.runtime.native.jit import int64
@@ -27,7 +27,7 @@ def key_ids(
     shards: int,
     strategy: int,
     keys: int,
-    trouble: int,
+    errors: int,
 ) -> None:
     """Kernel, a thread for each id: the shard that it goes to.
 
@@ -35,7 +35,7 @@ def key_ids(
         ids, kind, count: ids of a kind, see `dtypes`.
         rows, ends, shards, strategy: see `locate`.
         keys: out, int32 [count]; `shards` for ids outside the table.
-        trouble: words as of a call, told of such an id.
+        errors: an `ErrorRecord`, for such an id.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
@@ -43,7 +43,7 @@ def key_ids(
     number = integer_at(ids, k, kind)
     shard, _ = locate(number, rows, ends, shards, strategy)
     if shard < 0:
-        tell_at(trouble, BAD_ID, int64(0), k, number)
+        report_error(errors, BAD_ID, int64(0), k, number)
         shard = shards
     store_as(keys, k, np.int32(shard), np.int32)
 
@@ -62,14 +62,14 @@ def place_ids(
     outs: int,
     permutation: int,
 ) -> None:
-    """Kernel, a thread for each id: writes it to its place in its shard.
+    """Kernel, a thread for each id: writes it into its shard.
 
     Args:
         keys: int32 [count], the shard of each id.
         order: int32 [count], the ids by their shards.
         starts: int64 [shards + 1], where those of each shard start.
         outs: int64 [shards], where the ids of each shard go.
-        permutation: out, int32 [count, 2], shard and place inside it.
+        permutation: out, int32 [count, 2], shard and index in it.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
@@ -78,18 +78,18 @@ def place_ids(
     shard = int64(load_as(keys, entry, np.int32))
     if shard >= shards:
         return
-    place = k - load(starts, shard)
+    index = k - load(starts, shard)
     store_as(permutation, 2 * entry, np.int32(shard), np.int32)
-    store_as(permutation, 2 * entry + 1, np.int32(place), np.int32)
+    store_as(permutation, 2 * entry + 1, np.int32(index), np.int32)
     _, local = locate(integer_at(ids, entry, kind), rows, ends, shards, strategy)
-    store_integer(load(outs, shard), place, local, kind)
+    store_integer(load(outs, shard), index, local, kind)
 
 
 def key_candidates(
     ids: int,
     kind: int,
     count: int,
-    kept: int,
+    mask: int,
     fillers: int,
     empty: int,
     filler: int,
@@ -98,7 +98,7 @@ def key_candidates(
     shards: int,
     strategy: int,
     keys: int,
-    trouble: int,
+    errors: int,
 ) -> None:
     """Kernel, a thread for each candidate: the shard that it goes to, if it is an entry.
 
@@ -106,7 +106,7 @@ def key_candidates(
     it: all of them or none.
 
     Args:
-        kept: int32 [count], 1 for each entry that is kept.
+        mask: int32 [count], 1 for each entry that is kept.
         empty: int32 [fillers], 1 for each row that is filled.
         filler: the id that fills rows.
         keys: out, int32 [count + fillers]; `shards` for those that are no entries.
@@ -116,7 +116,7 @@ def key_candidates(
         return
     store_as(keys, k, np.int32(shards), np.int32)
     if k < count:
-        if load_as(kept, k, np.int32) == 0:
+        if load_as(mask, k, np.int32) == 0:
             return
         number = integer_at(ids, k, kind)
     else:
@@ -127,9 +127,9 @@ def key_candidates(
     if shard >= 0:
         store_as(keys, k, np.int32(shard), np.int32)
     elif k < count:
-        tell_at(trouble, BAD_ID, int64(0), k, number)
+        report_error(errors, BAD_ID, int64(0), k, number)
     else:
-        tell_at(trouble, BAD_DEFAULT, int64(0), int64(-1), number)
+        report_error(errors, BAD_DEFAULT, int64(0), int64(-1), number)
 
 
 def candidate_rows(indices: int, count: int, fillers: int, batch: int, rows: int) -> None:
@@ -162,7 +162,7 @@ def place_candidates(
     strategy: int,
     outs: int,
 ) -> None:
-    """Kernel, a thread for each entry: writes it to its place in its shard.
+    """Kernel, a thread for each entry: writes it into its shard.
 
     Args:
         total: the candidates that are entries; they come first in `order`.
@@ -177,16 +177,16 @@ def place_candidates(
         return
     entry = int64(load_as(order, k, np.int32))
     shard = int64(load_as(keys, entry, np.int32))
-    place, out = k - load(starts, shard), outs + 24 * shard
+    index, out = k - load(starts, shard), outs + 24 * shard
     number, row, rank = filler, entry - count, int64(0)
     if entry < count:
         number = integer_at(ids, entry, kind)
         row, rank = load(indices, 2 * entry), load(indices, 2 * entry + 1)
     _, local = locate(number, rows, ends, shards, strategy)
-    store_integer(load(out, int64(0)), place, local, kind)
-    store(load(out, int64(1)), 2 * place, row)
-    store(load(out, int64(1)), 2 * place + 1, rank)
+    store_integer(load(out, int64(0)), index, local, kind)
+    store(load(out, int64(1)), 2 * index, row)
+    store(load(out, int64(1)), 2 * index + 1, rank)
     if entry < count and weights != 0:
-        copy_element(weights, entry, load(out, int64(2)), place, weight_bytes)
+        copy_element(weights, entry, load(out, int64(2)), index, weight_bytes)
     else:
-        store_bits(load(out, int64(2)), place, weight_word, weight_bytes)
+        store_bits(load(out, int64(2)), index, weight_word, weight_bytes)

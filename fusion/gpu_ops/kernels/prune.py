@@ -15,7 +15,7 @@ from fusion.gpu_ops.kernels.elements import (
     store_integer,
     weight_at,
 )
-from fusion.gpu_ops.kernels.errors import tell_at
+from fusion.gpu_ops.kernels.errors import report_error
 from fusion.gpu_ops.language.device import cuda, load, load_as, store, store_as
 from fusion.gpu_ops.layout.call import BAD_ROW
 from fusion.runtime.native.jit import int64
@@ -30,9 +30,9 @@ def mark_entries(
     weight_kind: int,
     least: int,
     batch: int,
-    kept: int,
+    mask: int,
     empty: int,
-    trouble: int,
+    errors: int,
 ) -> None:
     """Kernel, a thread for each entry: marks those that are kept, and their rows.
 
@@ -41,9 +41,9 @@ def mark_entries(
         indices: int64 [count, 2], column 0 is the row of each entry.
         weights, weight_kind: entries with weights <= 0 or NaN are dropped; 0: there are none.
         least: the least id that is kept.
-        kept: out, int32 [count].
+        mask: out, int32 [count].
         empty: int32 [batch], all 1; 0 for rows that keep an entry.
-        trouble: words as of a call, told of a row outside the batch.
+        errors: an `ErrorRecord`, for a row outside the batch.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
@@ -51,20 +51,20 @@ def mark_entries(
     keeps = integer_at(ids, k, kind) >= least
     if weights != 0:
         keeps = keeps and weight_at(weights, k, weight_kind) > 0
-    store_as(kept, k, np.int32(keeps), np.int32)
+    store_as(mask, k, np.int32(keeps), np.int32)
     if not keeps:
         return
     row = load(indices, 2 * k)
     if row < 0 or row >= batch:
-        tell_at(trouble, BAD_ROW, int64(0), k, row)
+        report_error(errors, BAD_ROW, int64(0), k, row)
     else:
         store_as(empty, row, np.int32(0), np.int32)
 
 
 def put_entries(
     count: int,
-    kept: int,
-    places: int,
+    mask: int,
+    offsets: int,
     ids: int,
     id_bytes: int,
     indices: int,
@@ -74,27 +74,27 @@ def put_entries(
     out_indices: int,
     out_weights: int,
 ) -> None:
-    """Kernel, a thread for each entry: copies those that are kept to their places.
+    """Kernel, a thread for each entry: copies those that are kept.
 
     Args:
-        places: int64 [count], prefix sums of `kept`.
+        offsets: int64 [count], prefix sums of `mask`.
         weights: 0 if there are none.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if k >= count or load_as(kept, k, np.int32) == 0:
+    if k >= count or load_as(mask, k, np.int32) == 0:
         return
-    place = load(places, k)
-    copy_element(ids, k, out_ids, place, id_bytes)
-    store(out_indices, 2 * place, load(indices, 2 * k))
-    store(out_indices, 2 * place + 1, load(indices, 2 * k + 1))
+    index = load(offsets, k)
+    copy_element(ids, k, out_ids, index, id_bytes)
+    store(out_indices, 2 * index, load(indices, 2 * k))
+    store(out_indices, 2 * index + 1, load(indices, 2 * k + 1))
     if weights != 0:
-        copy_element(weights, k, out_weights, place, weight_bytes)
+        copy_element(weights, k, out_weights, index, weight_bytes)
 
 
 def fill_rows(
     batch: int,
     empty: int,
-    places: int,
+    offsets: int,
     first: int,
     filler: int,
     kind: int,
@@ -107,19 +107,19 @@ def fill_rows(
     """Kernel, a thread for each row: an entry for each that keeps none.
 
     Args:
-        empty, places: int32 [batch] and its prefix sums, int64.
-        first: the place of the first filler, behind the entries that are kept.
+        empty, offsets: int32 [batch] and its prefix sums, int64.
+        first: the index of the first filler, behind the entries that are kept.
         filler: the id.
         weight_word, weight_bytes: the bits of the weight; without weights 0 bytes.
     """
     row = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if row >= batch or load_as(empty, row, np.int32) == 0:
         return
-    place = first + load(places, row)
-    store_integer(out_ids, place, filler, kind)
-    store(out_indices, 2 * place, row)
-    store(out_indices, 2 * place + 1, 0)
-    store_bits(out_weights, place, weight_word, weight_bytes)
+    index = first + load(offsets, row)
+    store_integer(out_ids, index, filler, kind)
+    store(out_indices, 2 * index, row)
+    store(out_indices, 2 * index + 1, 0)
+    store_bits(out_weights, index, weight_word, weight_bytes)
 
 
 def put_in_buckets(ids: int, kind: int, count: int, buckets: int, default: int) -> None:

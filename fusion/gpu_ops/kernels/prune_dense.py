@@ -32,7 +32,7 @@ def mark_dense(
     bucket_default: int,
     least: int,
     numbers: int,
-    kept: int,
+    mask: int,
     empty: int,
 ) -> None:
     """Kernel, a thread for each id of a matrix: what it stands for, and whether it is an entry.
@@ -42,22 +42,22 @@ def mark_dense(
         out_kind: what they are cast to.
         use_ignored, ignored, stride, buckets, bucket_default, least: see `DenseRules`.
         numbers: out, int64 [count].
-        kept: out, int32 [count], 1 for entries.
+        mask: out, int32 [count], 1 for entries.
         empty: int32 by row, all 1; 0 for rows that have an entry.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
         return
-    given, column = integer_at(ids, k, kind), k % width
+    integer, column = integer_at(ids, k, kind), k % width
     rules = DenseRules(use_ignored != 0, ignored, stride, buckets, bucket_default, least)
     if out_kind == INT32:
-        number = dense_id(given, column, rules, np.int32)
-        keeps = keeps_dense(given, column, rules, np.int32)
+        number = dense_id(integer, column, rules, np.int32)
+        keeps = keeps_dense(integer, column, rules, np.int32)
     else:
-        number = dense_id(given, column, rules, np.int64)
-        keeps = keeps_dense(given, column, rules, np.int64)
+        number = dense_id(integer, column, rules, np.int64)
+        keeps = keeps_dense(integer, column, rules, np.int64)
     store(numbers, k, number)
-    store_as(kept, k, np.int32(keeps), np.int32)
+    store_as(mask, k, np.int32(keeps), np.int32)
     if keeps:
         store_as(empty, k // width, np.int32(0), np.int32)
 
@@ -65,8 +65,8 @@ def mark_dense(
 def put_dense(
     count: int,
     width: int,
-    kept: int,
-    places: int,
+    mask: int,
+    offsets: int,
     numbers: int,
     out_kind: int,
     out_ids: int,
@@ -75,21 +75,21 @@ def put_dense(
     """Kernel, a thread for each id of a matrix: writes those that are entries.
 
     Args:
-        kept, numbers: of `mark_dense`.
-        places: int64 [count], prefix sums of `kept`.
+        mask, numbers: of `mark_dense`.
+        offsets: int64 [count], prefix sums of `mask`.
         out_ids: out, of a kind.
         out_indices: out, int64, row and column of each entry.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if k >= count or load_as(kept, k, np.int32) == 0:
+    if k >= count or load_as(mask, k, np.int32) == 0:
         return
-    place, number = load(places, k), load(numbers, k)
+    index, number = load(offsets, k), load(numbers, k)
     if out_kind == INT64:
-        store(out_ids, place, number)
+        store(out_ids, index, number)
     else:
-        store_as(out_ids, place, np.int32(number), np.int32)
-    store(out_indices, 2 * place, k // width)
-    store(out_indices, 2 * place + 1, k % width)
+        store_as(out_ids, index, np.int32(number), np.int32)
+    store(out_indices, 2 * index, k // width)
+    store(out_indices, 2 * index + 1, k % width)
 
 
 def put_row_flags(empty: int, batch: int, width: int, flags: int, shape: int) -> None:

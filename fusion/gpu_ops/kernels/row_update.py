@@ -8,7 +8,7 @@ import numpy as np
 
 from fusion.cpu_ops.row_rules import FORMULAS
 from fusion.cpu_ops.rules import RULES
-from fusion.gpu_ops.kernels.errors import tell_at
+from fusion.gpu_ops.kernels.errors import report_error
 from fusion.gpu_ops.language.device import cuda, jit, load_as, on_device, store_as
 from fusion.gpu_ops.language.exact import exact, inexact
 from fusion.gpu_ops.layout.call import BAD_RATE
@@ -26,12 +26,12 @@ def _rule(stored: str, name: str) -> Any:
     dtype = getattr(np, stored)
 
     @jit
-    def take(places: Any, which: int, offset: int) -> Any:
-        return exact(load_as(places[which] + offset, int64(0), dtype))
+    def take(addresses: Any, which: int, offset: int) -> Any:
+        return exact(load_as(addresses[which] + offset, int64(0), dtype))
 
     @jit
-    def put(places: Any, which: int, offset: int, value: Any) -> None:
-        store_as(places[which] + offset, int64(0), inexact(value), dtype)
+    def put(addresses: Any, which: int, offset: int, value: Any) -> None:
+        store_as(addresses[which] + offset, int64(0), inexact(value), dtype)
 
     @jit
     def number(numbers: int, which: int) -> Any:
@@ -40,27 +40,27 @@ def _rule(stored: str, name: str) -> Any:
     formula, slots = on_device(FORMULAS[name](take, put, number)), len(RULES[name].slots)
 
     @jit
-    def one(updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
+    def update_one(updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
         formula((updates, old[0], new[0]), numbers, offset)
 
     @jit
-    def two(updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
+    def update_two(updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
         formula((updates, old[0], old[1], new[0], new[1]), numbers, offset)
 
     @jit
-    def three(updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
+    def update_three(updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
         formula((updates, old[0], old[1], old[2], new[0], new[1], new[2]), numbers, offset)
 
-    return (one, two, three)[slots - 1]
+    return (update_one, update_two, update_three)[slots - 1]
 
 
-def _either(place: int, one: Any, other: Any) -> Any:
-    """A device function that does `one` if the rule is that number, else `other`."""
+def _either(index: int, update_one: Any, other: Any) -> Any:
+    """A device function that does `update_one` if the rule is that number, else `other`."""
 
     @jit
     def update(rule: int, updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
-        if rule == place:
-            one(updates, old, new, numbers, offset)
+        if rule == index:
+            update_one(updates, old, new, numbers, offset)
         else:
             other(rule, updates, old, new, numbers, offset)
 
@@ -75,17 +75,17 @@ def _by_rule(stored: str) -> Any:
     def update(rule: int, updates: int, old: Any, new: Any, numbers: int, offset: int) -> None:
         last(updates, old, new, numbers, offset)
 
-    for place, one in reversed([*enumerate(others)]):
-        update = _either(place, one, update)
+    for index, update_one in reversed([*enumerate(others)]):
+        update = _either(index, update_one, update)
     return update
 
 
 def update_kernel(stored: str) -> Any:
     """The kernel that updates rows of dtype `stored`, a thread for each element.
 
-    Its arguments: the rule, by its place in `RULES`; the addresses of updates, of up to three old
-    rows, of as many new ones, and of the rule's numbers; how many elements; the words that are told
-    of a rate that is not positive.
+    Its arguments: the rule, by its index in `RULES`; the addresses of updates, of up to three old
+    rows, of as many new ones, and of the rule's numbers; how many elements; the `ErrorRecord` for
+    a rate that is not positive.
     """
     update, item, dtype = _by_rule(stored), DTYPES[stored].item_bytes, getattr(np, stored)
 
@@ -100,11 +100,11 @@ def update_kernel(stored: str) -> Any:
         new_2: int,
         numbers: int,
         elements: int,
-        trouble: int,
+        errors: int,
     ) -> None:
         k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
         if k == 0 and rule == _FTRL and not load_as(numbers, int64(0), dtype) > 0:
-            tell_at(trouble, BAD_RATE, int64(0), int64(0), int64(0))
+            report_error(errors, BAD_RATE, int64(0), int64(0), int64(0))
         if k < elements:
             update(rule, updates, (old_0, old_1, old_2), (new_0, new_1, new_2), numbers, k * item)
 

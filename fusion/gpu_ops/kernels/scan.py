@@ -75,8 +75,8 @@ def scan_sums(sums: int, tiles: int, total_place: int) -> None:
         store(total_place, int64(0), partial[thread])
 
 
-def scan_tiles(counts: int, count: int, sums: int, places: int) -> None:
-    """Kernel, a block for each tile: the sum of all counts before each, int64, as `places`.
+def scan_tiles(counts: int, count: int, sums: int, offsets: int) -> None:
+    """Kernel, a block for each tile: the sum of all counts before each, int64, as `offsets`.
 
     `sums` are as `scan_sums` leaves them.
     """
@@ -85,7 +85,7 @@ def scan_tiles(counts: int, count: int, sums: int, places: int) -> None:
     first = (tile * THREADS + thread) * _PER_THREAD
     running = _sums_before(partial, thread, _own_sum(counts, count, first)) + load(sums, tile)
     for k in range(first, min(first + _PER_THREAD, count)):
-        store(places, k, running)
+        store(offsets, k, running)
         running += int64(load_as(counts, k, np.int32))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fusion.gpu_ops.kernels.elements import copy_element, rows_until
 from fusion.gpu_ops.kernels.entries import is_masked
-from fusion.gpu_ops.kernels.errors import tell_at
+from fusion.gpu_ops.kernels.errors import report_error
 from fusion.gpu_ops.kernels.tiles import column_of
 from fusion.gpu_ops.language.device import atomic_min, cuda, jit, load, load_as, store, store_as
 from fusion.gpu_ops.layout.call import BAD_ROW, UNSORTED_ROW
@@ -33,8 +33,8 @@ _SIGN = -(2**63)
 
 
 @jit
-def part_of(firsts: int, shard_count: int, number: int) -> Any:
-    """The shard of what has a number, and its place there.
+def shard_index(firsts: int, shard_count: int, number: int) -> Any:
+    """The shard of what has a number, and its index there.
 
     Args:
         firsts: int64 [shard_count + 1], the first number of each shard, and the number of all.
@@ -44,10 +44,10 @@ def part_of(firsts: int, shard_count: int, number: int) -> Any:
 
 
 @jit
-def _lower(address: int, place: int, number: int) -> None:
+def _lower(address: int, index: int, number: int) -> None:
     """Makes a word a number if that is less; few threads meet there."""
-    if number < load(address, int64(place)):
-        atomic_min(address, int64(place), number, np.int64)
+    if number < load(address, int64(index)):
+        atomic_min(address, int64(index), number, np.int64)
 
 
 @jit
@@ -69,38 +69,38 @@ def join_parts(
     batch: int,
     rows: int,
     ranks: int,
-    found: int,
-    trouble: int,
+    results: int,
+    errors: int,
 ) -> None:
     """Kernel, a thread for each entry: its row and its rank in the row.
 
     Args:
-        firsts, shard_count, count: see `part_of`; of all entries.
+        firsts, shard_count, count: see `shard_index`; of all entries.
         indices: int64 [shard_count], addresses of int64 [, 2], row and rank of each entry.
         batch: rows; -1: up to the last, and rows must be in order in each shard.
         rows: out, int32 [count], `batch` for rows outside.
         ranks: out, int64 [count], with the sign changed, so that they are numbers >= 0; 0: none.
-        found: out, int64 [2], zeros before, see `JoinResults`.
-        trouble: words as of a call, told of shard, place and row.
+        results: out, int64 [2], zeros before, see `JoinResults`.
+        errors: an `ErrorRecord`, with shard, index in it and row.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
         return
-    shard, place = part_of(firsts, shard_count, k)
+    shard, index = shard_index(firsts, shard_count, k)
     at = load(indices, shard)
-    row, rank = load(at, 2 * place), load(at, 2 * place + 1)
+    row, rank = load(at, 2 * index), load(at, 2 * index + 1)
     if row < 0 or (batch >= 0 and row >= batch):
-        tell_at(trouble, BAD_ROW, shard, place, row)
+        report_error(errors, BAD_ROW, shard, index, row)
         row = batch
     elif batch < 0:
-        if place > 0 and row < load(at, 2 * place - 2):
-            tell_at(trouble, UNSORTED_ROW, shard, place, row)
-        _lower(found, JoinResults.negative_rows, -rows_until(row))
+        if index > 0 and row < load(at, 2 * index - 2):
+            report_error(errors, UNSORTED_ROW, shard, index, row)
+        _lower(results, JoinResults.negative_rows, -rows_until(row))
         row = min(row, int64(_LARGEST_ROW))
     store_as(rows, k, np.int32(row), np.int32)
     if ranks != 0:
         first = load(load(indices, column_of(firsts, shard_count, int64(0))), int64(1))
-        _lower(found, JoinResults.negative_rank_bits, -_bits_between(rank, first))
+        _lower(results, JoinResults.negative_rank_bits, -_bits_between(rank, first))
         store(ranks, k, rank ^ int64(_SIGN))
 
 
@@ -134,8 +134,8 @@ def address_parts(
     if row >= batch or is_masked(masked, mask_bytes, flags, row):
         store(addresses, k, -1)
         return
-    shard, place = part_of(firsts, shard_count, entry)
-    store(addresses, k, load(shards, 2 * shard) + place * row_bytes)
+    shard, index = shard_index(firsts, shard_count, entry)
+    store(addresses, k, load(shards, 2 * shard) + index * row_bytes)
 
 
 def join_weights(
@@ -157,8 +157,8 @@ def join_weights(
     if k >= count:
         return
     entry = int64(load_as(order, k, np.int32)) if order != 0 else k
-    shard, place = part_of(firsts, shard_count, entry)
-    copy_element(load(weights, shard), place, target, k, item)
+    shard, index = shard_index(firsts, shard_count, entry)
+    copy_element(load(weights, shard), index, target, k, item)
 
 
 def split_weights(
@@ -168,5 +168,5 @@ def split_weights(
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
         return
-    shard, place = part_of(firsts, shard_count, k)
-    copy_element(source, k, load(weights, shard), place, item)
+    shard, index = shard_index(firsts, shard_count, k)
+    copy_element(source, k, load(weights, shard), index, item)

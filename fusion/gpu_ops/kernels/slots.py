@@ -1,8 +1,8 @@
-"""Places: where elements that count go, and rows that are to be filled.
+"""Positions: where elements that count go, and rows that are to be filled.
 
-A column has a place for each element that counts, rows ascending, and one among them for each row
-that is empty and to be filled. It has an entry for each of its places, but for those of rows that
-get an id alone (`listing.fills_entries`).
+A column has a position for each element that counts, rows ascending, and one among them for each
+row that is empty and to be filled. It has an entry for each of its positions, but for those of rows
+that get an id alone (`listing.fills_entries`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import lower_bound
 from fusion.gpu_ops.kernels.listing import (
-    column_words,
+    column_attrs,
+    column_inputs,
     elements_of,
     filler_of,
     fills_entries,
-    source_words,
 )
 from fusion.gpu_ops.language.device import cuda, jit, load, load_as, store, store_as
 from fusion.gpu_ops.layout.call import PreLookupCall
@@ -25,13 +25,13 @@ from fusion.runtime.native.jit import int64
 
 
 @jit
-def is_in_order(call: int, place: int) -> bool:
+def is_in_order(call: int, index: int) -> bool:
     """Whether the elements of a column are known to be in the order of rows."""
-    return load(load(call, PreLookupCall.results), ErrorRecord.SIZE + place) == 0
+    return load(load(call, PreLookupCall.results), ErrorRecord.SIZE + index) == 0
 
 
 @jit
-def entries_before(call: int, sums: int, place: int, row: int) -> int:
+def entries_before(call: int, sums: int, index: int, row: int) -> int:
     """The elements that count in the rows of a column before one; that may be the last's end.
 
     Args:
@@ -39,36 +39,36 @@ def entries_before(call: int, sums: int, place: int, row: int) -> int:
     """
     if load(call, PreLookupCall.is_batch_open) != 0:  # all are in one row
         starts = load(call, PreLookupCall.element_offsets)
-        end = load(starts, place + 1) if row > 0 else load(starts, place)
-        return load(sums, end) - load(sums, load(starts, place))
-    first = elements_of(call) + place * load(call, PreLookupCall.batch_size)
+        end = load(starts, index + 1) if row > 0 else load(starts, index)
+        return load(sums, end) - load(sums, load(starts, index))
+    first = elements_of(call) + index * load(call, PreLookupCall.batch_size)
     return load(sums, first + row) - load(sums, first)
 
 
 @jit
-def fillers_before(call: int, sums: int, place: int, row: int) -> int:
+def fillers_before(call: int, sums: int, index: int, row: int) -> int:
     """The rows of a column before one that are empty and to be filled; see `entries_before`."""
     batch = load(call, PreLookupCall.batch_size)
-    first = elements_of(call) + (load(call, PreLookupCall.column_count) + place) * batch
+    first = elements_of(call) + (load(call, PreLookupCall.column_count) + index) * batch
     return load(sums, first + row) - load(sums, first)
 
 
 @jit
-def places_of(call: int, sums: int, place: int) -> int:
-    """How many places a column has."""
+def position_count(call: int, sums: int, index: int) -> int:
+    """How many positions a column has."""
     batch = load(call, PreLookupCall.batch_size)
-    return entries_before(call, sums, place, batch) + fillers_before(call, sums, place, batch)
+    return entries_before(call, sums, index, batch) + fillers_before(call, sums, index, batch)
 
 
 @jit
-def _fillers_among(call: int, sums: int, place: int, row: int, is_ordered: int) -> int:
-    """The places for rows before those for elements of a row.
+def _fillers_among(call: int, sums: int, index: int, row: int, is_ordered: int) -> int:
+    """The positions for rows before those for elements of a row.
 
     None where the elements of a column are not in the order of rows: there rows come behind them.
     """
-    if is_ordered == 0 and not is_in_order(call, place):
+    if is_ordered == 0 and not is_in_order(call, index):
         return int64(0)
-    return fillers_before(call, sums, place, row)
+    return fillers_before(call, sums, index, row)
 
 
 def place_elements(
@@ -81,15 +81,15 @@ def place_elements(
     keys: int,
     sources: int,
 ) -> None:
-    """Kernel, a thread for each element of all columns: writes what its place has.
+    """Kernel, a thread for each element of all columns: writes what its position has.
 
     Args:
         ids, owners: of `mark_elements`.
         sums: prefix sums of marks, int64, and their total behind them.
-        ranks: int64 by element, how many come before it that count; 0: `sums` tells.
+        ranks: int64 by element, how many come before it that count; 0: as `sums` has it.
         is_ordered: whether that is in the order of rows in all columns.
-        keys: out, int64 by place, the id.
-        sources: out, int32 by place, the element.
+        keys: out, int64 by position, the id.
+        sources: out, int32 by position, the element.
     """
     element = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     batch, columns = load(call, PreLookupCall.batch_size), load(call, PreLookupCall.column_count)
@@ -98,11 +98,11 @@ def place_elements(
     owner = int64(load_as(owners, element, np.int32))
     if owner == columns * batch:
         return
-    place, row = owner // batch, owner % batch
-    first = load(load(call, PreLookupCall.entry_offsets), place)
+    index, row = owner // batch, owner % batch
+    first = load(load(call, PreLookupCall.entry_offsets), index)
     own = load(ranks, element) if ranks != 0 else load(sums, element)
-    own -= load(sums, load(load(call, PreLookupCall.element_offsets), place))
-    own += first + _fillers_among(call, sums, place, row, is_ordered)
+    own -= load(sums, load(load(call, PreLookupCall.element_offsets), index))
+    own += first + _fillers_among(call, sums, index, row, is_ordered)
     store(keys, own, load(ids, element))
     store_as(sources, own, np.int32(element), np.int32)
 
@@ -110,7 +110,7 @@ def place_elements(
 def split_rows(call: int, sums: int, batch: int, splits: int) -> None:
     """Kernel, a thread for each row of each column, and one more of each: where its entries start.
 
-    For calls whose rows became known behind the other kernels (`PRE_IS_OPEN`); all columns have
+    For calls whose rows became known behind the other kernels (`is_batch_open`); all columns have
     rows in order, and fill none.
 
     Args:
@@ -121,15 +121,15 @@ def split_rows(call: int, sums: int, batch: int, splits: int) -> None:
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if thread >= load(call, PreLookupCall.column_count) * (batch + 1):
         return
-    place, row = thread // (batch + 1), thread % (batch + 1)
-    column, source = column_words(call, place), source_words(call, place)
+    index, row = thread // (batch + 1), thread % (batch + 1)
+    column, source = column_attrs(call, index), column_inputs(call, index)
     rows = load(source, ColumnInputs.entry_rows)
     step = load(source, ColumnInputs.entry_row_stride)
     kind = load(column, ColumnAttrs.rows_dtype)
-    first = load(load(call, PreLookupCall.element_offsets), place)
+    first = load(load(call, PreLookupCall.element_offsets), index)
     element = first + lower_bound(rows, step, kind, load(source, ColumnInputs.id_count), row)
     split = (
-        load(load(call, PreLookupCall.entry_offsets), place)
+        load(load(call, PreLookupCall.entry_offsets), index)
         + load(sums, element)
         - load(sums, first)
     )
@@ -139,31 +139,32 @@ def split_rows(call: int, sums: int, batch: int, splits: int) -> None:
 def place_rows(call: int, sums: int, is_ordered: int, keys: int, sources: int, splits: int) -> None:
     """Kernel, a thread for each row of each column, and one more of each.
 
-    Writes what the places of rows that are to be filled have, and where the entries of each start.
+    Writes what the positions of rows that are to be filled have, and where each row's entries
+    start.
 
     Args:
         sums, is_ordered, keys: see `place_elements`.
-        sources: out, int32 by place, -1 for rows.
+        sources: out, int32 by position, -1 for rows.
         splits: out, int32 [columns, batch + 1].
     """
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     batch, columns = load(call, PreLookupCall.batch_size), load(call, PreLookupCall.column_count)
     if thread >= columns * (batch + 1):
         return
-    place, row = thread // (batch + 1), thread % (batch + 1)
-    column, first = column_words(call, place), load(load(call, PreLookupCall.entry_offsets), place)
+    index, row = thread // (batch + 1), thread % (batch + 1)
+    column, first = column_attrs(call, index), load(load(call, PreLookupCall.entry_offsets), index)
     before, fillers = (
-        entries_before(call, sums, place, row),
-        fillers_before(call, sums, place, row),
+        entries_before(call, sums, index, row),
+        fillers_before(call, sums, index, row),
     )
     split = first + before
     if fills_entries(column):
         split += fillers
     store_as(splits, thread, np.int32(split), np.int32)
-    if row == batch or fillers_before(call, sums, place, row + 1) == fillers:
+    if row == batch or fillers_before(call, sums, index, row + 1) == fillers:
         return
-    if is_ordered == 0 and not is_in_order(call, place):
-        before = entries_before(call, sums, place, batch)
+    if is_ordered == 0 and not is_in_order(call, index):
+        before = entries_before(call, sums, index, batch)
     own = first + before + fillers
     store(keys, own, filler_of(column))
     store_as(sources, own, np.int32(-1), np.int32)

@@ -26,13 +26,13 @@ def count_keys(
 
     Args:
         keys, kind: integers, see `dtypes`; of each, `DIGIT_BITS` from `shift` on are the key.
-        order: int32 [count], the element that is at each place, or 0: as they lie.
+        order: int32 [count], the element that is at each index, or 0: as they lie.
         counts: int32 [MOST_KEYS, tiles], zeros before.
     """
-    place = int64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-    if place >= count:
+    index = int64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+    if index >= count:
         return
-    element = int64(load_as(order, place, np.int32)) if order != 0 else place
+    element = int64(load_as(order, index, np.int32)) if order != 0 else index
     key = (integer_at(keys, element, kind) >> shift) & (MOST_KEYS - 1)
     atomic_add(counts, key * tiles + cuda.blockIdx.x, np.int32(1), np.int32)
 
@@ -51,18 +51,18 @@ def place_keys(
 
     Args:
         starts: int64 [MOST_KEYS, tiles], the prefix sums of counts.
-        sorted_order: out, int32 [count], the element that comes to each place.
+        sorted_order: out, int32 [count], the element that comes to each index.
     """
     mine = cuda.shared.array(THREADS, np.int32)
     thread, tile = int64(cuda.threadIdx.x), int64(cuda.blockIdx.x)
-    place = tile * THREADS + thread
+    index = tile * THREADS + thread
     element, key = int64(0), int64(-1)
-    if place < count:
-        element = int64(load_as(order, place, np.int32)) if order != 0 else place
+    if index < count:
+        element = int64(load_as(order, index, np.int32)) if order != 0 else index
         key = (integer_at(keys, element, kind) >> shift) & (MOST_KEYS - 1)
     mine[thread] = key
     cuda.syncthreads()
-    if place >= count:
+    if index >= count:
         return
     rank = int64(0)
     for other in range(thread):

@@ -13,14 +13,14 @@ def column_of(tiles: int, count: int, tile: int) -> int:
     Args:
         tiles: address of the first tile of each of `count` columns, int64.
     """
-    place, end = int64(0), count
-    while end - place > 1:
-        middle = (place + end) // 2
+    index, end = int64(0), count
+    while end - index > 1:
+        middle = (index + end) // 2
         if load(tiles, middle) <= tile:
-            place = middle
+            index = middle
         else:
             end = middle
-    return place
+    return index
 
 
 @jit

@@ -1,7 +1,7 @@
 """Distinct ids in order of first occurrence, by a hash table in device memory.
 
-Threads put ids into the table in any order, but a slot ends up with the first place of its id; then
-prefix sums of the first places number the ids. So the result does not depend on the order.
+Threads put ids into the table in any order, but a slot ends up with the first position of its id;
+then prefix sums of the first positions number the ids. So the result does not depend on the order.
 """
 
 from __future__ import annotations
@@ -34,38 +34,50 @@ def slot_of(key: int, bits: int) -> int:
     return int64((np.uint64(key) * SPREAD) >> np.uint64(64 - bits))
 
 
-def insert_ids(ids: int, kind: int, count: int, slots: int, bits: int, found: int) -> None:
-    """Kernel, a thread for each id: finds its slot, which gets the first place of the id.
+@jit
+def insert(
+    slots: int, bits: int, slot: int, key: int, ids: int, kind: int, k: int, first: int, end: int
+) -> int:
+    """The slot of `key`, the id `k`, which gets the first position of that id in [first, end).
 
     Args:
-        ids, kind, count: ids of a kind, see `dtypes`.
-        slots, bits: int64 [2**bits], all `EMPTY`, at least twice as many as ids.
-        found: out, int64 [count], the slot of each id.
+        slot: where the search begins.
     """
-    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if k >= count:
-        return
-    key = integer_at(ids, k, kind)
-    slot, mask = slot_of(key, bits), (int64(1) << bits) - 1
+    mask = (int64(1) << bits) - 1
     while True:
         holder = load(slots, slot)
         if holder == EMPTY:
             holder = compare_and_swap(slots, slot, int64(EMPTY), k)
             if holder == EMPTY:
-                break
-        # Whichever place the slot has by now, it is one of the same id.
-        if integer_at(ids, holder, kind) == key:
+                return slot
+        # Whichever position the slot has by now, it is one of the same id.
+        if first <= holder < end and integer_at(ids, holder, kind) == key:
             atomic_min(slots, slot, k, np.int64)
-            break
+            return slot
         slot = (slot + 1) & mask
-    store(found, k, slot)
 
 
-def mark_firsts(slots: int, found: int, count: int, firsts: int) -> None:
+def insert_ids(ids: int, kind: int, count: int, slots: int, bits: int, id_slots: int) -> None:
+    """Kernel, a thread for each id: finds its slot, which gets the first position of the id.
+
+    Args:
+        ids, kind, count: ids of a kind, see `dtypes`.
+        slots, bits: int64 [2**bits], all `EMPTY`, at least twice as many as ids.
+        id_slots: out, int64 [count], the slot of each id.
+    """
+    k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if k >= count:
+        return
+    key = integer_at(ids, k, kind)
+    slot = insert(slots, bits, slot_of(key, bits), key, ids, kind, k, int64(0), count)
+    store(id_slots, k, slot)
+
+
+def mark_firsts(slots: int, id_slots: int, count: int, firsts: int) -> None:
     """Kernel, a thread for each id: 1 if it is the first of its kind, else 0, as int32 `firsts`."""
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k < count:
-        store_as(firsts, k, np.int32(load(slots, load(found, k)) == k), np.int32)
+        store_as(firsts, k, np.int32(load(slots, load(id_slots, k)) == k), np.int32)
 
 
 def number_ids(
@@ -73,26 +85,26 @@ def number_ids(
     kind: int,
     count: int,
     slots: int,
-    found: int,
+    id_slots: int,
     ranks: int,
     keys: int,
-    places: int,
+    unique_idxs: int,
     counts: int,
 ) -> None:
     """Kernel, a thread for each id: writes the distinct ids, and which of them each is.
 
     Args:
-        ranks: int64 [count], the firsts before each place.
+        ranks: int64 [count], the firsts before each position.
         keys: out, [u] of the dtype of `ids`.
-        places: out, int32 [count].
+        unique_idxs: out, int32 [count].
         counts: out, int32 [u], zeros before: occurrences of each key.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
         return
-    first = load(slots, load(found, k))
+    first = load(slots, load(id_slots, k))
     rank = load(ranks, first)
-    store_as(places, k, np.int32(rank), np.int32)
+    store_as(unique_idxs, k, np.int32(rank), np.int32)
     atomic_add(counts, rank, np.int32(1), np.int32)
     if first == k:
         if kind == INT64:

@@ -48,7 +48,7 @@ def _number_of(keys: int, entry: int) -> int:
 
 
 def _element(dtype: type) -> Any:
-    """A device function (rows, number, its address, place) -> an element of a row, shortened."""
+    """A device function (rows, number, its address, index) -> an element of a row, shortened."""
 
     @jit
     def element(rows: _Rows, number: int, row: int, d: int) -> Any:
@@ -63,11 +63,11 @@ def _element(dtype: type) -> Any:
 
 
 def _scaled(dtype: type) -> Any:
-    """A device function (top, place, kind, combiner, divisor) -> an element of what bags share."""
+    """A device function (top, index, kind, combiner, divisor) -> an element of what bags share."""
 
     @jit
-    def scaled(top: int, place: int, kind: int, combiner: int, divisor: Any) -> Any:
-        value = dtype(weight_at(top, place, kind))
+    def scaled(top: int, index: int, kind: int, combiner: int, divisor: Any) -> Any:
+        value = dtype(weight_at(top, index, kind))
         if combiner == SUM:
             return value
         return divided((value,), divisor)[0] if divisor != 0 else dtype(0)
@@ -83,7 +83,7 @@ def _total(dtype: type) -> Any:
     def total(
         order: int, start: int, end: int, weights: int, rows: _Rows, d: int, divisor: Any
     ) -> Any:
-        found = dtype(0)
+        result = dtype(0)
         for index in range(start, end):
             entry = int64(load_as(order, index, np.int32))
             number = _number_of(rows.keys, entry)
@@ -92,8 +92,8 @@ def _total(dtype: type) -> Any:
             row = row_address(rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, number)
             weight = dtype(weight_at(weights, entry, rows.kind))
             values = multiplied((element(rows, number, row, d),), weight)
-            found = added((found,), values)[0]
-        return divided((found,), divisor)[0] if divisor != 0 else dtype(0)
+            result = added((result,), values)[0]
+        return divided((result,), divisor)[0] if divisor != 0 else dtype(0)
 
     return total
 
@@ -125,8 +125,8 @@ def total_bags(
     Args:
         order, starts, batch: the entries by their bags, see `steps.bags.Ordered`.
         keys: int32, the number of each entry's row, that of all rows for none; 0: its own.
-        shards, firsts, shard_count, row_bytes, kind, dim: gathered rows, see `clipping`.
-        norms, limit: as `clipping.measure_rows` leaves them; norms are 0 without a limit.
+        shards, firsts, shard_count, row_bytes, kind, dim: gathered rows, see `max_norm`.
+        norms, limit: as `max_norm.measure_rows` leaves them; norms are 0 without a limit.
         weights, scales: by entry, and the divisors of bags, see `bag_gradient.scale_bags`.
         totals: out, [batch, dim] of the dtype of `scales`; nothing for bags without entries.
     """
@@ -149,12 +149,12 @@ def total_bags(
 
 
 @jit
-def _scaled_at(top: int, place: int, kind: int, combiner: int, scales: int, bag: int) -> float:
+def _scaled_at(top: int, index: int, kind: int, combiner: int, scales: int, bag: int) -> float:
     """An element, as a double, of what the rows of a bag share of its gradient."""
     if kind == FLOAT64:
         divisor = load_as(scales, bag, np.float64)
-        return np.float64(_scaled64(top, place, kind, combiner, divisor))
-    return np.float64(_scaled32(top, place, kind, combiner, load_as(scales, bag, np.float32)))
+        return np.float64(_scaled64(top, index, kind, combiner, divisor))
+    return np.float64(_scaled32(top, index, kind, combiner, load_as(scales, bag, np.float32)))
 
 
 def through_bags(
@@ -180,9 +180,9 @@ def through_bags(
         return
     dot = 0.0
     for d in range(dim):
-        place = bag * dim + d
-        value = _scaled_at(top, place, kind, combiner, scales, bag)
-        dot = added((dot,), multiplied((value,), worked_at(totals, place, kind)))[0]
+        index = bag * dim + d
+        value = _scaled_at(top, index, kind, combiner, scales, bag)
+        dot = added((dot,), multiplied((value,), worked_at(totals, index, kind)))[0]
     through = -dot
     # The root of 0 has gradient 0, as in stock TensorFlow.
     if combiner == SQRTN and through != 0:

@@ -13,7 +13,7 @@ import numpy as np
 from fusion.gpu_ops.language.device import added, divided, jit, multiplied, vector_loader
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
-#: The combiners, by their place among the values of the ops' attr.
+#: The combiners, by their index among the values of the ops' attr.
 SUM, MEAN, SQRTN = range(3)
 #: Above this many rows stock TensorFlow divides by the count instead of multiplying by 1/count.
 _MULTIPLIED = 9

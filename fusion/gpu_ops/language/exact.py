@@ -36,10 +36,10 @@ if SIMULATED:
 else:
     from llvmlite import ir
     from numba.cuda import types
-    from numba.cuda.extending import core_models, intrinsic, lower_builtin, register_model
+    from numba.cuda.extending import core_models, lower_builtin, register_model
     from numba.cuda.typing.templates import AbstractTemplate, infer_global, signature
 
-    from fusion.gpu_ops.language.intrinsics import rounded
+    from fusion.gpu_ops.language.intrinsics import cuda_instruction, rounded
 
     class ExactType(types.Type):
         """The Numba type of a float32 or float64 with exact operations."""
@@ -78,35 +78,26 @@ else:
     _define(operator.mul, "mul")
     _define(operator.truediv, "div")
 
-    @intrinsic
-    def exact(typingctx: Any, value: Any) -> Any:
+    @cuda_instruction(lambda value: ExactType(value)(value))
+    def exact(builder: Any, value: Any) -> Any:
         """A float32 or float64 with exact operations."""
-        return ExactType(value)(value), lambda context, builder, sig, args: args[0]
+        return value
 
-    @intrinsic
-    def inexact(typingctx: Any, value: Any) -> Any:
+    @cuda_instruction(lambda value: value.element(value))
+    def inexact(builder: Any, value: Any) -> Any:
         """The same as any float."""
-        return value.element(value), lambda context, builder, sig, args: args[0]
+        return value
 
-    @intrinsic
-    def root(typingctx: Any, value: Any) -> Any:
+    @cuda_instruction(lambda value: value(value))
+    def root(builder: Any, value: Any) -> Any:
         """The square root."""
+        return rounded(builder, "sqrt", value)
 
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return rounded(builder, "sqrt", *args)
-
-        return value(value), codegen
-
-    @intrinsic
-    def between(typingctx: Any, value: Any, low: Any, high: Any) -> Any:
+    @cuda_instruction(lambda value, low, high: value(value, low, high))
+    def between(builder: Any, value: Any, low: Any, high: Any) -> Any:
         """A number that is not below one and not above another; see `vectors.between`."""
-
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            found, least, most = args
-            found = builder.select(builder.fcmp_ordered("<", found, most), found, most)
-            return builder.select(builder.fcmp_ordered(">", found, least), found, least)
-
-        return value(value, low, high), codegen
+        value = builder.select(builder.fcmp_ordered("<", value, high), value, high)
+        return builder.select(builder.fcmp_ordered(">", value, low), value, low)
 
 
 instead(vectors.root, root)

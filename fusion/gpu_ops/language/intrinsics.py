@@ -6,19 +6,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from llvmlite import ir
 from numba import cuda
-from numba.cuda import types
+from numba.cuda import cgutils, types
 from numba.cuda.extending import intrinsic, typeof_impl
 
 from fusion.runtime.layout import LayoutType
+from fusion.runtime.native.instruction import instruction
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 _i64 = types.int64
 _WORD = ir.IntType(64)
 _GLOBAL = 1  # the address space of device memory
+
+cuda_instruction = partial(instruction, intrinsic=intrinsic)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,11 +39,14 @@ def _typeof_layout(layout: LayoutType, context: Any) -> Any:
     return types.Module(layout)
 
 
-def _place(builder: Any, context: Any, address: Any, index: Any, dtype: Any) -> Any:
-    kind = context.get_data_type(dtype)
-    size = ir.Constant(_WORD, context.get_abi_sizeof(kind))
-    byte = builder.add(address, builder.mul(index, size))
+def _pointer(builder: Any, address: Any, index: Any, kind: Any, size: int) -> Any:
+    byte = builder.add(address, builder.mul(index, ir.Constant(_WORD, size)))
     return builder.inttoptr(byte, ir.PointerType(kind, addrspace=_GLOBAL))
+
+
+def _element_pointer(builder: Any, context: Any, address: Any, index: Any, dtype: Any) -> Any:
+    kind = context.get_data_type(dtype)
+    return _pointer(builder, address, index, kind, context.get_abi_sizeof(kind))
 
 
 @intrinsic
@@ -47,7 +54,7 @@ def load_as(typingctx: Any, address: Any, index: Any, dtype: Any) -> Any:
     """The element `index` of an array of `dtype` at an address; nothing is checked."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(_place(builder, context, args[0], args[1], dtype.dtype))
+        return builder.load(_element_pointer(builder, context, args[0], args[1], dtype.dtype))
 
     return dtype.dtype(_i64, _i64, dtype), codegen
 
@@ -57,49 +64,36 @@ def store_as(typingctx: Any, address: Any, index: Any, value: Any, dtype: Any) -
     """Sets the element `index` of an array of `dtype` at an address; nothing is checked."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[2], _place(builder, context, args[0], args[1], dtype.dtype))
+        builder.store(args[2], _element_pointer(builder, context, args[0], args[1], dtype.dtype))
         return context.get_dummy_value()
 
     return types.void(_i64, _i64, dtype.dtype, dtype), codegen
 
 
-@intrinsic
-def load(typingctx: Any, address: Any, index: Any) -> Any:
+@cuda_instruction(_i64(_i64, _i64))
+def load(builder: Any, address: Any, index: Any) -> Any:
     """The word `index` words behind `address`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(_place(builder, context, args[0], args[1], _i64))
-
-    return _i64(_i64, _i64), codegen
+    return builder.load(_pointer(builder, address, index, _WORD, 8))
 
 
-@intrinsic
-def store(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
+@cuda_instruction(types.void(_i64, _i64, _i64))
+def store(builder: Any, address: Any, index: Any, value: Any) -> None:
     """Sets the word `index` words behind `address`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[2], _place(builder, context, args[0], args[1], _i64))
-        return context.get_dummy_value()
-
-    return types.void(_i64, _i64, _i64), codegen
+    builder.store(value, _pointer(builder, address, index, _WORD, 8))
 
 
-@intrinsic
-def as_float(typingctx: Any, word: Any) -> Any:
+@cuda_instruction(types.float64(_i64))
+def as_float(builder: Any, word: Any) -> Any:
     """The double whose bits are `word`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.DoubleType())
-
-    return types.float64(_i64), codegen
+    return builder.bitcast(word, ir.DoubleType())
 
 
 def _atomic(operation: str) -> Any:
     @intrinsic
     def atomic(typingctx: Any, address: Any, index: Any, value: Any, dtype: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            place = _place(builder, context, args[0], args[1], dtype.dtype)
-            return builder.atomic_rmw(operation, place, args[2], "monotonic")
+            pointer = _element_pointer(builder, context, args[0], args[1], dtype.dtype)
+            return builder.atomic_rmw(operation, pointer, args[2], "monotonic")
 
         return dtype.dtype(_i64, _i64, dtype.dtype, dtype), codegen
 
@@ -112,16 +106,11 @@ atomic_add = _atomic("add")
 atomic_min = _atomic("min")
 
 
-@intrinsic
-def compare_and_swap(typingctx: Any, address: Any, index: Any, old: Any, new: Any) -> Any:
+@cuda_instruction(_i64(_i64, _i64, _i64, _i64))
+def compare_and_swap(builder: Any, address: Any, index: Any, old: Any, new: Any) -> Any:
     """The word that was there; it becomes `new` if it is `old`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = _place(builder, context, args[0], args[1], _i64)
-        pair = builder.cmpxchg(place, args[2], args[3], "monotonic", "monotonic")
-        return builder.extract_value(pair, 0)
-
-    return _i64(_i64, _i64, _i64, _i64), codegen
+    pointer = _pointer(builder, address, index, _WORD, 8)
+    return builder.extract_value(builder.cmpxchg(pointer, old, new, "monotonic", "monotonic"), 0)
 
 
 @jit
@@ -152,7 +141,7 @@ def _types(stored: str) -> tuple[Any, Any, Any]:
     return element, compute, _WIDENED.get(stored, compute)
 
 
-def _vector_place(builder: Any, address: Any, stored: Any, lanes: int) -> Any:
+def _vector_pointer(builder: Any, address: Any, stored: Any, lanes: int) -> Any:
     pointer = ir.PointerType(ir.VectorType(stored, lanes), addrspace=_GLOBAL)
     return builder.inttoptr(address, pointer)
 
@@ -162,21 +151,17 @@ def vector_loader(stored: str, lanes: int) -> Any:
 
     The address is a multiple of their bytes. They are read in one go.
     """
-    element, compute, kept = _types(stored)
-    result = types.UniTuple(element, lanes)
+    element, compute, in_memory = _types(stored)
 
-    @intrinsic
-    def load_vector(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            place = _vector_place(builder, args[0], kept, lanes)
-            vector = builder.load(place, align=lanes * DTYPES[stored].item_bytes)
-            values = []
-            for lane in range(lanes):
-                value = builder.extract_element(vector, ir.Constant(ir.IntType(32), lane))
-                values.append(_widened(builder, value, stored, compute))
-            return context.make_tuple(builder, result, values)
-
-        return result(_i64), codegen
+    @cuda_instruction(types.UniTuple(element, lanes)(_i64))
+    def load_vector(builder: Any, address: Any) -> Any:
+        pointer = _vector_pointer(builder, address, in_memory, lanes)
+        vector = builder.load(pointer, align=lanes * DTYPES[stored].item_bytes)
+        values = []
+        for lane in range(lanes):
+            value = builder.extract_element(vector, ir.Constant(ir.IntType(32), lane))
+            values.append(_widened(builder, value, stored, compute))
+        return cgutils.pack_array(builder, values)
 
     return load_vector
 
@@ -192,21 +177,16 @@ def _widened(builder: Any, value: Any, stored: str, compute: Any) -> Any:
 
 def vector_storer(stored: str, lanes: int) -> Any:
     """An intrinsic (address, tuple) that writes `lanes` elements, rounded to dtype `stored`."""
-    element, _, kept = _types(stored)
-    kind = types.UniTuple(element, lanes)
+    element, _, in_memory = _types(stored)
 
-    @intrinsic
-    def store_vector(typingctx: Any, address: Any, values: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            vector = ir.Constant(ir.VectorType(kept, lanes), ir.Undefined)
-            for lane in range(lanes):
-                value = _narrowed(builder, builder.extract_value(args[1], lane), stored)
-                vector = builder.insert_element(vector, value, ir.Constant(ir.IntType(32), lane))
-            place = _vector_place(builder, args[0], kept, lanes)
-            builder.store(vector, place, align=lanes * DTYPES[stored].item_bytes)
-            return context.get_dummy_value()
-
-        return types.void(_i64, kind), codegen
+    @cuda_instruction(types.void(_i64, types.UniTuple(element, lanes)))
+    def store_vector(builder: Any, address: Any, values: Any) -> None:
+        vector = ir.Constant(ir.VectorType(in_memory, lanes), ir.Undefined)
+        for lane in range(lanes):
+            value = _narrowed(builder, builder.extract_value(values, lane), stored)
+            vector = builder.insert_element(vector, value, ir.Constant(ir.IntType(32), lane))
+        pointer = _vector_pointer(builder, address, in_memory, lanes)
+        builder.store(vector, pointer, align=lanes * DTYPES[stored].item_bytes)
 
     return store_vector
 
@@ -243,19 +223,17 @@ def rounded(builder: Any, operation: str, *operands: Any) -> Any:
 
 
 def _elementwise(operation: str) -> Any:
-    @intrinsic
-    def apply(typingctx: Any, values: Any, others: Any) -> Any:
-        is_number = not isinstance(others, types.UniTuple)
+    def signature(values: Any, others: Any) -> Any:
+        return values(values, values if isinstance(others, types.UniTuple) else values.dtype)
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            results = []
-            for lane in range(values.count):
-                a = builder.extract_value(args[0], lane)
-                b = args[1] if is_number else builder.extract_value(args[1], lane)
-                results.append(rounded(builder, operation, a, b))
-            return context.make_tuple(builder, values, results)
-
-        return values(values, values.dtype if is_number else values), codegen
+    @cuda_instruction(signature)
+    def apply(builder: Any, values: Any, others: Any) -> Any:
+        results = []
+        for lane in range(values.type.count):
+            a, is_tuple = builder.extract_value(values, lane), values.type == others.type
+            b = builder.extract_value(others, lane) if is_tuple else others
+            results.append(rounded(builder, operation, a, b))
+        return cgutils.pack_array(builder, results)
 
     return apply
 
@@ -285,20 +263,15 @@ def _number_from_lane(builder: Any, value: Any, lane: Any) -> Any:
     return builder.bitcast(both, value.type)
 
 
-@intrinsic
-def from_lane(typingctx: Any, values: Any, lane: Any) -> Any:
-    """The tuple that another thread of the warp gives, by its place there.
+@cuda_instruction(lambda values, lane: values(values, _i64))
+def from_lane(builder: Any, values: Any, lane: Any) -> Any:
+    """The tuple that another thread of the warp gives, by its lane.
 
     All threads of the warp call it together.
     """
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = builder.trunc(args[1], ir.IntType(32))
-        numbers = [builder.extract_value(args[0], k) for k in range(values.count)]
-        found = [_number_from_lane(builder, number, place) for number in numbers]
-        return context.make_tuple(builder, values, found)
-
-    return values(values, _i64), codegen
+    lane = builder.trunc(lane, ir.IntType(32))
+    own = [builder.extract_value(values, k) for k in range(values.type.count)]
+    return cgutils.pack_array(builder, [_number_from_lane(builder, value, lane) for value in own])
 
 
 @jit

@@ -97,28 +97,28 @@ def as_float(word: Any) -> float:
 def atomic_add(address: Any, index: Any, value: Any, dtype: Any) -> Any:
     """See `intrinsics`."""
     simulated_threads.current().may_make_way()
-    place = _elements(address, index, 1, dtype)
-    old = place[0]
-    place[0] = old + dtype(value)
+    element = _elements(address, index, 1, dtype)
+    old = element[0]
+    element[0] = old + dtype(value)
     return old
 
 
 def atomic_min(address: Any, index: Any, value: Any, dtype: Any) -> Any:
     """See `intrinsics`."""
     simulated_threads.current().may_make_way()
-    place = _elements(address, index, 1, dtype)
-    old = place[0]
-    place[0] = min(old, dtype(value))
+    element = _elements(address, index, 1, dtype)
+    old = element[0]
+    element[0] = min(old, dtype(value))
     return old
 
 
 def compare_and_swap(address: Any, index: Any, old: Any, new: Any) -> Any:
     """See `intrinsics`."""
     simulated_threads.current().may_make_way()
-    place = _elements(address, index, 1, np.int64)
-    before = place[0]
+    element = _elements(address, index, 1, np.int64)
+    before = element[0]
     if before == old:
-        place[0] = new
+        element[0] = new
     return before
 
 

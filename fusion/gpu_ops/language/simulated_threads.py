@@ -171,10 +171,10 @@ class Block:
 def _shared_array(self: Any, shape: int, dtype: Any) -> Any:
     """As Numba's own, which reads the source of all callers to know one array from another."""
     frame = sys._getframe(1)
-    place = frame.f_code.co_filename, frame.f_lineno
-    if place not in self._allocations:
-        self._allocations[place] = np.empty(shape, dtype)
-    return self._allocations[place]
+    call_site = frame.f_code.co_filename, frame.f_lineno
+    if call_site not in self._allocations:
+        self._allocations[call_site] = np.empty(shape, dtype)
+    return self._allocations[call_site]
 
 
 def current() -> Any:

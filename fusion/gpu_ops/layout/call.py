@@ -38,7 +38,7 @@ class CombineCall(Layout):
 #: must be in order, that is less than the one before; an index of gathered rows that two distinct
 #: ids have; an id that is too large for the dtype of keys; a rate that is not positive.
 BAD_ID, BAD_DEFAULT, BAD_ROW, BAD_SPLIT, UNSORTED_ROW, REPEATED, BAD_KEY, BAD_RATE = range(1, 9)
-#: In the place of an error code while the record is still being written: the host may look.
+#: Instead of an error code while the record is still being written: the host may look.
 WRITING = -1
 
 #: Threads of a block, and of a warp.
@@ -115,11 +115,11 @@ class PreLookupCall(Layout):
     #: complement of the largest id; of those with `ends_at_last_row` the rows up to that of the
     #: last element.
     results: Address
-    #: Whether only the results tell how many rows there are. If so, no column fills rows, and the
+    #: Whether only the results say how many rows there are. If so, no column fills rows, and the
     #: batch has one row with all elements, until it is known.
     is_batch_open: Flag
 
 
-def told_words(columns: int) -> int:
+def result_words(columns: int) -> int:
     """The fields of the results of a call before gathers; all are zeros before."""
     return ErrorRecord.SIZE + 4 * columns

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from fusion.cpu_ops.column_words import COPY, INDICES, LISTED, ROW_IDS, ColumnAttrs, ColumnInputs
+from fusion.gpu_ops.layout.arrays import array_index, open_arrays, words_of
 from fusion.gpu_ops.layout.call import THREADS, WARP, CombineCall, group_of, lanes_of
 from fusion.runtime.cuda.layout import ErrorRecord
 
@@ -22,59 +23,40 @@ _LONG_FOR_FEW = 16
 _MINUS_ZERO = -(2**63)
 
 
+_ARRAYS = (
+    (CombineCall.errors, ErrorRecord.SIZE, 0),
+    (CombineCall.tiles, 1, 1),
+    (CombineCall.check_tiles, 1, 1),
+    (CombineCall.unsorted, 0, 1),
+    (CombineCall.offsets, 0, 1),
+    (CombineCall.lanes, 0, 1),
+    (CombineCall.groups, 0, 1),
+    (CombineCall.shares, 0, 1),
+    (CombineCall.plain, 0, 1),
+    (CombineCall.columns, 0, ColumnAttrs.SIZE),
+    (CombineCall.inputs, 0, ColumnInputs.SIZE),
+)
+
+
 def words_of_call(columns: int, boundaries: int) -> int:
     """The words of a call of so many columns, with so many boundaries in all."""
-    tiles = 2 * (columns + 1)
-    described = columns * (ColumnAttrs.SIZE + ColumnInputs.SIZE)
-    return (
-        CombineCall.SIZE
-        + ErrorRecord.SIZE
-        + 6 * columns
-        + tiles
-        + described
-        + (boundaries + 1) // 2
-    )
+    return words_of(columns, CombineCall.SIZE, _ARRAYS) + (boundaries + 1) // 2
 
 
 def open_call(call: Any, base: int, columns: int) -> int:
-    """Writes where the parts of a call are; gives the place of its boundaries.
+    """Writes where the arrays of a call are; gives the index of its boundaries.
 
-    Trouble is told in the call itself, unless its word is changed.
+    Kernels report errors in the call itself, unless its field is changed.
     """
-    for k in range(call.shape[0]):
-        call[k] = 0
+    boundaries = open_arrays(call, base, columns, CombineCall.SIZE, _ARRAYS)
     call[CombineCall.column_count] = columns
-    place = CombineCall.SIZE
-    call[CombineCall.errors] = base + 8 * place
-    place += ErrorRecord.SIZE
-    for part in (CombineCall.tiles, CombineCall.check_tiles):
-        call[part] = base + 8 * place
-        place += columns + 1
-    for part in (
-        CombineCall.unsorted,
-        CombineCall.offsets,
-        CombineCall.lanes,
-        CombineCall.groups,
-        CombineCall.shares,
-        CombineCall.plain,
-    ):
-        call[part] = base + 8 * place
-        place += columns
-    call[CombineCall.columns] = base + 8 * place
-    place += columns * ColumnAttrs.SIZE
-    call[CombineCall.inputs] = base + 8 * place
-    return place + columns * ColumnInputs.SIZE
-
-
-def place_in(call: Any, base: int, word: int) -> int:
-    """Where a part of a call starts among its words."""
-    return (call[word] - base) // 8
+    return boundaries
 
 
 def is_plain(call: Any, column: int, source: int) -> bool:
     """Whether elements are ids as they are, which count if they are in the table.
 
-    That is without weights and max_norm. `column` and `source` are places in the call.
+    That is without weights and max_norm. `column` and `source` are indices in the call.
     """
     limit = call[column + ColumnAttrs.max_norm]
     if call[column + ColumnAttrs.id_format] == COPY:
@@ -100,8 +82,8 @@ def is_plain(call: Any, column: int, source: int) -> bool:
 
 def width_of(call: Any, base: int) -> int:
     """Writes where each column starts in a row of the result; gives the elements of a row."""
-    offsets = place_in(call, base, CombineCall.offsets)
-    source = place_in(call, base, CombineCall.inputs)
+    offsets = array_index(call, base, CombineCall.offsets)
+    source = array_index(call, base, CombineCall.inputs)
     width = 0
     for column in range(call[CombineCall.column_count]):
         call[offsets + column] = width
@@ -117,8 +99,8 @@ def _at_once(call: Any, source: int, offset: int, item: int, width: int, skew: i
 
 
 def _listed(call: Any, base: int) -> int:
-    """The columns behind gathers, each of which is told the number of entries of all of them."""
-    columns, count = place_in(call, base, CombineCall.columns), 0
+    """The columns behind gathers, each of which has the number of entries of all of them."""
+    columns, count = array_index(call, base, CombineCall.columns), 0
     for k in range(call[CombineCall.column_count]):
         count += call[columns + k * ColumnAttrs.SIZE + ColumnAttrs.id_format] == LISTED
     return count
@@ -126,8 +108,8 @@ def _listed(call: Any, base: int) -> int:
 
 def _threads(call: Any, base: int, batch: int, item: int, width: int, skew: int) -> int:
     """How many threads there are if each reads as much at once as it can."""
-    sources = place_in(call, base, CombineCall.inputs)
-    offsets = place_in(call, base, CombineCall.offsets)
+    sources = array_index(call, base, CombineCall.inputs)
+    offsets = array_index(call, base, CombineCall.offsets)
     threads = 0
     for k in range(call[CombineCall.column_count]):
         source = sources + k * ColumnInputs.SIZE
@@ -150,15 +132,15 @@ def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, s
     row_bytes = width * item
     call[CombineCall.batch_size], call[CombineCall.out] = batch, out
     call[CombineCall.out_bytes] = row_bytes
-    columns = place_in(call, base, CombineCall.columns)
-    sources = place_in(call, base, CombineCall.inputs)
-    offsets = place_in(call, base, CombineCall.offsets)
-    lanes = place_in(call, base, CombineCall.lanes)
-    groups = place_in(call, base, CombineCall.groups)
-    shares = place_in(call, base, CombineCall.shares)
-    tiles = place_in(call, base, CombineCall.tiles)
-    check = place_in(call, base, CombineCall.check_tiles)
-    plain = place_in(call, base, CombineCall.plain)
+    columns = array_index(call, base, CombineCall.columns)
+    sources = array_index(call, base, CombineCall.inputs)
+    offsets = array_index(call, base, CombineCall.offsets)
+    lanes = array_index(call, base, CombineCall.lanes)
+    groups = array_index(call, base, CombineCall.groups)
+    shares = array_index(call, base, CombineCall.shares)
+    tiles = array_index(call, base, CombineCall.tiles)
+    check = array_index(call, base, CombineCall.check_tiles)
+    plain = array_index(call, base, CombineCall.plain)
     is_busy = _threads(call, base, batch, item, width, skew) >= _BUSY_THREADS
     length, listed = _LONG if is_busy else _LONG_FOR_FEW, _listed(call, base)
     call[CombineCall.is_all_plain] = 1
@@ -180,6 +162,6 @@ def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, s
         call[check + k + 1] = call[check + k] + (checked + THREADS - 1) // THREADS
 
 
-def tiles_of(call: Any, base: int, word: int) -> int:
+def tiles_of(call: Any, base: int, field: int) -> int:
     """The tiles of a launch, by the word of its tiles."""
-    return call[place_in(call, base, word) + call[CombineCall.column_count]]
+    return call[array_index(call, base, field) + call[CombineCall.column_count]]

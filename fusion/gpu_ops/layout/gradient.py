@@ -7,41 +7,36 @@ from __future__ import annotations
 
 from typing import Any
 
+from fusion.gpu_ops.layout.arrays import array_index, open_arrays, words_of
 from fusion.gpu_ops.layout.call import THREADS, GradientCall, group_of, lanes_of
-from fusion.gpu_ops.layout.combine import place_in
 from fusion.runtime.cuda.layout import ErrorRecord
+
+_ARRAYS = (
+    (GradientCall.errors, ErrorRecord.SIZE, 0),
+    (GradientCall.key_offsets, 1, 1),
+    (GradientCall.tiles, 1, 1),
+    (GradientCall.offsets, 0, 1),
+    (GradientCall.dims, 0, 1),
+    (GradientCall.combiners, 0, 1),
+    (GradientCall.weighted, 0, 1),
+    (GradientCall.lanes, 0, 1),
+    (GradientCall.groups, 0, 1),
+    (GradientCall.outs, 0, 1),
+)
 
 
 def words_of_gradient(columns: int) -> int:
     """The words of a call of so many columns."""
-    return GradientCall.SIZE + ErrorRecord.SIZE + 2 * (columns + 1) + 7 * columns
+    return words_of(columns, GradientCall.SIZE, _ARRAYS)
 
 
 def open_gradient(call: Any, base: int, columns: int) -> None:
-    """Writes where the parts of a call are.
+    """Writes where the arrays of a call are.
 
-    Trouble is told in the call itself, unless its word is changed.
+    Kernels report errors in the call itself, unless its field is changed.
     """
-    for k in range(call.shape[0]):
-        call[k] = 0
+    open_arrays(call, base, columns, GradientCall.SIZE, _ARRAYS)
     call[GradientCall.column_count] = columns
-    place = GradientCall.SIZE
-    call[GradientCall.errors] = base + 8 * place
-    place += ErrorRecord.SIZE
-    for part in (GradientCall.key_offsets, GradientCall.tiles):
-        call[part] = base + 8 * place
-        place += columns + 1
-    for part in (
-        GradientCall.offsets,
-        GradientCall.dims,
-        GradientCall.combiners,
-        GradientCall.weighted,
-        GradientCall.lanes,
-        GradientCall.groups,
-        GradientCall.outs,
-    ):
-        call[part] = base + 8 * place
-        place += columns
 
 
 def put_grad_column(
@@ -55,31 +50,31 @@ def put_grad_column(
     weighted: int,
     out: int,
 ) -> None:
-    """Writes what a column is, in their order; see `call.GradColumn`."""
-    bases = place_in(call, base, GradientCall.key_offsets) + column
+    """Writes what a column is, in their order; see `GradientCall`."""
+    bases = array_index(call, base, GradientCall.key_offsets) + column
     call[bases + 1] = call[bases] + unique
-    call[place_in(call, base, GradientCall.offsets) + column] = offset
-    call[place_in(call, base, GradientCall.dims) + column] = dim
-    call[place_in(call, base, GradientCall.combiners) + column] = combiner
-    call[place_in(call, base, GradientCall.weighted) + column] = weighted
-    call[place_in(call, base, GradientCall.outs) + column] = out
+    call[array_index(call, base, GradientCall.offsets) + column] = offset
+    call[array_index(call, base, GradientCall.dims) + column] = dim
+    call[array_index(call, base, GradientCall.combiners) + column] = combiner
+    call[array_index(call, base, GradientCall.weighted) + column] = weighted
+    call[array_index(call, base, GradientCall.outs) + column] = out
 
 
 def lay_out_gradient(call: Any, base: int, batch: int, item: int, width: int) -> int:
-    """Writes what depends on the columns and on `TOP`, which are in the call; gives the blocks.
+    """Writes what depends on the columns and `top_grad`, which are in the call; gives the blocks.
 
     Args:
         batch: rows of the result.
         width, item: elements of a row of its gradient, and the bytes of one.
     """
     call[GradientCall.batch_size], call[GradientCall.top_grad_bytes] = batch, width * item
-    bases = place_in(call, base, GradientCall.key_offsets)
-    dims = place_in(call, base, GradientCall.dims)
-    offsets = place_in(call, base, GradientCall.offsets)
-    outs = place_in(call, base, GradientCall.outs)
-    lanes = place_in(call, base, GradientCall.lanes)
-    groups = place_in(call, base, GradientCall.groups)
-    tiles = place_in(call, base, GradientCall.tiles)
+    bases = array_index(call, base, GradientCall.key_offsets)
+    dims = array_index(call, base, GradientCall.dims)
+    offsets = array_index(call, base, GradientCall.offsets)
+    outs = array_index(call, base, GradientCall.outs)
+    lanes = array_index(call, base, GradientCall.lanes)
+    groups = array_index(call, base, GradientCall.groups)
+    tiles = array_index(call, base, GradientCall.tiles)
     for k in range(call[GradientCall.column_count]):
         dim = call[dims + k]
         at_once = lanes_of(item, dim, call[offsets + k], width)

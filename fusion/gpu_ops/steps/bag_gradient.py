@@ -7,10 +7,10 @@ from typing import NamedTuple
 from fusion.gpu_ops.language.arithmetic import SUM
 from fusion.gpu_ops.layout.call import group_of
 from fusion.gpu_ops.steps.bags import Gathered, Ordered
-from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
-from fusion.gpu_ops.steps.parts import Parts
+from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of, launch_for
+from fusion.gpu_ops.steps.sharded_entries import ShardedEntries
 from fusion.gpu_ops.steps.sums import bits_of, order_from
-from fusion.runtime.tensorflow.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32
+from fusion.runtime.tensorflow.dtypes import FLOAT32, FLOAT64, INT32
 
 
 class Gradient(NamedTuple):
@@ -84,39 +84,41 @@ class Scaled(NamedTuple):
     norms: int
 
 
-def rows_of_parts(parts: Parts) -> GradRows:
+def rows_of_shards(sharded: ShardedEntries) -> GradRows:
     """The rows of entries that each have one."""
-    return GradRows(parts.number, parts.shard_count, parts.firsts, parts.shards, parts.row_bytes, 0)
+    return GradRows(
+        sharded.number, sharded.shard_count, sharded.firsts, sharded.shards, sharded.row_bytes, 0
+    )
 
 
 def rows_of_ids(
     device: Device,
     number: int,
-    places: int,
+    unique_idxs: int,
     rows: Gathered,
     firsts: int,
     ordered: Ordered,
     batch: int,
-    trouble: int,
+    errors: int,
 ) -> GradRows:
     """The rows of distinct ids, as many as those; other arguments are as of `steps.bags.bags`.
 
     Args:
         number: of the entries.
         firsts: see `GradRows`.
-        trouble: words as of a call, told of entries without a row, and of rows that two ids have.
+        errors: an `ErrorRecord`, for entries without a row, and of rows that two ids have.
     """
     if rows.shard_count > 1:
         seen = device.filled(4 * rows.unique, 0)
         device.launch(
             "check_pairs", blocks_of(rows.unique), THREADS,
-            rows.permutation, rows.unique, rows.shards, firsts, rows.shard_count, seen, trouble,
+            rows.permutation, rows.unique, rows.shards, firsts, rows.shard_count, seen, errors,
         )  # fmt: skip
-    keys = device.room(4 * number)
+    keys = device.reserve(4 * number)
     device.launch(
         "number_rows", blocks_of(number), THREADS,
-        number, places, rows.unique, rows.permutation, rows.shards, firsts, rows.shard_count,
-        ordered.owners, batch, keys, trouble,
+        number, unique_idxs, rows.unique, rows.permutation, rows.shards, firsts, rows.shard_count,
+        ordered.owners, batch, keys, errors,
     )  # fmt: skip
     return GradRows(rows.unique, rows.shard_count, firsts, rows.shards, rows.row_bytes, keys)
 
@@ -132,85 +134,61 @@ def _worked_bytes(kind: int) -> int:
     return 8 if kind == FLOAT64 else 4
 
 
-def add_up(device: Device, given: Gradient, bags: GradBags, rows: GradRows, outs: int) -> Scaled:
+def add_up(device: Device, gradient: Gradient, bags: GradBags, rows: GradRows, outs: int) -> Scaled:
     """Writes the gradients of the rows.
 
     Args:
         outs: int64 [shard_count], addresses of those of each shard, multiples of 16.
     """
-    worked, working = _worked_bytes(given.kind), 0
-    scales, order, starts = device.room(worked * bags.batch), 0, 0
+    worked, working = _worked_bytes(gradient.kind), 0
+    scales, order, starts = device.reserve(worked * bags.batch), 0, 0
     device.launch(
         "scale_bags", blocks_of(bags.batch), THREADS,
-        bags.order, bags.starts, bags.batch, bags.weights, given.kind, given.combiner, scales,
+        bags.order, bags.starts, bags.batch, bags.weights, gradient.kind, gradient.combiner, scales,
     )  # fmt: skip
     if rows.keys != 0:
         order = order_from(device, bags.order, rows.keys, INT32, bags.number, bits_of(rows.number))
-        starts = device.room(8 * (rows.number + 1))
+        starts = device.reserve(8 * (rows.number + 1))
         device.launch(
             "mark_starts", blocks_of(bags.number + 1), THREADS,
             rows.keys, order, bags.number, rows.number, starts,
         )  # fmt: skip
-    if given.clips != 0:
-        working = device.room(worked * rows.number * given.dim)
-    lanes = 16 // (worked if given.clips != 0 else _item_bytes(given.kind))
-    if given.dim % lanes != 0 or given.top % 16 != 0:
+    if gradient.clips != 0:
+        working = device.reserve(worked * rows.number * gradient.dim)
+    lanes = 16 // (worked if gradient.clips != 0 else _item_bytes(gradient.kind))
+    if gradient.dim % lanes != 0 or gradient.top % 16 != 0:
         lanes = 1
-    group = group_of(given.dim, lanes)
-    # A launch's arguments cannot be a tuple: Numba would not take its kernel's name for a literal.
-    blocks = blocks_of(rows.number * group)
-    if given.kind == FLOAT32:
-        device.launch(
-            "scatter_bags_float32", blocks, THREADS,
-            order, starts, bags.owners, bags.batch, scales, bags.weights, given.combiner,
-            bags.masked, bags.mask_bytes, bags.flags, given.top, given.dim, rows.number,
-            rows.firsts, rows.shard_count, outs, working, lanes, group,
-        )  # fmt: skip
-    elif given.kind == FLOAT16:
-        device.launch(
-            "scatter_bags_float16", blocks, THREADS,
-            order, starts, bags.owners, bags.batch, scales, bags.weights, given.combiner,
-            bags.masked, bags.mask_bytes, bags.flags, given.top, given.dim, rows.number,
-            rows.firsts, rows.shard_count, outs, working, lanes, group,
-        )  # fmt: skip
-    elif given.kind == BFLOAT16:
-        device.launch(
-            "scatter_bags_bfloat16", blocks, THREADS,
-            order, starts, bags.owners, bags.batch, scales, bags.weights, given.combiner,
-            bags.masked, bags.mask_bytes, bags.flags, given.top, given.dim, rows.number,
-            rows.firsts, rows.shard_count, outs, working, lanes, group,
-        )  # fmt: skip
-    else:
-        device.launch(
-            "scatter_bags_float64", blocks, THREADS,
-            order, starts, bags.owners, bags.batch, scales, bags.weights, given.combiner,
-            bags.masked, bags.mask_bytes, bags.flags, given.top, given.dim, rows.number,
-            rows.firsts, rows.shard_count, outs, working, lanes, group,
-        )  # fmt: skip
+    group = group_of(gradient.dim, lanes)
+    launch_for(
+        device, "scatter_bags", gradient.kind, blocks_of(rows.number * group), THREADS,
+        order, starts, bags.owners, bags.batch, scales, bags.weights, gradient.combiner,
+        bags.masked, bags.mask_bytes, bags.flags, gradient.top, gradient.dim, rows.number,
+        rows.firsts, rows.shard_count, outs, working, lanes, group,
+    )  # fmt: skip
     norms = 0
-    if given.clips != 0:
-        norms = _unclip(device, given, rows, working, outs)
+    if gradient.clips != 0:
+        norms = _unclip(device, gradient, rows, working, outs)
     return Scaled(scales, norms)
 
 
-def _unclip(device: Device, given: Gradient, rows: GradRows, working: int, outs: int) -> int:
+def _unclip(device: Device, gradient: Gradient, rows: GradRows, working: int, outs: int) -> int:
     """Writes the gradients of rows from those of shortened ones; gives the norms of the rows."""
-    norms, alongs = device.room(8 * rows.number), device.room(8 * rows.number)
+    norms, alongs = device.reserve(8 * rows.number), device.reserve(8 * rows.number)
     device.launch(
         "measure_rows", blocks_of(rows.number), THREADS,
-        rows.number, rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, given.kind,
-        given.dim, given.limit, working, norms, alongs,
+        rows.number, rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, gradient.kind,
+        gradient.dim, gradient.limit, working, norms, alongs,
     )  # fmt: skip
     device.launch(
-        "unclip_rows", blocks_of(rows.number * given.dim), THREADS,
-        rows.number, rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, given.kind,
-        given.dim, given.limit, working, norms, alongs, outs,
+        "unclip_rows", blocks_of(rows.number * gradient.dim), THREADS,
+        rows.number, rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, gradient.kind,
+        gradient.dim, gradient.limit, working, norms, alongs, outs,
     )  # fmt: skip
     return norms
 
 
 def add_up_weights(
-    device: Device, given: Gradient, bags: GradBags, rows: GradRows, scaled: Scaled, grads: int
+    device: Device, gradient: Gradient, bags: GradBags, rows: GradRows, scaled: Scaled, grads: int
 ) -> None:
     """Writes the gradients of the weights, which there are.
 
@@ -219,36 +197,36 @@ def add_up_weights(
         grads: out, by entry, of the gradient's kind.
     """
     throughs = 0
-    if given.combiner != SUM:
-        totals = device.room(_worked_bytes(given.kind) * bags.batch * given.dim)
-        throughs = device.room(8 * bags.batch)
+    if gradient.combiner != SUM:
+        totals = device.reserve(_worked_bytes(gradient.kind) * bags.batch * gradient.dim)
+        throughs = device.reserve(8 * bags.batch)
         device.launch(
-            "total_bags", blocks_of(bags.batch * given.dim), THREADS,
-            bags.order, bags.starts, bags.batch, rows.keys, rows.shards,
-            rows.firsts, rows.shard_count, rows.row_bytes, given.kind, given.dim, scaled.norms,
-            given.limit, bags.weights, scaled.scales, totals,
+            "total_bags", blocks_of(bags.batch * gradient.dim), THREADS,
+            bags.order, bags.starts, bags.batch, rows.keys, rows.shards, rows.firsts,
+            rows.shard_count, rows.row_bytes, gradient.kind, gradient.dim, scaled.norms,
+            gradient.limit, bags.weights, scaled.scales, totals,
         )  # fmt: skip
         device.launch(
             "through_bags", blocks_of(bags.batch), THREADS,
-            bags.starts, bags.batch, given.top, given.kind, given.dim, given.combiner,
+            bags.starts, bags.batch, gradient.top, gradient.kind, gradient.dim, gradient.combiner,
             scaled.scales, totals, throughs,
         )  # fmt: skip
     device.launch(
         "weight_grads", blocks_of(bags.number), THREADS,
         bags.number, bags.owners, bags.batch, bags.masked, bags.mask_bytes, bags.flags, rows.keys,
-        rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, given.kind, given.dim,
-        scaled.norms, given.limit, given.top, bags.weights, given.combiner, scaled.scales, throughs,
-        grads,
+        rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, gradient.kind, gradient.dim,
+        scaled.norms, gradient.limit, gradient.top, bags.weights, gradient.combiner,
+        scaled.scales, throughs, grads,
     )  # fmt: skip
 
 
-def split_grads(device: Device, parts: Parts, grads: int, outs: int) -> None:
+def split_grads(device: Device, sharded: ShardedEntries, grads: int, outs: int) -> None:
     """Copies the gradients of weights by entry to the shards of the entries.
 
     Args:
         outs: int64 [shard_count], addresses of those of each shard.
     """
     device.launch(
-        "split_weights", blocks_of(parts.number), THREADS,
-        grads, parts.number, outs, parts.firsts, parts.shard_count, parts.weight_bytes,
+        "split_weights", blocks_of(sharded.number), THREADS,
+        grads, sharded.number, outs, sharded.firsts, sharded.shard_count, sharded.weight_bytes,
     )  # fmt: skip

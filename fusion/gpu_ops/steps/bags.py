@@ -30,7 +30,7 @@ class Gathered(NamedTuple):
         shards, shard_count: int64 [shard_count, 2], address and rows of each shard.
         row_bytes: of each row.
         unique: the distinct ids.
-        permutation: int32 [unique, 2], shard and place; not read with one shard.
+        permutation: int32 [unique, 2], shard and index in it; not read with one shard.
     """
 
     shards: int
@@ -54,17 +54,17 @@ class Ordered(NamedTuple):
     starts: int
 
 
-def by_row(device: Device, given: Entries, trouble: int) -> Ordered:
+def by_row(device: Device, entries: Entries, errors: int) -> Ordered:
     """The entries by their rows, those of a row in their order.
 
     Args:
-        given: entries, of whose ids only the number counts.
-        trouble: words as of a call, told of rows outside the batch.
+        entries: entries, of whose ids only the number counts.
+        errors: an `ErrorRecord`, for rows outside the batch.
     """
-    count, batch = given.number, given.batch
-    owners = device.room(4 * count)
+    count, batch = entries.number, entries.batch
+    owners = device.reserve(4 * count)
     device.launch(
-        "rows_of_entries", blocks_of(count), THREADS, given.indices, count, batch, owners, trouble
+        "rows_of_entries", blocks_of(count), THREADS, entries.indices, count, batch, owners, errors
     )
     order = stable_order(device, owners, count, batch)
     return mark_bags(device, owners, order, count, batch)
@@ -72,55 +72,55 @@ def by_row(device: Device, given: Entries, trouble: int) -> Ordered:
 
 def mark_bags(device: Device, owners: int, order: int, count: int, batch: int) -> Ordered:
     """`count` entries, of whose rows the order is known."""
-    starts = device.room(8 * (batch + 1))
+    starts = device.reserve(8 * (batch + 1))
     device.launch("mark_starts", blocks_of(count + 1), THREADS, owners, order, count, batch, starts)
     return Ordered(owners, order, starts)
 
 
-def last_row(device: Device, indices: int, count: int, trouble: int) -> int:
+def last_row(device: Device, indices: int, count: int, errors: int) -> int:
     """The address of the number of rows up to that of the last entry, int64 [1].
 
     Args:
-        trouble: words as of a call, told of a row that is less than the one before.
+        errors: an `ErrorRecord`, for a row that is less than the one before.
     """
     rows = device.filled(8, 0)
-    device.launch("find_last_row", blocks_of(count), THREADS, indices, count, rows, trouble)
+    device.launch("find_last_row", blocks_of(count), THREADS, indices, count, rows, errors)
     return rows
 
 
 def bags(
     device: Device,
-    given: Entries,
-    places: int,
+    entries: Entries,
+    unique_idxs: int,
     rows: Gathered,
     masked: int,
     flags: int,
     counts: int,
-    trouble: int,
+    errors: int,
 ) -> Bags:
     """The entries of bags whose rows were gathered.
 
     Args:
-        given: entries, of whose ids only the number counts.
-        places: int32, which distinct id each entry has.
+        entries: entries, of whose ids only the number counts.
+        unique_idxs: int32, which distinct id each entry has.
         masked, flags: bool by row, so many, whose entries do not count; 0: there are none.
         counts: out, int32 [batch], how many entries each bag has.
-        trouble: words as of a call.
+        errors: an `ErrorRecord`.
     """
-    count, batch, blocks = given.number, given.batch, blocks_of(given.number)
-    owners, order, starts = by_row(device, given, trouble)
-    addresses = device.room(8 * count)
+    count, batch, blocks = entries.number, entries.batch, blocks_of(entries.number)
+    owners, order, starts = by_row(device, entries, errors)
+    addresses = device.reserve(8 * count)
     device.launch(
         "address_entries", blocks, THREADS,
-        order, count, places, rows.unique, rows.permutation, rows.shards, rows.shard_count,
-        rows.row_bytes, owners, batch, masked, flags, addresses, trouble,
+        order, count, unique_idxs, rows.unique, rows.permutation, rows.shards, rows.shard_count,
+        rows.row_bytes, owners, batch, masked, flags, addresses, errors,
     )  # fmt: skip
     device.launch("count_entries", blocks_of(batch), THREADS, starts, batch, counts)
     weights = 0
-    if given.weights != 0:
-        weights = device.room(given.weight_bytes * count)
+    if entries.weights != 0:
+        weights = device.reserve(entries.weight_bytes * count)
         device.launch(
             "order_weights", blocks, THREADS,
-            order, count, given.weights, given.weight_bytes, weights,
+            order, count, entries.weights, entries.weight_bytes, weights,
         )  # fmt: skip
     return Bags(addresses, starts, weights)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from fusion.runtime.tensorflow.dtypes import INT64
+from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS, INT64
 
 #: Threads of a block of kernels that have one for each element.
 THREADS = 128
@@ -18,7 +18,7 @@ class Device(Protocol):
     def launch(self, kernel: str, blocks: int, threads: int, *arguments: int) -> None:
         """Launches a kernel of `kernels.KERNELS` behind those before."""
 
-    def room(self, size: int) -> int:
+    def reserve(self, size: int) -> int:
         """The address of so many new bytes, of any value; a multiple of 16."""
 
     def filled(self, size: int, byte: int) -> int:
@@ -29,6 +29,14 @@ class Device(Protocol):
 
     def words(self, address: int, count: int) -> Any:
         """Int64 [count], those at an address after all that was launched."""
+
+
+def launch_for(
+    device: Device, kernel: str, dtype_code: int, blocks: int, threads: int, *arguments: int
+) -> None:
+    """Launches the kernel of a dtype of floats: its name is `kernel`, and that of the dtype."""
+    (stored,) = (name for name in FLOATS if DTYPES[name].code == dtype_code)
+    device.launch(f"{kernel}_{stored}", blocks, threads, *arguments)
 
 
 def blocks_of(threads: int) -> int:

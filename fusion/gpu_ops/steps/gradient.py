@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fusion.gpu_ops.layout.call import THREADS as CALL_THREADS
-from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
+from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of, launch_for
 from fusion.gpu_ops.steps.sums import stable_order
-from fusion.runtime.tensorflow.dtypes import BFLOAT16, FLOAT16, FLOAT32
 
 
 class GradEntries(NamedTuple):
@@ -44,11 +43,4 @@ def order_entries(device: Device, call: int, entries: GradEntries, batch_rows: i
 
 def scatter(device: Device, kind: int, call: int, order: int, blocks: int) -> None:
     """Adds up the gradients of a call, of a kind of numbers, whose entries are in order."""
-    if kind == FLOAT32:
-        device.launch("scatter_float32", blocks, CALL_THREADS, call, order)
-    elif kind == FLOAT16:
-        device.launch("scatter_float16", blocks, CALL_THREADS, call, order)
-    elif kind == BFLOAT16:
-        device.launch("scatter_bfloat16", blocks, CALL_THREADS, call, order)
-    else:
-        device.launch("scatter_float64", blocks, CALL_THREADS, call, order)
+    launch_for(device, "scatter", kind, blocks, CALL_THREADS, call, order)

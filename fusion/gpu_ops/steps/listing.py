@@ -1,10 +1,10 @@
 """The entries and distinct ids of many columns: GroupedEmbeddingPreLookUp.
 
-    list_entries -> Device.words(call.told, told_words(columns)) -> number_entries
+    list_entries -> Device.words(call.results, result_words(columns)) -> number_entries
 
-What is told says how many distinct ids each column has, and what is wrong; nothing of
-`number_entries` may be launched if anything is. Of a call that is open (`PRE_IS_OPEN`) it says how
-many rows there are, too, and `split_rows` tells the entries of each.
+The results say how many distinct ids each column has, and what is wrong; nothing of
+`number_entries` may be launched if anything is. Of a call with `is_batch_open` they say how many
+rows there are, too, and `split_rows` writes the entries of each.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class PreCall(NamedTuple):
     """A call for many columns.
 
     Attributes:
-        words, told: addresses of its `PreLookupCall`, and of the results.
+        words, results: addresses of its `PreLookupCall`, and of the results.
         columns, batch: the columns, and the rows of each; 1 as long as these are not known.
         elements: the elements of all columns.
-        entries: the entries that there is room for, the last of the words at `PRE_FIRSTS`.
+        entries: the entries at most, the last of `entry_offsets`.
     """
 
     words: int
-    told: int
+    results: int
     columns: int
     batch: int
     elements: int
@@ -52,22 +52,22 @@ class Paired(NamedTuple):
     """Places and distinct pairs; addresses, see `fusion.gpu_ops.kernels.column_ids`.
 
     Attributes:
-        keys, sources: by place, its id and element.
-        slots, found: the hash table, and the slot of each place.
-        marks, ranks: by place, whether it is the first of its pair, and how many are before.
+        keys, sources: by position, its id and element.
+        slots, id_slots: the hash table, and the slot of each position.
+        marks, ranks: by position, whether it is the first of its pair, and how many are before.
     """
 
     keys: int
     sources: int
     slots: int
-    found: int
+    id_slots: int
     marks: int
     ranks: int
 
 
 def _sums_with_total(device: Device, marks: int, number: int) -> int:
     """Int64 [number + 1], the prefix sums of marks, and the sum of all."""
-    sums = device.room(8 * (number + 1))
+    sums = device.reserve(8 * (number + 1))
     sums_into(device, marks, number, sums, sums + 8 * number)
     return sums
 
@@ -75,9 +75,9 @@ def _sums_with_total(device: Device, marks: int, number: int) -> int:
 def _pairs(
     device: Device, call: PreCall, listed: Listed, ranks: int, is_ordered: int, splits: int
 ) -> Paired:
-    """Finds the places of elements and rows, and the first one of each pair."""
+    """Finds the positions of elements and rows, and the first one of each pair."""
     rows, entries, blocks = call.columns * (call.batch + 1), call.entries, blocks_of(call.entries)
-    keys, sources = device.room(8 * entries), device.room(4 * entries)
+    keys, sources = device.reserve(8 * entries), device.reserve(4 * entries)
     device.launch(
         "place_elements", blocks_of(call.elements), THREADS,
         call.words, listed.ids, listed.owners, listed.sums, ranks, is_ordered, keys, sources,
@@ -89,13 +89,13 @@ def _pairs(
     bits = 1
     while 1 << bits < 2 * entries:
         bits += 1
-    slots, found = device.filled(8 << bits, ALL_BITS), device.room(8 * entries)
+    slots, id_slots = device.filled(8 << bits, ALL_BITS), device.reserve(8 * entries)
     device.launch(
-        "insert_pairs", blocks, THREADS, call.words, listed.sums, keys, slots, bits, found
+        "insert_pairs", blocks, THREADS, call.words, listed.sums, keys, slots, bits, id_slots
     )
-    marks = device.room(4 * entries)
-    device.launch("mark_pairs", blocks, THREADS, call.words, keys, slots, found, marks)
-    return Paired(keys, sources, slots, found, marks, _sums_with_total(device, marks, entries))
+    marks = device.reserve(4 * entries)
+    device.launch("mark_pairs", blocks, THREADS, call.words, keys, slots, id_slots, marks)
+    return Paired(keys, sources, slots, id_slots, marks, _sums_with_total(device, marks, entries))
 
 
 def list_entries(device: Device, call: PreCall, splits: int) -> tuple[Listed, Paired]:
@@ -105,7 +105,7 @@ def list_entries(device: Device, call: PreCall, splits: int) -> tuple[Listed, Pa
         splits: out, int32 [columns, batch + 1], where the entries of each row start.
     """
     elements, rows = call.elements, call.columns * call.batch
-    ids, owners = device.room(8 * elements), device.room(4 * elements)
+    ids, owners = device.reserve(8 * elements), device.reserve(4 * elements)
     marks = device.filled(4 * (elements + 2 * rows), 0)
     device.launch("mark_elements", blocks_of(elements), THREADS, call.words, ids, owners, marks)
     row_threads = call.columns * (call.batch + 1)
@@ -141,7 +141,7 @@ def _sorted_pairs(device: Device, call: PreCall, paired: Paired, pairs: int, lar
     Args:
         pairs, largest: how many there are, and the largest id that is sorted.
     """
-    words, owners = device.room(8 * pairs), device.room(4 * pairs)
+    words, owners = device.reserve(8 * pairs), device.reserve(4 * pairs)
     device.launch(
         "list_pairs", blocks_of(call.entries), THREADS,
         call.words, paired.keys, paired.marks, paired.ranks, words, owners,
@@ -156,7 +156,7 @@ def number_entries(
     call: PreCall,
     listed: Listed,
     paired: Paired,
-    told: Any,
+    results: Any,
     splits: int,
     keys: int,
     entries: int,
@@ -166,7 +166,7 @@ def number_entries(
 
     Args:
         listed, paired: of `list_entries`.
-        told: the words that are told, int64 [told_words(columns)].
+        results: int64 [result_words(columns)], see `PreLookupCall`.
         splits: as of `list_entries`; written again where elements are not in the order of rows.
         keys: address of the addresses where the distinct ids of each column go.
         entries: out, int32 [entries], which of them each entry is.
@@ -174,9 +174,9 @@ def number_entries(
     """
     unsorted, pairs, largest = 0, 0, -1
     for index in range(call.columns):
-        unsorted += told[ErrorRecord.SIZE + index]
-        pairs += told[ErrorRecord.SIZE + call.columns + index]
-        largest = max(largest, ~told[ErrorRecord.SIZE + 2 * call.columns + index])
+        unsorted += results[ErrorRecord.SIZE + index]
+        pairs += results[ErrorRecord.SIZE + call.columns + index]
+        largest = max(largest, ~results[ErrorRecord.SIZE + 2 * call.columns + index])
     if unsorted > 0:
         paired = _in_order_of_rows(device, call, listed, splits)
     numbers = 0
@@ -185,5 +185,5 @@ def number_entries(
     device.launch(
         "number_places", blocks_of(call.entries), THREADS,
         call.words, listed.owners, listed.sums, paired.keys, paired.sources, paired.slots,
-        paired.found, paired.ranks, numbers, keys, entries, weights,
+        paired.id_slots, paired.ranks, numbers, keys, entries, weights,
     )  # fmt: skip

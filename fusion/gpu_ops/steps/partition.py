@@ -39,23 +39,23 @@ class Split(NamedTuple):
 
 def by_shard(device: Device, keys: int, order: int, count: int, shards: Shards) -> Split:
     """`count` ids, whose shards are known and that are sorted as `order` says, by their shards."""
-    starts = device.room(8 * (shards.number + 1))
+    starts = device.reserve(8 * (shards.number + 1))
     device.launch(
         "mark_starts", blocks_of(count + 1), THREADS, keys, order, count, shards.number, starts
     )
     return Split(keys, order, starts)
 
 
-def split(device: Device, ids: int, kind: int, count: int, shards: Shards, trouble: int) -> Split:
-    """Finds the shard of each id; `starts` then tell how many each gets.
+def split(device: Device, ids: int, kind: int, count: int, shards: Shards, errors: int) -> Split:
+    """Finds the shard of each id; `starts` then say how many each gets.
 
     Args:
-        trouble: words as of a call, told of ids outside the table.
+        errors: an `ErrorRecord`, for ids outside the table.
     """
-    keys = device.room(4 * count)
+    keys = device.reserve(4 * count)
     device.launch(
         "key_ids", blocks_of(count), THREADS,
-        ids, kind, count, shards.rows, shards.ends, shards.number, shards.strategy, keys, trouble,
+        ids, kind, count, shards.rows, shards.ends, shards.number, shards.strategy, keys, errors,
     )  # fmt: skip
     order = stable_order(device, keys, count, shards.number)
     return by_shard(device, keys, order, count, shards)
@@ -67,18 +67,18 @@ def put_ids(
     kind: int,
     count: int,
     shards: Shards,
-    found: Split,
+    split: Split,
     outs: int,
     permutation: int,
 ) -> None:
-    """Writes each id, as an id inside its shard, to its place there.
+    """Writes each id, as an id inside its shard.
 
     Args:
         outs: int64 [number of shards], addresses of what each shard gets, of the ids' dtype.
-        permutation: out, int32 [count, 2], shard and place inside it.
+        permutation: out, int32 [count, 2], shard and index in it.
     """
     device.launch(
         "place_ids", blocks_of(count), THREADS,
         ids, kind, count, shards.rows, shards.ends, shards.number, shards.strategy,
-        found.keys, found.order, found.starts, outs, permutation,
+        split.keys, split.order, split.starts, outs, permutation,
     )  # fmt: skip

@@ -37,35 +37,43 @@ def _strategy(shards: Shards) -> int:
 
 
 def split_entries(
-    device: Device, given: Entries, rules: Rules, shards: Shards, flags: int, trouble: int
+    device: Device, entries: Entries, rules: Rules, shards: Shards, flags: int, errors: int
 ) -> Split:
-    """Finds the shard of each entry; `starts` then tell how many each gets.
+    """Finds the shard of each entry; `starts` then say how many each gets.
 
     Args:
-        given: their number and, if rows are filled, the rows are together less than 2**31.
+        entries: their number and, if rows are filled, the rows are together less than 2**31.
         flags: out, int32 [rows + entries], see the op.
-        trouble: words as of a call, told of rows outside the batch and of ids outside the table.
+        errors: an `ErrorRecord`, for rows outside the batch and of ids outside the table.
     """
-    count, batch, kept = given.number, given.batch, flags + 4 * given.batch
+    count, batch, mask = entries.number, entries.batch, flags + 4 * entries.batch
     fillers = batch if rules.fills != 0 else 0
     device.launch("fill_numbers", blocks_of(batch), THREADS, flags, batch, 1)
     device.launch(
         "mark_entries", blocks_of(count), THREADS,
-        given.ids, given.kind, count, given.indices, given.weights if rules.by_weight != 0 else 0,
-        given.weight_kind, rules.least, batch, kept, flags, trouble,
+        entries.ids, entries.kind, count, entries.indices,
+        entries.weights if rules.by_weight != 0 else 0, entries.weight_kind, rules.least, batch,
+        mask, flags, errors,
     )  # fmt: skip
     total = count + fillers
-    keys = device.room(4 * total)
+    keys = device.reserve(4 * total)
     device.launch(
         "key_candidates", blocks_of(total), THREADS,
-        given.ids, given.kind, count, kept, fillers, flags, rules.filler,
-        shards.rows, shards.ends, shards.number, _strategy(shards), keys, trouble,
+        entries.ids, entries.kind, count, mask, fillers, flags, rules.filler,
+        shards.rows, shards.ends, shards.number, _strategy(shards), keys, errors,
     )  # fmt: skip
     order = 0
     if rules.by_row != 0:
-        rows = device.room(4 * total)
+        rows = device.reserve(4 * total)
         device.launch(
-            "candidate_rows", blocks_of(total), THREADS, given.indices, count, fillers, batch, rows
+            "candidate_rows",
+            blocks_of(total),
+            THREADS,
+            entries.indices,
+            count,
+            fillers,
+            batch,
+            rows,
         )
         order = order_from(device, 0, rows, INT32, total, bits_of(batch))
     order = order_from(device, order, keys, INT32, total, bits_of(shards.number))
@@ -74,23 +82,23 @@ def split_entries(
 
 def put_split_entries(
     device: Device,
-    given: Entries,
+    entries: Entries,
     rules: Rules,
     shards: Shards,
-    found: Split,
+    split: Split,
     total: int,
     outs: int,
 ) -> None:
-    """Writes each entry, with its id inside its shard, to its place there.
+    """Writes each entry, with its id inside its shard.
 
     Args:
-        given: with the bytes of a weight also where there are none.
+        entries: with the bytes of a weight also where there are none.
         total: all that shards get, the last of `found.starts`.
         outs: int64 [number of shards, 3], addresses of the ids, indices and weights of each.
     """
     device.launch(
         "place_candidates", blocks_of(total), THREADS,
-        total, found.keys, found.order, found.starts, given.ids, given.kind, given.number,
-        given.indices, given.weights, given.weight_bytes, rules.filler, rules.weight,
+        total, split.keys, split.order, split.starts, entries.ids, entries.kind, entries.number,
+        entries.indices, entries.weights, entries.weight_bytes, rules.filler, rules.weight,
         shards.rows, shards.ends, shards.number, _strategy(shards), outs,
     )  # fmt: skip

@@ -32,58 +32,58 @@ class Marked(NamedTuple):
     """Which entries are kept, and which rows keep none; addresses.
 
     Attributes:
-        kept: int32, 1 for each entry that is kept.
-        places: int64, the entries kept before each.
+        mask: int32, 1 for each entry that is kept.
+        offsets: int64, the entries kept before each.
         empty: int32, 1 for each row that keeps none.
         fillers: int64, the rows that keep none before each.
         totals: int64 [2], the entries kept and the rows that keep none.
     """
 
-    kept: int
-    places: int
+    mask: int
+    offsets: int
     empty: int
     fillers: int
     totals: int
 
 
-def mark(device: Device, given: Entries, least: int, by_weight: int, trouble: int) -> Marked:
+def mark(device: Device, entries: Entries, least: int, by_weight: int, errors: int) -> Marked:
     """Finds the entries that are kept.
 
     Args:
         least: the least id that is kept.
         by_weight: whether entries with weights <= 0 or NaN are dropped.
-        trouble: words as of a call, told of rows outside the batch.
+        errors: an `ErrorRecord`, for rows outside the batch.
     """
-    count, batch = given.number, given.batch
-    kept, empty = device.room(4 * count), numbers(device, batch, 1)
-    totals = device.room(16)
+    count, batch = entries.number, entries.batch
+    mask, empty = device.reserve(4 * count), numbers(device, batch, 1)
+    totals = device.reserve(16)
     device.launch(
         "mark_entries", blocks_of(count), THREADS,
-        given.ids, given.kind, count, given.indices, given.weights if by_weight != 0 else 0,
-        given.weight_kind, least, batch, kept, empty, trouble,
+        entries.ids, entries.kind, count, entries.indices, entries.weights if by_weight != 0 else 0,
+        entries.weight_kind, least, batch, mask, empty, errors,
     )  # fmt: skip
-    places = prefix_sums(device, kept, count, totals)
-    return Marked(kept, places, empty, prefix_sums(device, empty, batch, totals + 8), totals)
+    offsets = prefix_sums(device, mask, count, totals)
+    return Marked(mask, offsets, empty, prefix_sums(device, empty, batch, totals + 8), totals)
 
 
 def put(
-    device: Device, given: Entries, marked: Marked, ids: int, indices: int, weights: int
+    device: Device, entries: Entries, marked: Marked, ids: int, indices: int, weights: int
 ) -> None:
-    """Copies the entries that are kept to their places.
+    """Copies the entries that are kept.
 
     Args:
         ids, indices, weights: out.
     """
     device.launch(
-        "put_entries", blocks_of(given.number), THREADS,
-        given.number, marked.kept, marked.places, given.ids, id_bytes(given.kind), given.indices,
-        given.weights, given.weight_bytes, ids, indices, weights,
+        "put_entries", blocks_of(entries.number), THREADS,
+        entries.number, marked.mask, marked.offsets, entries.ids, id_bytes(entries.kind),
+        entries.indices, entries.weights, entries.weight_bytes, ids, indices, weights,
     )  # fmt: skip
 
 
 def fill(
     device: Device,
-    given: Entries,
+    entries: Entries,
     marked: Marked,
     first: int,
     filler: int,
@@ -100,9 +100,9 @@ def fill(
         ids, indices, weights: out.
     """
     device.launch(
-        "fill_rows", blocks_of(given.batch), THREADS,
-        given.batch, marked.empty, marked.fillers, first, filler, given.kind, weight,
-        given.weight_bytes, ids, indices, weights,
+        "fill_rows", blocks_of(entries.batch), THREADS,
+        entries.batch, marked.empty, marked.fillers, first, filler, entries.kind, weight,
+        entries.weight_bytes, ids, indices, weights,
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ class DenseIds(NamedTuple):
 
 
 def mark_dense(
-    device: Device, given: DenseIds, rules: DenseRules, flags: int, shape: int
+    device: Device, dense: DenseIds, rules: DenseRules, flags: int, shape: int
 ) -> tuple[Marked, int]:
     """Finds which ids are entries, and the address of what each stands for, int64.
 
@@ -38,40 +38,40 @@ def mark_dense(
         flags: out, bool [batch], the rows that have no entry.
         shape: out, int64 [2], that of the matrix; 0: nowhere.
     """
-    batch, width = given.batch, given.width
+    batch, width = dense.batch, dense.width
     count = batch * width
-    found, kept, totals = device.room(8 * count), device.room(4 * count), device.room(16)
+    found, mask, totals = device.reserve(8 * count), device.reserve(4 * count), device.reserve(16)
     empty = numbers(device, batch, 1)
     device.launch(
         "mark_dense", blocks_of(count), THREADS,
-        given.ids, given.kind, count, width, given.out_kind, int(rules.use_ignored), rules.ignored,
-        rules.stride, rules.buckets, rules.bucket_default, rules.least, found, kept, empty,
+        dense.ids, dense.kind, count, width, dense.out_kind, int(rules.use_ignored), rules.ignored,
+        rules.stride, rules.buckets, rules.bucket_default, rules.least, found, mask, empty,
     )  # fmt: skip
     device.launch("put_row_flags", blocks_of(batch), THREADS, empty, batch, width, flags, shape)
-    places = prefix_sums(device, kept, count, totals)
+    offsets = prefix_sums(device, mask, count, totals)
     fillers = prefix_sums(device, empty, batch, totals + 8)
-    return Marked(kept, places, empty, fillers, totals), found
+    return Marked(mask, offsets, empty, fillers, totals), found
 
 
 def put_dense(
-    device: Device, given: DenseIds, marked: Marked, found: int, ids: int, indices: int
+    device: Device, dense: DenseIds, marked: Marked, numbers: int, ids: int, indices: int
 ) -> None:
     """Writes the entries.
 
     Args:
-        marked, found: of `mark_dense`.
+        marked, numbers: of `mark_dense`.
         ids, indices: out, int64 [?, 2] the latter.
     """
-    count = given.batch * given.width
+    count = dense.batch * dense.width
     device.launch(
         "put_dense", blocks_of(count), THREADS,
-        count, given.width, marked.kept, marked.places, found, given.out_kind, ids, indices,
+        count, dense.width, marked.mask, marked.offsets, numbers, dense.out_kind, ids, indices,
     )  # fmt: skip
 
 
 def fill_dense(
     device: Device,
-    given: DenseIds,
+    dense: DenseIds,
     marked: Marked,
     first: int,
     filler: int,
@@ -86,7 +86,7 @@ def fill_dense(
         ids, indices: as of `put_dense`.
     """
     device.launch(
-        "fill_rows", blocks_of(given.batch), THREADS,
-        given.batch, marked.empty, marked.fillers, first, filler, given.out_kind, 0, 0,
+        "fill_rows", blocks_of(dense.batch), THREADS,
+        dense.batch, marked.empty, marked.fillers, first, filler, dense.out_kind, 0, 0,
         ids, indices, 0,
     )  # fmt: skip

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
-from fusion.runtime.tensorflow.dtypes import FLOAT32
+from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of, launch_for
 
 
 class Slots(NamedTuple):
@@ -29,29 +28,21 @@ def update_rows(
     new: Slots,
     numbers: int,
     elements: int,
-    trouble: int,
+    errors: int,
 ) -> None:
     """Writes what rows become.
 
     Args:
         kind: of their elements, float32 or float64 (`dtypes`).
-        rule: its place in `fusion.cpu_ops.rules.RULES`.
+        rule: its index in `fusion.cpu_ops.rules.RULES`.
         updates: gradients, as many elements as those of each slot.
         old, new: the rows before and, out, after.
         numbers: as many as the rule has.
         elements: of each slot.
-        trouble: words as of a call, told of a rate of ftrl that is not positive.
+        errors: an `ErrorRecord`, for a rate of ftrl that is not positive.
     """
-    blocks = blocks_of(elements)
-    if kind == FLOAT32:
-        device.launch(
-            "update_float32", blocks, THREADS,
-            rule, updates, old.first, old.second, old.third, new.first, new.second, new.third,
-            numbers, elements, trouble,
-        )  # fmt: skip
-    else:
-        device.launch(
-            "update_float64", blocks, THREADS,
-            rule, updates, old.first, old.second, old.third, new.first, new.second, new.third,
-            numbers, elements, trouble,
-        )  # fmt: skip
+    launch_for(
+        device, "update", kind, blocks_of(elements), THREADS,
+        rule, updates, old.first, old.second, old.third, new.first, new.second, new.third,
+        numbers, elements, errors,
+    )  # fmt: skip

@@ -9,24 +9,24 @@ from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
 from fusion.runtime.tensorflow.dtypes import INT32
 
 
-def sums_into(device: Device, counts: int, count: int, places: int, total: int) -> None:
+def sums_into(device: Device, counts: int, count: int, offsets: int, total: int) -> None:
     """Of int32 counts, the sums of all before each, int64, and the sum of all.
 
     Args:
-        places, total: where they go.
+        offsets, total: where they go.
     """
     tiles = tiles_of(count)
-    sums = device.room(8 * tiles)
+    sums = device.reserve(8 * tiles)
     device.launch("sum_tiles", tiles, TILE_THREADS, counts, count, sums)
     device.launch("scan_sums", 1, TILE_THREADS, sums, tiles, total)
-    device.launch("scan_tiles", tiles, TILE_THREADS, counts, count, sums, places)
+    device.launch("scan_tiles", tiles, TILE_THREADS, counts, count, sums, offsets)
 
 
 def prefix_sums(device: Device, counts: int, count: int, total: int) -> int:
     """The address of what `sums_into` makes of int32 counts."""
-    places = device.room(8 * count)
-    sums_into(device, counts, count, places, total)
-    return places
+    offsets = device.reserve(8 * count)
+    sums_into(device, counts, count, offsets, total)
+    return offsets
 
 
 def bits_of(most: int) -> int:
@@ -38,7 +38,7 @@ def bits_of(most: int) -> int:
 
 
 def stable_order(device: Device, keys: int, count: int, most: int) -> int:
-    """Int32 [count], the places of int32 keys up to `most` in their order, stably."""
+    """Int32 [count], the order of int32 keys up to `most`, stably."""
     return order_from(device, 0, keys, INT32, count, bits_of(most))
 
 
@@ -50,14 +50,14 @@ def order_from(device: Device, order: int, keys: int, kind: int, count: int, bit
         keys, kind: integers, by element; the lowest `bits` of them count, as a number >= 0.
     """
     tiles, shift = max((count + TILE_THREADS - 1) // TILE_THREADS, 1), 0
-    starts, total = device.room(8 * MOST_KEYS * tiles), device.room(8)
+    starts, total = device.reserve(8 * MOST_KEYS * tiles), device.reserve(8)
     while shift < bits:
         counts = device.filled(4 * MOST_KEYS * tiles, 0)
         device.launch(
             "count_keys", tiles, TILE_THREADS, keys, kind, order, count, shift, tiles, counts
         )
         sums_into(device, counts, MOST_KEYS * tiles, starts, total)
-        target = device.room(4 * count)
+        target = device.reserve(4 * count)
         device.launch(
             "place_keys", tiles, TILE_THREADS,
             keys, kind, order, count, shift, tiles, starts, target,
@@ -68,14 +68,14 @@ def order_from(device: Device, order: int, keys: int, kind: int, count: int, bit
 
 
 def inverse_of(device: Device, order: int, count: int) -> int:
-    """Int64 [count], of each element its place in an order, int32."""
-    address = device.room(8 * count)
+    """Int64 [count], of each element its index in an order, int32."""
+    address = device.reserve(8 * count)
     device.launch("invert_order", blocks_of(count), THREADS, order, count, address)
     return address
 
 
 def numbers(device: Device, count: int, number: int) -> int:
     """Int32 [count], all one number."""
-    address = device.room(4 * count)
+    address = device.reserve(4 * count)
     device.launch("fill_numbers", blocks_of(count), THREADS, address, count, number)
     return address

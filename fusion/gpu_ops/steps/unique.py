@@ -9,16 +9,16 @@ from fusion.gpu_ops.steps.sums import prefix_sums
 
 
 class Found(NamedTuple):
-    """Ids whose first places are known; addresses.
+    """Ids whose first positions are known; addresses.
 
     Attributes:
-        slots, found: the hash table, and the slot of each id.
+        slots, id_slots: the hash table, and the slot of each id.
         ranks: int64, the firsts before each id.
         total: int64 [1], the number of distinct ids.
     """
 
     slots: int
-    found: int
+    id_slots: int
     ranks: int
     total: int
 
@@ -29,10 +29,14 @@ def find_firsts(device: Device, ids: int, kind: int, count: int) -> Found:
     while 1 << bits < 2 * count:
         bits += 1
     slots = device.filled(8 << bits, ALL_BITS)
-    found, firsts, total = device.room(8 * count), device.room(4 * count), device.room(8)
-    device.launch("insert_ids", blocks, THREADS, ids, kind, count, slots, bits, found)
-    device.launch("mark_firsts", blocks, THREADS, slots, found, count, firsts)
-    return Found(slots, found, prefix_sums(device, firsts, count, total), total)
+    id_slots, firsts, total = (
+        device.reserve(8 * count),
+        device.reserve(4 * count),
+        device.reserve(8),
+    )
+    device.launch("insert_ids", blocks, THREADS, ids, kind, count, slots, bits, id_slots)
+    device.launch("mark_firsts", blocks, THREADS, slots, id_slots, count, firsts)
+    return Found(slots, id_slots, prefix_sums(device, firsts, count, total), total)
 
 
 def number_ids(
@@ -43,7 +47,7 @@ def number_ids(
     firsts: Found,
     distinct: int,
     keys: int,
-    places: int,
+    unique_idxs: int,
     counts: int,
 ) -> None:
     """Writes the distinct ids of `find_firsts`.
@@ -51,11 +55,11 @@ def number_ids(
     Args:
         distinct: how many there are.
         keys: out, of the dtype of the ids.
-        places: out, int32 [count], which of them each id is.
+        unique_idxs: out, int32 [count], which of them each id is.
         counts: out, int32 [distinct], how often each occurs.
     """
     device.fill(counts, 4 * distinct, 0)
     device.launch(
         "number_ids", blocks_of(count), THREADS,
-        ids, kind, count, firsts.slots, firsts.found, firsts.ranks, keys, places, counts,
+        ids, kind, count, firsts.slots, firsts.id_slots, firsts.ranks, keys, unique_idxs, counts,
     )  # fmt: skip

@@ -10,8 +10,9 @@ from numba import carray
 
 from fusion.cpu_ops import column_words as words
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
-from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.layout import combine as combine_layout
+from fusion.gpu_ops.layout.arrays import array_index
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.gpu_ops.steps import combine
 from fusion.gpu_ops.steps.bags import last_row
@@ -26,7 +27,7 @@ _WORDS = combine_layout.words_of_call(1, 0)
 #: Of a table of bytes from 0 on: addresses are its ids.
 _ALL_MEMORY = 2**63 - 1
 
-_open_call, _place_in = on_host(combine_layout.open_call), on_host(combine_layout.place_in)
+_open_call, _array_index = on_host(combine_layout.open_call), on_host(array_index)
 _width_of, _lay_out = on_host(combine_layout.width_of), on_host(combine_layout.lay_out)
 _tiles_of, _last_row = on_host(combine_layout.tiles_of), on_host(last_row)
 _combine_columns = on_host(combine.combine_columns)
@@ -45,7 +46,7 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
     @jit
     def describe(frame: int, call: Array, base: int, bags: Any, number: int, batch: int) -> None:
-        column = call.ctypes.data + 8 * _place_in(call, base, CombineCall.columns)
+        column = call.ctypes.data + 8 * _array_index(call, base, CombineCall.columns)
         store(column, ColumnAttrs.id_format, words.ROW_SPLITS)
         store(column, ColumnAttrs.combiner, attr(frame, slot.combiner))
         store(column, ColumnAttrs.max_norm, attr(frame, slot.max_norm))
@@ -57,7 +58,7 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
         )
         store(column, ColumnAttrs.ids_dtype, INT64)
         store(column, ColumnAttrs.rows_dtype, INT64)
-        source = call.ctypes.data + 8 * _place_in(call, base, CombineCall.inputs)
+        source = call.ctypes.data + 8 * _array_index(call, base, CombineCall.inputs)
         store(source, ColumnInputs.table_rows, _ALL_MEMORY)
         store(source, ColumnInputs.table_dim, size(frame, arg.emb_shards, 0, 1))
         store(source, ColumnInputs.table_dtype, weight_kind)
@@ -74,13 +75,13 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
     def combine_bags(
         frame: int, device: Any, bags: Any, number: int, batch: int, skew: int, out: int
     ) -> None:
-        base = device.room(8 * _WORDS)
+        base = device.reserve(8 * _WORDS)
         call = carray(pointer(stack_words(_WORDS), np.int64), (_WORDS,))
         _open_call(call, base, int64(1))
         describe(frame, call, base, bags, number, batch)
         width = _width_of(call, base)
         _lay_out(call, base, batch, item, width, out, skew)
-        call[CombineCall.errors] = trouble_of(device)
+        call[CombineCall.errors] = error_record(device)
         copy_in(device, base, call.ctypes.data, int64(8 * _WORDS))
         tiles = _tiles_of(call, base, CombineCall.tiles)
         _combine_columns(device, kind, base, tiles, call[CombineCall.is_all_plain])
@@ -108,7 +109,7 @@ def shard_lister(spec: OpSpec) -> Any:
             store(host, 2 * count + shard, total)
             total, skew = total + rows, skew | (address % 16)
         store(host, 2 * count + count, total)
-        listed = device.room(8 * words)
+        listed = device.reserve(8 * words)
         copy_in(device, listed, host, 8 * words)
         return listed, listed + 16 * count, total, skew
 
@@ -120,7 +121,7 @@ def rows_to_last(frame: int, device: Any, indices: int, number: int) -> int:
     """The rows up to that of the last entry, int64 [number, 2]; those before must be in order."""
     if number == 0:
         return int64(0)
-    rows = device.words(_last_row(device, indices, number, trouble_of(device)), 1)[0]
+    rows = device.words(_last_row(device, indices, number, error_record(device)), 1)[0]
     if rows > int64(MOST_ENTRIES):
         text = "there are %lld rows, but at most %lld can be ordered"
         fail(frame, INVALID_ARGUMENT, text, rows, int64(MOST_ENTRIES))

@@ -63,7 +63,7 @@ def gradient_body(spec: OpSpec, types: Mapping[str, str]) -> GradientBody:
             number = size(frame, arg.emb_shards, shard, 0)
             out = output_matrix(frame, 0, shard, number, call.dim, stored)
             store(host, shard, out.ctypes.data)
-        outs = device.room(8 * count)
+        outs = device.reserve(8 * count)
         copy_in(device, outs, host, 8 * count)
         if failed(frame):
             return Scaled(int64(0), int64(0))

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.layout import combine as combine_layout
+from fusion.gpu_ops.layout.arrays import array_index
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.gpu_ops.steps import combine
 from fusion.ops.cpu.columns.inputs import SharedInputs, release_shared, take_shared
@@ -41,7 +42,7 @@ _words_of_call, _open_call = (
     on_host(combine_layout.words_of_call),
     on_host(combine_layout.open_call),
 )
-_place_in, _width_of = on_host(combine_layout.place_in), on_host(combine_layout.width_of)
+_array_index, _width_of = on_host(array_index), on_host(combine_layout.width_of)
 _lay_out, _tiles_of = on_host(combine_layout.lay_out), on_host(combine_layout.tiles_of)
 _check_rows = on_host(combine.check_rows)
 _combine_columns = on_host(combine.combine_columns)
@@ -52,8 +53,10 @@ def _compute(frame: int, device: Any, call: Array, base: int, limits_at: int, sh
     state = kernel_state(frame)
     _open_call(call, base, load(state, ColumnsState.column_count))
     host = call.ctypes.data
-    put_columns(state, host + 8 * _place_in(call, base, CombineCall.columns), host + 8 * limits_at)
-    sources = host + 8 * _place_in(call, base, CombineCall.inputs)
+    put_columns(
+        state, host + 8 * _array_index(call, base, CombineCall.columns), host + 8 * limits_at
+    )
+    sources = host + 8 * _array_index(call, base, CombineCall.inputs)
     batch = put_sources(frame, sources, base + 8 * limits_at, shared)
     if failed(frame):
         return
@@ -65,7 +68,7 @@ def _compute(frame: int, device: Any, call: Array, base: int, limits_at: int, sh
     if failed(frame):
         return
     _lay_out(call, base, batch, item, width, out, int64(0))
-    call[CombineCall.errors] = trouble_of(device)
+    call[CombineCall.errors] = error_record(device)
     copy_in(device, base, call.ctypes.data, 8 * int64(call.shape[0]))
     kind = load(state, ColumnsState.dtype_code)
     _check_rows(device, base, _tiles_of(call, base, CombineCall.check_tiles))
@@ -78,7 +81,7 @@ def _look_up(frame: int, device: Any, shared: int) -> None:
     state = kernel_state(frame)
     boundaries = count_boundaries(state)
     size = _words_of_call(load(state, ColumnsState.column_count), boundaries)
-    base, memory = device.room(8 * size), c_malloc(8 * size)
+    base, memory = device.reserve(8 * size), c_malloc(8 * size)
     if memory == 0:
         fail(frame, RESOURCE_EXHAUSTED, "no memory for %lld words", size)
     if not failed(frame):

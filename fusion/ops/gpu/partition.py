@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.steps.partition import Shards, put_ids, split
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
@@ -44,7 +44,7 @@ def shard_reader(spec: OpSpec) -> Any:
             total += rows
             store(host, shard, rows)
             store(host, count + shard, total)
-        rows_at = device.room(16 * count)
+        rows_at = device.reserve(16 * count)
         copy_in(device, rows_at, host, 16 * count)
         strategy = attr(frame, slot.partition_strategy)
         return Shards(rows_at, rows_at + 8 * count, count, strategy)
@@ -66,13 +66,13 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         shards = read_shards(frame, device)
         if failed(frame):
             return
-        partitioned = find(device, ids, kind, count, shards, trouble_of(device))
+        partitioned = find(device, ids, kind, count, shards, error_record(device))
         starts = device.words(partitioned.starts, shards.number + 1)
         host = stack_words(shards.number)
         for shard in range(shards.number):
             ids_of_shard = output_vector(frame, 0, shard, starts[shard + 1] - starts[shard], tid)
             store(host, shard, ids_of_shard.ctypes.data)
-        outs = device.room(8 * shards.number)
+        outs = device.reserve(8 * shards.number)
         copy_in(device, outs, host, 8 * shards.number)
         put(device, ids, kind, count, shards, partitioned, outs, permutation)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.gpu_ops.host.device_methods import on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import error_record, on_host
 from fusion.gpu_ops.steps.bags import Gathered, bags
 from fusion.gpu_ops.steps.prune import Entries
 from fusion.ops.gpu.bags import bag_combiner, rows_to_last, shard_lister
@@ -88,7 +88,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         masked, number = data(frame, arg.is_row_empty, 0), size(frame, arg.is_row_empty, 0, 0)
         if attr(frame, slot.fill_empty_row) == 0 or attr(frame, slot.default_id) >= 0:
             number = int64(0)
-        unique_idxs, errors = data(frame, arg.unique_idxs, 0), trouble_of(device)
+        unique_idxs, errors = data(frame, arg.unique_idxs, 0), error_record(device)
         in_bags = put_in_bags(
             device, listed_entries, unique_idxs, rows, masked, number, counts, errors
         )

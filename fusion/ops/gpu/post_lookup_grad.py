@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fusion.gpu_ops.host.device_methods import on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import error_record, on_host
 from fusion.gpu_ops.steps.bag_gradient import GradBags, rows_of_ids
 from fusion.gpu_ops.steps.bags import Gathered, by_row
 from fusion.ops.gpu.bags import shard_lister
@@ -38,7 +38,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         shards, firsts, total, _ = list_shards(frame, device)
         if failed(frame):
             return
-        errors, number = trouble_of(device), listed.number
+        errors, number = error_record(device), listed.number
         permutation = data(frame, arg.partition_permutation, 0)
         gathered = Gathered(shards, list_length(frame), call.dim * item, total, permutation)
         ordered = in_bags(device, listed, errors)

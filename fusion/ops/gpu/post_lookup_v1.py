@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
-from fusion.gpu_ops.steps.parts import Parts, join, order_parts, part_bags
+from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
+from fusion.gpu_ops.steps.sharded_entries import ShardedEntries, bags_of_shards, join, order_shards
 from fusion.ops.gpu.bags import bag_combiner
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
@@ -30,7 +30,7 @@ from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 
 
 def parts_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
-    """A jitted function (frame, device) -> (the op's `steps.parts.Parts`, skew)."""
+    """A jitted function (frame, device) -> (the op's `ShardedEntries`, skew)."""
     slot, arg = spec.slots, spec.places
     item, weight_item = DTYPES[types["T"]].item_bytes, DTYPES[types["Tw"]].item_bytes
 
@@ -56,12 +56,14 @@ def parts_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
         if total > int64(MOST_ENTRIES):
             text = "emb_shards have %lld entries, but at most %lld can be ordered"
             fail(frame, INVALID_ARGUMENT, text, total, int64(MOST_ENTRIES))
-        words = device.room(8 * (5 * count + 1))
+        words = device.reserve(8 * (5 * count + 1))
         copy_in(device, words, host, 8 * (5 * count + 1))
         shards, indices = words + 8 * (count + 1), words + 8 * (3 * count + 1)
         weights_at = words + 8 * (4 * count + 1) if weighted else int64(0)
         row_bytes = size(frame, arg.emb_shards, 0, 1) * item
-        parts = Parts(total, count, words, shards, row_bytes, indices, weights_at, weight_item)
+        parts = ShardedEntries(
+            total, count, words, shards, row_bytes, indices, weights_at, weight_item
+        )
         return parts, skew
 
     return read_parts
@@ -86,7 +88,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
     slot, arg, stored = spec.slots, spec.places, DTYPES[types["T"]].stored_type
     read, combine = parts_reader(spec, types), bag_combiner(spec, types)
     check_flags = flags_checker(spec)
-    join_parts, order, put_in_bags = on_host(join), on_host(order_parts), on_host(part_bags)
+    join_parts, order, put_in_bags = on_host(join), on_host(order_shards), on_host(bags_of_shards)
 
     @jit
     def known_rows(frame: int) -> int:
@@ -104,10 +106,10 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         parts, skew = read(frame, device)
         if failed(frame):
             return
-        joined = join_parts(device, parts, batch, trouble_of(device))
+        joined = join_parts(device, parts, batch, error_record(device))
         bits = int64(0)
         if batch < 0 or parts.shard_count > 1:
-            negated = device.words(joined.found, 2)
+            negated = device.words(joined.results, 2)
             bits = -negated[0]
             batch = -negated[1] if batch < 0 else batch
         check_flags(frame, batch)

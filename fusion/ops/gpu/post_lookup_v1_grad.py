@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
-from fusion.gpu_ops.steps.bag_gradient import GradBags, rows_of_parts, split_grads
-from fusion.gpu_ops.steps.parts import join, joined_weights, order_parts
+from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
+from fusion.gpu_ops.steps.bag_gradient import GradBags, rows_of_shards, split_grads
+from fusion.gpu_ops.steps.sharded_entries import join, joined_weights, order_shards
 from fusion.ops.gpu.gradient import gradient_body
 from fusion.ops.gpu.post_lookup_v1 import flags_checker, parts_reader
 from fusion.runtime.native.frame import attr, data, failed, list_length, output_vector, size
@@ -22,7 +22,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
     slot, arg, tw = spec.slots, spec.places, DTYPES[types["Tw"]].stored_type
     of_call, add_up, add_up_weights = gradient_body(spec, types)
     read, check_flags = parts_reader(spec, types), flags_checker(spec)
-    join_parts, order, rows_of = on_host(join), on_host(order_parts), on_host(rows_of_parts)
+    join_parts, order, rows_of = on_host(join), on_host(order_shards), on_host(rows_of_shards)
     weights_of, split = on_host(joined_weights), on_host(split_grads)
 
     @jit
@@ -33,7 +33,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         for shard in range(count):
             number = size(frame, arg.emb_shards, shard, 0) if weighted else int64(0)
             store(host, shard, output_vector(frame, 1, shard, number, tw).ctypes.data)
-        outs = device.room(8 * count)
+        outs = device.reserve(8 * count)
         copy_in(device, outs, host, 8 * count)
         return outs
 
@@ -43,9 +43,9 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         parts, _ = read(frame, device)
         if failed(frame):
             return
-        joined, bits = join_parts(device, parts, batch, trouble_of(device)), int64(0)
+        joined, bits = join_parts(device, parts, batch, error_record(device)), int64(0)
         if parts.shard_count > 1:
-            bits = -device.words(joined.found, 2)[0]
+            bits = -device.words(joined.results, 2)[0]
         ordered = order(device, parts, joined, batch, bits)
         weights = weights_of(device, parts, int64(0)) if parts.weights != 0 else int64(0)
         masked = data(frame, arg.row_empty_and_invalid_flags, 0)
@@ -59,7 +59,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         scaled = add_up(frame, device, call, bags, rows)
         outs = new_weight_grads(frame, device, weights != 0)
         if weights != 0 and not failed(frame):
-            grads = device.room(parts.weight_bytes * parts.number)
+            grads = device.reserve(parts.weight_bytes * parts.number)
             add_up_weights(device, call, bags, rows, scaled, grads)
             split(device, parts, grads, outs)
 

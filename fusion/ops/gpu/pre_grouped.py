@@ -9,7 +9,7 @@ import numpy as np
 from numba import carray
 
 from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
-from fusion.gpu_ops.host.device_methods import copy_in, explain, on_host
+from fusion.gpu_ops.host.device_methods import copy_in, on_host, report_error
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import PreLookupCall
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
@@ -39,7 +39,7 @@ from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import MOST_ENTRIES
 
 _list_entries, _number_entries = on_host(list_entries), on_host(number_entries)
-_split_rows, _told_words = on_host(split_rows), jit(call_of.told_words)
+_split_rows, _result_words = on_host(split_rows), jit(call_of.result_words)
 
 
 @jit
@@ -68,7 +68,7 @@ def _described(frame: int, device: Any, call: Array, boundaries: int) -> Any:
     """The call of all columns, in memory of the GPU."""
     state = kernel_state(frame)
     count, size = load(state, ColumnsState.column_count), int64(call.shape[0])
-    base, host = device.room(8 * size), call.ctypes.data
+    base, host = device.reserve(8 * size), call.ctypes.data
     columns = int64(PreLookupCall.SIZE)
     sources = columns + count * ColumnAttrs.SIZE
     elements = sources + count * ColumnInputs.SIZE
@@ -77,7 +77,7 @@ def _described(frame: int, device: Any, call: Array, boundaries: int) -> Any:
         call[k] = 0
     put_columns(state, host + 8 * columns, host + 8 * limits)
     batch = put_sources(frame, host + 8 * sources, base + 8 * limits, int64(0))
-    results = device.filled(8 * _told_words(count), 0)
+    results = device.filled(8 * _result_words(count), 0)
     if batch < 0 and not failed(frame):
         if _fills_rows(state):  # what there is to list depends on it
             batch = rows_to_last(device, state, host + 8 * sources)
@@ -104,7 +104,7 @@ def _new_keys(frame: int, device: Any, results: Array, count: int, host: Array) 
         is_wide = load(column_at(state, index), ColumnAttrs.keys_dtype) == INT64
         item = int64(8) if is_wide else int64(4)
         host[index] = new_output(frame, index, int64(1), number, int64(1), item)
-    keys = device.room(8 * count)
+    keys = device.reserve(8 * count)
     copy_in(device, keys, host.ctypes.data, 8 * count)
     return keys
 
@@ -155,7 +155,7 @@ def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
     one, four, is_open = int64(1), int64(4), host[PreLookupCall.is_batch_open] != 0
     entries = new_output(frame, count, one, call.entries, one, four)
     if is_open:
-        splits = device.room(8 * count)
+        splits = device.reserve(8 * count)
     else:
         splits = new_output(frame, count + 1, int64(2), count, call.batch + 1, four)
     weighted = load(state, ColumnsState.weighted_count) != 0
@@ -164,13 +164,13 @@ def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
     if failed(frame):
         return
     listed, paired = _list_entries(device, call, splits)
-    results = device.words(call.told, _told_words(count))
+    results = device.words(call.results, _result_words(count))
     if results[ErrorRecord.error_code] != call_of.UNSORTED_ROW and not failed(frame):
         batch = _told_batch(frame, call, is_open, results)
         if is_open and results[ErrorRecord.error_code] == 0 and not failed(frame):
             _split_open(frame, device, call, listed, batch)
     if not failed(frame):
-        explain(device, results.ctypes.data)
+        report_error(device, results.ctypes.data)
     if failed(frame):
         return
     keys = _new_keys(frame, device, results, count, host)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops.elements import MOST_ROWS
-from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.steps.pre_lookup import Rules, put_split_entries, split_entries
 from fusion.gpu_ops.steps.prune import Entries
 from fusion.ops.cpu.entries import check_fill_id, pruner, shape_checker, weight_of_filler
@@ -82,7 +82,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         weights = data(frame, arg.sp_weights_values, 0) if weighted else int64(0)
         ids, indices = data(frame, arg.sp_values, 0), data(frame, arg.sp_indices, 0)
         entries = Entries(ids, kind, count, indices, batch, weights, weight_kind, item)
-        partitioned = split(device, entries, rules, shards, flags, trouble_of(device))
+        partitioned = split(device, entries, rules, shards, flags, error_record(device))
         starts = device.words(partitioned.starts, shards.number + 1)
         host = stack_words(3 * shards.number)
         for shard in range(shards.number):
@@ -93,7 +93,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
             store(
                 host, 3 * shard + 2, output_vector(frame, 3, shard, count_here, stored).ctypes.data
             )
-        outs = device.room(24 * shards.number)
+        outs = device.reserve(24 * shards.number)
         copy_in(device, outs, host, 24 * shards.number)
         put(device, entries, rules, shards, partitioned, starts[shards.number], outs)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.gpu_ops.host.device_methods import on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import error_record, on_host
 from fusion.gpu_ops.steps import prune as steps
 from fusion.ops.cpu.entries import check_fill_id, pruner, shape_checker, weight_of_filler
 from fusion.ops.gpu.bits import bits_of
@@ -53,7 +53,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
             weights if weighted else int64(0), weight_kind, item if weighted else int64(0),
         )  # fmt: skip
         least, by_weight = prunes(frame)
-        marked = mark(device, entries, least, int64(by_weight), trouble_of(device))
+        marked = mark(device, entries, least, int64(by_weight), error_record(device))
         totals = device.words(marked.totals, 2)
         kept_count, fills = totals[0], attr(frame, slot.fill_empty_row) != 0
         total = kept_count + (totals[1] if fills else int64(0))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fusion.cpu_ops.rules import MOST_SLOTS
-from fusion.gpu_ops.host.device_methods import on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import error_record, on_host
 from fusion.gpu_ops.steps.row_update import Slots, update_rows
 from fusion.ops.cpu.row_update import count_checker
 from fusion.runtime.native.frame import attr, data, failed, list_length, new_output, size
@@ -41,7 +41,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
             device, kind, rule, data(frame, arg.updates, 0),
             Slots(load(old, 0), load(old, 1), load(old, 2)),
             Slots(load(new, 0), load(new, 1), load(new, 2)),
-            data(frame, arg.numbers, 0), rows * dim, trouble_of(device),
+            data(frame, arg.numbers, 0), rows * dim, error_record(device),
         )  # fmt: skip
 
     return update_row

@@ -9,7 +9,7 @@ import numpy as np
 from numba import carray
 
 from fusion.cpu_ops.column_words import ColumnAttrs
-from fusion.gpu_ops.host.device_methods import copy_in, on_host, trouble_of
+from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.language.arithmetic import SUM
 from fusion.gpu_ops.layout import gradient as gradient_layout
 from fusion.gpu_ops.layout.call import GradientCall
@@ -68,21 +68,21 @@ def _scale_bytes(state: int, batch: int) -> int:
 @jit
 def _add_up(frame: int, device: Any, job: int, shared: int, width: int, call: Array) -> None:
     state, size = kernel_state(frame), int64(call.shape[0])
-    base, batch = device.room(8 * size), load(shared, SharedInputs.split_count) - 1
+    base, batch = device.reserve(8 * size), load(shared, SharedInputs.split_count) - 1
     _open_gradient(call, base, load(state, ColumnsState.column_count))
     unique, number = _put_columns(state, job, call, base), load(shared, SharedInputs.entry_count)
-    keys, starts = _numbers(device, number, unique), device.room(8 * (unique + 1))
+    keys, starts = _numbers(device, number, unique), device.reserve(8 * (unique + 1))
     call[GradientCall.entry_count] = number
     unique_idxs = load(shared, SharedInputs.unique_idxs)
     row_splits = load(shared, SharedInputs.row_splits)
     call[GradientCall.unique_idxs], call[GradientCall.row_splits] = unique_idxs, row_splits
     call[GradientCall.entry_weights] = load(shared, SharedInputs.entry_weights)
-    top_grad, errors = load(job, GradJob.top_grad), trouble_of(device)
+    top_grad, errors = load(job, GradJob.top_grad), error_record(device)
     call[GradientCall.top_grad], call[GradientCall.errors] = top_grad, errors
-    call[GradientCall.keys], call[GradientCall.owners] = keys, device.room(4 * number)
+    call[GradientCall.keys], call[GradientCall.owners] = keys, device.reserve(4 * number)
     dtype_code = load(state, ColumnsState.dtype_code)
     call[GradientCall.starts], call[GradientCall.dtype_code] = starts, dtype_code
-    call[GradientCall.scales] = device.room(_scale_bytes(state, batch))
+    call[GradientCall.scales] = device.reserve(_scale_bytes(state, batch))
     blocks = _lay_out(call, base, batch, load(state, ColumnsState.item_bytes), width)
     copy_in(device, base, call.ctypes.data, 8 * size)
     entries = _grad_entries(number, unique, keys, starts)

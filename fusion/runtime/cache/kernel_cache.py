@@ -129,18 +129,18 @@ class KernelCache:
           accepts: whether a file will do; any does by default.
         """
 
-        def kept() -> File | None:
+        def usable() -> File | None:
             file = self.read(name)
             return file if file is None or accepts is None or accepts(file) else None
 
-        if found := kept():
+        if found := usable():
             return found.content
         opened = self._open_to_write(f".{name}.lock")
         if opened is None:
             return make()
         is_ours = False
         try:
-            found, is_ours = _wait(opened.lock, name, kept)
+            found, is_ours = _wait(opened.lock, name, usable)
             if found:
                 return found.content
             content = make()
@@ -236,26 +236,26 @@ def _text(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def _wait(lock: int, name: str, kept: Callable[[], File | None]) -> tuple[File | None, bool]:
+def _wait(lock: int, name: str, usable: Callable[[], File | None]) -> tuple[File | None, bool]:
     """A file that another process makes, or else whether this one has the lock to make it.
 
     The lock is one of POSIX, that a forked child does not inherit. Where there are no such locks,
     as on some network disks, nobody waits.
     """
     begun = worked = time.monotonic()
-    seconds, is_told = 0.0, False
+    seconds, is_logged = 0.0, False
     while True:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return kept(), True
+            return usable(), True
         except BlockingIOError:
             pass
         except OSError:
             return None, False
-        if not is_told:
-            is_told = True
+        if not is_logged:
+            is_logged = True
             _logger.info("waiting for another process that compiles %s", name)
-        if found := kept():
+        if found := usable():
             return found, False
         now, used = time.monotonic(), _holders_seconds(lock)
         if used != seconds:

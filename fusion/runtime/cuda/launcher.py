@@ -40,7 +40,7 @@ FUNCTIONS = {
     LauncherRecord.event_record: "cuEventRecord",
 }
 
-_TROUBLE_PAGE = 1 << 16
+_ERROR_PAGE = 1 << 16
 _REASON_BYTES = 400
 #: More than an op reads at once.
 _ZERO_BYTES = 1 << 20
@@ -112,10 +112,10 @@ class Launcher:
             LauncherRecord.open_gpu: _ASKED(self._open_gpu),
             LauncherRecord.open_node: _ASKED(self._open_node),
         }
-        for place, function in asked.items():
-            self.words[place] = ctypes.cast(function, ctypes.c_void_p).value or 0
-        for place, address in gpus.functions.items():
-            self.words[place] = address
+        for field, function in asked.items():
+            self.words[field] = ctypes.cast(function, ctypes.c_void_p).value or 0
+        for field, address in gpus.functions.items():
+            self.words[field] = address
         self.words[LauncherRecord.reason] = ctypes.addressof(self._reason)
         self.words[LauncherRecord.zeros] = ctypes.addressof(zeros)
         self.words[LauncherRecord.waits] = int(gpus.waits)
@@ -148,17 +148,17 @@ class Launcher:
         return ctypes.addressof(words)
 
     def _open_node(self, state: int) -> int:
-        """Gives a node words for trouble; it goes without a word, so they are never given back."""
+        """Gives a node its error slots, for good: nothing says when it goes."""
 
         def open_node() -> int:
             with self._lock:
-                place = ctypes.c_int64.from_address(state + 8 * State.error_slots)
-                if not place.value:
+                slots = ctypes.c_int64.from_address(state + 8 * State.error_slots)
+                if not slots.value:
                     if not self._free:
-                        page = self.gpus.shared_memory(_TROUBLE_PAGE)
+                        page = self.gpus.shared_memory(_ERROR_PAGE)
                         size = 8 * ERROR_SLOTS * ErrorSlot.SIZE
-                        self._free = range(page, page + _TROUBLE_PAGE - size + 1, size)
-                    place.value, self._free = self._free[0], self._free[1:]
+                        self._free = range(page, page + _ERROR_PAGE - size + 1, size)
+                    slots.value, self._free = self._free[0], self._free[1:]
                 return 1
 
         return self._tried(open_node)
@@ -176,10 +176,10 @@ class Launcher:
         def load() -> int:
             with self._lock:
                 at = self._of_gpu[gpu] + 8 * (GpuRecord.handles + kernel)
-                place = ctypes.c_int64.from_address(at)
-                if not place.value:
-                    place.value = self.gpus.load(kernel, gpu)
-                return place.value
+                handle = ctypes.c_int64.from_address(at)
+                if not handle.value:
+                    handle.value = self.gpus.load(kernel, gpu)
+                return handle.value
 
         return self._tried(load)
 

@@ -7,82 +7,54 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
+from fusion.runtime.native.instruction import instruction
 from fusion.runtime.native.memory import word_pointer
 
 _i64 = types.int64
 _ORDER = "seq_cst"
 
 
-@intrinsic
-def atomic_load(typingctx: Any, address: Any, index: Any) -> Any:
+@instruction(_i64(_i64, _i64))
+def atomic_load(builder: Any, address: Any, index: Any) -> Any:
     """The word `index` words behind `address`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(word_pointer(builder, *args), _ORDER, 8)
-
-    return _i64(_i64, _i64), codegen
+    return builder.load_atomic(word_pointer(builder, address, index), _ORDER, 8)
 
 
-@intrinsic
-def atomic_store(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
+@instruction(types.void(_i64, _i64, _i64))
+def atomic_store(builder: Any, address: Any, index: Any, value: Any) -> None:
     """Sets the word `index` words behind `address`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store_atomic(args[2], word_pointer(builder, args[0], args[1]), _ORDER, 8)
-        return context.get_dummy_value()
-
-    return types.void(_i64, _i64, _i64), codegen
+    builder.store_atomic(value, word_pointer(builder, address, index), _ORDER, 8)
 
 
-@intrinsic
-def atomic_add(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
+@instruction(_i64(_i64, _i64, _i64))
+def atomic_add(builder: Any, address: Any, index: Any, value: Any) -> Any:
     """Adds to a word; the result is what it was before."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = word_pointer(builder, args[0], args[1])
-        return builder.atomic_rmw("add", place, args[2], _ORDER)
-
-    return _i64(_i64, _i64, _i64), codegen
+    return builder.atomic_rmw("add", word_pointer(builder, address, index), value, _ORDER)
 
 
-@intrinsic
-def atomic_swap(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
+@instruction(_i64(_i64, _i64, _i64))
+def atomic_swap(builder: Any, address: Any, index: Any, value: Any) -> Any:
     """Sets a word; the result is what it was before."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = word_pointer(builder, args[0], args[1])
-        return builder.atomic_rmw("xchg", place, args[2], _ORDER)
-
-    return _i64(_i64, _i64, _i64), codegen
+    return builder.atomic_rmw("xchg", word_pointer(builder, address, index), value, _ORDER)
 
 
-@intrinsic
-def atomic_swap_if(typingctx: Any, address: Any, index: Any, old: Any, new: Any) -> Any:
+@instruction(types.boolean(_i64, _i64, _i64, _i64))
+def atomic_swap_if(builder: Any, address: Any, index: Any, old: Any, new: Any) -> Any:
     """Sets a word to `new` if it is `old`; the result says whether it was."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = word_pointer(builder, args[0], args[1])
-        pair = builder.cmpxchg(place, args[2], args[3], _ORDER, _ORDER)
-        return builder.extract_value(pair, 1)
-
-    return types.boolean(_i64, _i64, _i64, _i64), codegen
+    pointer = word_pointer(builder, address, index)
+    return builder.extract_value(builder.cmpxchg(pointer, old, new, _ORDER, _ORDER), 1)
 
 
 def _control_register(name: str) -> Any:
     """An intrinsic on the processor's floating-point modes, in the 32 bits at an address."""
 
-    @intrinsic
-    def access(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-            kind = ir.FunctionType(ir.VoidType(), [pointer.type])
-            function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.sse.{name}")
-            builder.call(function, [pointer])
-            return context.get_dummy_value()
-
-        return types.void(_i64), codegen
+    @instruction(types.void(_i64))
+    def access(builder: Any, address: Any) -> None:
+        pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type])
+        function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.sse.{name}")
+        builder.call(function, [pointer])
 
     return access
 

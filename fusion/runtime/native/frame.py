@@ -102,16 +102,16 @@ def fail(typingctx: Any, frame: Any, code: Any, text: Any, *values: Any) -> Any:
 
 
 @intrinsic(prefer_literal=True)
-def fail_column(typingctx: Any, frame: Any, code: Any, text: Any, place: Any, *values: Any) -> Any:
-    """As `fail`, about the column at a place: its number and name come before the text."""
+def fail_column(typingctx: Any, frame: Any, code: Any, text: Any, column: Any, *values: Any) -> Any:
+    """As `fail`, about the column of an index: its number and name come before the text."""
     if not isinstance(text, types.StringLiteral):
         return None
     packed_type = types.StarArgTuple([_i64] * len(values))
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        frame, code, _, place, packed = args
+        frame, code, _, column, packed = args
         numbers = [builder.extract_value(packed, k) for k in range(len(packed_type))]
-        numbers = [place, _name_of(builder, frame, place), *numbers]
+        numbers = [column, _name_of(builder, frame, column), *numbers]
         _report(builder, frame, code, f"column %lld%s{text.literal_value}", numbers)
         return context.get_dummy_value()
 
@@ -134,14 +134,14 @@ def _report(builder: Any, frame: Any, code: Any, text: str, numbers: list[Any]) 
         builder.call(function, [status, builder.trunc(code, ir.IntType(32)), message])
 
 
-def _name_of(builder: Any, frame: Any, place: Any) -> Any:
+def _name_of(builder: Any, frame: Any, column: Any) -> Any:
     """The address of the C string that follows a column's number, see `names`."""
     state = builder.load(word_pointer(builder, frame, Frame.state))
     names = builder.load(word_pointer(builder, state, State.names_offset))
     is_named = builder.icmp_unsigned("!=", names, ir.Constant(_WORD, 0))
     # Without names this is the word that says so: 0, which is an empty string as well.
     none = ir.Constant(_WORD, State.names_offset)
-    index = builder.select(is_named, builder.add(names, place), none)
+    index = builder.select(is_named, builder.add(names, column), none)
     offset = builder.load(word_pointer(builder, state, index))
     empty = ir.Constant(_WORD, 8 * State.names_offset)
     return builder.add(state, builder.select(is_named, offset, empty))
@@ -172,7 +172,7 @@ def check(frame: int) -> None:
 
 @jit
 def attr(frame: int, index: int) -> int:
-    """The int, bool or string attr (its place among the allowed values) in slot `index`."""
+    """The int, bool or string attr (its index in the allowed values) in slot `index`."""
     return load(load(frame, Frame.state), State.SIZE + index)
 
 
@@ -394,8 +394,8 @@ def output_bytes(frame: int, rows: int, columns: int, item: int) -> int:
 @jit
 def output_vector(frame: int, arg: int, position: int, count: int, dtype: type) -> Array:
     """A new tensor [count] for output `arg`; empty if it cannot be had (see `failed`)."""
-    place = _output_start(frame, arg) + position
-    address = _output(frame, place, 1, count, 1, item_bytes(dtype))
+    index = _output_start(frame, arg) + position
+    address = _output(frame, index, 1, count, 1, item_bytes(dtype))
     return carray(pointer(address, dtype), (count if address != 0 else 0,))
 
 
@@ -405,8 +405,8 @@ def output_matrix(
 ) -> Array:
     """A new tensor [rows, columns] for output `arg`; no rows if it cannot be had."""
     # A matrix without columns has rows, though no address.
-    place = _output_start(frame, arg) + position
-    address = _output(frame, place, 2, rows, columns, item_bytes(dtype))
+    index = _output_start(frame, arg) + position
+    address = _output(frame, index, 2, rows, columns, item_bytes(dtype))
     return carray(pointer(address, dtype), (int64(0) if failed(frame) else rows, columns))
 
 

@@ -12,6 +12,7 @@ from numba import types
 from numba.extending import intrinsic, typeof_impl
 
 from fusion.runtime.layout import LayoutType
+from fusion.runtime.native.instruction import instruction
 
 _i64 = types.int64
 
@@ -27,26 +28,16 @@ c_malloc = types.ExternalFunction("malloc", _i64(_i64))
 c_free = types.ExternalFunction("free", types.void(_i64))
 
 
-@intrinsic
-def load(typingctx: Any, address: Any, index: Any) -> Any:
+@instruction(_i64(_i64, _i64))
+def load(builder: Any, address: Any, index: Any) -> Any:
     """The word `index` words behind `address`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(word_pointer(builder, *args))
-
-    return _i64(_i64, _i64), codegen
+    return builder.load(word_pointer(builder, address, index))
 
 
-@intrinsic
-def store(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
+@instruction(types.void(_i64, _i64, _i64))
+def store(builder: Any, address: Any, index: Any, value: Any) -> None:
     """Sets the word `index` words behind `address`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address, index, value = args
-        builder.store(value, word_pointer(builder, address, index))
-        return context.get_dummy_value()
-
-    return types.void(_i64, _i64, _i64), codegen
+    builder.store(value, word_pointer(builder, address, index))
 
 
 def word_pointer(builder: Any, address: Any, index: Any) -> Any:
@@ -58,14 +49,10 @@ def word_pointer(builder: Any, address: Any, index: Any) -> Any:
     return builder.inttoptr(byte, ir.IntType(64).as_pointer())
 
 
-@intrinsic
-def stack_words(typingctx: Any, count: Any) -> Any:
+@instruction(_i64(_i64))
+def stack_words(builder: Any, count: Any) -> Any:
     """Address of `count` words on the stack of the calling function, not initialised."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ptrtoint(builder.alloca(ir.IntType(64), size=args[0]), ir.IntType(64))
-
-    return _i64(_i64), codegen
+    return builder.ptrtoint(builder.alloca(ir.IntType(64), size=count), ir.IntType(64))
 
 
 @intrinsic
@@ -79,14 +66,10 @@ def pointer(typingctx: Any, address: Any, dtype: Any) -> Any:
     return result(_i64, dtype), codegen
 
 
-@intrinsic
-def as_float(typingctx: Any, word: Any) -> Any:
+@instruction(types.float64(_i64))
+def as_float(builder: Any, word: Any) -> Any:
     """The double whose bits are `word`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.DoubleType())
-
-    return types.float64(_i64), codegen
+    return builder.bitcast(word, ir.DoubleType())
 
 
 @intrinsic
@@ -104,8 +87,7 @@ def store_as(typingctx: Any, address: Any, index: Any, value: Any, dtype: Any) -
     """Sets the element `index` of an array of `dtype` at an address; nothing is checked."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = _element_pointer(builder, args[0], args[1], dtype.dtype, context)
-        builder.store(args[2], place)
+        builder.store(args[2], _element_pointer(builder, args[0], args[1], dtype.dtype, context))
         return context.get_dummy_value()
 
     return types.void(_i64, _i64, dtype.dtype, dtype), codegen

@@ -113,8 +113,8 @@ def compiled(name: str, compile_it: Compile) -> bytes:
         begun = time.monotonic()
         code = compile_it()
         _seconds.append(time.monotonic() - begun)
-    told = name, _seconds[-1], len(_seconds), sum(_seconds)
-    _logger.info("compiled %s in %.1f s (%d kernels in %.1f s)", *told)
+    figures = name, _seconds[-1], len(_seconds), sum(_seconds)
+    _logger.info("compiled %s in %.1f s (%d kernels in %.1f s)", *figures)
     return code
 
 

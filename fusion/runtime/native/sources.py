@@ -127,8 +127,8 @@ def _known() -> _Known:
     if are_compiled:
         return known
     cache = kernel_cache.default()
-    if kept := cache.read(known.file_name):
-        graph = {name: Source(*source) for name, source in json.loads(kept.content).items()}
+    if cached := cache.read(known.file_name):
+        graph = {name: Source(*source) for name, source in json.loads(cached.content).items()}
     else:
         graph = parse(files)
         cache.offer(known.file_name, _packed(graph))
@@ -228,7 +228,7 @@ def _computed(call: ast.Call, known: set[str]) -> set[str]:
     text = call.args[0] if call.args else None
     first = text.values[0] if isinstance(text, ast.JoinedStr) and text.values else text
     start = str(first.value) if isinstance(first, ast.Constant) else ""
-    return {one for one in known if one.startswith(start)}
+    return {name for name in known if name.startswith(start)}
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:

@@ -28,23 +28,23 @@ _i32, _i64 = types.int32, types.int64
 _c_memmem = types.ExternalFunction("memmem", _i64(_i64, _i64, _i64, _i64))
 
 
-def optimize(words: int, graph: int, item: int, result: int, status: int) -> None:
-    """Optimizes a graph; `words` is an `OptimizerRecord`, the rest is TensorFlow's."""
+def optimize(record: int, graph: int, item: int, result: int, status: int) -> None:
+    """Optimizes a graph; `record` is an `OptimizerRecord`, the rest is TensorFlow's."""
     # First of all: whatever happens, the graph is left alone. An empty result that goes with
     # another status would be an empty graph.
-    tf_set_status(status, _i32(_ABORTED), load(words, OptimizerRecord.empty))
-    rule = atomic_load(words, OptimizerRecord.rule)
+    tf_set_status(status, _i32(_ABORTED), load(record, OptimizerRecord.empty))
+    rule = atomic_load(record, OptimizerRecord.rule)
     if rule == 0:
         return
     start = now()
     if _is_met(rule, load(graph, Buffer.data), load(graph, Buffer.length)):
-        _ask(words, graph, item, result, status)
-    if load(words, OptimizerRecord.is_counted) != 0:
-        atomic_add(words, OptimizerRecord.seen_count, int64(1))
-        atomic_add(words, OptimizerRecord.nanoseconds, now() - start)
+        _ask(record, graph, item, result, status)
+    if load(record, OptimizerRecord.is_counted) != 0:
+        atomic_add(record, OptimizerRecord.seen_count, int64(1))
+        atomic_add(record, OptimizerRecord.nanoseconds, now() - start)
 
 
-def tell_whether_met(rule: int, data: int, length: int, met: int) -> None:
+def write_whether_met(rule: int, data: int, length: int, met: int) -> None:
     """Sets the word at `met` to whether bytes meet a rule."""
     store(met, 0, int64(_is_met(rule, data, length)))
 
@@ -70,37 +70,37 @@ def _is_met(rule: int, data: int, length: int) -> bool:
 
 
 @jit
-def _ask(words: int, graph: int, item: int, result: int, status: int) -> None:
+def _ask(record: int, graph: int, item: int, result: int, status: int) -> None:
     """Has Python optimize a graph."""
     request = new_request(
-        load(words, OptimizerRecord.server_number),
+        load(record, OptimizerRecord.server_number),
         load(graph, Buffer.data),
         load(graph, Buffer.length),
     )
     if request == 0:
         return
     preserved = _names(
-        load(words, OptimizerRecord.preserved_size), load(words, OptimizerRecord.preserved), item
+        load(record, OptimizerRecord.preserved_size), load(record, OptimizerRecord.preserved), item
     )
     store(request, RequestRecord.first_names, preserved)
     store(
         request,
         RequestRecord.second_names,
         _names(
-            load(words, OptimizerRecord.fetches_size), load(words, OptimizerRecord.fetches), item
+            load(record, OptimizerRecord.fetches_size), load(record, OptimizerRecord.fetches), item
         ),
     )
     if not upcall(
-        load(words, OptimizerRecord.upcalls), request, load(words, OptimizerRecord.patience_ns)
+        load(record, OptimizerRecord.upcalls), request, load(record, OptimizerRecord.patience_ns)
     ):
-        atomic_add(words, OptimizerRecord.timeout_count, int64(1))
+        atomic_add(record, OptimizerRecord.timeout_count, int64(1))
         return
     if load(request, RequestRecord.result) != 0:
         store(result, Buffer.data, load(request, RequestRecord.result))
         store(result, Buffer.length, load(request, RequestRecord.result_length))
-        store(result, Buffer.deallocator, load(words, OptimizerRecord.free))
+        store(result, Buffer.deallocator, load(record, OptimizerRecord.free))
         store(request, RequestRecord.result, int64(0))
-        tf_set_status(status, _i32(_OK), load(words, OptimizerRecord.empty))
+        tf_set_status(status, _i32(_OK), load(record, OptimizerRecord.empty))
     free_request(request)
 
 

@@ -52,9 +52,9 @@ def meets(rule: Rule, graph: bytes) -> bool:
 def _meets() -> Callable[..., object]:
     def compile_it() -> bytes:
         from fusion.runtime.native.compiler import compile_object
-        from fusion.runtime.optimizer.native import tell_whether_met
+        from fusion.runtime.optimizer.native import write_whether_met
 
-        return compile_object(tell_whether_met, 4, "meets_rule")
+        return compile_object(write_whether_met, 4, "meets_rule")
 
     kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
     return kind(objects.address("meets_rule", compile_it))

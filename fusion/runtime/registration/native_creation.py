@@ -28,30 +28,30 @@ _OK, _DEADLINE_EXCEEDED, _RESOURCE_EXHAUSTED = 0, 4, 8
 _i32 = types.int32
 
 
-def create(words: int, construction: int, made: int) -> None:
+def create(record: int, construction: int, made: int) -> None:
     """Sets the word at `made` to the address of a node's state; to 0 where it fails.
 
     Args:
-      words: the address of the `KernelsRecord` of its op.
+      record: the address of the `KernelsRecord` of its op.
       construction: the TF_OpKernelConstruction.
     """
     status = tf_new_status()
-    number = _number(words, construction, status)
+    number = _number(record, construction, status)
     state = (
-        _copy_of(load(words, KernelsRecord.prepared), words, number) if number != 0 else int64(0)
+        _copy_of(load(record, KernelsRecord.prepared), record, number) if number != 0 else int64(0)
     )
     if state == 0:
-        state = _ask(words, construction, status)
+        state = _ask(record, construction, status)
     store(made, 0, state)
     tf_delete_status(status)
 
 
 @jit
-def _number(words: int, construction: int, status: int) -> int:
+def _number(record: int, construction: int, status: int) -> int:
     """The number of the node's prepared state, 0 if it has none."""
     value = stack_words(1)
     store(value, 0, int64(0))
-    name = load(words, KernelsRecord.attr_name)
+    name = load(record, KernelsRecord.attr_name)
     if tf_has_attr(construction, name, status) != 0:
         tf_get_attr_int64(construction, name, value, status)
         if tf_get_code(status) != _OK:
@@ -80,28 +80,28 @@ def _copy_of(prepared: int, owner: int, number: int) -> int:
 
 
 @jit
-def _ask(words: int, construction: int, status: int) -> int:
+def _ask(record: int, construction: int, status: int) -> int:
     """The address of a state that Python makes; 0 where it fails."""
     request = int64(0)
     buffer = tf_get_node_def(construction, status)
     if buffer != 0:
         data, length = load(buffer, Buffer.data), load(buffer, Buffer.length)
-        request = new_request(load(words, KernelsRecord.server_number), data, length)
+        request = new_request(load(record, KernelsRecord.server_number), data, length)
         tf_delete_buffer(buffer)
     if request == 0:
         _fail(
-            construction, status, int64(_RESOURCE_EXHAUSTED), load(words, KernelsRecord.no_memory)
+            construction, status, int64(_RESOURCE_EXHAUSTED), load(record, KernelsRecord.no_memory)
         )
         return int64(0)
     if not upcall(
-        load(words, KernelsRecord.upcalls), request, load(words, KernelsRecord.patience_ns)
+        load(record, KernelsRecord.upcalls), request, load(record, KernelsRecord.patience_ns)
     ):
-        _fail(construction, status, int64(_DEADLINE_EXCEEDED), load(words, KernelsRecord.too_late))
+        _fail(construction, status, int64(_DEADLINE_EXCEEDED), load(record, KernelsRecord.too_late))
         return int64(0)
     state = int64(0)
     if load(request, RequestRecord.result) == 0:
         _fail(
-            construction, status, int64(_RESOURCE_EXHAUSTED), load(words, KernelsRecord.no_memory)
+            construction, status, int64(_RESOURCE_EXHAUSTED), load(record, KernelsRecord.no_memory)
         )
     elif load(request, RequestRecord.code) == _OK:
         state = load(request, RequestRecord.result)

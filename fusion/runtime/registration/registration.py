@@ -273,12 +273,12 @@ def _names(spec: OpSpec, values: Mapping[str, Any]) -> list[str]:
     """
     if spec.names is None or not values[spec.names]:
         return []
-    given = values[spec.names]
-    if isinstance(given, str):
-        return [given]
-    if len(given) != values["num_columns"]:
-        raise ValueError(f"{spec.names} has {len(given)} items for {values['num_columns']} columns")
-    return list(given)
+    names = values[spec.names]
+    if isinstance(names, str):
+        return [names]
+    if len(names) != values["num_columns"]:
+        raise ValueError(f"{spec.names} has {len(names)} items for {values['num_columns']} columns")
+    return list(names)
 
 
 def prepare(node: node_def_pb2.NodeDef) -> None:

@@ -187,11 +187,11 @@ def _check_dtype(
         allowed: tuple[str, ...] = (arg.dtype,)
     else:
         allowed = spec.types[arg.dtype].allowed
-        given = attrs[arg.dtype]
+        value = attrs[arg.dtype]
         if spec.types[arg.dtype].is_list:
-            types, given = {}, None  # each has a dtype of its own
-        if given is not None and _as_dtype(given) != dtype:
-            raise ValueError(f"{spec.python_name}: {arg.dtype} is {given}, but {arg.name} {dtype}")
+            types, value = {}, None  # each has a dtype of its own
+        if value is not None and _as_dtype(value) != dtype:
+            raise ValueError(f"{spec.python_name}: {arg.dtype} is {value}, but {arg.name} {dtype}")
         first, first_name = types.setdefault(arg.dtype, (dtype, arg.name))
         if first != dtype:
             raise TypeError(
@@ -203,9 +203,9 @@ def _check_dtype(
         )
 
 
-def _as_dtype(given: Any) -> dtypes.DType:
+def _as_dtype(value: Any) -> dtypes.DType:
     """The dtype that a TensorFlow or NumPy dtype, or a name, stands for."""
-    return as_dtype(given) if isinstance(given, str) else dtypes.as_dtype(given)
+    return as_dtype(value) if isinstance(value, str) else dtypes.as_dtype(value)
 
 
 def _static_shape(item: Any) -> list[int | None] | None:
@@ -225,12 +225,12 @@ def _check_rank(spec: OpSpec, arg: Arg, item: Any) -> list[int | None] | None:
 
 
 def _check_shape(
-    spec: OpSpec, arg: Arg, item: Any, place: int, sizes: dict[str, tuple[int, str]]
+    spec: OpSpec, arg: Arg, item: Any, index: int, sizes: dict[str, tuple[int, str]]
 ) -> None:
     for dim, size in zip(arg.dims, _check_rank(spec, arg, item) or (), strict=False):
         if size is None or dim == "?":
             continue
-        at = f"[{place}]" if is_per_place(dim) else ""
+        at = f"[{index}]" if is_per_place(dim) else ""
         expected, source = (int(dim), "") if dim.isdigit() else sizes.get(dim + at, (size, ""))
         if expected != size:
             because = f" as in {source}" if source else ""

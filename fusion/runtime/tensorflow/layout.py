@@ -97,11 +97,11 @@ def _dimensions(spec: OpSpec, arg: Arg) -> list[int]:
         if dim.isdigit():
             return int(dim)
         if dim.startswith("sum("):
-            place, axis = spec.per_place[dim.removeprefix("sum(").removesuffix(")")]
-            return FIRST_SUM - (place * MAX_RANK + axis)
+            index, axis = spec.per_place[dim.removeprefix("sum(").removesuffix(")")]
+            return FIRST_SUM - (index * MAX_RANK + axis)
         if dim in spec.per_place:
-            place, axis = spec.per_place[dim]
-            return FIRST_PEER - (place * MAX_RANK + axis)
+            index, axis = spec.per_place[dim]
+            return FIRST_PEER - (index * MAX_RANK + axis)
         return FIRST_SYMBOL - spec.symbols.index(dim) if dim in spec.symbols else UNKNOWN
 
     dims = [] if arg.has_any_shape else [encode(dim) for dim in arg.dims]

@@ -102,19 +102,19 @@ def functions(dtype: str, device: str) -> list[int]:
     names = (_HANDLE, find, _DESCRIBE, lock, read, _UNLOCK, fail, *tensor)
     number = dtypes.as_dtype(dtype).as_datatype_enum
     name = struct.unpack("<2q", dtype.encode().ljust(16, b"\0"))
-    return [*map(_address, names), _dtype_place(), number, *name]
+    return [*map(_address, names), _dtype_offset(), number, *name]
 
 
 @cache
 def _versioned() -> tuple[str, str, str]:
     """The names that have a version of `absl` in them: of FIND, READ and FAIL."""
-    found = [
+    names = [
         elf.exported_name(path, prefix.encode()) if path.exists() else None
         for path, prefix in ((_path(), _FIND), (_path(), _READ), (Path(library.path()), _FAIL))
     ]
-    if None in found:
+    if None in names:
         raise NotImplementedError("TensorFlow does not export what its sparse updates are made of")
-    find, read, fail = (name or "" for name in found)
+    find, read, fail = (name or "" for name in names)
     return find, read, fail
 
 
@@ -128,22 +128,22 @@ def _address(name: str) -> int:
 
 
 @cache
-def _dtype_place() -> int:
+def _dtype_offset() -> int:
     """The number of the byte in a `Var` that is the number of its dtype."""
-    places = [k for k in range(8 * OBJECT_WORDS) if _named_dtype(k, 1) == b"float"]
-    if len(places) != 1 or _named_dtype(places[0], 14) != b"bfloat16":
+    offsets = [k for k in range(8 * OBJECT_WORDS) if _named_dtype(k, 1) == b"float"]
+    if len(offsets) != 1 or _named_dtype(offsets[0], 14) != b"bfloat16":
         raise NotImplementedError("TensorFlow does not tell where the dtype of a variable is")
-    return places[0]
+    return offsets[0]
 
 
-def _named_dtype(place: int, number: int) -> bytes:
+def _named_dtype(offset: int, number: int) -> bytes:
     """The dtype that Var::DebugString names of a variable of zeros but for one byte.
 
     It follows no pointers there, and has up to 15 characters, which are inside a `std::string`.
     """
     kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
     variable = (ctypes.c_ubyte * (2 * 8 * OBJECT_WORDS))()
-    variable[place] = number
+    variable[offset] = number
     text = (ctypes.c_int64 * OBJECT_WORDS)()
     kind(_address(_DESCRIBE_VARIABLE))(text, variable)
     return ctypes.string_at(text[0]).partition(b"/")[0]

@@ -82,11 +82,11 @@ def thread_count() -> int:
     Raises:
       ValueError: `FUSION_NUM_THREADS` is no positive number.
     """
-    given = os.environ.get(THREADS_VARIABLE)
-    if given is not None:
-        if not given.isdecimal() or int(given) < 1:
-            raise ValueError(f"{THREADS_VARIABLE} must be a positive number, not {given!r}")
-        return min(int(given), _MOST_THREADS)
+    setting = os.environ.get(THREADS_VARIABLE)
+    if setting is not None:
+        if not setting.isdecimal() or int(setting) < 1:
+            raise ValueError(f"{THREADS_VARIABLE} must be a positive number, not {setting!r}")
+        return min(int(setting), _MOST_THREADS)
     processors = len(os.sched_getaffinity(0))
     chosen = tf.config.threading.get_intra_op_parallelism_threads() or processors
     return min(chosen, processors, _MOST_THREADS)

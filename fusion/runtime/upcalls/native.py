@@ -83,7 +83,7 @@ def free_request(request: int) -> None:
 
 
 @jit
-def upcall(words: int, request: int, patience: int) -> bool:
+def upcall(record: int, request: int, patience: int) -> bool:
     """Has Python serve a request; returns whether it did.
 
     Otherwise the request is no longer the caller's, and nothing of it may be used.
@@ -91,31 +91,31 @@ def upcall(words: int, request: int, patience: int) -> bool:
     Args:
       patience: nanoseconds without the lock after which it is given up.
     """
-    if not _is_initialized(words):
+    if not _is_initialized(record):
         free_request(request)
         return False
-    if _i32(call_at(load(words, UpcallsRecord.holds_lock))) != 0:
+    if _i32(call_at(load(record, UpcallsRecord.holds_lock))) != 0:
         # This thread has the lock itself: nobody else could have it before the call is over.
-        call_at(load(words, UpcallsRecord.serve), request)
+        call_at(load(record, UpcallsRecord.serve), request)
         return True
     length = load(request, RequestRecord.input_length)
-    atomic_add(words, UpcallsRecord.byte_count, length)
-    if _start_thread(load(words, UpcallsRecord.serve), request):
-        served = _wait(words, request, patience)
+    atomic_add(record, UpcallsRecord.byte_count, length)
+    if _start_thread(load(record, UpcallsRecord.serve), request):
+        served = _wait(record, request, patience)
     else:
         free_request(request)
         served = False
-    atomic_add(words, UpcallsRecord.byte_count, -length)
+    atomic_add(record, UpcallsRecord.byte_count, -length)
     return served
 
 
 @jit
-def _wait(words: int, request: int, patience: int) -> bool:
+def _wait(record: int, request: int, patience: int) -> bool:
     """Waits until a request is served, or till the lock has been out of reach for too long."""
     slice_spec = stack_words(2)
     store(slice_spec, 0, int64(0))
     store(slice_spec, 1, int64(_SLICE_NS))
-    probed, without = atomic_load(words, UpcallsRecord.probe_count), int64(0)
+    probed, without = atomic_load(record, UpcallsRecord.probe_count), int64(0)
     last, last_cpu = now(), _clock(_PROCESS_CPU_TIME)
     while atomic_load(request, RequestRecord.state) == WAITING:
         _c_syscall(FUTEX, request + 8 * RequestRecord.state, FUTEX_WAIT, WAITING, slice_spec)
@@ -124,23 +124,23 @@ def _wait(words: int, request: int, patience: int) -> bool:
         passed = min(time - last, 2 * _SLICE_NS)
         without += passed if (cpu - last_cpu) * _IDLE < passed else passed // _BUSY
         last, last_cpu = time, cpu
-        if atomic_load(words, UpcallsRecord.probe_count) != probed:
-            probed, without = atomic_load(words, UpcallsRecord.probe_count), int64(0)
-        most = patience + PATIENCE_NS_PER_BYTE * atomic_load(words, UpcallsRecord.byte_count)
-        if without > most or not _is_initialized(words):
+        if atomic_load(record, UpcallsRecord.probe_count) != probed:
+            probed, without = atomic_load(record, UpcallsRecord.probe_count), int64(0)
+        most = patience + PATIENCE_NS_PER_BYTE * atomic_load(record, UpcallsRecord.byte_count)
+        if without > most or not _is_initialized(record):
             return atomic_swap(request, RequestRecord.state, int64(ABANDONED)) == DONE
         if atomic_load(request, RequestRecord.state) == WAITING:
-            _probe(words)
+            _probe(record)
     return True
 
 
 @jit
-def _probe(words: int) -> None:
+def _probe(record: int) -> None:
     """Has a thread try to get the lock, unless one does already."""
-    if atomic_swap_if(words, UpcallsRecord.is_probing, int64(0), int64(1)) and not _start_thread(
-        load(words, UpcallsRecord.probe), int64(0)
+    if atomic_swap_if(record, UpcallsRecord.is_probing, int64(0), int64(1)) and not _start_thread(
+        load(record, UpcallsRecord.probe), int64(0)
     ):
-        store(words, UpcallsRecord.is_probing, int64(0))
+        store(record, UpcallsRecord.is_probing, int64(0))
 
 
 @jit
@@ -154,6 +154,6 @@ def _start_thread(routine: int, argument: int) -> bool:
 
 
 @jit
-def _is_initialized(words: int) -> bool:
+def _is_initialized(record: int) -> bool:
     """Whether there is a Python, which there is not when the process ends."""
-    return _i32(call_at(load(words, UpcallsRecord.is_initialized))) != 0
+    return _i32(call_at(load(record, UpcallsRecord.is_initialized))) != 0

@@ -10,7 +10,7 @@ from fusion.gpu_ops.steps.sums import bits_of, order_from
 from fusion.runtime.tensorflow.dtypes import INT32, INT64
 
 
-class Parts(NamedTuple):
+class ShardedEntries(NamedTuple):
     """The entries of shards, numbered through.
 
     Attributes:
@@ -39,36 +39,38 @@ class Joined(NamedTuple):
     Attributes:
         owners: int32, the row of each.
         ranks: int64, what those of a row are ordered by; 0: they lie in their order.
-        found: int64 [2], see `fusion.gpu_ops.kernels.sharded_entries.JoinResults`.
+        results: int64 [2], see `fusion.gpu_ops.kernels.sharded_entries.JoinResults`.
     """
 
     owners: int
     ranks: int
-    found: int
+    results: int
 
 
-def join(device: Device, parts: Parts, batch: int, trouble: int) -> Joined:
+def join(device: Device, sharded: ShardedEntries, batch: int, errors: int) -> Joined:
     """Finds the row of each entry.
 
     With one shard and a known batch the words that are found need not be read.
 
     Args:
         batch: rows; -1: up to the last, so that it is minus the second word that is found.
-        trouble: words as of a call, told of rows outside the batch or, without one, not in order;
-            with such trouble nothing may follow if the batch is -1.
+        errors: an `ErrorRecord`, for rows outside the batch or, without one, not in order;
+            after such an error nothing may follow if the batch is -1.
     """
-    owners, found, ranks = device.room(4 * parts.number), device.filled(16, 0), 0
-    if parts.shard_count > 1:
-        ranks = device.room(8 * parts.number)
+    owners, results, ranks = device.reserve(4 * sharded.number), device.filled(16, 0), 0
+    if sharded.shard_count > 1:
+        ranks = device.reserve(8 * sharded.number)
     device.launch(
-        "join_parts", blocks_of(parts.number), THREADS,
-        parts.firsts, parts.indices, parts.shard_count, parts.number, batch, owners, ranks, found,
-        trouble,
+        "join_parts", blocks_of(sharded.number), THREADS,
+        sharded.firsts, sharded.indices, sharded.shard_count, sharded.number, batch, owners,
+        ranks, results, errors,
     )  # fmt: skip
-    return Joined(owners, ranks, found)
+    return Joined(owners, ranks, results)
 
 
-def order_parts(device: Device, parts: Parts, joined: Joined, batch: int, bits: int) -> Ordered:
+def order_shards(
+    device: Device, sharded: ShardedEntries, joined: Joined, batch: int, bits: int
+) -> Ordered:
     """The entries by their rows, those of a row by rank, equals in their order.
 
     Args:
@@ -76,13 +78,13 @@ def order_parts(device: Device, parts: Parts, joined: Joined, batch: int, bits: 
     """
     order = 0
     if joined.ranks != 0:
-        order = order_from(device, 0, joined.ranks, INT64, parts.number, bits)
-    order = order_from(device, order, joined.owners, INT32, parts.number, bits_of(batch))
-    return mark_bags(device, joined.owners, order, parts.number, batch)
+        order = order_from(device, 0, joined.ranks, INT64, sharded.number, bits)
+    order = order_from(device, order, joined.owners, INT32, sharded.number, bits_of(batch))
+    return mark_bags(device, joined.owners, order, sharded.number, batch)
 
 
-def part_bags(
-    device: Device, parts: Parts, ordered: Ordered, batch: int, masked: int, counts: int
+def bags_of_shards(
+    device: Device, sharded: ShardedEntries, ordered: Ordered, batch: int, masked: int, counts: int
 ) -> Bags:
     """The entries of bags, with the addresses of their rows.
 
@@ -90,24 +92,24 @@ def part_bags(
         masked: int32 [batch] by row, whose entries do not count if it is not 0; 0: there are none.
         counts: out, int32 [batch], how many entries each bag has.
     """
-    count, addresses, weights = parts.number, device.room(8 * parts.number), 0
+    count, addresses, weights = sharded.number, device.reserve(8 * sharded.number), 0
     device.launch(
         "address_parts", blocks_of(count), THREADS,
-        ordered.order, count, parts.shards, parts.firsts, parts.shard_count, parts.row_bytes,
-        ordered.owners, batch, masked, 4, batch, addresses,
+        ordered.order, count, sharded.shards, sharded.firsts, sharded.shard_count,
+        sharded.row_bytes, ordered.owners, batch, masked, 4, batch, addresses,
     )  # fmt: skip
     device.launch("count_entries", blocks_of(batch), THREADS, ordered.starts, batch, counts)
-    if parts.weights != 0:
-        weights = joined_weights(device, parts, ordered.order)
+    if sharded.weights != 0:
+        weights = joined_weights(device, sharded, ordered.order)
     return Bags(addresses, ordered.starts, weights)
 
 
-def joined_weights(device: Device, parts: Parts, order: int) -> int:
+def joined_weights(device: Device, sharded: ShardedEntries, order: int) -> int:
     """The weights of the entries in an order; 0: as they are numbered."""
-    weights = device.room(parts.weight_bytes * parts.number)
+    weights = device.reserve(sharded.weight_bytes * sharded.number)
     device.launch(
-        "join_weights", blocks_of(parts.number), THREADS,
-        order, parts.number, parts.weights, parts.firsts, parts.shard_count, parts.weight_bytes,
-        weights,
+        "join_weights", blocks_of(sharded.number), THREADS,
+        order, sharded.number, sharded.weights, sharded.firsts, sharded.shard_count,
+        sharded.weight_bytes, weights,
     )  # fmt: skip
     return weights
