@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fusion.cli.output_file import check_output_file, drawing, write_output_file
-from fusion.cli.recorded_inputs import recorded_inputs
 from fusion.cli.report import cell, console, plain_table, say
+from fusion.cli.run_options import recorded_inputs, timeout, tolerance
 
 if TYPE_CHECKING:
     from fusion.saved_model import BenchReport, Measurement
@@ -57,25 +57,13 @@ def _numbers(text: str) -> tuple[int, ...]:
     "Inputs instead of generated ones: an npz file of arrays, or the first batch of a "
     "TFRecord file of Examples, as in `fusion verify`."
 )
-@click.option(
-    "--tolerance",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    show_default=True,
-    help="What an element of two models' outputs may differ by, as in `fusion verify`.",
-)
+@tolerance("What an element of two models' outputs may differ by, as in `fusion verify`.")
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
     help="Size of TensorFlow's thread pools and of fusion's; as many as processors by default.",
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=1),
-    default=1800.0,
-    show_default=True,
-    help="Seconds that loading and checking may take, beside the measuring.",
-)
+@timeout("Seconds that loading and checking may take, beside the measuring.")
 @click.option("--json", "json_file", metavar="FILE", help="Also write all numbers to this file.")
 @click.option("--png", metavar="FILE", help="Also draw latency and throughput by batch.")
 def bench(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fusion.cli.output_file import check_output_file
-from fusion.cli.recorded_inputs import recorded_inputs
 from fusion.cli.report import cell, console, refusal_table, totals
+from fusion.cli.run_options import recorded_inputs, timeout
 from fusion.passes.report.columns import distinct_columns
 
 if TYPE_CHECKING:
@@ -32,13 +32,7 @@ if TYPE_CHECKING:
     help="What lookups become: ops of this package, or fewer ops that any TensorFlow has.",
 )
 @click.option("--no-verify", is_flag=True, help="Skip the comparison of the two models.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=1),
-    default=1800.0,
-    show_default=True,
-    help="Seconds that loading and running one model may take.",
-)
+@timeout()
 @click.option(
     "--outputs",
     metavar="A,B",

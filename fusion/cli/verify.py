@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from fusion.cli.recorded_inputs import recorded_inputs
 from fusion.cli.report import say
+from fusion.cli.run_options import recorded_inputs, timeout, tolerance
 
 DIFFERENT = 1
 """Exit status when the models differ."""
@@ -14,26 +16,12 @@ DIFFERENT = 1
 @click.command()
 @click.argument("a")
 @click.argument("b")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=1),
-    default=1800.0,
-    show_default=True,
-    help="Seconds that loading and running one model may take.",
-)
-@click.option(
-    "--tolerance",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    show_default=True,
-    help="What an element may differ by, as a share of its output's largest; 0 compares bits.",
-)
+@timeout()
+@tolerance("What an element may differ by, as a share of its output's largest; 0 compares bits.")
 @recorded_inputs(
     "Run on an npz file of arrays or a TFRecord file of Examples, not on generated inputs."
 )
-def verify(
-    a: str, b: str, timeout: float, tolerance: float, inputs: str | None, batch_size: int
-) -> int:
+def verify(a: str, b: str, **options: Any) -> int:
     """Compare the outputs of the SavedModels A and B.
 
     Every signature runs on generated inputs, each model in its own process: with ids inside their
@@ -46,9 +34,7 @@ def verify(
     """
     from fusion.saved_model import VerificationError, compare_models
 
-    result = compare_models(
-        a, b, timeout, tolerance=tolerance, inputs=inputs, batch_size=batch_size
-    )
+    result = compare_models(a, b, **options)
     if result.unverified and not result.differences:
         raise VerificationError(result.summary())
     for difference in result.differences:
