@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -50,14 +50,10 @@ if TYPE_CHECKING:
 def rewrite(
     src: str,
     dst: str,
-    target: str,
     no_verify: bool,
-    timeout: float,
     outputs: str | None,
-    link: bool,
-    inputs: str | None,
-    batch_size: int,
     report_file: str | None,
+    **rest: Any,
 ) -> None:
     """Write to DST the SavedModel or frozen graph SRC with its embedding columns fused.
 
@@ -67,24 +63,15 @@ def rewrite(
     loads it, and what is fused in SRC becomes stock ops again.
     """
     check_output_file(report_file, "--report")
-    from fusion.saved_model import rewrite_saved_model
+    from fusion.saved_model import RewriteOptions, rewrite_saved_model
 
+    names = None if outputs is None else [name for name in outputs.split(",") if name]
+    options = RewriteOptions(verify=not no_verify, outputs=names, **rest)
     with _copying() as progress:
-        done = rewrite_saved_model(
-            src,
-            dst,
-            target,
-            verify=not no_verify,
-            timeout=timeout,
-            outputs=None if outputs is None else [name for name in outputs.split(",") if name],
-            link=link,
-            progress=progress,
-            inputs=inputs,
-            batch_size=batch_size,
-        )
+        done = rewrite_saved_model(src, dst, options, progress)
     if report_file is not None:
         _write_report(report_file, done)
-    _show(done, dst, is_stock=target == "stock")
+    _show(done, dst, is_stock=options.target == "stock")
 
 
 @contextmanager

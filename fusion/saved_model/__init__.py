@@ -6,6 +6,7 @@ from fusion.saved_model.gain import Gain, Saving, expected_gain
 from fusion.saved_model.rewrite import (
     TARGETS,
     Rewrite,
+    RewriteOptions,
     explain_saved_model,
     fuse_saved_model,
     rewrite_saved_model,
@@ -21,6 +22,7 @@ __all__ = [
     "ModelError",
     "Ratio",
     "Rewrite",
+    "RewriteOptions",
     "Saving",
     "Verification",
     "VerificationError",

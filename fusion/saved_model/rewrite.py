@@ -67,6 +67,38 @@ class Rewrite:
     unchecked: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class RewriteOptions:
+    """How a model is rewritten; the fields are the arguments of `fuse_saved_model`.
+
+    Raises:
+        ValueError: an unknown target.
+    """
+
+    target: str = "fused"
+    verify: bool = True
+    timeout: float = DEFAULT_TIMEOUT
+    outputs: Sequence[str] | None = None
+    link: bool = False
+    inputs: str | os.PathLike[str] | None = None
+    batch_size: int = DEFAULT_BATCH_SIZE
+
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {self.target!r}")
+
+    def recorded(self, is_frozen: bool) -> dict[str, object]:
+        """Returns what `fusion.json` says of them: the model of a frozen graph, or of another."""
+        options: dict[str, object] = {"target": self.target, "verify": self.verify}
+        if self.inputs is not None:
+            options["inputs"] = os.path.basename(self.inputs)
+        if is_frozen and self.outputs is not None:
+            options["outputs"] = list(self.outputs)
+        if not is_frozen and self.link:
+            options["link"] = True
+        return options
+
+
 def fuse_saved_model(
     src: str | os.PathLike[str],
     dst: str | os.PathLike[str],
@@ -123,53 +155,33 @@ def fuse_saved_model(
     return rewrite_saved_model(
         src,
         dst,
-        target,
-        verify,
-        timeout,
-        outputs=outputs,
-        link=link,
-        progress=progress,
-        inputs=inputs,
-        batch_size=batch_size,
+        RewriteOptions(target, verify, timeout, outputs, link, inputs, batch_size),
+        progress,
     ).report
 
 
 def rewrite_saved_model(
     src: str | os.PathLike[str],
     dst: str | os.PathLike[str],
-    target: str = "fused",
-    verify: bool = True,
-    timeout: float = DEFAULT_TIMEOUT,
-    *,
-    outputs: Sequence[str] | None = None,
-    link: bool = False,
+    options: RewriteOptions = RewriteOptions(),
     progress: Progress | None = None,
-    inputs: str | os.PathLike[str] | None = None,
-    batch_size: int = DEFAULT_BATCH_SIZE,
 ) -> Rewrite:
     """Does what `fuse_saved_model` says and also returns the verification."""
-    verifier = _Verifier(timeout, inputs, batch_size)
-    if target not in TARGETS:
-        raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
-    source = read_saved_model(src, outputs)
-    options: dict[str, object] = {"target": target, "verify": verify}
-    options |= {} if inputs is None else {"inputs": os.path.basename(inputs)}
+    source = read_saved_model(src, options.outputs)
     if source.is_frozen:
-        options |= {} if outputs is None else {"outputs": list(outputs)}
-        return _rewrite_frozen(source, dst, options, verifier)
-    options |= {"link": True} if link else {}
+        return _rewrite_frozen(source, dst, options)
     destination = check_destination(source.path, dst)
-    proto, report, is_modified = _rewritten(source, Target(target))
+    proto, report, is_modified = _rewritten(source, Target(options.target))
     with staged_directory(destination) as staging:
         content = _serialized(proto, source) if is_modified else source.content
-        _build(source, staging, content, link, progress)
+        _build(source, staging, content, options.link, progress)
         # A byte-identical copy needs no comparison; and its record is the one it came with.
-        compare = verify and content != source.content
+        compare = options.verify and content != source.content
         unchecked = _not_reached(proto, report) if compare else ()
         done = Rewrite(report, None, unchecked)
         if compare:
             tolerance = 0.0 if _is_exact(source, proto, report) else ROUNDING
-            verification = verifier(source.path, staging, tolerance)
+            verification = _verify(source.path, staging, tolerance, options)
             done = replace(done, verification=verification)
         if content == source.content and (source.path / MANIFEST_FILE).is_file():
             copy_file(source.path / MANIFEST_FILE, staging / MANIFEST_FILE)
@@ -179,28 +191,25 @@ def rewrite_saved_model(
 
 
 def _rewrite_frozen(
-    source: SourceModel,
-    dst: str | os.PathLike[str],
-    options: dict[str, object],
-    verifier: _Verifier,
+    source: SourceModel, dst: str | os.PathLike[str], options: RewriteOptions
 ) -> Rewrite:
     """Rewrites a file with a GraphDef, which is verified as the SavedModel that it is seen as."""
     record = f"{os.path.basename(dst)}.{MANIFEST_FILE}"
     destination = check_destination(source.path, dst, record)
-    proto, report, is_modified = _rewritten(source, Target(options["target"]))
+    proto, report, is_modified = _rewritten(source, Target(options.target))
     done = Rewrite(report, None)
     with staged_files(destination.with_name(record), destination) as (record_file, file):
         content = source.content
         if is_modified:
             content = _serialized(proto.meta_graphs[0].graph_def, source)
         write_file(file, content)
-        if options["verify"] and content != source.content:
+        if options.verify and content != source.content:
             models = file.parent / "source", file.parent / "model"
             for model, seen_as in zip(models, (source.proto, proto), strict=True):
                 model.mkdir()
                 write_loadable(seen_as, model)
             tolerance = 0.0 if _is_exact(source, proto, report) else ROUNDING
-            done = replace(done, verification=verifier(*models, tolerance))
+            done = replace(done, verification=_verify(*models, tolerance, options))
         write_file(record_file, _record(source, proto, options, done))
     return done
 
@@ -208,11 +217,11 @@ def _rewrite_frozen(
 def _record(
     source: SourceModel,
     proto: saved_model_pb2.SavedModel,
-    options: dict[str, object],
+    options: RewriteOptions,
     done: Rewrite,
 ) -> bytes:
-    ops = _custom_ops(proto)
-    return manifest(source, done.report, ops, options, done.verification, done.unchecked)
+    ops, recorded = _custom_ops(proto), options.recorded(source.is_frozen)
+    return manifest(source, done.report, ops, recorded, done.verification, done.unchecked)
 
 
 def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
@@ -296,8 +305,8 @@ def _build(
     folders, files = model_files(source.path)
     for folder in folders:
         (staging / folder).mkdir()
-    kept = [file for file in files if file not in ours]
-    copy_files(source.path, staging, kept, link, progress)
+    unchanged = [file for file in files if file not in ours]
+    copy_files(source.path, staging, unchanged, link, progress)
     write_file(staging / MODEL_FILE, content)
     if Path(FINGERPRINT_FILE) not in files:
         return
@@ -318,39 +327,35 @@ def _is_exact(source: SourceModel, proto: saved_model_pb2.SavedModel, report: Fu
     )
 
 
-@dataclass(frozen=True)
-class _Verifier:
-    """Compares a source with what was made of it; see `compare_models`."""
+def _verify(source: Path, staging: Path, tolerance: float, options: RewriteOptions) -> Verification:
+    """Compares a source with what was made of it, see `compare_models`.
 
-    timeout: float
-    inputs: str | os.PathLike[str] | None
-    batch_size: int
-
-    def __call__(self, source: Path, staging: Path, tolerance: float) -> Verification:
-        """Returns the comparison; raises VerificationError unless they are alike."""
-        try:
-            verification = compare_models(
-                source,
-                staging,
-                timeout=self.timeout,
-                scratch=staging.parent,
-                tolerance=tolerance,
-                inputs=self.inputs,
-                batch_size=self.batch_size,
-                rounding=ROUNDING,
-            )
-        except ModelError as error:
-            # The staged folder's path means nothing to the user, and is gone when this is read.
-            told = str(error).replace(str(staging), "the rewritten model")
-            told = told.replace(str(staging.parent / "source"), "the source")
-            if isinstance(error, CannotRun) and error.model == source:
-                told += "; so nothing can be compared, --no-verify (verify=False) does without"
-            raise VerificationError(f"nothing written: {told}") from error
-        said = verification.summary()
-        if verification.differences:
-            raise VerificationError(f"verification failed, nothing written: {said}")
-        if verification.unverified:
-            raise VerificationError(
-                f"nothing written: {said}; --no-verify (verify=False) does without"
-            )
-        return verification
+    Raises:
+        VerificationError: they differ, or cannot be compared.
+    """
+    try:
+        verification = compare_models(
+            source,
+            staging,
+            timeout=options.timeout,
+            scratch=staging.parent,
+            tolerance=tolerance,
+            inputs=options.inputs,
+            batch_size=options.batch_size,
+            rounding=ROUNDING,
+        )
+    except ModelError as error:
+        # The staged folder's path means nothing to the user, and is gone when this is read.
+        message = str(error).replace(str(staging), "the rewritten model")
+        message = message.replace(str(staging.parent / "source"), "the source")
+        if isinstance(error, CannotRun) and error.model == source:
+            message += "; so nothing can be compared, --no-verify (verify=False) does without"
+        raise VerificationError(f"nothing written: {message}") from error
+    summary = verification.summary()
+    if verification.differences:
+        raise VerificationError(f"verification failed, nothing written: {summary}")
+    if verification.unverified:
+        raise VerificationError(
+            f"nothing written: {summary}; --no-verify (verify=False) does without"
+        )
+    return verification

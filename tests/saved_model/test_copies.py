@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fusion.cli import main
-from fusion.saved_model import ModelError, rewrite_saved_model
+from fusion.saved_model import ModelError, RewriteOptions, rewrite_saved_model
 from fusion.saved_model.copies import copy_file, copy_files
 from tests.saved_model.forked import Tool
 
@@ -57,7 +57,7 @@ def test_progress_is_told(
         monkeypatch.setattr(os, "copy_file_range", unsupported)
     told: list[tuple[int, int]] = []
     rewrite_saved_model(
-        large, tmp_path / "dst", verify=False, progress=lambda *counts: told.append(counts)
+        large, tmp_path / "dst", RewriteOptions(verify=False), lambda *counts: told.append(counts)
     )
     total = sum(f.stat().st_size for f in (large / "variables").iterdir())
     assert {count for _, count in told} == {total}

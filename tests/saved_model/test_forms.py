@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from fusion.saved_model import (
     ModelError,
+    RewriteOptions,
     VerificationError,
     bench_models,
     compare_models,
@@ -45,7 +46,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("target", ["fused", "stock"])
 @pytest.mark.parametrize("model", SIGNATURES)
 def test_every_form_is_compared_and_written(built: Path, tmp_path: Path, model: str, target: str):
-    done = rewrite_saved_model(built / model, tmp_path / "new", target)
+    done = rewrite_saved_model(built / model, tmp_path / "new", RewriteOptions(target))
     assert done.report.fused_count
     found = done.verification
     assert found is not None
@@ -129,7 +130,8 @@ def recorded(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("target", ["fused", "stock"])
 def test_recorded_inputs_take_their_place(built: Path, tmp_path: Path, recorded: Path, target: str):
-    done = rewrite_saved_model(built / "opaque", tmp_path / "new", target, inputs=recorded)
+    options = RewriteOptions(target, inputs=recorded)
+    done = rewrite_saved_model(built / "opaque", tmp_path / "new", options)
     assert done.verification is not None
     assert done.verification.same
     assert done.verification.runs == 2
@@ -150,7 +152,8 @@ def test_records_of_a_file_take_their_place(models: Path, tmp_path: Path):
     with tf.io.TFRecordWriter(str(file)) as writer:
         for _ in range(5):
             writer.write(example.SerializeToString())
-    done = rewrite_saved_model(models / "example", tmp_path / "new", inputs=file, batch_size=4)
+    options = RewriteOptions(inputs=file, batch_size=4)
+    done = rewrite_saved_model(models / "example", tmp_path / "new", options)
     assert done.verification is not None
     assert done.verification.runs == 4  # two batches, two loaders
     report = bench_models(models / "example", inputs=file, batch_size=4, seconds=0.01)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from tensorflow.core.framework import graph_pb2
 from fusion.cli import main
 from fusion.saved_model import (
     ModelError,
+    RewriteOptions,
     explain_saved_model,
     fuse_saved_model,
     rewrite_saved_model,
@@ -92,11 +94,10 @@ def test_outputs_are_kept_by_name(tmp_path: Path):
     graph_def = v1_graph()
     inner = next(n.name for n in graph_def.node if n.op == "SparseSegmentSum")
     src = write(graph_def, tmp_path / "src.pb")
-    refused = rewrite_saved_model(
-        src, tmp_path / "a.pb", outputs=["score", f"{inner}:0"], verify=False
-    )
+    options = RewriteOptions(verify=False, outputs=["score", f"{inner}:0"])
+    refused = rewrite_saved_model(src, tmp_path / "a.pb", options)
     assert refused.report.fused_count < 2
-    done = rewrite_saved_model(src, tmp_path / "b.pb", outputs=["score"], verify=False)
+    done = rewrite_saved_model(src, tmp_path / "b.pb", replace(options, outputs=["score"]))
     assert done.report.fused_count == 2
     assert {"score", inner} <= {node.name for node in read(tmp_path / "a.pb").node}
     assert inner not in {node.name for node in read(tmp_path / "b.pb").node}

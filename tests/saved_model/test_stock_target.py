@@ -14,7 +14,7 @@ import fusion
 from fusion.cli.app import main
 from fusion.feature_column import DenseFeatures, embedding_column
 from fusion.optimizers import LazyAdam
-from fusion.saved_model import ModelError, rewrite_saved_model
+from fusion.saved_model import ModelError, RewriteOptions, rewrite_saved_model
 from fusion.saved_model.meta_graph import used_ops
 from fusion.saved_model.source import read_saved_model
 from fusion.schema.names import OP_NAMES
@@ -33,7 +33,7 @@ def lowered(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     """Each model with fewer stock ops: verified to the bit in fresh processes."""
     folder = tmp_path_factory.mktemp("lowered")
     for kind in KINDS:
-        done = rewrite_saved_model(models / kind, folder / kind, "stock")
+        done = rewrite_saved_model(models / kind, folder / kind, RewriteOptions("stock"))
         assert done.report.fused_count == len(done.report.columns) > 0, str(done.report)
         assert done.report.nodes_after < done.report.nodes_before
         assert done.verification is not None
@@ -59,7 +59,7 @@ def test_no_op_is_needed_that_tensorflow_does_not_have(lowered: dict[str, Path],
 def test_a_fused_model_becomes_a_stock_one_again(models: Path, tmp_path: Path, kind: str) -> None:
     fusion.fuse_saved_model(models / kind, tmp_path / "fused", verify=False)
     assert ops(tmp_path / "fused") & {*OP_NAMES}
-    done = rewrite_saved_model(tmp_path / "fused", tmp_path / "stock", "stock")
+    done = rewrite_saved_model(tmp_path / "fused", tmp_path / "stock", RewriteOptions("stock"))
     assert done.verification is not None
     assert done.verification.same
     assert not ops(tmp_path / "stock") & {*OP_NAMES}
