@@ -44,14 +44,13 @@ class Pass(Protocol):
 def apply_passes(passes: Sequence[Pass], graph_def: graph_pb2.GraphDef) -> FusionResult:
     """Applies passes one after the other; the report is on all of them."""
     results: list[FusionResult] = []
-    for one in passes:
-        results.append(one.apply(results[-1].graph_def if results else graph_def))
+    for graph_pass in passes:
+        results.append(graph_pass.apply(results[-1].graph_def if results else graph_def))
     reports = [result.report for result in results]
-    report = FusionReport(
-        columns=tuple(column for report in reports for column in report.columns),
+    report = replace(
+        FusionReport.merge(reports),
         nodes_before=reports[0].nodes_before,
         nodes_after=reports[-1].nodes_after,
-        updates=tuple(update for report in reports for update in report.updates),
     )
     is_modified = any(result.modified for result in results)
     return FusionResult(results[-1].graph_def, report, is_modified)

@@ -27,7 +27,7 @@ from fusion.passes.lookup_pass import count_nodes
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.report.report import FusionReport, FusionResult, UpdateReport
-from fusion.runtime.tensorflow.spec import as_dtype
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.schema.attributes import ROW_UPDATE_DTYPES
 from fusion.schema.devices import CPU_ALONE, Devices
 from fusion.schema.names import (
@@ -45,7 +45,7 @@ _SCATTERS = {"ResourceScatterAdd": "add", "ResourceScatterSub": "subtract"}
 
 SCATTERS = frozenset(_SCATTERS)
 
-_DTYPES = {as_dtype(name).as_datatype_enum: name for name in ROW_UPDATE_DTYPES}
+_DTYPES = {DTYPES[name].enum: name for name in ROW_UPDATE_DTYPES}
 
 #: Outputs without repeated elements, by op.
 _DISTINCT = {

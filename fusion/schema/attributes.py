@@ -11,6 +11,11 @@ IDS = dtypes.IDS
 #: Dtypes of tables whose rows FusedEmbeddingRowUpdate updates.
 ROW_UPDATE_DTYPES = dtypes.COMPUTED
 
+#: The same as DataTypes, as graphs have them; half types are those that kernels compute in float32.
+TABLE_TYPES = frozenset(dtypes.DTYPES[name].enum for name in FLOATS)
+HALF_TYPES = TABLE_TYPES - {dtypes.DTYPES[name].enum for name in dtypes.COMPUTED}
+ID_TYPES = frozenset(dtypes.DTYPES[name].enum for name in IDS)
+
 #: In the order of the constants of fusion.cpu_ops.combine.
 COMBINERS = ("sum", "mean", "sqrtn")
 

@@ -11,6 +11,7 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.lookup import recognise_all
 from fusion.passes.recognise.match import Match, Stage
+from fusion.passes.recognise.spec import BucketsSpec, DenseIds
 from fusion.passes.recognise.stock import (
     entries,
     id_source,
@@ -21,7 +22,7 @@ from fusion.passes.recognise.stock import (
     table,
 )
 from fusion.passes.recognise.stock.entries import Entries
-from fusion.passes.recognise.stock.id_source import Buckets, Dense, Source
+from fusion.passes.recognise.stock.id_source import Source
 from fusion.passes.report.describe import _words, describe
 from tests.passes import stock_graphs as stock
 
@@ -95,12 +96,12 @@ def test_what_not_every_lookup_has(case: stock.Case, said: str) -> None:
 @pytest.mark.parametrize(
     ("dense", "said"),
     [
-        (Dense(Tensor("matrix"), 9, -1, 0), "the elements of the dense matrix without -1"),
-        (Dense(Tensor("matrix"), 9, None, 3), "the elements of the dense matrix"),
+        (DenseIds(Tensor("matrix"), 9, -1, 0), "the elements of the dense matrix without -1"),
+        (DenseIds(Tensor("matrix"), 9, None, 3), "the elements of the dense matrix"),
         (None, "the ids are ids"),
     ],
 )
-def test_sources(dense: Dense | None, said: str) -> None:
+def test_sources(dense: DenseIds | None, said: str) -> None:
     entries = Entries(
         stage=Stage.IDS,
         nodes=(),
@@ -118,7 +119,7 @@ def test_sources(dense: Dense | None, said: str) -> None:
         entries=entries,
         flattened=False,
         checked=True,
-        buckets=Buckets(20, 4),
+        buckets=BucketsSpec(20, 4),
         dense=dense,
         row_splits=None,
         batch=None,

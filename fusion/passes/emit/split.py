@@ -43,7 +43,7 @@ from fusion.passes.recognise.spec import (
     SparseIds,
     TableSpec,
 )
-from fusion.passes.recognise.stock.reduction import POST_V2
+from fusion.schema.names import PARTITION, POST_V2, PRUNE, PRUNE_DENSE, UNIQUE
 
 
 class _Entries(NamedTuple):
@@ -126,7 +126,7 @@ class SplitEmitter:
         return _Entries(spec.ids.values, indices, weights(build, spec), no_flags, no_shape, "")
 
     def _prune(self, build: NodeBuilder, spec: LookupSpec) -> str:
-        node = build.node("prune_and_fill", "PruneInvalidAndFillEmptyRows")
+        node = build.node("prune_and_fill", PRUNE)
         indices, shape = self._indices(build, spec), self._dense_shape(build, spec)
         build.inputs(node, spec.ids.values, indices, shape, weights(build, spec))
         set_types(node, Tid=spec.dtype, Tw=spec.table.dtype)
@@ -136,7 +136,7 @@ class SplitEmitter:
     def _prune_dense(self, build: NodeBuilder, spec: LookupSpec) -> str:
         ids = spec.ids
         assert isinstance(ids, DenseIds)
-        node = build.node("prune_and_fill", "PruneDenseAndFillEmptyRows")
+        node = build.node("prune_and_fill", PRUNE_DENSE)
         build.inputs(node, dense_values(build, ids))
         set_types(node, Tdense=ids.dtype, Tid=spec.dtype)
         set_attrs(node, **fill_attrs(spec), **prune_attrs(spec), **dense_attrs(ids))
@@ -174,7 +174,7 @@ class SplitEmitter:
 
     def _unique(self, build: NodeBuilder, spec: LookupSpec, entries: _Entries) -> str:
         types = {"Tid": spec.dtype}
-        return build.shared("unique", "UniqueWithCountsV3", (entries.values,), types).node
+        return build.shared("unique", UNIQUE, (entries.values,), types).node
 
     def _gathers(
         self, build: NodeBuilder, spec: LookupSpec, unique: str
@@ -212,7 +212,7 @@ class SplitEmitter:
         ]
         return build.shared(
             "partition",
-            "PartitionWithPermutation",
+            PARTITION,
             (Tensor(unique, 0), *shapes),
             {"Tid": spec.dtype},
             {"num_partitions": count, "partition_axis": 0, "partition_strategy": table.strategy},

@@ -28,9 +28,9 @@ from fusion.passes.plan.forms import has_one_per_row
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.spec import LookupSpec, ShardSpec
 from fusion.passes.recognise.stock.reduction import COMBINERS
+from fusion.schema.attributes import HALF_TYPES
 
 _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
-_HALF = (types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)
 _REDUCTIONS = {combiner: op for op, combiner in COMBINERS.items()}
 
 
@@ -143,7 +143,7 @@ class _Lookup:
     def _is_widened(self) -> bool:
         """Whether half types are multiplied as float32, as today's TensorFlow does."""
         view, dtype = self.build.edit.view, self.spec.table.dtype
-        if dtype not in _HALF:
+        if dtype not in HALF_TYPES:
             return False
         return self.lookup.has_few_ops or view.type_attr(self.spec.anchor, "T") != dtype
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from tensorflow.core.framework import types_pb2
-
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
-
-INTEGERS = (types_pb2.DT_INT32, types_pb2.DT_INT64)
+from fusion.schema.attributes import ID_TYPES
 
 
 def is_row_gather(view: GraphView, name: str) -> bool:
@@ -25,7 +22,7 @@ def is_integer_cast(view: GraphView, name: str) -> bool:
     """Whether the node casts between integer dtypes."""
     if view.op(name) != "Cast":
         return False
-    return all(view.type_attr(name, key) in INTEGERS for key in ("SrcT", "DstT"))
+    return all(view.type_attr(name, key) in ID_TYPES for key in ("SrcT", "DstT"))
 
 
 def pass_casts(view: GraphView, tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from tensorflow.core.framework import tensor_shape_pb2
 
+from fusion.schema.names import READ_TABLES
+
 Shape = tuple[int | None, ...]
 
 #: Ops that hand on their input.
@@ -15,7 +17,7 @@ ALIAS_OPS = frozenset({"Identity", "Snapshot"})
 BRANCH_OPS = frozenset({"Enter", "RefEnter", "Switch", "RefSwitch"})
 
 #: What reads variables, each as an output: stock's of one, and ours, which copies nothing.
-VALUE_READS = frozenset({"ReadVariableOp", "ReadEmbeddingTables"})
+VALUE_READS = frozenset({"ReadVariableOp", READ_TABLES})
 
 ARG_OP = "_Arg"
 """Op name of the nodes that stand for a function's arguments in a view."""

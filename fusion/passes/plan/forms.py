@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import dtypes
 from tensorflow.python.framework.device_spec import DeviceSpecV2 as DeviceSpec
 
@@ -18,6 +17,7 @@ from fusion.passes.recognise.spec import (
     LookupSpec,
 )
 from fusion.runtime.tensorflow.variable_access import is_shared
+from fusion.schema.attributes import HALF_TYPES
 
 
 def fits_one_op(
@@ -116,9 +116,6 @@ def is_small(dtype: int, shape: Shape) -> bool:
     return rows is not None and dim is not None and rows * dim * size <= _SMALL_BYTES
 
 
-_IN_OP_CLIPPED = (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
-
-
 def clips_in_op(spec: LookupSpec) -> bool:
     """Whether an op clips rows with the same numbers as stock, but for rounding.
 
@@ -126,7 +123,7 @@ def clips_in_op(spec: LookupSpec) -> bool:
     is none.
     """
     limit = spec.table.max_norm
-    if limit is None or spec.table.dtype not in _IN_OP_CLIPPED:
+    if limit is None or spec.table.dtype in HALF_TYPES:
         return False
     with np.errstate(over="ignore"):
         return limit >= 0 and float(np.float32(limit)) == limit

@@ -15,8 +15,6 @@ from fusion.passes.recognise.fused.fused_chain import match_fused
 from fusion.passes.recognise.fused.fused_op import WHOLE, Whole, match_whole
 from fusion.passes.recognise.match import Match, NoMatch, Stage
 from fusion.passes.recognise.spec import (
-    BucketsSpec,
-    DenseIds,
     IdsSpec,
     LookupSpec,
     RaggedIds,
@@ -359,12 +357,12 @@ def _spec(view: GraphView, parts: Parts) -> LookupSpec:
     assert source is not None
     assert parts.mask is not None
     assert parts.tail is not None
-    fill, prune, buckets = parts.fill, parts.prune, source.buckets
+    fill, prune = parts.fill, parts.prune
     return LookupSpec(
         anchor=reduction.anchor,
         ids=_ids(source),
         dtype=source.entries.dtype,
-        buckets=None if buckets is None else BucketsSpec(buckets.count, buckets.default),
+        buckets=source.buckets,
         weights=_weights(view, source, fill, prune),
         table=table_spec(view, table, reduction.dtype),
         prune=prune is not None and prune.by_id,
@@ -378,8 +376,8 @@ def _spec(view: GraphView, parts: Parts) -> LookupSpec:
 
 def _ids(source: Source) -> IdsSpec:
     entries = source.entries
-    if (dense := source.dense) is not None:
-        return DenseIds(dense.ids, dense.dtype, dense.ignored, dense.stride, dense.hashed)
+    if source.dense is not None:
+        return source.dense
     if entries.indices is not None:
         given = entries.ids, entries.indices, entries.count
         return SparseIds(*given, source.flattened, source.checked)

@@ -80,7 +80,7 @@ class DenseIds:
     """Ids in a dense matrix.
 
     Attributes:
-        values: [B, L].
+        values: [B, L], int32 or int64 if they are not to be hashed.
         dtype: DataType of the ids; they are cast to that of the lookup.
         ignored: the id that stands for no entry; None if there is none.
         stride: is added to an id once for each element on its left in the row.
@@ -124,7 +124,7 @@ _KINDS = {SparseIds: "sparse", RaggedIds: "ragged", RowIds: "sparse", DenseIds: 
 
 @dataclass(frozen=True)
 class BucketsSpec:
-    """Ids outside [0, count) become `default` before anything else is done with them."""
+    """Ids outside [0, count) become `default` first, as in categorical_column_with_identity."""
 
     count: int
     default: int

@@ -70,7 +70,7 @@ def _(part: Source) -> str:
     if dense is not None:
         ignored = "" if dense.ignored is None else f" without {dense.ignored}"
         what = "elements" if dense.hashed is None else "hashes of the elements"
-        words = f"the ids are the {what} of the dense {dense.ids}{ignored}"
+        words = f"the ids are the {what} of the dense {dense.values}{ignored}"
         words += "" if dense.hashed is None else f" where {dense.hashed.kept}"
     if part.row_splits is not None:
         words += f" of a RaggedTensor with the row splits {part.row_splits.tensor}"

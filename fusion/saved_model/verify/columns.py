@@ -20,9 +20,8 @@ from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.lookup import recognise_all
-from fusion.passes.recognise.stock.reduction import POST_V1
 from fusion.saved_model.variables import variable_search
-from fusion.schema.names import GROUPED, GROUPED_POST, SINGLE
+from fusion.schema.names import GROUPED, GROUPED_POST, POST_V1, SINGLE
 
 _GROUPS = frozenset([GROUPED, GROUPED_POST])
 _MOST_PARTS = 1 << 16

@@ -21,17 +21,16 @@ from fusion.passes.graph.idioms import pass_casts
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch, Stage
+from fusion.passes.recognise.spec import BucketsSpec, DenseIds
 from fusion.passes.recognise.stock.entries import Entries, Fill
-from fusion.passes.recognise.stock.id_source import Buckets, Dense, Source
+from fusion.passes.recognise.stock.id_source import Source
 from fusion.passes.recognise.stock.max_norm import Clip
 from fusion.passes.recognise.stock.prune import Prune
 from fusion.passes.recognise.stock.ragged import RowSplits
-from fusion.passes.recognise.stock.reduction import POST_V1, POST_V2, Reduction
+from fusion.passes.recognise.stock.reduction import Reduction
 from fusion.passes.recognise.stock.table import Table, match_shards, match_split, match_table
+from fusion.schema.names import POST_V1, POST_V2, PRE_V1, PRUNE, PRUNE_DENSE, UNIQUE
 
-_PRE_V1 = "FusedEmbeddingSparsePreLookUp"
-_PRUNE, _PRUNE_DENSE = "PruneInvalidAndFillEmptyRows", "PruneDenseAndFillEmptyRows"
-_UNIQUE = "UniqueWithCountsV3"
 _TO_SPARSE = "RaggedTensorToSparse"
 
 
@@ -43,13 +42,13 @@ class _Places(NamedTuple):
     flags: int
 
 
-_OUTPUTS = {_PRUNE: _Places(1, 2, 3), _PRUNE_DENSE: _Places(1, -1, 2), _PRE_V1: _Places(1, 3, 2)}
+_OUTPUTS = {PRUNE: _Places(1, 2, 3), PRUNE_DENSE: _Places(1, -1, 2), PRE_V1: _Places(1, 3, 2)}
 
 
 def _outputs(view: GraphView, front: str) -> _Places:
     """Returns the places of what an op tells; of lists with an item for each shard, the first."""
     places, count = _OUTPUTS[view.op(front)], 1
-    if view.op(front) == _PRE_V1:
+    if view.op(front) == PRE_V1:
         count = view.int_attr(front, "num_partitions")
     return places if count == 1 else _Places(count, 2 * count + 1, 2 * count)
 
@@ -117,7 +116,7 @@ _Found = tuple[Reduction, Table, "_Given", tuple[str, ...]]
 
 def _match_v2(view: GraphView, anchor: str, inputs: list[Tensor], count: int) -> _Found | NoMatch:
     rows, (permutation, shape, indices, flags, positions, weights) = inputs[:count], inputs[count:]
-    if view.op(positions.node) != _UNIQUE or positions.index != 1:
+    if view.op(positions.node) != UNIQUE or positions.index != 1:
         return NoMatch("the rows are not those of unique ids", positions.node)
     given = _Given(shape, indices, flags, weights)
     reduction = _reduction(view, anchor, rows[0], positions, given)
@@ -134,7 +133,7 @@ def _match_v1(view: GraphView, anchor: str, inputs: list[Tensor]) -> _Found | No
     if copied is None:
         return NoMatch("the rows are not those of the entries", rows.node)
     rows, positions, passed = copied
-    if view.op(positions.node) != _UNIQUE or positions.index != 1:
+    if view.op(positions.node) != UNIQUE or positions.index != 1:
         return NoMatch("the rows are not those of unique ids", positions.node)
     given = _Given(shape, indices, flags, weights)
     reduction = _reduction(view, anchor, rows, positions, given)
@@ -154,14 +153,14 @@ def _match_v1_shards(
             return NoMatch("the rows are not those of the entries", one.node)
         unique_rows, positions, nodes = copied
         unique = positions.node
-        if view.op(unique) != _UNIQUE or positions.index != 1:
+        if view.op(unique) != UNIQUE or positions.index != 1:
             return NoMatch("the rows are not those of unique ids", unique)
         if view.resolve(view.inputs(unique)[0]) != Tensor(front, index):
             return NoMatch("the rows are not those of the entries", unique)
         rows.append(unique_rows)
         keys.append(Tensor(unique))
         passed += (*nodes, unique, *view.aliases(view.inputs(unique)[0]))
-    if view.op(front) != _PRE_V1 or view.int_attr(front, "num_partitions") != count:
+    if view.op(front) != PRE_V1 or view.int_attr(front, "num_partitions") != count:
         return NoMatch("the entries are not those that were split", front)
     # Of each list the first is asked about below, as if there were one shard; here are the others.
     lists = {0: inputs[2 * count + 2 : 3 * count + 2], 1: inputs[count : 2 * count]}
@@ -273,7 +272,7 @@ def _match_entries(
     entries, dense = _given_entries(view, front, reduction.weights is not None, ends_early)
     source = _source(view, entries, _buckets(view, front), dense, (front,))
     weighted = reduction.weights is not None
-    prunes = view.flag_attr(front, "prune_invalid_id" if view.op(front) == _PRE_V1 else "prune")
+    prunes = view.flag_attr(front, "prune_invalid_id" if view.op(front) == PRE_V1 else "prune")
     prune = Prune(
         stage=Stage.IDS,
         nodes=(),
@@ -299,13 +298,13 @@ def _belong_together(view: GraphView, reduction: Reduction, ids: Tensor, given: 
     front, anchor = ids.node, reduction.anchor
     places = _outputs(view, front)
     inputs = view.inputs(front)
-    dense = view.op(front) == _PRUNE_DENSE
+    dense = view.op(front) == PRUNE_DENSE
     shape = Tensor(front, 3) if dense else view.resolve(inputs[-2])
     weighted = reduction.weights is not None
     same = ["default_id"]
     same += [] if view.op(anchor) == POST_V1 else ["fill_empty_row"]
     same += [] if dense else ["use_sparse_weights"]
-    same += ["row_count"] if view.op(front) == _PRE_V1 else []
+    same += ["row_count"] if view.op(front) == PRE_V1 else []
     return (
         ids.index == 0
         and given.indices == Tensor(front, places.indices)
@@ -318,13 +317,13 @@ def _belong_together(view: GraphView, reduction: Reduction, ids: Tensor, given: 
 
 def _given_entries(
     view: GraphView, front: str, weighted: bool, ends_early: bool
-) -> tuple[Entries, Dense | None]:
+) -> tuple[Entries, DenseIds | None]:
     """Returns what the op that prunes is given."""
     inputs, dtype = view.inputs(front), view.type_attr(front, "Tid")
-    if view.op(front) == _PRUNE_DENSE:
+    if view.op(front) == PRUNE_DENSE:
         ignored = view.int_attr(front, "ignored_id")
-        dense = Dense(
-            ids=view.resolve(inputs[0]),
+        dense = DenseIds(
+            values=view.resolve(inputs[0]),
             dtype=view.type_attr(front, "Tdense"),
             ignored=ignored if view.flag_attr(front, "use_ignored_id") else None,
             stride=view.int_attr(front, "column_stride"),
@@ -355,8 +354,8 @@ def _entries(
 def _source(
     view: GraphView,
     entries: Entries,
-    buckets: Buckets | None,
-    dense: Dense | None,
+    buckets: BucketsSpec | None,
+    dense: DenseIds | None,
     nodes: tuple[str, ...],
 ) -> Source:
     splits = _row_splits(view, entries) if dense is None else None
@@ -397,6 +396,6 @@ def _batch(view: GraphView, count: Tensor) -> Element:
     return elements[0] if elements else Item(count, 0)
 
 
-def _buckets(view: GraphView, front: str) -> Buckets | None:
+def _buckets(view: GraphView, front: str) -> BucketsSpec | None:
     count = view.int_attr(front, "num_buckets")
-    return Buckets(count, view.int_attr(front, "bucket_default")) if count else None
+    return BucketsSpec(count, view.int_attr(front, "bucket_default")) if count else None

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.graph.idioms import INTEGERS
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import Match, NoMatch, Stage
 from fusion.passes.recognise.stock.boolean_mask import peel
 from fusion.passes.recognise.stock.reduction import Reduction
 from fusion.passes.recognise.stock.table import Table
+from fusion.schema.attributes import ID_TYPES
 
 _FILL_OPS = frozenset({"SparseFillEmptyRows", "RaggedFillEmptyRows"})
 _ID_READERS = {
@@ -79,7 +79,7 @@ def match_entries(view: GraphView, reduction: Reduction, table: Table) -> Entrie
     """Explains the reduction's segment ids as the rows of the entries that are looked up."""
     ids, segments = table.ids, reduction.segments
     dtype = _id_dtype(view, ids)
-    if dtype not in INTEGERS:
+    if dtype not in ID_TYPES:
         return NoMatch("the ids are neither int32 nor int64", ids.node)
     column = _match_first_column(view, segments)
     is_ragged = segments.node == ids.node and view.op(ids.node) == "RaggedFillEmptyRows"

@@ -11,7 +11,7 @@ from fusion.passes.graph.idioms import is_integer_cast
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import Match, NoMatch, Stage
-from fusion.passes.recognise.spec import Hashing
+from fusion.passes.recognise.spec import BucketsSpec, DenseIds, Hashing
 from fusion.passes.recognise.stock.entries import Entries
 from fusion.passes.recognise.stock.ragged import RowSplits, match_row_splits
 
@@ -21,33 +21,6 @@ _HASHES = frozenset(
     | {"_TensorToHashBucketFast"}
 )
 _TEXT_OPS = frozenset({"AsString"})
-
-
-@dataclass(frozen=True)
-class Buckets:
-    """Ids outside [0, count) become `default`, as in categorical_column_with_identity."""
-
-    count: int
-    default: int
-
-
-@dataclass(frozen=True)
-class Dense:
-    """A dense matrix of ids.
-
-    Attributes:
-        ids: [B, L], int32 or int64 if they are not to be hashed.
-        dtype: DataType of the ids; they are cast to that of the lookup.
-        ignored: the id that stands for no entry; None if every element is one.
-        stride: is added to ids once for each column of the matrix on their left.
-        hashed: how the elements become ids, if they are none.
-    """
-
-    ids: Tensor
-    dtype: int
-    ignored: int | None
-    stride: int
-    hashed: Hashing | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +40,8 @@ class Source(Match):
     entries: Entries
     flattened: bool
     checked: bool
-    buckets: Buckets | None
-    dense: Dense | None
+    buckets: BucketsSpec | None
+    dense: DenseIds | None
     row_splits: RowSplits | None
     batch: Element | None
 
@@ -154,7 +127,9 @@ def _is_matrix(math: ShapeMath, indices: Tensor, dense_shape: Tensor | None) -> 
     return 2 in (width, None if sizes is None else len(sizes))
 
 
-def _match_buckets(view: GraphView, ids: Tensor) -> tuple[Tensor, Buckets | None, tuple[str, ...]]:
+def _match_buckets(
+    view: GraphView, ids: Tensor
+) -> tuple[Tensor, BucketsSpec | None, tuple[str, ...]]:
     """Passes `select(ids < 0 or ids >= count, default, ids)`."""
     nothing = (ids, None, ())
     if view.op(ids.node) not in ("Select", "SelectV2") or view.controls(ids.node):
@@ -179,7 +154,7 @@ def _match_buckets(view: GraphView, ids: Tensor) -> tuple[Tensor, Buckets | None
         return nothing
     names = (ids.node, outside.node, *(test.node for test in tests.values()), *filled)
     aliases = (name for one in (condition, replacement, kept) for name in view.aliases(one))
-    return source, Buckets(count, default), (*names, *aliases)
+    return source, BucketsSpec(count, default), (*names, *aliases)
 
 
 def _number(view: GraphView, tensor: Tensor) -> int | None:
@@ -211,7 +186,7 @@ def _filled(view: GraphView, tensor: Tensor, ids: Tensor) -> tuple[int | None, t
 
 def _match_dense(
     math: ShapeMath, ids: Tensor, entries: Entries
-) -> tuple[Dense, tuple[str, ...]] | None:
+) -> tuple[DenseIds, tuple[str, ...]] | None:
     """Explains ids and rows as those of a dense matrix, if they are."""
     view = math.view
     if entries.indices is None or entries.count is None:
@@ -235,18 +210,18 @@ def _match_dense(
 
 def _match_to_sparse(
     math: ShapeMath, ids: Tensor, dtype: int, indices: Tensor, dense_shape: Tensor
-) -> tuple[Dense, tuple[str, ...]] | None:
+) -> tuple[DenseIds, tuple[str, ...]] | None:
     """Explains `gather_nd(matrix, indices)` with `indices = where(matrix != ignored)`."""
     view, found = math.view, _match_boolean_mask(math, ids, indices, dense_shape)
     number = None if found is None else _number(view, found.ignored)
     if found is None or number is None:
         return None
-    return Dense(found.matrix, dtype, number, 0), (*found.nodes, found.test.node)
+    return DenseIds(found.matrix, dtype, number, 0), (*found.nodes, found.test.node)
 
 
 def _match_hashed(
     math: ShapeMath, ids: Tensor, dtype: int, indices: Tensor, dense_shape: Tensor
-) -> tuple[Dense, tuple[str, ...]] | None:
+) -> tuple[DenseIds, tuple[str, ...]] | None:
     """Explains the hashes of elements that `_match_to_sparse` would take for ids."""
     view, tensor = math.view, ids
     by: list[str] = []
@@ -260,7 +235,7 @@ def _match_hashed(
     if found is None or view.shape(found.ignored) != ():
         return None
     hashed = Hashing(tuple(reversed(by)), found.test)
-    return Dense(found.matrix, dtype, None, 0, hashed), (*by, *passed, *found.nodes)
+    return DenseIds(found.matrix, dtype, None, 0, hashed), (*by, *passed, *found.nodes)
 
 
 class _BooleanMask(NamedTuple):
@@ -301,7 +276,7 @@ def _match_boolean_mask(
 
 def _match_grid(
     math: ShapeMath, ids: Tensor, dtype: int, indices: Tensor, dense_shape: Tensor
-) -> tuple[Dense, tuple[str, ...]] | None:
+) -> tuple[DenseIds, tuple[str, ...]] | None:
     """Explains all elements of a matrix, with the row and the column of each; see `grids`."""
     view = math.view
     places, values = columns(view, indices), grid(view, ids)
@@ -323,4 +298,4 @@ def _match_grid(
         return None
     if math.shape_of(values.base) != shape:
         return None
-    return Dense(values.base, dtype, None, stride), (*rows.nodes, *cols.nodes, *values.nodes)
+    return DenseIds(values.base, dtype, None, stride), (*rows.nodes, *cols.nodes, *values.nodes)

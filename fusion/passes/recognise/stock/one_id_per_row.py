@@ -12,15 +12,16 @@ from dataclasses import dataclass, replace
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.analysis.symbolic_shapes import Dim
-from fusion.passes.graph.idioms import INTEGERS, compares_with, is_row_gather, pass_casts
+from fusion.passes.graph.idioms import compares_with, is_row_gather, pass_casts
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.fused.fused_op import Whole
 from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.recognise.spec import DenseIds, LookupSpec
 from fusion.passes.recognise.stock.output import match_tail, match_zeros
-from fusion.passes.recognise.stock.reduction import TABLE_DTYPES, Reduction
+from fusion.passes.recognise.stock.reduction import Reduction
 from fusion.passes.recognise.stock.table import UNIQUES, Table, match_table, table_spec
+from fusion.schema.attributes import ID_TYPES, TABLE_TYPES
 
 LAST = "Select"
 """The op that each such lookup ends with."""
@@ -73,7 +74,7 @@ def match_single(view: GraphView, select: str) -> Whole | NoMatch:
     if view.resolve(view.inputs(test.node)[0]) != view.resolve(ids):
         return NoMatch("rows are left out by other ids", test.node)
     dtype = view.type_attr(clipped.node, "T")
-    if dtype not in INTEGERS:
+    if dtype not in ID_TYPES:
         return NoMatch("the ids are no int32 or int64", clipped.node)
     column = _column(view, ids, dtype)
     if isinstance(column, NoMatch):
@@ -121,7 +122,7 @@ def _rows(view: GraphView, select: str) -> Reduction | None:
         return None
     rows, positions = view.inputs(gather)[:2]
     found, dtype = view.resolve(positions), view.type_attr(gather, "Tparams")
-    if view.op(found.node) not in UNIQUES or found.index != 1 or dtype not in TABLE_DTYPES:
+    if view.op(found.node) not in UNIQUES or found.index != 1 or dtype not in TABLE_TYPES:
         return None
     return Reduction(
         stage=Stage.OUTPUT,

@@ -13,17 +13,15 @@ from fusion.passes.graph.inferred_shapes import inferred_shape, symbolic_shapes
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import Match, NoMatch, Stage
+from fusion.passes.recognise.spec import dtype_name
+from fusion.schema.attributes import HALF_TYPES, TABLE_TYPES
+from fusion.schema.names import POST_V1, POST_V2
 
 COMBINERS = {"SparseSegmentSum": "sum", "SparseSegmentMean": "mean", "SparseSegmentSqrtN": "sqrtn"}
 _COUNTED = frozenset(f"{op}WithNumSegments" for op in COMBINERS)
 _WEIGHTED = "SegmentSum"
 _EPSILON = {"float32": 2.0**-23, "float64": 2.0**-52}
 QUOTIENTS = frozenset({"DivNoNan", "RealDiv", "Div"})
-_HALF_DTYPES = (types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)
-TABLE_DTYPES = (*_HALF_DTYPES, types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
-"""DataTypes of tables that the fused ops take."""
-
-POST_V1, POST_V2 = "FusedEmbeddingSparsePostLookUp", "FusedEmbeddingSparsePostLookUpV2"
 FUSED_ANCHORS = frozenset({POST_V1, POST_V2})
 """The fused ops that take the place of a segment reduction, around a stock gather."""
 ANCHORS = frozenset({*COMBINERS, *_COUNTED, _WEIGHTED}) | FUSED_ANCHORS
@@ -95,9 +93,8 @@ def match_reduction(view: GraphView, anchor: str) -> Reduction | NoMatch:
     if op in _COUNTED:
         return NoMatch("the number of rows is given as an argument", anchor)
     dtype = view.type_attr(anchor, "T")
-    if dtype not in TABLE_DTYPES:
-        name = types_pb2.DataType.Name(dtype).removeprefix("DT_").lower()
-        return NoMatch(f"tables of dtype {name} are not fused", anchor)
+    if dtype not in TABLE_TYPES:
+        return NoMatch(f"tables of dtype {dtype_name(dtype)} are not fused", anchor)
     if op == _WEIGHTED:
         return _match_weighted(view, anchor, dtype)
     rows, positions, segments = view.inputs(anchor)
@@ -242,7 +239,7 @@ def _pass_widening(
     if view.op(tensor.node) != "Cast" or view.controls(tensor.node):
         return tensor, dtype, passed
     source = view.type_attr(tensor.node, "SrcT")
-    if source not in _HALF_DTYPES or dtype != types_pb2.DT_FLOAT:
+    if source not in HALF_TYPES or dtype != types_pb2.DT_FLOAT:
         return tensor, dtype, passed
     inner = view.inputs(tensor.node)[0]
     return view.resolve(inner), source, (*passed, tensor.node, *view.aliases(inner))

@@ -14,8 +14,9 @@ from fusion.passes.recognise.spec import ShardSpec, TableSpec
 from fusion.passes.recognise.stock.max_norm import Clip, is_quotient, match_clip
 from fusion.passes.recognise.stock.partition import is_stitched, match_partition, shard_rows
 from fusion.passes.recognise.stock.reduction import Reduction, not_a_matrix
+from fusion.schema.names import PARTITION, UNIQUE
 
-UNIQUES = frozenset({"Unique", "UniqueWithCountsV3"})
+UNIQUES = frozenset({"Unique", UNIQUE})
 """What finds distinct ids, in order of first occurrence: outputs 0 and 1 are those, and places."""
 
 
@@ -199,9 +200,6 @@ def table_name(view: GraphView, table: Tensor, output: str, is_part: bool = Fals
     return source.removesuffix("/part_0") if is_part else source
 
 
-_SPLIT = "PartitionWithPermutation"
-
-
 def match_split(
     view: GraphView, rows: Sequence[Tensor], permutation: Tensor, unique: str
 ) -> Table | NoMatch:
@@ -214,7 +212,7 @@ def match_split(
         unique: the node that finds the distinct ids.
     """
     split, count = permutation.node, len(rows)
-    if view.op(split) != _SPLIT or permutation.index != count:
+    if view.op(split) != PARTITION or permutation.index != count:
         return NoMatch("the rows are not those of a partitioned table", split)
     if view.resolve(view.inputs(split)[0]) != Tensor(unique):
         return NoMatch("the partitioned ids are not the distinct ids of this lookup", split)
