@@ -45,6 +45,9 @@ class _RowSparse(rows.RowSparse, keras.optimizers.Optimizer):
         rows.decay(self, variable, rate, gradient.indices)
         self._update_rows(gradient, variable, rate, index)
 
+    def _slots(self, index: int, *lists: str) -> tuple[tf.Variable, ...]:
+        return tuple(getattr(self, name)[index].value for name in lists)
+
 
 @keras.saving.register_keras_serializable("fusion")
 class Adagrad(_RowSparse, keras.optimizers.Adagrad):
@@ -112,7 +115,7 @@ class LazyAdam(_RowSparse, keras.optimizers.Adam):
         alpha = rate * tf.sqrt(1 - beta_2_power) / (1 - beta_1_power)
         if rows.has_fused_update(variable) and not self.amsgrad:
             numbers = (alpha, 1 - self.beta_1, 1 - self.beta_2, self.epsilon)
-            slots = (variable, self._momentums[index].value, self._velocities[index].value)
+            slots = (variable, *self._slots(index, "_momentums", "_velocities"))
             rows.update_by_rule("adam", gradient, slots, numbers)
             return
         m = rows.update_rows(
@@ -129,7 +132,7 @@ class LazyAdam(_RowSparse, keras.optimizers.Adam):
 
 
 @keras.saving.register_keras_serializable("fusion")
-class LazyMomentum(_RowSparse, keras.optimizers.SGD):
+class LazyMomentum(rows.Momentum, _RowSparse, keras.optimizers.SGD):
     """`keras.optimizers.SGD` with momentum that moves only the rows that have a gradient.
 
     A step does this to the rows of an `IndexedSlices` gradient g (values of equal ids are summed
@@ -152,18 +155,9 @@ class LazyMomentum(_RowSparse, keras.optimizers.SGD):
         constraint.
     """
 
-    def __init__(self, learning_rate: Any, momentum: float, *args: Any, **kwargs: Any) -> None:
-        super().__init__(learning_rate, momentum, *args, **kwargs)
-        rows.require_momentum(self)
-
-    def _update_rows(
-        self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor, index: int
-    ) -> None:
-        rows.move_by_momentum(self, gradient, variable, self.momentums[index].value, rate)
-
 
 @keras.saving.register_keras_serializable("fusion")
-class LazyFtrl(_RowSparse, keras.optimizers.Ftrl):
+class LazyFtrl(rows.Ftrl, _RowSparse, keras.optimizers.Ftrl):
     """`keras.optimizers.Ftrl` that moves only the rows that have a gradient.
 
     A step does this to the rows of an `IndexedSlices` gradient g (values of equal ids are summed
@@ -189,9 +183,3 @@ class LazyFtrl(_RowSparse, keras.optimizers.Ftrl):
         gradients are applied, for a variable with a sparse gradient and a constraint.
       tf.errors.InvalidArgumentError: in a step with a sparse gradient, if the learning rate is 0.
     """
-
-    def _update_rows(
-        self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor, index: int
-    ) -> None:
-        accumulator, linear = self._accumulators[index].value, self._linears[index].value
-        rows.move_by_ftrl(self, gradient, variable, accumulator, linear, rate)

@@ -14,8 +14,8 @@ from fusion.schema.attributes import ROW_UPDATE_DTYPES
 
 def distinct(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     """The gradient with each id once, in order of first occurrence; values of one id are summed."""
-    ids, places = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(ids))
+    ids, index = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, index, tf.size(ids))
     return tf.IndexedSlices(values, ids, gradient.dense_shape)
 
 
@@ -64,8 +64,12 @@ class RowSparse:
           gradient: in the variable's dtype; of distinct ids, but for Keras 3's Adagrad.
           variable: the table.
           rate: the learning rate, a scalar in the variable's dtype.
-          index: the place of the table's optimizer variables in their lists.
+          index: of the table's optimizer variables in their lists.
         """
+        raise NotImplementedError
+
+    def _slots(self, index: int, *lists: str) -> tuple[tf.Variable, ...]:
+        """The optimizer variables of a table, out of these lists of the optimizer's."""
         raise NotImplementedError
 
     def _clip_gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
@@ -142,82 +146,78 @@ def update_by_rule(
       numbers: those of the rule, tensors of that dtype or Python numbers.
     """
     rows = [gather_rows(variable, gradient.indices) for variable in variables]
-    given = [tf.convert_to_tensor(number, gradient.dtype) for number in numbers]
-    updated = fused_embedding_row_update(gradient.values, tf.stack(given), rows, rule=rule)
+    scalars = tf.stack([tf.convert_to_tensor(number, gradient.dtype) for number in numbers])
+    updated = fused_embedding_row_update(gradient.values, scalars, rows, rule=rule)
     for variable, new in zip(variables, updated, strict=True):
         variable.scatter_update(tf.IndexedSlices(new, gradient.indices))
 
 
-def move_by_momentum(
-    optimizer: Any,
-    gradient: tf.IndexedSlices,
-    variable: tf.Variable,
-    m: tf.Variable,
-    rate: tf.Tensor,
-) -> None:
-    """Updates the rows of distinct ids of `variable` and its momentum as a Keras SGD does."""
-    momentum = tf.cast(optimizer.momentum, rate.dtype)
-    if has_fused_update(variable):
-        rule = "nesterov" if optimizer.nesterov else "momentum"
-        update_by_rule(rule, gradient, (variable, m), (rate, momentum))
-        return
-    change = gradient.values * rate
-    moved = update_rows(m, gradient.indices, lambda m: m * momentum - change)
-    step = moved * momentum - change if optimizer.nesterov else moved
-    variable.scatter_add(tf.IndexedSlices(step, gradient.indices))
+class Momentum(RowSparse):
+    """The update of rows by a Keras SGD with momentum."""
+
+    def __init__(self, learning_rate: Any, momentum: float, *args: Any, **kwargs: Any) -> None:
+        super().__init__(learning_rate, momentum, *args, **kwargs)  # type: ignore[call-arg]
+        if not momentum:
+            name = type(self).__name__
+            raise ValueError(
+                f"{name} needs a momentum above 0; SGD without one moves no other rows"
+            )
+
+    def _update_rows(
+        self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor, index: int
+    ) -> None:
+        sgd: Any = self
+        (m,) = self._slots(index, "momentums")
+        momentum = tf.cast(sgd.momentum, rate.dtype)
+        if has_fused_update(variable):
+            rule = "nesterov" if sgd.nesterov else "momentum"
+            update_by_rule(rule, gradient, (variable, m), (rate, momentum))
+            return
+        change = gradient.values * rate
+        moved = update_rows(m, gradient.indices, lambda m: m * momentum - change)
+        step = moved * momentum - change if sgd.nesterov else moved
+        variable.scatter_add(tf.IndexedSlices(step, gradient.indices))
 
 
-def move_by_ftrl(
-    optimizer: Any,
-    gradient: tf.IndexedSlices,
-    variable: tf.Variable,
-    accumulator: tf.Variable,
-    linear: tf.Variable,
-    rate: tf.Tensor,
-) -> None:
-    """Updates the rows of distinct ids of three variables as a Keras Ftrl does, in one op."""
-    l1 = optimizer.l1_regularization_strength
-    l2 = optimizer.l2_regularization_strength + optimizer.beta / (2 * rate)
-    shrinkage = optimizer.l2_shrinkage_regularization_strength
-    if has_fused_update(variable) and optimizer.learning_rate_power == -0.5:
-        numbers = (rate, l1, 2 * l2, 2 * shrinkage)
-        update_by_rule("ftrl", gradient, (variable, accumulator, linear), numbers)
-        return
-    tf.raw_ops.ResourceSparseApplyFtrlV2(
-        var=variable.handle,
-        accum=accumulator.handle,
-        linear=linear.handle,
-        grad=gradient.values,
-        indices=gradient.indices,
-        lr=rate,
-        l1=l1,
-        l2=l2,
-        l2_shrinkage=shrinkage,
-        lr_power=optimizer.learning_rate_power,
-        use_locking=True,
-    )
+class Ftrl(RowSparse):
+    """The update of rows by a Keras Ftrl, in one op."""
+
+    def _update_rows(
+        self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor, index: int
+    ) -> None:
+        ftrl: Any = self
+        accumulator, linear = self._slots(index, "_accumulators", "_linears")
+        l1 = ftrl.l1_regularization_strength
+        l2 = ftrl.l2_regularization_strength + ftrl.beta / (2 * rate)
+        shrinkage = ftrl.l2_shrinkage_regularization_strength
+        if has_fused_update(variable) and ftrl.learning_rate_power == -0.5:
+            numbers = (rate, l1, 2 * l2, 2 * shrinkage)
+            update_by_rule("ftrl", gradient, (variable, accumulator, linear), numbers)
+            return
+        tf.raw_ops.ResourceSparseApplyFtrlV2(
+            var=variable.handle,
+            accum=accumulator.handle,
+            linear=linear.handle,
+            grad=gradient.values,
+            indices=gradient.indices,
+            lr=rate,
+            l1=l1,
+            l2=l2,
+            l2_shrinkage=shrinkage,
+            lr_power=ftrl.learning_rate_power,
+            use_locking=True,
+        )
 
 
-def refuse(optimizer: Any, given: Any, argument: str, reason: str) -> None:
-    """Raises if an argument that the optimizer cannot do right was given.
+def refuse(optimizer: Any, value: Any, argument: str, reason: str) -> None:
+    """Raises if an argument that the optimizer cannot do right has a value.
 
     Raises:
       ValueError: naming the argument and its value.
     """
-    if given:
+    if value:
         name = type(optimizer).__name__
-        raise ValueError(f"{name} does not support {argument}, got {given!r}: {reason}")
-
-
-def require_momentum(optimizer: Any) -> None:
-    """Raises if an optimizer with momentum has none.
-
-    Raises:
-      ValueError: it is 0.
-    """
-    if not optimizer.momentum:
-        name = type(optimizer).__name__
-        raise ValueError(f"{name} needs a momentum above 0; SGD without one moves no other rows")
+        raise ValueError(f"{name} does not support {argument}, got {value!r}: {reason}")
 
 
 def refuse_constraint(variable: Any) -> None:

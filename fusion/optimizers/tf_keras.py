@@ -30,6 +30,9 @@ class _RowSparse(rows.RowSparse, tf_keras.optimizers.Optimizer):
         rows.decay(self, variable, rate, gradient.indices)
         self._update_rows(gradient, variable, rate, self._index_dict[self._var_key(variable)])
 
+    def _slots(self, index: int, *lists: str) -> tuple[tf.Variable, ...]:
+        return tuple(getattr(self, name)[index] for name in lists)
+
 
 @tf_keras.saving.register_keras_serializable("fusion")
 class LazyAdam(_RowSparse, tf_keras.optimizers.Adam):
@@ -55,7 +58,7 @@ class LazyAdam(_RowSparse, tf_keras.optimizers.Adam):
         epsilon = self.epsilon * (tf.sqrt(1 - beta_2_power) if self.adaptive_epsilon else 1)
         if rows.has_fused_update(variable) and not self.amsgrad:
             numbers = (alpha, 1 - self.beta_1, 1 - self.beta_2, epsilon)
-            slots = (variable, self._momentums[index], self._velocities[index])
+            slots = (variable, *self._slots(index, "_momentums", "_velocities"))
             rows.update_by_rule("adam_in_parts", gradient, slots, numbers)
             return
         m = rows.update_rows(
@@ -78,7 +81,7 @@ class LazyAdam(_RowSparse, tf_keras.optimizers.Adam):
 
 
 @tf_keras.saving.register_keras_serializable("fusion")
-class LazyMomentum(_RowSparse, tf_keras.optimizers.SGD):
+class LazyMomentum(rows.Momentum, _RowSparse, tf_keras.optimizers.SGD):
     """`tf_keras.optimizers.SGD` with momentum that moves only the rows that have a gradient.
 
     What it does to rows is described at `fusion.optimizers.keras3.LazyMomentum`. Arguments and
@@ -90,18 +93,9 @@ class LazyMomentum(_RowSparse, tf_keras.optimizers.SGD):
         a variable with a sparse gradient and a constraint.
     """
 
-    def __init__(self, learning_rate: Any, momentum: float, *args: Any, **kwargs: Any) -> None:
-        super().__init__(learning_rate, momentum, *args, **kwargs)
-        rows.require_momentum(self)
-
-    def _update_rows(
-        self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor, index: int
-    ) -> None:
-        rows.move_by_momentum(self, gradient, variable, self.momentums[index], rate)
-
 
 @tf_keras.saving.register_keras_serializable("fusion")
-class LazyFtrl(_RowSparse, tf_keras.optimizers.Ftrl):
+class LazyFtrl(rows.Ftrl, _RowSparse, tf_keras.optimizers.Ftrl):
     """`tf_keras.optimizers.Ftrl` that moves only the rows that have a gradient.
 
     What it does to rows is described at `fusion.optimizers.keras3.LazyFtrl`. Arguments and
@@ -113,9 +107,3 @@ class LazyFtrl(_RowSparse, tf_keras.optimizers.Ftrl):
         sparse gradient and a constraint.
       tf.errors.InvalidArgumentError: in a step with a sparse gradient, if the learning rate is 0.
     """
-
-    def _update_rows(
-        self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor, index: int
-    ) -> None:
-        accumulator, linear = self._accumulators[index], self._linears[index]
-        rows.move_by_ftrl(self, gradient, variable, accumulator, linear, rate)
