@@ -54,9 +54,9 @@ def choose_fused(
     """
     refused: dict[str, NoMatch] = {}
     while lookups or forward:
-        found = _fused(view, lookups, writers, forward)
-        if found is not None:
-            return Choice(*found, refused)
+        planned = _fused(view, lookups, writers, forward)
+        if planned is not None:
+            return Choice(*planned, refused)
         if not forward:
             refused |= _refuse_circular(view, lookups)
             lookups = [lookup for lookup in lookups if lookup.anchor not in refused]
@@ -68,10 +68,10 @@ def choose_stock(view: GraphView, lookups: Sequence[LookupMatch], writers: Spars
     """Chooses fewer stock ops."""
     refused: dict[str, NoMatch] = {}
     while lookups:
-        found = _stock(view, lookups, writers)
-        if found is not None and not _is_in_vain(found[1]):
-            return Choice(*found, refused)
-        if found is not None:
+        planned = _stock(view, lookups, writers)
+        if planned is not None and not _is_in_vain(planned[1]):
+            return Choice(*planned, refused)
+        if planned is not None:
             refused |= {lookup.anchor: NoMatch(FEWEST_OPS, lookup.anchor) for lookup in lookups}
         else:
             refused |= _refuse_circular(view, lookups)

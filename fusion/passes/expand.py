@@ -128,7 +128,7 @@ def _traced(key: _Key) -> tuple[graph_pb2.GraphDef, tuple[str, ...], tuple[str, 
             tf.compat.v1.placeholder(dtype, [None] * rank, f"input_{index}")
             for index, (dtype, rank) in enumerate(_signature(node))
         ]
-        results = [tf.identity(one) for one in DEFINITIONS[op](attrs, inputs)]
+        results = [tf.identity(output) for output in DEFINITIONS[op](attrs, inputs)]
     names = tuple(tensor.op.name for tensor in inputs)
     definition = graph.as_graph_def()
     for stock in definition.node:
@@ -138,7 +138,7 @@ def _traced(key: _Key) -> tuple[graph_pb2.GraphDef, tuple[str, ...], tuple[str, 
 
 def _signature(node: node_def_pb2.NodeDef) -> list[tuple[tf.DType, int]]:
     """Returns dtype and rank of each input."""
-    found: list[tuple[tf.DType, int]] = []
+    arguments: list[tuple[tf.DType, int]] = []
     for arg in op_def_registry.get(node.op).input_arg:
         if arg.type_list_attr:
             dtypes = list(node.attr[arg.type_list_attr].list.type)
@@ -152,8 +152,8 @@ def _signature(node: node_def_pb2.NodeDef) -> list[tuple[tf.DType, int]]:
                 rank = 2 if forms[index] == "dense" else 1
             elif forms and arg.name == "entry_rows":
                 rank = 2 if forms[index] == "indices" else 1
-            found.append((tf.as_dtype(dtype), rank))
-    return found
+            arguments.append((tf.as_dtype(dtype), rank))
+    return arguments
 
 
 def _plain(value: Any) -> Any:

@@ -18,7 +18,12 @@ from fusion.passes.plan.safety import refuse_unsafe
 from fusion.passes.recognise.backward.forward_only import match_forward
 from fusion.passes.recognise.lookup import LookupMatch, recognise_all
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.report.fused_before import in_one_piece, in_parts, is_reported, trained_in_groups
+from fusion.passes.report.fused_before import (
+    is_reported,
+    not_single_op,
+    single_op_columns,
+    trained_in_groups,
+)
 from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
 
 
@@ -37,7 +42,9 @@ class FuseLookups(LookupPass):
 
     def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
         """See `LookupPass`."""
-        columns = tuple(column for one in self.rewrites(graph_def) for column in one.columns)
+        columns = tuple(
+            column for rewrite in self.rewrites(graph_def) for column in rewrite.columns
+        )
         count = count_nodes(graph_def)
         return FusionReport(columns, count, count)
 
@@ -54,9 +61,9 @@ class FuseLookups(LookupPass):
         lookups = [lookup for lookup in gaining if lookup.spec and lookup.anchor not in refused]
         behind = (lookup for lookup in gaining if lookup.anchor in refusals.by_use and not refusal)
         forward = [
-            Group(Lowering.FORWARD, (lookup,), forward=found)
+            Group(Lowering.FORWARD, (lookup,), forward=match)
             for lookup in behind
-            if (found := match_forward(view, lookup)) is not None
+            if (match := match_forward(view, lookup)) is not None
         ]
         choice = choose_fused(view, lookups, writers, forward)
         columns = _columns(view, matches, gaining, refused | choice.refused, choice, writers)
@@ -82,11 +89,11 @@ def _columns(
     groups = by_lookup(choice.plan)
     inside = {node for lookup in gaining if lookup.anchor in groups for node in lookup.nodes()}
     gain = {lookup.anchor for lookup in gaining}
-    for one in (*gaining, *(lookup for lookup in matches if lookup.anchor not in gain)):
-        if one.anchor in groups or not one.has_few_ops:
-            yield column_report(view, one, refused, groups.get(one.anchor))
-        elif one.anchor not in inside and is_reported(view, one):
-            why = in_parts(view, one, refused, writers)
-            yield column_report(view, replace(one, failure=why), {}, None)
+    for lookup in (*gaining, *(lookup for lookup in matches if lookup.anchor not in gain)):
+        if lookup.anchor in groups or not lookup.has_few_ops:
+            yield column_report(view, lookup, refused, groups.get(lookup.anchor))
+        elif lookup.anchor not in inside and is_reported(view, lookup):
+            why = not_single_op(view, lookup, refused, writers)
+            yield column_report(view, replace(lookup, failure=why), {}, None)
     yield from trained_in_groups(view)
-    yield from in_one_piece(view)
+    yield from single_op_columns(view)

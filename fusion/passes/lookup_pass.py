@@ -200,7 +200,7 @@ def count_nodes(graph_def: graph_pb2.GraphDef) -> int:
 def _compiled_functions(graph_def: graph_pb2.GraphDef) -> set[str]:
     """Returns the functions that XLA compiles: those marked so, and all that they call."""
     functions = {f.signature.name: f for f in graph_def.library.function}
-    found: set[str] = set()
+    compiled: set[str] = set()
     stack = [name for name, f in functions.items() if COMPILED in f.attr and f.attr[COMPILED].b]
     bodies = (graph_def.node, *(f.node_def for f in functions.values()))
     for body in bodies:
@@ -209,9 +209,9 @@ def _compiled_functions(graph_def: graph_pb2.GraphDef) -> set[str]:
                 stack.extend(called(node))
     while stack:
         name = stack.pop()
-        if name in found or name not in functions:
+        if name in compiled or name not in functions:
             continue
-        found.add(name)
+        compiled.add(name)
         for node in functions[name].node_def:
             stack.extend(called(node))
-    return found
+    return compiled

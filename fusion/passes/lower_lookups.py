@@ -54,8 +54,8 @@ class LowerLookups(LookupPass):
 
     def rewrite_body(self, view: GraphView, refusal: str, writers: SparseWriters) -> Rewrite:
         """See `LookupPass`."""
-        found = self.named(view, recognise_all(view, is_lowered=True))
-        matches = [_without_gradient(view, match) for match in found]
+        recognised = self.named(view, recognise_all(view, is_lowered=True))
+        matches = [_without_gradient(view, match) for match in recognised]
         refused = refuse_unsafe(view, matches, self.devices.types, self.tasks).all
         if refusal:
             refused = {

@@ -99,8 +99,8 @@ class FuseRowUpdates:
         fused = [name for name, refusal in verdicts.items() if refusal is None]
         result = apply_edits(graph_def, {"": updates.edit(fused)}) if fused else graph_def
         reports = tuple(
-            UpdateReport(name, *(() if one is None else (one.reason, one.node)))
-            for name, one in verdicts.items()
+            UpdateReport(name, *(() if refusal is None else (refusal.reason, refusal.node)))
+            for name, refusal in verdicts.items()
         )
         report = FusionReport((), count, count_nodes(result), reports)
         return FusionResult(result, report, modified=bool(fused))
@@ -162,13 +162,13 @@ class RowUpdates:
             if tensor in seen:
                 continue
             seen.add(tensor)
-            shape, op, given = view.shape(tensor), view.op(tensor.node), view.inputs(tensor.node)
-            is_made = op == "Reshape" and view.shape(given[1]) == (2,)
+            shape, op, inputs = view.shape(tensor), view.op(tensor.node), view.inputs(tensor.node)
+            is_made = op == "Reshape" and view.shape(inputs[1]) == (2,)
             if (shape is not None and len(shape) == 2) or op in _GRADIENTS or is_made:
                 return True
             if shape is None and op in _ELEMENTWISE:
                 # Its rank is that of its largest input.
-                stack += given
+                stack += inputs
         return False
 
     def _are_distinct(self, ids: Tensor) -> bool:
@@ -226,7 +226,7 @@ class RowUpdates:
         set_attrs(gather, batch_dims=0, validate_indices=True)
         # As late as can be, so that the rows are still in the caches when they are written.
         before = (updates.node, *view.controls(name))
-        edit.wait(build.add(gather), (written.get(one, one) for one in before))
+        edit.wait(build.add(gather), (written.get(node, node) for node in before))
         update = build.node("update", ROW_UPDATE)
         build.inputs(update, updates, factor, Tensor(gather.name))
         set_types(update, T=dtype)
@@ -244,10 +244,10 @@ class RowUpdates:
         product = self._source(updates)
         is_free = product.node not in view.preserved and not view.controls(product.node)
         if view.op(product.node) == "Mul" and is_free:
-            for one, other in (view.inputs(product.node), view.inputs(product.node)[::-1]):
-                if view.shape(other) == ():
+            for matrix, scalar in (view.inputs(product.node), view.inputs(product.node)[::-1]):
+                if view.shape(scalar) == ():
                     shape = build.constant("one", np.ones(1, np.int32))
                     types = {"T": view.type_attr(name, "dtype"), "Tshape": types_pb2.DT_INT32}
-                    return one, build.shared("factor", "Reshape", (other, shape), types)
+                    return matrix, build.shared("factor", "Reshape", (scalar, shape), types)
         dtype = _DTYPES[view.type_attr(name, "dtype")]
         return updates, build.constant("one", np.ones(1, dtype))

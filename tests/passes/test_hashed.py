@@ -57,7 +57,7 @@ def test_the_spec_tells_how_values_become_ids() -> None:
     hashing = column.spec.ids.hashed
     assert hashing is not None
     assert [name.rpartition("/")[2] for name in hashing.by] == ["AsString", "lookup"]
-    assert hashing.kept.node.endswith("NotEqual")
+    assert hashing.mask.node.endswith("NotEqual")
     assert f"hashed by {hashing.by[0]} and {hashing.by[1]} where" in str(column.spec)
     assert "the ids are the hashes of the elements of the dense" in str(column)
 

@@ -23,7 +23,7 @@ from fusion.passes.recognise.stock import (
 )
 from fusion.passes.recognise.stock.entries import Entries
 from fusion.passes.recognise.stock.id_source import Source
-from fusion.passes.report.describe import _words, describe
+from fusion.passes.report.describe import _description, describe
 from tests.passes import stock_graphs as stock
 
 MODULES = (
@@ -137,7 +137,11 @@ def test_every_part_has_words_of_its_own() -> None:
         if isinstance(kind, type) and issubclass(kind, Match) and kind is not Match
     }
     assert len(parts) >= 6
-    wordless = [kind.__name__ for kind in parts if _words.dispatch(kind) is _words.dispatch(object)]
+    wordless = [
+        kind.__name__
+        for kind in parts
+        if _description.dispatch(kind) is _description.dispatch(object)
+    ]
     assert wordless == []
 
 

@@ -64,8 +64,8 @@ def expression(
     None when it is made of anything else.
     """
     reader = _Reader(view, variables)
-    found = reader.read(tensor, _DEEPEST)
-    return None if found is None else (found, tuple(reader.nodes))
+    value = reader.read(tensor, _DEEPEST)
+    return None if value is None else (value, tuple(reader.nodes))
 
 
 @dataclass(frozen=True)

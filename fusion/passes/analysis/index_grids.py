@@ -68,11 +68,11 @@ def columns(view: GraphView, tensor: Tensor) -> tuple[Grid, ...] | None:
         (0, -2) if by_row else (1, -1)
     ):
         return None
-    found = [grid(view, one) for one in view.inputs(tensor.node)]
-    known = [grid for grid in found if grid is not None and len(grid.axes) == 1]
-    if len(known) != len(found):
+    grids = [grid(view, operand) for operand in view.inputs(tensor.node)]
+    known = [grid for grid in grids if grid is not None and len(grid.axes) == 1]
+    if len(known) != len(grids):
         return None
-    return tuple(replace(one, nodes=(*passed, tensor.node, *one.nodes)) for one in known)
+    return tuple(replace(column, nodes=(*passed, tensor.node, *column.nodes)) for column in known)
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ class _Evaluator:
         tensor, passed = pass_casts(view, tensor)
         if not depth or view.controls(tensor.node):
             return None
-        found = self._evaluated(tensor, depth)
-        if found is None or (found.base is not None and any(map(self._is_cast, passed))):
+        result = self._evaluated(tensor, depth)
+        if result is None or (result.base is not None and any(map(self._is_cast, passed))):
             return None
-        own = () if view.op(tensor.node) == "Const" or found.base == tensor else (tensor.node,)
-        return replace(found, nodes=(*passed, *own, *found.nodes))
+        own = () if view.op(tensor.node) == "Const" or result.base == tensor else (tensor.node,)
+        return replace(result, nodes=(*passed, *own, *result.nodes))
 
     def _is_cast(self, name: str) -> bool:
         return self.math.view.op(name) == "Cast"
@@ -119,9 +119,9 @@ class _Evaluator:
             return self._added(inputs, depth)
         if op == "BroadcastTo":
             return self._broadcast(inputs, depth)
-        return self._given(tensor)
+        return self._base(tensor)
 
-    def _given(self, tensor: Tensor) -> Grid | None:
+    def _base(self, tensor: Tensor) -> Grid | None:
         """A tensor that is computed otherwise: its elements, by its shape."""
         shape = self.math.shape_of(tensor)
         if shape is None:
@@ -140,13 +140,13 @@ class _Evaluator:
         inner, axis = self.grid(inputs[0], depth - 1), self.math.view.constant(inputs[1])
         if inner is None or inner.base is not None or axis is None or axis.size != 1:
             return None
-        place = int(axis.reshape(()))
-        place += len(inner.axes) + 1 if place < 0 else 0
-        if not 0 <= place <= len(inner.axes):
+        index = int(axis.reshape(()))
+        index += len(inner.axes) + 1 if index < 0 else 0
+        if not 0 <= index <= len(inner.axes):
             return None
         axes, factors = list(inner.axes), list(inner.factors)
-        axes.insert(place, ())
-        factors.insert(place, ())
+        axes.insert(index, ())
+        factors.insert(index, ())
         return Grid(tuple(axes), tuple(factors), nodes=inner.nodes)
 
     def _tiled(self, inputs: tuple[Tensor, ...], depth: int) -> Grid | None:
@@ -166,10 +166,10 @@ class _Evaluator:
         inner = self.grid(inputs[0], depth - 1)
         if inner is None or target is None or len(target) != 1:
             return None
-        axis = tuple(extent for one in inner.axes for extent in one)
+        axis = tuple(extent for loops in inner.axes for extent in loops)
         if target[0] not in (-1, product(axis)):
             return None
-        factors = tuple(factor for one in inner.factors for factor in one)
+        factors = tuple(factor for strides in inner.factors for factor in strides)
         return _merged(Grid((axis,), (factors,), inner.base, inner.nodes))
 
     def _broadcast(self, inputs: tuple[Tensor, ...], depth: int) -> Grid | None:
@@ -195,8 +195,8 @@ class _Evaluator:
         if left.base is not None and right.base is not None:
             return None
         factors = tuple(
-            tuple(a + b for a, b in zip(mine, theirs, strict=True))
-            for mine, theirs in zip(left.factors, right.factors, strict=True)
+            tuple(a + b for a, b in zip(of_left, of_right, strict=True))
+            for of_left, of_right in zip(left.factors, right.factors, strict=True)
         )
         base = left.base if left.base is not None else right.base
         return Grid(left.axes, factors, base, (*left.nodes, *right.nodes))
@@ -219,14 +219,14 @@ def _counted(value: npt.NDArray[Any]) -> Grid | None:
         return Grid((axis,), ((0,) * len(axis),))
     if value[0] != 0:
         return None
-    places = np.arange(size)
+    positions = np.arange(size)
     zeros = np.flatnonzero(value == 0)
     period = int(zeros[1]) if len(zeros) > 1 and zeros[1] > 1 else size
     step = int(value[1])
-    if step and size % period == 0 and np.array_equal(value, places % period * step):
+    if step and size % period == 0 and np.array_equal(value, positions % period * step):
         return _nested((size // period, period), (0, step))
     length = len(zeros)
-    if size % length == 0 and np.array_equal(value, places // length):
+    if size % length == 0 and np.array_equal(value, positions // length):
         return _nested((size // length, length), (1, 0))
     return None
 

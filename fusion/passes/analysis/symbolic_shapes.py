@@ -139,8 +139,8 @@ class ShapeMath:
             if self.view.op(name) in _MEASURES:
                 depends[name] = self.view.resolve(inputs[0]) in roots
             else:
-                found = [visit(operand.node, depth - 1) for operand in inputs]
-                depends[name] = any(found)
+                dependent = [visit(operand.node, depth - 1) for operand in inputs]
+                depends[name] = any(dependent)
             return depends[name]
 
         visit(tensor.node, _DEEPEST)
@@ -159,8 +159,8 @@ class ShapeMath:
             return self.shape_of(inputs[0])
         if op == "Pack" and self.view.int_attr(name, "axis") in (0, -1):
             parts = [self.scalar(part, depth - 1) for part in inputs]
-            found = tuple(part for part in parts if part is not None)
-            return found if len(found) == len(parts) else None
+            elements = tuple(part for part in parts if part is not None)
+            return elements if len(elements) == len(parts) else None
         if op == "ConcatV2":
             return self._concatenated(inputs, depth)
         if op == "ExpandDims":
@@ -191,10 +191,10 @@ class ShapeMath:
             return None
         joined: Vector = ()
         for part in inputs[:-1]:
-            piece = self.vector(part, depth - 1)
-            if piece is None:
+            elements = self.vector(part, depth - 1)
+            if elements is None:
                 return None
-            joined += piece
+            joined += elements
         return joined
 
     def _filled(self, inputs: tuple[Tensor, ...], depth: int) -> Vector | None:
@@ -267,10 +267,10 @@ def is_flat_already(view: GraphView, name: str) -> bool:
         return False
     before, target = view.inputs(name)
     math = ShapeMath(view)
-    given, wanted = math.shape_of(before), math.vector(target)
-    if given is None or wanted is None or len(given) != 1 or len(wanted) != 1:
+    shape, new_shape = math.shape_of(before), math.vector(target)
+    if shape is None or new_shape is None or len(shape) != 1 or len(new_shape) != 1:
         return False
-    return wanted[0] in (-1, given[0])
+    return new_shape[0] in (-1, shape[0])
 
 
 def pass_flat(view: GraphView, tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:

@@ -91,13 +91,13 @@ def _bounded(view: GraphView, op: str, inputs: tuple[Tensor, ...], depth: int) -
     return Range(max(lows) if lows else None, first.covers(second).high)
 
 
-def wrapped(given: Range, dtype: int) -> Range:
+def wrapped(values: Range, dtype: int) -> Range:
     """Returns the range after a cast, which keeps numbers that the dtype has."""
     if dtype != types_pb2.DT_INT32:
-        return given
-    if given.low is None or given.high is None:
+        return values
+    if values.low is None or values.high is None:
         return Range()
-    return given if given.low >= _INT32.min and given.high <= _INT32.max else Range()
+    return values if values.low >= _INT32.min and values.high <= _INT32.max else Range()
 
 
 def is_in_row_order(view: GraphView, indices: Tensor) -> bool:

@@ -32,9 +32,9 @@ def variables_name(
     view: GraphView, tables: Iterable[Tensor], known: Mapping[tuple[str, str], Variable]
 ) -> str | None:
     """Returns the name of a table whose shards are arguments, if the variables behind are known."""
-    found = variables_behind(view, tables, known)
-    names = [variable.name for variable in found if variable is not None]
-    return shards_name(names) if len(names) == len(found) else None
+    variables = variables_behind(view, tables, known)
+    names = [variable.name for variable in variables if variable is not None]
+    return shards_name(names) if len(names) == len(variables) else None
 
 
 def variables_behind(
@@ -158,7 +158,7 @@ def has_other_handles(view: GraphView, source: Tensor) -> bool:
 
 def writers(view: GraphView, source: Tensor) -> list[str]:
     """Returns the nodes that are given the handle from `source` and may change the variable."""
-    found: list[str] = []
+    nodes: list[str] = []
     stack = [source.node]
     while stack:
         # Of all outputs: those of a switch are the same variable.
@@ -168,8 +168,8 @@ def writers(view: GraphView, source: Tensor) -> list[str]:
             if view.origin(Tensor(use.node)) == source:
                 stack.append(use.node)
             elif view.op(use.node) not in _READERS:
-                found.append(use.node)
-    return found
+                nodes.append(use.node)
+    return nodes
 
 
 def shared_name(view: GraphView, name: str) -> str:
@@ -198,10 +198,10 @@ def can_sink_read(view: GraphView, read: str, results: Collection[Tensor]) -> bo
         seen, queue = {writer}, deque([writer])
         while queue:
             node = queue.popleft()
-            given, controls = view.inputs(node), view.controls(node)
-            if any(tensor in results for tensor in given) or not after.isdisjoint(controls):
+            inputs, controls = view.inputs(node), view.controls(node)
+            if any(tensor in results for tensor in inputs) or not after.isdisjoint(controls):
                 return True
-            for before in (*(tensor.node for tensor in given), *controls):
+            for before in (*(tensor.node for tensor in inputs), *controls):
                 if before not in seen:
                     seen.add(before)
                     queue.append(before)
@@ -262,8 +262,8 @@ class SparseWriters:
                     arguments = (
                         n.name for n in self._views[callee].nodes.values() if n.op == ARG_OP
                     )
-                    given = view.inputs(node.name)[first_argument(node) :]
-                    for argument, tensor in zip(arguments, given, strict=False):
+                    inputs = view.inputs(node.name)[first_argument(node) :]
+                    for argument, tensor in zip(arguments, inputs, strict=False):
                         self._join((callee, argument), self._key(view, tensor))
 
     def _key(self, view: GraphView, tensor: Tensor) -> _Key:
@@ -272,8 +272,8 @@ class SparseWriters:
             return (view.function or "main", view.origin(tensor).node)
         return ("", shared_name(view, node.name))
 
-    def _join(self, one: _Key, other: _Key) -> None:
-        self._parents[self._root(one)] = self._root(other)
+    def _join(self, key: _Key, other: _Key) -> None:
+        self._parents[self._root(key)] = self._root(other)
 
     def _root(self, key: _Key) -> _Key:
         while (parent := self._parents.get(key, key)) != key:

@@ -55,7 +55,7 @@ def dense_values(build: NodeBuilder, ids: DenseIds) -> Tensor:
         return ids.values
     hashes = hashed_values(build, ids.values, ids.hashed)
     none = build.constant("none", np.array(NONE, np.int64), build.device)
-    inputs = (ids.hashed.kept, hashes, none)
+    inputs = (ids.hashed.mask, hashes, none)
     return build.shared("ids", "SelectV2", inputs, {"T": types_pb2.DT_INT64})
 
 
@@ -194,10 +194,12 @@ def column_arguments(build: NodeBuilder, spec: LookupSpec) -> ColumnArguments:
         if folded is not None:
             ids, boundaries = folded.values, folded.boundaries
             dtypes = (folded.dtype, dtypes[1])
-    given = weights(build, spec)
+    entry_weights = weights(build, spec)
     scope = spec.anchor.rpartition("/")[0] or spec.anchor
     name = column_name(scope, spec.table.name)
-    return ColumnArguments(ids, entry_rows, dense_shape, given, dtypes, attrs, boundaries, name)
+    return ColumnArguments(
+        ids, entry_rows, dense_shape, entry_weights, dtypes, attrs, boundaries, name
+    )
 
 
 def copy_arguments(build: NodeBuilder, matrix: Tensor, dtype: int) -> ColumnArguments:

@@ -32,7 +32,7 @@ class ConcatEmitter:
 
     def put(self, group: Group, name: str) -> None:
         """Lets the added node take its place; lookups have been taken out."""
-        between = self.edit.view.inputs(group.concat)[group.place :][: len(group.columns)]
+        between = self.edit.view.inputs(group.concat)[group.start :][: len(group.columns)]
         if group.whole:
             between = tuple(self._inputs(group.concat, group.inner, name))
         for column, tensor in zip(group.columns, between, strict=True):
@@ -49,8 +49,8 @@ class ConcatEmitter:
             view = self.edit.view
             build = NodeBuilder(self.edit, concat, view.nodes[concat].device, "")
             inputs = list(view.inputs(concat))
-            for group, name in sorted(parts, key=lambda part: part[0].place, reverse=True):
-                inputs[group.place : group.place + len(group.columns)] = [Tensor(name)]
+            for group, name in sorted(parts, key=lambda part: part[0].start, reverse=True):
+                inputs[group.start : group.start + len(group.columns)] = [Tensor(name)]
             node = build.copy("", concat)
             node.name = concat
             del node.input[:]

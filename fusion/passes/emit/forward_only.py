@@ -32,43 +32,43 @@ class ForwardEmitter:
 
     def group(self, group: Group) -> None:
         """Emits one lookup and takes out what nobody else reads."""
-        (lookup,), found = group.lookups, group.forward
-        assert found is not None, "only lookups that this form fits are planned as such"
+        (lookup,), match = group.lookups, group.forward
+        assert match is not None, "only lookups that this form fits are planned as such"
         spec = lookup.full_spec
         build = NodeBuilder.of(self.edit, spec)
-        build = replace(build, frame=found.positions.node)
-        is_row_empty, dense_shape = found.is_row_empty, found.dense_shape
+        build = replace(build, frame=match.positions.node)
+        is_row_empty, dense_shape = match.is_row_empty, match.dense_shape
         if is_row_empty is None or dense_shape is None:
             is_row_empty, dense_shape = unfilled(build)
-        weights = self._weights(build, spec, found)
-        bags = Bags(dense_shape, found.indices, is_row_empty, found.positions, weights)
-        post_lookup(build, spec, [found.rows], one_shard(build), bags, clips=False)
-        self.edit.remove(found.gone, build.base)
+        weights = self._weights(build, spec, match)
+        bags = Bags(dense_shape, match.indices, is_row_empty, match.positions, weights)
+        post_lookup(build, spec, [match.rows], one_shard(build), bags, clips=False)
+        self.edit.remove(match.gone, build.base)
         self.edit.wait(build.base, lookup.control_deps.get(Stage.OUTPUT, ()))
         self.edit.replace(spec.output, Tensor(build.base))
-        for tensor, dtype in found.measured:
+        for tensor, dtype in match.measured:
             self.edit.replace(tensor, self._of_dtype(build, spec.table.dtype, dtype))
-        for name in found.shapes:
-            shape = self._shape(build, spec, found, self.edit.view.type_attr(name, "out_type"))
+        for name in match.shapes:
+            shape = self._shape(build, spec, match, self.edit.view.type_attr(name, "out_type"))
             self.edit.remove([name], shape.node)
             self.edit.replace(Tensor(name), shape)
 
-    def _weights(self, build: NodeBuilder, spec: LookupSpec, found: Forward) -> Tensor:
-        if found.weights is None:
+    def _weights(self, build: NodeBuilder, spec: LookupSpec, match: Forward) -> Tensor:
+        if match.weights is None:
             return unused(build, "weights", spec.table.dtype)
-        return each_weight(build, spec, found.weights, found.positions, types_pb2.DT_INT32)
+        return each_weight(build, spec, match.weights, match.positions, types_pb2.DT_INT32)
 
-    def _of_dtype(self, build: NodeBuilder, given: int, wanted: int) -> Tensor:
+    def _of_dtype(self, build: NodeBuilder, dtype: int, new_dtype: int) -> Tensor:
         """Returns the result, or another tensor of its shape."""
         result = Tensor(build.base)
-        if given == wanted:
+        if dtype == new_dtype:
             return result
-        return build.shared("measured", "Cast", (result,), {"SrcT": given, "DstT": wanted})
+        return build.shared("measured", "Cast", (result,), {"SrcT": dtype, "DstT": new_dtype})
 
-    def _shape(self, build: NodeBuilder, spec: LookupSpec, found: Forward, dtype: int) -> Tensor:
+    def _shape(self, build: NodeBuilder, spec: LookupSpec, match: Forward, dtype: int) -> Tensor:
         """Returns the shape of the rows of the entries, [m, D], without the rows."""
         types = {"T": types_pb2.DT_INT32, "out_type": dtype}
-        length = build.shared("length", "Shape", (found.positions,), types)
+        length = build.shared("length", "Shape", (match.positions,), types)
         width = np.array([spec.table.shape[1]], dtypes.as_dtype(dtype).as_numpy_dtype)
         parts = (
             length,

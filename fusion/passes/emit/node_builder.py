@@ -64,9 +64,9 @@ class NodeBuilder:
         """Appends inputs."""
         node.input.extend(self.edit.text(tensor) for tensor in tensors)
 
-    def replace_input(self, node: node_def_pb2.NodeDef, place: int, tensor: Tensor) -> None:
+    def replace_input(self, node: node_def_pb2.NodeDef, index: int, tensor: Tensor) -> None:
         """Sets one input."""
-        node.input[place] = self.edit.text(tensor)
+        node.input[index] = self.edit.text(tensor)
 
     def add(self, node: node_def_pb2.NodeDef) -> str:
         """Adds the node just before `base`, or in its place, and returns its name."""

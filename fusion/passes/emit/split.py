@@ -72,16 +72,22 @@ class SplitEmitter:
         unique = self._unique(build, spec, entries)
         gathered, permutation = self._gathers(build, spec, unique)
         rows = self._clipped(build, lookup, spec, gathered)
-        places = Tensor(unique, 1)
-        told = (entries.dense_shape, entries.indices, entries.is_row_empty, places, entries.weights)
-        post_lookup(build, spec, rows, permutation, Bags(*told), clips=True)
+        positions = Tensor(unique, 1)
+        bags = (
+            entries.dense_shape,
+            entries.indices,
+            entries.is_row_empty,
+            positions,
+            entries.weights,
+        )
+        post_lookup(build, spec, rows, permutation, Bags(*bags), clips=True)
         first = entries.first or unique
         self.edit.wait(first, waits)
         self.edit.remove(lookup.nodes(Stage.IDS), first)
         # A read stays behind the writes that it waits for.
         reads = {
-            shard.gather: one.node
-            for shard, one in zip(spec.table.shards, gathered, strict=True)
+            shard.gather: tensor.node
+            for shard, tensor in zip(spec.table.shards, gathered, strict=True)
             if shard.gather
         }
         for stock, read in reads.items():
@@ -104,7 +110,7 @@ class SplitEmitter:
 
     def _entries(self, build: NodeBuilder, spec: LookupSpec, waits: tuple[str, ...]) -> _Entries:
         if not spec.fill:
-            return self._given_entries(build, spec)
+            return self._entries_as_given(build, spec)
         what = (spec.ids, spec.dtype, spec.buckets, spec.weights, spec.prune, spec.default_id)
         key = ("prune", *what, spec.table.dtype, build.device, waits)
         name = self.edit.shared.get(key)
@@ -119,7 +125,7 @@ class SplitEmitter:
         shape = self._dense_shape(build, spec)
         return _Entries(Tensor(name, 0), Tensor(name, 1), weighted, Tensor(name, 3), shape, name)
 
-    def _given_entries(self, build: NodeBuilder, spec: LookupSpec) -> _Entries:
+    def _entries_as_given(self, build: NodeBuilder, spec: LookupSpec) -> _Entries:
         """Entries that are looked up as they are; the last of them ends the result."""
         no_flags, no_shape = unfilled(build)
         indices = self._indices(build, spec)
@@ -200,7 +206,7 @@ class SplitEmitter:
         assert table is not None
         clip = table.clip
         assert clip is not None
-        return [copied_clip(build, clip, one) for one in rows]
+        return [copied_clip(build, clip, matrix) for matrix in rows]
 
     def _partition(self, build: NodeBuilder, spec: LookupSpec, unique: str) -> str:
         table = spec.table

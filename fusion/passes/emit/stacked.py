@@ -49,28 +49,28 @@ class StackedEmitter:
         side_by_side = {"T": _INT64, "Tidx": _INT32}
         inputs = (*(_ids(build, spec) for spec in specs), axis)
         ids = build.shared("ids", "ConcatV2", inputs, side_by_side, {"N": count})
-        places = build.shared("places", "AddV2", (ids, _vector(build, starts)), {"T": _INT64})
+        index = build.shared("places", "AddV2", (ids, _vector(build, starts)), {"T": _INT64})
         if any(_may_exceed(view, spec) for spec in specs):
             # Such an id would find a row of another table; the end of the stack is an error.
             fits = build.shared("fits", "Less", (ids, _vector(build, rows)), {"T": _INT64})
             end = number(build, sum(rows), _INT64)
-            places = build.shared("places", "SelectV2", (fits, places, end), {"T": _INT64})
+            index = build.shared("places", "SelectV2", (fits, index, end), {"T": _INT64})
         present = None
         if any(_can_be_absent(view, spec) for spec in specs):
             zero = number(build, 0, _INT64)
             present = build.shared("present", "GreaterEqual", (ids, zero), {"T": _INT64})
-            places = build.shared("places", "SelectV2", (present, places, zero), {"T": _INT64})
+            index = build.shared("places", "SelectV2", (present, index, zero), {"T": _INT64})
         gathered = {"Tparams": dtype, "Tindices": _INT64, "Taxis": _INT32}
         first = build.constant("axis", np.array(0, np.int32))
-        inputs = (stack, flattened(build, places, _INT64), first)
-        found = build.shared("rows", "GatherV2", inputs, gathered)
+        inputs = (stack, flattened(build, index, _INT64), first)
+        result = build.shared("rows", "GatherV2", inputs, gathered)
         if present is not None:
-            zeros = build.shared("zeros", "ZerosLike", (found,), {"T": dtype})
-            inputs = (flattened(build, present, _BOOL), found, zeros)
-            found = build.shared("present_rows", "Select", inputs, {"T": dtype})
+            zeros = build.shared("zeros", "ZerosLike", (result,), {"T": dtype})
+            inputs = (flattened(build, present, _BOOL), result, zeros)
+            result = build.shared("present_rows", "Select", inputs, {"T": dtype})
         node = self.concats.node(group, build, "Reshape")
         shape = build.constant("shape", np.array([-1, count * dim], np.int32))
-        build.inputs(node, found, shape)
+        build.inputs(node, result, shape)
         set_types(node, T=dtype, Tshape=_INT32)
         name = build.add(node)
         for lookup in group.lookups:
@@ -83,19 +83,19 @@ class StackedEmitter:
     ) -> tuple[Tensor, list[int], list[int]]:
         """Adds the stack: where it is, where each column's table starts in it, and its rows."""
         view = self.edit.view
-        places: dict[Tensor, int] = {}
+        offsets: dict[Tensor, int] = {}
         parts, starts, rows, total = [], list[int](), list[int](), 0
         for spec in specs:
             table = view.resolve(spec.table.shards[0].tensor)
             value = view.constant(table)
             assert value is not None, "only constants are stacked"
-            if table not in places:
-                places[table] = total
+            if table not in offsets:
+                offsets[table] = total
                 parts.append(value)
                 total += len(value)
-            starts.append(places[table])
+            starts.append(offsets[table])
             rows.append(len(value))
-        key = ("stack", *places, build.device)
+        key = ("stack", *offsets, build.device)
         if key not in self.edit.shared:
             node = build.node("tables", "Const")
             proto = tensor_util.make_tensor_proto(np.concatenate(parts))
@@ -122,8 +122,8 @@ def _ids(build: NodeBuilder, spec: LookupSpec) -> Tensor:
     """Returns int64 [B, 1], negative where a row has no id."""
     assert isinstance(spec.ids, DenseIds)
     values = dense_values(build, spec.ids)
-    given = spec.ids.dtype if spec.ids.hashed is None else _INT64
-    values = as_dtype(build, values, given, spec.dtype)
+    dtype = spec.ids.dtype if spec.ids.hashed is None else _INT64
+    values = as_dtype(build, values, dtype, spec.dtype)
     return as_dtype(build, in_buckets(build, spec, values), spec.dtype, _INT64)
 
 

@@ -85,52 +85,52 @@ class _Lookup:
 
     def one_per_row(self) -> _Op | None:
         """A gather, and zeros where a row has no id; None if the gather is the last op."""
-        found = one_per_row(self.build, self.spec)
-        if found.present is not None:
-            return self._or_zeros(found.present, self._rows(found.ids), is_present=True)
+        column = one_per_row(self.build, self.spec)
+        if column.present is not None:
+            return self._or_zeros(column.present, self._rows(column.ids), is_present=True)
         if self._needs_distinct:
-            return self._picked(found.ids)
-        self._gathered(self.spec.table.shards[0], found.ids, last=True)
+            return self._picked(column.ids)
+        self._gathered(self.spec.table.shards[0], column.ids, last=True)
         return None
 
     def reduced(self, reads_whole: bool) -> _Op:
         """The sparse segment reduction of the table, or of the distinct rows."""
         spec, build = self.spec, self.build
-        given = entries(build, spec)
+        bags = entries(build, spec)
         if reads_whole and not self._needs_distinct:
-            counted = () if given.count is None else (given.count,)
-            matrix = read_table(build, Reader(self.lookup, (given.ids, given.rows, *counted)))
-            index, index_dtype = given.ids, spec.dtype
+            counted = () if bags.count is None else (bags.count,)
+            matrix = read_table(build, Reader(self.lookup, (bags.ids, bags.rows, *counted)))
+            index, index_dtype = bags.ids, spec.dtype
         else:
-            matrix, index = self._distinct_rows(given.ids)
+            matrix, index = self._distinct_rows(bags.ids)
             index_dtype = _INT32
-        inputs: tuple[Tensor, ...] = (matrix, index, given.rows)
-        types = {"T": spec.table.dtype, "Tidx": index_dtype, "Tsegmentids": given.rows_dtype}
+        inputs: tuple[Tensor, ...] = (matrix, index, bags.rows)
+        types = {"T": spec.table.dtype, "Tidx": index_dtype, "Tsegmentids": bags.rows_dtype}
         op = _REDUCTIONS[spec.combiner]
-        if given.count is not None:
-            inputs, op = (*inputs, given.count), f"{op}WithNumSegments"
+        if bags.count is not None:
+            inputs, op = (*inputs, bags.count), f"{op}WithNumSegments"
             types |= {"Tnumsegments": _INT64}
-        return self._emptied(given, _Op(op, inputs, types))
+        return self._emptied(bags, _Op(op, inputs, types))
 
     def weighted(self) -> _Op:
         """The sum of weighted rows, divided by what the combiner asks for."""
         spec, build, dtype = self.spec, self.build, self.spec.table.dtype
-        given = entries(build, spec)
-        assert given.weights is not None
-        rows, weights = self._rows(given.ids), given.weights
+        bags = entries(build, spec)
+        assert bags.weights is not None
+        rows, weights = self._rows(bags.ids), bags.weights
         if self._is_widened():
             narrow, dtype = dtype, types_pb2.DT_FLOAT
-            rows, weights = (as_dtype(build, one, narrow, dtype) for one in (rows, weights))
+            rows, weights = (as_dtype(build, tensor, narrow, dtype) for tensor in (rows, weights))
         axis = build.constant("axis", np.array(1, np.int32))
         column = build.shared("column", "ExpandDims", (weights, axis), {"T": dtype, "Tdim": _INT32})
         product = build.shared("product", "Mul", (rows, column), {"T": dtype})
-        sums = {"T": dtype, "Tindices": given.rows_dtype}
-        result = _Op("SegmentSum", (product, given.rows), sums)
+        sums = {"T": dtype, "Tindices": bags.rows_dtype}
+        result = _Op("SegmentSum", (product, bags.rows), sums)
         if spec.combiner != "sum":
             terms = column
             if spec.combiner == "sqrtn":
                 terms = build.shared("squares", "Square", (column,), {"T": dtype})
-            divisor = build.shared("divisor", "SegmentSum", (terms, given.rows), sums)
+            divisor = build.shared("divisor", "SegmentSum", (terms, bags.rows), sums)
             if spec.combiner == "sqrtn":
                 divisor = build.shared("divisor", "Sqrt", (divisor,), {"T": dtype})
             division = "DivNoNan" if spec.divide_no_nan else "RealDiv"
@@ -138,7 +138,7 @@ class _Lookup:
         if dtype != spec.table.dtype:
             types = {"SrcT": dtype, "DstT": spec.table.dtype}
             result = _Op("Cast", (build.shared("wide", *result),), types)
-        return self._emptied(given, result)
+        return self._emptied(bags, result)
 
     def _is_widened(self) -> bool:
         """Whether half types are multiplied as float32, as today's TensorFlow does."""
@@ -147,12 +147,12 @@ class _Lookup:
             return False
         return self.lookup.has_few_ops or view.type_attr(self.spec.anchor, "T") != dtype
 
-    def _emptied(self, given: Entries, result: _Op) -> _Op:
+    def _emptied(self, bags: Entries, result: _Op) -> _Op:
         """Puts zeros in rows that were empty, if such were filled."""
-        if given.is_row_empty is None:
+        if bags.is_row_empty is None:
             return result
         return self._or_zeros(
-            given.is_row_empty, self.build.shared("reduced", *result), is_present=False
+            bags.is_row_empty, self.build.shared("reduced", *result), is_present=False
         )
 
     def _or_zeros(self, flags: Tensor, rows: Tensor, *, is_present: bool) -> _Op:
@@ -210,13 +210,15 @@ class _Lookup:
         shard, local = split_ids(build, spec, keys)
         size = build.shared("size", "Size", (keys,), {"T": dtype, "out_type": _INT32})
         limits = number(build, 0, _INT32), size, number(build, 1, _INT32)
-        places = build.shared("places", "Range", limits, {"Tidx": _INT32})
+        index = build.shared("places", "Range", limits, {"Tidx": _INT32})
         parts = {"num_partitions": count}
         of_ids = build.shared("ids", "DynamicPartition", (local, shard), {"T": dtype}, parts).node
-        of_places = build.shared(
-            "places", "DynamicPartition", (places, shard), {"T": _INT32}, parts
+        of_index = build.shared(
+            "places", "DynamicPartition", (index, shard), {"T": _INT32}, parts
         ).node
-        rows = [self._gathered(one, Tensor(of_ids, k)) for k, one in enumerate(spec.table.shards)]
-        inputs = (*(Tensor(of_places, k) for k in range(count)), *rows)
+        rows = [
+            self._gathered(matrix, Tensor(of_ids, k)) for k, matrix in enumerate(spec.table.shards)
+        ]
+        inputs = (*(Tensor(of_index, k) for k in range(count)), *rows)
         types = {"T": spec.table.dtype}
         return build.shared("stitched", "ParallelDynamicStitch", inputs, types, {"N": count})

@@ -91,10 +91,10 @@ def one_per_row(build: NodeBuilder, spec: LookupSpec) -> OnePerRow:
 def entries(build: NodeBuilder, spec: LookupSpec) -> Entries:
     """Emits what prunes the entries, and gives empty rows one, as far as either is needed."""
     fills = _fills(build.edit.view, spec)
-    ids, weights, rows = _kept(build, spec, fills)
+    ids, weights, rows = _pruned(build, spec, fills)
     if fills:
         return _filled(build, spec, ids, weights, rows)
-    return Entries(ids, rows.places, rows.dtype, weights, _counted(build, spec, rows), None)
+    return Entries(ids, rows.indices, rows.dtype, weights, _counted(build, spec, rows), None)
 
 
 def _counted(build: NodeBuilder, spec: LookupSpec, rows: _Rows) -> Tensor | None:
@@ -125,14 +125,14 @@ class _Rows(NamedTuple):
     """Which row each entry is of.
 
     Attributes:
-        places: int32 or int64 [n]; if `is_matrix`, int64 [n, 2] with the row in column 0.
-        dtype: DataType of `places`.
+        indices: int32 or int64 [n]; if `is_matrix`, int64 [n, 2] with the row in column 0.
+        dtype: DataType of `indices`.
         shape: int64 [], the number of rows; if `is_matrix`, int64 [2] with that number first; None
             where the last row with an entry is the last one.
         is_matrix: see above.
     """
 
-    places: Tensor
+    indices: Tensor
     dtype: int
     shape: Tensor | None
     is_matrix: bool
@@ -142,24 +142,26 @@ class _Rows(NamedTuple):
         if not self.is_matrix:
             return self
         count = None if self.shape is None else first_element(build, self.shape)
-        return _Rows(first_column(build, self.places), _INT64, count, is_matrix=False)
+        return _Rows(first_column(build, self.indices), _INT64, count, is_matrix=False)
 
     def as_matrix(self, build: NodeBuilder) -> _Rows:
         """Returns the same with columns, of which there is one if there were none."""
         if self.is_matrix:
             return self
         assert self.shape is not None, "rows are counted where empty ones are filled"
-        rows = as_dtype(build, self.places, self.dtype, _INT64)
+        rows = as_dtype(build, self.indices, self.dtype, _INT64)
         shape = expanded(build, self.shape, 0)
         return _Rows(expanded(build, rows, 1), _INT64, shape, is_matrix=True)
 
 
-def _kept(build: NodeBuilder, spec: LookupSpec, fills: bool) -> tuple[Tensor, Tensor | None, _Rows]:
+def _pruned(
+    build: NodeBuilder, spec: LookupSpec, fills: bool
+) -> tuple[Tensor, Tensor | None, _Rows]:
     """Returns the ids that are kept, their weights, and their rows, as a matrix if `fills`."""
     if isinstance(spec.ids, DenseIds):
         ids, rows = _of_matrix(build, spec)
         return ids, None, rows if fills else rows.as_vector(build)
-    rows = _given(build, spec)
+    rows = _entry_rows(build, spec)
     rows = rows.as_matrix(build) if fills else rows.as_vector(build)
     ids = in_buckets(build, spec, spec.ids.values)
     weights = None if spec.weights is None else weight_vector(build, spec.weights.values)
@@ -176,7 +178,7 @@ def _kept(build: NodeBuilder, spec: LookupSpec, fills: bool) -> tuple[Tensor, Te
         if len(tests) == 1:
             weights = _of_length(build, spec, weights, ids)
         weights = picked(build, weights, spec.table.dtype, keep)
-    rows = rows._replace(places=picked(build, rows.places, rows.dtype, keep))
+    rows = rows._replace(indices=picked(build, rows.indices, rows.dtype, keep))
     return picked(build, ids, spec.dtype, keep), weights, rows
 
 
@@ -188,7 +190,7 @@ def _of_length(build: NodeBuilder, spec: LookupSpec, weights: Tensor, ids: Tenso
     return build.shared("weights", "Reshape", (weights, length), types)
 
 
-def _given(build: NodeBuilder, spec: LookupSpec) -> _Rows:
+def _entry_rows(build: NodeBuilder, spec: LookupSpec) -> _Rows:
     """Returns the rows of the given entries."""
     ids = spec.ids
     if isinstance(ids, SparseIds):
@@ -216,12 +218,12 @@ def _filled(
     rows = _checked_rows(build, spec, rows)
     assert rows.shape is not None, "rows are counted where empty ones are filled"
     default = number(build, spec.default_id or 0, spec.dtype)
-    inputs = (rows.places, ids, rows.shape, default)
+    inputs = (rows.indices, ids, rows.shape, default)
     node = build.shared("fill", "SparseFillEmptyRows", inputs, {"T": spec.dtype}).node
     if weights is not None and spec.weights is not None:
         dtype = spec.table.dtype
         weight = number(build, spec.weights.default, dtype)
-        inputs = (rows.places, weights, rows.shape, weight)
+        inputs = (rows.indices, weights, rows.shape, weight)
         filled = build.shared("fill_weights", "SparseFillEmptyRows", inputs, {"T": dtype}).node
         weights = Tensor(filled, 1)
     return Entries(
@@ -239,8 +241,8 @@ def _checked(build: NodeBuilder, rows: _Rows) -> _Rows:
     view, shape = build.edit.view, rows.shape
     if shape is None or view.op(view.resolve(shape).node) in _CHECK_SHAPES | _MEASURE:
         return rows
-    node = build.shared("checked", "SparseReshape", (rows.places, shape, shape), {}).node
-    return rows._replace(places=Tensor(node), shape=Tensor(node, 1))
+    node = build.shared("checked", "SparseReshape", (rows.indices, shape, shape), {}).node
+    return rows._replace(indices=Tensor(node), shape=Tensor(node, 1))
 
 
 def _checked_rows(build: NodeBuilder, spec: LookupSpec, rows: _Rows) -> _Rows:
@@ -284,7 +286,7 @@ def _matrix(build: NodeBuilder, spec: LookupSpec, flat: bool = False) -> _Matrix
     values, dtype, tests = ids.values, ids.dtype, list[Tensor]()
     if ids.hashed is not None:
         values, dtype = hashed_values(build, ids.values, ids.hashed), _INT64
-        tests.append(shaped(ids.hashed.kept, _BOOL))
+        tests.append(shaped(ids.hashed.mask, _BOOL))
     values = shaped(values, dtype)
     prunes = needs_prune(build.edit.view, spec)
     if ids.ignored is not None and not (prunes and ids.ignored < 0 and spec.buckets is None):
@@ -304,25 +306,25 @@ def _of_matrix(build: NodeBuilder, spec: LookupSpec) -> tuple[Tensor, _Rows]:
     ids, tests, _ = _matrix(build, spec)
     if not tests:
         tests = [build.shared("all", "Equal", (ids, ids), {"T": spec.dtype})]
-    places = build.shared("keep", "Where", (all_of(build, tests),), {"T": _BOOL})
+    indices = build.shared("keep", "Where", (all_of(build, tests),), {"T": _BOOL})
     types = {"Tparams": spec.dtype, "Tindices": _INT64}
-    picked = build.shared("ids", "GatherNd", (ids, places), types)
+    picked = build.shared("ids", "GatherNd", (ids, indices), types)
     shape = None
     if spec.fill:
         types = {"T": spec.dtype, "out_type": _INT64}
         shape = build.shared("shape", "Shape", (ids,), types)
-    return picked, _Rows(places, _INT64, shape, is_matrix=True)
+    return picked, _Rows(indices, _INT64, shape, is_matrix=True)
 
 
 def _column_numbers(
-    build: NodeBuilder, values: Tensor, given: int, dtype: int, stride: int
+    build: NodeBuilder, values: Tensor, values_dtype: int, dtype: int, stride: int
 ) -> Tensor:
-    """Returns [L], what each column of [B, L] values of DataType `given` adds to an id."""
+    """Returns [L], what each column of [B, L] values of DataType `values_dtype` adds to an id."""
     shape = build.edit.view.shape(values)
     if shape is not None and shape[1] is not None:
         numbers = np.arange(shape[1], dtype=numpy_type(dtype)) * stride
         return build.constant("column_numbers", numbers)
-    measured = build.shared("shape", "Shape", (values,), {"T": given, "out_type": dtype})
+    measured = build.shared("shape", "Shape", (values,), {"T": values_dtype, "out_type": dtype})
     width = sliced(build, measured, dtype, [1], [2], {"shrink_axis_mask": 1})
     limits = number(build, 0, dtype), width, number(build, 1, dtype)
     counted = build.shared("columns", "Range", limits, {"Tidx": dtype})

@@ -18,10 +18,10 @@ _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
 
 def all_of(build: NodeBuilder, tests: list[Tensor]) -> Tensor:
     """Returns where all of the tests hold."""
-    found = tests[0]
+    both = tests[0]
     for test in tests[1:]:
-        found = build.shared("and", "LogicalAnd", (found, test), {})
-    return found
+        both = build.shared("and", "LogicalAnd", (both, test), {})
+    return both
 
 
 def compared(build: NodeBuilder, op: str, values: Tensor, dtype: int, than: float) -> Tensor:
@@ -36,15 +36,15 @@ def number(build: NodeBuilder, value: float, dtype: int) -> Tensor:
 
 def numpy_type(dtype: int) -> npt.DTypeLike:
     """Returns NumPy's dtype of a DataType."""
-    found: npt.DTypeLike = dtypes.as_dtype(dtype).as_numpy_dtype
-    return found
+    result: npt.DTypeLike = dtypes.as_dtype(dtype).as_numpy_dtype
+    return result
 
 
-def as_dtype(build: NodeBuilder, tensor: Tensor, given: int, wanted: int) -> Tensor:
-    """Returns a tensor of the DataType `given` as one of `wanted`."""
-    if given == wanted:
+def as_dtype(build: NodeBuilder, tensor: Tensor, dtype: int, new_dtype: int) -> Tensor:
+    """Returns a tensor of the DataType `dtype` as one of `new_dtype`."""
+    if dtype == new_dtype:
         return tensor
-    return build.shared("cast", "Cast", (tensor,), {"SrcT": given, "DstT": wanted})
+    return build.shared("cast", "Cast", (tensor,), {"SrcT": dtype, "DstT": new_dtype})
 
 
 def flattened(build: NodeBuilder, tensor: Tensor, dtype: int) -> Tensor:
@@ -56,9 +56,9 @@ def flattened(build: NodeBuilder, tensor: Tensor, dtype: int) -> Tensor:
 
 def expanded(build: NodeBuilder, tensor: Tensor, axis: int) -> Tensor:
     """Returns an int64 tensor with one more axis of size 1."""
-    place = build.constant("axis", np.array(axis, np.int32))
+    operand = build.constant("axis", np.array(axis, np.int32))
     types = {"T": _INT64, "Tdim": _INT32}
-    return build.shared("expanded", "ExpandDims", (tensor, place), types)
+    return build.shared("expanded", "ExpandDims", (tensor, operand), types)
 
 
 def picked(build: NodeBuilder, values: Tensor, dtype: int, keep: Tensor) -> Tensor:
@@ -68,10 +68,10 @@ def picked(build: NodeBuilder, values: Tensor, dtype: int, keep: Tensor) -> Tens
     return build.shared("kept", "GatherV2", (values, keep, axis), types, {"batch_dims": 0})
 
 
-def first_column(build: NodeBuilder, places: Tensor) -> Tensor:
+def first_column(build: NodeBuilder, indices: Tensor) -> Tensor:
     """Returns column 0 of an int64 matrix."""
     masks = {"begin_mask": 1, "end_mask": 1, "shrink_axis_mask": 2}
-    return sliced(build, places, _INT64, [0, 0], [0, 1], masks)
+    return sliced(build, indices, _INT64, [0, 0], [0, 1], masks)
 
 
 def first_element(build: NodeBuilder, shape: Tensor) -> Tensor:
@@ -88,8 +88,8 @@ def sliced(
     masks: Mapping[str, int],
 ) -> Tensor:
     """Returns a part of a tensor of this DataType, by the masks of a StridedSlice."""
-    places = (begin, end, [1] * len(begin))
-    limits = (build.constant("slice", np.array(place, np.int32)) for place in places)
+    bounds = (begin, end, [1] * len(begin))
+    limits = (build.constant("slice", np.array(bound, np.int32)) for bound in bounds)
     types = {"T": dtype, "Index": _INT32}
     return build.shared("sliced", "StridedSlice", (tensor, *limits), types, masks)
 

@@ -142,12 +142,12 @@ def stock_read(build: NodeBuilder, read: VariableRead) -> str:
         nodes = [node]
         if not is_small(read.dtype, read.shape):
             nodes.insert(0, build.node("share_table", "DisableCopyOnRead", read.device))
-        for one in nodes:
-            build.inputs(one, read.handle)
-            _put_beside(one, read.colocation)
-            build.add(one)
-            build.edit.wait(one.name, read.waits)
-        build.edit.wait(node.name, [one.name for one in nodes[:-1]])
+        for copy in nodes:
+            build.inputs(copy, read.handle)
+            _put_beside(copy, read.colocation)
+            build.add(copy)
+            build.edit.wait(copy.name, read.waits)
+        build.edit.wait(node.name, [copy.name for copy in nodes[:-1]])
         _record_shapes(node, [read.shape])
         build.edit.shared[read.key] = node.name
     return build.edit.shared[read.key]
@@ -207,8 +207,8 @@ def _add_shared_read(build: NodeBuilder, reads: Sequence[VariableRead]) -> None:
 
 
 def _known(build: NodeBuilder, read: VariableRead) -> Tensor:
-    name, _, place = build.edit.shared[read.key].partition(":")
-    return Tensor(name, int(place))
+    name, _, index = build.edit.shared[read.key].partition(":")
+    return Tensor(name, int(index))
 
 
 def _waits(build: NodeBuilder, reader: Reader) -> tuple[str, ...]:
@@ -219,9 +219,9 @@ def _waits(build: NodeBuilder, reader: Reader) -> tuple[str, ...]:
     """
     lookup, edit, view = reader.lookup, build.edit, build.edit.view
     weighted = lookup.full_spec.weights
-    given = [*reader.entries, *([] if weighted is None else [weighted.values])]
+    read = [*reader.entries, *([] if weighted is None else [weighted.values])]
     waits = dict.fromkeys(sorted(lookup.control_inputs(view)))
-    waits |= dict.fromkeys(name for name in edit.sources(given) if view.has_effect(name))
+    waits |= dict.fromkeys(name for name in edit.sources(read) if view.has_effect(name))
     return tuple(waits)
 
 

@@ -54,14 +54,14 @@ class TrainedEmitter:
             build = self.concats.builder(group, first.ids.values.node)
         columns = [self._column(column, first) for column in group.columns]
         pairs = zip(columns, group.columns, strict=True)
-        told = [column for column, given in pairs if isinstance(given, LookupMatch)]
-        pre = self._pre(build, lookups, told)
+        arguments = [column for column, member in pairs if isinstance(member, LookupMatch)]
+        pre = self._pre(build, lookups, arguments)
         node = build.replacement(GROUPED_POST)
         if group.concat:
             node = self.concats.node(group, build, GROUPED_POST)
         rows = {
-            one.anchor: self._rows(build, one, Tensor(pre, index))
-            for index, one in enumerate(lookups)
+            lookup.anchor: self._rows(build, lookup, Tensor(pre, index))
+            for index, lookup in enumerate(lookups)
         }
         post = self._post(build, node, group, pre, columns, rows)
         for index, lookup in enumerate(lookups):
@@ -74,51 +74,51 @@ class TrainedEmitter:
         else:
             self.edit.replace(first.output, Tensor(post))
         for backward in group.backwards:
-            self._grad(build, lookups, told, pre, rows, backward)
+            self._grad(build, lookups, arguments, pre, rows, backward)
 
     def _column(self, column: LookupMatch | Tensor, first: LookupSpec) -> ColumnArguments:
         if isinstance(column, LookupMatch):
             spec = column.full_spec
-            told = column_arguments(NodeBuilder.of(self.edit, spec), spec)
-            told.attrs["sort_key"] = not column.unique
-            return told
+            arguments = column_arguments(NodeBuilder.of(self.edit, spec), spec)
+            arguments.attrs["sort_key"] = not column.unique
+            return arguments
         build = NodeBuilder.of(self.edit, first)
         return copy_arguments(build, column, first.table.dtype)
 
     def _pre(
-        self, build: NodeBuilder, lookups: Sequence[LookupMatch], told: Sequence[ColumnArguments]
+        self, build: NodeBuilder, lookups: Sequence[LookupMatch], columns: Sequence[ColumnArguments]
     ) -> str:
         """Emits the op before the gathers, one for all groups of the same ids."""
         key = (
             "pre",
             build.device,
-            *(self._identity(*pair) for pair in zip(told, lookups, strict=True)),
+            *(self._identity(*pair) for pair in zip(columns, lookups, strict=True)),
         )
         if key in self.edit.shared:
             return self.edit.shared[key]
         node = build.node("pre_look_up", GROUPED_PRE)
-        for inputs in zip(*(column[:4] for column in told), strict=True):
+        for inputs in zip(*(column[:4] for column in columns), strict=True):
             build.inputs(node, *inputs)
         set_types(
             node,
             T=lookups[0].full_spec.table.dtype,
-            Tids=[column.dtypes[0] for column in told],
-            Trows=[column.dtypes[1] for column in told],
+            Tids=[column.dtypes[0] for column in columns],
+            Trows=[column.dtypes[1] for column in columns],
             Tkeys=[lookup.full_spec.dtype for lookup in lookups],
         )
-        set_attrs(node, num_columns=len(told))
-        set_columns(node, told, PRE_ATTRS)
-        set_boundaries(node, told)
-        set_names(node, told)
+        set_attrs(node, num_columns=len(columns))
+        set_columns(node, columns, PRE_ATTRS)
+        set_boundaries(node, columns)
+        set_names(node, columns)
         self.edit.shared[key] = build.add(node)
         return self.edit.shared[key]
 
-    def _identity(self, told: ColumnArguments, lookup: LookupMatch) -> tuple[object, ...]:
+    def _identity(self, column: ColumnArguments, lookup: LookupMatch) -> tuple[object, ...]:
         """Returns all that the entries of a column depend on."""
-        attrs = (told.attrs[attr.name] for attr in PRE_ATTRS.values())
+        attrs = (column.attrs[attr.name] for attr in PRE_ATTRS.values())
         view, spec = self.edit.view, lookup.full_spec
         waits = (wait for name in lookup.nodes(Stage.IDS) for wait in view.controls(name))
-        return (*told[:5], told.boundaries, *attrs, spec.dtype, spec.table.dtype, *waits)
+        return (*column[:5], column.boundaries, *attrs, spec.dtype, spec.table.dtype, *waits)
 
     def _rows(self, build: NodeBuilder, lookup: LookupMatch, keys: Tensor) -> Tensor:
         """Returns the rows of the distinct ids: those that stock gathers, or new ones."""
@@ -159,7 +159,7 @@ class TrainedEmitter:
         gone |= dead_with(view, gone | {read}, unseen=False)
         if any(use.node not in gone for use in view.uses(read)):
             return False
-        outputs = (one for each in lookup.backward for one in (each.output, each.keys))
+        outputs = (output for each in lookup.backward for output in (each.output, each.keys))
         return can_sink_read(view, read, {Tensor(lookup.anchor), *outputs})
 
     def _gather(self, build: NodeBuilder, lookup: LookupMatch, keys: Tensor, read: str) -> Tensor:
@@ -196,8 +196,8 @@ class TrainedEmitter:
         build.inputs(node, *matrices, *_shared(pre, len(group.lookups)))
         set_types(node, T=group.lookups[0].full_spec.table.dtype)
         set_attrs(node, num_columns=len(columns))
-        given = {name: attr for name, attr in POST_ATTRS.items() if name != "copied"}
-        set_columns(node, columns, given)
+        attrs = {name: attr for name, attr in POST_ATTRS.items() if name != "copied"}
+        set_columns(node, columns, attrs)
         set_lists(node, copied=copied)
         return build.add(node)
 
@@ -205,7 +205,7 @@ class TrainedEmitter:
         self,
         build: NodeBuilder,
         lookups: Sequence[LookupMatch],
-        told: Sequence[ColumnArguments],
+        arguments: Sequence[ColumnArguments],
         pre: str,
         rows: Mapping[str, Tensor],
         backward: Backward,
@@ -219,8 +219,8 @@ class TrainedEmitter:
         )
         set_types(node, T=lookups[0].full_spec.table.dtype)
         set_attrs(node, num_columns=len(lookups))
-        given = {name: attr for name, attr in GRAD_ATTRS.items() if name != "offsets"}
-        set_columns(node, told, given)
+        attrs = {name: attr for name, attr in GRAD_ATTRS.items() if name != "offsets"}
+        set_columns(node, arguments, attrs)
         set_lists(node, offsets=backward.offsets)
         # Not before what it is computed of, in a file that is in order.
         last = next(output.node for output in backward.outputs if output is not None)

@@ -34,12 +34,12 @@ class GraphEdit:
     _waits: dict[str, dict[str, None]] = field(default_factory=dict)
     _built: list[node_def_pb2.NodeDef] | None = None
 
-    def unique_name(self, wanted: str) -> str:
-        """Returns `wanted`, with a number behind it if a node of that name exists."""
-        name, number = wanted, 0
+    def unique_name(self, base: str) -> str:
+        """Returns `base`, with a number behind it if a node of that name exists."""
+        name, number = base, 0
         while name in self.view.nodes or name in self.added:
             number += 1
-            name = f"{wanted}_{number}"
+            name = f"{base}_{number}"
         return name
 
     def add(self, node: node_def_pb2.NodeDef, at: str) -> None:
@@ -60,14 +60,16 @@ class GraphEdit:
 
     def sources(self, tensors: Iterable[Tensor]) -> list[str]:
         """Returns the existing nodes that tensors, new ones or not, are computed from."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         stack = [tensor.node for tensor in tensors]
         for name in stack:
             if name in self.view.nodes:
-                found[name] = None
+                names[name] = None
             else:
-                stack += (one for one in _source_names(self.added[name]) if one not in stack)
-        return [*found]
+                stack += (
+                    source for source in _source_names(self.added[name]) if source not in stack
+                )
+        return [*names]
 
     def replace(self, old: Tensor, new: Tensor) -> None:
         """Lets every user of `old` read `new`."""
@@ -153,19 +155,19 @@ class GraphEdit:
 
     def _keep_what_is_read(self) -> None:
         view = self.view
-        given = {name for node in self.added.values() for name in _source_names(node)}
-        for name in sorted(dead_with(view, self.removed) - given):
+        read = {name for node in self.added.values() for name in _source_names(node)}
+        for name in sorted(dead_with(view, self.removed) - read):
             self.removed[name] = name  # nobody waits for it
         stack = [
             name
             for name in self.removed
-            if name in given or any(self._reads(use) for use in view.uses(name))
+            if name in read or any(self._reads(use) for use in view.uses(name))
         ]
         while stack:
             name = stack.pop()
             if name in self.removed and name not in self.added:
                 del self.removed[name]
-                stack += (one.node for one in view.inputs(name) if self._stays(one))
+                stack += (source.node for source in view.inputs(name) if self._stays(source))
 
     def _reads(self, use: Use) -> bool:
         """Whether somebody who stays goes on reading the tensor."""
@@ -299,9 +301,9 @@ def _rewritten_function(
 
 def _rename_control_outputs(definition: function_pb2.FunctionDef, edit: GraphEdit) -> None:
     """Lets control outputs stand for what nodes became; TensorFlow takes each node only once."""
-    kept: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     for output in definition.signature.control_output:
-        kept.setdefault(edit.successor(definition.control_ret[output]), output)
-    definition.signature.control_output[:] = kept.values()
+        outputs.setdefault(edit.successor(definition.control_ret[output]), output)
+    definition.signature.control_output[:] = outputs.values()
     definition.control_ret.clear()
-    definition.control_ret.update({output: node for node, output in kept.items()})
+    definition.control_ret.update({output: node for node, output in outputs.items()})

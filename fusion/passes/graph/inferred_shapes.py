@@ -41,8 +41,8 @@ def inferred_shape(view: GraphView, tensor: Tensor) -> Shape | None:
     known = view.shape(tensor)
     if known is not None:
         return known
-    found = symbolic_shapes(view, (tensor,))[0]
-    return None if found is None else tuple(size if size >= 0 else None for size in found)
+    shape = symbolic_shapes(view, (tensor,))[0]
+    return None if shape is None else tuple(size if size >= 0 else None for size in shape)
 
 
 def symbolic_shapes(
@@ -76,16 +76,16 @@ class _Cone:
         try:
             for name in self.names:
                 self._copy(name)
-            asked = [self._text(tensor) for tensor in tensors]
-            asked += [self._of_size(vector) for vector in vectors]
+            names = [self._text(tensor) for tensor in tensors]
+            names += [self._of_size(vector) for vector in vectors]
         except _Unknown:
             return nothing
         try:
-            found = _grappler_shapes(self.graph)
+            properties = _grappler_shapes(self.graph)
         except Exception:  # the shape functions of a graph that makes no sense raise all kinds
             return nothing
         fresh = count(_FIRST_FRESH, -1)
-        return tuple(_shape(found, text, fresh) for text in asked)
+        return tuple(_shape(properties, text, fresh) for text in names)
 
     def _choose(self, roots: Iterable[str]) -> None:
         """Chooses the nodes to copy, nearest first; what else they read becomes a leaf."""
@@ -108,7 +108,7 @@ class _Cone:
             return True
         made = view.signatures.output_types(view.nodes[name])
         read = [self._type(tensor) for tensor in view.inputs(name)]
-        if not made or any(not one or one > _FIRST_REF for one in (*made, *read)):
+        if not made or any(not dtype or dtype > _FIRST_REF for dtype in (*made, *read)):
             return True
         if not _OPAQUE.isdisjoint(made):
             return True
@@ -142,9 +142,9 @@ class _Cone:
         if not dtype:
             raise _Unknown
         name = f"leaf{len(self.leaves)}"
-        given = self.graph.node.add(name=name, op="Placeholder")
-        given.attr["dtype"].type = dtype
-        given.attr["shape"].shape.unknown_rank = True
+        placeholder = self.graph.node.add(name=name, op="Placeholder")
+        placeholder.attr["dtype"].type = dtype
+        placeholder.attr["shape"].shape.unknown_rank = True
         # Grappler does not believe a placeholder's shape: it could be fed anything.
         node = self.graph.node.add(name=f"{name}/shape", op="EnsureShape", input=[name])
         node.attr["T"].type = dtype
@@ -181,14 +181,14 @@ def _grappler_shapes(graph: graph_pb2.GraphDef) -> dict[str, list[Any]]:
     meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph)
     # An item has to fetch something, which changes no shape.
     meta_graph.collection_def["train_op"].node_list.value.append(graph.node[-1].name)
-    found: dict[str, list[Any]] = item.Item(meta_graph).GetOpProperties()
-    return found
+    properties: dict[str, list[Any]] = item.Item(meta_graph).GetOpProperties()
+    return properties
 
 
-def _shape(found: dict[str, list[Any]], text: str, fresh: Iterator[int]) -> Symbolic | None:
+def _shape(properties: dict[str, list[Any]], text: str, fresh: Iterator[int]) -> Symbolic | None:
     name, _, index = text.partition(":")
-    outputs = found.get(name, ())
-    place = int(index or 0)
-    if place >= len(outputs) or outputs[place].shape.unknown_rank:
+    outputs = properties.get(name, ())
+    output = int(index or 0)
+    if output >= len(outputs) or outputs[output].shape.unknown_rank:
         return None
-    return tuple(next(fresh) if dim.size == -1 else dim.size for dim in outputs[place].shape.dim)
+    return tuple(next(fresh) if dim.size == -1 else dim.size for dim in outputs[output].shape.dim)

@@ -35,22 +35,22 @@ def dead_with(view: GraphView, gone: Iterable[str], *, unseen: bool = True) -> s
         unseen: whether nodes count that read them, but that nobody sees.
     """
     gone = set(gone)
-    found: set[str] = set()
+    dying: set[str] = set()
     stack = [use.node for name in gone for use in view.uses(name)]
     while stack:
         name = stack.pop()
-        if name not in gone and name not in found and _may_die(view, name):
-            found.add(name)
+        if name not in gone and name not in dying and _may_die(view, name):
+            dying.add(name)
             stack += [use.node for use in view.uses(name)]
-    dead = gone | found
-    stack = list(found)
+    dead = gone | dying
+    stack = list(dying)
     while stack:
         name = stack.pop()
-        if name in found and _is_needed(view, name, dead, unseen):
-            found.remove(name)
+        if name in dying and _is_needed(view, name, dead, unseen):
+            dying.remove(name)
             dead.remove(name)
             stack += [tensor.node for tensor in view.inputs(name)]
-    return found
+    return dying
 
 
 def _may_die(view: GraphView, name: str) -> bool:

@@ -60,14 +60,14 @@ class OpSignatures:
         if definition is None:
             return ()
         attrs = {attr.name: attr.default_value for attr in definition.attr} | dict(node.attr)
-        found: list[int] = []
+        dtypes: list[int] = []
         for arg in definition.output_arg:
             if arg.type_list_attr:
-                found += attrs[arg.type_list_attr].list.type
+                dtypes += attrs[arg.type_list_attr].list.type
             else:
                 dtype = arg.type or attrs[arg.type_attr].type
-                found += [dtype] * max(arg_length(arg, attrs), 0)
-        return tuple(found)
+                dtypes += [dtype] * max(arg_length(arg, attrs), 0)
+        return tuple(dtypes)
 
 
 def arg_length(arg: op_def_pb2.OpDef.ArgDef, attrs: Mapping[str, attr_value_pb2.AttrValue]) -> int:
@@ -81,5 +81,5 @@ def arg_length(arg: op_def_pb2.OpDef.ArgDef, attrs: Mapping[str, attr_value_pb2.
 
 @cache
 def _registered(op: str) -> op_def_pb2.OpDef | None:
-    found: op_def_pb2.OpDef | None = op_def_registry.get(op)
-    return found
+    op_def: op_def_pb2.OpDef | None = op_def_registry.get(op)
+    return op_def

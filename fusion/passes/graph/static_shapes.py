@@ -102,11 +102,11 @@ def _expanded(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) ->
     of, axis = view.shape(inputs[0]), view.constant(inputs[1])
     if of is None or axis is None or axis.size != 1:
         return None
-    place = int(axis.reshape(()))
-    place += len(of) + 1 if place < 0 else 0
-    if not 0 <= place <= len(of):
+    position = int(axis.reshape(()))
+    position += len(of) + 1 if position < 0 else 0
+    if not 0 <= position <= len(of):
         return None
-    return (*of[:place], 1, *of[place:])
+    return (*of[:position], 1, *of[position:])
 
 
 def _gathered(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
@@ -128,7 +128,7 @@ def _looked_up(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -
     return (*picks, *of[1:])
 
 
-def _found(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _where(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a Where's result: the coordinates of what is true."""
     of = view.shape(inputs[0])
     return (None, len(of)) if of is not None else None
@@ -136,10 +136,10 @@ def _found(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Sh
 
 def _picked(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a GatherNd's result."""
-    of, places = view.shape(inputs[0]), view.shape(inputs[1])
-    if of is None or not places or places[-1] is None:
+    of, indices = view.shape(inputs[0]), view.shape(inputs[1])
+    if of is None or not indices or indices[-1] is None:
         return None
-    return (*places[:-1], *of[places[-1] :])
+    return (*indices[:-1], *of[indices[-1] :])
 
 
 def _squeezed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
@@ -229,21 +229,23 @@ def _broadcast(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -
 def _multiplied(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a product of matrices."""
     sizes: list[int | None] = []
-    for place, factor in enumerate(inputs[:2]):
-        flipped = view.flag_attr(name, f"transpose_{'ab'[place]}")
+    for number, factor in enumerate(inputs[:2]):
+        flipped = view.flag_attr(name, f"transpose_{'ab'[number]}")
         of = view.shape(factor)
         fits = of is not None and len(of) == 2
-        sizes.append(of[place != flipped] if of and fits else None)
+        sizes.append(of[number != flipped] if of and fits else None)
     return tuple(sizes)
 
 
 def _split(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a part of a Split's or SplitV's value."""
     value, axis = (inputs[0], inputs[2]) if len(inputs) == 3 else (inputs[1], inputs[0])
-    of, place = view.shape(value), view.constant(axis)
-    if of is None or place is None or place.size != 1 or not -len(of) <= int(place) < len(of):
+    of, split_dim = view.shape(value), view.constant(axis)
+    if of is None or split_dim is None or split_dim.size != 1:
         return None
-    cut = int(place) % len(of)
+    if not -len(of) <= int(split_dim) < len(of):
+        return None
+    cut = int(split_dim) % len(of)
     sizes = view.constant(inputs[1]) if len(inputs) == 3 else None
     part = int(sizes[index]) if sizes is not None and sizes[index] >= 0 else None
     return tuple(part if dim == cut else size for dim, size in enumerate(of))
@@ -256,7 +258,9 @@ def _unpacked(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) ->
     return tuple(size for dim, size in enumerate(of) if dim != axis % len(of))
 
 
-def _told(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _from_output_shapes(
+    view: _View, name: str, inputs: tuple[Tensor, ...], index: int
+) -> Shape | None:
     """The shape that an iterator over a dataset tells of its elements."""
     attr = view.attr(name, "output_shapes")
     if attr is None or index >= len(attr.list.shape) or attr.list.shape[index].unknown_rank:
@@ -274,13 +278,17 @@ def _parsed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> S
     if batch is None or len(batch) != 1:
         return None
     if index < 3 * sparse:
-        found: tuple[Shape, ...] = ((None, 2), (None,), (2,))
-        return found[index // sparse]
+        sparse_shapes: tuple[Shape, ...] = ((None, 2), (None,), (2,))
+        return sparse_shapes[index // sparse]
     shapes = view.attr(name, "dense_shapes")
-    place = index - 3 * sparse
-    if shapes is None or place >= len(shapes.list.shape) or shapes.list.shape[place].unknown_rank:
+    dense_index = index - 3 * sparse
+    if (
+        shapes is None
+        or dense_index >= len(shapes.list.shape)
+        or shapes.list.shape[dense_index].unknown_rank
+    ):
         return None
-    return (*batch, *dims(shapes.list.shape[place]))
+    return (*batch, *dims(shapes.list.shape[dense_index]))
 
 
 _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | None]] = {
@@ -292,9 +300,9 @@ _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | 
     "Split": _split,
     "SplitV": _split,
     "Unpack": _unpacked,
-    "IteratorGetNext": _told,
-    "IteratorGetNextSync": _told,
-    "OptionalGetValue": _told,
+    "IteratorGetNext": _from_output_shapes,
+    "IteratorGetNextSync": _from_output_shapes,
+    "OptionalGetValue": _from_output_shapes,
     "ParseExample": _parsed,
     "ParseExampleV2": _parsed,
     "StridedSlice": _strided,
@@ -308,7 +316,7 @@ _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | 
     "Gather": _gathered,
     "GatherV2": _gathered,
     "ResourceGather": _looked_up,
-    "Where": _found,
+    "Where": _where,
     "GatherNd": _picked,
     "Squeeze": _squeezed,
     "Reshape": _resized,

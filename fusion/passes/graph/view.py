@@ -184,12 +184,12 @@ class GraphView:
 
     def tensor(self, text: str) -> Tensor:
         """Parses an input string (no control input) in this graph's syntax."""
-        found = self._tensors.get(text)
-        if found is None:
-            found = self._parse(text)
-            self._tensors[text] = found
-            self._strings.setdefault(found, text)
-        return found
+        tensor = self._tensors.get(text)
+        if tensor is None:
+            tensor = self._parse(text)
+            self._tensors[text] = tensor
+            self._strings.setdefault(tensor, text)
+        return tensor
 
     def _parse(self, text: str) -> Tensor:
         name, _, rest = text.partition(":")
@@ -234,9 +234,9 @@ class GraphView:
         """Returns the data uses of one tensor."""
         if tensor.node not in self._tensor_uses:
             # A node may have thousands of outputs, each of them asked for.
-            found = self._tensor_uses[tensor.node] = {}
+            uses = self._tensor_uses[tensor.node] = {}
             for use in self.uses(tensor.node):
-                found.setdefault(use.tensor, []).append(use)
+                uses.setdefault(use.tensor, []).append(use)
         return self._tensor_uses[tensor.node].get(tensor, [])
 
     def control_uses(self, name: str) -> list[str]:
@@ -253,8 +253,8 @@ class GraphView:
             stack = [node for node in self.nodes if self._is_seen(node)]
             self._live = set(stack)
             while stack:
-                one = stack.pop()
-                for before in (*(t.node for t in self.inputs(one)), *self.controls(one)):
+                node = stack.pop()
+                for before in (*(t.node for t in self.inputs(node)), *self.controls(node)):
                     if before not in self._live:
                         self._live.add(before)
                         stack.append(before)
@@ -276,14 +276,14 @@ class GraphView:
         seen: set[str] = set()
         stack = [name]
         while stack:
-            one = stack.pop()
-            if one in seen or one in self._without_effect:
+            node = stack.pop()
+            if node in seen or node in self._without_effect:
                 continue
-            seen.add(one)
-            op = self.op(one)
+            seen.add(node)
+            op = self.op(node)
             if op not in _NO_EFFECT and self.signatures.is_stateful(op):
                 return True
-            stack += [*(tensor.node for tensor in self.inputs(one)), *self.controls(one)]
+            stack += [*(tensor.node for tensor in self.inputs(node)), *self.controls(node)]
         self._without_effect |= seen
         return False
 
@@ -294,7 +294,7 @@ class GraphView:
 
     def named(self, op: str) -> Iterator[str]:
         """Yields the names of the nodes of an op."""
-        return (name for name, one in self._ops.items() if one == op)
+        return (name for name, node_op in self._ops.items() if node_op == op)
 
     def op(self, name: str) -> str:
         """Returns the op of node `name`, or "" when there is no such node."""

@@ -37,9 +37,9 @@ def groups_in_concats(
     """
     members: dict[str, dict[int, LookupMatch | Group]] = {}
     for lookup in single:
-        found = place_in_concat(view, lookup)
-        if found is not None and found[0] not in taken:
-            members.setdefault(found[0], {})[found[1]] = lookup
+        slot = slot_in_concat(view, lookup)
+        if slot is not None and slot[0] not in taken:
+            members.setdefault(slot[0], {})[slot[1]] = lookup
     matrices = results_of(lookups)
     groups: dict[str, tuple[Group, ...]] = {}
     # In order and without repeats: a concat of many others is looked at once they all have been.
@@ -57,13 +57,13 @@ def groups_in_concats(
                 members.setdefault(outer[0], {})[outer[1]] = group
                 changed.pop(outer[0], None)
                 changed[outer[0]] = None
-    inner = {name for found in groups.values() for group in found for name in group.inner}
+    inner = {name for of_concat in groups.values() for group in of_concat for name in group.inner}
     return tuple(
-        group for concat, found in groups.items() if concat not in inner for group in found
+        group for concat, of_concat in groups.items() if concat not in inner for group in of_concat
     )
 
 
-def place_in_concat(
+def slot_in_concat(
     view: GraphView, lookup: LookupMatch, unread: frozenset[str] = frozenset()
 ) -> tuple[str, int] | None:
     """Returns the concat that alone reads a lookup's result, see `only_concat`."""
@@ -87,14 +87,14 @@ def only_concat(
         uses = [use for use in view.uses(tensor.node) if use.node not in unread]
         if len(uses) != 1 or uses[0].tensor != tensor or uses[0].position < 0:
             return None
-        user, place, _ = uses[0]
+        user, index, _ = uses[0]
         if placement(view, view.nodes[user].device) != placement(view, device):
             return None
         if view.op(user) == "ConcatV2":
             axis = view.constant(view.inputs(user)[-1])
             fits = view.type_attr(user, "T") == dtype
             is_beside = axis is not None and axis.size == 1 and int(axis.reshape(())) in (1, -1)
-            return (user, place) if fits and is_beside else None
+            return (user, index) if fits and is_beside else None
         if view.op(user) not in ALIAS_OPS or view.controls(user) or view.control_uses(user):
             return None
         tensor = Tensor(user)

@@ -152,11 +152,11 @@ def lookup_range(view: GraphView, spec: LookupSpec) -> Range:
     ids = spec.ids
     if not isinstance(ids, DenseIds):
         return range_of(view, ids.values)
-    given = range_of(view, Tensor(ids.hashed.by[-1]) if ids.hashed is not None else ids.values)
+    bounds = range_of(view, Tensor(ids.hashed.by[-1]) if ids.hashed is not None else ids.values)
     if ids.stride:
         shape = view.shape(ids.values)
         width = shape[1] if shape is not None and len(shape) == 2 else None
-        if width is None or given.low is None or given.high is None or ids.stride < 0:
+        if width is None or bounds.low is None or bounds.high is None or ids.stride < 0:
             return Range()
-        given = Range(given.low, given.high + ids.stride * max(width - 1, 0))
-    return wrapped(given, spec.dtype)
+        bounds = Range(bounds.low, bounds.high + ids.stride * max(width - 1, 0))
+    return wrapped(bounds, spec.dtype)

@@ -55,7 +55,7 @@ class Group:
         form: as what.
         columns: the lookups; in a concat also tensors that are taken over as they are.
         concat: the ConcatV2 whose inputs the columns are; "" for a single lookup.
-        place: of the first column among the inputs of `concat`.
+        start: the index of the first column among the inputs of `concat`.
         whole: whether the columns are all its inputs; the group's op stands for it then.
         inner: concats among those inputs whose own inputs the columns are instead.
         backwards: the gradients that a trained one computes.
@@ -66,7 +66,7 @@ class Group:
     form: Lowering
     columns: tuple[LookupMatch | Tensor, ...]
     concat: str = ""
-    place: int = 0
+    start: int = 0
     whole: bool = False
     inner: frozenset[str] = frozenset()
     backwards: tuple[Backward, ...] = ()

@@ -58,17 +58,17 @@ def refuse_unsafe(
     known = {node for lookup in everyone for node in lookup.nodes()}
     refused = Refusals()
     pending = [lookup for lookup in everyone if lookup.spec is not None]
-    for one in pending:
-        failure = _check_device(view, one, device_types, tasks)
+    for lookup in pending:
+        failure = _check_device(view, lookup, device_types, tasks)
         if failure is None:
-            failure = _check_controls(view, one)
+            failure = _check_controls(view, lookup)
         if failure is not None:
-            refused.by_placement[one.anchor] = failure
-        elif one.gradients and (unfit := _check_trained(view, one)) is not None:
-            refused.by_use[one.anchor] = unfit
+            refused.by_placement[lookup.anchor] = failure
+        elif lookup.gradients and (unfit := _check_trained(view, lookup)) is not None:
+            refused.by_use[lookup.anchor] = unfit
     while True:
         stock = refused.all
-        fused = [one for one in pending if one.anchor not in stock]
+        fused = [lookup for lookup in pending if lookup.anchor not in stock]
         vanishing = {node for lookup in fused for node in removed_nodes(lookup)}
         vanishing |= dead_with(view, vanishing, unseen=False)
         outsiders = _Outsiders(view, vanishing, known)
@@ -90,7 +90,7 @@ def removed_nodes(lookup: LookupMatch) -> tuple[str, ...]:
     return (*lookup.nodes(Stage.IDS), lookup.unique, *lookup.nodes(Stage.OUTPUT), *backward)
 
 
-def _told_by(lookup: LookupMatch) -> tuple[Tensor | None, ...]:
+def _outputs_also_emitted(lookup: LookupMatch) -> tuple[Tensor | None, ...]:
     """Returns tensors that emitted ops have, too, whoever reads them."""
     if not lookup.gradients:
         return (lookup.is_row_empty,)
@@ -101,7 +101,9 @@ def _check_trained(view: GraphView, lookup: LookupMatch) -> NoMatch | None:
     """Refuses what the training ops cannot do."""
     spec = lookup.spec
     assert spec is not None
-    unknown = next((found for found in lookup.gradients if isinstance(found, NoMatch)), None)
+    unknown = next(
+        (gradient for gradient in lookup.gradients if isinstance(gradient, NoMatch)), None
+    )
     if unknown is not None:
         return unknown
     if view.has_loops:
@@ -123,9 +125,9 @@ def _check_uses(view: GraphView, lookup: LookupMatch, outsiders: _Outsiders) -> 
     """Refuses when a value that would vanish is used by somebody who stays."""
     assert lookup.spec is not None
     output, light = lookup.spec.output, {*lookup.nodes(Stage.IDS)}
-    told: dict[str, tuple[Tensor, ...]] = {}
-    for tensor in filter(None, _told_by(lookup)):
-        told[tensor.node] = (*told.get(tensor.node, ()), tensor)
+    recomputed: dict[str, tuple[Tensor, ...]] = {}
+    for tensor in filter(None, _outputs_also_emitted(lookup)):
+        recomputed[tensor.node] = (*recomputed.get(tensor.node, ()), tensor)
     for name in removed_nodes(lookup):
         if name == output.node:
             if any(use.tensor != output for use in view.uses(name)):
@@ -133,7 +135,7 @@ def _check_uses(view: GraphView, lookup: LookupMatch, outsiders: _Outsiders) -> 
             continue
         if name in view.preserved:
             return NoMatch(_NAMED_OUTSIDE, name)
-        failure = outsiders.refusal(name, told.get(name, ()), name not in light)
+        failure = outsiders.refusal(name, recomputed.get(name, ()), name not in light)
         if failure is not None:
             return failure
     return None
@@ -154,7 +156,7 @@ class _Outsiders:
     known: set[str]
     _refusals: dict[tuple[object, ...], NoMatch | None] = field(default_factory=dict)
 
-    def refusal(self, name: str, told: tuple[Tensor, ...], is_heavy: bool) -> NoMatch | None:
+    def refusal(self, name: str, recomputed: tuple[Tensor, ...], is_heavy: bool) -> NoMatch | None:
         """Returns why a node of a lookup cannot vanish; None if it can.
 
         The id side may be shared with lookups that stay: it costs little and is still computed
@@ -162,19 +164,19 @@ class _Outsiders:
 
         Args:
             name: the node.
-            told: outputs that emitted ops have, too.
+            recomputed: outputs that emitted ops have, too.
             is_heavy: whether it is not of the id side.
         """
-        key = (name, told, is_heavy)
+        key = (name, recomputed, is_heavy)
         if key not in self._refusals:
-            self._refusals[key] = self._refusal(name, told, is_heavy)
+            self._refusals[key] = self._refusal(name, recomputed, is_heavy)
         return self._refusals[key]
 
-    def _refusal(self, name: str, told: tuple[Tensor, ...], is_heavy: bool) -> NoMatch | None:
+    def _refusal(self, name: str, recomputed: tuple[Tensor, ...], is_heavy: bool) -> NoMatch | None:
         view = self.view
         for use in view.uses(name):
             user = use.node
-            if use.tensor in told:
+            if use.tensor in recomputed:
                 continue
             if use.position < 0:
                 return NoMatch("a value inside the lookup is returned by the function", name)
@@ -195,7 +197,7 @@ def _check_device(
     unique = [lookup.unique] if lookup.unique else []
     names = (*lookup.nodes(Stage.IDS), *unique, *lookup.nodes(Stage.OUTPUT))
     refusals = (refuse_device(view, name, device_types, tasks) for name in names)
-    return next((one for one in refusals if one is not None), None)
+    return next((refusal for refusal in refusals if refusal is not None), None)
 
 
 def refuse_device(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.concats import FEWEST, place_in_concat
+from fusion.passes.plan.concats import FEWEST, slot_in_concat
 from fusion.passes.plan.forms import can_stack, is_small, reads_table_well
 from fusion.passes.plan.plan import Group, Lowering, Plan
 from fusion.passes.recognise.lookup import LookupMatch
@@ -37,9 +37,9 @@ def _stacks(view: GraphView, lookups: Sequence[LookupMatch]) -> Iterator[Group]:
     members: dict[str, dict[int, LookupMatch]] = {}
     for lookup in lookups:
         if can_stack(view, lookup.full_spec) and _only_read_by(view, lookup, vanishing):
-            found = place_in_concat(view, lookup)
-            if found is not None:
-                members.setdefault(found[0], {})[found[1]] = lookup
+            slot = slot_in_concat(view, lookup)
+            if slot is not None:
+                members.setdefault(slot[0], {})[slot[1]] = lookup
     for concat, columns in members.items():
         count = len(view.inputs(concat)) - 1
         run: list[LookupMatch] = []
@@ -74,7 +74,7 @@ def _held_once(
         for lookup in lookups:
             if lookup.anchor not in inside:
                 readers.setdefault(_table(view, lookup), set()).add(())
-        kept = tuple(
+        supported = tuple(
             group
             for group in groups
             if all(
@@ -82,9 +82,9 @@ def _held_once(
                 for lookup in group.lookups
             )
         )
-        if len(kept) == len(groups):
+        if len(supported) == len(groups):
             return groups
-        groups = kept
+        groups = supported
 
 
 def _is_small(lookup: LookupMatch) -> bool:

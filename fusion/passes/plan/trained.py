@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.tensor import Tensor, Use
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.concats import groups_of, place_in_concat, results_of
+from fusion.passes.plan.concats import groups_of, results_of, slot_in_concat
 from fusion.passes.plan.plan import Backward, Group, Lowering
 from fusion.passes.plan.safety import removed_nodes
 from fusion.passes.recognise.backward.concat_gradient import ConcatGradient, ConcatSlice
 from fusion.passes.recognise.lookup import LookupMatch
 
-Place = tuple[str, int]
+Slot = tuple[str, int]
 """A concat and the place of one of its inputs."""
 
 
@@ -34,23 +34,23 @@ def plan_trained(
         everyone: all lookups that are fused.
     """
     gone = {name for lookup in lookups for name in removed_nodes(lookup)}
-    found, matrices = _ConcatSlices(view, lookups, everyone), results_of(everyone)
-    members: dict[str, Place] = {}
+    slices, matrices = _ConcatSlices(view, lookups, everyone), results_of(everyone)
+    members: dict[str, Slot] = {}
     for lookup in lookups:
-        where = found.place(lookup)
+        where = slices.slot(lookup)
         if where is not None:
             members[lookup.anchor] = where
     by_anchor = {lookup.anchor: lookup for lookup in lookups}
     while True:
         staying = [by_anchor[anchor] for anchor in members]
-        parts = {name for lookup in staying for part in found.parts(lookup) for name in part.nodes}
+        parts = {name for lookup in staying for part in slices.parts(lookup) for name in part.nodes}
         parts = _unread(view, parts, gone)
         unread = frozenset(gone | parts | dead_with(view, gone | parts, unseen=False))
         fitting: dict[str, dict[int, LookupMatch]] = {}
         for lookup in staying:
-            concat, place = members[lookup.anchor]
-            if place_in_concat(view, lookup, unread) == (concat, place):
-                fitting.setdefault(concat, {})[place] = lookup
+            concat, index = members[lookup.anchor]
+            if slot_in_concat(view, lookup, unread) == (concat, index):
+                fitting.setdefault(concat, {})[index] = lookup
         groups = [
             group
             for concat, at in fitting.items()
@@ -60,7 +60,7 @@ def plan_trained(
         if grouped == members.keys():
             break
         members = {anchor: place for anchor, place in members.items() if anchor in grouped}
-    shared = (found.group(group) for group in groups)
+    shared = (slices.group(group) for group in groups)
     alone = (_alone(lookup) for lookup in lookups if lookup.anchor not in members)
     return (*shared, *alone)
 
@@ -104,14 +104,14 @@ class _ConcatSlices:
             if lookup.spec is not None
         }
         self._concats: dict[str, ConcatGradient] = {}
-        self._places: dict[str, Place] = {}
+        self._slots: dict[str, Slot] = {}
         self._parts: dict[str, tuple[ConcatSlice, ...]] = {}
         for lookup in lookups:
             self._find(lookup)
 
-    def place(self, lookup: LookupMatch) -> Place | None:
+    def slot(self, lookup: LookupMatch) -> Slot | None:
         """Returns the concat whose gradient has all of the lookup's in it, and the place there."""
-        return self._places.get(lookup.anchor)
+        return self._slots.get(lookup.anchor)
 
     def parts(self, lookup: LookupMatch) -> tuple[ConcatSlice, ...]:
         """Returns what the lookup's gradients are of those of the concat."""
@@ -127,7 +127,7 @@ class _ConcatSlices:
             Lowering.TRAINED,
             group.columns,
             group.concat,
-            group.place,
+            group.start,
             group.whole,
             backwards=backwards,
         )
@@ -153,11 +153,11 @@ class _ConcatSlices:
             if use.position == len(view.inputs(use.node)) - 1:
                 continue  # the axis
             concat = self._concat(use.node)
-            found = [concat.part(gradient.top, use.position) for gradient in lookup.backward]
-            parts = tuple(part for part in found if part is not None)
+            slices = [concat.part(gradient.top, use.position) for gradient in lookup.backward]
+            parts = tuple(part for part in slices if part is not None)
             wholes = {part.whole for part in parts}
-            if parts and len(parts) == len(found) == len(wholes):
-                self._places[lookup.anchor] = (use.node, use.position)
+            if parts and len(parts) == len(slices) == len(wholes):
+                self._slots[lookup.anchor] = (use.node, use.position)
                 self._parts[lookup.anchor] = parts
                 return
 

@@ -25,36 +25,36 @@ def helper_controls(
     """
     if not view.has_controls:
         return {}
-    given = {tensor.node for tensor in given_tensors(spec)}
+    inputs = {tensor.node for tensor in input_tensors(spec)}
     stages: dict[Stage, list[str]] = {stage: [] for stage in Stage}
     for part in parts:
         stages[part.stage] += part.nodes
         stages[Stage.IDS] += part.front
     own = {name for names in stages.values() for name in names}
-    return {stage: tuple(_waits(view, names, own, given)) for stage, names in stages.items()}
+    return {stage: tuple(_waits(view, names, own, inputs)) for stage, names in stages.items()}
 
 
-def given_tensors(spec: LookupSpec) -> Iterator[Tensor]:
+def input_tensors(spec: LookupSpec) -> Iterator[Tensor]:
     """Yields the tensors that a lookup is given: ids, weights and tables."""
     ids = spec.ids
-    found: list[Tensor | None] = [ids.values]
+    tensors: list[Tensor | None] = [ids.values]
     if isinstance(ids, SparseIds):
-        found += [ids.indices, ids.dense_shape]
+        tensors += [ids.indices, ids.dense_shape]
     elif isinstance(ids, RowIds):
-        found += [ids.rows, ids.count]
+        tensors += [ids.rows, ids.count]
     elif isinstance(ids, RaggedIds):
-        found.append(ids.row_splits)
+        tensors.append(ids.row_splits)
     else:
         assert isinstance(ids, DenseIds)
-        found.append(None if ids.hashed is None else ids.hashed.kept)
-    found += [None if spec.weights is None else spec.weights.values]
-    found += [shard.tensor for shard in spec.table.shards]
-    return (tensor for tensor in found if tensor is not None)
+        tensors.append(None if ids.hashed is None else ids.hashed.mask)
+    tensors += [None if spec.weights is None else spec.weights.values]
+    tensors += [shard.tensor for shard in spec.table.shards]
+    return (tensor for tensor in tensors if tensor is not None)
 
 
-def _waits(view: GraphView, names: Iterable[str], own: set[str], given: set[str]) -> Iterator[str]:
+def _waits(view: GraphView, names: Iterable[str], own: set[str], inputs: set[str]) -> Iterator[str]:
     stack = [tensor.node for name in names for tensor in view.inputs(name)]
-    seen: set[str] = {*own, *given}
+    seen: set[str] = {*own, *inputs}
     while stack:
         name = stack.pop()
         if name in seen:

@@ -136,7 +136,7 @@ class LookupMatch:
     @property
     def backward(self) -> tuple[Gradient, ...]:
         """The gradients that were understood."""
-        return tuple(found for found in self.gradients if isinstance(found, Gradient))
+        return tuple(gradient for gradient in self.gradients if isinstance(gradient, Gradient))
 
     @property
     def unique(self) -> str:
@@ -278,15 +278,15 @@ def _match_reduced(view: GraphView, anchor: str, shared: _Shared) -> LookupMatch
 
 def _match_chain(view: GraphView, anchor: str) -> LookupMatch:
     """Explains a lookup of fused ops around a stock gather."""
-    found = match_fused(view, anchor)
-    if isinstance(found, NoMatch):
-        return LookupMatch(anchor, Parts(), None, found, anchor, has_few_ops=True)
-    reduction, table = found.reduction, found.table
+    match = match_fused(view, anchor)
+    if isinstance(match, NoMatch):
+        return LookupMatch(anchor, Parts(), None, match, anchor, has_few_ops=True)
+    reduction, table = match.reduction, match.table
     output = reduction.output
-    mask = Mask(stage=Stage.OUTPUT, nodes=(), present=found.zeros, output=output)
-    tail = match_tail(view, output, _result_shape(reduction, found.source, table))
+    mask = Mask(stage=Stage.OUTPUT, nodes=(), present=match.zeros, output=output)
+    tail = match_tail(view, output, _result_shape(reduction, match.source, table))
     parts = Parts(
-        reduction, table, None, found.fill, found.prune, found.source, mask=mask, tail=tail
+        reduction, table, None, match.fill, match.prune, match.source, mask=mask, tail=tail
     )
     spec = _spec(view, parts)
     deps = helper_controls(view, parts, spec)
@@ -299,10 +299,10 @@ def _at_once(
     """Returns what explains a lookup all at once, by its last node alone."""
 
     def explain(view: GraphView, anchor: str, shared: _Shared) -> LookupMatch:
-        found = match(view, anchor)
-        if isinstance(found, NoMatch):
-            return LookupMatch(anchor, Parts(), None, found, anchor, has_few_ops=True)
-        parts, spec = Parts(whole=found), found.spec
+        whole = match(view, anchor)
+        if isinstance(whole, NoMatch):
+            return LookupMatch(anchor, Parts(), None, whole, anchor, has_few_ops=True)
+        parts, spec = Parts(whole=whole), whole.spec
         deps = helper_controls(view, parts, spec)
         return LookupMatch(anchor, parts, spec, None, spec.table.name, deps, has_few_ops=True)
 

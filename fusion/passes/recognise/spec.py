@@ -106,14 +106,14 @@ class Hashing:
 
     Attributes:
         by: the stock nodes that do it, in their order: of each element by itself.
-        kept: bool, of the shape of the values: which of them are entries.
+        mask: bool, of the shape of the values: which of them are entries.
     """
 
     by: tuple[str, ...]
-    kept: Tensor
+    mask: Tensor
 
     def __str__(self) -> str:
-        return f"hashed by {' and '.join(self.by)} where {self.kept}"
+        return f"hashed by {' and '.join(self.by)} where {self.mask}"
 
 
 IdsSpec = SparseIds | RaggedIds | RowIds | DenseIds
@@ -251,11 +251,11 @@ class LookupSpec:
         yield "ids", f"{dtype_name(self.dtype)} {self.ids}"
         if self.buckets is not None:
             yield "buckets", f"{self.buckets.count}, else {self.buckets.default}"
-        kept = ["id >= 0"] if self.prune else []
+        conditions = ["id >= 0"] if self.prune else []
         if self.weights is not None:
             yield "weights", f"{self.weights.values}"
-            kept += ["weight > 0"] if self.weights.prune else []
-        yield "keep", " and ".join(kept) or "all"
+            conditions += ["weight > 0"] if self.weights.prune else []
+        yield "keep", " and ".join(conditions) or "all"
         yield "empty", self._empty()
         yield from self._table_lines()
         if self.table.max_norm is not None:
@@ -267,20 +267,20 @@ class LookupSpec:
     def _empty(self) -> str:
         if not self.fill:
             return "left empty, up to the last row with an entry"
-        given = "zeros" if self.default_id is None else str(self.default_id)
+        value = "zeros" if self.default_id is None else str(self.default_id)
         unusual = self.weights is not None and self.weights.default != 1
-        return f"{given}, weight {self.weights.default:g}" if unusual and self.weights else given
+        return f"{value}, weight {self.weights.default:g}" if unusual and self.weights else value
 
     def _table_lines(self) -> Iterator[tuple[str, str]]:
         table = self.table
         if table.strategy:
             yield "table", f"{self.matrix} in {len(table.shards)} shards by {table.strategy}"
         for shard in table.shards:
-            place = f" on {shard.device}" if shard.device else ""
+            device = f" on {shard.device}" if shard.device else ""
             beside = f" beside {', '.join(shard.colocation)}" if shard.colocation else ""
             size = dtype_name(table.dtype) + _size((shard.rows, shard.dim))
             key = "shard" if table.strategy else "table"
-            yield key, f"{shard.kind} {shard.tensor} {size}{place}{beside}"
+            yield key, f"{shard.kind} {shard.tensor} {size}{device}{beside}"
 
 
 def dtype_name(number: int) -> str:

@@ -65,9 +65,9 @@ def named_column(
     view: GraphView, column: ColumnReport, known: Mapping[tuple[str, str], Variable]
 ) -> ColumnReport:
     """Returns a column with the names and sizes of the variables behind function arguments."""
-    found = variables_behind(view, column.tables, known)
-    variables = [variable for variable in found if variable and len(variable.shape) == 2]
-    if not variables or len(variables) != len(found):
+    behind = variables_behind(view, column.tables, known)
+    variables = [variable for variable in behind if variable and len(variable.shape) == 2]
+    if not variables or len(variables) != len(behind):
         return column
     name = shards_name([variable.name for variable in variables])
     if column.spec is None:

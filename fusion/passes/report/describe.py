@@ -17,53 +17,53 @@ from fusion.passes.recognise.stock.table import Table
 
 def describe(part: Match) -> str:
     """Returns what the part does, and the first of its nodes."""
-    place = next(iter((*part.nodes, *part.front)), "")
-    return f"{_words(part)} ({place})" if place else _words(part)
+    node = next(iter((*part.nodes, *part.front)), "")
+    return f"{_description(part)} ({node})" if node else _description(part)
 
 
 @singledispatch
-def _words(part: Match) -> str:
+def _description(part: Match) -> str:
     """A part that has no words of its own is told by its class's name."""
     return re.sub(r"(?<!^)(?=[A-Z])", " ", type(part).__name__).lower()
 
 
-@_words.register
+@_description.register
 def _(part: Reduction) -> str:
     weighted = "" if part.weights is None else ", each times its weight"
     return f"{part.combiner} of the rows of each bag{weighted}"
 
 
-@_words.register
+@_description.register
 def _(part: Table) -> str:
     count = len(part.shards)
     shards = "one table" if count == 1 else f"a table in {count} shards by {part.strategy}"
     return f"the rows are those of {shards}"
 
 
-@_words.register
+@_description.register
 def _(part: Clip) -> str:
     return f"rows with a norm above {part.limit:g} are scaled down to it"
 
 
-@_words.register
+@_description.register
 def _(part: Entries) -> str:
-    return f"the bags are told by {part.place}"
+    return f"the bags are told by {part.row_numbers}"
 
 
-@_words.register
+@_description.register
 def _(part: Fill) -> str:
     weight = "" if part.default_weight == 1 else f" and the weight {part.default_weight:g}"
     return f"empty bags get the id {part.default}{weight}"
 
 
-@_words.register
+@_description.register
 def _(part: Prune) -> str:
     dropped = ["ids below 0"] if part.by_id else []
     dropped += ["ids whose weight is not above 0"] if part.by_weight else []
     return f"{' and '.join(dropped)} are dropped" if dropped else "all ids are kept"
 
 
-@_words.register
+@_description.register
 def _(part: Source) -> str:
     dense, buckets = part.dense, part.buckets
     words = f"the ids are {part.entries.ids}"
@@ -71,7 +71,7 @@ def _(part: Source) -> str:
         ignored = "" if dense.ignored is None else f" without {dense.ignored}"
         what = "elements" if dense.hashed is None else "hashes of the elements"
         words = f"the ids are the {what} of the dense {dense.values}{ignored}"
-        words += "" if dense.hashed is None else f" where {dense.hashed.kept}"
+        words += "" if dense.hashed is None else f" where {dense.hashed.mask}"
     if part.row_splits is not None:
         words += f" of a RaggedTensor with the row splits {part.row_splits.tensor}"
     words += ", flattened to a matrix" if part.flattened else ""
@@ -80,11 +80,11 @@ def _(part: Source) -> str:
     return words
 
 
-@_words.register
+@_description.register
 def _(part: Mask) -> str:
     return "empty bags become zeros" if part.present else "empty bags keep what they got"
 
 
-@_words.register
+@_description.register
 def _(part: Tail) -> str:
     return f"the result is {part.output}"

@@ -69,17 +69,20 @@ def draw_column(before: GraphView, after: GraphView, column: ColumnReport) -> by
         after: the same after a rewrite.
         column: what was reported about it.
     """
-    one = recognise(before, column.anchor)
+    lookup = recognise(before, column.anchor)
     if column.op is not None:
-        left, right = stock_picture(before, one), emitted_picture(before, after, one, column.op)
+        left, right = (
+            stock_picture(before, lookup),
+            emitted_picture(before, after, lookup, column.op),
+        )
         fused = Side(_counted("fused", right), right)
     else:
         failure = NoMatch(column.reason or "", column.node or column.anchor)
-        left = stock_picture(before, one, failure)
-        words = textwrap.wrap(f"{failure.reason}, at {failure.node}", _LETTERS)
-        fused = Side("stays as it is", nx.DiGraph(), tuple(words))
-    place = f"   in function {column.function}" if column.function else ""
-    return draw_svg(f"{column.name}{place}", Side(_counted("stock", left), left), fused)
+        left = stock_picture(before, lookup, failure)
+        lines = textwrap.wrap(f"{failure.reason}, at {failure.node}", _LETTERS)
+        fused = Side("stays as it is", nx.DiGraph(), tuple(lines))
+    where = f"   in function {column.function}" if column.function else ""
+    return draw_svg(f"{column.name}{where}", Side(_counted("stock", left), left), fused)
 
 
 def _counted(what: str, graph: nx.DiGraph) -> str:
@@ -116,9 +119,9 @@ def draw_svg(title: str, left: Side, right: Side) -> bytes:
     return buffer.getvalue()
 
 
-def _write(axes: Axes, place: Point, words: str, **style: Any) -> None:
+def _write(axes: Axes, point: Point, text: str, **style: Any) -> None:
     """Writes words as they are: XML has no control characters, and a name no formulas."""
-    axes.text(*place, printable(words), parse_math=False, **style)
+    axes.text(*point, printable(text), parse_math=False, **style)
 
 
 def _clipped(title: str, inches: float) -> str:
@@ -198,7 +201,7 @@ def _draw_edge(axes: Axes, points: list[Point]) -> None:
 def _draw_legend(axes: Axes, roles: list[str], corner: Point) -> None:
     x, y = corner
     for i, role in enumerate(roles):
-        colour, words = _ROLES[role]
+        colour, text = _ROLES[role]
         top = y + i * _LEGEND_ROW
         axes.add_patch(
             FancyBboxPatch(
@@ -211,5 +214,5 @@ def _draw_legend(axes: Axes, roles: list[str], corner: Point) -> None:
                 linewidth=0.8,
             )
         )
-        axes.text(x + 0.42, top + 0.09, words, fontsize=8, va="center")
+        axes.text(x + 0.42, top + 0.09, text, fontsize=8, va="center")
     axes.text(x, y + len(roles) * _LEGEND_ROW + 0.09, "constants are left out", fontsize=8)

@@ -23,16 +23,16 @@ _PASSED = frozenset({"Reshape", "Identity", "Cast"})
 HAS_GRADIENT = "its gradient is in the graph"
 
 
-def in_parts(
+def not_single_op(
     view: GraphView, lookup: LookupMatch, refused: Mapping[str, NoMatch], writers: SparseWriters
 ) -> NoMatch:
     """Returns why a lookup of fused ops around a gather, or of one id per row, stays as it is."""
-    found = lookup.failure if lookup.failure is not None else refused.get(lookup.anchor)
-    node = lookup.anchor if found is None else found.node
+    failure = lookup.failure if lookup.failure is not None else refused.get(lookup.anchor)
+    node = lookup.anchor if failure is None else failure.node
     if has_gradient(view, lookup.nodes() or (lookup.anchor,)):
         why = HAS_GRADIENT
-    elif found is not None:
-        why = found.reason
+    elif failure is not None:
+        why = failure.reason
     else:
         why = _why_not_whole(view, lookup, writers)
     what = "it is fused already" if is_of_fused_ops(view, lookup) else "it has few ops already"
@@ -89,7 +89,7 @@ def has_gradient(view: GraphView, names: tuple[str, ...]) -> bool:
     return False
 
 
-def in_one_piece(view: GraphView) -> Iterator[ColumnReport]:
+def single_op_columns(view: GraphView) -> Iterator[ColumnReport]:
     """Yields the columns of ops that do all of a lookup."""
     for name in view.named(SINGLE):
         spec = column_spec(view, name, only_column(view, name))

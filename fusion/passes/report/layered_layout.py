@@ -45,9 +45,9 @@ def layered(graph: nx.DiGraph) -> Layout:
     depth = _layers(acyclic)
     bent, bends = _bend(acyclic, depth)
     rows = _sorted_rows(bent)
-    places = _places(bent, rows)
-    left = min(places.values(), default=0.0)
-    point = {n: (places[n] - left + 0.5, bent.nodes[n]["layer"] + 0.5) for n in bent}
+    xs = _x_of_nodes(bent, rows)
+    left = min(xs.values(), default=0.0)
+    point = {n: (xs[n] - left + 0.5, bent.nodes[n]["layer"] + 0.5) for n in bent}
     edges = {
         (u, v): tuple(point[n] for n in (u, *bends.get((u, v), ()), v)) for u, v in graph.edges
     }
@@ -102,9 +102,9 @@ def _sorted_rows(graph: nx.DiGraph) -> list[list[object]]:
         order = range(1, count) if downwards else range(count - 2, -1, -1)
         for i in order:
             beside = rows[i - 1 if downwards else i + 1]
-            place = {name: j for j, name in enumerate(beside)}
+            position = {name: j for j, name in enumerate(beside)}
             own = {name: j for j, name in enumerate(rows[i])}
-            rows[i].sort(key=lambda n: _mean([place[m] for m in neighbours(n)], own[n]))
+            rows[i].sort(key=lambda n: _mean([position[m] for m in neighbours(n)], own[n]))
         crossings = _crossings(graph, rows)
         if crossings < fewest:
             best, fewest = [list(row) for row in rows], crossings
@@ -114,33 +114,32 @@ def _sorted_rows(graph: nx.DiGraph) -> list[list[object]]:
 def _crossings(graph: nx.DiGraph, rows: list[list[object]]) -> int:
     count = 0
     for upper, lower in pairwise(rows):
-        place = {name: j for j, name in enumerate(lower)}
-        ends = [j for name in upper for j in sorted(place[m] for m in graph.successors(name))]
+        position = {name: j for j, name in enumerate(lower)}
+        ends = [j for name in upper for j in sorted(position[m] for m in graph.successors(name))]
         count += sum(a > b for i, a in enumerate(ends) for b in ends[i + 1 :])
     return count
 
 
-def _places(graph: nx.DiGraph, rows: list[list[object]]) -> dict[object, float]:
+def _x_of_nodes(graph: nx.DiGraph, rows: list[list[object]]) -> dict[object, float]:
     """Returns x of each node: near the mean of its neighbours, without overlaps in a row."""
-    places: dict[object, float] = {}
+    xs: dict[object, float] = {}
     for row in rows:
-        places.update(zip(row, _spread([0.0] * len(row), _gaps(graph, row)), strict=True))
+        xs.update(zip(row, _spread([0.0] * len(row), _gaps(graph, row)), strict=True))
     for sweep in range(_SWEEPS):
         for row in rows if sweep % 2 == 0 else reversed(rows):
-            wanted = [_wanted(graph, name, places) for name in row]
-            places.update(zip(row, _spread(wanted, _gaps(graph, row)), strict=True))
-    return places
+            targets = [_mean_of_neighbours(graph, name, xs) for name in row]
+            xs.update(zip(row, _spread(targets, _gaps(graph, row)), strict=True))
+    return xs
 
 
-def _wanted(graph: nx.DiGraph, name: object, places: dict[object, float]) -> float:
+def _mean_of_neighbours(graph: nx.DiGraph, name: object, xs: dict[object, float]) -> float:
     """Returns the mean of the neighbours' places; bends pull harder, for straight long edges."""
     widths = graph.nodes(data="width")
     pulls = [
-        (places[other], 1.0 / (widths[name] * widths[other]))
-        for other in nx.all_neighbors(graph, name)
+        (xs[other], 1.0 / (widths[name] * widths[other])) for other in nx.all_neighbors(graph, name)
     ]
     total = sum(pull for _, pull in pulls)
-    return sum(place * pull for place, pull in pulls) / total if total else places[name]
+    return sum(x * pull for x, pull in pulls) / total if total else xs[name]
 
 
 def _gaps(graph: nx.DiGraph, row: Sequence[object]) -> list[float]:
@@ -148,7 +147,7 @@ def _gaps(graph: nx.DiGraph, row: Sequence[object]) -> list[float]:
     return [(a + b) / 2 for a, b in pairwise(widths)]
 
 
-def _spread(wanted: Sequence[float], gaps: Sequence[float]) -> list[float]:
+def _spread(targets: Sequence[float], gaps: Sequence[float]) -> list[float]:
     """Returns the places nearest to those wanted (least squares) that keep order and gaps."""
     offsets = [0.0]
     for gap in gaps:
@@ -156,8 +155,8 @@ def _spread(wanted: Sequence[float], gaps: Sequence[float]) -> list[float]:
     # Without the gaps, what is left to find is the nearest sequence that does not decrease: pool
     # neighbours that are in the wrong order, give them their mean.
     pools: list[tuple[float, int]] = []
-    for place, offset in zip(wanted, offsets, strict=False):
-        mean, size = place - offset, 1
+    for target, offset in zip(targets, offsets, strict=False):
+        mean, size = target - offset, 1
         while pools and pools[-1][0] > mean:
             other, count = pools.pop()
             mean, size = (mean * size + other * count) / (size + count), size + count

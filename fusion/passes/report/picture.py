@@ -13,7 +13,7 @@ import networkx as nx
 from fusion.passes.graph.tensor import VALUE_READS
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.bucketize import folded_bucketize
-from fusion.passes.recognise.control_dependencies import given_tensors
+from fusion.passes.recognise.control_dependencies import input_tensors
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.recognise.spec import DenseIds
@@ -78,14 +78,14 @@ def _of_others(before: GraphView, after: GraphView, lookup: LookupMatch, output:
     assert spec is not None, "only fully recognised lookups are replaced"
     if after.op(output) != GROUPED:
         return set()
-    given = {tensor.node for tensor in given_tensors(spec)}
+    inputs = {tensor.node for tensor in input_tensors(spec)}
     folded = folded_bucketize(before, spec.ids) if isinstance(spec.ids, DenseIds) else None
-    given |= set() if folded is None else {folded.values.node}
+    inputs |= set() if folded is None else {folded.values.node}
     read = {tensor.node for tensor in after.inputs(output)}
     return {
         name
-        for name in read - given
-        if name in before.nodes or given.isdisjoint(t.node for t in after.inputs(name))
+        for name in read - inputs
+        if name in before.nodes or inputs.isdisjoint(t.node for t in after.inputs(name))
     }
 
 
@@ -134,12 +134,12 @@ def _around(view: GraphView, stop: str, anchor: str) -> Iterator[str]:
 
 
 def _reached(start: str, step: Callable[[str], Iterable[str]], steps: int) -> dict[str, None]:
-    found = {start: None}
+    reached = {start: None}
     frontier = [start]
     for _ in range(steps):
-        frontier = [other for name in frontier for other in step(name) if other not in found]
-        found.update(dict.fromkeys(frontier))
-    return found
+        frontier = [other for name in frontier for other in step(name) if other not in reached]
+        reached.update(dict.fromkeys(frontier))
+    return reached
 
 
 def _scope(anchor: str) -> str:

@@ -156,8 +156,8 @@ class FusionReport:
             f"{self.fused_count} of {len(self.columns)} columns fused, "
             f"{self.nodes_before}{after} nodes"
         )
-        told = (_lines(self.columns), _group_lines(self.columns), _update_lines(self.updates))
-        return "\n".join([head, *map(printable, chain.from_iterable(told))])
+        sections = (_lines(self.columns), _group_lines(self.columns), _update_lines(self.updates))
+        return "\n".join([head, *map(printable, chain.from_iterable(sections))])
 
     @staticmethod
     def merge(reports: Iterable[FusionReport]) -> FusionReport:
@@ -192,8 +192,8 @@ def _lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
     Names of nodes can fill lines of their own, so nothing stands behind them.
     """
     for column in columns:
-        place = f"{column.function}: " if column.function else ""
-        yield f"  {_verdict(column)}  {place}{column.name}"
+        prefix = f"{column.function}: " if column.function else ""
+        yield f"  {_verdict(column)}  {prefix}{column.name}"
         if column.reason is not None:
             yield f"         {'forward alone: ' if column.fused else ''}{column.reason}"
             yield f"         at {column.node}"
@@ -203,8 +203,8 @@ def _group_lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
     """Yields how many columns are computed by one op, and its name."""
     counts = Counter((column.function, column.op) for column in columns if column.form == "grouped")
     for (function, op), count in counts.items():
-        place = f"{function}: " if function else ""
-        yield f"  {count} columns in one op  {place}{op}"
+        prefix = f"{function}: " if function else ""
+        yield f"  {count} columns in one op  {prefix}{op}"
 
 
 def _update_lines(updates: tuple[UpdateReport, ...]) -> Iterator[str]:

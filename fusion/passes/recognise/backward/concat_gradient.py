@@ -42,12 +42,12 @@ class ConcatGradient:
         self._offsets = _offsets(widths)
         self._known: dict[str, bool] = {}
 
-    def part(self, top: Tensor, place: int) -> ConcatSlice | None:
-        """Explains the gradient of input `place`.
+    def part(self, top: Tensor, index: int) -> ConcatSlice | None:
+        """Explains the gradient of input `index`.
 
         Args:
             top: that gradient.
-            place: the number of the input.
+            index: the number of the input.
         """
         view = self._view
         nodes: tuple[str, ...] = ()
@@ -55,27 +55,27 @@ class ConcatGradient:
         if view.op(inner.node) == "Reshape":
             # What is taken out has two dimensions, and these numbers of rows and columns.
             nodes, inner = (inner.node,), view.resolve(view.inputs(inner.node)[0])
-        offset, op = self._offsets[place], view.op(inner.node)
+        offset, op = self._offsets[index], view.op(inner.node)
         if offset is None:
             return None
-        is_slice = op == "Slice" and self._is_slice(inner.node, place, offset)
-        is_split = op == "SplitV" and inner.index == place and self._is_of_all(inner.node)
+        is_slice = op == "Slice" and self._is_slice(inner.node, index, offset)
+        is_split = op == "SplitV" and inner.index == index and self._is_of_all(inner.node)
         if not is_slice and not is_split:
             return None
         return ConcatSlice(view.resolve(view.inputs(inner.node)[0]), offset, (*nodes, inner.node))
 
-    def _is_slice(self, name: str, place: int, offset: int) -> bool:
+    def _is_slice(self, name: str, index: int, offset: int) -> bool:
         """Whether a Slice takes the columns of an input out of a matrix."""
         view = self._view
         _, begin, size = view.inputs(name)
         begin, size = view.resolve(begin), view.resolve(size)
         first, count = view.constant(begin), view.constant(size)
         if first is not None and count is not None:
-            width = self._widths[place]
+            width = self._widths[index]
             return list(first) == [0, offset] and len(count) == 2 and int(count[1]) == width
-        if view.op(begin.node) != "ConcatOffset" or begin.index != place:
+        if view.op(begin.node) != "ConcatOffset" or begin.index != index:
             return False
-        shape = view.inputs(begin.node)[1 + place]
+        shape = view.inputs(begin.node)[1 + index]
         return self._is_of_all(begin.node) and view.resolve(shape) == size
 
     def _is_of_all(self, name: str) -> bool:

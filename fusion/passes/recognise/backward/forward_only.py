@@ -61,10 +61,10 @@ def match_forward(view: GraphView, lookup: LookupMatch) -> Forward | None:
     if view.type_attr(positions.node, "out_idx") != types_pb2.DT_INT32:
         return None
     behind = _Behind.of(view, lookup, reduction)
-    kept = behind.kept()
+    needed = behind.needed()
     # Of a product that others read, the sum alone costs less than the op.
     summed = view.resolve(view.inputs(reduction.anchor)[0])
-    if not {reduction.anchor, summed.node}.isdisjoint(kept) or behind.has_other_outputs():
+    if not {reduction.anchor, summed.node}.isdisjoint(needed) or behind.has_other_outputs():
         return None
     return Forward(
         rows=reduction.rows,
@@ -73,9 +73,9 @@ def match_forward(view: GraphView, lookup: LookupMatch) -> Forward | None:
         weights=reduction.weights,
         dense_shape=None if fill is None else fill.entries.count,
         is_row_empty=None if fill is None else fill.is_row_empty,
-        gone=tuple(name for name in lookup.nodes(Stage.OUTPUT) if name not in kept),
-        measured=tuple(behind.measured(kept)),
-        shapes=tuple(behind.shapes(kept)),
+        gone=tuple(name for name in lookup.nodes(Stage.OUTPUT) if name not in needed),
+        measured=tuple(behind.measured(needed)),
+        shapes=tuple(behind.shapes(needed)),
     )
 
 
@@ -111,35 +111,35 @@ class _Behind:
         entries = None if weighting is None or width is None else weighting.entries
         return _Behind(view, frozenset(lookup.nodes(Stage.OUTPUT)), output, results, entries)
 
-    def kept(self) -> set[str]:
+    def needed(self) -> set[str]:
         """Returns the nodes whose values others need."""
         stack = [name for name in self.nodes if name != self.output.node and self._is_needed(name)]
-        kept: set[str] = set()
+        needed: set[str] = set()
         while stack:
             name = stack.pop()
-            if name not in kept:
-                kept.add(name)
+            if name not in needed:
+                needed.add(name)
                 stack += [
                     tensor.node
                     for index, tensor in enumerate(self.view.inputs(name))
                     if tensor.node in self.nodes and not self._measures(Use(name, index, tensor))
                 ]
-        return kept
+        return needed
 
-    def measured(self, kept: set[str]) -> list[tuple[Tensor, int]]:
+    def measured(self, needed: set[str]) -> list[tuple[Tensor, int]]:
         """Returns the results of which those who stay need the shape."""
         return [
             (tensor, dtype)
             for tensor, dtype in self.results.items()
-            if any(use.node in kept or self._stays(use) for use in self.view.tensor_uses(tensor))
+            if any(use.node in needed or self._stays(use) for use in self.view.tensor_uses(tensor))
         ]
 
-    def shapes(self, kept: set[str]) -> list[str]:
+    def shapes(self, needed: set[str]) -> list[str]:
         """Returns the nodes by which those who stay measure the rows of the entries."""
-        if self.entries is None or self.entries.node in kept:
+        if self.entries is None or self.entries.node in needed:
             return []
         uses = self.view.tensor_uses(self.entries)
-        return [use.node for use in uses if use.node in kept or self._stays(use)]
+        return [use.node for use in uses if use.node in needed or self._stays(use)]
 
     def has_other_outputs(self) -> bool:
         """Whether others need another output of the node of the result."""

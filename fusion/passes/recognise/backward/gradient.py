@@ -74,19 +74,19 @@ class GradientSums:
     view: GraphView
     _known: dict[Tensor, dict[Tensor | None, list[tuple[int, Use]]]] = field(default_factory=dict)
 
-    def of(self, places: Tensor, rows: Tensor) -> list[Use]:
+    def of(self, positions: Tensor, rows: Tensor) -> list[Use]:
         """Returns sums for these places, in order, without those that surely count other rows."""
-        places, rows = self.view.resolve(places), self.view.resolve(rows)
-        if places not in self._known:
-            self._known[places] = self._by_rows(places)
-        found = self._known[places]
-        return [use for _, use in sorted((*found.get(rows, ()), *found.get(None, ())))]
+        positions, rows = self.view.resolve(positions), self.view.resolve(rows)
+        if positions not in self._known:
+            self._known[positions] = self._by_rows(positions)
+        uses = self._known[positions]
+        return [use for _, use in sorted((*uses.get(rows, ()), *uses.get(None, ())))]
 
-    def _by_rows(self, places: Tensor) -> dict[Tensor | None, list[tuple[int, Use]]]:
+    def _by_rows(self, positions: Tensor) -> dict[Tensor | None, list[tuple[int, Use]]]:
         """Returns numbered sums by the rows that they count, None where this is to be computed."""
         view = self.view
-        found: dict[Tensor | None, list[tuple[int, Use]]] = {}
-        for number, use in enumerate(_readers(view, places)):
+        uses: dict[Tensor | None, list[tuple[int, Use]]] = {}
+        for number, use in enumerate(_readers(view, positions)):
             op, rows = view.op(use.node), None
             if op not in GRADIENTS | _OF_TABLES:
                 continue
@@ -95,8 +95,8 @@ class GradientSums:
                 measure = view.resolve(view.inputs(measure.node)[0])
             if op in GRADIENTS and view.op(measure.node) == "Shape":
                 rows = view.resolve(view.inputs(measure.node)[0])
-            found.setdefault(rows, []).append((number, use))
-        return found
+            uses.setdefault(rows, []).append((number, use))
+        return uses
 
 
 def _readers(view: GraphView, tensor: Tensor) -> Iterator[Use]:
@@ -160,10 +160,10 @@ class _Matcher:
         if use.position != 1 or view.type_attr(name, "T") != self.reduction.dtype:
             return NoMatch("the places of the entries are used otherwise than by a gradient", name)
         is_weighted = self.reduction.weighting is not None
-        found = self._weighted(name) if is_weighted else self._plain(name)
-        if isinstance(found, NoMatch):
-            return found
-        grad, nodes = found
+        match = self._weighted(name) if is_weighted else self._plain(name)
+        if isinstance(match, NoMatch):
+            return match
+        grad, nodes = match
         masked = _match_mask(view, grad, self.mask)
         if isinstance(masked, NoMatch):
             return masked
@@ -198,8 +198,10 @@ class _Matcher:
         refusal = NoMatch("the gradient of weighted rows is not understood", name)
         if view.op(name) != "UnsortedSegmentSum":
             return refusal
-        places = view.resolve(reduction.positions)
-        product, passed = self._spread(values, (Dim(places, 0), self.shape[1]), weighting.entries)
+        positions = view.resolve(reduction.positions)
+        product, passed = self._spread(
+            values, (Dim(positions, 0), self.shape[1]), weighting.entries
+        )
         nodes = (name, *passed)
         operands = [view.resolve(operand) for operand in view.inputs(product.node)]
         if view.op(product.node) != "Mul" or weighting.column not in operands:
@@ -237,11 +239,11 @@ class _Matcher:
         view, nodes = self.view, self.view.aliases(tensor)
         tensor = view.resolve(tensor)
         rows = view.resolve(self.reduction.rows)
-        places = view.resolve(self.reduction.positions)
+        positions = view.resolve(self.reduction.positions)
         known: dict[Tensor, Vector] = {
             of: shape,
             rows: (Dim(rows, 0), self.shape[1]),
-            places: (Dim(places, 0),),
+            positions: (Dim(positions, 0),),
         }
         while True:
             op = view.op(tensor.node)
@@ -270,7 +272,7 @@ class _Matcher:
         matrix, column = shapes[axes.index], shapes[1 - axes.index]
         columns = (weighting.column, weighting.divisor)
         return is_shape_of(view, matrix, of) and any(
-            is_shape_of(view, column, one) for one in columns if one is not None
+            is_shape_of(view, column, size) for size in columns if size is not None
         )
 
 

@@ -34,7 +34,7 @@ from fusion.schema.names import POST_V1, POST_V2, PRE_V1, PRUNE, PRUNE_DENSE, UN
 _TO_SPARSE = "RaggedTensorToSparse"
 
 
-class _Places(NamedTuple):
+class _Outputs(NamedTuple):
     """Where an op that prunes has its outputs; `weights` is -1 if it has none."""
 
     indices: int
@@ -42,15 +42,15 @@ class _Places(NamedTuple):
     flags: int
 
 
-_OUTPUTS = {PRUNE: _Places(1, 2, 3), PRUNE_DENSE: _Places(1, -1, 2), PRE_V1: _Places(1, 3, 2)}
+_OUTPUTS = {PRUNE: _Outputs(1, 2, 3), PRUNE_DENSE: _Outputs(1, -1, 2), PRE_V1: _Outputs(1, 3, 2)}
 
 
-def _outputs(view: GraphView, front: str) -> _Places:
+def _outputs(view: GraphView, front: str) -> _Outputs:
     """Returns the places of what an op tells; of lists with an item for each shard, the first."""
-    places, count = _OUTPUTS[view.op(front)], 1
+    outputs, count = _OUTPUTS[view.op(front)], 1
     if view.op(front) == PRE_V1:
         count = view.int_attr(front, "num_partitions")
-    return places if count == 1 else _Places(count, 2 * count + 1, 2 * count)
+    return outputs if count == 1 else _Outputs(count, 2 * count + 1, 2 * count)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class FusedLookup:
     zeros: bool
 
 
-class _Given(NamedTuple):
+class _Bags(NamedTuple):
     """What the last op is given of the entries."""
 
     shape: Tensor
@@ -85,14 +85,14 @@ def match_fused(view: GraphView, anchor: str) -> FusedLookup | NoMatch:
     if count < 1 or len(inputs) < count + 5:
         return NoMatch("the inputs are not those of the op", anchor)
     if view.op(anchor) == POST_V1 and count > 1:
-        found = _match_v1_shards(view, anchor, inputs, count)
+        match = _match_v1_shards(view, anchor, inputs, count)
     elif view.op(anchor) == POST_V1:
-        found = _match_v1(view, anchor, inputs)
+        match = _match_v1(view, anchor, inputs)
     else:
-        found = _match_v2(view, anchor, inputs, count)
-    if isinstance(found, NoMatch):
-        return found
-    reduction, table, given, passed = found
+        match = _match_v2(view, anchor, inputs, count)
+    if isinstance(match, NoMatch):
+        return match
+    reduction, table, bags, passed = match
     limit = view.float_attr(anchor, "max_norm")
     if limit >= 0:
         if table.clip is not None:
@@ -101,16 +101,16 @@ def match_fused(view: GraphView, anchor: str) -> FusedLookup | NoMatch:
             stage=Stage.ROWS, nodes=(), rows=reduction.rows, limit=limit, output=reduction.rows
         )
         table = replace(table, clip=clip)
-    made = _match_entries(view, reduction, table.ids, given)
-    if isinstance(made, NoMatch):
-        return made
-    fill, prune, source = made
+    entries = _match_entries(view, reduction, table.ids, bags)
+    if isinstance(entries, NoMatch):
+        return entries
+    fill, prune, source = entries
     source = replace(source, nodes=(*source.nodes, *passed))
     zeros = view.int_attr(anchor, "default_id") < 0
     return FusedLookup(reduction, table, fill, prune, source, zeros)
 
 
-_Found = tuple[Reduction, Table, "_Given", tuple[str, ...]]
+_Found = tuple[Reduction, Table, _Bags, tuple[str, ...]]
 """The reduction, the table, what the last op is given of the entries, and nodes that only copy."""
 
 
@@ -118,13 +118,13 @@ def _match_v2(view: GraphView, anchor: str, inputs: list[Tensor], count: int) ->
     rows, (permutation, shape, indices, flags, positions, weights) = inputs[:count], inputs[count:]
     if view.op(positions.node) != UNIQUE or positions.index != 1:
         return NoMatch("the rows are not those of unique ids", positions.node)
-    given = _Given(shape, indices, flags, weights)
-    reduction = _reduction(view, anchor, rows[0], positions, given)
+    bags = _Bags(shape, indices, flags, weights)
+    reduction = _reduction(view, anchor, rows[0], positions, bags)
     if count == 1:
         table = match_table(view, reduction)
     else:
         table = match_split(view, rows, permutation, positions.node)
-    return table if isinstance(table, NoMatch) else (reduction, table, given, ())
+    return table if isinstance(table, NoMatch) else (reduction, table, bags, ())
 
 
 def _match_v1(view: GraphView, anchor: str, inputs: list[Tensor]) -> _Found | NoMatch:
@@ -135,10 +135,10 @@ def _match_v1(view: GraphView, anchor: str, inputs: list[Tensor]) -> _Found | No
     rows, positions, passed = copied
     if view.op(positions.node) != UNIQUE or positions.index != 1:
         return NoMatch("the rows are not those of unique ids", positions.node)
-    given = _Given(shape, indices, flags, weights)
-    reduction = _reduction(view, anchor, rows, positions, given)
+    bags = _Bags(shape, indices, flags, weights)
+    reduction = _reduction(view, anchor, rows, positions, bags)
     table = match_table(view, reduction)
-    return table if isinstance(table, NoMatch) else (reduction, table, given, passed)
+    return table if isinstance(table, NoMatch) else (reduction, table, bags, passed)
 
 
 def _match_v1_shards(
@@ -147,10 +147,10 @@ def _match_v1_shards(
     """Explains a row for each entry of each shard; the first op split the entries."""
     rows, keys, passed = list[Tensor](), list[Tensor](), tuple[str, ...]()
     front = inputs[-count].node
-    for index, one in enumerate(inputs[:count]):
-        copied = _match_copied(view, one)
+    for index, tensor in enumerate(inputs[:count]):
+        copied = _match_copied(view, tensor)
         if copied is None:
-            return NoMatch("the rows are not those of the entries", one.node)
+            return NoMatch("the rows are not those of the entries", tensor.node)
         unique_rows, positions, nodes = copied
         unique = positions.node
         if view.op(unique) != UNIQUE or positions.index != 1:
@@ -169,15 +169,15 @@ def _match_v1_shards(
         start = number * count + (number == 2)
         if tensors != [Tensor(front, start + index) for index in range(count)]:
             return NoMatch("the entries are not those that were split", anchor)
-    given = _Given(inputs[2 * count], inputs[count], inputs[2 * count + 1], inputs[3 * count + 2])
-    reduction = _reduction(view, anchor, rows[0], keys[0], given)
+    bags = _Bags(inputs[2 * count], inputs[count], inputs[2 * count + 1], inputs[3 * count + 2])
+    reduction = _reduction(view, anchor, rows[0], keys[0], bags)
     shapes = view.inputs(front)[:count]
     table = match_shards(view, front, rows, keys, Tensor(front), (), shapes)
-    return table if isinstance(table, NoMatch) else (reduction, table, given, passed)
+    return table if isinstance(table, NoMatch) else (reduction, table, bags, passed)
 
 
 def _reduction(
-    view: GraphView, anchor: str, rows: Tensor, positions: Tensor, given: _Given
+    view: GraphView, anchor: str, rows: Tensor, positions: Tensor, bags: _Bags
 ) -> Reduction:
     return Reduction(
         stage=Stage.OUTPUT,
@@ -186,9 +186,9 @@ def _reduction(
         combiner=view.text_attr(anchor, "combiner"),
         rows=rows,
         positions=positions,
-        segments=given.indices,
+        segments=bags.indices,
         segments_dtype=types_pb2.DT_INT64,
-        weights=given.weights if view.flag_attr(anchor, "use_sparse_weights") else None,
+        weights=bags.weights if view.flag_attr(anchor, "use_sparse_weights") else None,
         weighting=None,
         divide_no_nan=view.op(anchor) == POST_V1 or view.flag_attr(anchor, "divide_no_nan"),
         output=Tensor(anchor),
@@ -251,7 +251,7 @@ def _match_ones(view: GraphView, weights: Tensor, ids: Tensor) -> tuple[str, ...
 
 
 def _match_entries(
-    view: GraphView, reduction: Reduction, ids: Tensor, given: _Given
+    view: GraphView, reduction: Reduction, ids: Tensor, bags: _Bags
 ) -> tuple[Fill | None, Prune | None, Source] | NoMatch:
     """Explains the entries as those that another fused op pruned and filled, or as given ones."""
     anchor, front = reduction.anchor, ids.node
@@ -261,15 +261,15 @@ def _match_entries(
             return NoMatch("the entries are not those that a fused op pruned", front)
         dtype = view.type_attr(reduction.positions.node, "Tid")
         count = None
-        entries = _entries(ids, given.indices, reduction.weights, count, dtype)
+        entries = _entries(ids, bags.indices, reduction.weights, count, dtype)
         return None, None, _source(view, entries, None, None, ())
     fills = view.flag_attr(front, "fill_empty_row")
     if fills == ends_early:
         # Rows are counted up to the last that has an entry exactly where none is filled.
         return NoMatch("empty rows are neither filled nor left out", front)
-    if not _belong_together(view, reduction, ids, given):
+    if not _belong_together(view, reduction, ids, bags):
         return NoMatch("the entries are not those that were pruned", front)
-    entries, dense = _given_entries(view, front, reduction.weights is not None, ends_early)
+    entries, dense = _entries_before(view, front, reduction.weights is not None, ends_early)
     source = _source(view, entries, _buckets(view, front), dense, (front,))
     weighted = reduction.weights is not None
     prunes = view.flag_attr(front, "prune_invalid_id" if view.op(front) == PRE_V1 else "prune")
@@ -293,10 +293,10 @@ def _match_entries(
     return fill, prune, source
 
 
-def _belong_together(view: GraphView, reduction: Reduction, ids: Tensor, given: _Given) -> bool:
+def _belong_together(view: GraphView, reduction: Reduction, ids: Tensor, bags: _Bags) -> bool:
     """Whether the last op is given what the first one, `ids.node`, made, with equal attrs."""
     front, anchor = ids.node, reduction.anchor
-    places = _outputs(view, front)
+    outputs = _outputs(view, front)
     inputs = view.inputs(front)
     dense = view.op(front) == PRUNE_DENSE
     shape = Tensor(front, 3) if dense else view.resolve(inputs[-2])
@@ -307,15 +307,15 @@ def _belong_together(view: GraphView, reduction: Reduction, ids: Tensor, given: 
     same += ["row_count"] if view.op(front) == PRE_V1 else []
     return (
         ids.index == 0
-        and given.indices == Tensor(front, places.indices)
-        and given.flags == Tensor(front, places.flags)
-        and given.shape == shape
-        and (not weighted or given.weights == Tensor(front, places.weights))
+        and bags.indices == Tensor(front, outputs.indices)
+        and bags.flags == Tensor(front, outputs.flags)
+        and bags.shape == shape
+        and (not weighted or bags.weights == Tensor(front, outputs.weights))
         and all(view.attr(front, key) == view.attr(anchor, key) for key in same)
     )
 
 
-def _given_entries(
+def _entries_before(
     view: GraphView, front: str, weighted: bool, ends_early: bool
 ) -> tuple[Entries, DenseIds | None]:
     """Returns what the op that prunes is given."""
@@ -384,8 +384,8 @@ def _row_splits(view: GraphView, entries: Entries) -> tuple[Tensor, RowSplits, s
     if view.op(name) != _TO_SPARSE or view.int_attr(name, "RAGGED_RANK") != 1:
         return None
     made = [Tensor(name, index) for index in range(3)]
-    given = [entries.indices, entries.ids, entries.count]
-    if [None if one is None else view.resolve(one) for one in given] != made:
+    read = [entries.indices, entries.ids, entries.count]
+    if [None if tensor is None else view.resolve(tensor) for tensor in read] != made:
         return None
     splits, values = view.inputs(name)
     return values, RowSplits(splits, view.type_attr(name, "Tsplits")), name

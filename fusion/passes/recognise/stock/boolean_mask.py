@@ -35,27 +35,27 @@ def peel(view: GraphView, tensor: Tensor) -> Levels:
         levels.aliases.append(passed)
         if not is_row_gather(view, tensor.node) or view.controls(tensor.node):
             return levels
-        source, kept = view.inputs(tensor.node)[:2]
-        found = match_kept(view, kept)
-        if found is None:
+        source, positions = view.inputs(tensor.node)[:2]
+        match = match_where(view, positions)
+        if match is None:
             return levels
-        condition, nodes = found
+        condition, nodes = match
         condition, passed = pass_flat(view, condition)
         levels.conditions.append(condition)
         levels.nodes.append((tensor.node, *nodes, *passed))
         tensor = source
 
 
-def match_kept(view: GraphView, kept: Tensor) -> tuple[Tensor, tuple[str, ...]] | None:
+def match_where(view: GraphView, positions: Tensor) -> tuple[Tensor, tuple[str, ...]] | None:
     """Explains positions as those where a condition [n] holds: it, and the nodes between."""
-    flat = view.resolve(kept)
+    flat = view.resolve(positions)
     if not _flattens(view, flat.node):
         return None
     inner = view.inputs(flat.node)[0]
     where = view.resolve(inner)
     if view.op(where.node) != "Where":
         return None
-    nodes = (*view.aliases(kept), flat.node, *view.aliases(inner), where.node)
+    nodes = (*view.aliases(positions), flat.node, *view.aliases(inner), where.node)
     return view.inputs(where.node)[0], nodes
 
 

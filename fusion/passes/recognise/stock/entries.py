@@ -34,7 +34,7 @@ class Entries(Match):
         indices: int64 [m, 2] with the row in column 0, None if only `rows` is known.
         rows: [m], None if they are column 0 of `indices`.
         weights: [m], or None.
-        weight_place: `indices` or `rows` once more, if the weights have their own.
+        weight_rows: `indices` or `rows` once more, if the weights have their own.
         count: the number of rows: a number, or a dense shape [2] beside `indices`; None where the
             last row with an entry is the last one.
         dtype: DataType of the ids.
@@ -48,14 +48,14 @@ class Entries(Match):
     count: Tensor | None
     dtype: int
     rows_dtype: int
-    weight_place: Tensor | None = None
+    weight_rows: Tensor | None = None
 
     @property
-    def place(self) -> Tensor:
+    def row_numbers(self) -> Tensor:
         """What holds the entries' rows."""
-        place = self.indices if self.indices is not None else self.rows
-        assert place is not None
-        return place
+        rows = self.indices if self.indices is not None else self.rows
+        assert rows is not None
+        return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ def match_entries(view: GraphView, reduction: Reduction, table: Table) -> Entrie
 
 def is_filled(view: GraphView, entries: Entries) -> bool:
     """Whether empty rows are filled: an op that does so gives the ids, or the rows of entries."""
-    return _is_filled_ids(view, entries.ids) or view.op(entries.place.node) in _FILL_OPS
+    return _is_filled_ids(view, entries.ids) or view.op(entries.row_numbers.node) in _FILL_OPS
 
 
 def _is_filled_ids(view: GraphView, ids: Tensor) -> bool:
@@ -117,35 +117,37 @@ def match_fill(view: GraphView, entries: Entries) -> Fill | NoMatch:
     name = entries.ids.node
     if not _is_filled_ids(view, entries.ids):
         return NoMatch("empty rows are filled, but the ids are others", name)
-    if entries.place != Tensor(name, 0):
-        return NoMatch("the segment ids are not the rows of the filled ids", entries.place.node)
-    places, values, count, default = view.inputs(name)
+    if entries.row_numbers != Tensor(name, 0):
+        return NoMatch(
+            "the segment ids are not the rows of the filled ids", entries.row_numbers.node
+        )
+    rows, values, count, default = view.inputs(name)
     number = view.constant(default)
     if number is None or number.ndim != 0:
         return NoMatch("the id for empty rows is not a constant", default.node)
     if int(number) < 0:
         return NoMatch("the id for empty rows is negative", default.node)
     nodes: tuple[str, ...] = (name,)
-    weights, default_weight, weight_place = entries.weights, 1.0, None
+    weights, default_weight, weight_rows = entries.weights, 1.0, None
     if weights is not None:
         filled = _match_filled_weights(view, name, weights)
         if isinstance(filled, NoMatch):
             return filled
         nodes += (weights.node,)
-        weight_place, weights = view.inputs(weights.node)[:2]
+        weight_rows, weights = view.inputs(weights.node)[:2]
         default_weight = filled
     is_sparse = view.op(name) == "SparseFillEmptyRows"
     before = Entries(
         stage=Stage.IDS,
         nodes=(),
         ids=values,
-        indices=places if is_sparse else None,
-        rows=None if is_sparse else places,
+        indices=rows if is_sparse else None,
+        rows=None if is_sparse else rows,
         weights=weights,
         count=count,
         dtype=entries.dtype,
         rows_dtype=types_pb2.DT_INT64,
-        weight_place=weight_place,
+        weight_rows=weight_rows,
     )
     return Fill(
         stage=Stage.IDS,
@@ -160,8 +162,8 @@ def match_fill(view: GraphView, entries: Entries) -> Fill | NoMatch:
 def _id_dtype(view: GraphView, ids: Tensor) -> int:
     """Returns the DataType of the ids, as the op that reads them says."""
     for use in view.tensor_uses(ids):
-        place, key = _ID_READERS.get(view.op(use.node), (1, "Tidx"))
-        if use.position == place and (dtype := view.type_attr(use.node, key)) != 0:
+        index, key = _ID_READERS.get(view.op(use.node), (1, "Tidx"))
+        if use.position == index and (dtype := view.type_attr(use.node, key)) != 0:
             return dtype
     return 0
 
@@ -207,21 +209,21 @@ def _match_filled_weights(view: GraphView, ids_fill: str, weights: Tensor) -> fl
     """Explains the weights as filled in the same rows as the ids, and returns the filler."""
     if view.op(weights.node) != view.op(ids_fill) or weights.index != 1:
         return NoMatch("the weights of empty rows are not filled in", weights.node)
-    mine, theirs = view.inputs(ids_fill), view.inputs(weights.node)
-    if view.resolve(mine[2]) != view.resolve(theirs[2]):
+    of_ids, of_weights = view.inputs(ids_fill), view.inputs(weights.node)
+    if view.resolve(of_ids[2]) != view.resolve(of_weights[2]):
         return NoMatch("ids and weights are filled in different rows", weights.node)
-    if not _same_entries(view, mine[0], theirs[0]):
+    if not _same_entries(view, of_ids[0], of_weights[0]):
         return NoMatch("ids and weights are filled in different rows", weights.node)
-    value = view.constant(theirs[3])
+    value = view.constant(of_weights[3])
     if value is None or value.ndim != 0:
-        return NoMatch("the weight of empty rows is not a constant", theirs[3].node)
+        return NoMatch("the weight of empty rows is not a constant", of_weights[3].node)
     number = float(value)
     if float(np.float32(number)) != number:
-        return NoMatch("the weight of empty rows is not a float32 number", theirs[3].node)
+        return NoMatch("the weight of empty rows is not a float32 number", of_weights[3].node)
     return number
 
 
 def _same_entries(view: GraphView, a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are the same one with the same entries dropped."""
-    mine, theirs = peel(view, a), peel(view, b)
-    return mine.tensors[-1] == theirs.tensors[-1] and mine.conditions == theirs.conditions
+    of_a, of_b = peel(view, a), peel(view, b)
+    return of_a.tensors[-1] == of_b.tensors[-1] and of_a.conditions == of_b.conditions

@@ -16,7 +16,7 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.backward.gradient import GRADIENTS
 from fusion.passes.recognise.stock.reduction import Reduction
 
-_Place = tuple[Tensor, tuple[str, ...]]
+_Location = tuple[Tensor, tuple[str, ...]]
 """The handle of a variable, and what a read of it waits for; any other matrix, and nothing."""
 
 
@@ -28,13 +28,13 @@ def as_built(distinct: DistinctGathers, reduction: Reduction) -> Reduction:
     gather = distinct.gather(reduction.positions, reduction.rows)
     if gather is None:
         return reduction
-    places = Tensor(view.resolve(view.inputs(gather)[1]).node, 1)
+    positions = Tensor(view.resolve(view.inputs(gather)[1]).node, 1)
     read = view.resolve(reduction.rows)
     alone = view.op(read.node) == "ReadVariableOp" and all(
         other.node == reduction.anchor for other in view.uses(read.node)
     )
     nodes = (*reduction.nodes, *([read.node] if alone else []))
-    return replace(reduction, rows=Tensor(gather), positions=places, nodes=nodes)
+    return replace(reduction, rows=Tensor(gather), positions=positions, nodes=nodes)
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class DistinctGathers:
     """The gathers of distinct ids that have gradients: for each ids, found once."""
 
     view: GraphView
-    _known: dict[Tensor, dict[_Place, str]] = field(default_factory=dict)
+    _known: dict[Tensor, dict[_Location, str]] = field(default_factory=dict)
 
     def gather(self, ids: Tensor, table: Tensor) -> str | None:
         """Returns the gather from the table that is read whole, when it is; None if none is."""
@@ -51,29 +51,29 @@ class DistinctGathers:
             gathers = list(self._gathers(ids))
             self._known[ids] = {self._source(name): name for name in reversed(gathers)}
         known = self._known[ids]
-        return known.get(self._place(table)) if known else None
+        return known.get(self._location(table)) if known else None
 
     def _gathers(self, ids: Tensor) -> Iterator[str]:
         view = self.view
         for use in view.tensor_uses(ids):
-            places, keys = Tensor(use.node, 1), Tensor(use.node, 0)
+            positions, keys = Tensor(use.node, 1), Tensor(use.node, 0)
             if view.op(use.node) != "Unique":
                 continue
-            if any(view.op(other.node) in GRADIENTS for other in view.tensor_uses(places)):
+            if any(view.op(other.node) in GRADIENTS for other in view.tensor_uses(positions)):
                 readers = (other.node for other in view.tensor_uses(keys))
                 yield from filter(self._is_gather, readers)
 
     def _is_gather(self, name: str) -> bool:
         return self.view.op(name) == "ResourceGather" or is_row_gather(self.view, name)
 
-    def _source(self, gather: str) -> _Place:
+    def _source(self, gather: str) -> _Location:
         """Returns what a gather reads."""
         view, table = self.view, self.view.inputs(gather)[0]
         if view.op(gather) == "ResourceGather":
             return view.resolve(table), view.controls(gather)
-        return self._place(table)
+        return self._location(table)
 
-    def _place(self, table: Tensor) -> _Place:
+    def _location(self, table: Tensor) -> _Location:
         view, table = self.view, self.view.resolve(table)
         if view.op(table.node) == "ReadVariableOp":
             return view.resolve(view.inputs(table.node)[0]), view.controls(table.node)

@@ -134,8 +134,8 @@ def _match_buckets(
     nothing = (ids, None, ())
     if view.op(ids.node) not in ("Select", "SelectV2") or view.controls(ids.node):
         return nothing
-    condition, replacement, kept = view.inputs(ids.node)
-    source = view.resolve(kept)
+    condition, replacement, values = view.inputs(ids.node)
+    source = view.resolve(values)
     outside = view.resolve(condition)
     if view.op(outside.node) != "LogicalOr":
         return nothing
@@ -153,7 +153,7 @@ def _match_buckets(
     if count <= 0 or not 0 <= default < count:
         return nothing
     names = (ids.node, outside.node, *(test.node for test in tests.values()), *filled)
-    aliases = (name for one in (condition, replacement, kept) for name in view.aliases(one))
+    aliases = (name for tensor in (condition, replacement, values) for name in view.aliases(tensor))
     return source, BucketsSpec(count, default), (*names, *aliases)
 
 
@@ -197,26 +197,26 @@ def _match_dense(
         passed = (ids.node,)
         dtype = view.type_attr(ids.node, "SrcT")
         ids = view.resolve(view.inputs(ids.node)[0])
-    found = _match_to_sparse(math, ids, dtype, entries.indices, entries.count)
-    if found is None:
-        found = _match_hashed(math, ids, dtype, entries.indices, entries.count)
-    if found is None:
-        found = _match_grid(math, ids, dtype, entries.indices, entries.count)
+    match = _match_to_sparse(math, ids, dtype, entries.indices, entries.count)
+    if match is None:
+        match = _match_hashed(math, ids, dtype, entries.indices, entries.count)
+    if match is None:
+        match = _match_grid(math, ids, dtype, entries.indices, entries.count)
     # Ids that are cast after something was added could have overflowed before.
-    if found is None or (found[0].stride and dtype != entries.dtype):
+    if match is None or (match[0].stride and dtype != entries.dtype):
         return None
-    return found[0], (*passed, *found[1])
+    return match[0], (*passed, *match[1])
 
 
 def _match_to_sparse(
     math: ShapeMath, ids: Tensor, dtype: int, indices: Tensor, dense_shape: Tensor
 ) -> tuple[DenseIds, tuple[str, ...]] | None:
     """Explains `gather_nd(matrix, indices)` with `indices = where(matrix != ignored)`."""
-    view, found = math.view, _match_boolean_mask(math, ids, indices, dense_shape)
-    number = None if found is None else _number(view, found.ignored)
-    if found is None or number is None:
+    view, mask = math.view, _match_boolean_mask(math, ids, indices, dense_shape)
+    number = None if mask is None else _number(view, mask.ignored)
+    if mask is None or number is None:
         return None
-    return DenseIds(found.matrix, dtype, number, 0), (*found.nodes, found.test.node)
+    return DenseIds(mask.matrix, dtype, number, 0), (*mask.nodes, mask.test.node)
 
 
 def _match_hashed(
@@ -228,14 +228,14 @@ def _match_hashed(
     passed: list[str] = []
     while view.op(tensor.node) in (_TEXT_OPS if by else _HASHES) and not view.controls(tensor.node):
         by.append(tensor.node)
-        given = view.inputs(tensor.node)[0]
-        passed += view.aliases(given)
-        tensor = view.resolve(given)
-    found = _match_boolean_mask(math, tensor, indices, dense_shape) if by else None
-    if found is None or view.shape(found.ignored) != ():
+        values = view.inputs(tensor.node)[0]
+        passed += view.aliases(values)
+        tensor = view.resolve(values)
+    mask = _match_boolean_mask(math, tensor, indices, dense_shape) if by else None
+    if mask is None or view.shape(mask.ignored) != ():
         return None
-    hashed = Hashing(tuple(reversed(by)), found.test)
-    return DenseIds(found.matrix, dtype, None, 0, hashed), (*by, *passed, *found.nodes)
+    hashed = Hashing(tuple(reversed(by)), mask.test)
+    return DenseIds(mask.matrix, dtype, None, 0, hashed), (*by, *passed, *mask.nodes)
 
 
 class _BooleanMask(NamedTuple):
@@ -254,8 +254,8 @@ def _match_boolean_mask(
     view = math.view
     if view.op(values.node) != "GatherNd" or view.op(indices.node) != "Where":
         return None
-    matrix, places = view.inputs(values.node)
-    if view.resolve(places) != indices:
+    matrix, positions = view.inputs(values.node)
+    if view.resolve(positions) != indices:
         return None
     test = view.resolve(view.inputs(indices.node)[0])
     if view.op(test.node) != "NotEqual":
@@ -279,9 +279,9 @@ def _match_grid(
 ) -> tuple[DenseIds, tuple[str, ...]] | None:
     """Explains all elements of a matrix, with the row and the column of each; see `grids`."""
     view = math.view
-    places, values = columns(view, indices), grid(view, ids)
+    axes, values = columns(view, indices), grid(view, ids)
     shape = math.vector(dense_shape)
-    if places is None or len(places) != 2 or values is None or shape is None or len(shape) != 2:
+    if axes is None or len(axes) != 2 or values is None or shape is None or len(shape) != 2:
         return None
     if values.base is None or len(values.axes) != 1:
         return None
@@ -289,7 +289,7 @@ def _match_grid(
     by_row = tuple(int(extent != 1 and index == 0) for index, extent in enumerate(shape))
     of_rows = tuple(flag for flag, extent in zip(by_row, shape, strict=True) if extent != 1)
     of_columns = tuple(1 - flag for flag in of_rows)
-    rows, cols = places
+    rows, cols = axes
     if rows != Grid((loops,), (of_rows,)) or cols != Grid((loops,), (of_columns,)):
         return None
     # A number for each column alone; with one column there is none, and nothing is added.

@@ -42,10 +42,10 @@ def match_clip(view: GraphView, clipped: Tensor) -> Clip | NoMatch:
     if limit is None or norm is None:
         return refusal
     rows, factor_nodes = _unscaled(view, scaled, limit)
-    found = _match_norm(view, norm, rows)
-    if found is None:
+    norm_nodes = _match_norm(view, norm, rows)
+    if norm_nodes is None:
         return NoMatch("the rows are not divided by their norms", norm.node)
-    nodes = (quotient.node, maximum.node, *passed, *view.aliases(bound), *factor_nodes, *found)
+    nodes = (quotient.node, maximum.node, *passed, *view.aliases(bound), *factor_nodes, *norm_nodes)
     return Clip(
         stage=Stage.ROWS,
         nodes=tuple(dict.fromkeys(nodes)),
@@ -84,13 +84,13 @@ def _match_norm(view: GraphView, norm: Tensor, rows: Tensor) -> tuple[str, ...] 
     outer = view.resolve(norm)
     if view.op(outer.node) not in ("Select", "SelectV2"):
         return None
-    positive, root, sums = (view.resolve(one) for one in view.inputs(outer.node))
+    positive, root, sums = (view.resolve(tensor) for tensor in view.inputs(outer.node))
     if view.op(root.node) != "Sqrt" or view.op(sums.node) != "Sum":
         return None
     inner = view.resolve(view.inputs(root.node)[0])
     if view.op(inner.node) not in ("Select", "SelectV2"):
         return None
-    again, same, ones = (view.resolve(one) for one in view.inputs(inner.node))
+    again, same, ones = (view.resolve(tensor) for tensor in view.inputs(inner.node))
     if again != positive or same != sums or not _is_positive(view, positive, sums):
         return None
     ones_nodes = _match_ones(view, ones, sums)
@@ -100,7 +100,10 @@ def _match_norm(view: GraphView, norm: Tensor, rows: Tensor) -> tuple[str, ...] 
     names = (outer, root, inner, positive, sums)
     nodes += [name.node for name in names]
     nodes += [
-        name for one in names for operand in view.inputs(one.node) for name in view.aliases(operand)
+        name
+        for tensor in names
+        for operand in view.inputs(tensor.node)
+        for name in view.aliases(operand)
     ]
     return (*nodes, *ones_nodes, *squares)
 
@@ -131,14 +134,14 @@ def _match_sums(view: GraphView, sums: Tensor, rows: Tensor) -> tuple[str, ...] 
     """Explains [u, 1] sums of the squares of rows."""
     squares, axes = view.inputs(sums.node)
     axis = view.constant(axes)
-    if axis is None or [int(one) for one in axis.reshape(-1)] not in ([1], [-1]):
+    if axis is None or [int(dim) for dim in axis.reshape(-1)] not in ([1], [-1]):
         return None
     if not view.flag_attr(sums.node, "keep_dims"):
         return None
     source = view.resolve(squares)
     factors = view.inputs(source.node)
     count = {"Square": 1, "Mul": 2}.get(view.op(source.node))
-    if count != len(factors) or any(view.resolve(one) != rows for one in factors):
+    if count != len(factors) or any(view.resolve(factor) != rows for factor in factors):
         return None
-    passed = (name for one in (squares, *factors) for name in view.aliases(one))
+    passed = (name for tensor in (squares, *factors) for name in view.aliases(tensor))
     return (source.node, *passed)

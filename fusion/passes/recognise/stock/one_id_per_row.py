@@ -52,7 +52,7 @@ def match_single(view: GraphView, select: str) -> Whole | NoMatch:
     reduction = _rows(view, select)
     assert reduction is not None, "an anchor selects gathered rows"
     gather = reduction.output
-    condition, kept, zeros = view.inputs(select)
+    condition, values, zeros = view.inputs(select)
     table = match_table(view, reduction)
     if isinstance(table, NoMatch):
         return table
@@ -101,7 +101,7 @@ def match_single(view: GraphView, select: str) -> Whole | NoMatch:
         select,
         *tail.nodes,
         gather.node,
-        *view.aliases(kept),
+        *view.aliases(values),
         *zero_nodes,
         *_table_nodes(table),
     )
@@ -121,8 +121,8 @@ def _rows(view: GraphView, select: str) -> Reduction | None:
     if not is_row_gather(view, gather):
         return None
     rows, positions = view.inputs(gather)[:2]
-    found, dtype = view.resolve(positions), view.type_attr(gather, "Tparams")
-    if view.op(found.node) not in UNIQUES or found.index != 1 or dtype not in TABLE_TYPES:
+    unique, dtype = view.resolve(positions), view.type_attr(gather, "Tparams")
+    if view.op(unique.node) not in UNIQUES or unique.index != 1 or dtype not in TABLE_TYPES:
         return None
     return Reduction(
         stage=Stage.OUTPUT,
@@ -149,10 +149,10 @@ def _column(view: GraphView, ids: Tensor, dtype: int) -> _Column | NoMatch:
     """The matrix [B, 1] of which a vector of ids of a dtype is made, also of smaller integers."""
     vector, passed = pass_casts(view, ids)
     if view.op(vector.node) == "Reshape":
-        given, target = view.inputs(vector.node)
-        matrix, behind = pass_casts(view, given)
-        shape, wanted = view.shape(matrix), view.constant(target)
-        is_flat = wanted is not None and wanted.tolist() == [-1]
+        column, target = view.inputs(vector.node)
+        matrix, behind = pass_casts(view, column)
+        shape, new_shape = view.shape(matrix), view.constant(target)
+        is_flat = new_shape is not None and new_shape.tolist() == [-1]
         front = (*passed, vector.node, *behind)
         casts = [name for name in front if view.op(name) == "Cast"]
         keeps = all(view.type_attr(name, "DstT") == types_pb2.DT_INT64 for name in casts)

@@ -44,8 +44,8 @@ def match_mask(
     if fill is None or not selects:
         return Mask(stage=Stage.OUTPUT, nodes=(), present=False, output=reduced)
     select = selects[0].node
-    condition, zeros, kept = view.inputs(select)
-    if view.resolve(kept) != reduced:
+    condition, zeros, values = view.inputs(select)
+    if view.resolve(values) != reduced:
         return NoMatch("the select does not keep the rows that were not empty", select)
     zero_nodes = match_zeros(view, zeros, reduced, shape, broadcast=view.op(select) == "SelectV2")
     if isinstance(zero_nodes, NoMatch):
@@ -57,7 +57,7 @@ def match_mask(
         return NoMatch("empty rows get an id other than 0 and are zeroed as well", select)
     return Mask(
         stage=Stage.OUTPUT,
-        nodes=(select, *zero_nodes, *mask_nodes, *view.aliases(kept)),
+        nodes=(select, *zero_nodes, *mask_nodes, *view.aliases(values)),
         present=True,
         output=Tensor(select),
     )

@@ -45,21 +45,21 @@ def is_stitched(view: GraphView, rows: Tensor) -> bool:
 
 def match_partition(view: GraphView, rows: Tensor, ids: Tensor) -> Partition | NoMatch:
     """Explains stitched `rows` as those of `ids` in a partitioned table."""
-    found = _pass_reshape(view, rows, ids)
-    if isinstance(found, NoMatch):
-        return found
-    stitch, passed, width = found
+    match = _pass_reshape(view, rows, ids)
+    if isinstance(match, NoMatch):
+        return match
+    stitch, passed, width = match
     inputs = view.inputs(stitch.node)
     count = len(inputs) // 2
-    gathered = tuple(view.resolve(one) for one in inputs[count:])
-    places = view.resolve(inputs[0]).node
+    gathered = tuple(view.resolve(tensor) for tensor in inputs[count:])
+    positions = view.resolve(inputs[0]).node
     keys = view.resolve(view.inputs(gathered[0].node)[1]).node if _has_keys(view, gathered) else ""
-    for node, parts in ((places, inputs[:count]), (keys, ())):
+    for node, parts in ((positions, inputs[:count]), (keys, ())):
         if view.op(node) != "DynamicPartition" or view.int_attr(node, "num_partitions") != count:
             return NoMatch("the rows are not those of a partitioned table", stitch.node)
         if any(view.resolve(part) != Tensor(node, i) for i, part in enumerate(parts)):
             return NoMatch("rows are not put back where their ids came from", stitch.node)
-    (numbers, shards), (local, same_shards) = view.inputs(places), view.inputs(keys)
+    (numbers, shards), (local, same_shards) = view.inputs(positions), view.inputs(keys)
     if view.resolve(same_shards) != view.resolve(shards):
         return NoMatch("ids and their places are partitioned differently", keys)
     counter = _match_counter(view, numbers, ids)
@@ -69,8 +69,8 @@ def match_partition(view: GraphView, rows: Tensor, ids: Tensor) -> Partition | N
     if isinstance(split, NoMatch):
         return split
     strategy, total, nodes = split
-    inner = (name for one in (*inputs, shards, same_shards) for name in view.aliases(one))
-    everything = (stitch.node, places, keys, *passed, *counter, *nodes, *inner)
+    inner = (name for tensor in (*inputs, shards, same_shards) for name in view.aliases(tensor))
+    everything = (stitch.node, positions, keys, *passed, *counter, *nodes, *inner)
     return Partition(
         strategy=strategy,
         split=shard_rows(total, count),
@@ -127,14 +127,14 @@ def _match_split(
     view: GraphView, shards: Tensor, local: Tensor, ids: Tensor, count: int
 ) -> tuple[str, int | None, tuple[str, ...]] | NoMatch:
     """Explains the shard of each id and its place there: the strategy and the rows it splits."""
-    shard, place = (expression(view, one, {ids: _ID}) for one in (shards, local))
-    if shard is None or place is None:
+    shard, local_id = (expression(view, tensor, {ids: _ID}) for tensor in (shards, local))
+    if shard is None or local_id is None:
         return NoMatch("ids are assigned to shards in an unknown way", shards.node)
-    nodes = (*shard[1], *place[1])
-    if (shard[0], place[0]) == (call("mod", _ID, count), call("div", _ID, count)):
+    nodes = (*shard[1], *local_id[1])
+    if (shard[0], local_id[0]) == (call("mod", _ID, count), call("div", _ID, count)):
         return "mod", None, nodes
     total = _rows_of_div(shard[0], count)
-    if total is not None and (shard[0], place[0]) == _split_div(total, count):
+    if total is not None and (shard[0], local_id[0]) == _split_div(total, count):
         return "div", total, nodes
     return NoMatch("ids are assigned to shards in an unknown way", shards.node)
 

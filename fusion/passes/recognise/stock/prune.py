@@ -29,11 +29,11 @@ class Prune(Match):
 
 def match_prune(view: GraphView, entries: Entries) -> Prune:
     """Explains the entries as the valid ones of others, as far as they are."""
-    tensors = {"ids": entries.ids, "place": entries.place}
+    tensors = {"ids": entries.ids, "rows": entries.row_numbers}
     if entries.weights is not None:
         tensors["weights"] = entries.weights
-    if entries.weight_place is not None:
-        tensors["weight_place"] = entries.weight_place
+    if entries.weight_rows is not None:
+        tensors["weight_rows"] = entries.weight_rows
     levels = {key: peel(view, tensor) for key, tensor in tensors.items()}
     by_id = by_weight = False
     nodes: tuple[str, ...] = ()
@@ -49,15 +49,15 @@ def match_prune(view: GraphView, entries: Entries) -> Prune:
     if by_weight and not by_id:
         # No op drops entries by weight alone: they are taken as they are given.
         depth, by_weight, nodes, front = 0, False, (), ()
-    source = {key: found.tensors[depth] for key, found in levels.items()}
-    passed = tuple(name for found in levels.values() for name in found.aliases[depth])
+    source = {key: level.tensors[depth] for key, level in levels.items()}
+    passed = tuple(name for level in levels.values() for name in level.aliases[depth])
     before = Entries(
         stage=Stage.IDS,
         nodes=(),
         front=tuple(dict.fromkeys(passed)),
         ids=source["ids"],
-        indices=source["place"] if entries.indices is not None else None,
-        rows=source["place"] if entries.indices is None else None,
+        indices=source["rows"] if entries.indices is not None else None,
+        rows=source["rows"] if entries.indices is None else None,
         weights=source.get("weights"),
         count=entries.count,
         dtype=entries.dtype,
@@ -83,10 +83,10 @@ class _Step:
 
 def _match_step(view: GraphView, levels: dict[str, Levels], depth: int) -> _Step | None:
     """Explains the gather `depth` of all tensors as the valid ones of the entries behind it."""
-    if any(len(found.conditions) <= depth for found in levels.values()):
+    if any(len(level.conditions) <= depth for level in levels.values()):
         return None
     condition = levels["ids"].conditions[depth]
-    if any(found.conditions[depth] != condition for found in levels.values()):
+    if any(level.conditions[depth] != condition for level in levels.values()):
         return None
     by_id = by_weight = False
     front: tuple[str, ...] = ()
@@ -115,7 +115,7 @@ def _match_step(view: GraphView, levels: dict[str, Levels], depth: int) -> _Step
             return None
     if not by_id and not by_weight:
         return None
-    nodes = (n for found in levels.values() for n in (*found.aliases[depth], *found.nodes[depth]))
+    nodes = (n for level in levels.values() for n in (*level.aliases[depth], *level.nodes[depth]))
     return _Step(by_id, by_weight, tuple(nodes), front)
 
 
@@ -128,9 +128,9 @@ def _compares(view: GraphView, test: Tensor, levels: Levels, depth: int) -> bool
 
 def _is_behind(view: GraphView, tensor: Tensor, levels: Levels, depth: int) -> bool:
     """Whether the tensor is what gather `depth` reads."""
-    mine = peel(view, tensor)
+    own = peel(view, tensor)
     rest = levels.conditions[depth + 1 :]
-    return mine.tensors[-1] == levels.tensors[-1] and mine.conditions == rest
+    return own.tensors[-1] == levels.tensors[-1] and own.conditions == rest
 
 
 def _match_all_true(

@@ -12,7 +12,7 @@ from fusion.passes.analysis.symbolic_shapes import Dim, ShapeMath, pass_flat, pr
 from fusion.passes.graph.idioms import is_row_gather, pass_casts
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.stock.boolean_mask import match_kept
+from fusion.passes.recognise.stock.boolean_mask import match_where
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ def match_row_splits(view: GraphView, rows: Tensor, count: Tensor) -> RowSplits 
     picked = view.resolve(rows)
     if not is_row_gather(view, picked.node):
         return None
-    source, places = view.inputs(picked.node)[:2]
+    source, positions = view.inputs(picked.node)[:2]
     numbers = _match_tiled(view, _behind_flattening(view, source))
-    kept = match_kept(view, places)
-    if numbers is None or kept is None:
+    condition = match_where(view, positions)
+    if numbers is None or condition is None:
         return None
-    mask = _behind_flattening(view, kept[0])
+    mask = _behind_flattening(view, condition[0])
     lengths = _match_sequence_mask(view, mask, numbers)
     splits = None if lengths is None else _match_differences(view, lengths)
     if splits is None or not _counts_rows(view, numbers.count, splits.tensor):
@@ -58,7 +58,7 @@ class _Tiled:
 def _match_tiled(view: GraphView, tensor: Tensor) -> _Tiled | None:
     if view.op(tensor.node) != "Tile":
         return None
-    column, multiples = (view.resolve(one) for one in view.inputs(tensor.node))
+    column, multiples = (view.resolve(operand) for operand in view.inputs(tensor.node))
     if view.op(column.node) != "ExpandDims" or view.op(multiples.node) != "Pack":
         return None
     numbers, axis = view.inputs(column.node)
@@ -86,8 +86,8 @@ def _behind_flattening(view: GraphView, tensor: Tensor) -> Tensor:
         return tensor
     inner, target = view.inputs(tensor.node)
     math = ShapeMath(view)
-    shape, wanted = math.shape_of(inner), math.vector(target)
-    is_whole = wanted == (-1,) or (shape is not None and wanted == (product(shape),))
+    shape, new_shape = math.shape_of(inner), math.vector(target)
+    is_whole = new_shape == (-1,) or (shape is not None and new_shape == (product(shape),))
     return view.resolve(inner) if is_whole else tensor
 
 
@@ -95,7 +95,7 @@ def _match_sequence_mask(view: GraphView, mask: Tensor, numbers: _Tiled) -> Tens
     """Explains `range(longest) < lengths[:, newaxis]`, where no length is greater: the lengths."""
     if view.op(mask.node) != "Less":
         return None
-    counter, column = (pass_casts(view, one)[0] for one in view.inputs(mask.node))
+    counter, column = (pass_casts(view, operand)[0] for operand in view.inputs(mask.node))
     limit = _match_range(view, counter)
     if limit != numbers.longest or view.op(column.node) != "ExpandDims":
         return None
@@ -110,10 +110,10 @@ def _behind_broadcast(view: GraphView, lengths: Tensor, numbers: _Tiled) -> Tens
     """Passes a BroadcastTo of one length for each row to one length for each row."""
     lengths, _ = pass_casts(view, lengths)
     if view.op(lengths.node) == "BroadcastTo" and not view.controls(lengths.node):
-        given, target = view.inputs(lengths.node)
+        inner, target = view.inputs(lengths.node)
         math = ShapeMath(view)
         if math.vector(target) == math.shape_of(numbers.counter):
-            lengths, _ = pass_casts(view, given)
+            lengths, _ = pass_casts(view, inner)
     return lengths
 
 
@@ -139,7 +139,7 @@ def _match_differences(view: GraphView, lengths: Tensor) -> RowSplits | None:
     """Explains `splits[1:] - splits[:-1]`."""
     if view.op(lengths.node) != "Sub":
         return None
-    ends, starts = (view.resolve(one) for one in view.inputs(lengths.node))
+    ends, starts = (view.resolve(operand) for operand in view.inputs(lengths.node))
     splits = _match_slice(view, ends, 1, None)
     if splits is None or splits != _match_slice(view, starts, 0, -1):
         return None
@@ -152,10 +152,10 @@ def _match_slice(view: GraphView, tensor: Tensor, start: int, stop: int | None) 
     if view.op(name) != "StridedSlice":
         return None
     vector, *bounds = view.inputs(name)
-    found = [view.constant(bound) for bound in bounds]
-    if any(bound is None or bound.shape != (1,) for bound in found):
+    constants = [view.constant(bound) for bound in bounds]
+    if any(bound is None or bound.shape != (1,) for bound in constants):
         return None
-    begin, end, stride = (int(bound[0]) for bound in found if bound is not None)
+    begin, end, stride = (int(bound[0]) for bound in constants if bound is not None)
     if any(view.int_attr(name, f"{key}_mask") for key in ("ellipsis", "new_axis", "shrink_axis")):
         return None
     first = 0 if view.int_attr(name, "begin_mask") else begin
@@ -175,5 +175,5 @@ def _counts_rows(view: GraphView, count: Tensor, splits: Tensor) -> bool:
         return math.scalar(count) == size - 1
     if view.op(count.node) != "Sub":
         return False
-    number, one = view.inputs(count.node)
-    return math.scalar(number) == Dim(splits, 0) and math.scalar(one) == 1
+    number, offset = view.inputs(count.node)
+    return math.scalar(number) == Dim(splits, 0) and math.scalar(offset) == 1

@@ -199,15 +199,15 @@ def _match_product(view: GraphView, data: Tensor, dtype: int) -> _Product | NoMa
             continue
         # Grappler widens the column instead of the weights that it is made of.
         narrow, narrow_dtype, widened = _pass_widening(view, column, dtype)
-        found = _match_column(view, narrow)
-        if isinstance(found, NoMatch):
+        match = _match_column(view, narrow)
+        if isinstance(match, NoMatch):
             of_table = _not_of_matrix(view, rows)
-            return found if of_table is None else of_table
-        weights, weight_dtype, more = _pass_widening(view, found[0], narrow_dtype)
+            return match if of_table is None else of_table
+        weights, weight_dtype, more = _pass_widening(view, match[0], narrow_dtype)
         if weight_dtype != row_dtype:
             return NoMatch("the weights are of another dtype than the table", weights.node)
         table, positions = view.inputs(rows.node)[:2]
-        passed = (*view.aliases(data), *casts, *widened, *found[1], *more)
+        passed = (*view.aliases(data), *casts, *widened, *match[1], *more)
         nodes = (product.node, rows.node, *passed)
         factors = view.resolve(gathered), view.resolve(column)
         return _Product(*factors, table, positions, weights, row_dtype, nodes)
@@ -290,15 +290,15 @@ def _match_column_shape(
     readers = (use.node for use in view.tensor_uses(resolved))
     casts = [Tensor(name) for name in readers if view.op(name) == "Cast"]
     math = ShapeMath(view, dict.fromkeys(casts, (length,)))
-    wanted = math.vector(target)
-    if wanted is not None and (len(wanted) != 2 or wanted[1] != 1):
+    shape = math.vector(target)
+    if shape is not None and (len(shape) != 2 or shape[1] != 1):
         return None
-    if wanted is not None and wanted[0] in (-1, length):
+    if shape is not None and shape[0] in (-1, length):
         return math.derived(target, {resolved, *casts})
     # Or it is measured on something that the weights are made of.
-    if wanted is not None and isinstance(wanted[0], Dim):
-        of_vector, of_measured = symbolic_shapes(view, (vector, wanted[0].tensor))
-        measured = None if of_measured is None else of_measured[wanted[0].axis]
+    if shape is not None and isinstance(shape[0], Dim):
+        of_vector, of_measured = symbolic_shapes(view, (vector, shape[0].tensor))
+        measured = None if of_measured is None else of_measured[shape[0].axis]
         return () if of_vector == (measured,) else None
     of_vector, of_column = symbolic_shapes(view, (vector,), (target,))
     return () if of_vector is not None and of_column == (*of_vector, 1) else None
@@ -337,9 +337,9 @@ def _match_quotient(
             inverse = True
         else:
             continue
-        found = _match_divisor(view, divisor, inverse, column, segments)
-        if found is not None:
-            combiner, nodes = found
+        match = _match_divisor(view, divisor, inverse, column, segments)
+        if match is not None:
+            combiner, nodes = match
             is_safe = op == "DivNoNan"
             return _Quotient(use.node, view.resolve(divisor), combiner, is_safe, nodes)
     return None
@@ -412,8 +412,8 @@ def _is_divisor(view: GraphView, name: str) -> bool:
             others = [node for node in operands if node not in (name, divisor)]
             for other in others:
                 if view.op(other) == _WEIGHTED:
-                    mine, theirs = (pass_casts(view, view.inputs(n)[1])[0] for n in (name, other))
-                    return mine == theirs
+                    own, of_other = (pass_casts(view, view.inputs(n)[1])[0] for n in (name, other))
+                    return own == of_other
     return False
 
 

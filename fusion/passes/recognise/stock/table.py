@@ -64,16 +64,16 @@ def match_table(view: GraphView, reduction: Reduction) -> Table | NoMatch:
     """Explains the reduced rows as `table[unique ids]` or as the table itself."""
     positions = view.resolve(reduction.positions)
     if view.op(positions.node) in UNIQUES and positions.index == 1:
-        found = _match_classic(view, reduction, positions.node)
+        table = _match_classic(view, reduction, positions.node)
     else:
-        found = _match_fast(view, reduction, positions)
-    if isinstance(found, NoMatch):
-        return found
-    for shard in found.shards:
+        table = _match_fast(view, reduction, positions)
+    if isinstance(table, NoMatch):
+        return table
+    for shard in table.shards:
         strange = None if shard.shape is None else not_a_matrix(shard.shape, shard.tensor.node)
         if strange is not None:
             return strange
-    return found
+    return table
 
 
 def _match_fast(view: GraphView, reduction: Reduction, ids: Tensor) -> Table:
@@ -246,20 +246,20 @@ def match_shards(
     if strategy not in ("div", "mod"):
         return NoMatch(f"stock TensorFlow does not split rows by {strategy}", split)
     shards, clips = list[Shard](), list[Clip]()
-    for given, key in zip(rows, keys, strict=True):
-        clip = match_clip(view, given) if is_quotient(view, given) else None
+    for matrix, key in zip(rows, keys, strict=True):
+        clip = match_clip(view, matrix) if is_quotient(view, matrix) else None
         if isinstance(clip, NoMatch):
             return clip
         if clip is not None:
             clips.append(clip)
             nodes = (*nodes, *clip.nodes)
-        one = given if clip is None else clip.rows
-        shard = match_shard(view, view.resolve(one), key)
+        unclipped = matrix if clip is None else clip.rows
+        shard = match_shard(view, view.resolve(unclipped), key)
         if isinstance(shard, NoMatch):
             return shard
         shards.append(shard)
         read = view.inputs(shard.gather)[1]
-        nodes = (*nodes, shard.gather, *view.aliases(one), *view.aliases(read))
+        nodes = (*nodes, shard.gather, *view.aliases(unclipped), *view.aliases(read))
     if clips and (len(clips) < len(shards) or len({clip.limit for clip in clips}) > 1):
         return NoMatch("the rows of the shards are not all clipped alike", split)
     sizes = [_rows(view, shape) for shape in shapes]
