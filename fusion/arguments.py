@@ -14,12 +14,12 @@ _HINTS = (
 )
 
 
-def wrong_type(caller: str, argument: str, wanted: str, given: object) -> TypeError:
+def wrong_type(caller: str, argument: str, expected: str, value: object) -> TypeError:
     """Returns the error that names the argument, what it must be and what it is."""
-    text = repr(given)
+    text = repr(value)
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    hint = next((hint for name, hint in _HINTS if hasattr(given, name)), "")
+    hint = next((hint for name, hint in _HINTS if hasattr(value, name)), "")
     return TypeError(
-        f"{caller}: {argument} must be {wanted}, got {type(given).__name__} {shown}"
+        f"{caller}: {argument} must be {expected}, got {type(value).__name__} {shown}"
         + (f"; {hint}" if hint else "")
     )

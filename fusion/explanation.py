@@ -58,8 +58,8 @@ def explain(
     if outputs is not None:
         raise wrong_type("explain", "model", "a GraphDef, of which outputs are named", model)
     if isinstance(model, ConcreteFunction):
-        found = None if under == _REWRITE else explain_optimized_function(model)
-        return explain_function(model) if found is None else found
+        report = None if under == _REWRITE else explain_optimized_function(model)
+        return explain_function(model) if report is None else report
     if isinstance(model, (str, os.PathLike)):
         if under == _ENABLE:
             raise ValueError(
@@ -67,5 +67,5 @@ def explain(
                 "pass one of its signatures"
             )
         return explain_saved_model(model)
-    wanted = "a GraphDef, a concrete function or the path of a SavedModel"
-    raise wrong_type("explain", "model", wanted, model)
+    expected = "a GraphDef, a concrete function or the path of a SavedModel"
+    raise wrong_type("explain", "model", expected, model)

@@ -60,8 +60,8 @@ def fuse_function(concrete_function: ConcreteFunction) -> ConcreteFunction:
         TypeError: not a concrete function.
     """
     if not isinstance(concrete_function, ConcreteFunction):
-        wanted = "a concrete function"
-        raise wrong_type("fuse_function", "concrete_function", wanted, concrete_function)
+        expected = "a concrete function"
+        raise wrong_type("fuse_function", "concrete_function", expected, concrete_function)
     # Called while a function is traced: AutoGraph would translate all of it.
     with ControlStatusCtx(Status.DISABLED):
         library = Library.of(concrete_function)
@@ -219,14 +219,14 @@ def _to_rebuild(
 
 
 def _closure(start: Iterable[str], edges: Mapping[str, set[str]]) -> frozenset[str]:
-    found: set[str] = set()
+    closure: set[str] = set()
     stack = list(start)
     while stack:
         name = stack.pop()
-        if name not in found:
-            found.add(name)
+        if name not in closure:
+            closure.add(name)
             stack.extend(edges[name])
-    return frozenset(found)
+    return frozenset(closure)
 
 
 def _rename_calls(definition: function_pb2.FunctionDef, names: Mapping[str, str]) -> None:
@@ -316,8 +316,8 @@ def _rebound(gradient: Callable[..., Any], original: FuncGraph) -> Callable[...,
             traced = tf.function(lambda *grads: gradient(old_op, *grads), autograph=False)
             function = traced.get_concrete_function(*specs)
         captured = [_counterpart(tensor, original, op) for tensor in function.captured_inputs]
-        given = [g for g in output_gradients if g is not None]
-        return function._call_flat(given, captured)
+        gradients = [g for g in output_gradients if g is not None]
+        return function._call_flat(gradients, captured)
 
     return rebound
 

@@ -43,7 +43,7 @@ def fuse_graph(
         ValueError: an output does not exist, the target is unknown, the graph is malformed, or it
             has ops of this package that cannot become stock ones.
     """
-    targets = [one.value for one in Target]
+    targets = [t.value for t in Target]
     if target not in targets:
         raise ValueError(f"fuse_graph: target must be one of {', '.join(targets)}, got {target!r}")
     if not isinstance(graph_def, graph_pb2.GraphDef):
@@ -107,14 +107,14 @@ def checked_outputs(
     Raises:
         TypeError, ValueError: if not, naming the public `function`.
     """
-    wanted = "an iterable of names of nodes or tensors"
+    expected = "an iterable of names of nodes or tensors"
     if isinstance(outputs, (str, bytes)) or not isinstance(outputs, Iterable):
-        raise wrong_type(function, "outputs", wanted, outputs)
+        raise wrong_type(function, "outputs", expected, outputs)
     nodes = {node.name: node for node in graph_def.node}
     signatures = OpSignatures(graph_def.library.function)
     for name in outputs:
         if not isinstance(name, str):
-            raise wrong_type(function, "outputs", wanted, name)
+            raise wrong_type(function, "outputs", expected, name)
         node = nodes.get(_node(name))
         if node is None:
             raise ValueError(f"{function}: outputs: the graph has no node {_node(name)!r}")

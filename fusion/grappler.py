@@ -354,14 +354,14 @@ def _last_report(report: FusionReport, last: FusionReport | None) -> FusionRepor
     if last is None:
         return report
     known = {name for column in last.columns for name in (column.anchor, column.op)}
-    kept = {column.anchor for column in report.columns if column.fused_before}
-    has_others = not all(c.fused_before for c in report.columns) or not kept <= known
+    fused_before = {column.anchor for column in report.columns if column.fused_before}
+    has_others = not all(c.fused_before for c in report.columns) or not fused_before <= known
     updates = {update.name for update in report.updates}
     if updates and not has_others and updates <= {update.name for update in last.updates}:
         # TensorFlow's optimizers, which ran between, told more of what is updated.
         return replace(last, updates=report.updates, nodes_after=report.nodes_after)
     is_modified = report.fused_count or any(update.fused for update in report.updates)
-    looks_again = not is_modified and _left(report) <= _left(last) and kept <= known
+    looks_again = not is_modified and _left(report) <= _left(last) and fused_before <= known
     return last if looks_again else report
 
 
@@ -372,4 +372,4 @@ def _left(report: FusionReport) -> set[tuple[str, str | None]]:
         for column in report.columns
         if not column.fused and not column.fused_before
     }
-    return columns | {(one.name, one.reason) for one in report.updates if not one.fused}
+    return columns | {(update.name, update.reason) for update in report.updates if not update.fused}

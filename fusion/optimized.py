@@ -79,16 +79,18 @@ def explain_optimized_function(function: ConcreteFunction) -> FusionReport | Non
     Raises:
         ValueError: TensorFlow cannot run the function here.
     """
-    found = Library.of(function, add_shapes=False)
-    definition = next(f for f in found.graph_def.library.function if f.signature.name == found.top)
+    library = Library.of(function, add_shapes=False)
+    definition = next(
+        f for f in library.graph_def.library.function if f.signature.name == library.top
+    )
     if _is_compiled(definition):
         return None
-    run = _function_run(definition, found.graph_def.library)
+    run = _function_run(definition, library.graph_def.library)
     arguments = [node for node in run.graph_def.node if node.op == ARG_OP]
     for node, tensor in zip(arguments, function.graph.inputs, strict=True):
         _tell_handle(node, tensor)
     run.config.graph_options.MergeFrom(context.context().config.graph_options)
-    captured = found.captured_variables(function)
+    captured = library.captured_variables(function)
     variables = {argument: variable for _, argument, variable in captured}
     return _explained(run.graph_def, [replace(run, variables=variables, function="")])
 
@@ -124,11 +126,11 @@ class _Run:
 
     def columns(self) -> Iterator[ColumnReport]:
         """Yields what is said of the columns, several times of each: TensorFlow looks again."""
-        found: list[FusionReport] = []
+        reports: list[FusionReport] = []
 
         def observe(seen: graph_pb2.GraphDef, report: FusionReport) -> None:
             bound = (("", argument, variable) for argument, variable in self.variables.items())
-            found.append(named_columns(report, VariableSearch(seen, bound)))
+            reports.append(named_columns(report, VariableSearch(seen, bound)))
 
         # As tf.function does, not as sessions do unless they are told so.
         self.config.allow_soft_placement = True
@@ -142,7 +144,7 @@ class _Run:
                 session._make_callable_from_options(self.options)
             except tf.errors.OpError as error:
                 raise _cannot_run(error) from error
-        for column in (column for report in found for column in report.columns):
+        for column in (column for report in reports for column in report.columns):
             yield replace(column, function=column.function or self.function)
 
 
@@ -154,9 +156,9 @@ def _function_run(
     graph_def = graph_pb2.GraphDef(library=library)
     graph_def.versions.producer = tf.version.GRAPH_DEF_VERSION
     number = 0
-    for name, given in view.nodes.items():
+    for name, original in view.nodes.items():
         node = graph_def.node.add()
-        node.CopyFrom(given)
+        node.CopyFrom(original)
         node.input[:] = [*map(str, view.inputs(name)), *(f"^{b}" for b in view.controls(name))]
         if node.op == ARG_OP:
             node.attr["index"].i, number = number, number + 1
@@ -212,14 +214,14 @@ def _explained(graph_def: graph_pb2.GraphDef, runs: list[_Run]) -> FusionReport:
     library = {f.signature.name: f for f in graph_def.library.function}
     apart = (library[name] for name in _functions_apart(graph_def, library))
     runs += [_function_run(function, graph_def.library) for function in apart]
-    found = [column for run in runs for column in run.columns()]
+    traces = [column for run in runs for column in run.columns()]
     if any(map(_is_compiled, library.values())):
         # TensorFlow shows nobody what XLA compiles.
-        told = FuseLookups(devices=DEVICES).explain(graph_def).columns
-        found += [column for column in told if column.reason == COMPILED_REASON]
+        compiled = FuseLookups(devices=DEVICES).explain(graph_def).columns
+        traces += [column for column in compiled if column.reason == COMPILED_REASON]
     columns: dict[tuple[str, str, str], ColumnReport] = {}
-    made = {(column.function, column.op) for column in found if column.fused}
-    for column in found:
+    made = {(column.function, column.op) for column in traces if column.fused}
+    for column in traces:
         if not column.fused and column.fused_before and (column.function, column.anchor) in made:
             continue  # its fused ops are the pass's own
         key = (column.function, column.anchor, column.name)

@@ -50,15 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: what follows the program's name; `sys.argv` by default.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    command_line = list(sys.argv[1:] if arguments is None else arguments)
     # `--verbose` may stand anywhere; the group is the one that knows it.
-    verbose = "--verbose" in given
-    given = [argument for argument in given if argument != "--verbose"]
+    verbose = "--verbose" in command_line
+    command_line = [argument for argument in command_line if argument != "--verbose"]
     # TensorFlow's log lines would bury a one-line error.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if verbose else "3")
     try:
         with _ended_by_signals():
-            status = cli.main(given, prog_name="fusion", standalone_mode=False)
+            status = cli.main(command_line, prog_name="fusion", standalone_mode=False)
     except click.exceptions.Exit as stop:
         return int(stop.exit_code)
     except click.UsageError as error:

@@ -132,19 +132,19 @@ def _table(report: BenchReport) -> Table:
     )
     for column in table.columns[1:]:
         column.justify = "left" if column.header == "model" else "right"
-    for one in report.measurements:
+    for m in report.measurements:
         table.add_row(
-            *(one.way, f"{one.batch}", f"{one.clients}"),
-            *((names[one.model],) if two else ()),
-            *(f"{ms:.3g}" for ms in (one.p50_ms, one.p90_ms, one.p99_ms)),
-            *(f"{one.examples_per_s:,.0f}", f"{one.calls:,}"),
-            *((_times(report, one),) if two else ()),
+            *(m.way, f"{m.batch}", f"{m.clients}"),
+            *((names[m.model],) if two else ()),
+            *(f"{ms:.3g}" for ms in (m.p50_ms, m.p90_ms, m.p99_ms)),
+            *(f"{m.examples_per_s:,.0f}", f"{m.calls:,}"),
+            *((_times(report, m),) if two else ()),
         )
     return table
 
 
-def _times(report: BenchReport, one: Measurement) -> str:
-    ratio = report.ratio(one)
+def _times(report: BenchReport, measurement: Measurement) -> str:
+    ratio = report.ratio(measurement)
     return "" if ratio is None else f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
 
 

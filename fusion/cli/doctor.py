@@ -20,12 +20,12 @@ def doctor() -> int:
     from fusion.ops.gpu.facts import facts as facts_of_gpus
     from fusion.runtime.doctor import facts
 
-    found = [("fusion", __version__, True), *facts(SPECS), *facts_of_gpus()]
+    checks = [("fusion", __version__, True), *facts(SPECS), *facts_of_gpus()]
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    for name, value, ok in found:
+    for name, value, ok in checks:
         verdict = Text("ok", "green") if ok else Text("BROKEN", "red")
         table.add_row(verdict, cell(name), cell(value))
     console().print(table)
-    broken = [name for name, _, ok in found if not ok]
+    broken = [name for name, _, ok in checks if not ok]
     say(f"broken: {', '.join(broken)}" if broken else "everything works")
     return BROKEN if broken else 0

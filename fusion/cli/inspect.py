@@ -43,12 +43,12 @@ def inspect(model: str, as_json: bool, column: str | None, svg: str | None) -> N
     drawn = None if svg is None else _draw(model, chosen, svg)
     gain = expected_gain(report)
     if as_json:
-        told = {**report.to_dict(), "expected_gain": None if gain is None else gain.to_dict()}
-        click.echo(json.dumps(told, indent=2))
+        plain = {**report.to_dict(), "expected_gain": None if gain is None else gain.to_dict()}
+        click.echo(json.dumps(plain, indent=2))
         return
     out = console()
     if column is not None:
-        click.echo("\n\n".join(_in_full(one) for one in chosen))
+        click.echo("\n\n".join(_in_full(c) for c in chosen))
     else:
         if report.columns:
             out.print(column_table(report))
@@ -64,11 +64,11 @@ def _chosen(report: FusionReport, name: str | None) -> list[Column]:
     columns = distinct_columns(report)
     if name is None:
         return list(columns)
-    found = [c for c in columns if c.name == name] or [c for c in columns if name in c.name]
-    if not found:
+    chosen = [c for c in columns if c.name == name] or [c for c in columns if name in c.name]
+    if not chosen:
         message = f"no column has {name!r} in its name; without --column all are listed"
         raise click.BadParameter(message, param_hint="--column")
-    return found
+    return chosen
 
 
 def _in_full(column: Column) -> str:
@@ -86,7 +86,7 @@ def _draw(model: str, chosen: list[Column], file: str) -> Column:
         from fusion.passes.report.draw import draw_column
     from fusion.saved_model.column_views import column_views
 
-    column = next((one for one in chosen if one.refusal is None), chosen[0])
+    column = next((candidate for candidate in chosen if candidate.refusal is None), chosen[0])
     shown = column.refusal or column.copies[0]
     write_output_file(file, draw_column(*column_views(model, shown), shown))
     return column

@@ -69,7 +69,7 @@ def column_table(report: FusionReport) -> Table:
                     "" if spec is None or spec.weights is None else "yes",
                     "yes" if limit is None else "forward" if limit.fused else "no",
                     "" if limit is None else limit.reason or "",
-                    "" if limit is None else _place(limit),
+                    "" if limit is None else _node(limit),
                 ),
             )
         )
@@ -88,11 +88,11 @@ def refusal_table(report: FusionReport) -> Table:
         names = ", ".join(name for name, _ in columns[:_NAMES_SHOWN])
         more = len(columns) - _NAMES_SHOWN
         names += f" and {more} more" if more > 0 else ""
-        table.add_row(*map(cell, (names, reason, _place(columns[0][1]))))
+        table.add_row(*map(cell, (names, reason, _node(columns[0][1]))))
     return table
 
 
-def _place(column: ColumnReport) -> str:
+def _node(column: ColumnReport) -> str:
     node = column.node or column.anchor
     return f"{column.function}: {node}" if column.function else node
 

@@ -188,12 +188,12 @@ class DenseFeatures(keras.layers.Layer):
             ids = ragged_ids(categorical, tensors, self._state)
             ids = dense_ids(categorical, features, self._state) if ids is None else ids
         if ids is None:
-            given = categorical.get_sparse_tensors(features, self._state)
-            ids, weights = given.id_tensor, given.weight_tensor
+            sparse = categorical.get_sparse_tensors(features, self._state)
+            ids, weights = sparse.id_tensor, sparse.weight_tensor
         options = column.lookup_options(ids.shape.rank)
         name = scope_name(column.name)
-        found = Lookup(self._state.table(column), ids, weights, options, name)
-        return found if found.is_groupable else None
+        lookup = Lookup(self._state.table(column), ids, weights, options, name)
+        return lookup if lookup.is_groupable else None
 
     def _evaluate(self, column: Any, features: Any) -> tf.Tensor:
         """The tensor of one column."""

@@ -38,15 +38,17 @@ def check_given(features: Any, names: Iterable[str]) -> None:
         )
     for name in names:
         pair = [name + part for part in (VALUES, OFFSETS)]
-        given = [part for part in pair if part in features]
-        if name in features and given == pair:
+        present = [part for part in pair if part in features]
+        if name in features and present == pair:
             raise ValueError(f"feature {name!r} is given twice: as itself and as {pair}")
-        if name in features or given == pair:
+        if name in features or present == pair:
             continue
         have = sorted(map(str, features))
-        if given:
-            (missing,) = set(pair) - set(given)
-            raise ValueError(f"feature {name!r} has {given[0]!r} but no {missing!r}, given: {have}")
+        if present:
+            (missing,) = set(pair) - set(present)
+            raise ValueError(
+                f"feature {name!r} has {present[0]!r} but no {missing!r}, given: {have}"
+            )
         raise ValueError(f"feature {name!r} is missing, given: {have}")
 
 
@@ -143,16 +145,16 @@ def _as_ragged(
     if not offsets.dtype.is_integer:
         raise ValueError(f"{name + OFFSETS!r} must be integers, got {offsets.dtype.name}")
     starts = tf.cast(_as_vector(offsets, name + OFFSETS, "[B], [B, 1] or [B + 1]"), tf.int64)
-    count, given = tf.size(values, tf.int64), tf.size(starts, tf.int64)
-    rows = given if rows is None else rows
+    count, starts_count = tf.size(values, tf.int64), tf.size(starts, tf.int64)
+    rows = starts_count if rows is None else rows
     ends = tf.concat([starts, [count]], 0)[: rows + 1]
     rising = (ends[0] == 0) & (ends[-1] == count) & tf.reduce_all(ends[1:] >= ends[:-1])
     # Without quotes, which TensorFlow would escape.
     subject = f"feature {name}: {name + OFFSETS} must"
     checks = [
         tf.debugging.Assert(
-            (given == rows) | (given == rows + 1),
-            [f"{subject} have a start per row, or one more. Rows, starts:", rows, given],
+            (starts_count == rows) | (starts_count == rows + 1),
+            [f"{subject} have a start per row, or one more. Rows, starts:", rows, starts_count],
         ),
         tf.debugging.Assert(
             rising,

@@ -52,8 +52,8 @@ class FusedSharedEmbeddingColumnV1(FusedColumn, stock_v1._SharedEmbeddingColumn)
         """The one variable of the collection, which the first column to ask creates."""
         name = self.shared_embedding_collection_name
         shape = [self.categorical_column._num_buckets, self.dimension]
-        found = v1.get_collection(name)
-        if not found:
+        variables = v1.get_collection(name)
+        if not variables:
             table = v1.get_variable(
                 "embedding_weights",
                 shape,
@@ -64,17 +64,17 @@ class FusedSharedEmbeddingColumnV1(FusedColumn, stock_v1._SharedEmbeddingColumn)
             )
             v1.add_to_collection(name, table)
             return table
-        if len(found) > 1:
+        if len(variables) > 1:
             raise ValueError(
                 f"shared_embedding_collection_name {name!r} must name a collection of one "
-                f"variable, got {found}"
+                f"variable, got {variables}"
             )
-        if found[0].get_shape().as_list() != shape:
+        if variables[0].get_shape().as_list() != shape:
             raise ValueError(
                 f"shared_embedding_collection_name {name!r} must name a collection of a variable "
-                f"of shape {shape}, got {found[0]}"
+                f"of shape {shape}, got {variables[0]}"
             )
-        return found[0]
+        return variables[0]
 
 
 def shared_embeddings(

@@ -122,8 +122,8 @@ def embed(table: Any, ids: tf.Tensor, max_norm: float | None, fused: bool) -> tf
     Raises:
       tf.errors.InvalidArgumentError: at run time, an id that is no row of the table.
     """
-    found = tf.maximum(ids, 0)
-    keys, places = ops.unique_with_counts_v3(input=found)[:2] if fused else tf.unique(found)
-    vectors = tf.gather(tf.nn.embedding_lookup(table, keys, max_norm=max_norm), places)
+    clipped = tf.maximum(ids, 0)
+    keys, index = ops.unique_with_counts_v3(input=clipped)[:2] if fused else tf.unique(clipped)
+    vectors = tf.gather(tf.nn.embedding_lookup(table, keys, max_norm=max_norm), index)
     # The select of TensorFlow 1 takes a condition per row; its gradient is half as long.
     return tf.compat.v1.where(ids >= 0, vectors, tf.zeros_like(vectors))

@@ -116,11 +116,13 @@ def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
       TypeError, ValueError, tf.errors.InvalidArgumentError: as `grouped_lookup`.
     """
     parts = [_part(column) for column in columns]
-    told = [part for part, one in zip(parts, columns, strict=True) if isinstance(one, Lookup)]
+    lookups = [
+        part for part, column in zip(parts, columns, strict=True) if isinstance(column, Lookup)
+    ]
     entries = ops.grouped_embedding_pre_look_up(
-        **_inputs(told),
-        Tkeys=[part.ids.dtype for part in told],
-        **_lists(told, PRE_ATTRS),
+        **_inputs(lookups),
+        Tkeys=[part.ids.dtype for part in lookups],
+        **_lists(lookups, PRE_ATTRS),
         column_names=_names([column for column in columns if isinstance(column, Lookup)]),
     )
     keys = iter(entries.unique_keys)
@@ -212,7 +214,9 @@ def _tables(columns: Sequence[Lookup | tf.Tensor]) -> list[tf.Tensor]:
         for (key, variable), value in zip(variables.items(), values, strict=True):
             value.set_shape(variable.shape)
             read[key] = value
-    return [read[id(one)] if id(one) in read else tf.convert_to_tensor(one) for one in tables]
+    return [
+        read[id(table)] if id(table) in read else tf.convert_to_tensor(table) for table in tables
+    ]
 
 
 def _part(column: Lookup | tf.Tensor) -> _Part:

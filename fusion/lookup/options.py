@@ -103,9 +103,9 @@ class LookupOptions:
 
 def _number(max_norm: Any) -> float:
     """A norm as a number; NaN is none."""
-    given = tf.get_static_value(max_norm)
+    static = tf.get_static_value(max_norm)
     try:
-        number = math.nan if isinstance(given, str | bytes) else float(given)
+        number = math.nan if isinstance(static, str | bytes) else float(static)
     except (OverflowError, TypeError, ValueError):
         number = math.nan
     if math.isnan(number):

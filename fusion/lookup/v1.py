@@ -58,10 +58,10 @@ def _numbered(indices: tf.Tensor) -> tf.Tensor:
     The columns would do for ids in canonical order, but lookups take any.
     """
     rows = indices[:, 0]
-    return tf.stack([rows, _places(rows)], axis=1)
+    return tf.stack([rows, _positions(rows)], axis=1)
 
 
-def _places(entries: tf.Tensor) -> tf.Tensor:
+def _positions(entries: tf.Tensor) -> tf.Tensor:
     """0, 1, ... int64 [n] for n entries."""
     return tf.range(tf.size(entries, tf.int64), dtype=tf.int64)
 
@@ -75,12 +75,12 @@ def _gather(shard: Any, ids: tf.Tensor, max_norm: float | None, weighted: bool) 
     """
     unique = ops.unique_with_counts_v3(input=ids)
     rows = tf.nn.embedding_lookup(shard, unique.unique_keys, max_norm=max_norm)
-    places = _places(ids)
+    positions = _positions(ids)
     return ops.fused_embedding_sparse_post_look_up_v2(
         emb_shards=[rows],
         partition_permutation=tf.zeros([1, 2], tf.int32),
         sp_dense_shape=tf.zeros([2], tf.int64),
-        indices_before_unique=tf.stack([places, places], axis=1),
+        indices_before_unique=tf.stack([positions, positions], axis=1),
         is_row_empty=tf.zeros([0], tf.bool),
         unique_idxs=unique.unique_idxs,
         sp_weights_values=tf.ones_like(ids if weighted else [0], rows.dtype),

@@ -24,8 +24,8 @@ def child_environment() -> dict[str, str]:
 
     Bit equality is promised on the CPU, and a GPU would silently accept ids outside a table.
     """
-    here = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     return {**os.environ, "PYTHONPATH": path, **quiet}
 
@@ -39,7 +39,7 @@ def be_a_safe_child() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limits = [one for one in (memory(), soft, hard) if one != resource.RLIM_INFINITY]
+    limits = [limit for limit in (memory(), soft, hard) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -52,14 +52,14 @@ def memory() -> int:
     return 1024 * (kibibytes["MemTotal"] + kibibytes["SwapTotal"])
 
 
-def tell(error: BaseException) -> None:
-    """Says among a child's messages why it ends, for `told` to find."""
+def report_error(error: BaseException) -> None:
+    """Writes to a child's log why it ends, for `error_text` to find."""
     traceback.print_exception(error)
     print(f"{_REASON}{reason_of(error)}", file=sys.stderr, flush=True)
 
 
-def told(log: Path) -> str:
-    """Returns why a child ended, by its messages: what it told, else their last line."""
+def error_text(log: Path) -> str:
+    """Returns why a child ended: what `report_error` wrote to its log, else the last line."""
     with open(log, "rb") as file:
         with contextlib.suppress(OSError):
             file.seek(-_TAIL_BYTES, os.SEEK_END)

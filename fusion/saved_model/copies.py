@@ -70,8 +70,8 @@ def copy_file(src: Path, dst: Path, copied: Callable[[int], None] = lambda _: No
         raise ModelError(f"{src}: cannot be read: {reason_of(error)}") from error
     with source, open(dst, "xb") as target:
         size = os.fstat(source.fileno()).st_size
-        for place, end in _data(source.fileno(), size):
-            done = place
+        for start, end in _data(source.fileno(), size):
+            done = start
             while done < end:
                 count = _copy_piece(source.fileno(), target.fileno(), done, end - done)
                 if not count:
@@ -105,8 +105,8 @@ def _copy_piece(source: int, target: int, start: int, count: int) -> int:
         return os.copy_file_range(source, target, min(count, _CHUNK), start, start)
     except OSError:
         # Another file system, or one without the call; a full disk shows again here.
-        piece = os.pread(source, min(count, _READ), start)
-        return os.pwrite(target, piece, start) if piece else 0
+        chunk = os.pread(source, min(count, _READ), start)
+        return os.pwrite(target, chunk, start) if chunk else 0
 
 
 def _link(src: Path, dst: Path) -> bool:

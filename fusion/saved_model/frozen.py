@@ -81,8 +81,8 @@ def as_saved_model(
     named = None if outputs is None else tuple(outputs)
     for tensor in _outputs(file, graph_def, named):
         signature.outputs[tensor.removesuffix(":0")].name = tensor
-    kept = {n for n in final_nodes(graph_def) if named is None} | _named_nodes(graph_def)
-    meta.collection_def[KEPT].node_list.value.extend(sorted(kept))
+    preserved = {n for n in final_nodes(graph_def) if named is None} | _named_nodes(graph_def)
+    meta.collection_def[KEPT].node_list.value.extend(sorted(preserved))
     return proto
 
 
@@ -125,10 +125,10 @@ def _outputs(
         if name not in nodes:
             raise ModelError(f"{file}: the graph has no node {name!r} (an output to keep)")
         count = _output_count(nodes[name], signatures)
-        wanted = index if colon else "0"
-        if not wanted.isdecimal() or int(wanted) >= count:
+        number = index if colon else "0"
+        if not number.isdecimal() or int(number) >= count:
             raise ModelError(f"{file}: node {name!r} ({nodes[name].op}) has no output {text!r}")
-        yield f"{name}:{int(wanted)}"
+        yield f"{name}:{int(number)}"
 
 
 def _output_count(node: node_def_pb2.NodeDef, signatures: OpSignatures) -> int:

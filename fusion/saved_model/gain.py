@@ -55,13 +55,13 @@ class Gain:
         return asdict(self)
 
     def __str__(self) -> str:
-        told = ", ".join(
-            f"{one.low_ms:.2g} to {one.high_ms:.2g} ms of a call at batch {one.batch}"
-            for one in self.savings
+        savings = ", ".join(
+            f"{saving.low_ms:.2g} to {saving.high_ms:.2g} ms of a call at batch {saving.batch}"
+            for saving in self.savings
         )
         columns = f"{self.columns} column{'s' * (self.columns > 1)}"
         return (
-            f"expected gain: about {told} ({columns} in the graph, as in other models on two "
+            f"expected gain: about {savings} ({columns} in the graph, as in other models on two "
             "cores; more with more ids or larger dimensions)"
         )
 

@@ -43,7 +43,7 @@ _FILE = re.compile(r'^\s+File ".*", line \d+')
 def root_cause(message: str) -> str:
     """Returns one line: what is wrong, and at which node if the message tells."""
     lines = _cause([line.rstrip() for line in message.split("\n")])
-    nodes = [found[1] for line in lines if (found := _NODE.match(line))]
+    nodes = [match[1] for line in lines if (match := _NODE.match(line))]
     text = " ".join(_NOISE.sub("", line) for line in lines if not _NODE.match(line))
     text = " ".join(text.split())
     if len(text) > _LONGEST:
@@ -63,5 +63,5 @@ def _cause(lines: Sequence[str]) -> Sequence[str]:
             # Old traces show the line of code as well.
             if _FILE.search(line) and lines[start : start + 1] and lines[start].startswith("    "):
                 start += 1
-    found = [line for line in lines[start:end] if line.strip()]
-    return found or [line for line in lines if line.strip()]
+    nonempty = [line for line in lines[start:end] if line.strip()]
+    return nonempty or [line for line in lines if line.strip()]

@@ -156,16 +156,16 @@ def _collect(
     folders: list[Path],
     files: list[Path],
 ) -> None:
-    here = root / relative
-    real = here.resolve()
+    folder = root / relative
+    real = folder.resolve()
     if real in above:
-        raise ModelError(f"{here}: a link to a folder that contains it")
+        raise ModelError(f"{folder}: a link to a folder that contains it")
     try:
-        entries = sorted(os.listdir(here))
+        entries = sorted(os.listdir(folder))
     except OSError as error:
-        raise ModelError(f"{here}: cannot be listed: {reason_of(error)}") from error
+        raise ModelError(f"{folder}: cannot be listed: {reason_of(error)}") from error
     for entry in entries:
-        path = here / entry
+        path = folder / entry
         if path.is_dir():
             folders.append(relative / entry)
             _collect(root, relative / entry, (*above, real), folders, files)

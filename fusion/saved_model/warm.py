@@ -70,23 +70,23 @@ def warm(
     files = known if folder is None else KernelCache(os.path.abspath(folder), is_chosen=True)
     kept_in = _writable_folder(files)
     with processor.compiling_for(target):
-        wanted, added, begun = _wanted([*models]), 0, time.monotonic()
-        for number, (name, recipe) in enumerate(wanted.items(), 1):
+        recipes, added, begun = _wanted([*models]), 0, time.monotonic()
+        for number, (name, recipe) in enumerate(recipes.items(), 1):
             file_name = objects.file_name(name, recipe)
             if files.read(file_name) is not None:
                 continue
             if progress is not None:
-                progress(number, len(wanted), name)
-            found = known.read(file_name)
-            if found is None:
+                progress(number, len(recipes), name)
+            content = known.read(file_name)
+            if content is None:
                 files.get(file_name, partial(objects.compiled, name, recipe.compile_it))
             else:
-                files.get(file_name, partial(bytes, found.content))
+                files.get(file_name, partial(bytes, content.content))
             if files.read(file_name) is None:
                 raise ValueError(f"{kept_in}: the kernel {name} cannot be kept")
             added += 1
     sources.keep_in(files)
-    return Warmed(len(wanted), added, time.monotonic() - begun, target.name, kept_in)
+    return Warmed(len(recipes), added, time.monotonic() - begun, target.name, kept_in)
 
 
 def _writable_folder(files: KernelCache) -> str:
@@ -100,15 +100,15 @@ def _writable_folder(files: KernelCache) -> str:
 def _wanted(models: list[str | os.PathLike[str]]) -> dict[str, Recipe]:
     if not models:
         return node_kernels.of_all_ops()
-    wanted: dict[str, Recipe] = {}
+    recipes: dict[str, Recipe] = {}
     for model in models:
         try:
-            wanted |= node_kernels.of_nodes(_nodes(model))
+            recipes |= node_kernels.of_nodes(_nodes(model))
         except ModelError:
             raise
         except ValueError as error:
             raise ModelError(f"{model}: {error}") from error
-    return wanted
+    return recipes
 
 
 def _nodes(model: str | os.PathLike[str]) -> Iterator[node_def_pb2.NodeDef]:

@@ -21,14 +21,14 @@ class Bags(NamedTuple):
     """Entries in the order of their rows.
 
     Attributes:
-      places: int32 [m], the row of the matrix that each means.
+      positions: int32 [m], the row of the matrix that each means.
       rows: [m], ascending.
       weights: [m]; None without weights.
       count: [], the number of rows.
       masked: bool [count], rows that give zeros; None for none.
     """
 
-    places: tf.Tensor
+    positions: tf.Tensor
     rows: tf.Tensor
     weights: tf.Tensor | None
     count: tf.Tensor
@@ -36,7 +36,7 @@ class Bags(NamedTuple):
 
 
 def sorted_bags(
-    places: tf.Tensor,
+    positions: tf.Tensor,
     rows: tf.Tensor,
     weights: tf.Tensor | None,
     count: tf.Tensor | None,
@@ -48,7 +48,7 @@ def sorted_bags(
     if count is None:
         count = tf.reduce_max(tf.concat([rows, [-1]], 0)) + 1
     weights = None if weights is None else tf.gather(weights, order)
-    return Bags(tf.gather(places, order), rows, weights, count, masked)
+    return Bags(tf.gather(positions, order), rows, weights, count, masked)
 
 
 def combined(attrs: Attrs, matrix: tf.Tensor, bags: Bags) -> tf.Tensor:
@@ -61,12 +61,12 @@ def combined(attrs: Attrs, matrix: tf.Tensor, bags: Bags) -> tf.Tensor:
     if bags.weights is not None:
         if not attrs.get("divide_no_nan", True):
             raise NoDefinition
-        entries = tf.gather(matrix, bags.places)
+        entries = tf.gather(matrix, bags.positions)
         return combine_entries(
             attrs["combiner"], entries, bags.weights, bags.rows, bags.count, bags.masked
         )
     result = _REDUCTIONS[attrs["combiner"]](
-        data=matrix, indices=bags.places, segment_ids=bags.rows, num_segments=bags.count
+        data=matrix, indices=bags.positions, segment_ids=bags.rows, num_segments=bags.count
     )
     if bags.masked is None:
         return result
@@ -75,13 +75,14 @@ def combined(attrs: Attrs, matrix: tf.Tensor, bags: Bags) -> tf.Tensor:
 
 def entry_counts(bags: Bags) -> tf.Tensor:
     """Returns how many entries each bag has."""
-    return tf.math.unsorted_segment_sum(tf.ones_like(bags.places), bags.rows, bags.count)
+    return tf.math.unsorted_segment_sum(tf.ones_like(bags.positions), bags.rows, bags.count)
 
 
 def gradients(result: Any, sources: Tensors, top: Any) -> list[tf.Tensor]:
     """Returns the gradients of the sources, from that of the result, as dense tensors."""
-    found = tf.gradients(result, list(sources), top)
-    pairs = zip(found, sources, strict=True)
+    results = tf.gradients(result, list(sources), top)
+    pairs = zip(results, sources, strict=True)
     return [
-        tf.zeros_like(source) if one is None else tf.convert_to_tensor(one) for one, source in pairs
+        tf.zeros_like(source) if gradient is None else tf.convert_to_tensor(gradient)
+        for gradient, source in pairs
     ]

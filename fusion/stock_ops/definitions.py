@@ -29,29 +29,29 @@ Definition = Callable[[Attrs, Tensors], Tensors]
 
 def _prune(attrs: Attrs, inputs: Tensors) -> Tensors:
     ids, indices, shape, weights = inputs
-    given = weights if attrs["use_sparse_weights"] else None
-    kept = pruned(attrs, ids, indices, shape[0], given)
-    pairs = tf.stack([kept.rows, kept.columns], 1)
-    return kept.ids, pairs, or_default(kept, attrs, weights.dtype), kept.is_row_empty
+    used_weights = weights if attrs["use_sparse_weights"] else None
+    entries = pruned(attrs, ids, indices, shape[0], used_weights)
+    pairs = tf.stack([entries.rows, entries.columns], 1)
+    return entries.ids, pairs, or_default(entries, attrs, weights.dtype), entries.is_row_empty
 
 
 def _prune_dense(attrs: Attrs, inputs: Tensors) -> Tensors:
     (matrix,) = inputs
-    kept, shape = pruned_matrix(attrs, matrix, attrs["Tid"])
-    return kept.ids, tf.stack([kept.rows, kept.columns], 1), kept.is_row_empty, shape
+    entries, shape = pruned_matrix(attrs, matrix, attrs["Tid"])
+    return entries.ids, tf.stack([entries.rows, entries.columns], 1), entries.is_row_empty, shape
 
 
 def _unique(attrs: Attrs, inputs: Tensors) -> Tensors:
-    keys, places, counts = tf.unique_with_counts(inputs[0])
-    return keys, places, counts
+    keys, index, counts = tf.unique_with_counts(inputs[0])
+    return keys, index, counts
 
 
 def _partition(attrs: Attrs, inputs: Tensors) -> Tensors:
     ids, *shapes = inputs
     shard, local = shard_of(attrs, ids, shapes)
     parts = tf.dynamic_partition(local, shard, len(shapes))
-    places = tf.dynamic_partition(tf.range(tf.size(ids)), shard, len(shapes))
-    inside = tf.dynamic_stitch(places, [tf.range(tf.size(part)) for part in parts])
+    positions = tf.dynamic_partition(tf.range(tf.size(ids)), shard, len(shapes))
+    inside = tf.dynamic_stitch(positions, [tf.range(tf.size(part)) for part in parts])
     inside = tf.reshape(inside, tf.shape(ids))
     return *parts, tf.stack([shard, inside], 1)
 
@@ -70,8 +70,8 @@ def _masked(attrs: Attrs, flags: tf.Tensor) -> tf.Tensor | None:
 
 def _post(attrs: Attrs, inputs: Tensors) -> Tensors:
     shards = inputs[: attrs["num_partitions"]]
-    permutation, shape, indices, flags, places, weights = inputs[len(shards) :]
-    bags = _bags(attrs, indices[:, 0], flags, places, weights, shape[0])
+    permutation, shape, indices, flags, positions, weights = inputs[len(shards) :]
+    bags = _bags(attrs, indices[:, 0], flags, positions, weights, shape[0])
     return combined(attrs, _in_order(shards, permutation), bags), entry_counts(bags)
 
 
@@ -79,22 +79,23 @@ def _bags(
     attrs: Attrs,
     rows: tf.Tensor,
     flags: tf.Tensor,
-    places: tf.Tensor,
+    positions: tf.Tensor,
     weights: tf.Tensor,
     count: tf.Tensor,
 ) -> Bags:
-    given = weights if attrs["use_sparse_weights"] else None
+    used_weights = weights if attrs["use_sparse_weights"] else None
     until_last = attrs["row_count"] == "last_row"
-    return sorted_bags(places, rows, given, None if until_last else count, _masked(attrs, flags))
+    return sorted_bags(
+        positions, rows, used_weights, None if until_last else count, _masked(attrs, flags)
+    )
 
 
 def _post_grad(attrs: Attrs, inputs: Tensors) -> Tensors:
     top, *rest = inputs
     shards = rest[: attrs["num_partitions"]]
-    permutation, _, indices, places, flags, weights = rest[len(shards) :]
+    permutation, _, indices, positions, flags, weights = rest[len(shards) :]
     count = tf.shape(top, out_type=tf.int64)[0]
-    told = {**attrs, "row_count": attrs["row_count"]}
-    bags = _bags(told, indices[:, 0], flags, places, weights, count)
+    bags = _bags(attrs, indices[:, 0], flags, positions, weights, count)
     bags = bags._replace(count=count)
     result = combined(attrs, _in_order(shards, permutation), bags)
     if attrs["use_sparse_weights"]:
@@ -107,19 +108,19 @@ def _pre_v1(attrs: Attrs, inputs: Tensors) -> Tensors:
     shapes, (ids, indices, shape, weights) = inputs[:number], inputs[number:]
     if attrs["row_count"] == "last_row":
         raise NoDefinition
-    told = {**attrs, "prune": attrs["prune_invalid_id"], "num_buckets": 0}
-    given = weights if attrs["use_sparse_weights"] else None
-    kept = pruned(told, ids, indices, shape[0], given)
-    weights = or_default(kept, attrs, weights.dtype)
-    pairs = tf.stack([kept.rows, kept.columns], 1)
-    ids = kept.ids
+    prune_attrs = {**attrs, "prune": attrs["prune_invalid_id"], "num_buckets": 0}
+    used_weights = weights if attrs["use_sparse_weights"] else None
+    entries = pruned(prune_attrs, ids, indices, shape[0], used_weights)
+    weights = or_default(entries, attrs, weights.dtype)
+    pairs = tf.stack([entries.rows, entries.columns], 1)
+    ids = entries.ids
     if attrs["entry_order"] == "row":
-        order = tf.argsort(kept.rows, stable=True)
-        ids, pairs, weights = (tf.gather(one, order) for one in (ids, pairs, weights))
+        order = tf.argsort(entries.rows, stable=True)
+        ids, pairs, weights = (tf.gather(tensor, order) for tensor in (ids, pairs, weights))
     shard, local = shard_of(attrs, ids, shapes)
-    parts = [tf.dynamic_partition(one, shard, number) for one in (local, pairs, weights)]
-    empty, kept_flags = tf.cast(kept.is_row_empty, tf.int32), tf.cast(kept.kept, tf.int32)
-    return *parts[0], *parts[1], tf.concat([empty, kept_flags], 0), *parts[2]
+    parts = [tf.dynamic_partition(tensor, shard, number) for tensor in (local, pairs, weights)]
+    empty, flags = tf.cast(entries.is_row_empty, tf.int32), tf.cast(entries.mask, tf.int32)
+    return *parts[0], *parts[1], tf.concat([empty, flags], 0), *parts[2]
 
 
 def _bags_v1(
@@ -128,14 +129,14 @@ def _bags_v1(
     if attrs["row_count"] == "last_row":
         raise NoDefinition
     rows = tf.concat(pairs, 0)
-    places = tf.range(tf.shape(rows)[0])
+    positions = tf.range(tf.shape(rows)[0])
     joined = tf.concat(weights, 0)
     if len(pairs) > 1:
         order = tf.argsort(rows[:, 1], stable=True)
-        rows, places, joined = (tf.gather(one, order) for one in (rows, places, joined))
+        rows, positions, joined = (tf.gather(tensor, order) for tensor in (rows, positions, joined))
     masked = flags[: tf.cast(count, tf.int32)] > 0 if attrs["default_id"] < 0 else None
-    given = joined if attrs["use_sparse_weights"] else None
-    return sorted_bags(places, rows[:, 0], given, count, masked)
+    used_weights = joined if attrs["use_sparse_weights"] else None
+    return sorted_bags(positions, rows[:, 0], used_weights, count, masked)
 
 
 def _post_v1(attrs: Attrs, inputs: Tensors) -> Tensors:
@@ -155,7 +156,7 @@ def _post_v1_grad(attrs: Attrs, inputs: Tensors) -> Tensors:
     result = combined(attrs, tf.concat(shards, 0), bags)
     if attrs["use_sparse_weights"]:
         return gradients(result, [*shards, *weights], top)
-    empty = [tf.zeros([0], one.dtype) for one in weights]
+    empty = [tf.zeros([0], tensor.dtype) for tensor in weights]
     return *gradients(result, shards, top), *empty
 
 

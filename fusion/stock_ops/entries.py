@@ -23,7 +23,7 @@ class StockEntries(NamedTuple):
     columns: tf.Tensor
     weights: tf.Tensor
     is_row_empty: tf.Tensor
-    kept: tf.Tensor
+    mask: tf.Tensor
 
 
 def pruned(
@@ -46,9 +46,9 @@ def pruned(
         keep = ids >= 0
         if weights is not None and attrs["prune_sparse_weights"]:
             keep = tf.logical_and(keep, weights > 0)
-    places = tf.where(keep)[:, 0]
-    ids, indices = tf.gather(ids, places), tf.gather(indices, places)
-    weights = None if weights is None else tf.gather(weights, places)
+    positions = tf.where(keep)[:, 0]
+    ids, indices = tf.gather(ids, positions), tf.gather(indices, positions)
+    weights = None if weights is None else tf.gather(weights, positions)
     ones = tf.ones_like(indices[:, 0], tf.int32)
     is_row_empty = tf.equal(tf.math.unsorted_segment_sum(ones, indices[:, 0], count), 0)
     if attrs["fill_empty_row"]:
@@ -79,9 +79,9 @@ def pruned_matrix(
     ids = tf.cast(matrix, dtype)
     if attrs["column_stride"]:
         ids += tf.cast(tf.range(shape[1]), dtype) * tf.constant(attrs["column_stride"], dtype)
-    places = tf.where(is_entry)
-    told = {"prune_sparse_weights": False, "default_weight": 1.0, **attrs}
-    return pruned(told, tf.gather_nd(ids, places), places, shape[0], None), shape
+    indices = tf.where(is_entry)
+    prune_attrs = {"prune_sparse_weights": False, "default_weight": 1.0, **attrs}
+    return pruned(prune_attrs, tf.gather_nd(ids, indices), indices, shape[0], None), shape
 
 
 def or_default(entries: StockEntries, attrs: Attrs, dtype: tf.DType) -> tf.Tensor:

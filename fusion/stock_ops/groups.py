@@ -25,38 +25,38 @@ def grouped_pre(attrs: Attrs, inputs: Tensors) -> Tensors:
     columns = [inputs[index::number] for index in range(number)]
     names = {name: attr.name for name, attr in PRE_ATTRS.items()}
     boundaries = iter(attrs["boundaries"])
-    keys, places, splits, weights, end = [], [], [], [], tf.constant(0)
-    for index, given in enumerate(columns):
+    keys, positions, splits, weights, end = [], [], [], [], tf.constant(0)
+    for index, column in enumerate(columns):
         own = {name: attrs[key][index] for key, name in names.items()}
         own["boundaries"] = [*islice(boundaries, attrs["boundary_counts"][index])]
-        entries, count = _column_entries(own, given, attrs["Tkeys"][index])
+        entries, count = _column_entries(own, column, attrs["Tkeys"][index])
         order = tf.argsort(entries.rows, stable=True)
         ids, rows = tf.gather(entries.ids, order), tf.gather(entries.rows, order)
-        found, own_places = tf.unique(ids)
+        unique, own_positions = tf.unique(ids)
         if own["sort_key"]:
-            ascending = tf.argsort(found)
-            found = tf.gather(found, ascending)
-            own_places = tf.gather(tf.argsort(ascending), own_places)
+            ascending = tf.argsort(unique)
+            unique = tf.gather(unique, ascending)
+            own_positions = tf.gather(tf.argsort(ascending), own_positions)
         own_weights = tf.gather(or_default(entries, own, attrs["T"]), order)
         if own["default_id"] < 0:
             # Rows that were filled have the id, but no entry.
             left = tf.where(tf.logical_not(tf.gather(entries.is_row_empty, rows)))[:, 0]
-            rows, own_places = tf.gather(rows, left), tf.gather(own_places, left)
+            rows, own_positions = tf.gather(rows, left), tf.gather(own_positions, left)
             own_weights = tf.gather(own_weights, left)
-        lengths = tf.math.unsorted_segment_sum(tf.ones_like(own_places), rows, count)
+        lengths = tf.math.unsorted_segment_sum(tf.ones_like(own_positions), rows, count)
         splits.append(end + tf.concat([[0], tf.cumsum(lengths)], 0))
         end += tf.size(rows, tf.int32)
         weights.append(own_weights)
-        keys.append(found)
-        places.append(own_places)
+        keys.append(unique)
+        positions.append(own_positions)
     joined = tf.concat(weights, 0) if any(attrs["use_sparse_weights"]) else None
     joined = tf.zeros([0], attrs["T"]) if joined is None else joined
-    return *keys, tf.concat(places, 0), tf.stack(splits), joined
+    return *keys, tf.concat(positions, 0), tf.stack(splits), joined
 
 
-def _column_entries(own: Attrs, given: Tensors, dtype: tf.DType) -> tuple[StockEntries, tf.Tensor]:
+def _column_entries(own: Attrs, inputs: Tensors, dtype: tf.DType) -> tuple[StockEntries, tf.Tensor]:
     """Returns the entries of a column, and the number of rows."""
-    ids, entry_rows, dense_shape, weights = given
+    ids, entry_rows, dense_shape, weights = inputs
     form = own["form"]
     if own["boundaries"]:
         ids = tf.raw_ops.Bucketize(input=ids, boundaries=own["boundaries"])
@@ -79,26 +79,26 @@ def _column_entries(own: Attrs, given: Tensors, dtype: tf.DType) -> tuple[StockE
 
 
 def _grouped_bags(
-    weighted: bool, number: int, places: tf.Tensor, splits: tf.Tensor, weights: tf.Tensor
+    weighted: bool, number: int, positions: tf.Tensor, splits: tf.Tensor, weights: tf.Tensor
 ) -> Bags:
     """The bags of one lookup, of whose entries `splits` [lookups, B + 1] tell."""
     own = splits[number]
     count = tf.shape(splits)[1] - 1
     rows = tf.repeat(tf.range(count), own[1:] - own[:-1])
-    given = weights[own[0] : own[-1]] if weighted else None
-    return Bags(places[own[0] : own[-1]], rows, given, count, None)
+    used_weights = weights[own[0] : own[-1]] if weighted else None
+    return Bags(positions[own[0] : own[-1]], rows, used_weights, count, None)
 
 
 def grouped_post(attrs: Attrs, inputs: Tensors) -> Tensors:
     """GroupedEmbeddingPostLookUp."""
-    *matrices, places, splits, weights = inputs
+    *matrices, positions, splits, weights = inputs
     results, number = [], 0
     for index, matrix in enumerate(matrices):
         if attrs["copied"][index]:
             results.append(matrix)
             continue
         weighted = attrs["use_sparse_weights"][index]
-        bags = _grouped_bags(weighted, number, places, splits, weights)
+        bags = _grouped_bags(weighted, number, positions, splits, weights)
         own = {"combiner": attrs["combiners"][index]}
         own["divide_no_nan"] = attrs["divide_no_nans"][index]
         results.append(combined(own, matrix, bags))
@@ -108,16 +108,16 @@ def grouped_post(attrs: Attrs, inputs: Tensors) -> Tensors:
 
 def grouped_post_grad(attrs: Attrs, inputs: Tensors) -> Tensors:
     """GroupedEmbeddingPostLookUpGrad."""
-    top, *matrices, places, splits, weights = inputs
-    found, end = list[tf.Tensor](), tf.constant(0)
+    top, *matrices, positions, splits, weights = inputs
+    results, end = list[tf.Tensor](), tf.constant(0)
     for number, matrix in enumerate(matrices):
         weighted, offset = attrs["use_sparse_weights"][number], attrs["offsets"][number]
-        bags = _grouped_bags(weighted, number, places, splits, weights)
+        bags = _grouped_bags(weighted, number, positions, splits, weights)
         first, width = end if offset < 0 else tf.constant(offset), tf.shape(matrix)[1]
         end = first + width
         part = tf.slice(top, tf.stack([0, first]), tf.stack([bags.count, width]))
         result = combined({"combiner": attrs["combiners"][number]}, matrix, bags)
         (gradient,) = gradients(result, [matrix], part)
         # For no entries stock's gradient is whatever lies in memory.
-        found.append(tf.where(tf.size(bags.places) > 0, gradient, tf.zeros_like(gradient)))
-    return found
+        results.append(tf.where(tf.size(bags.positions) > 0, gradient, tf.zeros_like(gradient)))
+    return results

@@ -47,14 +47,14 @@ def draw_report(report: BenchReport) -> bytes:
 
 def _lines(report: BenchReport, way: str) -> Iterator[tuple[str, str, str, list[Measurement]]]:
     """Yields label, style, color and points of each line."""
-    clients = dict.fromkeys(one.clients for one in report.measurements)
+    clients = dict.fromkeys(m.clients for m in report.measurements)
     for index, count in enumerate(clients):
         for model, name in enumerate(short_names(report.models)):
-            wanted = (way, count, model)
-            points = [m for m in report.measurements if (m.way, m.clients, m.model) == wanted]
+            load = (way, count, model)
+            points = [m for m in report.measurements if (m.way, m.clients, m.model) == load]
             label = printable(f"{name}, {count} client{'s' * (count > 1)}")
             color = f"C{index * len(report.models) + model}"
-            yield label, _STYLES[model], color, sorted(points, key=lambda one: one.batch)
+            yield label, _STYLES[model], color, sorted(points, key=lambda m: m.batch)
 
 
 def short_names(paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -65,8 +65,8 @@ def short_names(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _latency(axes: Axes, points: list[Measurement], *, label: str, style: str, color: str) -> None:
-    batches = [one.batch for one in points]
-    middle, high = [one.p50_ms for one in points], [one.p99_ms for one in points]
+    batches = [m.batch for m in points]
+    middle, high = [m.p50_ms for m in points], [m.p99_ms for m in points]
     axes.plot(batches, middle, style, label=label, color=color)
     axes.fill_between(batches, middle, high, color=color, alpha=0.15)
     axes.set_ylabel("latency in ms, p50 to p99")
@@ -75,13 +75,13 @@ def _latency(axes: Axes, points: list[Measurement], *, label: str, style: str, c
 def _throughput(
     axes: Axes, points: list[Measurement], *, label: str, style: str, color: str
 ) -> None:
-    batches, rates = [one.batch for one in points], [one.examples_per_s for one in points]
+    batches, rates = [m.batch for m in points], [m.examples_per_s for m in points]
     axes.plot(batches, rates, style, label=label, color=color)
     axes.set_ylabel("examples per second")
 
 
 def _finish(axes: Axes, way: str, report: BenchReport) -> None:
-    batches = sorted({one.batch for one in report.measurements})
+    batches = sorted({m.batch for m in report.measurements})
     axes.set_title(way, fontsize="medium")
     axes.set_xscale("log", base=2)
     axes.set_xticks(batches, [str(batch) for batch in batches])

@@ -57,8 +57,8 @@ def read_feeds(
             belongs together has to be.
     """
     known = [s for s in signatures(_meta(model, signature)) if s.title != signature.title]
-    for found, name, feeds in recorded_batches(path, [signature, *known], batch_size):
-        if found.title != signature.title:
+    for owner, name, feeds in recorded_batches(path, [signature, *known], batch_size):
+        if owner.title != signature.title:
             continue
         generate = _generator(model, signature)
         if why := generate.violation(feeds):

@@ -81,11 +81,11 @@ class BenchReport:
     measurements: tuple[Measurement, ...]
     ratios: tuple[Ratio, ...]
 
-    def ratio(self, one: Measurement) -> Ratio | None:
+    def ratio(self, measurement: Measurement) -> Ratio | None:
         """Returns the ratio under the load of a measurement of the second model, else None."""
-        load = (one.way, one.batch, one.clients)
+        load = (measurement.way, measurement.batch, measurement.clients)
         same = (r for r in self.ratios if (r.way, r.batch, r.clients) == load)
-        return next(same, None) if one.model else None
+        return next(same, None) if measurement.model else None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain dicts, lists, strings and numbers, ready for JSON."""
@@ -96,7 +96,7 @@ class BenchReport:
         """Returns the report that gave `plain`, also after its way through JSON."""
         lists = {
             "models": tuple(plain["models"]),
-            "measurements": tuple(Measurement(**one) for one in plain["measurements"]),
-            "ratios": tuple(Ratio(**one) for one in plain["ratios"]),
+            "measurements": tuple(Measurement(**fields) for fields in plain["measurements"]),
+            "ratios": tuple(Ratio(**fields) for fields in plain["ratios"]),
         }
         return BenchReport(**{**plain, **lists})

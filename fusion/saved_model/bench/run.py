@@ -17,7 +17,7 @@ from fusion.saved_model.bench.feeds import read_feeds
 from fusion.saved_model.bench.report import BenchReport
 from fusion.saved_model.bench.request import BenchRequest
 from fusion.saved_model.bench.selection import check_same_interface, choose_signature
-from fusion.saved_model.child import child_environment, told
+from fusion.saved_model.child import child_environment, error_text
 from fusion.saved_model.errors import ModelError, VerificationError
 from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT
@@ -66,7 +66,7 @@ def bench_models(
         threads: of each of TensorFlow's pools and of fusion's; by default as many as there are
             processors.
         timeout: seconds that all the rest may take, beside the measuring.
-        progress: is told what is being done.
+        progress: is called with what is being done.
 
     Returns:
         The measurements, and of two models the second one's throughput over the first's.
@@ -125,9 +125,13 @@ def _in_a_child(
     """Lets a process of its own measure; raises ModelError unless it gives a report."""
     with tempfile.TemporaryDirectory(prefix="fusion-bench-") as name:
         folder = Path(name)
-        asked, given, messages = folder / "request.json", folder / "report.json", folder / "stderr"
-        asked.write_text(json.dumps(request.to_dict()))
-        status, late = _run(asked, given, messages, limit, progress)
+        request_file, report_file, messages = (
+            folder / "request.json",
+            folder / "report.json",
+            folder / "stderr",
+        )
+        request_file.write_text(json.dumps(request.to_dict()))
+        status, late = _run(request_file, report_file, messages, limit, progress)
         what = " and ".join(request.models)
         if late:
             raise ModelError(f"{what}: measuring took more than {limit:.0f} s")
@@ -135,26 +139,30 @@ def _in_a_child(
             crash = signal.Signals(-status).name
             raise ModelError(f"TensorFlow crashed ({crash}) while running {what}")
         if status:
-            said = RuntimeError(messages.read_text(errors="replace").strip())
-            raise ModelError(f"measuring {what} failed: {told(messages)}") from said
-        found = json.loads(given.read_text())
-    if "error" in found:
-        raise (VerificationError if found["differ"] else ModelError)(found["error"])
-    return BenchReport.from_dict(found)
+            error = RuntimeError(messages.read_text(errors="replace").strip())
+            raise ModelError(f"measuring {what} failed: {error_text(messages)}") from error
+        plain = json.loads(report_file.read_text())
+    if "error" in plain:
+        raise (VerificationError if plain["differ"] else ModelError)(plain["error"])
+    return BenchReport.from_dict(plain)
 
 
 def _run(
-    asked: Path, given: Path, messages: Path, limit: float, progress: Callable[[str], None]
+    request_file: Path,
+    report_file: Path,
+    messages: Path,
+    limit: float,
+    progress: Callable[[str], None],
 ) -> tuple[int, bool]:
     """Runs the worker; returns its exit status, and whether it was stopped for taking too long."""
     with (
         open(messages, "wb") as errors,
         subprocess.Popen(
-            [sys.executable, "-m", _WORKER, str(asked), str(given)],
+            [sys.executable, "-m", _WORKER, str(request_file), str(report_file)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
-            cwd=asked.parent,
+            cwd=request_file.parent,
             env=child_environment(),
             text=True,
             errors="replace",

@@ -29,28 +29,28 @@ def choose_signature(
         ModelError: there is none, or no default; the message lists those there are.
     """
     by_tags = {frozenset(m.meta_info_def.tags): signatures(m) for m in model.meta_graphs}
-    found = _only(by_tags, None if tags is None else frozenset(tags), frozenset(_TAGS))
-    if found is None:
-        have = "; ".join(sorted(",".join(sorted(one)) for one in by_tags))
-        wanted = "--tags chooses one" if tags is None else f"none has {','.join(tags)}"
-        raise ModelError(f"{model.path}: of its meta graphs with the tags {have}, {wanted}")
-    by_name = {one.name: one for one in by_tags[found]}
+    chosen_tags = _only(by_tags, None if tags is None else frozenset(tags), frozenset(_TAGS))
+    if chosen_tags is None:
+        have = "; ".join(sorted(",".join(sorted(group)) for group in by_tags))
+        problem = "--tags chooses one" if tags is None else f"none has {','.join(tags)}"
+        raise ModelError(f"{model.path}: of its meta graphs with the tags {have}, {problem}")
+    by_name = {signature.name: signature for signature in by_tags[chosen_tags]}
     if not by_name:
         raise ModelError(f"{model.path}: it has no callable signature; save it with signatures=")
     chosen = _only(by_name, name, _NAME)
     if chosen is None:
         have = ", ".join(sorted(by_name))
-        wanted = "--signature chooses one" if name is None else f"none is {name!r}"
-        raise ModelError(f"{model.path}: of its signatures {have}, {wanted}")
+        problem = "--signature chooses one" if name is None else f"none is {name!r}"
+        raise ModelError(f"{model.path}: of its signatures {have}, {problem}")
     return by_name[chosen]
 
 
-def _only(found: Mapping[Name, object], wanted: Name | None, usual: Name) -> Name | None:
-    """Returns the name that is wanted; if none is, the usual or else the only one."""
-    if wanted is None and usual not in found and len(found) == 1:
-        return next(iter(found))
-    name = usual if wanted is None else wanted
-    return name if name in found else None
+def _only(choices: Mapping[Name, object], name: Name | None, default: Name) -> Name | None:
+    """Returns `name` if it is a choice; if it is None, the default or else the only choice."""
+    if name is None and default not in choices and len(choices) == 1:
+        return next(iter(choices))
+    name = default if name is None else name
+    return name if name in choices else None
 
 
 def check_same_interface(first: Signature, second: Signature, second_model: SourceModel) -> None:
@@ -60,10 +60,10 @@ def check_same_interface(first: Signature, second: Signature, second_model: Sour
         ModelError: they do not; the message names those in which they differ.
     """
     for what in ("inputs", "outputs"):
-        mine, theirs = (_interface(getattr(one, what)) for one in (first, second))
-        if mine != theirs:
-            keys = mine.keys() | theirs.keys()
-            names = sorted(key for key in keys if mine.get(key) != theirs.get(key))
+        a, b = (_interface(getattr(side, what)) for side in (first, second))
+        if a != b:
+            keys = a.keys() | b.keys()
+            names = sorted(key for key in keys if a.get(key) != b.get(key))
             raise ModelError(
                 f"{second_model.path}: its signature {second.title!r} has other {what} than the "
                 f"first model's: {', '.join(names)}; only models with the same ones are compared"

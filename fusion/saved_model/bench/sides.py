@@ -84,8 +84,10 @@ class InGraph:
         return {spec.key: spec.tensor for spec in self._signature.outputs}
 
     def _assign(self, feeds: Feeds) -> None:
-        assigned = [one.assign for one in self._inputs.values()]
-        self._session.run(assigned, {one.fed: feeds[key] for key, one in self._inputs.items()})
+        assigned = [variable.assign for variable in self._inputs.values()]
+        self._session.run(
+            assigned, {variable.fed: feeds[key] for key, variable in self._inputs.items()}
+        )
 
 
 class _Input:
@@ -97,13 +99,13 @@ class _Input:
         read: the value as a tensor of the graph.
     """
 
-    def __init__(self, spec: TensorSpec, place: int) -> None:
+    def __init__(self, spec: TensorSpec, index: int) -> None:
         dtype = tf.dtypes.as_dtype(spec.dtype)
         dims = None if spec.shape is None else [None if dim < 0 else dim for dim in spec.shape]
         shape = tf.TensorShape(dims)
-        with tf.name_scope(f"{_SCOPE}/{place}"):
+        with tf.name_scope(f"{_SCOPE}/{index}"):
             handle = tf.raw_ops.VarHandleOp(
-                dtype=dtype, shape=shape, shared_name=f"{_SCOPE}/{place}"
+                dtype=dtype, shape=shape, shared_name=f"{_SCOPE}/{index}"
             )
             self.fed = tf.compat.v1.placeholder(dtype, shape)
             self.assign = tf.raw_ops.AssignVariableOp(resource=handle, value=self.fed)

@@ -57,10 +57,10 @@ def run_clients(call: Callable[[], object], clients: int, seconds: float) -> Loa
 
     with ThreadPoolExecutor(clients) as pool:
         running = [pool.submit(client) for _ in range(clients)]
-        found = [one.result() for one in running]
+        results = [future.result() for future in running]
     # Of each client by itself: the others have ended when the last one makes its last call.
-    rate = sum(len(latencies) / sum(latencies) for latencies in found)
-    return Load(tuple(one for latencies in found for one in latencies), rate)
+    rate = sum(len(latencies) / sum(latencies) for latencies in results)
+    return Load(tuple(latency for latencies in results for latency in latencies), rate)
 
 
 def interleaved(
@@ -76,7 +76,7 @@ def interleaved(
     Returns:
         What they gave, a list per name.
     """
-    found: dict[Key, list[Found]] = {name: [] for name in runs}
+    results: dict[Key, list[Found]] = {name: [] for name in runs}
     names = list(runs)
     start = time.perf_counter()
     for number in range(2 * rounds):
@@ -84,8 +84,8 @@ def interleaved(
             break
         first = number % len(names)
         for name in names[first:] + names[:first]:
-            found[name].append(runs[name]())
-    return found
+            results[name].append(runs[name]())
+    return results
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

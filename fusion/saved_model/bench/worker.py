@@ -25,7 +25,7 @@ from fusion.saved_model.bench.request import BenchRequest
 from fusion.saved_model.bench.selection import choose_signature
 from fusion.saved_model.bench.sides import WAYS, Side
 from fusion.saved_model.bench.timing import Load, interleaved, run_clients, spread
-from fusion.saved_model.child import be_a_safe_child, tell
+from fusion.saved_model.child import be_a_safe_child, report_error
 from fusion.saved_model.errors import ModelError, VerificationError, reason_of
 from fusion.saved_model.inputs.signature import Signature
 from fusion.saved_model.source import SourceModel, read_saved_model
@@ -50,13 +50,13 @@ def main(arguments: Sequence[str]) -> int:
     be_a_safe_child()
     request = BenchRequest.from_dict(json.loads(Path(arguments[0]).read_text()))
     try:
-        found = measure(request, lambda line: print(line, flush=True)).to_dict()
+        result = measure(request, lambda line: print(line, flush=True)).to_dict()
     except ModelError as error:
-        found = {"error": str(error), "differ": isinstance(error, VerificationError)}
+        result = {"error": str(error), "differ": isinstance(error, VerificationError)}
     except Exception as error:
-        tell(error)
+        report_error(error)
         return 1
-    Path(arguments[1]).write_text(json.dumps(found))
+    Path(arguments[1]).write_text(json.dumps(result))
     return 0
 
 
@@ -68,7 +68,7 @@ def measure(request: BenchRequest, progress: Progress) -> BenchReport:
     """
     _limit_threads(request.threads)
     models = [read_saved_model(path) for path in request.models]
-    signatures = [choose_signature(one, request.tags, request.signature) for one in models]
+    signatures = [choose_signature(model, request.tags, request.signature) for model in models]
     if request.inputs is None:
         feeds = generated_feeds(models[0], signatures[0], request.batches)
     else:
@@ -82,9 +82,9 @@ def measure(request: BenchRequest, progress: Progress) -> BenchReport:
             progress(f"{way}: running once")
             agreement = _verified(way, sides, models, signatures[0], feeds, request.tolerance)
             verified[agreement.summary()] = None
-            for loads, found in _measured(way, sides, feeds, request, progress):
+            for loads, new_ratios in _measured(way, sides, feeds, request, progress):
                 measurements += loads
-                ratios += found
+                ratios += new_ratios
     return BenchReport(
         models=request.models,
         signature=signatures[0].title,
@@ -152,13 +152,15 @@ def _verified(
                     _run_once(
                         Outcome(way, signature.title, f"batch {batch}"), side, model, arrays, writer
                     )
-        found = compare_outcomes([signature.title], directories[0], directories[-1], tolerance)
-    if found.differences:
+        verification = compare_outcomes(
+            [signature.title], directories[0], directories[-1], tolerance
+        )
+    if verification.differences:
         raise VerificationError(
-            f"the outputs of {models[-1].path} differ, nothing measured: {found.summary()}; "
+            f"the outputs of {models[-1].path} differ, nothing measured: {verification.summary()}; "
             "--tolerance allows for rounding"
         )
-    return found
+    return verification
 
 
 def _run_once(
@@ -192,12 +194,12 @@ def _measured(
                 model: partial(run_clients, call, clients, request.seconds / _ROUNDS)
                 for model, call in enumerate(calls)
             }
-            found = interleaved(runs, _ROUNDS)
+            rounds = interleaved(runs, _ROUNDS)
             loads = [
-                _measurement(way, batch, clients, model, found[model])
+                _measurement(way, batch, clients, model, rounds[model])
                 for model in range(len(calls))
             ]
-            pairs = zip(found[0], found[1], strict=True) if len(calls) > 1 else ()
+            pairs = zip(rounds[0], rounds[1], strict=True) if len(calls) > 1 else ()
             ratios = [b.calls_per_s / a.calls_per_s for a, b in pairs]
             yield loads, [Ratio(way, batch, clients, **spread(ratios))] if ratios else []
 
@@ -205,9 +207,9 @@ def _measured(
 def _measurement(
     way: str, batch: int, clients: int, model: int, rounds: Sequence[Load]
 ) -> Measurement:
-    latencies = np.concatenate([one.latencies for one in rounds]) * 1e3
-    p50, p90, p99 = (float(one) for one in np.percentile(latencies, (50, 90, 99)))
-    rate = batch * float(np.mean([one.calls_per_s for one in rounds]))
+    latencies = np.concatenate([load.latencies for load in rounds]) * 1e3
+    p50, p90, p99 = (float(latency) for latency in np.percentile(latencies, (50, 90, 99)))
+    rate = batch * float(np.mean([load.calls_per_s for load in rounds]))
     return Measurement(way, batch, clients, model, len(latencies), p50, p90, p99, rate)
 
 

@@ -34,28 +34,28 @@ def composite_arguments(
 ) -> dict[str, tuple[Composite, ...]]:
     """Returns the composite tensors of each function that the object graph describes."""
     functions = meta.object_graph_def.concrete_functions
-    found = {
+    composites_of = {
         name: tuple(_composites(function.canonicalized_input_signature))
         for name, function in functions.items()
     }
-    return {name: composites for name, composites in found.items() if composites}
+    return {name: composites for name, composites in composites_of.items() if composites}
 
 
 def _composites(structure: struct_pb2.StructuredValue) -> Iterator[Composite]:
-    place = 0
+    index = 0
     for leaf in _leaves(structure):
         kind = leaf.WhichOneof("kind")
         if kind in _LEAVES:
-            place += 1
+            index += 1
         elif kind == "type_spec_value":
             spec = leaf.type_spec_value
             count = spec.num_flat_components or _usual_parts(spec)
             if count == 0:
                 return  # a spec of the user's own: what follows it has no known place
             if spec.type_spec_class in (_SPARSE, _RAGGED) and count > 1:
-                places = tuple(range(place, place + count))
-                yield Composite(spec.type_spec_class == _SPARSE, places)
-            place += count
+                arguments = tuple(range(index, index + count))
+                yield Composite(spec.type_spec_class == _SPARSE, arguments)
+            index += count
 
 
 def _leaves(value: struct_pb2.StructuredValue) -> Iterator[struct_pb2.StructuredValue]:

@@ -127,12 +127,12 @@ class Constraints:
 
     def link(self, extents: Iterable[Extent]) -> None:
         """Notes that all of these are equally long."""
-        found = sorted(set(extents), key=repr)
-        for one in found:
-            if one.missing is not None:
-                self._partial.setdefault(one.key, set()).add(one)
-        first = found[0] if found else None
-        for other in found[1:]:
+        ordered = sorted(set(extents), key=repr)
+        for extent in ordered:
+            if extent.missing is not None:
+                self._partial.setdefault(extent.key, set()).add(extent)
+        first = ordered[0] if ordered else None
+        for other in ordered[1:]:
             assert first is not None
             self.links.setdefault(first, set()).add(other)
             self.links.setdefault(other, set()).add(first)
@@ -154,13 +154,15 @@ class Constraints:
 
         What is less than another has no more than that may have, and the other no less.
         """
-        found = dict(own)
+        bounds = dict(own)
         for _ in self.orders:
             for (first, second), strict in self.orders.items():
-                a, b = found.get(first, Bounds()), found.get(second, Bounds())
-                found[first] = a.clipped(Bounds(high=b.high, without_high=strict or b.without_high))
-                found[second] = b.clipped(Bounds(low=a.low, without_low=strict or a.without_low))
-        return found
+                a, b = bounds.get(first, Bounds()), bounds.get(second, Bounds())
+                bounds[first] = a.clipped(
+                    Bounds(high=b.high, without_high=strict or b.without_high)
+                )
+                bounds[second] = b.clipped(Bounds(low=a.low, without_low=strict or a.without_low))
+        return bounds
 
     def linked(self, extent: Extent) -> frozenset[Extent]:
         """Returns all extents that have to be as long as this one, itself included."""
@@ -180,19 +182,19 @@ class Constraints:
         if key not in self.roles:
             return None
         others = self.linked(Extent(key, is_inside=True))
-        return self.roles[key] if any(one.key != key for one in others) else None
+        return self.roles[key] if any(other.key != key for other in others) else None
 
     def same_missing(self, key: Key) -> dict[Key, float | bytes]:
         """Returns the inputs whose elements are missing where those of `key` are.
 
         With the value that stands for a missing one; {} if there is no other than `key`.
         """
-        found: dict[Key, float | bytes] = {}
+        missing: dict[Key, float | bytes] = {}
         for start in self._partial.get(key, ()):
-            for one in self.linked(start):
-                if one.missing is not None:
-                    found[one.key] = one.missing
-        return found if len(found) > 1 else {}
+            for extent in self.linked(start):
+                if extent.missing is not None:
+                    missing[extent.key] = extent.missing
+        return missing if len(missing) > 1 else {}
 
     def violation(
         self, feeds: Mapping[str, Array], sparse: Iterable[tuple[str, str, str]]

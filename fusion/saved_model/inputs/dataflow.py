@@ -153,11 +153,13 @@ def signature_meanings(
     """Returns what a model says about the inputs of signatures of one meta graph, by title."""
     graph, composites = meta.graph_def, composite_arguments(meta)
     library = _Library(graph.library.function)
-    found: dict[str, Meaning] = {}
+    meanings: dict[str, Meaning] = {}
     for signature in known:
         names = {spec.key: spec.tensor for spec in signature.inputs}
-        found[signature.title] = input_meaning(graph, names, composites, signature.ragged, library)
-    return found
+        meanings[signature.title] = input_meaning(
+            graph, names, composites, signature.ragged, library
+        )
+    return meanings
 
 
 def input_meaning(
@@ -302,8 +304,8 @@ class _Analysis:
         outputs: dict[int, Atoms] = {}
         for source, output in _CARRIED.get(node.op, ()):
             carried = NOTHING.union(*data) if source == ALL else data[source]
-            kept = carried if node.op in _WHOLE else in_part(carried)
-            values = frozenset(atom for atom in kept if isinstance(atom, _VALUES))
+            selected = carried if node.op in _WHOLE else in_part(carried)
+            values = frozenset(atom for atom in selected if isinstance(atom, _VALUES))
             outputs[output] = outputs.get(output, NOTHING) | values
         if node.op in _COMPUTED:
             sources = of_kind(data[_COMPUTED[node.op]], Source)
@@ -316,8 +318,8 @@ class _Analysis:
     def _note(self, node: node_def_pb2.NodeDef, data: Sequence[Atoms]) -> None:
         if node.op in _LOOKUPS and len(data) > 1:
             self._note_rows(data[0], data[1])
-        if (places := _SPARSE.get(node.op)) and len(data) > max(places):
-            self._note_sparse(*(data[place] for place in places))
+        if (triple := _SPARSE.get(node.op)) and len(data) > max(triple):
+            self._note_sparse(*(data[index] for index in triple))
         if node.op in OPAQUE:
             for source in of_kind(data[0], Source):
                 self.meaning.opaque[source.input] = node.op
@@ -348,16 +350,16 @@ class _Analysis:
             return NOTHING
         tensor = node.attr["value"].tensor
         dims = tensor.tensor_shape.dim
-        found: Atoms = self._table(dims[0].size) if len(dims) == 2 else NOTHING
+        atoms: Atoms = self._table(dims[0].size) if len(dims) == 2 else NOTHING
         if tensor.string_val or 0 < np.prod([dim.size for dim in dims]) <= _FEW:
             values = tensor_util.MakeNdarray(tensor).ravel().tolist()
             if tensor.string_val:
-                found |= {Text(tuple(values))}
+                atoms |= {Text(tuple(values))}
             is_one = len(set(values)) == 1 and not isinstance(values[0], complex)
             # A NaN differs from itself: each sweep would find it anew.
             if is_one and values[0] == values[0]:
-                found |= {Number(values[0])}
-        return found
+                atoms |= {Number(values[0])}
+        return atoms
 
     @staticmethod
     def _table(rows: int) -> Atoms:
@@ -376,8 +378,8 @@ class _Analysis:
             self.meaning.records[source.key] = spec if before is None else before.merged(spec)
             for index, name in keys.items():
                 key = Key(source.input, (*source.path, name))
-                found: Atoms = frozenset({Source(*key), Along(Extent(key))})
-                outputs[index] = outputs.get(index, NOTHING) | found
+                atoms: Atoms = frozenset({Source(*key), Along(Extent(key))})
+                outputs[index] = outputs.get(index, NOTHING) | atoms
         return outputs
 
     def _note_composite(self, composite: Composite, parts: Sequence[Atoms]) -> None:
@@ -400,7 +402,7 @@ class _Analysis:
         if depth >= _MAX_DEPTH:
             return {}
         for composite in self._composites.get(name, ()):
-            parts = [data[place] for place in composite.arguments if place < len(data)]
+            parts = [data[index] for index in composite.arguments if index < len(data)]
             if len(parts) == len(composite.arguments):
                 self._note_composite(composite, parts)
         function, view = self._library.functions[name], self._library.view(name)

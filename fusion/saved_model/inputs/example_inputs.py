@@ -21,9 +21,9 @@ Features = Mapping[str, Any]
 class UnfitExample(Exception):
     """An Example of which an input cannot be made; `place` is its number in the batch."""
 
-    def __init__(self, place: int, message: str) -> None:
+    def __init__(self, index: int, message: str) -> None:
         super().__init__(message)
-        self.place = place
+        self.index = index
 
 
 @dataclass(frozen=True)
@@ -72,17 +72,19 @@ class ExampleInputs:
         for spec in self.dense:
             assert spec.shape is not None
             size = int(np.prod(spec.shape[1:]))
-            rows = [_values(i, one, spec, spec.key) for i, one in enumerate(examples)]
+            rows = [_values(i, example, spec, spec.key) for i, example in enumerate(examples)]
             for index, row in enumerate(rows):
                 if len(row) != size:
-                    told = f"feature {spec.key!r} has {len(row)} values, and the input takes {size}"
-                    raise UnfitExample(index, told)
+                    message = (
+                        f"feature {spec.key!r} has {len(row)} values, and the input takes {size}"
+                    )
+                    raise UnfitExample(index, message)
             flat = _array(spec, [value for row in rows for value in row])
             arrays[spec.key] = flat.reshape(len(examples), *spec.shape[1:])
         for name, (indices, values, shape) in self.sparse.items():
-            bags = [_values(i, one, values, name) for i, one in enumerate(examples)]
-            places = [(row, i) for row, bag in enumerate(bags) for i in range(len(bag))]
-            arrays[indices.key] = np.array(places, np.int64).reshape(-1, 2)
+            bags = [_values(i, example, values, name) for i, example in enumerate(examples)]
+            coordinates = [(row, i) for row, bag in enumerate(bags) for i in range(len(bag))]
+            arrays[indices.key] = np.array(coordinates, np.int64).reshape(-1, 2)
             arrays[values.key] = _array(values, [value for bag in bags for value in bag])
             arrays[shape.key] = np.array([len(bags), max(map(len, bags))], np.int64)
         return arrays
@@ -94,13 +96,13 @@ def _list_of(spec: TensorSpec) -> str | None:
     return _LISTS.get(tf.int64 if dtype.is_integer and not dtype.is_quantized else dtype)
 
 
-def _values(place: int, features: Features, spec: TensorSpec, name: str) -> Sequence[Any]:
-    wanted = _list_of(spec)
-    assert wanted is not None
+def _values(index: int, features: Features, spec: TensorSpec, name: str) -> Sequence[Any]:
+    field = _list_of(spec)
+    assert field is not None
     kind = features[name].WhichOneof("kind") if name in features else None
-    if kind not in (None, wanted):
-        raise UnfitExample(place, f"feature {name!r} is a {kind}, and the input takes a {wanted}")
-    return getattr(features[name], wanted).value if kind is not None else ()
+    if kind not in (None, field):
+        raise UnfitExample(index, f"feature {name!r} is a {kind}, and the input takes a {field}")
+    return getattr(features[name], field).value if kind is not None else ()
 
 
 def _array(spec: TensorSpec, values: Sequence[Any]) -> Array:

@@ -78,7 +78,7 @@ class ExtentFlow:
 
     def __init__(self, constraints: Constraints) -> None:
         """Takes the object to note it in."""
-        self._found = constraints
+        self._constraints = constraints
         self._rules: dict[str, Callable[[GraphView, node_def_pb2.NodeDef, Data], list[Atoms]]] = {
             **dict.fromkeys(_ZIPPED, self._zipped),
             **dict.fromkeys(_REDUCED, self._reduced),
@@ -110,21 +110,21 @@ class ExtentFlow:
     def outputs(self, view: GraphView, node: node_def_pb2.NodeDef, data: Data) -> list[Atoms]:
         """Returns what the outputs of a node tell of extents, as far as it is known."""
         if node.op in self._rules:
-            found = self._rules[node.op](view, node, data)
+            outputs = self._rules[node.op](view, node, data)
         elif "Segment" in node.op and not node.op.endswith("Grad"):
-            found = self._segments(node, data)
+            outputs = self._segments(node, data)
         elif node.op in _OTHERWISE:
-            found = []
+            outputs = []
         else:
-            found = [_along(data[0])]
+            outputs = [_along(data[0])]
         if node.op in _VALUES_PASS:
-            first = found[0] if found else NOTHING
+            first = outputs[0] if outputs else NOTHING
             kinds = Count if node.op in _SHIFTED else Count | Rows | Claim | Steps
             passed = frozenset(a for atoms in data for a in atoms if isinstance(a, kinds))
             if node.op in _RESHAPED:
                 passed |= of_kind(data[0], Positions)
-            found = [first | passed, *found[1:]]
-        return found
+            outputs = [first | passed, *outputs[1:]]
+        return outputs
 
     def fused(self, form: str, ids: Atoms, rows: Atoms, weights: Data) -> None:
         """Notes what a fused op says about the rows and the weights of its ids."""
@@ -142,7 +142,7 @@ class ExtentFlow:
 
     def declared_sparse(self, indices: Atoms, values: Atoms) -> None:
         """Notes that inputs are the parts of a SparseTensor."""
-        self._found.link(extents(indices) | extents(values))
+        self._constraints.link(extents(indices) | extents(values))
 
     def _zipped(self, view: GraphView, node: node_def_pb2.NodeDef, data: Data) -> list[Atoms]:
         along = self._linked(data)
@@ -162,12 +162,12 @@ class ExtentFlow:
 
     def _linked(self, data: Iterable[Atoms]) -> Atoms:
         """Links the extents of tensors of one length and returns them."""
-        several = [found for atoms in data if (found := extents(atoms))]
+        several = [own for atoms in data if (own := extents(atoms))]
         if not several:
             return NOTHING
         union = frozenset[Extent]().union(*several)
         if any(found != union for found in several):
-            self._found.link(union)
+            self._constraints.link(union)
         return frozenset(Along(extent) for extent in union)
 
     def _reduced(self, view: GraphView, node: node_def_pb2.NodeDef, data: Data) -> list[Atoms]:
@@ -181,8 +181,8 @@ class ExtentFlow:
     def _gathered(self, view: GraphView, node: node_def_pb2.NodeDef, data: Data) -> list[Atoms]:
         params, indices = data[0], data[1]
         positions = frozenset(atom.extent for atom in of_kind(indices, Positions))
-        if positions and (found := extents(params)):
-            self._found.link(found | positions)
+        if positions and (rows := extents(params)):
+            self._constraints.link(rows | positions)
         axis = view.constant(view.inputs(node.name)[2]) if len(data) > 2 else None
         if axis is not None and int(axis) != 0:
             return [_along(params)]
@@ -253,34 +253,34 @@ class ExtentFlow:
         return []
 
     def _count_rows(self, counts: Atoms) -> None:
-        self._found.row_counts |= {s.key for s in of_kind(counts, Source) if s.exact}
+        self._constraints.row_counts |= {s.key for s in of_kind(counts, Source) if s.exact}
 
     def _row_ids(self, rows: Atoms, entries: Atoms) -> None:
         for source in of_kind(rows, Source):
             if source.exact:
-                self._found.divides(source.key, Role.ROW_IDS)
+                self._constraints.divides(source.key, Role.ROW_IDS)
                 inside = Extent(source.key, is_inside=True)
-                self._found.link({inside, *extents(rows), *extents(entries)})
+                self._constraints.link({inside, *extents(rows), *extents(entries)})
 
     def _divide(self, rows: Atoms, form: str, entries: frozenset[Extent]) -> None:
         """Notes that what `rows` come from divides entries."""
         for key, role in _rows(rows, form):
-            if key not in self._found.scalars:
-                self._found.divides(key, role)
-                self._found.link({Extent(key, is_inside=True), *entries})
+            if key not in self._constraints.scalars:
+                self._constraints.divides(key, role)
+                self._constraints.link({Extent(key, is_inside=True), *entries})
 
     def _demand(self, rows: Atoms, role: Role, entries: Atoms) -> None:
         """Notes that an op, or a spec, does not take any other rows, if these are inputs."""
         key, divided = _whole(rows), _whole(entries)
         if key is not None and divided is not None:
-            self._found.demand(key, role, divided)
+            self._constraints.demand(key, role, divided)
 
     def _count(self, number: Atoms, counted: frozenset[Extent]) -> None:
         """Notes that a scalar input holds how many elements there are."""
         for source in of_kind(number, Source):
-            if source.exact and source.key in self._found.scalars:
-                self._found.counts.add(source.key)
-                self._found.link({Extent(source.key), *counted})
+            if source.exact and source.key in self._constraints.scalars:
+                self._constraints.counts.add(source.key)
+                self._constraints.link({Extent(source.key), *counted})
 
     def _bincount(self, view: GraphView, node: node_def_pb2.NodeDef, data: Data) -> list[Atoms]:
         ids = (s.key for s in of_kind(data[0], Source) if s.exact)
@@ -311,12 +311,12 @@ class ExtentFlow:
         if inside:
             for rows in inside:
                 if rows.role is not None:
-                    self._found.divides(rows.key, rows.role)
+                    self._constraints.divides(rows.key, rows.role)
             return [frozenset(Along(Extent(rows.key, is_inside=True)) for rows in inside)]
         if present:
             return [frozenset(Along(Extent(a.key, missing=a.missing)) for a in present)]
-        found = extents(data[0])
-        return [frozenset(Along(e) for e in found) | frozenset(Positions(e) for e in found)]
+        sizes = extents(data[0])
+        return [frozenset(Along(e) for e in sizes) | frozenset(Positions(e) for e in sizes)]
 
     def _range(self, view: GraphView, node: node_def_pb2.NodeDef, data: Data) -> list[Atoms]:
         counts = of_kind(data[1], Count)
@@ -344,23 +344,23 @@ class ExtentFlow:
             for counted, other in ((left, right), (right, left)):
                 same = frozenset(atom.extent for atom in of_kind(counted, Count))
                 if same:
-                    self._found.link(same | {atom.extent for atom in of_kind(other, Count)})
+                    self._constraints.link(same | {atom.extent for atom in of_kind(other, Count)})
                     self._count(other, same)
                     self._divide(other, "splits", same)
                     self._divide(other, "total", same)
             return
         strict = op == "Less"
-        mine, theirs = ({s.key for s in of_kind(a, Source)} for a in (left, right))
+        left_keys, right_keys = ({s.key for s in of_kind(a, Source)} for a in (left, right))
         numbers = [
             [n.value for n in of_kind(atoms, Number) if not isinstance(n.value, bytes)]
             for atoms in (left, right)
         ]
-        for key in mine if numbers[1] else ():
-            self._found.bound(key, Bounds(high=min(numbers[1]), without_high=strict))
-        for key in theirs if numbers[0] else ():
-            self._found.bound(key, Bounds(low=max(numbers[0]), without_low=strict))
-        if len(mine) == len(theirs) == 1 and mine != theirs:
-            self._found.orders[(*mine, *theirs)] = strict  # type: ignore[index]
+        for key in left_keys if numbers[1] else ():
+            self._constraints.bound(key, Bounds(high=min(numbers[1]), without_high=strict))
+        for key in right_keys if numbers[0] else ():
+            self._constraints.bound(key, Bounds(low=max(numbers[0]), without_low=strict))
+        if len(left_keys) == len(right_keys) == 1 and left_keys != right_keys:
+            self._constraints.orders[(*left_keys, *right_keys)] = strict  # type: ignore[index]
 
 
 def _along(atoms: Atoms) -> Atoms:
@@ -375,12 +375,12 @@ def _whole(atoms: Atoms) -> Key | None:
 
 
 def _claimed(atoms: Atoms) -> frozenset[Source | Number | Count | Rows]:
-    found = frozenset(
+    claimed = frozenset(
         atom
         for atom in in_part(atoms)
         if isinstance(atom, Number | Count | Rows) or (isinstance(atom, Source) and atom.exact)
     )
-    return found if len(found) <= _MOST_CLAIMED else frozenset()
+    return claimed if len(claimed) <= _MOST_CLAIMED else frozenset()
 
 
 def _rows(atoms: Atoms, form: str) -> frozenset[tuple[Key, Role]]:
@@ -388,11 +388,11 @@ def _rows(atoms: Atoms, form: str) -> frozenset[tuple[Key, Role]]:
 
     An input itself may be splits or lengths.
     """
-    found = {(a.key, a.role) for a in of_kind(atoms, Rows) if a.form == form and a.role is not None}
+    rows = {(a.key, a.role) for a in of_kind(atoms, Rows) if a.form == form and a.role is not None}
     own = {"splits": Role.SPLITS, "lengths": Role.LENGTHS}.get(form)
-    if own is not None and not found:
-        found = {(source.key, own) for source in of_kind(atoms, Source) if source.exact}
-    return frozenset(found)
+    if own is not None and not rows:
+        rows = {(source.key, own) for source in of_kind(atoms, Source) if source.exact}
+    return frozenset(rows)
 
 
 def _present(values: Atoms, missing: Atoms) -> frozenset[Rows]:

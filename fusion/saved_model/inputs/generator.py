@@ -58,11 +58,11 @@ class InputGenerator:
             }
         )
         shapes = {spec.key: spec.shape for spec in signature.inputs}
-        found = [t for t in meaning.sparse if _may_be_sparse([shapes.get(key, ()) for key in t])]
+        triples = [t for t in meaning.sparse if _may_be_sparse([shapes.get(key, ()) for key in t])]
         # Weights are found with the indices of their ids too: first those of one sparse tensor.
-        uses = Counter(values for _, values, _ in found)
-        found.sort(key=lambda triple: (uses[triple[1]], triple))
-        self._triples = _disjoint((*signature.sparse, *found))
+        uses = Counter(values for _, values, _ in triples)
+        triples.sort(key=lambda triple: (uses[triple[1]], triple))
+        self._triples = _disjoint((*signature.sparse, *triples))
 
     def cases(self) -> tuple[Case, ...]:
         """Returns the batches that are unlike each other for this signature."""
@@ -93,8 +93,8 @@ class InputGenerator:
             feeds.update(self._sparse(case, parts, rows.bags(Extent(Key(triple[1])))))
         for name, spec in specs.items():
             if name not in feeds:
-                found = rows.divided(spec)
-                feeds[name] = self._dense(case, spec, rows) if found is None else found
+                values = rows.divided(spec)
+                feeds[name] = self._dense(case, spec, rows) if values is None else values
         self._miss_together(case, feeds)
         for _ in constraints.orders:  # a pair that is ordered may bring another out of order
             for (first, second), strict in constraints.orders.items():
@@ -123,7 +123,7 @@ class InputGenerator:
             elif array.ndim == 1 and role is not None:
                 return len(array) - (role is Role.SPLITS)
             elif array.ndim and (spec.shape or (-1,))[0] < 0:
-                is_divided = any(one.is_inside for one in constraints.linked(Extent(key)))
+                is_divided = any(extent.is_inside for extent in constraints.linked(Extent(key)))
                 lengths += [] if is_divided else [len(array)]
         return next(iter(lengths + ids), 1)
 
@@ -142,8 +142,8 @@ class InputGenerator:
             bags = np.minimum(bags, 1)
         inner = _inner_dims(rank, max(BAGS))
         rows = np.repeat(np.arange(case.batch), bags)
-        places = np.concatenate([np.arange(0), *(np.arange(n) for n in bags)]).astype(np.int64)
-        columns = np.unravel_index(places, inner) if inner else ()
+        positions = np.concatenate([np.arange(0), *(np.arange(n) for n in bags)]).astype(np.int64)
+        columns = np.unravel_index(positions, inner) if inner else ()
         count = int(bags.sum())
         return {
             indices.key: np.stack([rows, *columns], axis=1).astype(np.int64).reshape(count, rank),

@@ -81,15 +81,15 @@ def _of_npz(path: Path, signatures: Sequence[Signature]) -> _Batches:
             shared[key] = array
     used: set[str] = set()
     for signature in signatures:
-        given = {**{k: shared[k] for k in _keys(signature) if k in shared}, **own[signature.title]}
-        missing = [key for key in _keys(signature) if key not in given]
+        inputs = {**{k: shared[k] for k in _keys(signature) if k in shared}, **own[signature.title]}
+        missing = [key for key in _keys(signature) if key not in inputs]
         if missing and (own[signature.title] or len(signatures) == 1):
             raise ModelError(
                 f"{path}: signature {signature.title!r} needs arrays called {', '.join(missing)}"
             )
         if not missing:
-            used.update(given)
-            checked = {s.key: _checked(path, signature, s, given[s.key]) for s in signature.inputs}
+            used.update(inputs)
+            checked = {s.key: _checked(path, signature, s, inputs[s.key]) for s in signature.inputs}
             yield signature, "the recorded batch", checked
     if unknown := sorted(shared.keys() - used):
         raise ModelError(
@@ -118,45 +118,45 @@ def _load(path: Path) -> dict[str, Array]:
 
 def _checked(path: Path, signature: Signature, spec: TensorSpec, array: Array) -> Array:
     """Returns the array as the input takes it: strings as bytes objects."""
-    here = f"{path}: input {spec.key!r} of signature {signature.title!r}"
+    subject = f"{path}: input {spec.key!r} of signature {signature.title!r}"
     kind = tf.dtypes.as_dtype(spec.dtype) if spec.dtype else None
     if array.dtype.kind == "U":
         array = np.char.encode(array, "utf-8")
     if array.dtype.kind == "S":
         array = array.astype(object)
     if kind is not None:
-        wanted = np.dtype(kind.as_numpy_dtype)
-        if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
+        dtype = np.dtype(kind.as_numpy_dtype)
+        if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
             # npz files know no bfloat16.
-            array = array.view(wanted)
-        if not _fits(array, wanted):
-            found = "string" if array.dtype == object else array.dtype.name
-            raise ModelError(f"{here} takes {kind.name}, and its array is {found}")
-        array = array.astype(wanted)
-    check_shape(here, spec, array.shape)
+            array = array.view(dtype)
+        if not _fits(array, dtype):
+            name = "string" if array.dtype == object else array.dtype.name
+            raise ModelError(f"{subject} takes {kind.name}, and its array is {name}")
+        array = array.astype(dtype)
+    check_shape(subject, spec, array.shape)
     return array
 
 
-def _fits(array: Array, wanted: np.dtype[Any]) -> bool:
+def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
     """Whether numbers keep their kind, and integers their value, in another dtype."""
-    if array.dtype == wanted:
+    if array.dtype == dtype:
         return True
-    if object in (array.dtype, wanted) or not np.can_cast(array.dtype, wanted, "same_kind"):
+    if object in (array.dtype, dtype) or not np.can_cast(array.dtype, dtype, "same_kind"):
         return False
-    return wanted.kind not in "iu" or bool((array.astype(wanted) == array).all())
+    return dtype.kind not in "iu" or bool((array.astype(dtype) == array).all())
 
 
-def check_shape(here: str, spec: TensorSpec, shape: tuple[int, ...]) -> None:
+def check_shape(subject: str, spec: TensorSpec, shape: tuple[int, ...]) -> None:
     """Raises ModelError if the input does not take an array of the shape."""
-    wanted = spec.shape
-    if wanted is None:
+    declared = spec.shape
+    if declared is None:
         return
-    fits = len(wanted) == len(shape) and all(
-        size in (-1, given) for size, given in zip(wanted, shape, strict=True)
+    fits = len(declared) == len(shape) and all(
+        declared_size in (-1, actual) for declared_size, actual in zip(declared, shape, strict=True)
     )
     if not fits:
-        text = ", ".join("?" if size < 0 else str(size) for size in wanted)
-        raise ModelError(f"{here} takes the shape [{text}], and its array is {list(shape)}")
+        text = ", ".join("?" if size < 0 else str(size) for size in declared)
+        raise ModelError(f"{subject} takes the shape [{text}], and its array is {list(shape)}")
 
 
 def _of_records(path: Path, signatures: Sequence[Signature], batch_size: int) -> _Batches:
@@ -174,16 +174,16 @@ def _of_records(path: Path, signatures: Sequence[Signature], batch_size: int) ->
         vector = np.array([*records, None], dtype=object)[:-1]
         for signature in takers:
             (spec,) = signature.inputs
-            here = f"{path}: {name} for input {spec.key!r} of signature {signature.title!r}"
-            check_shape(here, spec, vector.shape)
+            subject = f"{path}: {name} for input {spec.key!r} of signature {signature.title!r}"
+            check_shape(subject, spec, vector.shape)
             yield signature, name, {spec.key: vector}
         for maker in makers:
             try:
                 arrays = maker(examples)
             except UnfitExample as error:
-                place = f"record {start + error.place}"
+                where = f"record {start + error.index}"
                 title = maker.signature.title
-                raise ModelError(f"{path}: {place} for signature {title!r}: {error}") from error
+                raise ModelError(f"{path}: {where} for signature {title!r}: {error}") from error
             yield maker.signature, name, arrays
         start += len(records)
     if not start:
@@ -229,10 +229,10 @@ def _batched(records: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
         yield batch
 
 
-def _parsed(path: Path, place: int, record: bytes) -> Mapping[str, Any]:
+def _parsed(path: Path, number: int, record: bytes) -> Mapping[str, Any]:
     """Returns the features of a serialized Example by name."""
     try:
         features: Mapping[str, Any] = tf.train.Example.FromString(record).features.feature
     except DecodeError as error:
-        raise ModelError(f"{path}: record {place} is no tf.train.Example") from error
+        raise ModelError(f"{path}: record {number} is no tf.train.Example") from error
     return features

@@ -73,7 +73,7 @@ class _Outputs:
     def __init__(self) -> None:
         self.features: list[Feature] = []
         self.keys: dict[int, str] = {}
-        self._place = 0
+        self._next = 0
 
     def sparse(
         self, names: Sequence[bytes], types: Sequence[int], is_list: bool = False, parts: int = 3
@@ -82,8 +82,8 @@ class _Outputs:
 
         The values are the second of three parts, and the first of two.
         """
-        values = self._place + (len(types) if parts == 3 else 0)
-        self._place += parts * len(types)
+        values = self._next + (len(types) if parts == 3 else 0)
+        self._next += parts * len(types)
         return self._add(names, types, [None] * len(types), values, is_list)
 
     def dense(
@@ -94,14 +94,14 @@ class _Outputs:
         is_list: bool = False,
     ) -> bool:
         """Adds features of one output each."""
-        values = self._place
-        self._place += len(types)
+        values = self._next
+        self._next += len(types)
         dims = [tuple(dim.size for dim in shape.dim) for shape in shapes]
         return self._add(names, types, dims, values, is_list)
 
     def skip(self, count: int) -> bool:
         """Leaves out outputs."""
-        self._place += count
+        self._next += count
         return True
 
     def _add(
@@ -109,7 +109,7 @@ class _Outputs:
         names: Sequence[bytes],
         types: Sequence[int],
         shapes: Sequence[tuple[int, ...] | None],
-        place: int,
+        index: int,
         is_list: bool,
     ) -> bool:
         if not len(names) == len(types) == len(shapes):
@@ -117,7 +117,7 @@ class _Outputs:
         for i, (name, dtype, shape) in enumerate(zip(names, types, shapes, strict=True)):
             key = name.decode(errors="replace")
             self.features.append(Feature(key, dtype, shape, is_list))
-            self.keys[place + i] = key
+            self.keys[index + i] = key
         return True
 
 
@@ -129,7 +129,7 @@ def _flat(texts: Texts) -> list[bytes]:
     return [text for strings in texts for text in strings]
 
 
-def _example(node: node_def_pb2.NodeDef, texts: Texts, found: _Outputs) -> bool:
+def _example(node: node_def_pb2.NodeDef, texts: Texts, outputs: _Outputs) -> bool:
     sparse, dense = _types(node, "sparse_types"), _types(node, "Tdense")
     shapes = node.attr["dense_shapes"].list.shape
     if node.op == "ParseExampleV2":
@@ -141,13 +141,13 @@ def _example(node: node_def_pb2.NodeDef, texts: Texts, found: _Outputs) -> bool:
         names = [_flat(texts[2 : ends[0]]), _flat(texts[ends[0] : ends[1]])]
     ragged = _types(node, "ragged_value_types")
     return (
-        found.sparse(names[0], sparse)
-        and found.dense(names[1], dense, shapes)
-        and (not ragged or found.sparse(names[2], ragged, parts=2))
+        outputs.sparse(names[0], sparse)
+        and outputs.dense(names[1], dense, shapes)
+        and (not ragged or outputs.sparse(names[2], ragged, parts=2))
     )
 
 
-def _sequence(node: node_def_pb2.NodeDef, texts: Texts, found: _Outputs) -> bool:
+def _sequence(node: node_def_pb2.NodeDef, texts: Texts, outputs: _Outputs) -> bool:
     """Reads both ops for batches, and that for one SequenceExample.
 
     Of these the second has ragged features as well and keys as inputs, the third no lengths.
@@ -163,11 +163,11 @@ def _sequence(node: node_def_pb2.NodeDef, texts: Texts, found: _Outputs) -> bool
         c_ragged = l_ragged = ()
     else:
         keys: list[tuple[bytes, ...]] = []
-        place = 2
+        start = 2
         for kind in kinds:
             count = node.attr[f"N{kind}"].i
-            keys.append(tuple(_flat(texts[place : place + count])))
-            place += count
+            keys.append(tuple(_flat(texts[start : start + count])))
+            start += count
         c_sparse, c_dense, l_sparse, l_dense = keys
         c_ragged = l_ragged = ()
     single = node.op == "ParseSingleSequenceExample"
@@ -175,13 +175,13 @@ def _sequence(node: node_def_pb2.NodeDef, texts: Texts, found: _Outputs) -> bool
     shapes = node.attr["context_dense_shapes"].list.shape
     step_shapes = node.attr["feature_list_dense_shapes"].list.shape
     return (
-        found.sparse(c_sparse, _types(node, f"{context}_sparse_types"))
-        and found.dense(c_dense, _types(node, "Tcontext_dense"), shapes)
-        and found.sparse(c_ragged, _types(node, f"{context}_ragged_value_types"), parts=2)
-        and found.sparse(l_sparse, _types(node, f"{steps}_sparse_types"), is_list=True)
-        and found.dense(l_dense, dense, step_shapes, is_list=True)
-        and found.skip(0 if single else len(dense))
-        and found.sparse(
+        outputs.sparse(c_sparse, _types(node, f"{context}_sparse_types"))
+        and outputs.dense(c_dense, _types(node, "Tcontext_dense"), shapes)
+        and outputs.sparse(c_ragged, _types(node, f"{context}_ragged_value_types"), parts=2)
+        and outputs.sparse(l_sparse, _types(node, f"{steps}_sparse_types"), is_list=True)
+        and outputs.dense(l_dense, dense, step_shapes, is_list=True)
+        and outputs.skip(0 if single else len(dense))
+        and outputs.sparse(
             l_ragged, _types(node, f"{steps}_ragged_value_types"), is_list=True, parts=2
         )
     )
@@ -217,10 +217,10 @@ def parsed_records(node: node_def_pb2.NodeDef, texts: Texts) -> Parsed | None:
     if node.op == "DecodeProtoV2":
         return _proto(node)
     record_format, read = _READERS[node.op]
-    found = _Outputs()
-    if not read(node, texts, found):
+    outputs = _Outputs()
+    if not read(node, texts, outputs):
         return None
-    return RecordSpec(tuple(found.features), record_format), found.keys
+    return RecordSpec(tuple(outputs.features), record_format), outputs.keys
 
 
 def _csv(node: node_def_pb2.NodeDef) -> Parsed:

@@ -217,7 +217,7 @@ def _nest(message: Message, field: FieldDescriptor, records: list[bytes]) -> Non
 def _plain(field: FieldDescriptor, value: Any) -> Any:
     """Returns a value as a field of its type takes it."""
     if field.enum_type is not None:
-        numbers = [one.number for one in field.enum_type.values]
+        numbers = [value.number for value in field.enum_type.values]
         return numbers[int(value) % len(numbers)]
     if field.type == FieldDescriptor.TYPE_BYTES:
         return value

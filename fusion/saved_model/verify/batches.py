@@ -106,4 +106,7 @@ def _generators(
     words = vocabulary(source.path, meta.graph_def)
     known = signatures(meta)
     meanings = signature_meanings(meta, known)
-    return {one.title: InputGenerator(one, meanings[one.title], words) for one in known}
+    return {
+        signature.title: InputGenerator(signature, meanings[signature.title], words)
+        for signature in known
+    }

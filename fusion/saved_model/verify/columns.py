@@ -28,7 +28,7 @@ _MOST_PARTS = 1 << 16
 _DEEPEST = 64
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where the result of a column is.
 
     Attributes:
@@ -57,8 +57,8 @@ class ColumnPair(NamedTuple):
     """
 
     name: str
-    a: Place
-    b: Place
+    a: Location
+    b: Location
 
 
 class Pairing(NamedTuple):
@@ -71,8 +71,8 @@ class Pairing(NamedTuple):
     """
 
     pairs: tuple[ColumnPair, ...]
-    alone_a: tuple[Place, ...]
-    alone_b: tuple[Place, ...]
+    alone_a: tuple[Location, ...]
+    alone_b: tuple[Location, ...]
 
 
 def paired_columns(a: meta_graph_pb2.MetaGraphDef, b: meta_graph_pb2.MetaGraphDef) -> Pairing:
@@ -109,8 +109,8 @@ class _Body:
     """
 
     view: GraphView
-    columns: dict[Place, str] = field(default_factory=dict)
-    concats: dict[str, tuple[Place, ...]] = field(default_factory=dict)
+    columns: dict[Location, str] = field(default_factory=dict)
+    concats: dict[str, tuple[Location, ...]] = field(default_factory=dict)
 
 
 def _bodies(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, _Body]:
@@ -124,42 +124,44 @@ def _bodies(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, _Body]:
 
 def _body(view: GraphView, search: VariableSearch) -> _Body:
     order = {name: index for index, name in enumerate(view.nodes)}
-    found = [*_lookups(view, search), *_ops(view, search)]
-    found.sort(key=lambda one: (order.get(one[1].tensor.node, 0), one[1].part or 0))
+    columns = [*_lookups(view, search), *_ops(view, search)]
+    columns.sort(key=lambda column: (order.get(column[1].tensor.node, 0), column[1].part or 0))
     body = _Body(view)
-    for name, place in found:
-        body.columns.setdefault(place, name)
-    flat: dict[str, tuple[Place, ...]] = {}
+    for name, location in columns:
+        body.columns.setdefault(location, name)
+    flat: dict[str, tuple[Location, ...]] = {}
     for name, node in view.nodes.items():
         if node.op == "ConcatV2" or node.op in _GROUPS:
             body.concats[name] = _flat(view, Tensor(name), flat)
     return body
 
 
-def _lookups(view: GraphView, search: VariableSearch) -> Iterator[tuple[str, Place]]:
+def _lookups(view: GraphView, search: VariableSearch) -> Iterator[tuple[str, Location]]:
     """Yields the lookups that end with a segment reduction, or a fused op in its place."""
-    for one in recognise_all(view):
-        if one.spec is None and any(view.op(use.node) == POST_V1 for use in view.uses(one.anchor)):
+    for lookup in recognise_all(view):
+        if lookup.spec is None and any(
+            view.op(use.node) == POST_V1 for use in view.uses(lookup.anchor)
+        ):
             # The first of the two ops that lookups of the v1 family end with.
             continue
-        tables = one.tables
+        tables = lookup.tables
         name = _table_name(view, tables[0], search) if tables else ""
         name = name.removesuffix("/part_0") if len(tables) > 1 else name
-        tensor = one.spec.output if one.spec is not None else Tensor(one.anchor)
-        yield name or one.name, Place(view.function, tensor)
+        tensor = lookup.spec.output if lookup.spec is not None else Tensor(lookup.anchor)
+        yield name or lookup.name, Location(view.function, tensor)
 
 
-def _ops(view: GraphView, search: VariableSearch) -> Iterator[tuple[str, Place]]:
+def _ops(view: GraphView, search: VariableSearch) -> Iterator[tuple[str, Location]]:
     """Yields the columns of ops that read the table themselves, and of ops for many columns."""
     for node, described in view.nodes.items():
         if described.op == SINGLE:
             name = _table_name(view, view.inputs(node)[0], search)
-            yield name or node, Place(view.function, Tensor(node))
+            yield name or node, Location(view.function, Tensor(node))
         elif described.op in _GROUPS:
             for part, matrix in enumerate(widths_of(view, Tensor(node))):
                 if not _is_copied(view, node, part):
                     name = _table_name(view, matrix, search)
-                    yield name or node, Place(view.function, Tensor(node), part)
+                    yield name or node, Location(view.function, Tensor(node), part)
 
 
 def _table_name(view: GraphView, table: Tensor, search: VariableSearch) -> str:
@@ -184,26 +186,26 @@ def _is_copied(view: GraphView, node: str, part: int) -> bool:
 
 
 def _flat(
-    view: GraphView, tensor: Tensor, known: dict[str, tuple[Place, ...]], depth: int = 0
-) -> tuple[Place, ...]:
+    view: GraphView, tensor: Tensor, known: dict[str, tuple[Location, ...]], depth: int = 0
+) -> tuple[Location, ...]:
     """Returns the matrices side by side in a tensor, those of nested concats in their place."""
     tensor = view.resolve(tensor)
     name, op = tensor.node, view.op(tensor.node)
     if name in known:
         return known[name]
-    whole = (Place(view.function, tensor),)
+    whole = (Location(view.function, tensor),)
     if depth > _DEEPEST or (op != "ConcatV2" and op not in _GROUPS):
         return whole
-    places: list[Place] = []
+    locations: list[Location] = []
     matrices = view.inputs(name)[:-1] if op == "ConcatV2" else widths_of(view, tensor)
     for part, matrix in enumerate(matrices):
         if op == "ConcatV2" or _is_copied(view, name, part):
-            places += _flat(view, matrix, known, depth + 1)
+            locations += _flat(view, matrix, known, depth + 1)
         else:
-            places.append(Place(view.function, tensor, part))
-        if len(places) > _MOST_PARTS:
+            locations.append(Location(view.function, tensor, part))
+        if len(locations) > _MOST_PARTS:
             return whole
-    known[name] = tuple(places)
+    known[name] = tuple(locations)
     return known[name]
 
 
@@ -215,40 +217,43 @@ def _same_functions(a: Mapping[str, object], b: Mapping[str, object]) -> dict[st
 
 
 def _unique_stems(names: Mapping[str, object]) -> dict[str, str]:
-    found: dict[str, list[str]] = {}
+    stems: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(re.sub(r"_\d+$", "", name), []).append(name)
-    return {stem: alike[0] for stem, alike in found.items() if len(alike) == 1}
+        stems.setdefault(re.sub(r"_\d+$", "", name), []).append(name)
+    return {stem: alike[0] for stem, alike in stems.items() if len(alike) == 1}
 
 
 def _pairs(a: _Body, b: _Body) -> Iterator[ColumnPair]:
     """Yields the columns that both bodies have, those of `a` first."""
-    there = _counterparts(a, b)
-    done: set[Place] = set()
-    for place, name in a.columns.items():
-        other = there.get(place) or _same_name(place, b)
+    counterparts = _counterparts(a, b)
+    done: set[Location] = set()
+    for location, name in a.columns.items():
+        other = counterparts.get(location) or _same_name(location, b)
         if other is not None and other not in done:
             done.add(other)
-            yield ColumnPair(name, place, other)
-    back = {other: place for place, other in there.items()}
-    for place, name in b.columns.items():
-        if place not in done and (other := back.get(place) or _same_name(place, a)) is not None:
-            yield ColumnPair(name, other, place)
+            yield ColumnPair(name, location, other)
+    back = {other: location for location, other in counterparts.items()}
+    for location, name in b.columns.items():
+        if (
+            location not in done
+            and (other := back.get(location) or _same_name(location, a)) is not None
+        ):
+            yield ColumnPair(name, other, location)
 
 
-def _counterparts(a: _Body, b: _Body) -> dict[Place, Place]:
+def _counterparts(a: _Body, b: _Body) -> dict[Location, Location]:
     """Returns what is at the same place of concats that both bodies have."""
-    found: dict[Place, Place] = {}
+    counterparts: dict[Location, Location] = {}
     for name in a.concats.keys() & b.concats.keys():
-        mine, theirs = a.concats[name], b.concats[name]
-        if len(mine) == len(theirs):
-            for place, other in zip(mine, theirs, strict=True):
-                found.setdefault(place, other)
-    return found
+        of_a, of_b = a.concats[name], b.concats[name]
+        if len(of_a) == len(of_b):
+            for location, other in zip(of_a, of_b, strict=True):
+                counterparts.setdefault(location, other)
+    return counterparts
 
 
-def _same_name(place: Place, body: _Body) -> Place | None:
-    node = body.view.nodes.get(place.tensor.node)
-    if place.part is not None or node is None or node.op == ARG_OP or node.op in _GROUPS:
+def _same_name(location: Location, body: _Body) -> Location | None:
+    node = body.view.nodes.get(location.tensor.node)
+    if location.part is not None or node is None or node.op == ARG_OP or node.op in _GROUPS:
         return None
-    return Place(body.view.function, place.tensor)
+    return Location(body.view.function, location.tensor)

@@ -61,32 +61,36 @@ def compare_models(
             crashed or took too long.
     """
     first, second = read_saved_model(a), read_saved_model(b)
-    mine, theirs = _by_title(first), _by_title(second)
-    if different := list(_different_interfaces(mine, theirs)):
-        return Verification(tuple(sorted(mine)), 0, tuple(different), (), (), ())
-    if not mine:
+    signatures, others = _by_title(first), _by_title(second)
+    if different := list(_different_interfaces(signatures, others)):
+        return Verification(tuple(sorted(signatures)), 0, tuple(different), (), (), ())
+    if not signatures:
         why = "the model has no callable signature"
         return Verification((), 0, (), (why,), (), ())
     with tempfile.TemporaryDirectory(prefix="fusion-verify-", dir=scratch) as name:
-        folder, recorded, titles = Path(name), None, sorted(mine)
+        folder, recorded, titles = Path(name), None, sorted(signatures)
         if inputs is not None:
             recorded = folder / "inputs"
-            titles = record_inputs(inputs, tuple(mine.values()), batch_size, recorded)
+            titles = record_inputs(inputs, tuple(signatures.values()), batch_size, recorded)
         runs = Run(first.path, folder / "a"), Run(second.path, folder / "b")
         run_models(Job(first.path, runs, recorded), timeout)
-        found = compare_outcomes(titles, folder / "a", folder / "b", tolerance)
+        verification = compare_outcomes(titles, folder / "a", folder / "b", tolerance)
         # What only one way of loading shows is looked for in the other one last.
-        shown = sorted((d for d in found.differences if d.output), key=_is_not_of_session)
+        shown = sorted((d for d in verification.differences if d.output), key=_is_not_of_session)
         if shown:
             columns = locate(first, second, shown[0], recorded, folder, timeout, tolerance)
-            found = replace(found, columns=columns)
+            verification = replace(verification, columns=columns)
             if rounding and columns.are_equal:
                 rounded = compare_outcomes(titles, folder / "a", folder / "b", rounding)
                 if not rounded.differences:
-                    found = replace(rounded, columns=columns)
+                    verification = replace(rounded, columns=columns)
     if inputs is None:
-        found = replace(found, unverified=tuple(_with_advice(found.unverified, mine)))
-    return replace(found, not_run=tuple(title for title in sorted(mine) if title not in titles))
+        verification = replace(
+            verification, unverified=tuple(_with_advice(verification.unverified, signatures))
+        )
+    return replace(
+        verification, not_run=tuple(title for title in sorted(signatures) if title not in titles)
+    )
 
 
 def _with_advice(unverified: Sequence[str], known: Mapping[str, Signature]) -> Iterator[str]:
@@ -104,19 +108,17 @@ def _by_title(model: SourceModel) -> dict[str, Signature]:
     return {s.title: s for meta in model.meta_graphs for s in signatures(meta)}
 
 
-def _different_interfaces(
-    mine: dict[str, Signature], theirs: dict[str, Signature]
-) -> Iterator[Difference]:
+def _different_interfaces(a: dict[str, Signature], b: dict[str, Signature]) -> Iterator[Difference]:
     """Yields a difference for each signature that is not declared alike in both models."""
-    for title in sorted(mine.keys() | theirs.keys()):
-        if title not in theirs or title not in mine:
-            side = "first" if title in mine else "second"
+    for title in sorted(a.keys() | b.keys()):
+        if title not in b or title not in a:
+            side = "first" if title in a else "second"
             yield Difference(title, "", "", f"only the {side} model has it")
             continue
         for what in ("inputs", "outputs"):
-            a, b = (_interface(getattr(s[title], what)) for s in (mine, theirs))
-            if a != b:
-                names = sorted(k for k in a.keys() | b.keys() if a.get(k) != b.get(k))
+            of_a, of_b = (_interface(getattr(s[title], what)) for s in (a, b))
+            if of_a != of_b:
+                names = sorted(k for k in of_a.keys() | of_b.keys() if of_a.get(k) != of_b.get(k))
                 yield Difference(title, "", "", f"different {what}: {', '.join(names)}")
 
 
@@ -144,17 +146,17 @@ def compare_outcomes(
     failed: dict[str, str] = {}
     pairs = zip(read_outcomes(directory_a), read_outcomes(directory_b), strict=True)
     for (a, values_a), (b, values_b) in pairs:
-        here = f"{a.signature}, {a.case} ({a.loader})"
+        batch = f"{a.signature}, {a.case} ({a.loader})"
         if why := _proves_nothing(a, b):
-            skipped.append(f"{here}: {why}")
+            skipped.append(f"{batch}: {why}")
             failed[a.signature] = why
             continue
         if a.error or b.error:
             if a.error != b.error:
                 differences.append(_different_error(a, b))
             else:
-                alike.append(f"{here}: {a.error}")
-                failed.setdefault(a.signature, _said(a))
+                alike.append(f"{batch}: {a.error}")
+                failed.setdefault(a.signature, _outcome_text(a))
             continue
         for key in a.outputs:
             if key in a.varying:
@@ -163,8 +165,8 @@ def compare_outcomes(
                 continue
             # Outputs without elements agree whatever the models compute.
             compared[a.signature] |= bool(values_a[key].size)
-            if found := _different_values(a, key, values_a[key], values_b[key], tolerance):
-                differences.append(found)
+            if difference := _different_values(a, key, values_a[key], values_b[key], tolerance):
+                differences.append(difference)
         ran[a.signature] += 1
     different = {difference.signature for difference in differences}
     unverified = [
@@ -187,37 +189,41 @@ def compare_outcomes(
 def _proves_nothing(a: Outcome, b: Outcome) -> str | None:
     """Returns why a batch says nothing of whether the models are alike, None if it does."""
     if a.error and not a.may_raise:
-        return f"{_said(a)}; the inputs are malformed: {a.violation}" if a.violation else _said(a)
+        return (
+            f"{_outcome_text(a)}; the inputs are malformed: {a.violation}"
+            if a.violation
+            else _outcome_text(a)
+        )
     if b.error and not a.error and a.violation:
         return f"the inputs are malformed, which the second model alone refuses: {a.violation}"
     return None
 
 
-def _said(outcome: Outcome) -> str:
+def _outcome_text(outcome: Outcome) -> str:
     if outcome.error == "Unsupported":
         return f"no inputs can be made up: {outcome.message}"
     return f"raises {outcome.error} ({outcome.message})" if outcome.error else "runs"
 
 
 def _different_error(a: Outcome, b: Outcome) -> Difference:
-    detail = f"the first model {_said(a)}, the second {_said(b)}"
+    detail = f"the first model {_outcome_text(a)}, the second {_outcome_text(b)}"
     return Difference(a.signature, "", a.case, detail, a.loader)
 
 
 def _different_values(
     outcome: Outcome, key: str, a: NDArray[Any], b: NDArray[Any], tolerance: float
 ) -> Difference | None:
-    found = difference_of(a, b, tolerance)
-    if found is None:
+    difference = difference_of(a, b, tolerance)
+    if difference is None:
         return None
-    count = int(np.count_nonzero(found.differing))
+    count = int(np.count_nonzero(difference.differing))
     return Difference(
         outcome.signature,
         key,
         outcome.case,
-        found.detail,
+        difference.detail,
         loader=outcome.loader,
-        max_abs=found.max_abs,
+        max_abs=difference.max_abs,
         differing=count,
-        elements=found.differing.size,
+        elements=difference.differing.size,
     )

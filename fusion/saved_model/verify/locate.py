@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fusion.saved_model.errors import ModelError, reason_of
 from fusion.saved_model.inputs.signature import signatures
 from fusion.saved_model.source import SourceModel
-from fusion.saved_model.verify.columns import ColumnPair, Pairing, Place, paired_columns
+from fusion.saved_model.verify.columns import ColumnPair, Location, Pairing, paired_columns
 from fusion.saved_model.verify.job import Job, Observed, Run
 from fusion.saved_model.verify.outcome import read_outcomes
 from fusion.saved_model.verify.processes import run_models
@@ -77,8 +77,10 @@ def _pairing(a: SourceModel, b: SourceModel, title: str) -> Pairing:
     return paired_columns(meta(a), meta(b))
 
 
-def _observed(paired: Iterable[Place], alone: Iterable[Place]) -> tuple[Observed, ...]:
-    return tuple(dict.fromkeys((place.function, place.tensor) for place in (*paired, *alone)))
+def _observed(paired: Iterable[Location], alone: Iterable[Location]) -> tuple[Observed, ...]:
+    return tuple(
+        dict.fromkeys((location.function, location.tensor) for location in (*paired, *alone))
+    )
 
 
 @dataclass(frozen=True)
@@ -94,61 +96,61 @@ class _Seen:
         Raises:
             ModelError: the batch was not run to the end.
         """
-        found = list(read_outcomes(run.directory))
-        if len(found) != 1 or found[0][0].error is not None:
-            why = found[0][0].message if found else "it did not run"
+        outcomes = list(read_outcomes(run.directory))
+        if len(outcomes) != 1 or outcomes[0][0].error is not None:
+            why = outcomes[0][0].message if outcomes else "it did not run"
             raise ModelError(f"{run.model} cannot be looked into: {why}")
         sights: dict[Observed, list[tuple[Array, Array]]] = {}
-        _, values = found[0]
+        _, values = outcomes[0]
         for key, value in values.items():
-            place, time, what = key.split("/")
+            index, time, what = key.split("/")
             if what == "value":
-                widths = values[f"{place}/{time}/widths"]
-                sights.setdefault(run.observed[int(place)], []).append((value, widths))
+                widths = values[f"{index}/{time}/widths"]
+                sights.setdefault(run.observed[int(index)], []).append((value, widths))
         return _Seen(sights)
 
-    def values(self, place: Place) -> list[Array]:
+    def values(self, location: Location) -> list[Array]:
         """Returns the values of a column, one for each time it was computed."""
-        found = self.sights.get((place.function, place.tensor), [])
-        if place.part is None:
-            return [value for value, _ in found]
-        part = place.part
-        starts = [int(widths[:part].sum()) for _, widths in found]
+        sights = self.sights.get((location.function, location.tensor), [])
+        if location.part is None:
+            return [value for value, _ in sights]
+        part = location.part
+        starts = [int(widths[:part].sum()) for _, widths in sights]
         return [
             value[..., start : start + int(widths[part])]
-            for (value, widths), start in zip(found, starts, strict=True)
+            for (value, widths), start in zip(sights, starts, strict=True)
         ]
 
 
 def _compare(pairing: Pairing, a: _Seen, b: _Seen, tolerance: float) -> Columns:
     first: ColumnDifference | None = None
     same = different = 0
-    unknown = sum(bool(a.values(place)) for place in pairing.alone_a)
-    unknown += sum(bool(b.values(place)) for place in pairing.alone_b)
+    unknown = sum(bool(a.values(location)) for location in pairing.alone_a)
+    unknown += sum(bool(b.values(location)) for location in pairing.alone_b)
     for pair in pairing.pairs:
-        mine, theirs = a.values(pair.a), b.values(pair.b)
-        if not mine and not theirs:
+        of_a, of_b = a.values(pair.a), b.values(pair.b)
+        if not of_a and not of_b:
             continue  # of another signature
-        if len(mine) != len(theirs):
+        if len(of_a) != len(of_b):
             unknown += 1
             continue
-        found = unmatched(mine, theirs, tolerance)
-        same += found is None
-        if found is not None:
+        pair_ = unmatched(of_a, of_b, tolerance)
+        same += pair_ is None
+        if pair_ is not None:
             different += 1
-            first = first or _difference(pair, *found, tolerance)
+            first = first or _difference(pair, *pair_, tolerance)
     return Columns(first=first, same=same, different=different, unknown=unknown)
 
 
 def _difference(pair: ColumnPair, a: Array, b: Array, tolerance: float) -> ColumnDifference:
     """Describes the first row that differs, and in it the first element."""
-    places = tuple(dict.fromkeys(str(place) for place in (pair.a, pair.b)))
+    locations = tuple(dict.fromkeys(str(location) for location in (pair.a, pair.b)))
     difference = difference_of(a, b, tolerance)
     assert difference is not None
     if a.shape != b.shape or a.dtype != b.dtype:
-        return ColumnDifference(pair.name, places, None, difference.detail)
+        return ColumnDifference(pair.name, locations, None, difference.detail)
     first = np.unravel_index(int(np.flatnonzero(difference.differing)[0]), a.shape)
     row, rest = int(first[0]), [int(i) for i in first[1:]]
     where = f"row {row}, element {rest[0]}" if len(rest) == 1 else f"row {row}"
     detail = f"{where}: {a[first]} against {b[first]}; {difference.detail}"
-    return ColumnDifference(pair.name, places, row, detail)
+    return ColumnDifference(pair.name, locations, row, detail)

@@ -40,7 +40,7 @@ class Sight(NamedTuple):
         widths: int64 [n], those of the n columns that an op for many has in it; [0] for any other.
     """
 
-    place: int
+    number: int
     value: NDArray[Any]
     widths: NDArray[np.int64]
 
@@ -102,8 +102,8 @@ def _insert(
     moved: dict[Tensor, str] = {}
     added: list[node_def_pb2.NodeDef] = []
     suffix = ":output:0" if function else ":0"
-    for tensor, place in chosen.items():
-        made = list(_observer(view, tensor, place, suffix, sights))
+    for tensor, index in chosen.items():
+        made = list(_observer(view, tensor, index, suffix, sights))
         added += made
         moved[tensor] = made[-1].name + suffix
     for node in nodes:
@@ -135,13 +135,13 @@ def _rename(info: meta_graph_pb2.TensorInfo, view: GraphView, moved: Mapping[Ten
 
 
 def _observer(
-    view: GraphView, tensor: Tensor, place: int, suffix: str, sights: list[Sight]
+    view: GraphView, tensor: Tensor, index: int, suffix: str, sights: list[Sight]
 ) -> Iterator[node_def_pb2.NodeDef]:
     """Yields the nodes that note a tensor; the last one's first output is the tensor."""
     dtype = _dtype(view, tensor)
     shapes: list[str] = []
     for number, matrix in enumerate(widths_of(view, tensor)):
-        node = node_def_pb2.NodeDef(name=f"{_PREFIX}_{place}_shape_{number}", op="Shape")
+        node = node_def_pb2.NodeDef(name=f"{_PREFIX}_{index}_shape_{number}", op="Shape")
         node.input.append(view.text(matrix))
         node.attr["T"].type = dtype
         node.attr["out_type"].type = tf.int64.as_datatype_enum
@@ -150,7 +150,7 @@ def _observer(
 
     def note(value: NDArray[Any], *sizes: NDArray[np.int64]) -> NDArray[Any]:
         widths = np.array([size[1] for size in sizes], np.int64)
-        sights.append(Sight(place, np.array(value), widths))
+        sights.append(Sight(index, np.array(value), widths))
         return value
 
     inputs = [
@@ -159,7 +159,7 @@ def _observer(
     ]
     observer = node_def_pb2.NodeDef()
     observer.CopyFrom(tf.numpy_function(note, inputs, tf.dtypes.as_dtype(dtype)).op.node_def)
-    observer.name = f"{_PREFIX}_{place}"
+    observer.name = f"{_PREFIX}_{index}"
     observer.input[:] = [view.text(tensor), *shapes]
     yield observer
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fusion.saved_model.child import child_environment, told
+from fusion.saved_model.child import child_environment, error_text
 from fusion.saved_model.errors import CannotRun, ModelError
 from fusion.saved_model.verify.job import Job
 from fusion.saved_model.verify.outcome import LOAD_FAILED, MESSAGES, OS_FAILED
@@ -59,8 +59,8 @@ def run_models(job: Job, timeout: float) -> None:
                     line = statuses.readline()
                     # The end of the file: the worker itself has ended, and said why in its own.
                     status = int(line) if line else worker.wait() or 1
-                    said = run.directory if line else first
-                    _raise_unless_run(run.model, status, said / MESSAGES)
+                    folder = run.directory if line else first
+                    _raise_unless_run(run.model, status, folder / MESSAGES)
             finally:
                 # The processes of models may outlive the worker; no other is in its session.
                 with contextlib.suppress(ProcessLookupError):
@@ -73,9 +73,9 @@ def _raise_unless_run(model: Path, status: int, messages: Path) -> None:
         text = f"cannot verify: TensorFlow crashed ({name}) while running {model}"
         raise CannotRun(model, text)
     if status == LOAD_FAILED:
-        raise CannotRun(model, f"cannot verify: {model} cannot be loaded: {told(messages)}")
+        raise CannotRun(model, f"cannot verify: {model} cannot be loaded: {error_text(messages)}")
     if status > OS_FAILED:
         why = os.strerror(status - OS_FAILED).lower()
         raise ModelError(f"cannot verify: running {model} failed: {why}")
     if status:
-        raise ModelError(f"cannot verify: running {model} failed: {told(messages)}")
+        raise ModelError(f"cannot verify: running {model} failed: {error_text(messages)}")

@@ -33,10 +33,10 @@ class Difference:
     elements: int = 0
 
     def __str__(self) -> str:
-        place = [f"signature {self.signature!r}"]
-        place += [f"output {self.output!r}"] if self.output else []
-        place += [f"{self.case} ({self.loader})"] if self.case else []
-        return printable(f"{', '.join(place)}: {self.detail}")
+        where = [f"signature {self.signature!r}"]
+        where += [f"output {self.output!r}"] if self.output else []
+        where += [f"{self.case} ({self.loader})"] if self.case else []
+        return printable(f"{', '.join(where)}: {self.detail}")
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,19 @@ class ColumnDifference:
 
     Attributes:
         name: the table's, as far as it is known, else that of a node.
-        places: where its result is, in the first model and, if elsewhere, in the second.
+        locations: where its result is, in the first model and, if elsewhere, in the second.
         row: the first row that differs, or None if the shapes or dtypes do.
         detail: what differs, with the first element of either model, for people.
     """
 
     name: str
-    places: tuple[str, ...]
+    locations: tuple[str, ...]
     row: int | None
     detail: str
 
     def __str__(self) -> str:
-        places = ", in the second model at ".join(self.places)
-        return printable(f"{self.name!r} at {places}: {self.detail}")
+        where = ", in the second model at ".join(self.locations)
+        return printable(f"{self.name!r} at {where}: {self.detail}")
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,16 @@ class Columns:
     def __str__(self) -> str:
         if self.note:
             return printable(f"columns not compared: {self.note}")
-        told = f"; {self.unknown} more were found in one model alone" if self.unknown else ""
+        unknown = f"; {self.unknown} more were found in one model alone" if self.unknown else ""
         if self.first is not None:
             total = self.same + self.different
-            return f"{self.different} of {total} columns differ, first {self.first}{told}"
+            return f"{self.different} of {total} columns differ, first {self.first}{unknown}"
         if not self.same:
-            return f"columns not compared: the batch needs none that was found in both models{told}"
+            return (
+                f"columns not compared: the batch needs none that was found in both models{unknown}"
+            )
         behind = "there or behind the lookups" if self.unknown else "behind the lookups"
-        return f"0 of {self.same} columns differ{told}: the difference arises {behind}"
+        return f"0 of {self.same} columns differ{unknown}: the difference arises {behind}"
 
 
 @dataclass(frozen=True)

@@ -61,11 +61,13 @@ def unmatched(
     left = list(b)
     remaining: list[NDArray[Any]] = []
     for value in a:
-        equal = (i for i, one in enumerate(left) if difference_of(value, one, tolerance) is None)
-        if (found := next(equal, None)) is None:
+        equal = (
+            i for i, other in enumerate(left) if difference_of(value, other, tolerance) is None
+        )
+        if (index := next(equal, None)) is None:
             remaining.append(value)
         else:
-            del left[found]
+            del left[index]
     return (remaining[0], left[0]) if remaining else None
 
 
@@ -109,7 +111,7 @@ def nearly_same(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> NDArray[n
     the last place of that if their dtype is coarser. What is not finite has to be equal.
     """
     with np.errstate(all="ignore"):
-        wide_a, wide_b = (one.astype(np.complex128) for one in (a, b))
+        wide_a, wide_b = (array.astype(np.complex128) for array in (a, b))
         magnitudes = np.abs(wide_a)
         finite = magnitudes[np.isfinite(magnitudes)]
         largest = float(finite.max()) if finite.size else 0.0

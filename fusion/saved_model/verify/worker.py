@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import fusion  # noqa: F401  (registers the ops that a rewritten model uses)
-from fusion.saved_model.child import be_a_safe_child, tell
+from fusion.saved_model.child import be_a_safe_child, report_error
 from fusion.saved_model.errors import reason_of
 from fusion.saved_model.inputs.constraints import Array
 from fusion.saved_model.inputs.signature import Signature, signatures
@@ -71,7 +71,7 @@ def _run_as_child(job: Job, run: Run) -> NoReturn:
     except OSError as error:
         status = OS_FAILED + (error.errno or 0)
     except BaseException as error:
-        tell(error)
+        report_error(error)
     finally:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
@@ -86,18 +86,18 @@ def _run(job: Job, run: Run) -> int:
     writer = OutcomeWriter(run.directory)
     try:
         for tags in batches.tags:
-            mine = next(m for m in proto.meta_graphs if tuple(m.meta_info_def.tags) == tags)
+            meta = next(m for m in proto.meta_graphs if tuple(m.meta_info_def.tags) == tags)
             if job.only is not None:
-                _look_inside(job.only, run, proto, signatures(mine), batches, writer)
+                _look_inside(job.only, run, proto, signatures(meta), batches, writer)
                 continue
             for name, load in loaders(proto).items():
                 try:
                     runner = load(run.model, tags)
                 except Exception as error:  # whatever TensorFlow raises, it is the answer
-                    tell(error)
+                    report_error(error)
                     return LOAD_FAILED
                 with contextlib.closing(runner):
-                    for signature in signatures(mine):
+                    for signature in signatures(meta):
                         _run_all(name, runner, signature, batches, writer)
                 del runner
                 gc.collect()
@@ -150,10 +150,10 @@ def _look_inside(
     writer: OutcomeWriter,
 ) -> None:
     """Writes what the observed tensors were, as `place/time/value` and `place/time/widths`."""
-    title, wanted = only
+    title, chosen = only
     for signature in all_signatures:
         for case, inputs, *_ in batches.of(signature) if signature.title == title else ():
-            if case != wanted or isinstance(inputs, str):
+            if case != chosen or isinstance(inputs, str):
                 continue
             try:
                 sights = observe(run.model, proto, signature, inputs, run.observed, run.directory)
@@ -164,8 +164,8 @@ def _look_inside(
                 return
             values: dict[str, Array] = {}
             for time, sight in enumerate(sights):
-                values[f"{sight.place}/{time}/value"] = sight.value
-                values[f"{sight.place}/{time}/widths"] = sight.widths
+                values[f"{sight.number}/{time}/value"] = sight.value
+                values[f"{sight.number}/{time}/widths"] = sight.widths
             writer.write(Outcome("session", title, case, outputs=tuple(values)), values)
 
 

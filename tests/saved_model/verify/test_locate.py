@@ -25,7 +25,7 @@ def _named(result: Verification, of: int) -> tuple[str, tuple[str, ...]]:
     columns = _columns(result)
     assert columns.first is not None
     assert (columns.same, columns.different, columns.unknown) == (of - 1, 1, 0)
-    return columns.first.name, columns.first.places
+    return columns.first.name, columns.first.locations
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_of_two_columns_of_a_table_the_one_that_is_combined_otherwise_is_named(t
     columns = _columns(compare_models(tmp_path / "fused", broken))
     assert columns.first is not None
     assert columns.first.name == "shared"
-    assert "(column 1 of its op)" in columns.first.places[0]
+    assert "(column 1 of its op)" in columns.first.locations[0]
 
 
 @pytest.mark.parametrize("table", ["loop", "shards/0"])

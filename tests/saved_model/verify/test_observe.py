@@ -44,7 +44,7 @@ def _seen(model: Path, times: int, scratch: Path) -> dict[str, list[Sight]]:
     names = {tensors.index((p.a.function, p.a.tensor)): p.name for p in pairs}
     found: dict[str, list[Sight]] = {}
     for sight in sights:
-        found.setdefault(names[sight.place], []).append(sight)
+        found.setdefault(names[sight.number], []).append(sight)
     assert not list(scratch.glob("observed-*"))
     return found
 
