@@ -80,9 +80,8 @@ def explain_optimized_function(function: ConcreteFunction) -> FusionReport | Non
         ValueError: TensorFlow cannot run the function here.
     """
     library = Library.of(function, add_shapes=False)
-    definition = next(
-        f for f in library.graph_def.library.function if f.signature.name == library.top
-    )
+    functions = library.graph_def.library.function
+    definition = next(f for f in functions if f.signature.name == library.top)
     if _is_compiled(definition):
         return None
     run = _function_run(definition, library.graph_def.library)

@@ -38,17 +38,15 @@ def check_given(features: Any, names: Iterable[str]) -> None:
         )
     for name in names:
         pair = [name + part for part in (VALUES, OFFSETS)]
-        present = [part for part in pair if part in features]
-        if name in features and present == pair:
+        parts = [part for part in pair if part in features]
+        if name in features and parts == pair:
             raise ValueError(f"feature {name!r} is given twice: as itself and as {pair}")
-        if name in features or present == pair:
+        if name in features or parts == pair:
             continue
         have = sorted(map(str, features))
-        if present:
-            (missing,) = set(pair) - set(present)
-            raise ValueError(
-                f"feature {name!r} has {present[0]!r} but no {missing!r}, given: {have}"
-            )
+        if parts:
+            (missing,) = set(pair) - set(parts)
+            raise ValueError(f"feature {name!r} has {parts[0]!r} but no {missing!r}, given: {have}")
         raise ValueError(f"feature {name!r} is missing, given: {have}")
 
 

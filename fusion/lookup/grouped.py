@@ -116,9 +116,7 @@ def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
       TypeError, ValueError, tf.errors.InvalidArgumentError: as `grouped_lookup`.
     """
     parts = [_part(column) for column in columns]
-    lookups = [
-        part for part, column in zip(parts, columns, strict=True) if isinstance(column, Lookup)
-    ]
+    lookups = [part for part, c in zip(parts, columns, strict=True) if isinstance(c, Lookup)]
     entries = ops.grouped_embedding_pre_look_up(
         **_inputs(lookups),
         Tkeys=[part.ids.dtype for part in lookups],
@@ -214,9 +212,7 @@ def _tables(columns: Sequence[Lookup | tf.Tensor]) -> list[tf.Tensor]:
         for (key, variable), value in zip(variables.items(), values, strict=True):
             value.set_shape(variable.shape)
             read[key] = value
-    return [
-        read[id(table)] if id(table) in read else tf.convert_to_tensor(table) for table in tables
-    ]
+    return [read[id(t)] if id(t) in read else tf.convert_to_tensor(t) for t in tables]
 
 
 def _part(column: Lookup | tf.Tensor) -> _Part:

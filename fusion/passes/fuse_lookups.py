@@ -18,12 +18,7 @@ from fusion.passes.plan.safety import refuse_unsafe
 from fusion.passes.recognise.backward.forward_only import match_forward
 from fusion.passes.recognise.lookup import LookupMatch, recognise_all
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.report.fused_before import (
-    is_reported,
-    not_single_op,
-    single_op_columns,
-    trained_in_groups,
-)
+from fusion.passes.report.fused_before import in_one_op, in_some_ops, is_reported, trained_in_groups
 from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
 
 
@@ -42,9 +37,7 @@ class FuseLookups(LookupPass):
 
     def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
         """See `LookupPass`."""
-        columns = tuple(
-            column for rewrite in self.rewrites(graph_def) for column in rewrite.columns
-        )
+        columns = tuple(c for rewrite in self.rewrites(graph_def) for c in rewrite.columns)
         count = count_nodes(graph_def)
         return FusionReport(columns, count, count)
 
@@ -93,7 +86,7 @@ def _columns(
         if lookup.anchor in groups or not lookup.has_few_ops:
             yield column_report(view, lookup, refused, groups.get(lookup.anchor))
         elif lookup.anchor not in inside and is_reported(view, lookup):
-            why = not_single_op(view, lookup, refused, writers)
+            why = in_some_ops(view, lookup, refused, writers)
             yield column_report(view, replace(lookup, failure=why), {}, None)
     yield from trained_in_groups(view)
-    yield from single_op_columns(view)
+    yield from in_one_op(view)

@@ -82,7 +82,4 @@ def gradients(result: Any, sources: Tensors, top: Any) -> list[tf.Tensor]:
     """Returns the gradients of the sources, from that of the result, as dense tensors."""
     results = tf.gradients(result, list(sources), top)
     pairs = zip(results, sources, strict=True)
-    return [
-        tf.zeros_like(source) if gradient is None else tf.convert_to_tensor(gradient)
-        for gradient, source in pairs
-    ]
+    return [tf.zeros_like(source) if g is None else tf.convert_to_tensor(g) for g, source in pairs]

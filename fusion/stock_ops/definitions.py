@@ -84,10 +84,8 @@ def _bags(
     count: tf.Tensor,
 ) -> Bags:
     used_weights = weights if attrs["use_sparse_weights"] else None
-    until_last = attrs["row_count"] == "last_row"
-    return sorted_bags(
-        positions, rows, used_weights, None if until_last else count, _masked(attrs, flags)
-    )
+    counted = None if attrs["row_count"] == "last_row" else count
+    return sorted_bags(positions, rows, used_weights, counted, _masked(attrs, flags))
 
 
 def _post_grad(attrs: Attrs, inputs: Tensors) -> Tensors:

@@ -194,12 +194,10 @@ def column_arguments(build: NodeBuilder, spec: LookupSpec) -> ColumnArguments:
         if folded is not None:
             ids, boundaries = folded.values, folded.boundaries
             dtypes = (folded.dtype, dtypes[1])
-    entry_weights = weights(build, spec)
+    values = weights(build, spec)
     scope = spec.anchor.rpartition("/")[0] or spec.anchor
     name = column_name(scope, spec.table.name)
-    return ColumnArguments(
-        ids, entry_rows, dense_shape, entry_weights, dtypes, attrs, boundaries, name
-    )
+    return ColumnArguments(ids, entry_rows, dense_shape, values, dtypes, attrs, boundaries, name)
 
 
 def copy_arguments(build: NodeBuilder, matrix: Tensor, dtype: int) -> ColumnArguments:

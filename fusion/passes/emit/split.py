@@ -73,14 +73,9 @@ class SplitEmitter:
         gathered, permutation = self._gathers(build, spec, unique)
         rows = self._clipped(build, lookup, spec, gathered)
         positions = Tensor(unique, 1)
-        bags = (
-            entries.dense_shape,
-            entries.indices,
-            entries.is_row_empty,
-            positions,
-            entries.weights,
-        )
-        post_lookup(build, spec, rows, permutation, Bags(*bags), clips=True)
+        shape, indices, empty = entries.dense_shape, entries.indices, entries.is_row_empty
+        bags = Bags(shape, indices, empty, positions, entries.weights)
+        post_lookup(build, spec, rows, permutation, bags, clips=True)
         first = entries.first or unique
         self.edit.wait(first, waits)
         self.edit.remove(lookup.nodes(Stage.IDS), first)

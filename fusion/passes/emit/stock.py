@@ -216,9 +216,8 @@ class _Lookup:
         of_index = build.shared(
             "places", "DynamicPartition", (index, shard), {"T": _INT32}, parts
         ).node
-        rows = [
-            self._gathered(matrix, Tensor(of_ids, k)) for k, matrix in enumerate(spec.table.shards)
-        ]
+        shards = enumerate(spec.table.shards)
+        rows = [self._gathered(matrix, Tensor(of_ids, k)) for k, matrix in shards]
         inputs = (*(Tensor(of_index, k) for k in range(count)), *rows)
         types = {"T": spec.table.dtype}
         return build.shared("stitched", "ParallelDynamicStitch", inputs, types, {"N": count})

@@ -91,7 +91,7 @@ def one_per_row(build: NodeBuilder, spec: LookupSpec) -> OnePerRow:
 def entries(build: NodeBuilder, spec: LookupSpec) -> Entries:
     """Emits what prunes the entries, and gives empty rows one, as far as either is needed."""
     fills = _fills(build.edit.view, spec)
-    ids, weights, rows = _pruned(build, spec, fills)
+    ids, weights, rows = _valid(build, spec, fills)
     if fills:
         return _filled(build, spec, ids, weights, rows)
     return Entries(ids, rows.indices, rows.dtype, weights, _counted(build, spec, rows), None)
@@ -154,7 +154,7 @@ class _Rows(NamedTuple):
         return _Rows(expanded(build, rows, 1), _INT64, shape, is_matrix=True)
 
 
-def _pruned(
+def _valid(
     build: NodeBuilder, spec: LookupSpec, fills: bool
 ) -> tuple[Tensor, Tensor | None, _Rows]:
     """Returns the ids that are kept, their weights, and their rows, as a matrix if `fills`."""

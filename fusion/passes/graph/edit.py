@@ -66,9 +66,7 @@ class GraphEdit:
             if name in self.view.nodes:
                 names[name] = None
             else:
-                stack += (
-                    source for source in _source_names(self.added[name]) if source not in stack
-                )
+                stack += (s for s in _source_names(self.added[name]) if s not in stack)
         return [*names]
 
     def replace(self, old: Tensor, new: Tensor) -> None:

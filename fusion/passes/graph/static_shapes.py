@@ -240,12 +240,10 @@ def _multiplied(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) 
 def _split(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a part of a Split's or SplitV's value."""
     value, axis = (inputs[0], inputs[2]) if len(inputs) == 3 else (inputs[1], inputs[0])
-    of, split_dim = view.shape(value), view.constant(axis)
-    if of is None or split_dim is None or split_dim.size != 1:
+    of, where = view.shape(value), view.constant(axis)
+    if of is None or where is None or where.size != 1 or not -len(of) <= int(where) < len(of):
         return None
-    if not -len(of) <= int(split_dim) < len(of):
-        return None
-    cut = int(split_dim) % len(of)
+    cut = int(where) % len(of)
     sizes = view.constant(inputs[1]) if len(inputs) == 3 else None
     part = int(sizes[index]) if sizes is not None and sizes[index] >= 0 else None
     return tuple(part if dim == cut else size for dim, size in enumerate(of))
@@ -258,9 +256,7 @@ def _unpacked(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) ->
     return tuple(size for dim, size in enumerate(of) if dim != axis % len(of))
 
 
-def _from_output_shapes(
-    view: _View, name: str, inputs: tuple[Tensor, ...], index: int
-) -> Shape | None:
+def _declared(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape that an iterator over a dataset tells of its elements."""
     attr = view.attr(name, "output_shapes")
     if attr is None or index >= len(attr.list.shape) or attr.list.shape[index].unknown_rank:
@@ -281,14 +277,10 @@ def _parsed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> S
         sparse_shapes: tuple[Shape, ...] = ((None, 2), (None,), (2,))
         return sparse_shapes[index // sparse]
     shapes = view.attr(name, "dense_shapes")
-    dense_index = index - 3 * sparse
-    if (
-        shapes is None
-        or dense_index >= len(shapes.list.shape)
-        or shapes.list.shape[dense_index].unknown_rank
-    ):
+    dense = index - 3 * sparse
+    if shapes is None or dense >= len(shapes.list.shape) or shapes.list.shape[dense].unknown_rank:
         return None
-    return (*batch, *dims(shapes.list.shape[dense_index]))
+    return (*batch, *dims(shapes.list.shape[dense]))
 
 
 _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | None]] = {
@@ -300,9 +292,9 @@ _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | 
     "Split": _split,
     "SplitV": _split,
     "Unpack": _unpacked,
-    "IteratorGetNext": _from_output_shapes,
-    "IteratorGetNextSync": _from_output_shapes,
-    "OptionalGetValue": _from_output_shapes,
+    "IteratorGetNext": _declared,
+    "IteratorGetNextSync": _declared,
+    "OptionalGetValue": _declared,
     "ParseExample": _parsed,
     "ParseExampleV2": _parsed,
     "StridedSlice": _strided,

@@ -101,9 +101,7 @@ def _check_trained(view: GraphView, lookup: LookupMatch) -> NoMatch | None:
     """Refuses what the training ops cannot do."""
     spec = lookup.spec
     assert spec is not None
-    unknown = next(
-        (gradient for gradient in lookup.gradients if isinstance(gradient, NoMatch)), None
-    )
+    unknown = next((g for g in lookup.gradients if isinstance(g, NoMatch)), None)
     if unknown is not None:
         return unknown
     if view.has_loops:

@@ -47,7 +47,7 @@ def _(part: Clip) -> str:
 
 @_description.register
 def _(part: Entries) -> str:
-    return f"the bags are told by {part.row_numbers}"
+    return f"the bags are told by {part.rows_in}"
 
 
 @_description.register

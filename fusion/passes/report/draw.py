@@ -71,10 +71,8 @@ def draw_column(before: GraphView, after: GraphView, column: ColumnReport) -> by
     """
     lookup = recognise(before, column.anchor)
     if column.op is not None:
-        left, right = (
-            stock_picture(before, lookup),
-            emitted_picture(before, after, lookup, column.op),
-        )
+        left = stock_picture(before, lookup)
+        right = emitted_picture(before, after, lookup, column.op)
         fused = Side(_counted("fused", right), right)
     else:
         failure = NoMatch(column.reason or "", column.node or column.anchor)

@@ -23,7 +23,7 @@ _PASSED = frozenset({"Reshape", "Identity", "Cast"})
 HAS_GRADIENT = "its gradient is in the graph"
 
 
-def not_single_op(
+def in_some_ops(
     view: GraphView, lookup: LookupMatch, refused: Mapping[str, NoMatch], writers: SparseWriters
 ) -> NoMatch:
     """Returns why a lookup of fused ops around a gather, or of one id per row, stays as it is."""
@@ -89,7 +89,7 @@ def has_gradient(view: GraphView, names: tuple[str, ...]) -> bool:
     return False
 
 
-def single_op_columns(view: GraphView) -> Iterator[ColumnReport]:
+def in_one_op(view: GraphView) -> Iterator[ColumnReport]:
     """Yields the columns of ops that do all of a lookup."""
     for name in view.named(SINGLE):
         spec = column_spec(view, name, only_column(view, name))

@@ -125,13 +125,9 @@ def _in_a_child(
     """Lets a process of its own measure; raises ModelError unless it gives a report."""
     with tempfile.TemporaryDirectory(prefix="fusion-bench-") as name:
         folder = Path(name)
-        request_file, report_file, messages = (
-            folder / "request.json",
-            folder / "report.json",
-            folder / "stderr",
-        )
-        request_file.write_text(json.dumps(request.to_dict()))
-        status, late = _run(request_file, report_file, messages, limit, progress)
+        job, result, messages = folder / "request.json", folder / "report.json", folder / "stderr"
+        job.write_text(json.dumps(request.to_dict()))
+        status, late = _run(job, result, messages, limit, progress)
         what = " and ".join(request.models)
         if late:
             raise ModelError(f"{what}: measuring took more than {limit:.0f} s")
@@ -141,28 +137,24 @@ def _in_a_child(
         if status:
             error = RuntimeError(messages.read_text(errors="replace").strip())
             raise ModelError(f"measuring {what} failed: {error_text(messages)}") from error
-        plain = json.loads(report_file.read_text())
+        plain = json.loads(result.read_text())
     if "error" in plain:
         raise (VerificationError if plain["differ"] else ModelError)(plain["error"])
     return BenchReport.from_dict(plain)
 
 
 def _run(
-    request_file: Path,
-    report_file: Path,
-    messages: Path,
-    limit: float,
-    progress: Callable[[str], None],
+    job: Path, result: Path, messages: Path, limit: float, progress: Callable[[str], None]
 ) -> tuple[int, bool]:
     """Runs the worker; returns its exit status, and whether it was stopped for taking too long."""
     with (
         open(messages, "wb") as errors,
         subprocess.Popen(
-            [sys.executable, "-m", _WORKER, str(request_file), str(report_file)],
+            [sys.executable, "-m", _WORKER, str(job), str(result)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
-            cwd=request_file.parent,
+            cwd=job.parent,
             env=child_environment(),
             text=True,
             errors="replace",

@@ -85,9 +85,8 @@ class InGraph:
 
     def _assign(self, feeds: Feeds) -> None:
         assigned = [variable.assign for variable in self._inputs.values()]
-        self._session.run(
-            assigned, {variable.fed: feeds[key] for key, variable in self._inputs.items()}
-        )
+        fed = {variable.fed: feeds[key] for key, variable in self._inputs.items()}
+        self._session.run(assigned, fed)
 
 
 class _Input:

@@ -152,15 +152,13 @@ def _verified(
                     _run_once(
                         Outcome(way, signature.title, f"batch {batch}"), side, model, arrays, writer
                     )
-        verification = compare_outcomes(
-            [signature.title], directories[0], directories[-1], tolerance
-        )
-    if verification.differences:
+        result = compare_outcomes([signature.title], directories[0], directories[-1], tolerance)
+    if result.differences:
         raise VerificationError(
-            f"the outputs of {models[-1].path} differ, nothing measured: {verification.summary()}; "
+            f"the outputs of {models[-1].path} differ, nothing measured: {result.summary()}; "
             "--tolerance allows for rounding"
         )
-    return verification
+    return result
 
 
 def _run_once(

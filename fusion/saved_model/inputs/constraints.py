@@ -154,15 +154,13 @@ class Constraints:
 
         What is less than another has no more than that may have, and the other no less.
         """
-        bounds = dict(own)
+        known = dict(own)
         for _ in self.orders:
             for (first, second), strict in self.orders.items():
-                a, b = bounds.get(first, Bounds()), bounds.get(second, Bounds())
-                bounds[first] = a.clipped(
-                    Bounds(high=b.high, without_high=strict or b.without_high)
-                )
-                bounds[second] = b.clipped(Bounds(low=a.low, without_low=strict or a.without_low))
-        return bounds
+                a, b = known.get(first, Bounds()), known.get(second, Bounds())
+                known[first] = a.clipped(Bounds(high=b.high, without_high=strict or b.without_high))
+                known[second] = b.clipped(Bounds(low=a.low, without_low=strict or a.without_low))
+        return known
 
     def linked(self, extent: Extent) -> frozenset[Extent]:
         """Returns all extents that have to be as long as this one, itself included."""

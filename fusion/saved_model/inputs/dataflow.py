@@ -156,9 +156,8 @@ def signature_meanings(
     meanings: dict[str, Meaning] = {}
     for signature in known:
         names = {spec.key: spec.tensor for spec in signature.inputs}
-        meanings[signature.title] = input_meaning(
-            graph, names, composites, signature.ragged, library
-        )
+        meaning = input_meaning(graph, names, composites, signature.ragged, library)
+        meanings[signature.title] = meaning
     return meanings
 
 

@@ -75,10 +75,8 @@ class ExampleInputs:
             rows = [_values(i, example, spec, spec.key) for i, example in enumerate(examples)]
             for index, row in enumerate(rows):
                 if len(row) != size:
-                    message = (
-                        f"feature {spec.key!r} has {len(row)} values, and the input takes {size}"
-                    )
-                    raise UnfitExample(index, message)
+                    text = f"feature {spec.key!r} has {len(row)} values, and the input takes {size}"
+                    raise UnfitExample(index, text)
             flat = _array(spec, [value for row in rows for value in row])
             arrays[spec.key] = flat.reshape(len(examples), *spec.shape[1:])
         for name, (indices, values, shape) in self.sparse.items():

@@ -106,7 +106,4 @@ def _generators(
     words = vocabulary(source.path, meta.graph_def)
     known = signatures(meta)
     meanings = signature_meanings(meta, known)
-    return {
-        signature.title: InputGenerator(signature, meanings[signature.title], words)
-        for signature in known
-    }
+    return {s.title: InputGenerator(s, meanings[s.title], words) for s in known}

@@ -127,8 +127,8 @@ def _body(view: GraphView, search: VariableSearch) -> _Body:
     columns = [*_lookups(view, search), *_ops(view, search)]
     columns.sort(key=lambda column: (order.get(column[1].tensor.node, 0), column[1].part or 0))
     body = _Body(view)
-    for name, location in columns:
-        body.columns.setdefault(location, name)
+    for name, at in columns:
+        body.columns.setdefault(at, name)
     flat: dict[str, tuple[Location, ...]] = {}
     for name, node in view.nodes.items():
         if node.op == "ConcatV2" or node.op in _GROUPS:
@@ -139,15 +139,14 @@ def _body(view: GraphView, search: VariableSearch) -> _Body:
 def _lookups(view: GraphView, search: VariableSearch) -> Iterator[tuple[str, Location]]:
     """Yields the lookups that end with a segment reduction, or a fused op in its place."""
     for lookup in recognise_all(view):
-        if lookup.spec is None and any(
-            view.op(use.node) == POST_V1 for use in view.uses(lookup.anchor)
-        ):
+        uses, spec = view.uses(lookup.anchor), lookup.spec
+        if spec is None and any(view.op(use.node) == POST_V1 for use in uses):
             # The first of the two ops that lookups of the v1 family end with.
             continue
         tables = lookup.tables
         name = _table_name(view, tables[0], search) if tables else ""
         name = name.removesuffix("/part_0") if len(tables) > 1 else name
-        tensor = lookup.spec.output if lookup.spec is not None else Tensor(lookup.anchor)
+        tensor = spec.output if spec is not None else Tensor(lookup.anchor)
         yield name or lookup.name, Location(view.function, tensor)
 
 
@@ -227,18 +226,15 @@ def _pairs(a: _Body, b: _Body) -> Iterator[ColumnPair]:
     """Yields the columns that both bodies have, those of `a` first."""
     counterparts = _counterparts(a, b)
     done: set[Location] = set()
-    for location, name in a.columns.items():
-        other = counterparts.get(location) or _same_name(location, b)
+    for at, name in a.columns.items():
+        other = counterparts.get(at) or _same_name(at, b)
         if other is not None and other not in done:
             done.add(other)
-            yield ColumnPair(name, location, other)
-    back = {other: location for location, other in counterparts.items()}
-    for location, name in b.columns.items():
-        if (
-            location not in done
-            and (other := back.get(location) or _same_name(location, a)) is not None
-        ):
-            yield ColumnPair(name, other, location)
+            yield ColumnPair(name, at, other)
+    back = {other: at for at, other in counterparts.items()}
+    for at, name in b.columns.items():
+        if at not in done and (other := back.get(at) or _same_name(at, a)) is not None:
+            yield ColumnPair(name, other, at)
 
 
 def _counterparts(a: _Body, b: _Body) -> dict[Location, Location]:
@@ -247,13 +243,13 @@ def _counterparts(a: _Body, b: _Body) -> dict[Location, Location]:
     for name in a.concats.keys() & b.concats.keys():
         of_a, of_b = a.concats[name], b.concats[name]
         if len(of_a) == len(of_b):
-            for location, other in zip(of_a, of_b, strict=True):
-                counterparts.setdefault(location, other)
+            for at, other in zip(of_a, of_b, strict=True):
+                counterparts.setdefault(at, other)
     return counterparts
 
 
-def _same_name(location: Location, body: _Body) -> Location | None:
-    node = body.view.nodes.get(location.tensor.node)
-    if location.part is not None or node is None or node.op == ARG_OP or node.op in _GROUPS:
+def _same_name(at: Location, body: _Body) -> Location | None:
+    node = body.view.nodes.get(at.tensor.node)
+    if at.part is not None or node is None or node.op == ARG_OP or node.op in _GROUPS:
         return None
-    return Location(body.view.function, location.tensor)
+    return Location(body.view.function, at.tensor)

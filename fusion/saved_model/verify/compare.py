@@ -61,36 +61,33 @@ def compare_models(
             crashed or took too long.
     """
     first, second = read_saved_model(a), read_saved_model(b)
-    signatures, others = _by_title(first), _by_title(second)
-    if different := list(_different_interfaces(signatures, others)):
-        return Verification(tuple(sorted(signatures)), 0, tuple(different), (), (), ())
-    if not signatures:
+    declared, others = _by_title(first), _by_title(second)
+    if different := list(_different_interfaces(declared, others)):
+        return Verification(tuple(sorted(declared)), 0, tuple(different), (), (), ())
+    if not declared:
         why = "the model has no callable signature"
         return Verification((), 0, (), (why,), (), ())
     with tempfile.TemporaryDirectory(prefix="fusion-verify-", dir=scratch) as name:
-        folder, recorded, titles = Path(name), None, sorted(signatures)
+        folder, recorded, titles = Path(name), None, sorted(declared)
         if inputs is not None:
             recorded = folder / "inputs"
-            titles = record_inputs(inputs, tuple(signatures.values()), batch_size, recorded)
+            titles = record_inputs(inputs, tuple(declared.values()), batch_size, recorded)
         runs = Run(first.path, folder / "a"), Run(second.path, folder / "b")
         run_models(Job(first.path, runs, recorded), timeout)
-        verification = compare_outcomes(titles, folder / "a", folder / "b", tolerance)
+        result = compare_outcomes(titles, folder / "a", folder / "b", tolerance)
         # What only one way of loading shows is looked for in the other one last.
-        shown = sorted((d for d in verification.differences if d.output), key=_is_not_of_session)
+        shown = sorted((d for d in result.differences if d.output), key=_is_not_of_session)
         if shown:
             columns = locate(first, second, shown[0], recorded, folder, timeout, tolerance)
-            verification = replace(verification, columns=columns)
+            result = replace(result, columns=columns)
             if rounding and columns.are_equal:
                 rounded = compare_outcomes(titles, folder / "a", folder / "b", rounding)
                 if not rounded.differences:
-                    verification = replace(rounded, columns=columns)
+                    result = replace(rounded, columns=columns)
     if inputs is None:
-        verification = replace(
-            verification, unverified=tuple(_with_advice(verification.unverified, signatures))
-        )
-    return replace(
-        verification, not_run=tuple(title for title in sorted(signatures) if title not in titles)
-    )
+        result = replace(result, unverified=tuple(_with_advice(result.unverified, declared)))
+    not_run = tuple(title for title in sorted(declared) if title not in titles)
+    return replace(result, not_run=not_run)
 
 
 def _with_advice(unverified: Sequence[str], known: Mapping[str, Signature]) -> Iterator[str]:
@@ -156,7 +153,7 @@ def compare_outcomes(
                 differences.append(_different_error(a, b))
             else:
                 alike.append(f"{batch}: {a.error}")
-                failed.setdefault(a.signature, _outcome_text(a))
+                failed.setdefault(a.signature, _describe(a))
             continue
         for key in a.outputs:
             if key in a.varying:
@@ -189,24 +186,21 @@ def compare_outcomes(
 def _proves_nothing(a: Outcome, b: Outcome) -> str | None:
     """Returns why a batch says nothing of whether the models are alike, None if it does."""
     if a.error and not a.may_raise:
-        return (
-            f"{_outcome_text(a)}; the inputs are malformed: {a.violation}"
-            if a.violation
-            else _outcome_text(a)
-        )
+        malformed = f"; the inputs are malformed: {a.violation}" if a.violation else ""
+        return f"{_describe(a)}{malformed}"
     if b.error and not a.error and a.violation:
         return f"the inputs are malformed, which the second model alone refuses: {a.violation}"
     return None
 
 
-def _outcome_text(outcome: Outcome) -> str:
+def _describe(outcome: Outcome) -> str:
     if outcome.error == "Unsupported":
         return f"no inputs can be made up: {outcome.message}"
     return f"raises {outcome.error} ({outcome.message})" if outcome.error else "runs"
 
 
 def _different_error(a: Outcome, b: Outcome) -> Difference:
-    detail = f"the first model {_outcome_text(a)}, the second {_outcome_text(b)}"
+    detail = f"the first model {_describe(a)}, the second {_describe(b)}"
     return Difference(a.signature, "", a.case, detail, a.loader)
 
 

@@ -78,9 +78,7 @@ def _pairing(a: SourceModel, b: SourceModel, title: str) -> Pairing:
 
 
 def _observed(paired: Iterable[Location], alone: Iterable[Location]) -> tuple[Observed, ...]:
-    return tuple(
-        dict.fromkeys((location.function, location.tensor) for location in (*paired, *alone))
-    )
+    return tuple(dict.fromkeys((at.function, at.tensor) for at in (*paired, *alone)))
 
 
 @dataclass(frozen=True)
@@ -109,12 +107,12 @@ class _Seen:
                 sights.setdefault(run.observed[int(index)], []).append((value, widths))
         return _Seen(sights)
 
-    def values(self, location: Location) -> list[Array]:
+    def values(self, at: Location) -> list[Array]:
         """Returns the values of a column, one for each time it was computed."""
-        sights = self.sights.get((location.function, location.tensor), [])
-        if location.part is None:
+        sights = self.sights.get((at.function, at.tensor), [])
+        if at.part is None:
             return [value for value, _ in sights]
-        part = location.part
+        part = at.part
         starts = [int(widths[:part].sum()) for _, widths in sights]
         return [
             value[..., start : start + int(widths[part])]
@@ -125,8 +123,8 @@ class _Seen:
 def _compare(pairing: Pairing, a: _Seen, b: _Seen, tolerance: float) -> Columns:
     first: ColumnDifference | None = None
     same = different = 0
-    unknown = sum(bool(a.values(location)) for location in pairing.alone_a)
-    unknown += sum(bool(b.values(location)) for location in pairing.alone_b)
+    unknown = sum(bool(a.values(at)) for at in pairing.alone_a)
+    unknown += sum(bool(b.values(at)) for at in pairing.alone_b)
     for pair in pairing.pairs:
         of_a, of_b = a.values(pair.a), b.values(pair.b)
         if not of_a and not of_b:
@@ -134,17 +132,17 @@ def _compare(pairing: Pairing, a: _Seen, b: _Seen, tolerance: float) -> Columns:
         if len(of_a) != len(of_b):
             unknown += 1
             continue
-        pair_ = unmatched(of_a, of_b, tolerance)
-        same += pair_ is None
-        if pair_ is not None:
+        unequal = unmatched(of_a, of_b, tolerance)
+        same += unequal is None
+        if unequal is not None:
             different += 1
-            first = first or _difference(pair, *pair_, tolerance)
+            first = first or _difference(pair, *unequal, tolerance)
     return Columns(first=first, same=same, different=different, unknown=unknown)
 
 
 def _difference(pair: ColumnPair, a: Array, b: Array, tolerance: float) -> ColumnDifference:
     """Describes the first row that differs, and in it the first element."""
-    locations = tuple(dict.fromkeys(str(location) for location in (pair.a, pair.b)))
+    locations = tuple(dict.fromkeys(str(at) for at in (pair.a, pair.b)))
     difference = difference_of(a, b, tolerance)
     assert difference is not None
     if a.shape != b.shape or a.dtype != b.dtype:

@@ -86,16 +86,14 @@ class Columns:
     def __str__(self) -> str:
         if self.note:
             return printable(f"columns not compared: {self.note}")
-        unknown = f"; {self.unknown} more were found in one model alone" if self.unknown else ""
+        more = f"; {self.unknown} more were found in one model alone" if self.unknown else ""
         if self.first is not None:
             total = self.same + self.different
-            return f"{self.different} of {total} columns differ, first {self.first}{unknown}"
+            return f"{self.different} of {total} columns differ, first {self.first}{more}"
         if not self.same:
-            return (
-                f"columns not compared: the batch needs none that was found in both models{unknown}"
-            )
+            return f"columns not compared: the batch needs none that was found in both models{more}"
         behind = "there or behind the lookups" if self.unknown else "behind the lookups"
-        return f"0 of {self.same} columns differ{unknown}: the difference arises {behind}"
+        return f"0 of {self.same} columns differ{more}: the difference arises {behind}"
 
 
 @dataclass(frozen=True)

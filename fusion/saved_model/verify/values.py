@@ -61,9 +61,7 @@ def unmatched(
     left = list(b)
     remaining: list[NDArray[Any]] = []
     for value in a:
-        equal = (
-            i for i, other in enumerate(left) if difference_of(value, other, tolerance) is None
-        )
+        equal = (i for i, v in enumerate(left) if difference_of(value, v, tolerance) is None)
         if (index := next(equal, None)) is None:
             remaining.append(value)
         else:

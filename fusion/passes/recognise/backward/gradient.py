@@ -198,10 +198,8 @@ class _Matcher:
         refusal = NoMatch("the gradient of weighted rows is not understood", name)
         if view.op(name) != "UnsortedSegmentSum":
             return refusal
-        positions = view.resolve(reduction.positions)
-        product, passed = self._spread(
-            values, (Dim(positions, 0), self.shape[1]), weighting.entries
-        )
+        shape = (Dim(view.resolve(reduction.positions), 0), self.shape[1])
+        product, passed = self._spread(values, shape, weighting.entries)
         nodes = (name, *passed)
         operands = [view.resolve(operand) for operand in view.inputs(product.node)]
         if view.op(product.node) != "Mul" or weighting.column not in operands:

@@ -51,7 +51,7 @@ class Entries(Match):
     weight_rows: Tensor | None = None
 
     @property
-    def row_numbers(self) -> Tensor:
+    def rows_in(self) -> Tensor:
         """What holds the entries' rows."""
         rows = self.indices if self.indices is not None else self.rows
         assert rows is not None
@@ -105,7 +105,7 @@ def match_entries(view: GraphView, reduction: Reduction, table: Table) -> Entrie
 
 def is_filled(view: GraphView, entries: Entries) -> bool:
     """Whether empty rows are filled: an op that does so gives the ids, or the rows of entries."""
-    return _is_filled_ids(view, entries.ids) or view.op(entries.row_numbers.node) in _FILL_OPS
+    return _is_filled_ids(view, entries.ids) or view.op(entries.rows_in.node) in _FILL_OPS
 
 
 def _is_filled_ids(view: GraphView, ids: Tensor) -> bool:
@@ -117,10 +117,8 @@ def match_fill(view: GraphView, entries: Entries) -> Fill | NoMatch:
     name = entries.ids.node
     if not _is_filled_ids(view, entries.ids):
         return NoMatch("empty rows are filled, but the ids are others", name)
-    if entries.row_numbers != Tensor(name, 0):
-        return NoMatch(
-            "the segment ids are not the rows of the filled ids", entries.row_numbers.node
-        )
+    if entries.rows_in != Tensor(name, 0):
+        return NoMatch("the segment ids are not the rows of the filled ids", entries.rows_in.node)
     rows, values, count, default = view.inputs(name)
     number = view.constant(default)
     if number is None or number.ndim != 0:

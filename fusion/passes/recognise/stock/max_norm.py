@@ -100,10 +100,7 @@ def _match_norm(view: GraphView, norm: Tensor, rows: Tensor) -> tuple[str, ...] 
     names = (outer, root, inner, positive, sums)
     nodes += [name.node for name in names]
     nodes += [
-        name
-        for tensor in names
-        for operand in view.inputs(tensor.node)
-        for name in view.aliases(operand)
+        name for op in names for operand in view.inputs(op.node) for name in view.aliases(operand)
     ]
     return (*nodes, *ones_nodes, *squares)
 

@@ -29,7 +29,7 @@ class Prune(Match):
 
 def match_prune(view: GraphView, entries: Entries) -> Prune:
     """Explains the entries as the valid ones of others, as far as they are."""
-    tensors = {"ids": entries.ids, "rows": entries.row_numbers}
+    tensors = {"ids": entries.ids, "rows": entries.rows_in}
     if entries.weights is not None:
         tensors["weights"] = entries.weights
     if entries.weight_rows is not None:
