@@ -18,7 +18,7 @@ from fusion.passes.plan.safety import refuse_unsafe
 from fusion.passes.recognise.backward.forward_only import match_forward
 from fusion.passes.recognise.lookup import LookupMatch, recognise_all
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.report.fused_before import in_one_op, in_some_ops, is_reported, trained_in_groups
+from fusion.passes.report.fused_before import in_one_op, is_reported, refuse_fused, trained_columns
 from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
 
 
@@ -86,7 +86,7 @@ def _columns(
         if lookup.anchor in groups or not lookup.has_few_ops:
             yield column_report(view, lookup, refused, groups.get(lookup.anchor))
         elif lookup.anchor not in inside and is_reported(view, lookup):
-            why = in_some_ops(view, lookup, refused, writers)
+            why = refuse_fused(view, lookup, refused, writers)
             yield column_report(view, replace(lookup, failure=why), {}, None)
-    yield from trained_in_groups(view)
+    yield from trained_columns(view)
     yield from in_one_op(view)

@@ -12,7 +12,7 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.backward.gradient import Gradient, GradientSums, match_gradients
 from fusion.passes.recognise.control_dependencies import helper_controls
 from fusion.passes.recognise.fused.fused_chain import match_fused
-from fusion.passes.recognise.fused.fused_op import WHOLE, Whole, match_whole
+from fusion.passes.recognise.fused.fused_op import Whole, match_whole
 from fusion.passes.recognise.match import Match, NoMatch, Stage
 from fusion.passes.recognise.spec import (
     IdsSpec,
@@ -42,6 +42,7 @@ from fusion.passes.recognise.stock.reduction import (
     match_reduction,
 )
 from fusion.passes.recognise.stock.table import UNIQUES, Shard, Table, match_table, table_spec
+from fusion.schema.names import SINGLE
 
 _PASSED_IN = frozenset({ARG_OP, "Placeholder"})
 
@@ -314,7 +315,7 @@ FORMS: tuple[LookupForm, ...] = (
     LookupForm(ANCHORS, anchors, _match_reduced, substrings=("Segment", "SparsePostLookUp")),
     LookupForm(frozenset({LAST}), single_anchors, _at_once(match_single), beside=UNIQUES),
     LookupForm(
-        frozenset({WHOLE}), lambda view: view.named(WHOLE), _at_once(match_whole), is_final=True
+        frozenset({SINGLE}), lambda view: view.named(SINGLE), _at_once(match_whole), is_final=True
     ),
 )
 

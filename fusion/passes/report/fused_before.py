@@ -23,7 +23,7 @@ _PASSED = frozenset({"Reshape", "Identity", "Cast"})
 HAS_GRADIENT = "its gradient is in the graph"
 
 
-def in_some_ops(
+def refuse_fused(
     view: GraphView, lookup: LookupMatch, refused: Mapping[str, NoMatch], writers: SparseWriters
 ) -> NoMatch:
     """Returns why a lookup of fused ops around a gather, or of one id per row, stays as it is."""
@@ -103,7 +103,7 @@ def in_one_op(view: GraphView) -> Iterator[ColumnReport]:
                 yield _before(view, spec.table.name, why, (column.inputs[0],), spec)
 
 
-def trained_in_groups(view: GraphView) -> Iterator[ColumnReport]:
+def trained_columns(view: GraphView) -> Iterator[ColumnReport]:
     """Yields the columns of ops for training."""
     for name in view.named(GROUPED_POST):
         why = NoMatch("it is fused for training already, around a gather", name)

@@ -1,4 +1,7 @@
-"""Lookups that are one fused op, which reads the table itself."""
+"""Lookups that are one fused op, which reads the table itself.
+
+Those of groups are taken apart into such ops first, see `ungroup`.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,6 @@ from fusion.passes.recognise.spec import (
     WeightsSpec,
 )
 from fusion.passes.recognise.stock.table import table_name
-from fusion.schema.names import SINGLE
-
-WHOLE = SINGLE
-"""The op; those of groups are taken apart into such ones first, see `ungroup`."""
 
 
 @dataclass(frozen=True, kw_only=True)
