@@ -71,7 +71,8 @@ def test_a_column_that_stops_early_tells_how_far_it_got() -> None:
     assert [words.partition(" (")[0] for words in column.explained] == [
         "mean of the rows of each bag",
         "the rows are those of one table",
-        "the bags are told by embedding_lookup/SparseFillEmptyRows/SparseFillEmptyRows",
+        "the bag of each entry is its row in "
+        "embedding_lookup/SparseFillEmptyRows/SparseFillEmptyRows",
     ]
 
 
@@ -126,7 +127,7 @@ def test_sources(dense: DenseIds | None, said: str) -> None:
     )
     assert said in describe(source)
     assert describe(source).endswith("; those outside [0, 20) become 4")
-    assert describe(entries) == "the bags are told by rows"
+    assert describe(entries) == "the bag of each entry is its row in rows"
 
 
 def test_every_part_has_words_of_its_own() -> None:

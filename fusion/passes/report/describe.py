@@ -47,7 +47,7 @@ def _(part: Clip) -> str:
 
 @_description.register
 def _(part: Entries) -> str:
-    return f"the bags are told by {part.rows_in}"
+    return f"the bag of each entry is its row in {part.rows_in}"
 
 
 @_description.register

@@ -158,7 +158,7 @@ class _Matcher:
         """Explains the node of a use as the sum of what each distinct row gets."""
         view, name = self.view, use.node
         if use.position != 1 or view.type_attr(name, "T") != self.reduction.dtype:
-            return NoMatch("the places of the entries are used otherwise than by a gradient", name)
+            return NoMatch("the indices of Unique are used otherwise than by a gradient", name)
         is_weighted = self.reduction.weighting is not None
         match = self._weighted(name) if is_weighted else self._plain(name)
         if isinstance(match, NoMatch):

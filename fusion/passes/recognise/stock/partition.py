@@ -61,10 +61,10 @@ def match_partition(view: GraphView, rows: Tensor, ids: Tensor) -> Partition | N
             return NoMatch("rows are not put back where their ids came from", stitch.node)
     (numbers, shards), (local, same_shards) = view.inputs(positions), view.inputs(keys)
     if view.resolve(same_shards) != view.resolve(shards):
-        return NoMatch("ids and their places are partitioned differently", keys)
+        return NoMatch("ids and their positions are partitioned differently", keys)
     counter = _match_counter(view, numbers, ids)
     if counter is None:
-        return NoMatch("the places of ids are not counted from 0", numbers.node)
+        return NoMatch("the positions of ids are not counted from 0", numbers.node)
     split = _match_split(view, shards, local, ids, count)
     if isinstance(split, NoMatch):
         return split
