@@ -273,7 +273,7 @@ def _restore_gradients(
 
 
 def _adopt_captures(graph: FuncGraph, original: FuncGraph) -> None:
-    """Binds what the original captured to the arguments of the same place."""
+    """Binds what the original captured to the arguments of the same index."""
     new = {id(old): new for old, new in zip(original.inputs, graph.inputs, strict=False)}
     captures, own = original.function_captures, graph.function_captures
     for key, internal in captures.by_val_internal.items():

@@ -98,7 +98,7 @@ class FusionStats:
 
 
 Observer = Callable[[graph_pb2.GraphDef, FusionReport], None]
-"""Is told of a graph that TensorFlow is about to run, and of what becomes of it."""
+"""Is called with a graph that TensorFlow is about to run, and with what becomes of it."""
 
 
 class _State:
@@ -215,7 +215,7 @@ def observed(observer: Observer, awaited: frozenset[str]) -> Iterator[None]:
     an error in it leaves the scope.
 
     Args:
-        observer: is told of each graph.
+        observer: is called with each graph.
         awaited: fetched nodes of which nobody reads a value.
 
     Raises:

@@ -81,7 +81,7 @@ class DenseFeatures(keras.layers.Layer):
     Call it with a dict of tensors by feature name (other entries are ignored): Tensors [B] or
     [B, k], SparseTensors, RaggedTensors, or KerasTensors of them. In a dense categorical feature
     -1 and "" mean "missing". A list feature may be given as `<name>__values` [n] or [n, 1] and
-    `<name>__offsets`, the place in values where each row starts: [B, 1], or [B], or [B + 1] with n
+    `<name>__offsets`, the index in values where each row starts: [B, 1], or [B], or [B + 1] with n
     at its end. [B] and [B + 1] are told apart by the other features' number of rows; without any
     they are [B].
 
@@ -157,7 +157,7 @@ class DenseFeatures(keras.layers.Layer):
             )
         tensors = as_tensors(features, self._columns.names)
         cache = stock.FeatureTransformationCache({n: as_stock(t) for n, t in tensors.items()})
-        # What only the graph tells is as good as not told.
+        # What is known in the graph alone does not count.
         mode = bool(training) if isinstance(training, bool | int | np.bool_) else None
         parts: list[Lookup | tf.Tensor] = []
         for column, size in zip(self._columns.used, self._columns.sizes, strict=True):

@@ -66,7 +66,7 @@ def as_tensors(
     """The named features, lists as ragged tensors.
 
     A feature `name` is given as a Tensor, a SparseTensor or a RaggedTensor of that name, or as
-    `<name>__values` [n] or [n, 1] with `<name>__offsets`, the place in values where each row
+    `<name>__values` [n] or [n, 1] with `<name>__offsets`, the index in values where each row
     starts: int32 or int64 [B, 1], or [B], or [B + 1] with n at its end. [B] and [B + 1] are told
     apart by the number of rows of the other features; without any, they are [B].
 

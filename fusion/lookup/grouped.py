@@ -250,7 +250,7 @@ def _attrs(options: LookupOptions, dtype: tf.DType, weighted: bool) -> dict[str,
 
 
 def _static_rows(column: Lookup | tf.Tensor) -> int | None:
-    """The number of rows of a column's result; None if only the batch tells."""
+    """The number of rows of a column's result; None if it depends on the batch."""
     if not isinstance(column, Lookup):
         return column.shape[0] if column.shape.rank else None
     rows: int | None = column.ids.shape[0]

@@ -53,7 +53,7 @@ def lookup_rows(
 
 
 def _numbered(indices: tf.Tensor) -> tf.Tensor:
-    """The rows of entries, and their places: stock adds up a row in the order of its entries.
+    """The rows of entries, and their positions: stock adds up a row in the order of its entries.
 
     The columns would do for ids in canonical order, but lookups take any.
     """

@@ -6,7 +6,7 @@ Each folder is a stage, which imports from those above it and never from below:
     analysis    what is known of values: symbolic shapes, ranges, index grids, variables
     recognise   ops -> `LookupSpec`, or a `NoMatch` that says why not and at which node
     plan        which lookups are safe to rewrite, which ops each becomes, which share one
-    report      what users are told
+    report      what users read
     emit        the nodes of a plan, as a `GraphEdit`
     choose      the first plan whose nodes do not wait for themselves
 

@@ -1,4 +1,4 @@
-"""Puts stock ops in the place of each fused op that no lookup could be made of.
+"""Replaces by stock ops each fused op that no lookup could be made of.
 
 That is the way back of what is trained: where a gradient reads what is inside a lookup, each op
 alone is still what its definition by stock ops says.
@@ -46,7 +46,7 @@ def expanded(
         names = [name for name, node in view.nodes.items() if node.op in OP_NAMES]
         if any(view.op(name) not in DEFINITIONS for name in names):
             continue
-        if view.has_loops:  # in which constants would have to be told of their iteration
+        if view.has_loops:  # in which constants would need the frame of their iteration
             continue
         try:
             results = {name: _expand(edit, name) for name in names}
@@ -58,7 +58,7 @@ def expanded(
 
 
 def _expand(edit: GraphEdit, name: str) -> str:
-    """Puts stock ops in the place of a fused one; returns the node that holds the first result."""
+    """Replaces a fused op by stock ones; returns the node that holds the first result."""
     view, node = edit.view, edit.view.nodes[name]
     definition, inputs, outputs = _traced(_key(view, name))
     names = dict(zip(inputs, view.inputs(name), strict=True))

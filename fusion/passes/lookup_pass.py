@@ -136,7 +136,7 @@ class LookupPass(ABC):
             yield GraphView.of_function(definition, signatures, shapes[name], home), refusal
 
     def named(self, view: GraphView, lookups: Iterable[LookupMatch]) -> tuple[LookupMatch, ...]:
-        """Returns lookups with the names of their tables, where a function's callers tell these."""
+        """Returns lookups with the names of their tables, where callers determine them."""
         return tuple(self._named(view, lookup) if view.function else lookup for lookup in lookups)
 
     def _named(self, view: GraphView, lookup: LookupMatch) -> LookupMatch:

@@ -21,7 +21,7 @@ from fusion.passes.report.fused_before import (
     HAS_GRADIENT,
     has_gradient,
     is_reported,
-    trained_in_groups,
+    trained_columns,
 )
 from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
 from fusion.passes.ungroup import ungrouped
@@ -92,7 +92,7 @@ def _columns(
             yield column_report(view, lookup, refused, groups.get(lookup.anchor))
         elif lookup.anchor not in inside and is_reported(view, lookup):
             yield column_report(view, lookup, refused, None)
-    yield from trained_in_groups(view)
+    yield from trained_columns(view)
 
 
 def _expanded(column: ColumnReport, held: Mapping[str, Mapping[str, str]]) -> ColumnReport:

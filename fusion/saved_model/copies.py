@@ -24,14 +24,14 @@ def copy_files(
     link: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """Copies `files` from the folder `src` to `dst`, a piece at a time.
+    """Copies `files` from the folder `src` to `dst`, a chunk at a time.
 
     Args:
         src: the folder that they are in.
         dst: the folder in which to create them.
         files: their paths, relative to both.
         link: whether to make hard links instead, where the file system can.
-        progress: is called after each piece.
+        progress: is called after each chunk.
 
     Raises:
         ModelError: a file in `src` cannot be opened.
@@ -58,7 +58,7 @@ def copy_file(src: Path, dst: Path, copied: Callable[[int], None] = lambda _: No
     Args:
         src: the file.
         dst: the new file.
-        copied: is called after each piece with the number of bytes so far.
+        copied: is called after each chunk with the number of bytes so far.
 
     Raises:
         ModelError: `src` cannot be opened.
@@ -100,7 +100,7 @@ def _data(file: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _copy_piece(source: int, target: int, start: int, count: int) -> int:
-    """Copies up to `count` bytes at the place `start`; returns how many, 0 at the file's end."""
+    """Copies up to `count` bytes at the offset `start`; returns how many, 0 at the file's end."""
     try:
         return os.copy_file_range(source, target, min(count, _CHUNK), start, start)
     except OSError:

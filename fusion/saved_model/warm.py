@@ -59,7 +59,7 @@ def warm(
         cpu: the processor to compile for, see `processor.NAMES`; by default the one that this
             process loads kernels of.
         folder: where kernels are kept; by default where they are looked for.
-        progress: is told of each kernel before it is compiled.
+        progress: is called with each kernel before it is compiled.
 
     Raises:
         ModelError: a model cannot be read, or has a node that could not run.

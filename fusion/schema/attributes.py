@@ -66,5 +66,5 @@ DEFAULT_WEIGHT_ATTR = Attr(
 #: The index of "last_row" among the values of `row_count`.
 LAST_ROW = 1
 
-#: Places of entries are int32.
+#: Positions of entries are int32.
 MOST_ENTRIES = 2**31 - 1

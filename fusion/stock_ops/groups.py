@@ -81,7 +81,7 @@ def _column_entries(own: Attrs, inputs: Tensors, dtype: tf.DType) -> tuple[Stock
 def _grouped_bags(
     weighted: bool, number: int, positions: tf.Tensor, splits: tf.Tensor, weights: tf.Tensor
 ) -> Bags:
-    """The bags of one lookup, of whose entries `splits` [lookups, B + 1] tell."""
+    """The bags of one lookup, whose entries are divided by `splits` [lookups, B + 1]."""
     own = splits[number]
     count = tf.shape(splits)[1] - 1
     rows = tf.repeat(tf.range(count), own[1:] - own[:-1])

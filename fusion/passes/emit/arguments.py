@@ -182,7 +182,7 @@ class ColumnArguments(NamedTuple):
 
 
 def column_arguments(build: NodeBuilder, spec: LookupSpec) -> ColumnArguments:
-    """Returns what an op is told of a lookup."""
+    """Returns the arguments of an op for a lookup."""
     ids, entry_rows, dense_shape, dtypes = _entries(build, spec)
     attrs = {**COPIED, "form": _FORMS[type(spec.ids)], "dim": width_of(spec.table.shape)}
     attrs |= {**fill_attrs(spec), **prune_attrs(spec), **weight_attrs(spec)}
@@ -201,7 +201,7 @@ def column_arguments(build: NodeBuilder, spec: LookupSpec) -> ColumnArguments:
 
 
 def copy_arguments(build: NodeBuilder, matrix: Tensor, dtype: int) -> ColumnArguments:
-    """Returns what an op is told of a tensor of this DataType that it takes over."""
+    """Returns the arguments of an op for a tensor of this DataType that it copies."""
     number, types = unused_number(build), (types_pb2.DT_INT64, types_pb2.DT_INT64)
     attrs = {**COPIED, "dim": width_of(build.edit.view.shape(matrix))}
     weightless = unused(build, "weights", dtype)

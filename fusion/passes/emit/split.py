@@ -267,7 +267,7 @@ def post_lookup(
 
 
 def one_shard(build: NodeBuilder) -> Tensor:
-    """Returns the permutation of rows that come from one place, which nobody reads."""
+    """Returns the permutation of rows that come from one shard, which is not read."""
     return build.constant("permutation", np.zeros((1, 2), np.int32))
 
 

@@ -185,7 +185,7 @@ class _Lookup:
         return rows
 
     def _distinct_rows(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns rows of distinct ids, and for each id the place of its row among them."""
+        """Returns rows of distinct ids, and for each id the index of its row among them."""
         build, spec = self.build, self.spec
         types = {"T": spec.dtype, "out_idx": _INT32}
         unique = build.shared("unique", "Unique", (ids,), types).node

@@ -62,7 +62,7 @@ def expanded(build: NodeBuilder, tensor: Tensor, axis: int) -> Tensor:
 
 
 def picked(build: NodeBuilder, values: Tensor, dtype: int, keep: Tensor) -> Tensor:
-    """Returns the values of this DataType, or rows of them, at the int64 places `keep`."""
+    """Returns the values of this DataType, or rows of them, at the int64 indices `keep`."""
     axis = build.constant("axis", np.array(0, np.int32))
     types = {"Tparams": dtype, "Tindices": _INT64, "Taxis": _INT32}
     return build.shared("kept", "GatherV2", (values, keep, axis), types, {"batch_dims": 0})

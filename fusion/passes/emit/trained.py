@@ -242,5 +242,5 @@ class TrainedEmitter:
 
 
 def _shared(pre: str, lookups: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the entries that the op before the gathers tells of."""
+    """Returns the entries that the op before the gathers outputs."""
     return Tensor(pre, lookups), Tensor(pre, lookups + 1), Tensor(pre, lookups + 2)

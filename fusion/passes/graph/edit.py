@@ -76,7 +76,7 @@ class GraphEdit:
     def remove(self, names: Iterable[str], successor: str) -> None:
         """Removes nodes; their control edges, in and out, move to the new node `successor`.
 
-        A node that somebody who stays still reads is kept after all.
+        A node that a remaining node still reads stays after all.
         """
         for name in names:
             self.removed.setdefault(name, successor)

@@ -1,4 +1,4 @@
-"""What the columns of fused ops in one piece are given, alone or grouped."""
+"""The inputs and attrs of columns of ops for whole lookups, alone or grouped."""
 
 from __future__ import annotations
 

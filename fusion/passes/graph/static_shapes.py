@@ -1,4 +1,4 @@
-"""Static shapes of tensors, told from the ops that make them.
+"""Static shapes of tensors, inferred from the ops that make them.
 
 Only the ops that lookups and their inputs are made of are known, and those of the layers whose
 results often stand beside them; any other has no known shape.
@@ -54,7 +54,7 @@ class _View(Protocol):
 
 
 def structural_shape(view: _View, node: node_def_pb2.NodeDef, index: int) -> Shape | None:
-    """Returns the shape of output `index` as far as the node itself and its inputs tell it."""
+    """Returns the shape of output `index` as far as it follows from the node and its inputs."""
     inputs = view.inputs(node.name)
     if node.op in _SHAPED_OPS:
         sizes = view.shape_attr(node.name)
@@ -257,7 +257,7 @@ def _unpacked(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) ->
 
 
 def _declared(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
-    """The shape that an iterator over a dataset tells of its elements."""
+    """The shape that an iterator over a dataset declares for its elements."""
     attr = view.attr(name, "output_shapes")
     if attr is None or index >= len(attr.list.shape) or attr.list.shape[index].unknown_rank:
         return None

@@ -79,7 +79,7 @@ def only_concat(
     device: str,
     unread: frozenset[str] = frozenset(),
 ) -> tuple[str, int] | None:
-    """Returns the concat along axis 1 that alone reads a result, and the place among its inputs.
+    """Returns the concat along axis 1 that alone reads a result, and the index among its inputs.
 
     It has to be on the same device, and of the same dtype. Nodes that are `unread` do not count.
     """

@@ -23,8 +23,8 @@ from fusion.schema.attributes import HALF_TYPES
 def fits_one_op(
     view: GraphView, lookup: LookupMatch, vanishing: set[str], writers: SparseWriters
 ) -> bool:
-    """Whether one op can take the place of the lookup, and of those who read what it tells."""
-    return shares_table(view, lookup, writers) and not _tells_empty_rows(view, lookup, vanishing)
+    """Whether one op can replace the lookup: none of its other outputs is read."""
+    return shares_table(view, lookup, writers) and not _are_empty_rows_read(view, lookup, vanishing)
 
 
 def shares_table(view: GraphView, lookup: LookupMatch, writers: SparseWriters) -> bool:
@@ -50,8 +50,8 @@ def reads_table_well(view: GraphView, lookup: LookupMatch, writers: SparseWriter
     return not writers.change(view, table.shards[0].tensor)
 
 
-def _tells_empty_rows(view: GraphView, lookup: LookupMatch, vanishing: set[str]) -> bool:
-    """Whether somebody who stays reads which rows were filled; no op in one piece tells."""
+def _are_empty_rows_read(view: GraphView, lookup: LookupMatch, vanishing: set[str]) -> bool:
+    """Whether a node that stays reads which rows were filled, which one op does not output."""
     flags = lookup.is_row_empty
     return flags is not None and any(
         use.position < 0 or (use.node not in vanishing and view.is_live(use.node))

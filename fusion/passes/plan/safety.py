@@ -91,7 +91,7 @@ def removed_nodes(lookup: LookupMatch) -> tuple[str, ...]:
 
 
 def _outputs_also_emitted(lookup: LookupMatch) -> tuple[Tensor | None, ...]:
-    """Returns tensors that emitted ops have, too, whoever reads them."""
+    """Returns tensors that emitted ops compute, too, so that others may read them."""
     if not lookup.gradients:
         return (lookup.is_row_empty,)
     return tuple(t for gradient in lookup.backward for t in (gradient.keys, gradient.output))
@@ -162,7 +162,7 @@ class _Outsiders:
 
         Args:
             name: the node.
-            recomputed: outputs that emitted ops have, too.
+            recomputed: outputs that emitted ops compute, too.
             is_heavy: whether it is not of the id side.
         """
         key = (name, recomputed, is_heavy)

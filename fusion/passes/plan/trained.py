@@ -18,7 +18,7 @@ from fusion.passes.recognise.backward.concat_gradient import ConcatGradient, Con
 from fusion.passes.recognise.lookup import LookupMatch
 
 Slot = tuple[str, int]
-"""A concat and the place of one of its inputs."""
+"""A concat and the index of one of its inputs."""
 
 
 def plan_trained(
@@ -110,7 +110,7 @@ class _ConcatSlices:
             self._find(lookup)
 
     def slot(self, lookup: LookupMatch) -> Slot | None:
-        """Returns the concat whose gradient has all of the lookup's in it, and the place there."""
+        """Returns the concat whose gradient has all of the lookup's in it, and the index there."""
         return self._slots.get(lookup.anchor)
 
     def parts(self, lookup: LookupMatch) -> tuple[ConcatSlice, ...]:

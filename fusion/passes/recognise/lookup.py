@@ -123,7 +123,7 @@ class LookupMatch:
     def is_row_empty(self) -> Tensor | None:
         """Which rows were filled, a value that others may use; None if none are.
 
-        Fused ops in one piece do not tell.
+        Ops for whole lookups do not output it.
         """
         fill = self.parts.fill
         return None if self.has_few_ops or fill is None else fill.is_row_empty
@@ -175,7 +175,7 @@ class _Shared:
 
 @dataclass(frozen=True)
 class LookupForm:
-    """A form of lookups: how graphs that have some are told, and how each is explained.
+    """A form of lookups: how graphs that have some are detected, and how each is explained.
 
     Attributes:
         anchors: the ops that a lookup ends with.

@@ -41,7 +41,7 @@ class Column:
 
 
 def distinct_columns(report: FusionReport) -> tuple[Column, ...]:
-    """Groups the traces of one column: same table, same place among that table's lookups."""
+    """Groups the traces of one column: same table, same index among that table's lookups."""
     groups: dict[tuple[str, int], list[ColumnReport]] = defaultdict(list)
     seen: Counter[tuple[str, str]] = Counter()
     for column in report.columns:

@@ -23,7 +23,7 @@ def describe(part: Match) -> str:
 
 @singledispatch
 def _description(part: Match) -> str:
-    """A part that has no words of its own is told by its class's name."""
+    """A part without a description of its own is named by its class."""
     return re.sub(r"(?<!^)(?=[A-Z])", " ", type(part).__name__).lower()
 
 

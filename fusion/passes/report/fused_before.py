@@ -45,9 +45,9 @@ def is_of_fused_ops(view: GraphView, lookup: LookupMatch) -> bool:
 
 
 def is_computed_for_its_gradient(view: GraphView, anchor: str) -> bool:
-    """Whether nobody wants the result of a fused op, but gradients something else that it tells.
+    """Whether the result of a fused op is not read, but gradients read another output.
 
-    Gradients of ops in one piece are those of ops around a gather, which are there for them alone.
+    Gradients of ops for whole lookups are those of ops around a gather, added for them alone.
     """
     return not view.tensor_uses(Tensor(anchor)) and has_gradient(view, (anchor,))
 

@@ -1,8 +1,8 @@
 """Layered drawing of an acyclic graph: every edge points down, few of them cross.
 
 The usual steps: nodes get layers, long edges get a bend in every layer they pass, each layer is
-sorted by the mean place of its nodes' neighbours, and nodes move as near to those as their widths
-allow.
+sorted by the mean position of its nodes' neighbours, and nodes move as near to those as their
+widths allow.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _x_of_nodes(graph: nx.DiGraph, rows: list[list[object]]) -> dict[object, flo
 
 
 def _mean_of_neighbours(graph: nx.DiGraph, name: object, xs: dict[object, float]) -> float:
-    """Returns the mean of the neighbours' places; bends pull harder, for straight long edges."""
+    """Returns the mean of the neighbours' x; bends pull harder, for straight long edges."""
     widths = graph.nodes(data="width")
     pulls = [
         (xs[other], 1.0 / (widths[name] * widths[other])) for other in nx.all_neighbors(graph, name)
@@ -148,7 +148,7 @@ def _gaps(graph: nx.DiGraph, row: Sequence[object]) -> list[float]:
 
 
 def _spread(targets: Sequence[float], gaps: Sequence[float]) -> list[float]:
-    """Returns the places nearest to those wanted (least squares) that keep order and gaps."""
+    """Returns the x nearest to the targets (least squares) that keep order and gaps."""
     offsets = [0.0]
     for gap in gaps:
         offsets.append(offsets[-1] + gap)

@@ -22,7 +22,7 @@ class Composite(NamedTuple):
     Attributes:
         is_sparse: whether they are indices, values and dense shape; else flat values and the row
             splits from the outermost on.
-        arguments: their places.
+        arguments: their indices.
     """
 
     is_sparse: bool
@@ -51,7 +51,7 @@ def _composites(structure: struct_pb2.StructuredValue) -> Iterator[Composite]:
             spec = leaf.type_spec_value
             count = spec.num_flat_components or _usual_parts(spec)
             if count == 0:
-                return  # a spec of the user's own: what follows it has no known place
+                return  # a spec of the user's own: what follows it has no known index
             if spec.type_spec_class in (_SPARSE, _RAGGED) and count > 1:
                 arguments = tuple(range(index, index + count))
                 yield Composite(spec.type_spec_class == _SPARSE, arguments)

@@ -88,7 +88,7 @@ _WHOLE = frozenset(
 _CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
 """Of the ops that run functions, those that run theirs once and always."""
 
-# ops that carry each of their inputs to the output of its place.
+# ops that carry each of their inputs to the output of the same index.
 _EACH = frozenset(["IdentityN", "ReadEmbeddingTables"])
 
 # op -> the input from which each element of its output 0 is computed: a hash, a table of words.

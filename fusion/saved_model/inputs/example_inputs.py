@@ -19,7 +19,7 @@ Features = Mapping[str, Any]
 
 
 class UnfitExample(Exception):
-    """An Example of which an input cannot be made; `place` is its number in the batch."""
+    """An Example of which an input cannot be made; `index` is its number in the batch."""
 
     def __init__(self, index: int, message: str) -> None:
         super().__init__(message)

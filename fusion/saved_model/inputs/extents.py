@@ -1,6 +1,6 @@
 """What ops say about how long their inputs are: which elements stand beside which.
 
-Each rule takes the atoms of an op's inputs and returns those of its outputs that tell of extents.
+Each rule takes the atoms of an op's inputs and returns those of its outputs that describe extents.
 An extent is kept where elements are dropped or filled in, as pruning and `fill_empty_rows` do: what
 goes through the same sieve belonged together before.
 """
@@ -108,7 +108,7 @@ class ExtentFlow:
         }
 
     def outputs(self, view: GraphView, node: node_def_pb2.NodeDef, data: Data) -> list[Atoms]:
-        """Returns what the outputs of a node tell of extents, as far as it is known."""
+        """Returns the atoms of a node's outputs that describe extents, as far as they are known."""
         if node.op in self._rules:
             outputs = self._rules[node.op](view, node, data)
         elif "Segment" in node.op and not node.op.endswith("Grad"):

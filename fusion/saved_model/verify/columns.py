@@ -2,7 +2,7 @@
 
 Rewriting a model keeps names: an op that takes the place of a lookup, or of the concat that joins
 many, is called as the node whose result it gives. So a column of one model is the tensor of the
-same name in the other, or else the matrix at the same place in the same concat, where nested
+same name in the other, or else the matrix at the same index of the same concat, where nested
 concats count as one and an op for many columns as a concat of them.
 """
 
@@ -52,8 +52,8 @@ class ColumnPair(NamedTuple):
 
     Attributes:
         name: the table's, or else that of a node.
-        a: its place in the first model.
-        b: its place in the second.
+        a: its location in the first model.
+        b: its location in the second.
     """
 
     name: str
@@ -104,7 +104,7 @@ class _Body:
 
     Attributes:
         view: its graph.
-        columns: the name of the column at each place, in file order.
+        columns: the name of the column at each location, in file order.
         concats: what is side by side in each concat, or op for many columns, by node.
     """
 
@@ -238,7 +238,7 @@ def _pairs(a: _Body, b: _Body) -> Iterator[ColumnPair]:
 
 
 def _counterparts(a: _Body, b: _Body) -> dict[Location, Location]:
-    """Returns what is at the same place of concats that both bodies have."""
+    """Returns what is at the same index of concats that both bodies have."""
     counterparts: dict[Location, Location] = {}
     for name in a.concats.keys() & b.concats.keys():
         of_a, of_b = a.concats[name], b.concats[name]

@@ -1,4 +1,4 @@
-"""What the process that runs models is told to do: a JSON file."""
+"""The job of the process that runs models: a JSON file."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Sight(NamedTuple):
     """A tensor as it was seen once.
 
     Attributes:
-        place: which of the observed tensors.
+        number: which of the observed tensors.
         value: what it was.
         widths: int64 [n], those of the n columns that an op for many has in it; [0] for any other.
     """

@@ -149,7 +149,7 @@ def _look_inside(
     batches: Batches,
     writer: OutcomeWriter,
 ) -> None:
-    """Writes what the observed tensors were, as `place/time/value` and `place/time/widths`."""
+    """Writes what the observed tensors were, as `number/time/value` and `number/time/widths`."""
     title, chosen = only
     for signature in all_signatures:
         for case, inputs, *_ in batches.of(signature) if signature.title == title else ():

@@ -46,7 +46,7 @@ def match_gradients(
     shape: Vector,
     is_divisor_positive: bool,
 ) -> tuple[Gradient | NoMatch, ...]:
-    """Explains gradients of the reduction, by what adds up rows for the places of its entries.
+    """Explains gradients of the reduction, by what adds up rows at the positions of its entries.
 
     Args:
         sums: those of the graph.
@@ -65,9 +65,9 @@ def match_gradients(
 
 @dataclass(frozen=True)
 class GradientSums:
-    """What adds up rows for the places of entries, somewhere in a graph.
+    """What adds up rows at the positions of entries, anywhere in a graph.
 
-    Lookups of the same ids share these places, and have as many gradients: these are told apart
+    Lookups of the same ids share these positions, and have as many gradients: these are told apart
     once, by the rows that they count, as far as one sees at once what they count.
     """
 
@@ -75,7 +75,7 @@ class GradientSums:
     _known: dict[Tensor, dict[Tensor | None, list[tuple[int, Use]]]] = field(default_factory=dict)
 
     def of(self, positions: Tensor, rows: Tensor) -> list[Use]:
-        """Returns sums for these places, in order, without those that surely count other rows."""
+        """Returns sums for these positions, in order, without those that surely sum other rows."""
         positions, rows = self.view.resolve(positions), self.view.resolve(rows)
         if positions not in self._known:
             self._known[positions] = self._by_rows(positions)
@@ -190,7 +190,7 @@ class _Matcher:
         return grad, (name, *passed)
 
     def _weighted(self, name: str) -> tuple[Tensor, tuple[str, ...]] | NoMatch:
-        """Explains `sum(weights * gather(grad / divisor, segments), places)`."""
+        """Explains `sum(weights * gather(grad / divisor, segments), positions)`."""
         view, reduction = self.view, self.reduction
         weighting = reduction.weighting
         assert weighting is not None

@@ -46,7 +46,7 @@ _OUTPUTS = {PRUNE: _Outputs(1, 2, 3), PRUNE_DENSE: _Outputs(1, -1, 2), PRE_V1: _
 
 
 def _outputs(view: GraphView, front: str) -> _Outputs:
-    """Returns the places of what an op tells; of lists with an item for each shard, the first."""
+    """Returns the indices of an op's outputs; of lists with an item for each shard, the first."""
     outputs, count = _OUTPUTS[view.op(front)], 1
     if view.op(front) == PRE_V1:
         count = view.int_attr(front, "num_partitions")

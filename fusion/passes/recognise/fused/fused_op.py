@@ -48,7 +48,7 @@ def match_whole(view: GraphView, name: str) -> Whole | NoMatch:
 
 
 def column_spec(view: GraphView, name: str, column: FusedColumn) -> LookupSpec:
-    """Returns what a column of a fused op in one piece looks up, boundaries aside."""
+    """Returns what a column of an op for whole lookups looks up, boundaries aside."""
     attrs, inputs = column.attrs, column.inputs
     counts = attrs["row_count"] == "dense_shape"
     default, limit = attrs["default_id"], attrs["max_norm"]

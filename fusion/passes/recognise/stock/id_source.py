@@ -34,7 +34,7 @@ class Source(Match):
         buckets: what is done with the ids first.
         dense: the matrix that the entries are made of, or None.
         row_splits: what the rows of the entries are counted from, or None.
-        batch: the number of rows, symbolically; None if only the entries tell.
+        batch: the number of rows, symbolically; None if it follows from the entries alone.
     """
 
     entries: Entries
@@ -239,7 +239,7 @@ def _match_hashed(
 
 
 class _BooleanMask(NamedTuple):
-    """Elements of a matrix that are not equal to `ignored`, in order; `test` tells which."""
+    """Elements of a matrix that are not equal to `ignored`, in order; `test` is the mask."""
 
     matrix: Tensor
     ignored: Tensor

@@ -126,7 +126,7 @@ def _match_counter(view: GraphView, numbers: Tensor, ids: Tensor) -> tuple[str, 
 def _match_split(
     view: GraphView, shards: Tensor, local: Tensor, ids: Tensor, count: int
 ) -> tuple[str, int | None, tuple[str, ...]] | NoMatch:
-    """Explains the shard of each id and its place there: the strategy and the rows it splits."""
+    """Explains the shard of each id and its row there: the strategy and the rows it splits."""
     shard, local_id = (expression(view, tensor, {ids: _ID}) for tensor in (shards, local))
     if shard is None or local_id is None:
         return NoMatch("ids are assigned to shards in an unknown way", shards.node)

@@ -17,7 +17,7 @@ from fusion.passes.recognise.stock.reduction import Reduction, not_a_matrix
 from fusion.schema.names import PARTITION, UNIQUE
 
 UNIQUES = frozenset({"Unique", UNIQUE})
-"""What finds distinct ids, in order of first occurrence: outputs 0 and 1 are those, and places."""
+"""What finds distinct ids, in order of first occurrence: output 0; 1 has the index of each id."""
 
 
 @dataclass(frozen=True)
