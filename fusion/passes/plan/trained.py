@@ -59,7 +59,7 @@ def plan_trained(
         grouped = {lookup.anchor for group in groups for lookup in group.lookups}
         if grouped == members.keys():
             break
-        members = {anchor: place for anchor, place in members.items() if anchor in grouped}
+        members = {anchor: slot for anchor, slot in members.items() if anchor in grouped}
     shared = (slices.group(group) for group in groups)
     alone = (_alone(lookup) for lookup in lookups if lookup.anchor not in members)
     return (*shared, *alone)

@@ -380,8 +380,8 @@ def _ids(source: Source) -> IdsSpec:
     if source.dense is not None:
         return source.dense
     if entries.indices is not None:
-        given = entries.ids, entries.indices, entries.count
-        return SparseIds(*given, source.flattened, source.checked)
+        tensors = entries.ids, entries.indices, entries.count
+        return SparseIds(*tensors, source.flattened, source.checked)
     if (splits := source.row_splits) is not None:
         return RaggedIds(entries.ids, splits.tensor, splits.dtype)
     assert entries.rows is not None, "entries have indices or rows"

@@ -166,7 +166,7 @@ class ExtentFlow:
         if not several:
             return NOTHING
         union = frozenset[Extent]().union(*several)
-        if any(found != union for found in several):
+        if any(own != union for own in several):
             self._constraints.link(union)
         return frozenset(Along(extent) for extent in union)
 

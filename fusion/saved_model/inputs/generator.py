@@ -241,12 +241,12 @@ class InputGenerator:
         if a.shape != b.shape or a.dtype != b.dtype or a.dtype == object:
             return
         low, high = np.minimum(a, b), np.maximum(a, b)
-        one, equal = np.array(1, a.dtype), (low == high) & strict
+        unit, equal = np.array(1, a.dtype), (low == high) & strict
         # Down rather than up, where the last row of a table may be.
-        down = equal & (low > 0) & self._bounds[first].hold(low - one)
-        up = equal & ~down & self._bounds[second].hold(high + one)
-        feeds[first.input] = np.where(down, low - one, low)
-        feeds[second.input] = np.where(up, high + one, high)
+        down = equal & (low > 0) & self._bounds[first].hold(low - unit)
+        up = equal & ~down & self._bounds[second].hold(high + unit)
+        feeds[first.input] = np.where(down, low - unit, low)
+        feeds[second.input] = np.where(up, high + unit, high)
 
 
 def _integers(
