@@ -180,7 +180,7 @@ def rewrite_saved_model(
         unchecked = _not_reached(proto, report) if compare else ()
         done = Rewrite(report, None, unchecked)
         if compare:
-            tolerance = 0.0 if _is_exact(source, proto, report) else ROUNDING
+            tolerance = _tolerance(source, proto, report)
             verification = _verify(source.path, staging, tolerance, options)
             done = replace(done, verification=verification)
         if content == source.content and (source.path / MANIFEST_FILE).is_file():
@@ -208,7 +208,7 @@ def _rewrite_frozen(
             for model, seen_as in zip(models, (source.proto, proto), strict=True):
                 model.mkdir()
                 write_loadable(seen_as, model)
-            tolerance = 0.0 if _is_exact(source, proto, report) else ROUNDING
+            tolerance = _tolerance(source, proto, report)
             done = replace(done, verification=_verify(*models, tolerance, options))
         write_file(record_file, _record(source, proto, options, done))
     return done
@@ -316,15 +316,14 @@ def _build(
         write_file(staging / FINGERPRINT_FILE, compute_fingerprint(staging, content))
 
 
-def _is_exact(source: SourceModel, proto: saved_model_pb2.SavedModel, report: FusionReport) -> bool:
-    """Whether both models give the same bits."""
-    if not _custom_ops(source.proto) and not _custom_ops(proto):
-        return True
-    return all(
-        c.spec.is_exact if c.spec is not None else not c.fused_before
-        for c in report.columns
-        if c.fused
-    )
+def _tolerance(
+    source: SourceModel, proto: saved_model_pb2.SavedModel, report: FusionReport
+) -> float:
+    """Returns the tolerance of the comparison: 0 if both models give the same bits."""
+    fused = (c for c in report.columns if c.fused)
+    rounds = any(not c.spec.is_exact if c.spec is not None else c.fused_before for c in fused)
+    has_fused_ops = _custom_ops(source.proto) or _custom_ops(proto)
+    return ROUNDING if has_fused_ops and rounds else 0.0
 
 
 def _verify(source: Path, staging: Path, tolerance: float, options: RewriteOptions) -> Verification:
