@@ -54,7 +54,7 @@ def feeds(*names: str, case: Case | None = None, batch: int = 7) -> dict[str, An
 
 
 def forms(result: FusionResult) -> list[str | None]:
-    return [one.form for one in result.report.columns]
+    return [column.form for column in result.report.columns]
 
 
 def named(graph_def: graph_pb2.GraphDef) -> dict[str, node_def_pb2.NodeDef]:

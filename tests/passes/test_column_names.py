@@ -96,7 +96,7 @@ def test_names_do_not_keep_columns_from_sharing_an_op() -> None:
 
     nodes = named(PASS.apply(graph_of(build)).graph_def).values()
     names = [node.attr["column_names"].list.s for node in nodes if "PreLookUp" in node.op]
-    assert [list(one) for one in names] == [[b"embedding_lookup of table a"]]
+    assert [list(name) for name in names] == [[b"embedding_lookup of table a"]]
 
 
 def test_stock_ops_made_of_a_group_are_named_after_its_columns() -> None:
@@ -118,7 +118,7 @@ def test_stock_ops_made_of_a_group_are_named_after_its_columns() -> None:
 def test_of_a_stack_the_position_tells_row_and_column() -> None:
     before = frozen("C1", "C2", "C3")
     after = LowerLookups(preserve=frozenset({"out"})).apply(before)
-    assert {one.form for one in after.report.columns} == {"stacked"}
+    assert {column.form for column in after.report.columns} == {"stacked"}
     feeds = {f"C{k}:0": np.array([[0], [1]]) for k in (1, 2, 3)}
     feeds["C2:0"] = np.array([[0], [7]])
     # Row 1, column 1 of 3; the stack has 18 rows, and nothing is read of it.

@@ -42,7 +42,7 @@ def filled(form: str, default_id: int | None, reshapes: bool) -> Any:
             for k in range(2)
         ]
         shards = {"split": [tables], "grouped": tables}.get(form, tables[:1])
-        results = [looked_up(one, ids, is_empty, default_id) for one in shards]
+        results = [looked_up(shard, ids, is_empty, default_id) for shard in shards]
         result = tf.concat(results, 1) if form == "grouped" else results[0]
         tf.identity(result, name="out")
         if form == "trained":

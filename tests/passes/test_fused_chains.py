@@ -72,7 +72,7 @@ def assert_stays(
     assert result.graph_def is graph_def
     columns = result.report.columns
     assert rewrite.explain(graph_def).columns == columns
-    assert [(one.fused, one.fused_before) for one in columns] == [(False, True)] * count
+    assert [(column.fused, column.fused_before) for column in columns] == [(False, True)] * count
     for column in columns:
         assert str(column.reason).startswith("it is fused already, around a gather: ")
         assert reason in str(column.reason)

@@ -34,10 +34,10 @@ def rewritten(name: str, target: Target) -> str:
     view = GraphView.of_graph(graph_def, frozenset({"out"}))
     found = recognise_all(view)
     parts = [str(result.report)]
-    parts += [str(one.spec) for one in found if one.spec is not None]
+    parts += [str(match.spec) for match in found if match.spec is not None]
     writers = SparseWriters([view], {})
     choose = choose_fused if target is Target.FUSED else choose_stock
-    parts.append(str(choose(view, [one for one in found if one.spec], writers).plan))
+    parts.append(str(choose(view, [match for match in found if match.spec], writers).plan))
     if result.modified:
         parts.append(print_graph(without_defaults(result.graph_def)))
     return "\n\n".join(part for part in parts if part).rstrip() + "\n"

@@ -38,7 +38,9 @@ def rewritten(function: Any, target: Target) -> tuple[Any, FusionReport, graph_p
     assert fuse.explain(library.graph_def).columns == result.report.columns
     bodies = result.graph_def.library.function
     held = {(body.signature.name, node.name) for body in bodies for node in body.node_def}
-    assert {(one.function, one.op) for one in result.report.columns if one.op is not None} <= held
+    assert {
+        (column.function, column.op) for column in result.report.columns if column.op is not None
+    } <= held
     names = {f.signature.name for f in result.graph_def.library.function}
     new = _Rebuild(library, result.graph_def, names).function(function)
     again = fuse.apply(result.graph_def)

@@ -344,11 +344,11 @@ def test_groups_in_a_v1_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_control_edges_of_all_members_move_to_the_group() -> None:
     graph_def = graph_of(lambda: tf.concat([column("a"), column("b")], 1, name="together"))
-    anchors = [one.anchor for one in PASS.explain(graph_def).columns]
-    for place, anchor in enumerate(anchors):
-        graph_def.node.add(name=f"before_{place}", op="NoOp")
-        graph_def.node.add(name=f"after_{place}", op="NoOp", input=[f"^{anchor}"])
-        named(graph_def)[anchor].input.append(f"^before_{place}")
+    anchors = [column.anchor for column in PASS.explain(graph_def).columns]
+    for index, anchor in enumerate(anchors):
+        graph_def.node.add(name=f"before_{index}", op="NoOp")
+        graph_def.node.add(name=f"after_{index}", op="NoOp", input=[f"^{anchor}"])
+        named(graph_def)[anchor].input.append(f"^before_{index}")
     graph_def.node.add(name="before_concat", op="NoOp")
     named(graph_def)["together"].input.append("^before_concat")
     after = named(checked(graph_def, feeds("a", "b"), ["grouped"] * 2))

@@ -46,12 +46,12 @@ def columns(max_norm: float | None = None) -> list[Any]:
     return [
         fc.embedding_column(
             column,
-            3 + place,
-            ["mean", "sum", "sqrtn"][place % 3],
-            tf.constant_initializer(values(rows[name], 3 + place)),
+            3 + index,
+            ["mean", "sum", "sqrtn"][index % 3],
+            tf.constant_initializer(values(rows[name], 3 + index)),
             max_norm=max_norm,
         )
-        for place, (name, column) in enumerate(made.items())
+        for index, (name, column) in enumerate(made.items())
     ]
 
 

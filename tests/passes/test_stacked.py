@@ -51,13 +51,13 @@ def feed_of(kind: str) -> Any:
 def frozen(*columns: tuple[str, int], extra: Any = None) -> graph_pb2.GraphDef:
     """A frozen `input_layer` of columns, given by kind and dim, of inputs `c0`, `c1`, ..."""
     with tf.Graph().as_default() as graph:
-        keys = [f"c{place}" for place in range(len(columns))]
+        keys = [f"c{index}" for index in range(len(columns))]
         features = {
             key: placeholder(kind, key) for key, (kind, _) in zip(keys, columns, strict=True)
         }
         made = [
-            embedding(kind, key, place, dim, ["mean", "sum", "sqrtn"][place % 3])
-            for place, (key, (kind, dim)) in enumerate(zip(keys, columns, strict=True))
+            embedding(kind, key, index, dim, ["mean", "sum", "sqrtn"][index % 3])
+            for index, (key, (kind, dim)) in enumerate(zip(keys, columns, strict=True))
         ]
         result = v1.feature_column.input_layer(features, made)
         tf.identity(result, name="out")
@@ -73,7 +73,7 @@ def frozen(*columns: tuple[str, int], extra: Any = None) -> graph_pb2.GraphDef:
 
 
 def fed(*kinds: str) -> dict[str, Any]:
-    return {f"c{place}:0": feed_of(kind) for place, kind in enumerate(kinds)}
+    return {f"c{index}:0": feed_of(kind) for index, kind in enumerate(kinds)}
 
 
 def forms(before: graph_pb2.GraphDef, *outputs: str) -> tuple[graph_pb2.GraphDef, list[str]]:

@@ -205,9 +205,9 @@ def strange_name(meta: meta_graph_pb2.MetaGraphDef, rng: random.Random) -> None:
     body, node = _nodes(meta, rng)
     new = rng.choice(STRANGE)
     for other in body:
-        for place, text in enumerate(other.input):
+        for index, text in enumerate(other.input):
             if text.lstrip("^").partition(":")[0] == node.name:
-                other.input[place] = text.replace(node.name, new, 1)
+                other.input[index] = text.replace(node.name, new, 1)
     node.name = new
 
 
@@ -328,17 +328,17 @@ def many_of_them(meta: meta_graph_pb2.MetaGraphDef, rng: random.Random) -> None:
     """A long chain of nodes, or of functions that call the next one twice."""
     if rng.random() < 0.5:
         text = rng.choice(_bodies(meta)[0]).name
-        for place in range(rng.choice([200, 20_000])):
-            node = meta.graph_def.node.add(name=f"chain_{place}", op="Identity", input=[text])
+        for index in range(rng.choice([200, 20_000])):
+            node = meta.graph_def.node.add(name=f"chain_{index}", op="Identity", input=[text])
             node.attr["T"].type = 1
             text = node.name
         return
-    for place in range(64):
+    for index in range(64):
         function = meta.graph_def.library.function.add()
-        function.signature.name = f"doubling_{place}"
+        function.signature.name = f"doubling_{index}"
         for half in ("a", "b"):
             node = function.node_def.add(name=half, op="PartitionedCall")
-            node.attr["f"].func.name = f"doubling_{place + 1}"
+            node.attr["f"].func.name = f"doubling_{index + 1}"
 
 
 BYTES = (

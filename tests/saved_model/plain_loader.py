@@ -46,7 +46,7 @@ class Library:
     def __call__(self, name: str) -> Any:
         """Returns a function by its name without the prefix."""
         found = (getattr(library, f"TF_{name}", None) for library in self._libraries)
-        function = next(one for one in found if one is not None)
+        function = next(match for match in found if match is not None)
         if name in self.POINTERS.split():
             function.restype = ctypes.c_void_p
         return function

@@ -238,8 +238,8 @@ def test_pipes_and_folders_in_the_place_of_files(
 def test_damaged_frozen_graphs(tool: Tool, tmp_path: Path):
     content = write(v1_graph(), tmp_path / "src.pb").read_bytes()
     src = tmp_path / "src.pb"
-    for place in range(20, len(content), len(content) // 8):
-        src.write_bytes(content[:place] + bytes([content[place] ^ 0x55]) + content[place + 1 :])
+    for index in range(20, len(content), len(content) // 8):
+        src.write_bytes(content[:index] + bytes([content[index] ^ 0x55]) + content[index + 1 :])
         run = tool("rewrite", "--no-verify", src, tmp_path / "dst.pb")
         if run.status:
             refused(run)

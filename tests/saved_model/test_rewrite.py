@@ -186,7 +186,7 @@ def test_a_fresh_process_needs_import_fusion_and_no_more(rewritten: dict[str, Pa
 def _ids(seed: int, rows: int) -> tf.SparseTensor:
     rng = np.random.default_rng(seed)
     counts = rng.integers(0, 14, size=16)
-    indices = [(row, place) for row, count in enumerate(counts) for place in range(count)]
+    indices = [(row, index) for row, count in enumerate(counts) for index in range(count)]
     values = rng.integers(-1, rows, size=len(indices))
     return tf.SparseTensor(np.array(indices, np.int64).reshape(-1, 2), values, [16, 14])
 

@@ -163,7 +163,7 @@ def test_columns_that_are_fused_already(grouped: bool):
     names = dict(zip("ivsjwt", (tensor.name for tensor in concrete.inputs), strict=True))
     stock = concrete.graph.as_graph_def()
     result = fusion.fuse_graph(stock)
-    assert {one.form for one in result.report.columns} == {"grouped" if grouped else "single"}
+    assert {column.form for column in result.report.columns} == {"grouped" if grouped else "single"}
     meaning = input_meaning(result.graph_def, names)
     expected = input_meaning(stock, names)
     assert (meaning.rows, meaning.sparse) == (expected.rows, expected.sparse)
