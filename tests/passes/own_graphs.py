@@ -79,19 +79,19 @@ def weights(dtype: Any = tf.float32) -> tf.SparseTensor:
 # The three lookup functions
 
 
-def safe(version: str, ids: Any = None, given: Any = None, **options: Any) -> Made:
+def safe(version: str, ids: Any = None, inputs: Any = None, **options: Any) -> Made:
     shards = options.pop("shards", 1)
     dtype = options.pop("dtype", tf.float32)
     tables = [table(seed, ROWS // shards, dtype) for seed in range(shards)]
     source = tables if shards > 1 else tables[0]
     ids = sparse() if ids is None else ids
 
-    def look_up(ids: Any, given: Any = None) -> tf.Tensor:
+    def look_up(ids: Any, inputs: Any = None) -> tf.Tensor:
         return lookup.fused_safe_embedding_lookup_sparse(
-            source, ids, given, fusion_version=version, **options
+            source, ids, inputs, fusion_version=version, **options
         )
 
-    return look_up, [ids] if given is None else [ids, given], tables
+    return look_up, [ids] if inputs is None else [ids, inputs], tables
 
 
 def plain(version: str, **options: Any) -> Made:
@@ -133,7 +133,7 @@ def layer(
     features = {name: tf.constant(rows, tf.int64)[:, :width] for name, rows in numbers.items()}
     made(features)
     return (
-        lambda given: made(given, training=training),
+        lambda inputs: made(inputs, training=training),
         [features],
         list(made.trainable_variables),
     )
@@ -162,7 +162,7 @@ def layer_of_kinds(do_fusion: str | None, *, training: bool | None) -> Made:
     }
     made(features)
     return (
-        lambda given: made(given, training=training),
+        lambda inputs: made(inputs, training=training),
         [features],
         list(made.trainable_variables),
     )
@@ -207,8 +207,8 @@ def input_layer(do_fusion: str) -> Made:
     wrapped = v1.wrap_function(build, specs)
     for number, variable in enumerate(wrapped.graph.variables):
         variable.assign(table(number))
-    given = [ids.indices, ids.values, ids.dense_shape, dense]
-    return wrapped, given, list(wrapped.graph.variables)
+    placeholders = [ids.indices, ids.values, ids.dense_shape, dense]
+    return wrapped, placeholders, list(wrapped.graph.variables)
 
 
 # Grouped lookups
@@ -218,11 +218,11 @@ def grouped(function: Callable[..., Any]) -> Made:
     tables = [table(seed) for seed in range(4)]
     options = [LookupOptions(), LookupOptions(combiner="sum"), LookupOptions(combiner="sqrtn")]
 
-    def look_up(ids: Any, given: Any, rows: Any, dense: Any) -> tf.Tensor:
+    def look_up(ids: Any, inputs: Any, rows: Any, dense: Any) -> tf.Tensor:
         return function(
             [
                 Lookup(tables[0], ids, None, options[0]),
-                Lookup(tables[1], ids, given, options[2]),
+                Lookup(tables[1], ids, inputs, options[2]),
                 tf.ones([BATCH, 2]),
                 Lookup(tables[2], rows, None, options[1]),
                 Lookup(tables[3], dense, None, LookupOptions(default_id=3)),

@@ -76,5 +76,5 @@ def build_with(edit: Callable[[Any, Any, Case], Any], case: Case | None = None) 
 
 def to_sparse(matrix: tf.Tensor) -> tf.SparseTensor:
     """As feature columns do it."""
-    places = tf.where(tf.not_equal(matrix, 1))
-    return tf.SparseTensor(places, tf.gather_nd(matrix, places), tf.shape(matrix, tf.int64))
+    indices = tf.where(tf.not_equal(matrix, 1))
+    return tf.SparseTensor(indices, tf.gather_nd(matrix, indices), tf.shape(matrix, tf.int64))

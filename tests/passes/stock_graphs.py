@@ -161,8 +161,8 @@ def optimized(graph_def: graph_pb2.GraphDef, keep: Iterable[str] = ("out",)) -> 
     """Returns the graph as TensorFlow's own optimizer leaves it."""
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(graph_def, name="")
-        kept = [*keep, "initialize"]
-        for name in kept:
+        fetched = [*keep, "initialize"]
+        for name in fetched:
             graph.add_to_collection("train_op", graph.get_operation_by_name(name))
         meta = saver_lib.export_meta_graph(graph_def=graph.as_graph_def(), graph=graph)
         config = config_pb2.ConfigProto()

@@ -42,10 +42,10 @@ PRELUDE = """
         ("%y = Minimum(x, two) {T=int64}", None),
     ],
 )
-def test_expressions(text: str, wanted: Expression | None) -> None:
+def test_expressions(text: str, expected: Expression | None) -> None:
     view = GraphView.of_graph(parse_graph(PRELUDE + text))
     found = expression(view, Tensor("y"), {Tensor("x"): "id"})
-    assert (None if found is None else found[0]) == wanted
+    assert (None if found is None else found[0]) == expected
 
 
 def test_the_nodes_of_an_expression_are_named() -> None:

@@ -85,11 +85,11 @@ def test_programs_are_recognised_in_every_form(name: str) -> None:
         for column in report.columns:
             assert column.fused, f"{title}: {column.reason} at {column.node}"
             assert column.spec is not None
-            wanted = expected(name)
-            assert said(column.spec) == wanted, title
+            ids_class = expected(name)
+            assert said(column.spec) == ids_class, title
             # Weights are dropped by the entry's weight unless they are summed up; rows are filled.
             by_weight = column.spec.weights is not None and column.spec.weights.prune
-            assert by_weight == (wanted["weighted"] and wanted["combiner"] != "sum")
+            assert by_weight == (ids_class["weighted"] and ids_class["combiner"] != "sum")
             assert column.spec.prune
             assert column.spec.fill
             found += 1

@@ -135,8 +135,8 @@ def test_what_fails_is_shown_with_its_line(name: str) -> None:
     with pytest.raises(AssertionError) as error:
         check(TEXT, directives)
     first, *others = str(error.value).splitlines()
-    said, _, directive = first.partition(": ")
-    assert said == what
+    message, _, directive = first.partition(": ")
+    assert message == what
     assert directive in directives
     (marked,) = (other for other in others if other.startswith(">"))
     assert marked == f"> {line:3} {TEXT.splitlines()[line - 1]}"

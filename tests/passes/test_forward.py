@@ -52,8 +52,8 @@ def assert_same(
 ) -> None:
     results = (stock.run(graph, feed, fetches) for graph in (one, other))
     for pair in zip(*results, strict=True):
-        mine, theirs = (np.asarray(value, np.float64) for value in pair)
-        np.testing.assert_allclose(mine, theirs, rtol=rtol, atol=rtol)
+        a, b = (np.asarray(value, np.float64) for value in pair)
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
 
 
 def spied(case: Case, source: str, dtype: int) -> graph_pb2.GraphDef:
@@ -146,12 +146,12 @@ def _trained(combiner: str, dtype: Any = tf.float32, weights: bool = True) -> gr
     """A lookup and its gradients: of the table, and of the weights if they are trained."""
 
     def lookup(table: Any, ids: Any, case: Case) -> Any:
-        given = v1.placeholder(case.dtype, [None], "weights")
+        fed = v1.placeholder(case.dtype, [None], "weights")
         result = v1.nn.safe_embedding_lookup_sparse(
-            table, ids, _with_values(ids, given), combiner=case.combiner
+            table, ids, _with_values(ids, fed), combiner=case.combiner
         )
         loss = tf.reduce_sum(tf.square(result))
-        of_table, of_weights = tf.gradients(loss, [table.handle, given])
+        of_table, of_weights = tf.gradients(loss, [table.handle, fed])
         tf.identity(of_table.values, "of_table")
         if weights:
             tf.identity(tf.convert_to_tensor(of_weights), "of_weights")
@@ -207,11 +207,11 @@ def test_a_gradient_in_a_v1_loop(weighted: bool, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(control_flow_util, "ENABLE_CONTROL_FLOW_V2", False)
 
     def lookup(table: Any, ids: Any, case: Case) -> Any:
-        given = v1.placeholder(tf.float32, [None], "weights") if weighted else None
+        fed = v1.placeholder(tf.float32, [None], "weights") if weighted else None
 
         def step(i: Any, total: Any) -> Any:
             moved = _with_values(ids, (ids.values + tf.cast(i, tf.int64)) % stock.ROWS)
-            weights = None if given is None else _with_values(moved, given * 0.5)
+            weights = None if fed is None else _with_values(moved, fed * 0.5)
             found = v1.nn.safe_embedding_lookup_sparse(table, moved, weights, combiner="sum")
             return i + 1, total + found * tf.cast(i + 1, tf.float32)
 

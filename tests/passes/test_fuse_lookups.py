@@ -63,8 +63,8 @@ def test_one_column_of_a_table_that_is_written_becomes_four_ops() -> None:
 def test_nothing_else_changes() -> None:
     graph_def = stock.build(Case())
     before, after = nodes(graph_def), nodes(fused(graph_def))
-    kept = [name for name in before if not name.startswith("embedding_lookup")]
-    assert [after[name] for name in kept] == [before[name] for name in kept]
+    others = [name for name in before if not name.startswith("embedding_lookup")]
+    assert [after[name] for name in others] == [before[name] for name in others]
     assert fused(graph_def).versions == graph_def.versions
 
 

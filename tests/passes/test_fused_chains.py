@@ -97,10 +97,10 @@ def assert_stays(
 def test_lookups_side_by_side_become_one_op(
     version: str, case: Case, options: dict[str, Any]
 ) -> None:
-    given = fed("a", "b", case=case)
+    feed = fed("a", "b", case=case)
     if "prune" in options:
-        given |= {k: abs(v) for k, v in given.items() if k.endswith("ids/values:0")}
-    after = checked(pair(version, case, **options), given, ["grouped"] * 2)
+        feed |= {k: abs(v) for k, v in feed.items() if k.endswith("ids/values:0")}
+    after = checked(pair(version, case, **options), feed, ["grouped"] * 2)
     assert not {*IN_PARTS, "ResourceGather", "ConcatV2"} & set(ops(after))
     assert ops(after).count(GROUP) == 1
 
@@ -134,8 +134,8 @@ def test_a_lookup_up_to_the_last_row_with_an_entry(version: str) -> None:
         ids = stock.sparse_placeholder(Case(), "a/ids")
         return lookup(new_table("a_table"), ids, None, options)
 
-    given = {"shape": [9, 2], "indices": [[0, 0], [0, 1], [4, 0]], "values": [3, 1, 3]}
-    feed = {f"a/ids/{part}:0": np.array(value) for part, value in given.items()}
+    ids = {"shape": [9, 2], "indices": [[0, 0], [0, 1], [4, 0]], "values": [3, 1, 3]}
+    feed = {f"a/ids/{part}:0": np.array(value) for part, value in ids.items()}
     after = checked(graph_of(build), feed, ["single"])
     assert stock.run(after, feed)[0].shape == (5, stock.DIM)
     assert not IN_PARTS & set(ops(after))
@@ -149,8 +149,8 @@ def test_row_splits_are_read_as_they_are() -> None:
         )
         return fused_lookup(new_table("a_table"), ids)
 
-    given = {"a/splits:0": [0, 2, 2, 3], "a/ids:0": [1, -1, 4]}
-    after = checked(graph_of(build), given, ["single"])
+    feed = {"a/splits:0": [0, 2, 2, 3], "a/ids:0": [1, -1, 4]}
+    after = checked(graph_of(build), feed, ["single"])
     (node,) = (node for node in named(after).values() if node.op == SINGLE)
     assert node.attr["form"].s == b"row_splits"
     assert "RaggedTensorToSparse" not in ops(after)
@@ -159,24 +159,24 @@ def test_row_splits_are_read_as_they_are() -> None:
 def test_dense_ids_are_read_as_they_are() -> None:
     def build() -> Any:
         ids = v1.placeholder(tf.int64, [None, 3], "a/ids")
-        kept = fused_ops.prune_dense_and_fill_empty_rows(
+        entries = fused_ops.prune_dense_and_fill_empty_rows(
             dense_ids=ids, Tid=tf.int64, prune=True, fill_empty_row=True, num_buckets=9,
             bucket_default=2, use_ignored_id=True, ignored_id=-5,
         )  # fmt: skip
-        unique = fused_ops.unique_with_counts_v3(input=kept.sp_values_out)
+        unique = fused_ops.unique_with_counts_v3(input=entries.sp_values_out)
         return fused_ops.fused_embedding_sparse_post_look_up_v2(
             emb_shards=[tf.gather(new_table("a_table"), unique.unique_keys)],
             partition_permutation=tf.zeros([1, 2], tf.int32),
-            sp_dense_shape=kept.sp_dense_shape_out,
-            indices_before_unique=kept.sp_indices_out,
-            is_row_empty=kept.is_row_empty,
+            sp_dense_shape=entries.sp_dense_shape_out,
+            indices_before_unique=entries.sp_indices_out,
+            is_row_empty=entries.is_row_empty,
             unique_idxs=unique.unique_idxs,
             sp_weights_values=tf.ones([1]),
             fill_empty_row=True,
         ).emb_vectors
 
-    given = {"a/ids:0": [[1, -5, 12], [-5, -5, -5], [0, 3, 3]]}
-    after = checked(graph_of(build), given, ["single"])
+    feed = {"a/ids:0": [[1, -5, 12], [-5, -5, -5], [0, 3, 3]]}
+    after = checked(graph_of(build), feed, ["single"])
     (node,) = (node for node in named(after).values() if node.op == SINGLE)
     assert node.attr["form"].s == b"dense"
 
@@ -259,7 +259,7 @@ def _chain(**changes: Any) -> Callable[[], Any]:
 
     def build() -> Any:
         ids = stock.sparse_placeholder(Case(), "a/ids")
-        kept = fused_ops.prune_invalid_and_fill_empty_rows(
+        entries = fused_ops.prune_invalid_and_fill_empty_rows(
             sp_values=ids.values,
             sp_indices=ids.indices,
             sp_dense_shape=ids.dense_shape,
@@ -267,19 +267,19 @@ def _chain(**changes: Any) -> Callable[[], Any]:
             prune=True,
             fill_empty_row=True,
         )
-        unique = fused_ops.unique_with_counts_v3(input=kept.sp_values_out)
-        given: dict[str, Any] = {
+        unique = fused_ops.unique_with_counts_v3(input=entries.sp_values_out)
+        inputs: dict[str, Any] = {
             "emb_shards": [tf.gather(new_table("a_table"), unique.unique_keys)],
             "partition_permutation": tf.zeros([1, 2], tf.int32),
             "sp_dense_shape": ids.dense_shape,
-            "indices_before_unique": kept.sp_indices_out,
-            "is_row_empty": kept.is_row_empty,
+            "indices_before_unique": entries.sp_indices_out,
+            "is_row_empty": entries.is_row_empty,
             "unique_idxs": unique.unique_idxs,
             "sp_weights_values": tf.ones([1]),
             "fill_empty_row": True,
         }
-        given |= {key: change(given.get(key)) for key, change in changes.items()}
-        return fused_ops.fused_embedding_sparse_post_look_up_v2(**given).emb_vectors
+        inputs |= {key: change(inputs.get(key)) for key, change in changes.items()}
+        return fused_ops.fused_embedding_sparse_post_look_up_v2(**inputs).emb_vectors
 
     return build
 

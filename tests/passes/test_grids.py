@@ -79,8 +79,8 @@ B = Item(Tensor("n"), 0)
         ("%y = Identity(batch, ^x) {T=int32}", None),
     ],
 )
-def test_grids(text: str, wanted: Grid | None) -> None:
-    assert grid(GraphView.of_graph(parse_graph(PRELUDE + text)), Tensor("y")) == wanted
+def test_grids(text: str, expected: Grid | None) -> None:
+    assert grid(GraphView.of_graph(parse_graph(PRELUDE + text)), Tensor("y")) == expected
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,6 @@ def test_grids(text: str, wanted: Grid | None) -> None:
         ("%y = Identity(x) {T=int32}", None),
     ],
 )
-def test_columns(text: str, wanted: int | None) -> None:
+def test_columns(text: str, expected: int | None) -> None:
     found = columns(GraphView.of_graph(parse_graph(PRELUDE + text)), Tensor("y"))
-    assert (None if found is None else len(found)) == wanted
+    assert (None if found is None else len(found)) == expected

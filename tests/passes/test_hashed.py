@@ -113,11 +113,11 @@ def test_hashed_buckets_are_not_the_ids() -> None:
 def test_what_is_left_out_by_more_than_one_value_is_gathered(ignored: Any) -> None:
     def build() -> Any:
         words = fed("words", WORDS)
-        places = tf.where(tf.not_equal(words, tf.constant(ignored)))
-        kept = tf.SparseTensor(
-            places, tf.gather_nd(words, places), tf.shape(words, out_type=tf.int64)
+        indices = tf.where(tf.not_equal(words, tf.constant(ignored)))
+        entries = tf.SparseTensor(
+            indices, tf.gather_nd(words, indices), tf.shape(words, out_type=tf.int64)
         )
-        return layer({"words": kept}, embedding("words"))
+        return layer({"words": entries}, embedding("words"))
 
     graph_def = graph_of(build)
     (column,) = PASS.explain(graph_def).columns
@@ -132,11 +132,11 @@ def test_hashes_that_wait_for_something_are_left_where_they_are() -> None:
         words = fed("words", WORDS)
         source = v1.get_variable("source", initializer=stock.table_values(tf.float32, 3, 4)[:6],
                                  use_resource=True)  # fmt: skip
-        places = tf.where(tf.not_equal(words, ""))
-        values = tf.gather_nd(words, places)
+        indices = tf.where(tf.not_equal(words, ""))
+        values = tf.gather_nd(words, indices)
         with tf.control_dependencies([source.assign_add(tf.ones_like(source))]):
             hashed = tf.strings.to_hash_bucket_fast(values, 5)
-        ids = tf.SparseTensor(places, hashed, tf.shape(words, out_type=tf.int64))
+        ids = tf.SparseTensor(indices, hashed, tf.shape(words, out_type=tf.int64))
         return tf.nn.safe_embedding_lookup_sparse(source, ids)
 
     graph_def = graph_of(build)

@@ -80,10 +80,10 @@ def test_bounds_are_proven_or_unknown(name: str) -> None:
     assert range_of(*view_of(build)) == expected
 
 
-def parsed(place: int) -> tf.Tensor:
+def parsed(index: int) -> tf.Tensor:
     features = {"a": v1.VarLenFeature(tf.int64), "b": v1.FixedLenFeature([1], tf.int64)}
     found = v1.parse_example(v1.placeholder(tf.string, [None]), features)
-    return [found["a"].indices, found["a"].dense_shape, found["b"]][place]
+    return [found["a"].indices, found["a"].dense_shape, found["b"]][index]
 
 
 ORDERED: dict[str, tuple[Callable[[], Any], bool]] = {

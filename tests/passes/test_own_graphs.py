@@ -50,7 +50,7 @@ def rewritten(function: Any, target: Target) -> tuple[Any, FusionReport, graph_p
 
 def built(own: Own, trains: bool) -> tuple[Any, list[Any]]:
     """The function, with the gradients of all tables if it trains, and what it is given."""
-    look_up, given, variables = own.make()
+    look_up, inputs, variables = own.make()
     sources = [getattr(variable, "value", variable) for variable in variables]
     sources = [
         one if isinstance(one, tf.Variable) else variable
@@ -68,7 +68,7 @@ def built(own: Own, trains: bool) -> tuple[Any, list[Any]]:
         return result, [tf.convert_to_tensor(g) for g in tape.gradient(loss, sources)]
 
     run.variables_alive = variables
-    return run, given
+    return run, inputs
 
 
 def assert_same(mine: Any, theirs: Any, exact: bool) -> None:
@@ -88,49 +88,49 @@ def left(graph_def: graph_pb2.GraphDef) -> set[str]:
 
 @pytest.mark.parametrize("own", OWN, ids=str)
 def test_inference(own: Own) -> None:
-    function, given = built(own, trains=False)
-    concrete = function.get_concrete_function(*given)
-    wanted = function(*given)
+    function, inputs = built(own, trains=False)
+    concrete = function.get_concrete_function(*inputs)
+    expected = function(*inputs)
     new, report, _ = rewritten(concrete, Target.FUSED)
     assert len(report.columns) == own.columns, str(report)
     assert len(fusion.explain(concrete, under="rewrite").columns) == own.columns
     for column in report.columns:
         assert (column.form or "") in own.forms, str(report)
         assert column.fused or column.reason in KEPT, str(report)
-    assert_same(new(*given), wanted, own.is_exact)
-    told = fusion.explain(new, under="rewrite")
-    assert len(told.columns) == own.columns, str(told)
-    assert not told.fused_count
+    assert_same(new(*inputs), expected, own.is_exact)
+    again = fusion.explain(new, under="rewrite")
+    assert len(again.columns) == own.columns, str(again)
+    assert not again.fused_count
 
 
 @pytest.mark.parametrize("own", OWN, ids=str)
 def test_inference_by_stock_ops(own: Own) -> None:
-    function, given = built(own, trains=False)
-    wanted = function(*given)
-    new, report, graph_def = rewritten(function.get_concrete_function(*given), Target.STOCK)
+    function, inputs = built(own, trains=False)
+    expected = function(*inputs)
+    new, report, graph_def = rewritten(function.get_concrete_function(*inputs), Target.STOCK)
     assert not left(graph_def), remaining_fused_ops(graph_def, report)
     assert report.fused_count == len(report.columns) == own.columns, str(report)
-    assert_same(new(*given), wanted, own.is_exact)
+    assert_same(new(*inputs), expected, own.is_exact)
 
 
 @pytest.mark.parametrize("own", [own for own in OWN if own.has_gradient], ids=str)
 def test_training(own: Own) -> None:
-    function, given = built(own, trains=True)
-    concrete = function.get_concrete_function(*given)
-    wanted = function(*given)
+    function, inputs = built(own, trains=True)
+    concrete = function.get_concrete_function(*inputs)
+    expected = function(*inputs)
     new, report, _ = rewritten(concrete, Target.FUSED)
     assert len(report.columns) == own.columns, str(report)
     for column in report.columns:
-        told = any(text in str(column.reason) for text in TRAINED)
-        assert column.form == "trained" or told, str(report)
-    assert_same(new(*given), wanted, own.is_exact)
+        is_refused = any(text in str(column.reason) for text in TRAINED)
+        assert column.form == "trained" or is_refused, str(report)
+    assert_same(new(*inputs), expected, own.is_exact)
 
 
 @pytest.mark.parametrize("own", [own for own in OWN if own.has_gradient], ids=str)
 def test_training_by_stock_ops(own: Own) -> None:
-    function, given = built(own, trains=True)
-    wanted = function(*given)
-    new, report, graph_def = rewritten(function.get_concrete_function(*given), Target.STOCK)
+    function, inputs = built(own, trains=True)
+    expected = function(*inputs)
+    new, report, graph_def = rewritten(function.get_concrete_function(*inputs), Target.STOCK)
     message = remaining_fused_ops(graph_def, report)
     if not own.is_trained_by_stock:
         assert str(message).endswith("; leave steps of training out of what is exported")
@@ -139,15 +139,15 @@ def test_training_by_stock_ops(own: Own) -> None:
     assert not left(graph_def)
     for column in report.columns:
         assert column.fused or "its gradient is in the graph" in str(column.reason), str(report)
-    assert_same(new(*given), wanted, own.is_exact)
+    assert_same(new(*inputs), expected, own.is_exact)
 
 
 def test_updates_of_rows_are_left_out_of_what_is_exported() -> None:
-    step, given, kept = updated()
-    concrete = tf.function(step).get_concrete_function(*given)
+    step, inputs, variables = updated()
+    concrete = tf.function(step).get_concrete_function(*inputs)
     library = Library.of(concrete)
     result = LowerLookups().apply(library.graph_def)
     message = remaining_fused_ops(result.graph_def, result.report)
     assert message is not None
     assert message.endswith("leave steps of training out of what is exported")
-    del kept
+    del variables

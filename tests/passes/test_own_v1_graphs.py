@@ -63,8 +63,8 @@ def test_what_is_fetched_of_fused_ops_is_there_in_stock_ones(look_up: str) -> No
         tf.import_graph_def(graph_def, name="")
         fused = [one for one in graph.get_operations() if one.type in OP_NAMES]
     # What lies between the entries of its columns is up to that op.
-    told = [lookup for lookup in fused if lookup.type != PRE.name]
-    values = [(one.name, k) for one in told for k in range(len(one.outputs))]
+    others = [lookup for lookup in fused if lookup.type != PRE.name]
+    values = [(one.name, k) for one in others for k in range(len(one.outputs))]
     outputs = [*(lookup.name for lookup in fused), "gradient_0", "initialize"]
     result = fusion.fuse_graph(graph_def, outputs, "stock")
     assert not {node.op for node in result.graph_def.node} & {*OP_NAMES}

@@ -86,9 +86,9 @@ def test_dense_ids_that_would_be_narrowed_stay_in_parts(
 ) -> None:
     def build() -> Any:
         matrix = v1.placeholder(source, [None, 3], "matrix")
-        places = tf.where(tf.not_equal(matrix, -1))
-        values = tf.cast(tf.gather_nd(matrix, places), lookup)
-        ids = tf.SparseTensor(places, values, tf.shape(matrix, tf.int64))
+        indices = tf.where(tf.not_equal(matrix, -1))
+        values = tf.cast(tf.gather_nd(matrix, indices), lookup)
+        ids = tf.SparseTensor(indices, values, tf.shape(matrix, tf.int64))
         return stock.lookup(table("t"), ids, Case(ids=lookup))
 
     matrix = np.array([[1, -1, 3], [-1, -1, -1], [0, 0, 18]], source.as_numpy_dtype)
@@ -167,8 +167,8 @@ def placed(of_table: str, of_lookup: str, home: str = "CPU") -> FusionResult:
 def test_a_table_elsewhere_keeps_its_gather(of_table: str, of_lookup: str, form: str) -> None:
     result = placed(of_table, of_lookup)
     assert forms(result) == [form]
-    wanted = "ReadEmbeddingTables" if form == "single" else "ResourceGather"
-    reads = [n for n in result.graph_def.node if n.op == wanted and n.name.startswith("embedding")]
+    reader = "ReadEmbeddingTables" if form == "single" else "ResourceGather"
+    reads = [n for n in result.graph_def.node if n.op == reader and n.name.startswith("embedding")]
     assert [node.device for node in reads] == [of_table]
     assert [list(node.attr["_class"].list.s) for node in reads] == [[b"loc:@table"]]
 

@@ -244,11 +244,11 @@ def test_what_is_pruned_otherwise_is_taken_as_it_is(change: Callable[[Nodes], No
         ),
     ],
 )
-def test_plain_lookups(build: Callable[..., Any], wanted: tuple[str, ...]) -> None:
+def test_plain_lookups(build: Callable[..., Any], expected: tuple[str, ...]) -> None:
     spec = recognised(built(build)).spec
     assert spec is not None
     lines = str(spec).splitlines()
-    for key, text in zip(("ids", "keep", "empty"), wanted, strict=True):
+    for key, text in zip(("ids", "keep", "empty"), expected, strict=True):
         (line,) = (line for line in lines if line.split()[0] == key)
         assert text in line
 

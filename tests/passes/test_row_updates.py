@@ -53,8 +53,8 @@ def run(graph_def: graph_pb2.GraphDef, feed: Mapping[str, Any]) -> Any:
                 sizes = [dim.size for dim in shape.dim]
                 values = np.random.default_rng(number).normal(size=sizes)
                 handle = graph.get_tensor_by_name(f"{node.name}:0")
-                given = tf.constant(values, tf.as_dtype(dtype))
-                session.run(raw.AssignVariableOp(resource=handle, value=given))
+                tensor = tf.constant(values, tf.as_dtype(dtype))
+                session.run(raw.AssignVariableOp(resource=handle, value=tensor))
         return session.run("out:0", {f"{name}:0": value for name, value in feed.items()})
 
 
@@ -95,8 +95,8 @@ def refused(graph_def: graph_pb2.GraphDef, reason: str, rewrite: FuseRowUpdates 
 
 def numbers_of(ids: tf.Tensor, dtype: Any = tf.float32, dim: int = DIM) -> tf.Tensor:
     """Some number for each element of a row of each id."""
-    places = tf.cast(ids, tf.float64)[:, None] + tf.range(dim, dtype=tf.float64) / 7
-    return tf.reshape(tf.cast(places, dtype), [-1, dim])
+    numbers = tf.cast(ids, tf.float64)[:, None] + tf.range(dim, dtype=tf.float64) / 7
+    return tf.reshape(tf.cast(numbers, dtype), [-1, dim])
 
 
 def subtract(handles: Handles, ids: tf.Tensor, dtype: Any = tf.float32) -> list[tf.Operation]:
@@ -181,8 +181,8 @@ def test_many_tables():
 def test_an_update_waits_for_another_one():
     def body(handles, ids):
         made: list[tf.Operation] = []
-        given = [(tf.unique(ids + step)[0], handle) for step, handle in enumerate(handles)]
-        for found, handle in given:
+        pairs = [(tf.unique(ids + step)[0], handle) for step, handle in enumerate(handles)]
+        for found, handle in pairs:
             updates = numbers_of(found)
             with tf.control_dependencies(made):
                 made = [raw.ResourceScatterSub(resource=handle, indices=found, updates=updates)]
@@ -235,9 +235,9 @@ def test_rows_are_read_after_what_the_update_waits_for():
     def body(handles, ids):
         read = raw.ReadVariableOp(resource=handles[0], dtype=tf.float32)
         found = tf.unique(ids)[0]
-        given = {"resource": handles[0], "indices": found, "updates": numbers_of(found)}
+        inputs = {"resource": handles[0], "indices": found, "updates": numbers_of(found)}
         with tf.control_dependencies([read]):
-            update = raw.ResourceScatterSub(**given)
+            update = raw.ResourceScatterSub(**inputs)
         with tf.control_dependencies([update]):
             return [raw.AssignVariableOp(resource=handles[1], value=read)]
 

@@ -81,8 +81,8 @@ def test_all_columns_of_a_layer_become_one_op(named: Any, count: int | None) -> 
     found = ops(fused.graph.as_graph_def())
     assert (found["GroupedEmbeddingLookup"], found["Unique"], found["ResourceGather"]) == (1, 0, 0)
     assert ops(stock.graph.as_graph_def())["Unique"] == 5
-    wanted, result = stock(features(count)), fused(features(count))
-    assert wanted.numpy().tobytes() == result.numpy().tobytes()
+    expected, result = stock(features(count)), fused(features(count))
+    assert expected.numpy().tobytes() == result.numpy().tobytes()
     report = fusion.explain(stock)
     assert report.fused_count == len(report.columns) == 5
     assert "ids_embedding" in {column.name.rpartition("/")[2] for column in report.columns}
@@ -105,20 +105,20 @@ def test_an_id_out_of_range_is_the_error_that_it_was() -> None:
 
 def test_tensorflow_runs_the_op_under_enable() -> None:
     layer = layer_function().layer
-    wanted = tf.function(layer)(features())
+    expected = tf.function(layer)(features())
     before = fusion.stats().columns_fused
     with fusion.fused():
         result = tf.function(layer)(features())
     assert fusion.stats().columns_fused == before + 5
-    assert wanted.numpy().tobytes() == result.numpy().tobytes()
+    assert expected.numpy().tobytes() == result.numpy().tobytes()
 
 
 def test_training_stays_as_it_was() -> None:
     layer = layer_function().layer
 
-    def step(given: Any) -> Any:
+    def step(inputs: Any) -> Any:
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(layer(given, training=True)[2:3] ** 2)
+            loss = tf.reduce_sum(layer(inputs, training=True)[2:3] ** 2)
         return loss, [g.values for g in tape.gradient(loss, layer.trainable_variables)]
 
     concrete = tf.function(step).get_concrete_function(features())
@@ -230,8 +230,8 @@ def test_a_table_that_may_be_no_matrix_is_left_alone() -> None:
         table = v1.placeholder(tf.float32, name="table")
         matrix = v1.placeholder(tf.int64, [None, 1], "ids")
         tf.identity(near_miss()(table, matrix), "result")
-    given = graph.as_graph_def()
-    assert fusion.fuse_graph(given, outputs=["result"]).graph_def == given
+    graph_def = graph.as_graph_def()
+    assert fusion.fuse_graph(graph_def, outputs=["result"]).graph_def == graph_def
 
 
 def test_several_ids_of_a_row_are_no_single_ones() -> None:
@@ -245,13 +245,13 @@ def test_small_integers_are_left_alone() -> None:
 
         def look_up(table: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor:
             ids = tf.reshape(matrix, [-1])
-            keys, places = tf.unique(tf.maximum(ids, tf.constant(0, tf.int16)))
-            vectors = tf.gather(v1.raw_ops.GatherV2(params=table, indices=keys, axis=0), places)
+            keys, index = tf.unique(tf.maximum(ids, tf.constant(0, tf.int16)))
+            vectors = tf.gather(v1.raw_ops.GatherV2(params=table, indices=keys, axis=0), index)
             return v1.where(ids >= 0, vectors, tf.zeros_like(vectors))
 
         tf.identity(look_up(tf.constant(values(6, 3)), matrix), "result")
-    given = graph.as_graph_def()
-    assert fusion.fuse_graph(given, outputs=["result"]).graph_def == given
+    graph_def = graph.as_graph_def()
+    assert fusion.fuse_graph(graph_def, outputs=["result"]).graph_def == graph_def
 
 
 @pytest.mark.parametrize("inside", ["Unique", "GatherV2_1", "Maximum"])

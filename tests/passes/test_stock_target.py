@@ -52,8 +52,8 @@ CASES = [
 
 def ops(graph_def: graph_pb2.GraphDef) -> Counter[str]:
     """The ops that run for the result."""
-    wanted = v1.graph_util.extract_sub_graph(graph_def, ["out"])
-    return Counter(node.op for node in wanted.node)
+    needed = v1.graph_util.extract_sub_graph(graph_def, ["out"])
+    return Counter(node.op for node in needed.node)
 
 
 def lowered(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
@@ -66,15 +66,15 @@ def lowered(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
 
 
 def assert_same(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef, feed: Any) -> None:
-    for given, wanted in zip(stock.run(after, feed), stock.run(before, feed), strict=True):
-        assert (given.shape, given.dtype) == (wanted.shape, wanted.dtype)
-        assert given.tobytes() == wanted.tobytes()
+    for result, expected in zip(stock.run(after, feed), stock.run(before, feed), strict=True):
+        assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+        assert result.tobytes() == expected.tobytes()
 
 
 def assert_close(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef, feed: Any) -> None:
-    for given, wanted in zip(stock.run(after, feed), stock.run(before, feed), strict=True):
-        rtol = 2e-2 if wanted.dtype.itemsize == 2 else 1e-5
-        one, other = given.astype(np.float64), wanted.astype(np.float64)
+    for result, expected in zip(stock.run(after, feed), stock.run(before, feed), strict=True):
+        rtol = 2e-2 if expected.dtype.itemsize == 2 else 1e-5
+        one, other = result.astype(np.float64), expected.astype(np.float64)
         np.testing.assert_allclose(one, other, rtol=rtol, atol=rtol)
 
 
@@ -82,8 +82,8 @@ def assert_close(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef, feed: An
 def test_fewer_stock_ops_have_the_bits_of_the_many(case: Case) -> None:
     before = stock.build(case)
     after = lowered(before)
-    found, given = ops(after), ops(before)
-    assert found.total() - found["Const"] < given.total() - given["Const"]
+    found, before_ops = ops(after), ops(before)
+    assert found.total() - found["Const"] < before_ops.total() - before_ops["Const"]
     assert "Tile" not in found
     assert found["SparseReshape"] <= 1
     assert case.rank != 2 or "Prod" not in found

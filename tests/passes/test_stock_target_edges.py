@@ -22,8 +22,8 @@ TO_STOCK = LowerLookups(PASS.preserve)
 
 def without_ignored(matrix: tf.Tensor) -> tf.SparseTensor:
     """As feature columns do it, which ignore -1."""
-    places = tf.where(tf.not_equal(matrix, -1))
-    return tf.SparseTensor(places, tf.gather_nd(matrix, places), tf.shape(matrix, tf.int64))
+    indices = tf.where(tf.not_equal(matrix, -1))
+    return tf.SparseTensor(indices, tf.gather_nd(matrix, indices), tf.shape(matrix, tf.int64))
 
 
 def needs(graph_def: graph_pb2.GraphDef, name: str) -> set[str]:
@@ -160,8 +160,8 @@ def test_a_large_table_is_not_held_twice(rows: int, second: tuple[int, ...]) -> 
         matrix = tf.compat.v1.placeholder(tf.int64, [None, 1], "matrix")
         tables = [tf.constant(np.ones((size, 4), np.float32)) for size in (rows, 3, 5)]
 
-        def concat(places: tuple[int, ...]) -> tf.Tensor:
-            looked_up = [stock.lookup(tables[k], without_ignored(matrix), case) for k in places]
+        def concat(order: tuple[int, ...]) -> tf.Tensor:
+            looked_up = [stock.lookup(tables[k], without_ignored(matrix), case) for k in order]
             return tf.concat([*looked_up, tf.cast(matrix, tf.float32)], 1)
 
         return tf.concat([concat((0, 1)), tf.square(concat(second))], 1)

@@ -179,8 +179,8 @@ def test_constants_which_grappler_folds_into_a_column_are_fused(way: str, combin
     assert report is not None
     assert [column.form for column in report.columns] == ["trained"]
     np.testing.assert_allclose(forward, results(model.lookup), rtol=1e-6, atol=1e-6)
-    for mine, stock in zip(gradient, results(model.gradient), strict=True):
-        np.testing.assert_allclose(mine, stock, rtol=1e-5, atol=1e-6)
+    for own, stock in zip(gradient, results(model.gradient), strict=True):
+        np.testing.assert_allclose(own, stock, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("target", Target)
@@ -193,9 +193,9 @@ def test_a_constant_column(target: Target, shape: tuple[int, int], combiner: str
         indices = v1.placeholder(tf.int64, [None, 2], "indices")
         values = v1.placeholder(tf.int64, [None], "values")
         v1.placeholder(tf.float32, [None], "weights")
-        keys, places = tf.unique(values)
+        keys, index = tf.unique(values)
         table = v1.get_variable("table", initializer=TABLE, use_resource=True)
-        product = tf.gather(tf.gather(table, keys), places) * factors
+        product = tf.gather(tf.gather(table, keys), index) * factors
         out = tf.math.segment_sum(product, indices[:, 0])
         if combiner == "mean":
             out /= tf.math.segment_sum(tf.constant(factors), indices[:, 0])
@@ -261,10 +261,10 @@ def test_a_vector_alone_is_fused(shape: Any) -> None:
         weights = v1.placeholder(tf.float32, shape, "weights")
         indices = v1.placeholder(tf.int64, [None, 2], "indices")
         values = v1.placeholder(tf.int64, [None], "values")
-        keys, places = tf.unique(values)
+        keys, index = tf.unique(values)
         rows = tf.gather(v1.get_variable("table", initializer=TABLE), keys)
         column = tf.reshape(tf.exp(weights), tf.concat([tf.shape(tf.exp(weights)), [1]], 0))
-        product = tf.gather(rows, places) * column
+        product = tf.gather(rows, index) * column
         tf.identity(tf.math.segment_sum(product, indices[:, 0]), name="out")
         tf.group(v1.global_variables_initializer(), name="initialize")
     graph_def = graph.as_graph_def()
@@ -281,10 +281,10 @@ def test_a_column_of_another_length_is_left_to_stock() -> None:
         weights = v1.placeholder(tf.float32, [None], "weights")
         indices = v1.placeholder(tf.int64, [None, 2], "indices")
         values = v1.placeholder(tf.int64, [None], "values")
-        keys, places = tf.unique(values)
+        keys, index = tf.unique(values)
         rows = tf.gather(v1.get_variable("table", initializer=TABLE), keys)
         column = tf.reshape(tf.exp(weights[:2]), [tf.shape(weights)[0], 1])
-        product = tf.gather(rows, places) * column
+        product = tf.gather(rows, index) * column
         tf.identity(tf.math.segment_sum(product, indices[:, 0]), name="out")
     reason = refused(graph.as_graph_def()).reason
     assert reason == "the weights are not a column of the entries' weights"

@@ -43,12 +43,12 @@ def test_a_whole_lookup(default: int | None, rank: int) -> None:
     case = stock.Case(default_id=default, rank=rank)
     view = GraphView.of_graph(stock.build(case))
     (one,) = recognise_all(view)
-    said = [describe(part) for part in one.parts]
-    text = "\n".join(said)
-    assert f"mean of the rows of each bag ({one.anchor})" in said
+    texts = [describe(part) for part in one.parts]
+    text = "\n".join(texts)
+    assert f"mean of the rows of each bag ({one.anchor})" in texts
     assert f"empty bags get the id {default or 0}" in text
     assert ("empty bags become zeros" in text) == (default is None)
-    assert ("empty bags keep what they got" in said) == (default is not None)
+    assert ("empty bags keep what they got" in texts) == (default is not None)
     assert ("flattened to a matrix" in text) == (rank == 3)
 
 

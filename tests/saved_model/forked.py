@@ -54,11 +54,11 @@ class Tool:
             largest_file: a limit for the bytes of each file that it writes.
         """
         with tempfile.TemporaryDirectory() as folder:
-            said, grown = Path(folder, "stderr"), Path(folder, "grown")
+            stderr, grown = Path(folder, "stderr"), Path(folder, "grown")
             program = [sys.executable, "-m", "tests.saved_model.forked"]
             limits = [str(grown), str(largest_file or 0)]
             start = time.monotonic()
-            with open(said, "wb") as file:
+            with open(stderr, "wb") as file:
                 process = zygote.Popen(
                     [*program, *limits, *map(str, arguments)],
                     cwd=zygote.ROOT,
@@ -70,7 +70,7 @@ class Tool:
                 )
             status = _wait(process, LONGEST if killed_after is None else killed_after)
             seconds = time.monotonic() - start
-            lines = said.read_text(errors="replace").splitlines()
+            lines = stderr.read_text(errors="replace").splitlines()
             # Empty, if it was killed between opening and writing it.
             bytes_ = int(grown.read_text() or 0) if grown.exists() else 0
         return Run(status, lines, seconds, bytes_)

@@ -85,9 +85,9 @@ class Words(tf.Module):
             for seed in range(3)
         ]
 
-    def embed(self, place: int, texts: tf.SparseTensor, ids: tf.Tensor) -> tf.Tensor:
+    def embed(self, index: int, texts: tf.SparseTensor, ids: tf.Tensor) -> tf.Tensor:
         sparse = tf.SparseTensor(texts.indices, ids, texts.dense_shape)
-        return tf.nn.safe_embedding_lookup_sparse(self.rows[place], sparse)
+        return tf.nn.safe_embedding_lookup_sparse(self.rows[index], sparse)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def serve(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:

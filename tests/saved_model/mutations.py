@@ -281,13 +281,13 @@ def strange_signature(meta: meta_graph_pb2.MetaGraphDef, rng: random.Random) -> 
 def strange_objects(meta: meta_graph_pb2.MetaGraphDef, rng: random.Random) -> None:
     """The object graph: children, bound inputs and variables that are not there, or circles."""
     objects = meta.object_graph_def
-    place = rng.choice((*HUGE[:1], -1, 0, 10**6))
+    index = rng.choice((*HUGE[:1], -1, 0, 10**6))
     if objects.nodes and rng.random() < 0.5:
         node = rng.choice(objects.nodes)
-        node.children.add(node_id=place, local_name=rng.choice(STRANGE))
+        node.children.add(node_id=index, local_name=rng.choice(STRANGE))
     for function in objects.concrete_functions.values():
         if rng.random() < 0.5:
-            function.bound_inputs.append(place)
+            function.bound_inputs.append(index)
     for node in objects.nodes:
         if node.WhichOneof("kind") == "variable" and rng.random() < 0.5:
             node.variable.name = rng.choice(STRANGE)
@@ -356,14 +356,14 @@ def mutant(content: bytes, fingerprint: bytes | None, seed: int) -> Mutant:
     """Returns the mutant of a `saved_model.pb`, or of its fingerprint, that `seed` stands for."""
     rng = random.Random(seed)
     kinds = [*BYTES, *GRAPHS]
-    place = seed % (len(kinds) + (fingerprint is not None))
-    if place == len(kinds):
+    index = seed % (len(kinds) + (fingerprint is not None))
+    if index == len(kinds):
         damage = rng.choice(BYTES[:4])
         damaged = rng.choice([damage(fingerprint, rng), b"", rng.randbytes(1 << 20)])  # type: ignore[arg-type]
         return Mutant("fingerprint", content, damaged)
-    if place < len(BYTES):
-        return Mutant(BYTES[place].__name__, BYTES[place](content, rng))
-    change = GRAPHS[place - len(BYTES)]
+    if index < len(BYTES):
+        return Mutant(BYTES[index].__name__, BYTES[index](content, rng))
+    change = GRAPHS[index - len(BYTES)]
     return Mutant(change.__name__, _changed(content, lambda meta: change(meta, rng)))
 
 

@@ -59,11 +59,11 @@ class Library:
             raise RuntimeError(message(self.status).decode())
 
 
-def tensor(library: Library, array: dict[str, Any], kept: list[Any]) -> ctypes.c_void_p:
-    """Makes a tensor; what it points to is added to `kept`."""
+def tensor(library: Library, array: dict[str, Any], alive: list[Any]) -> ctypes.c_void_p:
+    """Makes a tensor; what it points to is added to `alive`."""
     if array["dtype"] == STRING:
         strings = [ctypes.create_string_buffer(b64decode(text)) for text in array["strings"]]
-        kept += strings
+        alive += strings
         parts = (  # create_string_buffer appends a zero byte
             _TSTRING.pack((len(text) - 1) << 2 | _VIEW, ctypes.addressof(text), 0)
             for text in strings
@@ -123,8 +123,8 @@ def run(library: Library, job: dict[str, Any]) -> list[dict[str, Any]]:
         found = [Output(operation(graph, name.encode()), int(index)) for name, index in pairs]
         return (Output * len(found))(*found)
 
-    kept: list[Any] = []
-    feeds = [tensor(library, one, kept) for one in job["feeds"].values()]
+    alive: list[Any] = []
+    feeds = [tensor(library, one, alive) for one in job["feeds"].values()]
     results = (ctypes.c_void_p * len(job["fetches"]))()
     library("SessionRun")(
         session,

@@ -29,9 +29,9 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
-def run(*, safe: bool, given: int = 0) -> list[int]:
+def run(*, safe: bool, limit: int = 0) -> list[int]:
     """Returns how much of 1.2 times the machine's memory a process gets, in halves; its limits."""
-    program = PROGRAM.format(safe=safe, given=given)
+    program = PROGRAM.format(safe=safe, given=limit)
     done = zygote.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return [int(word) for word in done.stdout.split()]
@@ -46,4 +46,4 @@ def test_a_child_gets_no_more_memory_than_there_is() -> None:
 
 
 def test_a_lower_limit_stays() -> None:
-    assert run(safe=True, given=8 << 30)[1] == 8 << 30
+    assert run(safe=True, limit=8 << 30)[1] == 8 << 30

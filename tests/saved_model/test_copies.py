@@ -39,10 +39,10 @@ def test_gigabytes_of_variables_are_copied_and_never_loaded(
     copy = tmp_path / "dst" / DATA
     assert copy.stat().st_size == SIZE
     assert copy.stat().st_blocks <= (large / DATA).stat().st_blocks + 64
-    for place in (0, SIZE // 2 - 4096, SIZE - 4096):
+    for offset in (0, SIZE // 2 - 4096, SIZE - 4096):
         with open(large / DATA, "rb") as a, open(copy, "rb") as b:
-            a.seek(place)
-            b.seek(place)
+            a.seek(offset)
+            b.seek(offset)
             assert a.read(8192) == b.read(8192)
 
 
@@ -55,13 +55,16 @@ def test_progress_is_told(
 
     if not kernel:
         monkeypatch.setattr(os, "copy_file_range", unsupported)
-    told: list[tuple[int, int]] = []
+    counts_seen: list[tuple[int, int]] = []
     rewrite_saved_model(
-        large, tmp_path / "dst", RewriteOptions(verify=False), lambda *counts: told.append(counts)
+        large,
+        tmp_path / "dst",
+        RewriteOptions(verify=False),
+        lambda *counts: counts_seen.append(counts),
     )
     total = sum(f.stat().st_size for f in (large / "variables").iterdir())
-    assert {count for _, count in told} == {total}
-    done = [count for count, _ in told]
+    assert {count for _, count in counts_seen} == {total}
+    done = [count for count, _ in counts_seen]
     assert done == sorted(done)
     assert done[-1] == total
     assert len(done) > 3
@@ -96,8 +99,8 @@ def test_holes_stay_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kerne
         ("both", {1 << 19: os.urandom(70_000)}, 1 << 20),
     ):
         with open(tmp_path / name, "wb") as file:
-            for place, piece in pieces.items():
-                file.seek(place)
+            for offset, piece in pieces.items():
+                file.seek(offset)
                 file.write(piece)
             file.truncate(size)
         copy_file(tmp_path / name, tmp_path / f"{name} copy")

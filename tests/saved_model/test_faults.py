@@ -56,7 +56,7 @@ def test_what_killed_runs_left_is_removed_by_the_next_one(models: Path, tmp_path
     (tmp_path / ".fusion-old.partial" / "model").mkdir()
     (tmp_path / ".fusion-old.partial" / "model" / "saved_model.pb").write_text("half")
     (tmp_path / ".fusion-old.partial" / "lock").touch()
-    kept = {"theirs", ".fusion-mine", ".fusion-new.partial", ".fusion-link.partial"}
+    remaining = {"theirs", ".fusion-mine", ".fusion-new.partial", ".fusion-link.partial"}
     (tmp_path / "theirs").mkdir()
     (tmp_path / ".fusion-mine").mkdir()
     (tmp_path / ".fusion-link.partial").symlink_to(tmp_path / "theirs")
@@ -64,7 +64,7 @@ def test_what_killed_runs_left_is_removed_by_the_next_one(models: Path, tmp_path
         # As a run holds it that still lives.
         fcntl.flock(lock, fcntl.LOCK_EX)
         fuse_saved_model(models / "tf2", tmp_path / "dst", verify=False)
-    assert {*os.listdir(tmp_path)} == {"dst", *kept}
+    assert {*os.listdir(tmp_path)} == {"dst", *remaining}
 
 
 def test_a_file_that_appears_meanwhile_is_kept(tmp_path: Path):
@@ -158,8 +158,8 @@ def test_a_disk_that_is_full_or_read_only(models: Path, tmp_path: Path):
     ):
         tool = Tool(*_NAMESPACE, "sh", "-c", script, "sh", options, str(disk))
         try:
-            for place in ("dst", "again"):
-                run = tool("rewrite", models / "v1_ref", disk / place)
+            for name in ("dst", "again"):
+                run = tool("rewrite", models / "v1_ref", disk / name)
                 assert message in refused(run).lower()
         finally:
             tool.close()

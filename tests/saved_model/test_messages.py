@@ -63,9 +63,9 @@ def test_a_model_from_before_there_were_names_loads(fused: Path, tmp_path: Path)
         for key in [key for key in node.attr if key.startswith("column_name")]:
             del node.attr[key]
     for op in meta.meta_info_def.stripped_op_list.op:
-        kept = [attr for attr in op.attr if not attr.name.startswith("column_name")]
+        attrs = [attr for attr in op.attr if not attr.name.startswith("column_name")]
         del op.attr[:]
-        op.attr.extend(kept)
+        op.attr.extend(attrs)
     (old / "saved_model.pb").write_bytes(proto.SerializeToString())
     np.testing.assert_array_equal(call(old), call(fused))
     text = r"column 1: indices\[1\] = 50 is not in \[0, 10\)"

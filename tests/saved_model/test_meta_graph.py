@@ -55,9 +55,9 @@ def test_names_of_signatures_collections_saver_and_assets_are_preserved(models: 
         "model/weights/Read/ReadVariableOp",
         "model/weights/Assign",
     }
-    wanted = {name.partition(":")[0] for name in expected}
-    assert wanted <= names
-    assert wanted <= nodes
+    expected_nodes = {name.partition(":")[0] for name in expected}
+    assert expected_nodes <= names
+    assert expected_nodes <= nodes
     assert "" not in names
 
 

@@ -120,11 +120,11 @@ def test_an_old_model_is_fused_and_answers_as_before(
     compare(after, before["out"])
     loaded = tf.saved_model.load(str(tmp_path / "fused"))
     signature = loaded.signatures["serving_default"]
-    given = {
+    feeds = {
         key: tf.constant(value)
         for key, value in feed(signature.structured_input_signature[1]).items()
     }
-    compare(signature(**given)["out"], before["out"])
+    compare(signature(**feeds)["out"], before["out"])
 
 
 def test_an_old_model_is_verified_before_it_is_written(tmp_path: Path) -> None:

@@ -92,11 +92,11 @@ def test_a_long_message_is_cut_behind_the_cause() -> None:
 
 def test_what_tensorflow_says_in_a_session() -> None:
     with tf.Graph().as_default(), v1.Session() as session:
-        given = v1.placeholder(tf.int64, [1])
+        ids = v1.placeholder(tf.int64, [1])
         with tf.name_scope("columns"):
-            found = tf.gather(tf.ones([3, 2]), given, name="lookup")
+            found = tf.gather(tf.ones([3, 2]), ids, name="lookup")
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-            session.run(found, {given: [7]})
+            session.run(found, {ids: [7]})
     assert "most recent call last" in str(caught.value)
     assert reason_of(caught.value) == "indices[0] = 7 is not in [0, 3) [[{{node columns/lookup}}]]"
 

@@ -98,10 +98,10 @@ def test_one_without_them_does(fused: Path, tmp_path: Path) -> None:
     done = warm([fused], folder=tmp_path)
     (kernel,) = tmp_path.glob("infer_shapes-*.o")
     kernel.unlink()
-    told = served(fused, "not", tmp_path)
-    assert told[0] == f"compiling kernels for {done.cpu}"
-    assert re.match("compiled infer_shapes in ", told[1])
-    assert told[2:] == ["answer 27.73", "fused 0"]
+    lines = served(fused, "not", tmp_path)
+    assert lines[0] == f"compiling kernels for {done.cpu}"
+    assert re.match("compiled infer_shapes in ", lines[1])
+    assert lines[2:] == ["answer 27.73", "fused 0"]
 
 
 def test_kernels_for_a_processor_serve_where_it_is_named(fused: Path, tmp_path: Path) -> None:
@@ -116,13 +116,13 @@ def test_kernels_for_a_processor_are_not_run_to_be_compiled(
     other = "x86-64-v4"
     monkeypatch.setattr(processor, "host", lambda: processor.Processor("haswell"))
     assert not processor.runs(processor.named(other), on=processor.host())
-    wanted = {"infer_shapes": Recipe(lambda: b"code"), "thing": Recipe(lambda: b"more code")}
-    monkeypatch.setattr(node_kernels, "of_nodes", lambda _: wanted)
-    asked = []
-    done = warm([fused], other, tmp_path, lambda *progress: asked.append(progress))
+    recipes = {"infer_shapes": Recipe(lambda: b"code"), "thing": Recipe(lambda: b"more code")}
+    monkeypatch.setattr(node_kernels, "of_nodes", lambda _: recipes)
+    targets = []
+    done = warm([fused], other, tmp_path, lambda *progress: targets.append(progress))
     assert (done.kernels, done.added, done.cpu) == (2, 2, other)
-    assert asked == [(1, 2, "infer_shapes"), (2, 2, "thing")]
-    assert sorted(path.name.partition("-")[0] for path in tmp_path.glob("*.o")) == [*wanted]
+    assert targets == [(1, 2, "infer_shapes"), (2, 2, "thing")]
+    assert sorted(path.name.partition("-")[0] for path in tmp_path.glob("*.o")) == [*recipes]
 
 
 def test_what_cannot_be_done_is_an_error(stock: Path, tmp_path: Path) -> None:
@@ -147,14 +147,14 @@ def test_a_node_that_could_not_run_is_named(tmp_path: Path) -> None:
 
 
 def test_without_a_model_all_ops_have_all_kernels() -> None:
-    wanted = {*node_kernels.of_all_ops()}
+    recipes = {*node_kernels.of_all_ops()}
     for name in (
         *("infer_shapes", "serve", "lookup_kernel_CPU", "UniqueWithCountsV3_CPU_int32"),
         *("FusedEmbeddingSparsePostLookUpV2_CPU_bfloat16_float64", "gather_float32_any"),
         *("gather_float32_any_weighted", "scatter_float32_1x8", "scatter_float32_any_weighted"),
     ):
-        assert name in wanted
-    assert not [name for name in wanted if "clipped" in name or name.startswith("gather_float64")]
+        assert name in recipes
+    assert not [name for name in recipes if "clipped" in name or name.startswith("gather_float64")]
 
 
 def test_a_cache_of_its_own_is_filled_from_the_known_one(

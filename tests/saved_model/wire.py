@@ -35,35 +35,35 @@ def message(number: int, body: bytes) -> bytes:
 def fields(content: bytes, start: int = 0, end: int | None = None) -> list[Field] | None:
     """Returns the fields with a length in `content[start:end]`; None if it is no message."""
     stop = len(content) if end is None else end
-    found, place = [], start
-    while place < stop:
-        begin = place
-        tag, place = _number(content, place, stop)
+    found, position = [], start
+    while position < stop:
+        begin = position
+        tag, position = _number(content, position, stop)
         number, kind = tag >> 3, tag & 7
-        if number == 0 or place > stop:
+        if number == 0 or position > stop:
             return None
-        length_at = place
+        length_at = position
         if kind == LENGTH:
-            size, body = _number(content, place, stop)
-            place = body + size
-            found.append(Field(number, begin, length_at, body, place))
+            size, body = _number(content, position, stop)
+            position = body + size
+            found.append(Field(number, begin, length_at, body, position))
         elif kind == VARINT:
-            _, place = _number(content, place, stop)
+            _, position = _number(content, position, stop)
         elif kind in (FIXED64, FIXED32):
-            place += 8 if kind == FIXED64 else 4
+            position += 8 if kind == FIXED64 else 4
         else:
             return None
-    return found if place == stop else None
+    return found if position == stop else None
 
 
-def _number(content: bytes, place: int, stop: int) -> tuple[int, int]:
-    """Returns the number at `place` and the place behind it: behind `stop` if there is none."""
+def _number(content: bytes, position: int, stop: int) -> tuple[int, int]:
+    """Returns the number at `position` and the place behind it: behind `stop` if there is none."""
     value = shift = 0
-    while place < stop and shift < 64:
-        byte = content[place]
+    while position < stop and shift < 64:
+        byte = content[position]
         value |= (byte & 0x7F) << shift
-        place += 1
+        position += 1
         if byte < 0x80:
-            return value, place
+            return value, position
         shift += 7
     return 0, stop + 1

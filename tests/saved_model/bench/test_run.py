@@ -31,8 +31,8 @@ def _scaled(path: Path, factor: float) -> Path:
 
 
 def test_one_model_under_every_load(models: Path) -> None:
-    said: list[str] = []
-    report = bench_models(models / "v1_resource", clients=(1, 2), progress=said.append, **SHORT)
+    lines: list[str] = []
+    report = bench_models(models / "v1_resource", clients=(1, 2), progress=lines.append, **SHORT)
     loads = [(m.way, m.batch, m.clients, m.model) for m in report.measurements]
     assert loads == [
         (way, batch, clients, 0)
@@ -50,7 +50,7 @@ def test_one_model_under_every_load(models: Path) -> None:
         (),
     )
     assert report.inputs == "generated"
-    assert f"{END_TO_END}: batch 5, 2 clients" in said
+    assert f"{END_TO_END}: batch 5, 2 clients" in lines
 
 
 def test_two_models_side_by_side(models: Path, tmp_path: Path) -> None:

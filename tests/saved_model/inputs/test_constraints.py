@@ -72,10 +72,10 @@ def test_divided_rows_divide(role: Role, rows: list[int]):
 )
 def test_what_does_not_divide_is_told(role: Role, rows: list[int], why: str):
     feeds = {"values": np.zeros(5), "splits": np.array(rows, np.int64)}
-    told = _divided(role).violation(feeds, ())
-    assert told is not None
-    assert told.startswith(f"'splits' holds no {role.value} of 'values': ")
-    assert why in told
+    violation = _divided(role).violation(feeds, ())
+    assert violation is not None
+    assert violation.startswith(f"'splits' holds no {role.value} of 'values': ")
+    assert why in violation
 
 
 def test_nested_row_splits_are_as_many_as_rows_and_one():
@@ -114,9 +114,9 @@ def test_what_is_not_demanded_may_divide_in_other_ways():
 )
 def test_sparse_tensors_have_their_parts_checked(indices: list, shape: list, why: str | None):
     feeds = {"i": np.array(indices), "v": np.zeros(2), "s": np.array(shape)}
-    told = Constraints().violation(feeds, [("i", "v", "s")])
-    assert (told is None) == (why is None)
-    assert why is None or why.replace("1, 2.", "[1, 2]") in (told or "")
+    violation = Constraints().violation(feeds, [("i", "v", "s")])
+    assert (violation is None) == (why is None)
+    assert why is None or why.replace("1, 2.", "[1, 2]") in (violation or "")
 
 
 def test_elements_are_missing_together_only_where_two_inputs_say_so():

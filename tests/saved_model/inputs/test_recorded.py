@@ -160,10 +160,10 @@ def test_arrays_that_are_no_signature_s_name_those_that_there_are(tmp_path: Path
 def test_damaged_npz_files_are_refused(tmp_path: Path):
     file = _npz(tmp_path, x=np.arange(4000, dtype=np.float32).reshape(-1, 2))
     whole = file.read_bytes()
-    for place in (len(whole) // 2, len(whole) - 1):
-        file.write_bytes(whole[:place])
+    for offset in (len(whole) // 2, len(whole) - 1):
+        file.write_bytes(whole[:offset])
         with pytest.raises(ModelError, match="not a usable npz file"):
-            record_inputs(file, [PRICE], 2, tmp_path / str(place))
+            record_inputs(file, [PRICE], 2, tmp_path / str(offset))
     middle = len(whole) // 2
     file.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
     with pytest.raises(ModelError, match="not a usable npz file"):

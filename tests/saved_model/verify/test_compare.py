@@ -135,13 +135,13 @@ def test_malformed_inputs_that_the_second_model_alone_refuses_are_no_difference(
     ran = _run("batch 2", 1.0)
     result = _compare(tmp_path, [malformed, ran], [refused, ran])
     assert result.same
-    (told,) = result.not_compared
-    assert "malformed, which the second model alone refuses: 'x_1' holds no row splits" in told
+    (summary,) = result.not_compared
+    assert "malformed, which the second model alone refuses: 'x_1' holds no row splits" in summary
     # That the first model refuses them too is no answer either.
     broken = _error("batch 1", "InvalidArgumentError", False, "'x_1' holds no row splits of 'x'")
     (tmp_path / "both").mkdir()
-    told = _compare(tmp_path / "both", [broken], [refused]).summary()
-    assert "(said so); the inputs are malformed: 'x_1' holds no row splits of 'x'" in told
+    summary = _compare(tmp_path / "both", [broken], [refused]).summary()
+    assert "(said so); the inputs are malformed: 'x_1' holds no row splits of 'x'" in summary
     # But where both run, their outputs have to agree.
     different = outcome, {"out": np.ones(1, np.float32) * 2}
     (tmp_path / "more").mkdir()

@@ -41,9 +41,9 @@ def test_the_column_of_another_table_is_named(
 ):
     fuse_saved_model(models / kind, tmp_path / "fused", verify=False)
     broken = with_table(tmp_path / "fused", tmp_path / "broken", key)
-    name, places = _named(compare_models(models / kind, broken), count)
+    name, locations = _named(compare_models(models / kind, broken), count)
     assert name.startswith(table)
-    stock, fused = places
+    stock, fused = locations
     assert "column" not in stock
     assert re.search(r"\(column \d of its op\)", fused)
 
@@ -51,9 +51,9 @@ def test_the_column_of_another_table_is_named(
 def test_both_may_be_fused(models: Path, tmp_path: Path):
     fuse_saved_model(models / "tf2", tmp_path / "fused", verify=False)
     broken = with_table(tmp_path / "fused", tmp_path / "broken", "shops")
-    name, (place,) = _named(compare_models(broken, tmp_path / "fused"), 2)
+    name, (location,) = _named(compare_models(broken, tmp_path / "fused"), 2)
     assert name == "shops"
-    assert "(column 1 of its op) of function __inference_embed" in place
+    assert "(column 1 of its op) of function __inference_embed" in location
 
 
 def test_of_two_columns_of_a_table_the_one_that_is_combined_otherwise_is_named(tmp_path: Path):
