@@ -87,14 +87,14 @@ def explain_optimized_function(function: ConcreteFunction) -> FusionReport | Non
     run = _function_run(definition, library.graph_def.library)
     arguments = [node for node in run.graph_def.node if node.op == ARG_OP]
     for node, tensor in zip(arguments, function.graph.inputs, strict=True):
-        _tell_handle(node, tensor)
+        _declare_handle(node, tensor)
     run.config.graph_options.MergeFrom(context.context().config.graph_options)
     captured = library.captured_variables(function)
     variables = {argument: variable for _, argument, variable in captured}
     return _explained(run.graph_def, [replace(run, variables=variables, function="")])
 
 
-def _tell_handle(argument: node_def_pb2.NodeDef, tensor: tf.Tensor) -> None:
+def _declare_handle(argument: node_def_pb2.NodeDef, tensor: tf.Tensor) -> None:
     """Adds what TensorFlow knows of a variable that a function is called with."""
     known = handle_data_util.get_resource_handle_data(tensor)
     if known is not None and known.is_set and len(known.shape_and_type) == 1:

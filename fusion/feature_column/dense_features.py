@@ -18,7 +18,7 @@ from fusion.feature_column.inputs import (
     as_stock,
     as_tensors,
     batch_size,
-    check_given,
+    check_names,
     feature_names,
 )
 from fusion.feature_column.layer_state import LayerState, scope_name, without_checkpoint
@@ -206,7 +206,7 @@ class DenseFeatures(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape: Mapping[str, Any]) -> tuple[int | None, ...]:
         """The result's shape, from the shapes of the features."""
-        check_given(input_shape, self._columns.names)
+        check_names(input_shape, self._columns.names)
         batch = batch_size(input_shape, self._columns.names)
         sizes = self._columns.sizes
         return (
@@ -218,7 +218,7 @@ class DenseFeatures(keras.layers.Layer):
         return keras.KerasTensor(self._output_shape(features), "float32")
 
     def _output_shape(self, features: Mapping[str, Any]) -> tuple[int | None, ...]:
-        check_given(features, self._columns.names)
+        check_names(features, self._columns.names)
         return self.compute_output_shape({name: x.shape for name, x in features.items()})
 
     def get_config(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def feature_names(columns: Iterable[Any]) -> tuple[str, ...]:
     return tuple(sorted({part for part in parts if isinstance(part, str)}))
 
 
-def check_given(features: Any, names: Iterable[str]) -> None:
+def check_names(features: Any, names: Iterable[str]) -> None:
     """Checks that each feature is given once, whatever it is given as.
 
     Raises:
@@ -71,10 +71,10 @@ def as_tensors(
     apart by the number of rows of the other features; without any, they are [B].
 
     Raises:
-      ValueError: what `check_given` says; shapes or dtypes that no pair can have.
+      ValueError: what `check_names` says; shapes or dtypes that no pair can have.
       tf.errors.InvalidArgumentError: at run time, offsets that are no row starts.
     """
-    check_given(features, names)
+    check_names(features, names)
     single = {name: _as_tensor(features[name]) for name in names if name in features}
     lists = {
         name: (features[name + VALUES], features[name + OFFSETS])

@@ -73,7 +73,7 @@ def copy_file(src: Path, dst: Path, copied: Callable[[int], None] = lambda _: No
         for start, end in _data(source.fileno(), size):
             done = start
             while done < end:
-                count = _copy_piece(source.fileno(), target.fileno(), done, end - done)
+                count = _copy_chunk(source.fileno(), target.fileno(), done, end - done)
                 if not count:
                     raise ModelError(f"{src}: became shorter while it was copied; try again")
                 done += count
@@ -99,7 +99,7 @@ def _data(file: int, size: int) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def _copy_piece(source: int, target: int, start: int, count: int) -> int:
+def _copy_chunk(source: int, target: int, start: int, count: int) -> int:
     """Copies up to `count` bytes at the offset `start`; returns how many, 0 at the file's end."""
     try:
         return os.copy_file_range(source, target, min(count, _CHUNK), start, start)

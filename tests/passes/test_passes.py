@@ -103,7 +103,7 @@ def test_parts_come_in_the_order_of_explanation() -> None:
         "Entries",
         "Fill",
         "Prune",
-        "Source",
+        "IdSource",
         "Mask",
         "Tail",
     ]

@@ -22,7 +22,7 @@ from fusion.passes.recognise.stock import (
     table,
 )
 from fusion.passes.recognise.stock.entries import Entries
-from fusion.passes.recognise.stock.id_source import Source
+from fusion.passes.recognise.stock.id_source import IdSource
 from fusion.passes.report.describe import _description, describe
 from tests.passes import stock_graphs as stock
 
@@ -114,7 +114,7 @@ def test_sources(dense: DenseIds | None, said: str) -> None:
         dtype=9,
         rows_dtype=9,
     )
-    source = Source(
+    source = IdSource(
         stage=Stage.IDS,
         nodes=(),
         entries=entries,

@@ -57,7 +57,7 @@ def fields(content: bytes, start: int = 0, end: int | None = None) -> list[Field
 
 
 def _number(content: bytes, position: int, stop: int) -> tuple[int, int]:
-    """Returns the number at `position` and the position behind it: behind `stop` if there is none."""
+    """Returns the number at `position` and what is behind it: behind `stop` if there is none."""
     value = shift = 0
     while position < stop and shift < 64:
         byte = content[position]

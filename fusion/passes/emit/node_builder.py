@@ -48,7 +48,7 @@ class NodeBuilder:
     def replacement(self, op: str, device: str | None = None) -> node_def_pb2.NodeDef:
         """Returns a new node of the name of `base`, with its recorded shape, not added yet."""
         node = self.node("", op, device)
-        self.take_place(node)
+        self.take_name(node)
         return node
 
     def copy(self, role: str, stock: str) -> node_def_pb2.NodeDef:
@@ -73,7 +73,7 @@ class NodeBuilder:
         self.edit.add(node, at=self.base)
         return node.name
 
-    def take_place(self, node: node_def_pb2.NodeDef) -> None:
+    def take_name(self, node: node_def_pb2.NodeDef) -> None:
         """Gives a node that is not added yet the name of `base`, with its recorded shape."""
         stock = self.edit.view.nodes[self.base]
         node.name = stock.name

@@ -105,7 +105,7 @@ class SplitEmitter:
 
     def _entries(self, build: NodeBuilder, spec: LookupSpec, waits: tuple[str, ...]) -> _Entries:
         if not spec.fill:
-            return self._entries_as_given(build, spec)
+            return self._unpruned(build, spec)
         what = (spec.ids, spec.dtype, spec.buckets, spec.weights, spec.prune, spec.default_id)
         key = ("prune", *what, spec.table.dtype, build.device, waits)
         name = self.edit.shared.get(key)
@@ -120,7 +120,7 @@ class SplitEmitter:
         shape = self._dense_shape(build, spec)
         return _Entries(Tensor(name, 0), Tensor(name, 1), weighted, Tensor(name, 3), shape, name)
 
-    def _entries_as_given(self, build: NodeBuilder, spec: LookupSpec) -> _Entries:
+    def _unpruned(self, build: NodeBuilder, spec: LookupSpec) -> _Entries:
         """Entries that are looked up as they are; the last of them ends the result."""
         no_flags, no_shape = unfilled(build)
         indices = self._indices(build, spec)

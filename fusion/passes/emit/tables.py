@@ -34,7 +34,7 @@ def gather(
         set_attrs(node, batch_dims=0)
         _put_beside(node, shard.colocation)
     if last:
-        build.take_place(node)
+        build.take_name(node)
     return Tensor(build.add(node))
 
 

@@ -30,7 +30,7 @@ from fusion.passes.recognise.stock.entries import (
     match_fill,
 )
 from fusion.passes.recognise.stock.grappler_forms import DistinctGathers, as_built
-from fusion.passes.recognise.stock.id_source import Source, match_source
+from fusion.passes.recognise.stock.id_source import IdSource, match_source
 from fusion.passes.recognise.stock.one_id_per_row import LAST, match_single, single_anchors
 from fusion.passes.recognise.stock.output import Mask, Tail, match_mask, match_tail
 from fusion.passes.recognise.stock.prune import Prune, match_prune
@@ -60,7 +60,7 @@ class Parts:
     entries: Entries | None = None
     fill: Fill | None = None
     prune: Prune | None = None
-    source: Source | None = None
+    source: IdSource | None = None
     mask: Mask | None = None
     tail: Tail | None = None
     whole: Whole | None = None
@@ -341,7 +341,7 @@ def _is_matrix(view: GraphView, shard: Shard) -> bool:
     return is_variable and view.op(view.origin(source).node) in _PASSED_IN
 
 
-def _result_shape(reduction: Reduction, source: Source, table: Table) -> Vector:
+def _result_shape(reduction: Reduction, source: IdSource, table: Table) -> Vector:
     """Returns the symbolic [B, D] of the reduced rows: filled rows make it exactly B."""
     dims = [shard.shape[1] for shard in table.shards if shard.shape is not None]
     dim = next((dim for dim in dims if dim is not None), None)
@@ -375,7 +375,7 @@ def _spec(view: GraphView, parts: Parts) -> LookupSpec:
     )
 
 
-def _ids(source: Source) -> IdsSpec:
+def _ids(source: IdSource) -> IdsSpec:
     entries = source.entries
     if source.dense is not None:
         return source.dense
@@ -389,7 +389,7 @@ def _ids(source: Source) -> IdsSpec:
 
 
 def _weights(
-    view: GraphView, source: Source, fill: Fill | None, prune: Prune | None
+    view: GraphView, source: IdSource, fill: Fill | None, prune: Prune | None
 ) -> WeightsSpec | None:
     weights = source.entries.weights
     if weights is None:

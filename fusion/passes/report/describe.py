@@ -7,7 +7,7 @@ from functools import singledispatch
 
 from fusion.passes.recognise.match import Match
 from fusion.passes.recognise.stock.entries import Entries, Fill
-from fusion.passes.recognise.stock.id_source import Source
+from fusion.passes.recognise.stock.id_source import IdSource
 from fusion.passes.recognise.stock.max_norm import Clip
 from fusion.passes.recognise.stock.output import Mask, Tail
 from fusion.passes.recognise.stock.prune import Prune
@@ -64,7 +64,7 @@ def _(part: Prune) -> str:
 
 
 @_description.register
-def _(part: Source) -> str:
+def _(part: IdSource) -> str:
     dense, buckets = part.dense, part.buckets
     words = f"the ids are {part.entries.ids}"
     if dense is not None:

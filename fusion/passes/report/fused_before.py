@@ -34,7 +34,7 @@ def refuse_fused(
     elif failure is not None:
         why = failure.reason
     else:
-        why = _why_not_whole(view, lookup, writers)
+        why = _why_not_one_op(view, lookup, writers)
     what = "it is fused already" if is_of_fused_ops(view, lookup) else "it has few ops already"
     return NoMatch(f"{what}, around a gather: {why}", node)
 
@@ -64,7 +64,7 @@ def is_reported(view: GraphView, lookup: LookupMatch) -> bool:
     return lookup.spec is not None or is_of_fused_ops(view, lookup)
 
 
-def _why_not_whole(view: GraphView, lookup: LookupMatch, writers: SparseWriters) -> str:
+def _why_not_one_op(view: GraphView, lookup: LookupMatch, writers: SparseWriters) -> str:
     table = lookup.full_spec.table
     if table.strategy:
         return "its table is in shards"

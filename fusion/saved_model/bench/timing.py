@@ -13,7 +13,7 @@ from typing import TypeVar
 _REST_SECONDS = 0.001
 
 Key = TypeVar("Key", bound=Hashable)
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def run_clients(call: Callable[[], object], clients: int, seconds: float) -> Loa
 
 
 def interleaved(
-    runs: Mapping[Key, Callable[[], Found]], rounds: int, seconds: float = 0.0
-) -> dict[Key, list[Found]]:
+    runs: Mapping[Key, Callable[[], Result]], rounds: int, seconds: float = 0.0
+) -> dict[Key, list[Result]]:
     """Runs everything in turn, round by round; which one begins changes with the round.
 
     Args:
@@ -76,7 +76,7 @@ def interleaved(
     Returns:
         What they gave, a list per name.
     """
-    results: dict[Key, list[Found]] = {name: [] for name in runs}
+    results: dict[Key, list[Result]] = {name: [] for name in runs}
     names = list(runs)
     start = time.perf_counter()
     for number in range(2 * rounds):

@@ -23,7 +23,7 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.recognise.spec import BucketsSpec, DenseIds
 from fusion.passes.recognise.stock.entries import Entries, Fill
-from fusion.passes.recognise.stock.id_source import Source
+from fusion.passes.recognise.stock.id_source import IdSource
 from fusion.passes.recognise.stock.max_norm import Clip
 from fusion.passes.recognise.stock.prune import Prune
 from fusion.passes.recognise.stock.ragged import RowSplits
@@ -65,7 +65,7 @@ class FusedLookup:
     table: Table
     fill: Fill | None
     prune: Prune | None
-    source: Source
+    source: IdSource
     zeros: bool
 
 
@@ -110,11 +110,11 @@ def match_fused(view: GraphView, anchor: str) -> FusedLookup | NoMatch:
     return FusedLookup(reduction, table, fill, prune, source, zeros)
 
 
-_Found = tuple[Reduction, Table, _Bags, tuple[str, ...]]
+_Chain = tuple[Reduction, Table, _Bags, tuple[str, ...]]
 """The reduction, the table, what the last op is given of the entries, and nodes that only copy."""
 
 
-def _match_v2(view: GraphView, anchor: str, inputs: list[Tensor], count: int) -> _Found | NoMatch:
+def _match_v2(view: GraphView, anchor: str, inputs: list[Tensor], count: int) -> _Chain | NoMatch:
     rows, (permutation, shape, indices, flags, positions, weights) = inputs[:count], inputs[count:]
     if view.op(positions.node) != UNIQUE or positions.index != 1:
         return NoMatch("the rows are not those of unique ids", positions.node)
@@ -127,7 +127,7 @@ def _match_v2(view: GraphView, anchor: str, inputs: list[Tensor], count: int) ->
     return table if isinstance(table, NoMatch) else (reduction, table, bags, ())
 
 
-def _match_v1(view: GraphView, anchor: str, inputs: list[Tensor]) -> _Found | NoMatch:
+def _match_v1(view: GraphView, anchor: str, inputs: list[Tensor]) -> _Chain | NoMatch:
     rows, indices, shape, flags, _, weights = inputs
     copied = _match_copied(view, rows)
     if copied is None:
@@ -143,7 +143,7 @@ def _match_v1(view: GraphView, anchor: str, inputs: list[Tensor]) -> _Found | No
 
 def _match_v1_shards(
     view: GraphView, anchor: str, inputs: list[Tensor], count: int
-) -> _Found | NoMatch:
+) -> _Chain | NoMatch:
     """Explains a row for each entry of each shard; the first op split the entries."""
     rows, keys, passed = list[Tensor](), list[Tensor](), tuple[str, ...]()
     front = inputs[-count].node
@@ -252,7 +252,7 @@ def _match_ones(view: GraphView, weights: Tensor, ids: Tensor) -> tuple[str, ...
 
 def _match_entries(
     view: GraphView, reduction: Reduction, ids: Tensor, bags: _Bags
-) -> tuple[Fill | None, Prune | None, Source] | NoMatch:
+) -> tuple[Fill | None, Prune | None, IdSource] | NoMatch:
     """Explains the entries as those that another fused op pruned and filled, or as given ones."""
     anchor, front = reduction.anchor, ids.node
     ends_early = view.text_attr(anchor, "row_count") == "last_row"
@@ -357,13 +357,13 @@ def _source(
     buckets: BucketsSpec | None,
     dense: DenseIds | None,
     nodes: tuple[str, ...],
-) -> Source:
+) -> IdSource:
     splits = _row_splits(view, entries) if dense is None else None
     front: tuple[str, ...] = ()
     if splits is not None:
         entries = replace(entries, ids=splits[0], indices=None)
         front = (splits[2],)
-    return Source(
+    return IdSource(
         stage=Stage.IDS,
         nodes=nodes,
         front=front,

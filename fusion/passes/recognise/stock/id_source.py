@@ -24,7 +24,7 @@ _TEXT_OPS = frozenset({"AsString"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(Match):
+class IdSource(Match):
     """What the fused ops read.
 
     Attributes:
@@ -46,7 +46,7 @@ class Source(Match):
     batch: Element | None
 
 
-def match_source(view: GraphView, entries: Entries) -> Source | NoMatch:
+def match_source(view: GraphView, entries: Entries) -> IdSource | NoMatch:
     """Finds what ids, rows and weights are made of.
 
     A SparseReshape whose target is provably the shape that it is given changes nothing and is
@@ -86,7 +86,7 @@ def match_source(view: GraphView, entries: Entries) -> Source | NoMatch:
     dense = None if entries.weights is not None else _match_dense(math, ids, entries)
     if dense is not None:
         front += dense[1]
-    return Source(
+    return IdSource(
         stage=Stage.IDS,
         nodes=(),
         front=tuple(dict.fromkeys(front)),
