@@ -9,6 +9,7 @@ import pytest
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.fused import fused_op
 from fusion.passes.recognise.lookup import recognise_all
 from fusion.passes.recognise.match import Match, Stage
 from fusion.passes.recognise.spec import BucketsSpec, DenseIds
@@ -27,6 +28,7 @@ from fusion.passes.report.describe import _description, describe
 from tests.passes import stock_graphs as stock
 
 MODULES = (
+    fused_op,
     max_norm,
     entries,
     output,
@@ -48,7 +50,7 @@ def test_a_whole_lookup(default: int | None, rank: int) -> None:
     assert f"mean of the rows of each bag ({one.anchor})" in texts
     assert f"empty bags get the id {default or 0}" in text
     assert ("empty bags become zeros" in text) == (default is None)
-    assert ("empty bags keep what they got" in texts) == (default is not None)
+    assert ("empty bags keep the row of their id" in texts) == (default is not None)
     assert ("flattened to a matrix" in text) == (rank == 3)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import singledispatch
 
+from fusion.passes.recognise.fused.fused_op import Whole
 from fusion.passes.recognise.match import Match
 from fusion.passes.recognise.stock.entries import Entries, Fill
 from fusion.passes.recognise.stock.id_source import IdSource
@@ -25,6 +26,11 @@ def describe(part: Match) -> str:
 def _description(part: Match) -> str:
     """A part without a description of its own is named by its class."""
     return re.sub(r"(?<!^)(?=[A-Z])", " ", type(part).__name__).lower()
+
+
+@_description.register
+def _(part: Whole) -> str:
+    return f"all of the lookup, which has the combiner {part.spec.combiner}"
 
 
 @_description.register
@@ -82,7 +88,7 @@ def _(part: IdSource) -> str:
 
 @_description.register
 def _(part: Mask) -> str:
-    return "empty bags become zeros" if part.present else "empty bags keep what they got"
+    return "empty bags become zeros" if part.present else "empty bags keep the row of their id"
 
 
 @_description.register
