@@ -23,7 +23,7 @@ PRELUDE = """
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("%y = FloorDiv(x, two) {T=int64}", call("div", "id", 2)),
         ("%c = FloorDiv(ten, two) {T=int64}\n%y = FloorMod(x, c) {T=int64}", call("mod", "id", 5)),

@@ -34,7 +34,7 @@ B = Item(Tensor("n"), 0)
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("%y = Identity(batch) {T=int32}", Grid(((B,),), ((1,),))),
         ("%y = Range(one, three, one) {Tidx=int32}", None),
@@ -84,7 +84,7 @@ def test_grids(text: str, expected: Grid | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("%y = Pack(rows, count) {N=2 T=int32 axis=1}", 2),
         ("%y = Pack(rows, count) {N=2 T=int32 axis=0}", None),

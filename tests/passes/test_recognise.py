@@ -222,7 +222,7 @@ def test_what_is_pruned_otherwise_is_taken_as_it_is(change: Callable[[Nodes], No
 
 
 @pytest.mark.parametrize(
-    ("build", "wanted"),
+    ("build", "expected"),
     [
         (
             lambda ids, table: tf.nn.embedding_lookup_sparse(table, ids, None),
