@@ -79,19 +79,19 @@ def weights(dtype: Any = tf.float32) -> tf.SparseTensor:
 # The three lookup functions
 
 
-def safe(version: str, ids: Any = None, inputs: Any = None, **options: Any) -> Made:
+def safe(version: str, ids: Any = None, sparse_weights: Any = None, **options: Any) -> Made:
     shards = options.pop("shards", 1)
     dtype = options.pop("dtype", tf.float32)
     tables = [table(seed, ROWS // shards, dtype) for seed in range(shards)]
     source = tables if shards > 1 else tables[0]
     ids = sparse() if ids is None else ids
 
-    def look_up(ids: Any, inputs: Any = None) -> tf.Tensor:
+    def look_up(ids: Any, sparse_weights: Any = None) -> tf.Tensor:
         return lookup.fused_safe_embedding_lookup_sparse(
-            source, ids, inputs, fusion_version=version, **options
+            source, ids, sparse_weights, fusion_version=version, **options
         )
 
-    return look_up, [ids] if inputs is None else [ids, inputs], tables
+    return look_up, [ids] if sparse_weights is None else [ids, sparse_weights], tables
 
 
 def plain(version: str, **options: Any) -> Made:
@@ -207,8 +207,8 @@ def input_layer(do_fusion: str) -> Made:
     wrapped = v1.wrap_function(build, specs)
     for number, variable in enumerate(wrapped.graph.variables):
         variable.assign(table(number))
-    placeholders = [ids.indices, ids.values, ids.dense_shape, dense]
-    return wrapped, placeholders, list(wrapped.graph.variables)
+    inputs = [ids.indices, ids.values, ids.dense_shape, dense]
+    return wrapped, inputs, list(wrapped.graph.variables)
 
 
 # Grouped lookups
@@ -218,11 +218,11 @@ def grouped(function: Callable[..., Any]) -> Made:
     tables = [table(seed) for seed in range(4)]
     options = [LookupOptions(), LookupOptions(combiner="sum"), LookupOptions(combiner="sqrtn")]
 
-    def look_up(ids: Any, inputs: Any, rows: Any, dense: Any) -> tf.Tensor:
+    def look_up(ids: Any, sparse_weights: Any, rows: Any, dense: Any) -> tf.Tensor:
         return function(
             [
                 Lookup(tables[0], ids, None, options[0]),
-                Lookup(tables[1], ids, inputs, options[2]),
+                Lookup(tables[1], ids, sparse_weights, options[2]),
                 tf.ones([BATCH, 2]),
                 Lookup(tables[2], rows, None, options[1]),
                 Lookup(tables[3], dense, None, LookupOptions(default_id=3)),
@@ -256,9 +256,9 @@ def _lookups() -> Iterator[Own]:
             "int32": ({"ids": sparse(tf.int32)}, {}),
             "ragged": ({"ids": ragged(), "combiner": "sum"}, {}),
             "sqrtn": ({"combiner": "sqrtn"}, {}),
-            "weighted": ({"given": weights()}, {"is_exact": False}),
+            "weighted": ({"sparse_weights": weights()}, {"is_exact": False}),
             "weighted sqrtn": (
-                {"given": weights(), "combiner": "sqrtn", "default_id": 2},
+                {"sparse_weights": weights(), "combiner": "sqrtn", "default_id": 2},
                 {"is_exact": False},
             ),
             "default_id": ({"default_id": 3}, {}),
@@ -273,7 +273,7 @@ def _lookups() -> Iterator[Own]:
             "div": ({"shards": 2}, {"forms": ("",)}),
             "mod": ({"shards": 2, "partition_strategy": "mod"}, {"forms": ("",)}),
             "weighted shards": (
-                {"shards": 2, "given": weights(), "max_norm": 0.7},
+                {"shards": 2, "sparse_weights": weights(), "max_norm": 0.7},
                 {"is_exact": False, "forms": ("",)},
             ),
         }
