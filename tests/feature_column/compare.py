@@ -13,6 +13,7 @@ from tensorflow.python.feature_column import feature_column_v2
 from tests.bounds import Bounds, loss_factors
 from tests.feature_column.hosts import Columns, Features, Outcome, as_tensors
 from tests.feature_column.kinds import Column, build, initial_table
+from tests.memo import computed_once
 from tests.reference import assert_same_bits, assert_within
 
 Array = Any
@@ -37,7 +38,7 @@ def both(
 ) -> tuple[Outcome, Outcome]:
     """What `host` makes of fused and of stock columns."""
     fused = host(partial(make_columns, do_fusion), features, **options)
-    return fused, host(partial(make_columns, None), features, **options)
+    return fused, computed_once(host, partial(make_columns, None), features, **options)
 
 
 def compare(

@@ -1,4 +1,4 @@
-"""Every kernel is compiled for every GPU that is supported, in a process with the real compiler."""
+"""Every kernel is compiled for GPUs, in a process with the real compiler."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,18 @@ import pytest
 from fusion.gpu_ops.host.compile import CAPABILITIES
 from fusion.gpu_ops.kernels.registry import KERNELS
 
+Capability = tuple[int, int]
+
 PROGRAM = """
 import json, sys
 from dataclasses import asdict
 from fusion.gpu_ops.host import compile as compiler, modules
 
 ptxas = compiler.assembler()
-for name in sys.argv[1:]:
+names, capabilities = json.loads(sys.argv[1])
+for name in names:
     code = modules.text(name)
-    for capability in compiler.CAPABILITIES:
+    for capability in capabilities:
         found = {"name": name, "capability": capability, "contracted": "fma.rn" in code}
         if ptxas is not None:
             machine, resources = compiler.assemble(code, capability, ptxas)
@@ -31,10 +35,10 @@ for name in sys.argv[1:]:
 """
 
 
-def compiled(*names: str) -> list[dict[str, Any]]:
+def compiled(names: list[str], capabilities: Sequence[Capability]) -> list[dict[str, Any]]:
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *names],
+        [sys.executable, "-c", PROGRAM, json.dumps([names, capabilities])],
         check=False,
         capture_output=True,
         text=True,
@@ -45,11 +49,15 @@ def compiled(*names: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("part", [0, 1])
-def test_kernels_fit_all_gpus(part: int) -> None:
+def test_kernels_fit_the_oldest_and_the_newest_gpus(part: int) -> None:
     """In two parts, side by side: each process must warm up, where they are not on disk yet."""
-    names = list(KERNELS)[part::2]
-    found = compiled(*names)
-    wanted = [(name, list(capability)) for name in names for capability in CAPABILITIES]
+    check_kernels(list(KERNELS)[part::2], [CAPABILITIES[0], CAPABILITIES[-1]])
+
+
+def check_kernels(names: list[str], capabilities: Sequence[Capability]) -> None:
+    """Compiles kernels for GPUs and looks at what they take."""
+    found = compiled(names, capabilities)
+    wanted = [(name, list(capability)) for name in names for capability in capabilities]
     assert [(result["name"], result["capability"]) for result in found] == wanted
     for result in found:
         # A product that is fused with a sum is rounded once where the CPU rounds twice.

@@ -1,4 +1,6 @@
-"""Runs all programs of a kind: `python -m tests.grappler.worker KIND OUT [--fused]`.
+"""Runs all programs of a kind: `python -m tests.grappler.worker KIND OUT COLUMNS [--fused]`.
+
+COLUMNS are numbers of columns, with commas between them.
 
 OUT gets a pickle: by program and number of columns, the bits of the outputs and what ran; and
 "failures", the number of graphs that fusion could not cope with.
@@ -19,12 +21,10 @@ import fusion
 from tests.grappler.executed import lookups
 from tests.grappler.programs import PROGRAMS, Columns, Result
 
-SIZES = (1, 26)
-
 
 def main() -> None:
     """Runs the programs; one that raises gives its traceback."""
-    kind, out, *options = sys.argv[1:]
+    kind, out, sizes, *options = sys.argv[1:]
     if kind == "legacy":
         (cpu,) = tf.config.list_physical_devices("CPU")
         two = [tf.config.LogicalDeviceConfiguration()] * 2
@@ -33,7 +33,7 @@ def main() -> None:
         fusion.enable()
     outcomes: dict[Any, Any] = {}
     for program in PROGRAMS[kind]:
-        for size in SIZES:
+        for size in map(int, sizes.split(",")):
             try:
                 outcomes[program.__name__, size] = _plain(program(Columns(size)))
             except Exception:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fusion.saved_model import fuse_saved_model, rewrite_saved_model
+from fusion.saved_model import fuse_saved_model
 from modelzoo import criteo
 from modelzoo.criteo.convert import generate
 from modelzoo.training import loop
@@ -35,22 +35,6 @@ def test_whole_counts_are_read_from_examples(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         parsed["logits"], signatures["serving_default"](**features)["logits"]
     )
-
-
-def test_a_rewritten_keras_model_is_verified(tmp_path: Path) -> None:
-    """TensorFlow may order the arithmetic behind its lookups otherwise, of which it is told."""
-    options = replace(SMALL, deterministic=True)
-    source, _ = sources(options)
-    steps = build(MODELS["wide_deep"], options, source)
-    assert isinstance(steps, KerasSteps)
-    for batch in loop.first_batches(source, 32, 5):
-        steps.train(*batch)
-    export_keras(steps, columns_of(options, source).inputs, tmp_path / "model")
-    done = rewrite_saved_model(tmp_path / "model", tmp_path / "fused")
-    assert done.verification is not None
-    assert done.verification.same
-    if done.verification.columns is not None:
-        assert "52 columns to the bit" in done.verification.summary()
 
 
 def examples(features: dict[str, Any]) -> list[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -146,23 +147,25 @@ def test_a_disk_that_is_full_or_read_only(models: Path, tmp_path: Path):
     probe = subprocess.run([*_NAMESPACE, "true"], check=False, capture_output=True)
     if probe.returncode:
         pytest.skip(f"no mount namespace here: {probe.stderr.decode().strip()}")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    script = 'mount -t tmpfs -o "$1" none "$2" && shift 2 && exec "$@"'
-    for options, message in (
-        ("size=16k", "no space left on device"),
+    disks = {
+        "size=16k": "no space left on device",
         # Enough for the files, and not for the outcomes, nor for messages about them.
-        ("size=64k", "no space left on device"),
-        ("size=88k", "no space left on device"),
-        ("ro", "read-only file system"),
-    ):
-        tool = Tool(*_NAMESPACE, "sh", "-c", script, "sh", options, str(disk))
-        try:
+        "size=64k": "no space left on device",
+        "size=88k": "no space left on device",
+        "ro": "read-only file system",
+    }
+    mounts = []
+    for number, options in enumerate(disks):
+        (tmp_path / f"{number}").mkdir()
+        mounts.append(f"mount -t tmpfs -o {options} none {shlex.quote(f'{tmp_path}/{number}')}")
+    tool = Tool(*_NAMESPACE, "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh")
+    try:
+        for number, message in enumerate(disks.values()):
             for name in ("dst", "again"):
-                run = tool("rewrite", models / "v1_ref", disk / name)
+                run = tool("rewrite", models / "v1_ref", tmp_path / f"{number}" / name)
                 assert message in refused(run).lower()
-        finally:
-            tool.close()
+    finally:
+        tool.close()
 
 
 @pytest.mark.parametrize("folder", ["/proc", "/proc/self/fd", "/sys"])

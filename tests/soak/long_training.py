@@ -12,6 +12,7 @@ import pytest
 
 from tests.modelzoo.test_training import (
     ROOT,
+    check_going_on,
     check_killed,
     check_trained_by_servers,
     order_of_servers,
@@ -21,6 +22,11 @@ from tests.modelzoo.test_training import (
 @pytest.mark.parametrize("style", ["keras", "graph"])
 def test_killed_three_times_it_ends_with_the_same_loss(tmp_path: Path, style: str) -> None:
     check_killed(tmp_path, style, 400, [20, 120, 240])
+
+
+@pytest.mark.parametrize("style", ["keras", "graph"])
+def test_stopped_three_times_it_ends_as_one_that_was_not(tmp_path: Path, style: str) -> None:
+    check_going_on(tmp_path, style, [4, 7, 11])
 
 
 def marked(mark: str) -> list[str]:
