@@ -57,7 +57,7 @@ def scatter_rows(
     combiner: int,
     dtype: type,
     scaled: Array,
-    product: Array,
+    row_product: Array,
     touched: Array,
 ) -> None:
     """Adds the gradient of each bag to the gradients of its rows.
@@ -67,7 +67,7 @@ def scatter_rows(
       grad_addresses: int64 [u], where each unique id's gradient [D] goes; not initialised.
       row_indices, starts, order, is_row_empty, mask_empty, weights, weighted, combiner: as in
         `combine.combine_bags`.
-      scaled, product: scratch [D].
+      scaled, row_product: scratch [D].
       touched: scratch, bool [u]. Rows of ids without entries are zeros.
     """
     dim = top_grad.shape[1]
@@ -86,8 +86,8 @@ def scatter_rows(
             if weighted:
                 weight = dtype(weights[k])
                 for d in range(dim):
-                    product[d] = scaled[d] * weight
-                _accumulate(product, touched, row_indices[k], out)
+                    row_product[d] = scaled[d] * weight
+                _accumulate(row_product, touched, row_indices[k], out)
             else:
                 _accumulate(scaled, touched, row_indices[k], out)
     for index in range(touched.shape[0]):

@@ -16,9 +16,7 @@ from fusion.ops.cpu.float_access import access
 from fusion.runtime.native.frame import (
     attr,
     attr_float,
-    data,
     failed,
-    list_length,
     matrix,
     output_matrix,
     output_vector,
@@ -56,31 +54,14 @@ class GradOutputs(NamedTuple):
     """Jitted functions for the outputs of a gradient op.
 
     Attributes:
-      locate: (frame, bases int64 [P], counts int64 [P], row bytes, addresses int64 [u]): writes the
-        address of each row to the last, see `combine.locate_rows`.
+      rows: (frame, u) -> addresses int64 [u] of the gradients of the gathered rows.
       weights: (frame, count) -> an array [count] for the gradients of the weights.
       put_weights: (frame, array) -> None; makes them the output.
     """
 
-    locate: Any
+    rows: Any
     weights: Any
     put_weights: Any
-
-
-@jit
-def gathered_shards(frame: int, arg: int) -> Any:
-    """What the shards of input `arg` are: (addresses int64 [P], rows int64 [P], rows of all)."""
-    n_shards = list_length(frame)
-    bases = scratch(frame, n_shards, np.int64)
-    counts = scratch(frame, n_shards, np.int64)
-    total = int64(0)
-    if failed(frame):
-        return bases, counts, total
-    for shard in range(n_shards):
-        bases[shard] = data(frame, arg, shard)
-        counts[shard] = size(frame, arg, shard, 0)
-        total += counts[shard]
-    return bases, counts, total
 
 
 def _row_clipper(spec: OpSpec, types: Mapping[str, str]) -> Any:
@@ -183,23 +164,9 @@ def gradient_kernel(
     stored, dtype, read = table.stored, table.compute, table.read
     working_rows, write_rows = table.working_rows, table.write_rows
     working, write = weight.working, weight.write
-    item = DTYPES[types["T"]].item_bytes
     slot, arg = spec.slots, spec.places
     clip = _row_clipper(spec, types)
-    locate, allocate_weights, put_weights = outputs
-
-    @jit
-    def allocate_rows(frame: int, dim: int) -> Any:
-        """Makes the first output; the addresses int64 [u] of its rows."""
-        bases, counts, total = gathered_shards(frame, arg.emb_shards)
-        addresses = scratch(frame, total, np.int64)
-        if failed(frame):
-            return addresses
-        for shard in range(bases.shape[0]):
-            bases[shard] = output_matrix(frame, 0, shard, counts[shard], dim, stored).ctypes.data
-        if not failed(frame):
-            locate(frame, bases, counts, dim * item, addresses)
-        return addresses
+    allocate_rows, allocate_weights, put_weights = outputs
 
     def body(frame: int) -> None:
         top_grad = read(frame, matrix(frame, arg.top_grad, 0, stored))
@@ -208,7 +175,7 @@ def gradient_kernel(
             return
         dim = top_grad.shape[1]
         limit = attr_float(frame, slot.max_norm)
-        addresses = allocate_rows(frame, dim)
+        addresses = allocate_rows(frame, bags.rows.shape[0])
         grad_rows = working_rows(frame, addresses, dim)
         scaled = scratch(frame, dim, dtype)
         product = scratch(frame, dim, dtype)

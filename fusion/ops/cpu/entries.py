@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fusion.cpu_ops import prune as kernels
-from fusion.cpu_ops.combine import first_unsorted, rows_until_last
 from fusion.cpu_ops.elements import overflows
 from fusion.cpu_ops.half import narrower
 from fusion.runtime.native.frame import (
@@ -82,23 +81,6 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
 
     fill_id, fill_weight = check_fill_id(spec, types), weight_of_filler(spec, types)
     return Listing(check_shape, prunes, mark, entries, fill_id, fill_weight)
-
-
-def last_row_counter(name: str) -> Any:
-    """A jitted function (frame, indices [m, 2]) -> the rows up to that of the last entry.
-
-    It reports rows that are out of order; `name` is that of the input.
-    """
-    text = f"{name}[%lld, 0] = %lld is less than the row before it"
-
-    @jit
-    def count_rows(frame: int, indices: Array) -> int:
-        bad = first_unsorted(indices)
-        if bad >= 0:
-            fail(frame, INVALID_ARGUMENT, text, bad, indices[bad, 0])
-        return rows_until_last(indices)
-
-    return count_rows
 
 
 def shape_checker(spec: OpSpec) -> Any:

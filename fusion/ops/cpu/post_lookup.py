@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops import combine as kernels
-from fusion.ops.cpu.bags import Bags, forward_kernel, gathered_shards
-from fusion.ops.cpu.entries import last_row_counter
+from fusion.ops.cpu.bags import Bags, forward_kernel
 from fusion.ops.cpu.float_access import access
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     attr,
+    data,
     fail,
     failed,
     list_length,
@@ -39,15 +39,24 @@ def _row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
     @jit
     def find_rows(frame: int) -> Any:
         """Addresses int64 [u] of the gathered rows."""
-        n_shards, dim = list_length(frame), size(frame, arg.emb_shards, 0, 1)
-        bases, counts, total = gathered_shards(frame, arg.emb_shards)
+        n_shards = list_length(frame)
+        dim = size(frame, arg.emb_shards, 0, 1)
+        bases = scratch(frame, n_shards, np.int64)
+        counts = scratch(frame, n_shards, np.int64)
+        if failed(frame):
+            return bases
+        total = int64(0)
+        for shard in range(n_shards):
+            bases[shard] = data(frame, arg.emb_shards, shard)
+            counts[shard] = size(frame, arg.emb_shards, shard, 0)
+            total += counts[shard]
         permutation = matrix(frame, arg.partition_permutation, 0, np.int32)
         if n_shards > 1 and permutation.shape[0] != total:
             text = "partition_permutation has %lld rows, but emb_shards have %lld in all"
             fail(frame, INVALID_ARGUMENT, text, permutation.shape[0], total)
         addresses = scratch(frame, total, np.int64)
         if failed(frame):
-            return addresses
+            return bases
         bad = kernels.locate_rows(permutation, bases, counts, dim * item, addresses)
         if bad >= 0:
             text = "partition_permutation[%lld] = [%lld, %lld] is not a row of emb_shards"
@@ -127,13 +136,17 @@ def bag_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
 def _row_counter(spec: OpSpec) -> Any:
     """A jitted function `(frame) -> rows of the result` of the forward op."""
     slot, arg = spec.slots, spec.places
-    count_to_last = last_row_counter("indices_before_unique")
 
     @jit
     def count_rows(frame: int) -> int:
         batch = vector(frame, arg.sp_dense_shape, np.int64)[0]
+        rows = matrix(frame, arg.indices_before_unique, 0, np.int64)
         if attr(frame, slot.row_count) == LAST_ROW:
-            return count_to_last(frame, matrix(frame, arg.indices_before_unique, 0, np.int64))
+            bad = kernels.first_unsorted(rows)
+            if bad >= 0:
+                text = "indices_before_unique[%lld, 0] = %lld is less than the row before it"
+                fail(frame, INVALID_ARGUMENT, text, bad, rows[bad, 0])
+            return kernels.rows_until_last(rows)
         if batch != size(frame, arg.is_row_empty, 0, 0):
             text = "is_row_empty has %lld rows, but sp_dense_shape says %lld"
             fail(frame, INVALID_ARGUMENT, text, size(frame, arg.is_row_empty, 0, 0), batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -10,8 +11,13 @@ from fusion.cpu_ops.combine import locate_rows
 from fusion.ops.cpu.bags import GradOutputs, gradient_kernel
 from fusion.ops.cpu.post_lookup import bag_reader
 from fusion.runtime.native.frame import (
+    failed,
+    list_length,
     matrix,
+    output_matrix,
     output_vector,
+    scratch,
+    size,
 )
 from fusion.runtime.native.jit import Array, jit
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -25,12 +31,29 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
 
 def _outputs(spec: OpSpec, types: Mapping[str, str]) -> GradOutputs:
     """The outputs of the gradient op."""
-    arg, tw = spec.places, DTYPES[types["Tw"]].stored_type
+    stored, tw = DTYPES[types["T"]].stored_type, DTYPES[types["Tw"]].stored_type
+    item, arg = DTYPES[types["T"]].item_bytes, spec.places
 
     @jit
-    def locate(frame: int, bases: Array, counts: Array, row_bytes: int, addresses: Array) -> None:
-        permutation = matrix(frame, arg.partition_permutation, 0, np.int32)
-        locate_rows(permutation, bases, counts, row_bytes, addresses)
+    def rows(frame: int, count: int) -> Any:
+        n_shards = list_length(frame)
+        dim = size(frame, arg.emb_shards, 0, 1)
+        bases = scratch(frame, n_shards, np.int64)
+        counts = scratch(frame, n_shards, np.int64)
+        addresses = scratch(frame, count, np.int64)
+        if failed(frame):
+            return addresses
+        for shard in range(n_shards):
+            counts[shard] = size(frame, arg.emb_shards, shard, 0)
+            out = output_matrix(frame, 0, shard, counts[shard], dim, stored)
+            bases[shard] = out.ctypes.data
+            if n_shards > 1:
+                # A row that no pair of the permutation names has no gradient.
+                out[:] = 0
+        if not failed(frame):
+            permutation = matrix(frame, arg.partition_permutation, 0, np.int32)
+            locate_rows(permutation, bases, counts, dim * item, addresses)
+        return addresses
 
     @jit
     def weights(frame: int, count: int) -> Array:
@@ -40,4 +63,4 @@ def _outputs(spec: OpSpec, types: Mapping[str, str]) -> GradOutputs:
     def put_weights(frame: int, grads: Array) -> None:
         pass
 
-    return GradOutputs(locate, weights, put_weights)
+    return GradOutputs(rows, weights, put_weights)

@@ -18,11 +18,12 @@ from fusion.cpu_ops.combine import (
     rows_until_last,
     sort_bags,
 )
-from fusion.ops.cpu.bags import Bags, forward_kernel, gathered_shards
+from fusion.ops.cpu.bags import Bags, forward_kernel
 from fusion.ops.cpu.float_access import access
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     attr,
+    data,
     fail,
     failed,
     list_length,
@@ -49,7 +50,16 @@ def _row_locator(spec: OpSpec, types: Mapping[str, str]) -> Any:
     @jit
     def locate(frame: int) -> Any:
         """Addresses int64 [m] of the gathered rows."""
-        bases, counts, total = gathered_shards(frame, arg.emb_shards)
+        n_shards = list_length(frame)
+        bases = scratch(frame, n_shards, np.int64)
+        counts = scratch(frame, n_shards, np.int64)
+        if failed(frame):
+            return bases
+        total = int64(0)
+        for shard in range(n_shards):
+            bases[shard] = data(frame, arg.emb_shards, shard)
+            counts[shard] = size(frame, arg.emb_shards, shard, 0)
+            total += counts[shard]
         if total > int64(MOST_ENTRIES):
             text = "emb_shards have %lld entries, but at most %lld can be ordered"
             fail(frame, INVALID_ARGUMENT, text, total, int64(MOST_ENTRIES))

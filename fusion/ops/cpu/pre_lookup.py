@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.combine import first_unsorted, group_by_row
+from fusion.cpu_ops.combine import first_unsorted, group_by_row, rows_until_last
 from fusion.cpu_ops.elements import MOST_ROWS
 from fusion.cpu_ops.partition import MOD_EV, order_by_shard
 from fusion.cpu_ops.prune import count_true, mark_entries, take_indices, take_values
-from fusion.ops.cpu.entries import last_row_counter, listing
+from fusion.ops.cpu.entries import listing
 from fusion.ops.cpu.float_access import access
 from fusion.ops.cpu.partition import id_splitter
 from fusion.runtime.native.frame import (
@@ -39,7 +39,6 @@ _INPUT = 0
 
 def _row_counter(spec: OpSpec, check_shape: Any) -> Any:
     slot, arg = spec.slots, spec.places
-    count_to_last = last_row_counter("sp_indices")
 
     @jit
     def count_rows(frame: int) -> int:
@@ -47,7 +46,12 @@ def _row_counter(spec: OpSpec, check_shape: Any) -> Any:
         if attr(frame, slot.row_count) != LAST_ROW:
             check_shape(frame)
             return vector(frame, arg.sp_dense_shape, np.int64)[0]
-        return count_to_last(frame, matrix(frame, arg.sp_indices, 0, np.int64))
+        rows = matrix(frame, arg.sp_indices, 0, np.int64)
+        bad = first_unsorted(rows)
+        if bad >= 0:
+            text = "sp_indices[%lld, 0] = %lld is less than the row before it"
+            fail(frame, INVALID_ARGUMENT, text, bad, rows[bad, 0])
+        return rows_until_last(rows)
 
     return count_rows
 

@@ -29,6 +29,7 @@ from fusion.ops.gpu.columns import (
 )
 from fusion.runtime.native.frame import (
     RESOURCE_EXHAUSTED,
+    context,
     fail,
     failed,
     kernel_state,
@@ -99,7 +100,10 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         if load(state, ColumnsState.role) != POST:
             _look_up(frame, device, int64(0))
             return
-        take_shared(frame, load(state, ColumnsState.column_count), shared)
+        first = load(state, ColumnsState.column_count)
+        weighted = load(state, ColumnsState.weighted_count) != 0
+        lookups = load(state, ColumnsState.lookup_count)
+        take_shared(frame, context(frame), first, shared, lookups, weighted)
         if not failed(frame):
             _look_up(frame, device, shared)
         release_shared(shared)

@@ -118,7 +118,9 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         job, count = stack_words(GradJob.SIZE), load(state, ColumnsState.column_count)
         store(slot, 0, 0)
         store(job, GradJob.state, state)
-        take_shared(frame, count + 1, shared)
+        weighted = load(state, ColumnsState.weighted_count) != 0
+        lookups = load(state, ColumnsState.lookup_count)
+        take_shared(frame, context(frame), count + 1, shared, lookups, weighted)
         if not failed(frame):
             _compute(frame, device, job, shared, slot)
         release_shared(shared)

@@ -19,6 +19,7 @@ from fusion.ops.cpu.columns.inputs import (
     column_at,
     input_tensor,
     release_shared,
+    state_field,
     take_shared,
 )
 from fusion.ops.cpu.columns.layout import ColumnsState
@@ -92,7 +93,9 @@ def take_top(frame: int, job: int, slot: int, batch: int) -> int:
         fail(frame, INVALID_ARGUMENT, text, rows, batch)
     store(job, GradJob.top_grad, tf_tensor_data(top))
     store(
-        job, GradJob.top_grad_bytes, width * load(load(job, GradJob.state), ColumnsState.item_bytes)
+        job,
+        GradJob.top_grad_bytes,
+        width * state_field(load(job, GradJob.state), ColumnsState.item_bytes),
     )
     return width
 
@@ -101,7 +104,7 @@ def take_top(frame: int, job: int, slot: int, batch: int) -> int:
 def take_columns(frame: int, job: int, ctx: int, width: int) -> int:
     """Makes the outputs; returns the number of their elements."""
     state, slot, total, end = load(job, GradJob.state), stack_words(1), int64(0), int64(0)
-    for index in range(load(state, ColumnsState.column_count)):
+    for index in range(state_field(state, ColumnsState.column_count)):
         rows = input_tensor(ctx, index + 1, slot, status_of(frame))
         if rows == 0:
             check(frame)
@@ -210,12 +213,9 @@ def scatter_columns(job: int) -> None:
         if range_index == 0:
             store(record, GradColumn.error, error)
         if error == _NO_ERROR:
-            keys, dim = (
-                load(record, GradColumn.unique_count),
-                load(record, GradColumn.dim),
-            )
-            item = load(state, ColumnsState.item_bytes)
-            sum_item = max(load(state, ColumnsState.item_bytes), int64(4))
+            keys, dim = load(record, GradColumn.unique_count), load(record, GradColumn.dim)
+            item = state_field(state, ColumnsState.item_bytes)
+            sum_item = max(state_field(state, ColumnsState.item_bytes), int64(4))
             store(args, ScatterArgs.bag_count, splits - 1)
             store(
                 args,
@@ -246,12 +246,12 @@ def scatter_columns(job: int) -> None:
 def _allocate_sums(frame: int, job: int, total: int) -> None:
     """Decides where sums go: to the result itself, or for half types to a workspace."""
     state, columns = load(job, GradJob.state), load(job, GradJob.columns)
-    is_half = load(state, ColumnsState.item_bytes) == 2
+    is_half = state_field(state, ColumnsState.item_bytes) == 2
     sums = scratch(frame, total if is_half else int64(0), np.float32)
     if failed(frame):
         return
     address = sums.ctypes.data
-    for index in range(load(state, ColumnsState.column_count)):
+    for index in range(state_field(state, ColumnsState.column_count)):
         column = columns + 8 * GradColumn.SIZE * index
         store(column, GradColumn.sums, address if is_half else load(column, GradColumn.out))
         address += 4 * load(column, GradColumn.unique_count) * load(column, GradColumn.dim)
@@ -262,14 +262,17 @@ def _widen_weights(frame: int, job: int, shared: int) -> None:
     """Brings the entries' weights to the compute dtype."""
     state = load(job, GradJob.state)
     store(job, GradJob.weights, load(shared, SharedInputs.entry_weights))
-    if load(state, ColumnsState.item_bytes) != 2 or load(state, ColumnsState.weighted_count) == 0:
+    if (
+        state_field(state, ColumnsState.item_bytes) != 2
+        or state_field(state, ColumnsState.weighted_count) == 0
+    ):
         return
     weights = scratch(frame, load(shared, SharedInputs.entry_count), np.float32)
     if failed(frame):
         return
     for k in range(weights.shape[0]):
         weights[k] = weight_at(
-            load(shared, SharedInputs.entry_weights), k, load(state, ColumnsState.dtype_code)
+            load(shared, SharedInputs.entry_weights), k, state_field(state, ColumnsState.dtype_code)
         )
     store(job, GradJob.weights, weights.ctypes.data)
 
@@ -277,7 +280,8 @@ def _widen_weights(frame: int, job: int, shared: int) -> None:
 @jit
 def _compute(frame: int, job: int, shared: int, slot: int) -> None:
     ctx, state = context(frame), load(job, GradJob.state)
-    count, pool = load(state, ColumnsState.column_count), load(state, ColumnsState.pool)
+    count = state_field(state, ColumnsState.column_count)
+    pool = state_field(state, ColumnsState.pool)
     batch = load(shared, SharedInputs.split_count) - 1
     width = take_top(frame, job, slot, batch)
     columns = scratch(frame, GradColumn.SIZE * count, np.int64)
@@ -313,12 +317,14 @@ def _compute(frame: int, job: int, shared: int, slot: int) -> None:
 def scatter_grads(frame: int) -> None:
     """The kernel body."""
     state = kernel_state(frame)
-    count = load(state, ColumnsState.column_count)
+    count = state_field(state, ColumnsState.column_count)
     shared, job, slot = stack_words(SharedInputs.SIZE), stack_words(GradJob.SIZE), stack_words(1)
     store(slot, 0, 0)
     store(job, GradJob.state, state)
     store(job, GradJob.shared, shared)
-    take_shared(frame, count + 1, shared)
+    weighted = state_field(state, ColumnsState.weighted_count) != 0
+    lookups = state_field(state, ColumnsState.lookup_count)
+    take_shared(frame, context(frame), count + 1, shared, lookups, weighted)
     if not failed(frame):
         _compute(frame, job, shared, slot)
     release_shared(shared)

@@ -15,11 +15,9 @@ from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
 from fusion.runtime.native.frame import (
     INVALID_ARGUMENT,
     check,
-    context,
     fail,
     fail_column,
     failed,
-    kernel_state,
     status_of,
 )
 from fusion.runtime.native.jit import int64, jit
@@ -64,6 +62,12 @@ def column_at(state: int, index: int) -> int:
 
 
 @jit
+def state_field(state: int, field: int) -> int:
+    """A field of a kernel's state."""
+    return load(state, field)
+
+
+@jit
 def input_tensor(ctx: int, index: int, slot: int, status: int) -> int:
     """Input number `index`, also stored at the address `slot`, by which it is to be released."""
     tf_get_input(ctx, np.int32(index), slot, status)
@@ -75,9 +79,9 @@ def input_tensor(ctx: int, index: int, slot: int, status: int) -> int:
 @jit
 def _take(ctx: int, state: int, index: int, which: int, source: int, status: int) -> int:
     slot = source + 8 * (ColumnInputs.tensors + which)
-    list_index = which - 1 if load(state, ColumnsState.role) == PRE else which
+    list_index = which - 1 if state_field(state, ColumnsState.role) == PRE else which
     return input_tensor(
-        ctx, list_index * load(state, ColumnsState.column_count) + index, slot, status
+        ctx, list_index * state_field(state, ColumnsState.column_count) + index, slot, status
     )
 
 
@@ -97,15 +101,17 @@ def release(source: int) -> None:
 
 
 @jit
-def take_shared(frame: int, first: int, shared: int) -> None:
+def take_shared(
+    frame: int, ctx: int, first: int, shared: int, lookups: int, weighted: bool
+) -> None:
     """Fills `SharedInputs`; to be released whatever the result is.
 
     Args:
       first: the number of the first of the three inputs.
+      lookups: how many columns have row splits.
+      weighted: whether any has weights.
     """
-    ctx, state, status = context(frame), kernel_state(frame), status_of(frame)
-    lookups = load(state, ColumnsState.lookup_count)
-    weighted = load(state, ColumnsState.weighted_count) != 0
+    status = status_of(frame)
     for k in range(SharedInputs.SIZE):
         store(shared, k, 0)
     slots = shared + 8 * SharedInputs.tensors
@@ -117,9 +123,9 @@ def take_shared(frame: int, first: int, shared: int) -> None:
     check(frame)
     if failed(frame):
         return
-    ranks = tf_num_dims(unique_idxs), tf_num_dims(splits), tf_num_dims(weights)
-    if ranks[0] != 1 or ranks[1] != 2 or ranks[2] != 1:
+    if tf_num_dims(unique_idxs) != 1 or tf_num_dims(splits) != 2 or tf_num_dims(weights) != 1:
         text = "unique_idxs, row_splits, entry_weights have ranks %lld, %lld, %lld, not 1, 2, 1"
+        ranks = tf_num_dims(unique_idxs), tf_num_dims(splits), tf_num_dims(weights)
         fail(frame, INVALID_ARGUMENT, text, int64(ranks[0]), int64(ranks[1]), int64(ranks[2]))
         return
     rows, count = tf_dim(splits, np.int32(0)), tf_dim(unique_idxs, np.int32(0))
@@ -169,9 +175,9 @@ def _take_table(frame: int, ctx: int, state: int, index: int, source: int, statu
     store(source, ColumnInputs.table, tf_tensor_data(table))
     store(source, ColumnInputs.table_rows, tf_dim(table, np.int32(0)))
     store(source, ColumnInputs.table_dim, dim)
-    store(source, ColumnInputs.table_dtype, load(state, ColumnsState.dtype_code))
-    store(source, ColumnInputs.row_bytes, dim * load(state, ColumnsState.item_bytes))
-    zeros = load(state, ColumnsState.zeros_offset)
+    store(source, ColumnInputs.table_dtype, state_field(state, ColumnsState.dtype_code))
+    store(source, ColumnInputs.row_bytes, dim * state_field(state, ColumnsState.item_bytes))
+    zeros = state_field(state, ColumnsState.zeros_offset)
     store(source, ColumnInputs.zeros, state + 8 * zeros if zeros != 0 else int64(0))
     return True
 
@@ -343,19 +349,19 @@ def take_source(
     """
     for k in range(ColumnInputs.SIZE):
         store(source, k, 0)
-    column, role = column_at(state, index), load(state, ColumnsState.role)
+    column, role = column_at(state, index), state_field(state, ColumnsState.role)
     if role == PRE:
         # With addresses of rows of one byte from 0 on, ids are listed as they are.
         store(source, ColumnInputs.row_bytes, 1)
         store(source, ColumnInputs.table_rows, _NO_TABLE_ROWS)
-        store(source, ColumnInputs.table_dtype, load(state, ColumnsState.dtype_code))
+        store(source, ColumnInputs.table_dtype, state_field(state, ColumnsState.dtype_code))
     elif not _take_table(frame, ctx, state, index, source, status):
         return False
     store(
         source,
         ColumnInputs.boundaries,
         state
-        + 8 * load(state, ColumnsState.boundaries_offset)
+        + 8 * state_field(state, ColumnsState.boundaries_offset)
         + 4 * load(column, ColumnAttrs.first_boundary),
     )
     form = load(column, ColumnAttrs.id_format)

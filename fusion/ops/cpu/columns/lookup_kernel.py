@@ -23,6 +23,7 @@ from fusion.ops.cpu.columns.inputs import (
     column_at,
     release,
     release_shared,
+    state_field,
     take_shared,
     take_source,
 )
@@ -68,7 +69,7 @@ _SAMPLED = 16
 @jit
 def _survey(frame: int, ctx: int, state: int, source: int, shared: int) -> tuple[int, int]:
     """The rows of the batch, and a guess at the elements of all columns, by some of them."""
-    count, status = load(state, ColumnsState.column_count), status_of(frame)
+    count, status = state_field(state, ColumnsState.column_count), status_of(frame)
     if shared != 0:
         batch = load(shared, SharedInputs.split_count) - 1
         return batch, load(shared, SharedInputs.entry_count) + batch * count
@@ -93,7 +94,7 @@ def _column_offsets(
     frame: int, ctx: int, state: int, source: int, offsets: int, shared: int
 ) -> int:
     """Finds where each column starts in a row of the result; returns the length of a row."""
-    count, total = load(state, ColumnsState.column_count), int64(0)
+    count, total = state_field(state, ColumnsState.column_count), int64(0)
     for index in range(count):
         store(offsets, index, total)
         dim = load(column_at(state, index), ColumnAttrs.dim)
@@ -133,10 +134,13 @@ def _task_size(
 def lookup(frame: int) -> None:
     """The kernel body."""
     shared, state = stack_words(SharedInputs.SIZE), kernel_state(frame)
-    if load(state, ColumnsState.role) != POST:
+    if state_field(state, ColumnsState.role) != POST:
         _look_up(frame, int64(0))
         return
-    take_shared(frame, load(state, ColumnsState.column_count), shared)
+    first = state_field(state, ColumnsState.column_count)
+    weighted = state_field(state, ColumnsState.weighted_count) != 0
+    lookups = state_field(state, ColumnsState.lookup_count)
+    take_shared(frame, context(frame), first, shared, lookups, weighted)
     if not failed(frame):
         _look_up(frame, shared)
     release_shared(shared)
@@ -145,7 +149,8 @@ def lookup(frame: int) -> None:
 @jit
 def _look_up(frame: int, shared: int) -> None:
     ctx, state = context(frame), kernel_state(frame)
-    count, pool = load(state, ColumnsState.column_count), load(state, ColumnsState.pool)
+    count = state_field(state, ColumnsState.column_count)
+    pool = state_field(state, ColumnsState.pool)
     source = stack_words(ColumnInputs.SIZE)
     job = stack_words(LookupJob.SIZE)
     batch, elements = _survey(frame, ctx, state, source, shared)
@@ -157,10 +162,10 @@ def _look_up(frame: int, shared: int) -> None:
     total = _column_offsets(frame, ctx, state, source, offsets, shared)
     if failed(frame):
         return
-    out = output_bytes(frame, batch, total, load(state, ColumnsState.item_bytes))
+    out = output_bytes(frame, batch, total, state_field(state, ColumnsState.item_bytes))
     if failed(frame):
         return
-    row_bytes = total * load(state, ColumnsState.item_bytes)
+    row_bytes = total * state_field(state, ColumnsState.item_bytes)
     cost = count * _TASK_NS + elements * (_ELEMENT_NS + row_bytes // (count * _BYTES_PER_NS))
     parallel = pool != 0 and cost > _PARALLEL_NS
     threads = load(pool, Pool.thread_count) + 1 if parallel else int64(1)

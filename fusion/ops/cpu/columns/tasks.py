@@ -102,8 +102,8 @@ def _section(workspace: int, index: int) -> int:
 @jit
 def batch_in(workspace: int, column: int, source: int, first: int, count: int) -> Any:
     """The rows [first, first + count) of a column, to be listed in a thread's memory."""
-    addresses, weights = _section(workspace, _ADDRESSES), _section(workspace, _WEIGHTS)
-    return Batch(column, source, first, count, addresses, _section(workspace, _STARTS), weights)
+    addresses, starts = _section(workspace, _ADDRESSES), _section(workspace, _STARTS)
+    return Batch(column, source, first, count, addresses, starts, _section(workspace, _WEIGHTS))
 
 
 @jit

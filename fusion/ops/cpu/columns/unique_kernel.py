@@ -19,7 +19,7 @@ from fusion.cpu_ops.columns import element_range, list_kept, list_kept_unsorted
 from fusion.cpu_ops.elements import Batch, put_weight
 from fusion.cpu_ops.numbering import Numbering, number_entries
 from fusion.cpu_ops.unique import table_bits
-from fusion.ops.cpu.columns.inputs import column_at, release, take_source
+from fusion.ops.cpu.columns.inputs import column_at, release, state_field, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.ops.cpu.columns.slow_path import is_by_row, report_error
 from fusion.ops.cpu.columns.tasks import (
@@ -87,7 +87,7 @@ _COLUMN_NS, _ELEMENT_NS = 800, 8
 def _survey(frame: int, ctx: int, state: int, source: int, firsts: int) -> int:
     """Notes where each column's entries start; returns the number of rows, -1 without columns."""
     batch, total = int64(-1), int64(0)
-    for index in range(load(state, ColumnsState.column_count)):
+    for index in range(state_field(state, ColumnsState.column_count)):
         store(firsts, index, total)
         sound = take_source(frame, ctx, state, index, source, status_of(frame), int64(0))
         if sound:
@@ -105,7 +105,7 @@ def _survey(frame: int, ctx: int, state: int, source: int, firsts: int) -> int:
         release(source)
         if failed(frame):
             return batch
-    store(firsts, load(state, ColumnsState.column_count), total)
+    store(firsts, state_field(state, ColumnsState.column_count), total)
     return batch
 
 
@@ -132,7 +132,7 @@ def _number(job: int, index: int, batch: Batch, workspace: int, entries: int) ->
     has_weights = load(batch.column, ColumnAttrs.use_sparse_weights) != 0
     for k in range(end, behind):
         store_as(load(job, UniqueJob.unique_idxs), k, np.int32(0), np.int32)
-    if load(load(job, UniqueJob.state), ColumnsState.weighted_count) != 0:
+    if state_field(load(job, UniqueJob.state), ColumnsState.weighted_count) != 0:
         for k in range(end if has_weights else first, behind):
             put_weight(
                 load(job, UniqueJob.entry_weights),
@@ -273,7 +273,8 @@ def _put_keys(frame: int, job: int, pool: int) -> None:
 def prepare(frame: int) -> None:
     """The kernel body."""
     ctx, state = context(frame), kernel_state(frame)
-    count, pool = load(state, ColumnsState.column_count), load(state, ColumnsState.pool)
+    count = state_field(state, ColumnsState.column_count)
+    pool = state_field(state, ColumnsState.pool)
     source, job = stack_words(ColumnInputs.SIZE), stack_words(UniqueJob.SIZE)
     lists = scratch(frame, 4 * count + 1, np.int64)
     if failed(frame):
@@ -288,14 +289,14 @@ def prepare(frame: int) -> None:
         fail(frame, INVALID_ARGUMENT, text, total, int64(MOST_ENTRIES))
         return
     keys = scratch(frame, total, np.int64)
-    weights = total if load(state, ColumnsState.weighted_count) != 0 else int64(0)
+    weights = total if state_field(state, ColumnsState.weighted_count) != 0 else int64(0)
     store(job, UniqueJob.unique_idxs, new_output(frame, count, int64(1), total, int64(1), int64(4)))
     store(
         job,
         UniqueJob.row_splits,
         new_output(frame, count + 1, int64(2), count, batch + 1, int64(4)),
     )
-    item = load(state, ColumnsState.item_bytes)
+    item = state_field(state, ColumnsState.item_bytes)
     store(
         job,
         UniqueJob.entry_weights,
