@@ -14,10 +14,11 @@ from fusion.gpu_ops.kernels.elements import weight_at
 from fusion.gpu_ops.kernels.listing import column_attrs, column_inputs, fills_entries
 from fusion.gpu_ops.kernels.slots import entries_before, fillers_before, position_count
 from fusion.gpu_ops.kernels.tiles import column_of
-from fusion.gpu_ops.kernels.unique import EMPTY, insert, slot_of
+from fusion.gpu_ops.kernels.unique import EMPTY, slot_of
 from fusion.gpu_ops.language.device import (
     as_float,
     atomic_min,
+    compare_and_swap,
     cuda,
     jit,
     load,
@@ -57,9 +58,19 @@ def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, id_slot
     if own - first >= position_count(call, sums, index):
         store(id_slots, own, EMPTY)
         return
-    key = load(keys, own)
+    key, mask = load(keys, own), (int64(1) << bits) - 1
     slot = slot_of(key ^ (index << _COLUMN_SHIFT), bits)
-    slot = insert(slots, bits, slot, key, keys, int64(INT64), own, first, end)
+    while True:
+        holder = load(slots, slot)
+        if holder == EMPTY:
+            holder = compare_and_swap(slots, slot, int64(EMPTY), own)
+            if holder == EMPTY:
+                break
+        # Whichever position the slot has by now, it is one of the same pair.
+        if first <= holder < end and load(keys, holder) == key:
+            atomic_min(slots, slot, own, np.int64)
+            break
+        slot = (slot + 1) & mask
     store(id_slots, own, slot)
 
 

@@ -34,29 +34,6 @@ def slot_of(key: int, bits: int) -> int:
     return int64((np.uint64(key) * SPREAD) >> np.uint64(64 - bits))
 
 
-@jit
-def insert(
-    slots: int, bits: int, slot: int, key: int, ids: int, kind: int, k: int, first: int, end: int
-) -> int:
-    """The slot of `key`, the id `k`, which gets the first position of that id in [first, end).
-
-    Args:
-        slot: where the search begins.
-    """
-    mask = (int64(1) << bits) - 1
-    while True:
-        holder = load(slots, slot)
-        if holder == EMPTY:
-            holder = compare_and_swap(slots, slot, int64(EMPTY), k)
-            if holder == EMPTY:
-                return slot
-        # Whichever position the slot has by now, it is one of the same id.
-        if first <= holder < end and integer_at(ids, holder, kind) == key:
-            atomic_min(slots, slot, k, np.int64)
-            return slot
-        slot = (slot + 1) & mask
-
-
 def insert_ids(ids: int, kind: int, count: int, slots: int, bits: int, id_slots: int) -> None:
     """Kernel, a thread for each id: finds its slot, which gets the first position of the id.
 
@@ -69,7 +46,18 @@ def insert_ids(ids: int, kind: int, count: int, slots: int, bits: int, id_slots:
     if k >= count:
         return
     key = integer_at(ids, k, kind)
-    slot = insert(slots, bits, slot_of(key, bits), key, ids, kind, k, int64(0), count)
+    slot, mask = slot_of(key, bits), (int64(1) << bits) - 1
+    while True:
+        holder = load(slots, slot)
+        if holder == EMPTY:
+            holder = compare_and_swap(slots, slot, int64(EMPTY), k)
+            if holder == EMPTY:
+                break
+        # Whichever position the slot has by now, it is one of the same id.
+        if integer_at(ids, holder, kind) == key:
+            atomic_min(slots, slot, k, np.int64)
+            break
+        slot = (slot + 1) & mask
     store(id_slots, k, slot)
 
 
