@@ -27,7 +27,7 @@ from benchmarks.gpu.references import (
     limit_among,
     same,
 )
-from fusion.cpu_ops.column_words import ColumnAttrs
+from fusion.cpu_ops.column_layout import ColumnAttrs
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def rules_of(stored: str) -> Sequence[tuple[int, bool, bool]]:
 def check_bags(gpu: Gpu, lookup: Lookup, stored: str) -> float:
     """Combines the rows by each rule; the largest error."""
     from benchmarks.gpu.call import Column
-    from fusion.cpu_ops import column_words as words
+    from fusion.cpu_ops import column_layout
 
     gpu.check_errors("bags", lookup.errors)
     batch, worst = lookup.masked.size, 0.0
@@ -196,7 +196,7 @@ def check_bags(gpu: Gpu, lookup: Lookup, stored: str) -> float:
         limit = limit_among(lookup.rows.values) if is_clipped else -1.0
         # The addresses of rows are the ids of a table at 0 with rows of a byte.
         column = Column(
-            words.ROW_SPLITS, 0, 2**63 - 1, _DIM, lookup.bags.addresses, lookup.owners.size,
+            column_layout.ROW_SPLITS, 0, 2**63 - 1, _DIM, lookup.bags.addresses, lookup.owners.size,
             rows=lookup.bags.starts, weights=lookup.bags.weights if weighted else 0,
             attrs={
                 ColumnAttrs.prune: 1,

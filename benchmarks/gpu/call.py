@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.layout import combine, gradient
 from fusion.gpu_ops.layout.arrays import array_index
 from fusion.gpu_ops.layout.call import CombineCall, GradientCall
@@ -24,7 +24,7 @@ class Column:
     """What a column does and is given; attrs are those of FusedEmbeddingLookup, by word.
 
     Attributes:
-        form: how ids are given, as in `column_words`.
+        form: how ids are given, as in `column_layout`.
         table, table_rows, dim: the table's address and shape.
         ids, id_count, id_columns, ids_kind: the ids' address, their number, how many a dense row
             has, and their kind (`dtypes.INT32` ...).

@@ -21,7 +21,7 @@ from benchmarks.gpu.references import (
     limit_among,
     same,
 )
-from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.runtime.tensorflow.dtypes import DTYPES, FLOAT32, INT32
 
@@ -111,7 +111,7 @@ class _Columns:
 
     def weighted(self) -> None:
         """Indices in any order, with weights; rows without entries are filled."""
-        from fusion.cpu_ops import column_words as words
+        from fusion.cpu_ops import column_layout
 
         ids, owners = self.draw.integers(-1, _ROWS, self.count), self.owners()
         weights = kept(self.draw.uniform(-0.5, 2, self.count), self.stored)
@@ -130,7 +130,7 @@ class _Columns:
             ColumnAttrs.default_id: 2,
         }
         self.add(
-            words.INDICES, 16, MEAN, entries, {**attrs, ColumnAttrs.default_weight: 0.5},
+            column_layout.INDICES, 16, MEAN, entries, {**attrs, ColumnAttrs.default_weight: 0.5},
             ids=self.gpu.put(ids), id_count=ids.size,
             rows=self.gpu.put(np.stack([owners, owners], 1)), row_step=2,
             weights=self.gpu.put(weights),
@@ -138,46 +138,47 @@ class _Columns:
 
     def by_rows(self, dim: int, combiner: int, in_order: bool, is_clipped: bool) -> None:
         """Entries with their rows."""
-        from fusion.cpu_ops import column_words as words
+        from fusion.cpu_ops import column_layout
 
         ids, owners = self.draw.integers(-1, _ROWS, self.count), self.owners()
         if in_order:
             owners.sort()
         keeps = ids >= 0
         self.add(
-            words.ROW_IDS, dim, combiner, (ids[keeps], owners[keeps], None), {ColumnAttrs.prune: 1},
+            column_layout.ROW_IDS, dim, combiner, (ids[keeps], owners[keeps], None),
+            {ColumnAttrs.prune: 1},
             is_clipped, ids=self.gpu.put(ids), id_count=ids.size,
             rows=self.gpu.put(owners.astype(np.int32)), rows_kind=INT32,
         )  # fmt: skip
 
     def by_splits(self, dim: int, combiner: int) -> None:
         """Entries row by row."""
-        from fusion.cpu_ops import column_words as words
+        from fusion.cpu_ops import column_layout
 
         ids, owners = self.draw.integers(0, _ROWS, self.count), np.sort(self.owners())
         splits = np.searchsorted(owners, np.arange(self.batch + 1)).astype(np.int32)
         self.add(
-            words.ROW_SPLITS, dim, combiner, (ids, owners, None), {},
+            column_layout.ROW_SPLITS, dim, combiner, (ids, owners, None), {},
             ids=self.gpu.put(ids.astype(np.int32)), id_count=ids.size, ids_kind=INT32,
             rows=self.gpu.put(splits), rows_kind=INT32,
         )  # fmt: skip
 
     def bucketized(self) -> None:
         """One value for each row, between boundaries."""
-        from fusion.cpu_ops import column_words as words
+        from fusion.cpu_ops import column_layout
 
         values = self.draw.standard_normal(self.batch).astype(np.float32)
         limits = np.sort(self.draw.standard_normal(_ROWS - 1).astype(np.float32))
         ids = np.searchsorted(limits, values, side="right")
         self.add(
-            words.DENSE, 4, SUM, (ids, np.arange(self.batch), None), {},
+            column_layout.DENSE, 4, SUM, (ids, np.arange(self.batch), None), {},
             ids=self.gpu.put(values), id_count=self.batch, ids_kind=FLOAT32,
             boundaries=limits.tolist(),
         )  # fmt: skip
 
     def dense(self) -> None:
         """Three ids for each row: one that is ignored, strides, buckets."""
-        from fusion.cpu_ops import column_words as words
+        from fusion.cpu_ops import column_layout
 
         given = self.draw.integers(-2, 8, (self.batch, 3))
         ids, owners = given + 7 * np.arange(3), np.repeat(np.arange(self.batch), 3)
@@ -190,7 +191,7 @@ class _Columns:
         }
         attrs |= {ColumnAttrs.num_buckets: 15, ColumnAttrs.bucket_default: 11}
         self.add(
-            words.DENSE, 8, SQRTN, (ids.reshape(-1)[counts], owners[counts], None), attrs,
+            column_layout.DENSE, 8, SQRTN, (ids.reshape(-1)[counts], owners[counts], None), attrs,
             ids=self.gpu.put(given.astype(np.int32)), id_count=given.size, id_columns=3,
             ids_kind=INT32,
         )  # fmt: skip
@@ -198,10 +199,10 @@ class _Columns:
     def copied(self, dim: int) -> None:
         """What was computed before."""
         from benchmarks.gpu.call import Column
-        from fusion.cpu_ops import column_words as words
+        from fusion.cpu_ops import column_layout
 
         table, rows = self.gpu.drawn(self.draw, (self.batch, dim), self.stored)
-        self.columns.append(Column(words.COPY, table, self.batch, dim, 0, 0))
+        self.columns.append(Column(column_layout.COPY, table, self.batch, dim, 0, 0))
         self.wanted.append(rows)
         self.sizes.append(np.abs(rows))
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.gpu.memory import Memory, Workload
-from fusion.cpu_ops.column_words import ColumnAttrs
+from fusion.cpu_ops.column_layout import ColumnAttrs
 
 _POISON = 7e7
 
@@ -85,7 +85,7 @@ class Prepared:
 def prepare(workload: Workload, memory: Memory, seed: int) -> Prepared:
     """Draws tables and ids and puts them in memory."""
     from benchmarks.gpu import call as calls
-    from fusion.cpu_ops import column_words as words
+    from fusion.cpu_ops import column_layout
 
     draw = np.random.default_rng(seed)
     tables, ids, splits, held, columns = [], [], [], [], []
@@ -99,7 +99,7 @@ def prepare(workload: Workload, memory: Memory, seed: int) -> Prepared:
         held.append((memory.put(ids[-1]), memory.put(splits[-1])))
         columns.append(
             calls.Column(
-                words.ROW_SPLITS,
+                column_layout.ROW_SPLITS,
                 memory.address(table),
                 column.rows,
                 column.dim,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.gpu.references import same
-from fusion.cpu_ops.column_words import ColumnAttrs
+from fusion.cpu_ops.column_layout import ColumnAttrs
 from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
 
@@ -26,7 +26,7 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     The first has weights, and its empty rows are filled.
     """
     from benchmarks.gpu.call import Column
-    from fusion.cpu_ops import column_words as words
+    from fusion.cpu_ops import column_layout
     from fusion.gpu_ops.layout import call as call_of
     from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries
 
@@ -43,7 +43,7 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     }
     described = [
         Column(
-            words.ROW_IDS, 0, 2**63 - 1, 1, gpu.put(ids[k]), each, rows=gpu.put(rows[k]),
+            column_layout.ROW_IDS, 0, 2**63 - 1, 1, gpu.put(ids[k]), each, rows=gpu.put(rows[k]),
             weights=0 if k else gpu.put(heavy),
             attrs={
                 ColumnAttrs.keys_dtype: INT64, ColumnAttrs.sort_key: int(k == 2),
@@ -88,7 +88,7 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
 def columns_to_last(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     """Two columns before their gathers, with as many rows as the last entries have."""
     from benchmarks.gpu.call import Column
-    from fusion.cpu_ops import column_words as words
+    from fusion.cpu_ops import column_layout
     from fusion.gpu_ops.layout import call as call_of
     from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
 
@@ -99,7 +99,7 @@ def columns_to_last(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     attrs = {ColumnAttrs.keys_dtype: INT64, ColumnAttrs.ends_at_last_row: 1}
     described = [
         Column(
-            words.ROW_IDS, 0, 2**63 - 1, 1, gpu.put(ids[k]), each, rows=gpu.put(rows[k]),
+            column_layout.ROW_IDS, 0, 2**63 - 1, 1, gpu.put(ids[k]), each, rows=gpu.put(rows[k]),
             attrs=attrs,
         )
         for k in range(2)

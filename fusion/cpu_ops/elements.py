@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import (
+from fusion.cpu_ops.column_layout import (
     DENSE,
     LIMIT_BLOCK,
     ColumnAttrs,
@@ -79,7 +79,7 @@ def overflows(left: int, right: int) -> bool:
 def _counter(stored: str, dtype: type) -> Any:
     """A jitted function (value, limits, count) -> the number of limits that are not above a value.
 
-    All of them for NaN. How they lie in memory: `column_words.laid_out`.
+    All of them for NaN. How they lie in memory: `column_layout.laid_out`.
     """
     count_block = limit_counter(stored)
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.elements import Batch, put_weight, weight_at
 from fusion.cpu_ops.unique import SPREAD
 from fusion.runtime.native.jit import int64, jit

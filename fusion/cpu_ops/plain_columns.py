@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.elements import (
     INVALID,
     Batch,

@@ -23,7 +23,7 @@ from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic
 
-from fusion.cpu_ops.column_words import LIMIT_BLOCK
+from fusion.cpu_ops.column_layout import LIMIT_BLOCK
 from fusion.runtime.native.instruction import instruction
 from fusion.runtime.tensorflow.dtypes import DTYPES
 

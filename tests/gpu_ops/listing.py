@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from benchmarks.gpu.call import Column
 from fusion import ops
-from fusion.cpu_ops.column_words import ColumnAttrs
+from fusion.cpu_ops.column_layout import ColumnAttrs
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
 from fusion.runtime.cuda.layout import ErrorRecord

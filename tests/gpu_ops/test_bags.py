@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.gpu import call as calls
 from fusion import ops
-from fusion.cpu_ops import column_words as words
-from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops import column_layout
+from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.gpu_ops.steps.bags import Bags, Gathered, bags, last_row
@@ -29,7 +29,7 @@ def combined(
     out[:] = 77
     count = int(device.words(found.starts + 8 * batch, 1)[0])
     column = calls.Column(
-        words.ROW_SPLITS, 0, 2**63 - 1, dim, ids=found.addresses, id_count=count,
+        column_layout.ROW_SPLITS, 0, 2**63 - 1, dim, ids=found.addresses, id_count=count,
         rows=found.starts, weights=found.weights,
         attrs={
             ColumnAttrs.prune: 1,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu import call as calls
-from fusion.cpu_ops import column_words as words
-from fusion.cpu_ops.column_words import ColumnAttrs
+from fusion.cpu_ops import column_layout
+from fusion.cpu_ops.column_layout import ColumnAttrs
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.arrays import array_index
 from fusion.gpu_ops.layout.call import CombineCall
@@ -207,14 +207,14 @@ def words_of(call: Any, *names: int, count: int = 1) -> tuple[int, ...]:
     ],
 )
 def test_long_bags_get_a_warp(length: int, batch: int, dim: int, group: int, shares: int) -> None:
-    column = calls.Column(words.ROW_SPLITS, 0, 9, dim, ids=0, id_count=length * batch)
+    column = calls.Column(column_layout.ROW_SPLITS, 0, 9, dim, ids=0, id_count=length * batch)
     call = calls.prepare("float32", batch, [column], 0, lambda size: 0)
     found = words_of(call, CombineCall.lanes, CombineCall.groups, CombineCall.shares)
     assert found == (min(dim, 4), group, shares)
     assert call.is_plain
     assert call.tiles(CombineCall.tiles) == -(-batch * group * shares // call_of.THREADS)
     other = calls.Column(
-        words.ROW_SPLITS,
+        column_layout.ROW_SPLITS,
         0,
         9,
         dim,
@@ -276,7 +276,9 @@ def test_long_bags_of_other_columns(dtype: str, kind: str) -> None:
 def test_bags_behind_gathers_share_by_the_entries_of_all_columns() -> None:
     """Each such column has the number of all entries."""
     for columns, length, shares in ((20, 1, 1), (20, 200, 8), (1, 200, 8)):
-        column = calls.Column(words.LISTED, 0, 9, 16, ids=0, id_count=columns * length * 1024)
+        column = calls.Column(
+            column_layout.LISTED, 0, 9, 16, ids=0, id_count=columns * length * 1024
+        )
         call = calls.prepare("float32", 1024, [column] * columns, 0, lambda size: 0)
         assert words_of(call, CombineCall.shares) == (shares,)
 

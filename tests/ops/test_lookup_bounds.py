@@ -12,7 +12,7 @@ _PROGRAM = """
 import ctypes, mmap, sys
 import numpy as np
 import tensorflow as tf
-from fusion.cpu_ops.column_words import laid_out
+from fusion.cpu_ops.column_layout import laid_out
 from fusion.cpu_ops import elements
 from fusion.runtime.native.jit import callable_from_python
 from tests.ops.embedding_columns import NO_IDS, attrs, by_v2, lookup

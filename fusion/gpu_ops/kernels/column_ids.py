@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from fusion.cpu_ops import elements
-from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import weight_at
 from fusion.gpu_ops.kernels.listing import column_attrs, column_inputs, fills_entries
 from fusion.gpu_ops.kernels.slots import entries_before, fillers_before, position_count

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import COPY, INDICES, ROW_IDS, ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import COPY, INDICES, ROW_IDS, ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.any_bags import any_bag
 from fusion.gpu_ops.kernels.elements import id_at, integer_at, is_dropped, lower_bound, split_range
 from fusion.gpu_ops.kernels.errors import report_in_call

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import DENSE, ROW_SPLITS, ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import DENSE, ROW_SPLITS, ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import id_at, integer_at, is_dropped, is_ignored, rows_until
 from fusion.gpu_ops.kernels.errors import report_error
 from fusion.gpu_ops.kernels.tiles import column_of

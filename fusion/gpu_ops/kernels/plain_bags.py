@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import integer_at
 from fusion.gpu_ops.kernels.tiles import quotient, remainder
 from fusion.gpu_ops.language.arithmetic import normalizer

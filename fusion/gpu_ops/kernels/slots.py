@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import lower_bound
 from fusion.gpu_ops.kernels.listing import (
     column_attrs,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusion.cpu_ops.column_words import COPY, INDICES, LISTED, ROW_IDS, ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import COPY, INDICES, LISTED, ROW_IDS, ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.layout.arrays import array_index, open_arrays, words_of
 from fusion.gpu_ops.layout.call import THREADS, WARP, CombineCall, group_of, lanes_of
 from fusion.runtime.cuda.layout import ErrorRecord

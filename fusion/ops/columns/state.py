@@ -7,8 +7,8 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fusion.cpu_ops import column_words as layout
-from fusion.cpu_ops.column_words import ColumnAttrs
+from fusion.cpu_ops import column_layout as layout
+from fusion.cpu_ops.column_layout import ColumnAttrs
 from fusion.cpu_ops.row_tiles import most_elements, tile_for
 from fusion.ops.cpu.columns.layout import FULL, POST, PRE, ColumnsState
 from fusion.runtime.native.objects import address
@@ -98,7 +98,7 @@ def lookup_state(
     lookups = weighted = 0
     for index, column in enumerate(columns):
         _check(index, column)
-        described = _column_words(column, len(limits))
+        described = _column_fields(column, len(limits))
         if on_cpu and role != PRE:
             put_kernels(described, _gather_kernel(dtype, column), dtype, column["dim"])
         described[ColumnAttrs.lookup_index] = lookups
@@ -169,7 +169,7 @@ def _check(index: int, column: Mapping[str, Any]) -> None:
         raise ValueError(f"column {index}: {problem}")
 
 
-def _column_words(column: Mapping[str, Any], first_limit: int) -> list[int]:
+def _column_fields(column: Mapping[str, Any], first_limit: int) -> list[int]:
     words = [0] * ColumnAttrs.SIZE
     words[ColumnAttrs.id_format] = (*GROUP_FORMS, "listed").index(column["form"])
     words[ColumnAttrs.combiner] = COMBINERS.index(column["combiner"])

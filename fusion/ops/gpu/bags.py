@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from fusion.cpu_ops import column_words as words
-from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops import column_layout
+from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.layout import combine as combine_layout
 from fusion.gpu_ops.layout.arrays import array_index
@@ -47,7 +47,7 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
     @jit
     def describe(frame: int, call: Array, base: int, bags: Any, number: int, batch: int) -> None:
         column = call.ctypes.data + 8 * _array_index(call, base, CombineCall.columns)
-        store(column, ColumnAttrs.id_format, words.ROW_SPLITS)
+        store(column, ColumnAttrs.id_format, column_layout.ROW_SPLITS)
         store(column, ColumnAttrs.combiner, attr(frame, slot.combiner))
         store(column, ColumnAttrs.max_norm, attr(frame, slot.max_norm))
         store(column, ColumnAttrs.prune, 1)

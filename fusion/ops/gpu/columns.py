@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.elements import rows_until
 from fusion.ops.cpu.columns.inputs import column_at, release, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, report_error
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import PreLookupCall

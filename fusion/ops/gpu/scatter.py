@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from fusion.cpu_ops.column_words import ColumnAttrs
+from fusion.cpu_ops.column_layout import ColumnAttrs
 from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.language.arithmetic import SUM
 from fusion.gpu_ops.layout import gradient as gradient_layout

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import ColumnAttrs
+from fusion.cpu_ops.column_layout import ColumnAttrs
 from fusion.cpu_ops.elements import weight_at
 from fusion.cpu_ops.scatter import ScatterArgs
 from fusion.ops.cpu.columns.inputs import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import COPY, DENSE, INDICES, ROW_SPLITS, ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import COPY, DENSE, INDICES, ROW_SPLITS, ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.elements import integer_at, overflows, rows_until
 from fusion.ops.cpu.columns.layout import POST, PRE, ColumnsState
 from fusion.runtime.layout import Address, Fields, Int64, Layout, fields

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.row_tiles import LINE_BYTES
 from fusion.ops.cpu.columns import tasks
 from fusion.ops.cpu.columns.inputs import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusion.cpu_ops import column_words as words
-from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops import column_layout
+from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_entries, list_unsorted
 from fusion.cpu_ops.elements import id_at, integer_at, is_dropped, is_ignored
 from fusion.cpu_ops.row_tiles import GatherArgs
@@ -29,7 +29,7 @@ from fusion.runtime.native.memory import load, stack_words
 def is_by_row(column: int) -> bool:
     """Whether each element has the number of its row."""
     form = load(column, ColumnAttrs.id_format)
-    return form in (words.INDICES, words.ROW_IDS)
+    return form in (column_layout.INDICES, column_layout.ROW_IDS)
 
 
 @jit
@@ -77,7 +77,7 @@ def _row_of(batch: Any, element: int) -> int:
     rows, kind = load(source, ColumnInputs.entry_rows), load(column, ColumnAttrs.rows_dtype)
     if is_by_row(column):
         return integer_at(rows, element * load(source, ColumnInputs.entry_row_stride), kind)
-    if load(column, ColumnAttrs.id_format) == words.DENSE:
+    if load(column, ColumnAttrs.id_format) == column_layout.DENSE:
         return element // max(load(source, ColumnInputs.id_columns), int64(1))
     row = int64(0)
     while integer_at(rows, row + 1, kind) <= element:
@@ -133,11 +133,11 @@ def report_error(frame: int, index: int, batch: Any) -> None:
     """Says what is wrong with a column whose entries cannot be listed."""
     column, source = batch.column, batch.source
     form = load(column, ColumnAttrs.id_format)
-    if form == words.LISTED:
+    if form == column_layout.LISTED:
         _check_listed(frame, index, column, source)
-    elif form == words.ROW_SPLITS:
+    elif form == column_layout.ROW_SPLITS:
         _check_splits(frame, index, column, source)
-    if not failed(frame) and form != words.LISTED:
+    if not failed(frame) and form != column_layout.LISTED:
         _check_elements(frame, index, batch)
     if failed(frame):
         return
@@ -170,7 +170,7 @@ def _finish(frame: int, job: int, index: int, source: int, workspace: int) -> No
         fail_column(frame, RESOURCE_EXHAUSTED, ": no memory for %lld rows", index, rows)
         return
     batch = tasks.batch_in(workspace, column, source, int64(0), rows)
-    if load(column, ColumnAttrs.id_format) == words.COPY:
+    if load(column, ColumnAttrs.id_format) == column_layout.COPY:
         count = tasks.copy_rows(batch)
     else:
         start, end = element_range(column, source, int64(0), rows)

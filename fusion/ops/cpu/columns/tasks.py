@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusion.cpu_ops import column_words as words
-from fusion.cpu_ops import row_tiles
-from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops import column_layout, row_tiles
+from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_entries
 from fusion.cpu_ops.elements import Batch
 from fusion.cpu_ops.row_tiles import GatherArgs
@@ -218,7 +217,7 @@ def _do_column(
     if load(source, ColumnInputs.batch_size) != load(job, LookupJob.batch_size):
         return False
     count = min(load(job, LookupJob.block_rows), load(job, LookupJob.batch_size) - first)
-    is_copy = load(column, ColumnAttrs.id_format) == words.COPY
+    is_copy = load(column, ColumnAttrs.id_format) == column_layout.COPY
     start, end = first, first + count
     if not is_copy:
         start, end = element_range(column, source, first, count)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops.ascending import sort_keys
-from fusion.cpu_ops.column_words import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_kept, list_kept_unsorted
 from fusion.cpu_ops.elements import Batch, put_weight
 from fusion.cpu_ops.numbering import Numbering, number_entries
