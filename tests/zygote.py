@@ -83,13 +83,18 @@ class _Program:
 class Server:
     """The server, seen from the process that starts it, with which it ends."""
 
-    def __init__(self, *before: str) -> None:
-        """Starts it; `before` are the first words of its command, e.g. those of unshare."""
+    def __init__(self, *before: str, modules: Sequence[str] = _PRELOADED) -> None:
+        """Starts it.
+
+        Args:
+            before: the first words of its command, e.g. those of unshare.
+            modules: what it imports.
+        """
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = _REAL_POPEN(
-                [*before, _PYTHON, "-m", "tests.zygote", str(theirs.fileno())],
+                [*before, _PYTHON, "-m", "tests.zygote", str(theirs.fileno()), *modules],
                 cwd=ROOT,
                 env=_ENVIRONMENT,
                 pass_fds=[theirs.fileno()],
@@ -120,6 +125,12 @@ class Server:
 @functools.lru_cache(maxsize=1)
 def _default_server() -> Server:
     return Server()
+
+
+@functools.lru_cache(maxsize=1)
+def without_fusion() -> Server:
+    """A server for programs in which it matters who imports fusion, and what that imports."""
+    return Server(modules=["tensorflow"])
 
 
 def serves(command: Sequence[Any], environment: Mapping[str, str] | None = None) -> bool:
@@ -227,9 +238,13 @@ def run(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def start(command: Sequence[Any], **options: Any) -> subprocess.Popen[Any]:
+def start(
+    command: Sequence[Any], *, server: Server | None = None, **options: Any
+) -> subprocess.Popen[Any]:
     """Forks a process where the server can, and starts Python where not."""
-    return (Popen if serves(command, options.get("env")) else _REAL_POPEN)(command, **options)
+    if serves(command, options.get("env")):
+        return Popen(command, server=server, **options)
+    return _REAL_POPEN(command, **options)
 
 
 class _PopenOfModules(subprocess.Popen[Any]):
@@ -248,13 +263,20 @@ def forks_of(*modules: str) -> Any:
 
     @pytest.fixture(scope="module", autouse=True)
     def forks() -> Iterator[None]:
-        stand_in = types.SimpleNamespace(**{**vars(subprocess), "Popen": _POPEN, "run": run})
-        with pytest.MonkeyPatch.context() as patch:
-            for module in modules:
-                patch.setattr(f"{module}.subprocess", stand_in)
+        with forking(*modules):
             yield
 
     return forks
+
+
+@contextlib.contextmanager
+def forking(*modules: str, popen: Any = _POPEN) -> Iterator[None]:
+    """Has what these modules start be forked."""
+    stand_in = types.SimpleNamespace(**{**vars(subprocess), "Popen": popen, "run": run})
+    with pytest.MonkeyPatch.context() as patch:
+        for module in modules:
+            patch.setattr(f"{module}.subprocess", stand_in)
+        yield
 
 
 def _receive_line(connection: socket.socket) -> bytes:
@@ -402,8 +424,8 @@ def _rename_files(files: Mapping[int, int]) -> None:
                 os.close(opened)
 
 
-def _main(descriptor: int) -> None:
-    for module in _PRELOADED:
+def _main(descriptor: int, modules: Sequence[str]) -> None:
+    for module in modules:
         importlib.import_module(module)
     _Forks.threads = _count_threads()
     # Forks share these objects, which their garbage collectors leave alone.
@@ -419,4 +441,4 @@ if __name__ == "__main__":
     # The functions are those of the module, which the programs of the processes import too.
     from tests import zygote
 
-    zygote._main(int(sys.argv[1]))
+    zygote._main(int(sys.argv[1]), sys.argv[2:])

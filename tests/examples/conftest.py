@@ -1,4 +1,4 @@
-"""Servers of models are forked; processes that train show what they import."""
+"""Servers of models are forked."""
 
 from tests import zygote
 

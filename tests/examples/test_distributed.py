@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 import pytest
@@ -28,7 +29,9 @@ FUSED = {
     [("mirrored", "sgd"), ("multi_worker", "adagrad"), ("parameter_server", "adagrad")],
 )
 def test_the_same_model_is_trained(strategy: str, optimizer: str) -> None:
-    trained = train(strategy, optimizer, 20)
+    popen = partial(zygote.start, server=zygote.without_fusion())
+    with zygote.forking("examples.distributed.__main__", popen=popen):
+        trained = train(strategy, optimizer, 20)
     assert trained.columns_fused == FUSED[strategy]
     stock, fused = trained.losses["stock"], trained.losses["fused"]
     assert stock == fused
@@ -72,9 +75,10 @@ print("a graph is only built")
 def test_a_worker_without_fusion(knows_ops: bool) -> None:
     text = _WORKER.format(imports="import fusion" if knows_ops else "")
     worker = [sys.executable, "-c", text]
-    # One that imports fusion may be a fork of a process that has.
-    start = zygote.Popen if knows_ops else subprocess.Popen
-    with start(worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    server = zygote.without_fusion()
+    with zygote.Popen(
+        worker, server=server, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             target = process.stdout.readline().strip().removeprefix("grpc://")

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 import fusion
 from fusion.runtime.cache import kernel_cache
+from tests import zygote
 
 ROOT = Path(fusion.__file__).parent.parent
 
@@ -21,14 +21,15 @@ def look_up():
 
 
 def run(code, path=ROOT, **environment):
-    """What a fresh process prints; stderr when it fails."""
-    result = subprocess.run(
+    """What a process that has imported TensorFlow alone prints; stderr when it fails."""
+    result = zygote.run(
         [sys.executable, "-c", "import sys\nimport tensorflow as tf\n" + LOOK_UP + code],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(path), "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
         cwd=path,
         check=False,
+        server=zygote.without_fusion(),
     )
     return result.stdout.strip() if result.returncode == 0 else "FAILED " + result.stderr
 

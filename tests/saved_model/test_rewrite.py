@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from fusion.saved_model import (
 )
 from fusion.saved_model.source import model_files, read_saved_model
 from fusion.schema.names import OP_NAMES
+from tests import zygote
 from tests.saved_model.models import COLUMNS, DIM, ROWS, tf2_module
 
 ROOT = Path(__file__).parents[2]
@@ -40,8 +40,9 @@ def hashes(model: Path) -> dict[Path, str]:
 
 
 def run_python(code: str, *arguments: object) -> str:
-    done = subprocess.run(
+    done = zygote.run(
         [sys.executable, "-c", code, *map(str, arguments)],
+        server=zygote.without_fusion(),
         cwd=ROOT,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
         check=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from fusion.runtime.cache import processor
 from fusion.runtime.cache.kernel_cache import KernelCache
 from fusion.runtime.native.objects import Recipe
 from fusion.saved_model import ModelError, warm
+from tests import zygote
 
 #: Prints what is compiled, and what a model answers.
 SERVE = """
@@ -74,7 +74,10 @@ def served(model: Path, how: str, folder: Path, **variables: str) -> list[str]:
     environment = {k: v for k, v in os.environ.items() if k != "FUSION_CPU"}
     environment |= {"FUSION_CACHE_DIR": str(folder), **variables}
     command = [sys.executable, "-c", SERVE, str(model), how]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    server = zygote.without_fusion()
+    done = zygote.run(
+        command, server=server, env=environment, capture_output=True, text=True, check=True
+    )
     return done.stdout.splitlines()
 
 
