@@ -10,13 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_layout import (
-    DENSE,
-    LISTED,
-    ROW_SPLITS,
-    ColumnAttrs,
-    ColumnInputs,
-)
+from fusion.cpu_ops.column_layout import DENSE, LISTED, ROW_SPLITS, ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.elements import (
     INVALID,
     Batch,

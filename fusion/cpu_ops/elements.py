@@ -10,12 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fusion.cpu_ops.column_layout import (
-    DENSE,
-    LIMIT_BLOCK,
-    ColumnAttrs,
-    ColumnInputs,
-)
+from fusion.cpu_ops.column_layout import DENSE, LIMIT_BLOCK, ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.half import narrower, widener
 from fusion.cpu_ops.vectors import limit_counter
 from fusion.runtime.native.jit import int64, jit

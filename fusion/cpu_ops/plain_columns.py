@@ -11,14 +11,7 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
-from fusion.cpu_ops.elements import (
-    INVALID,
-    Batch,
-    bucket_id,
-    first_element,
-    integer_at,
-    integer_id,
-)
+from fusion.cpu_ops.elements import INVALID, Batch, bucket_id, first_element, integer_at, integer_id
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, store, store_as
 

@@ -29,12 +29,7 @@ from fusion.saved_model.source import (
     model_files,
     read_saved_model,
 )
-from fusion.saved_model.staging import (
-    check_destination,
-    staged_directory,
-    staged_files,
-    write_file,
-)
+from fusion.saved_model.staging import check_destination, staged_directory, staged_files, write_file
 from fusion.saved_model.verify import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_TIMEOUT,

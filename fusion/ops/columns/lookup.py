@@ -11,11 +11,7 @@ from fusion.ops.columns.gradients import grouped_gradient, single_gradient
 from fusion.ops.columns.state import grouped_state, single_state
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema import names
-from fusion.schema.attributes import (
-    FLOATS,
-    IDS,
-    TABLE_ATTR,
-)
+from fusion.schema.attributes import FLOATS, IDS, TABLE_ATTR
 from fusion.schema.columns import (
     BOUNDARIES_ATTR,
     COLUMN_ATTRS,

@@ -25,10 +25,7 @@ from fusion.runtime.native.frame import (
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
-from fusion.schema.attributes import (
-    LAST_ROW,
-    MOST_ENTRIES,
-)
+from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 
 
 def _row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:

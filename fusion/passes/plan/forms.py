@@ -12,10 +12,7 @@ from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import loses_digits
 from fusion.passes.recognise.lookup import LookupMatch
-from fusion.passes.recognise.spec import (
-    DenseIds,
-    LookupSpec,
-)
+from fusion.passes.recognise.spec import DenseIds, LookupSpec
 from fusion.runtime.tensorflow.variable_access import is_shared
 from fusion.schema.attributes import HALF_TYPES
 

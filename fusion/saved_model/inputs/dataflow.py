@@ -33,11 +33,7 @@ from fusion.saved_model.inputs.atoms import (
     in_part,
     of_kind,
 )
-from fusion.saved_model.inputs.composites import (
-    Composite,
-    composite_arguments,
-    flattened_arguments,
-)
+from fusion.saved_model.inputs.composites import Composite, composite_arguments, flattened_arguments
 from fusion.saved_model.inputs.constraints import Constraints, Extent, Key, Role
 from fusion.saved_model.inputs.extents import ExtentFlow
 from fusion.saved_model.inputs.records import OPAQUE, PARSERS, RecordSpec, parsed_records

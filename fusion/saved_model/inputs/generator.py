@@ -14,13 +14,7 @@ from numpy.typing import NDArray
 from tensorflow.core.framework import graph_pb2
 
 from fusion.saved_model.inputs.cases import CASES, Case, Ids
-from fusion.saved_model.inputs.constraints import (
-    Array,
-    Bounds,
-    Extent,
-    Key,
-    Role,
-)
+from fusion.saved_model.inputs.constraints import Array, Bounds, Extent, Key, Role
 from fusion.saved_model.inputs.dataflow import Meaning
 from fusion.saved_model.inputs.layout import BAGS, RowLayout
 from fusion.saved_model.inputs.records import Feature
