@@ -76,7 +76,8 @@ ALL, NODES = set(SOME), {UNIQUE, PRUNE, COMBINE, UNIQUE_ON_GPU, LOOKUP}
 @pytest.mark.parametrize(
     ("path", "edit", "changed"),
     [
-        ("runtime/native/jit.py", (r'"error_model": "numpy"', '"error_model": "python"'), ALL),
+        ("runtime/native/code_generation.py",
+         (r'"error_model": "numpy"', '"error_model": "python"'), ALL),
         ("runtime/native/compiler.py", ('"sched_yield", ', ""), ALL - {SCAN, SORT}),
         ("runtime/native/entry.py", (r"_SHORT_FRAME = 64", "_SHORT_FRAME = 65"), NODES),
         ("runtime/tensorflow/layout.py", (r"^MAX_RANK = 2", "MAX_RANK = 3"),
@@ -207,7 +208,7 @@ import cProfile, json, os, sys
 from pathlib import Path
 from numba.core import bytecode
 from test_sources import RECIPES, ROOT
-from fusion.runtime.native import jit
+from fusion.runtime.native import code_generation
 
 class EnoughError(Exception):
     pass
@@ -221,7 +222,7 @@ def stop(library):
 
 identified = bytecode.FunctionIdentity.from_function
 bytecode.FunctionIdentity.from_function = identify
-jit.Library.optimize = stop  # all is compiled, and linked
+code_generation.Library.optimize = stop  # all is compiled, and linked
 for name in sys.argv[1:]:
     child = os.fork()
     if child:

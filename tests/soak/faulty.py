@@ -68,15 +68,8 @@ def _misreader() -> Any:
 
 
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
-    from fusion.runtime.native.frame import (
-        INTERNAL,
-        attr,
-        data,
-        fail,
-        failed,
-        output_vector,
-        vector,
-    )
+    from fusion.runtime.native.errors import INTERNAL, fail
+    from fusion.runtime.native.frame import attr, data, failed, output_vector, vector
     from fusion.runtime.native.memory import load, store
     from fusion.runtime.tensorflow.c_api import tf_new_status
 

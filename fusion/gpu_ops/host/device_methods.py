@@ -36,18 +36,11 @@ from fusion.runtime.cuda.layout import (
 )
 from fusion.runtime.layout import Address, Int64, Layout
 from fusion.runtime.native.atomic import atomic_add, atomic_store, atomic_swap_if
-from fusion.runtime.native.frame import (
-    INTERNAL,
-    INVALID_ARGUMENT,
-    context,
-    fail,
-    failed,
-    host_bytes,
-    kernel_state,
-    scratch_bytes,
-)
+from fusion.runtime.native.code_generation import OPTIONS
+from fusion.runtime.native.errors import INTERNAL, INVALID_ARGUMENT, fail
+from fusion.runtime.native.frame import context, failed, host_bytes, kernel_state, scratch_bytes
 from fusion.runtime.native.instruction import instruction
-from fusion.runtime.native.jit import OPTIONS, int64, jit
+from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import call_at, load, pointer, stack_words, store
 from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS
 from fusion.runtime.tensorflow.layout import State

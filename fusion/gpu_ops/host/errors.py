@@ -15,7 +15,7 @@ from fusion.gpu_ops.layout.call import (
     UNSORTED_ROW,
 )
 from fusion.runtime.cuda.layout import ErrorRecord
-from fusion.runtime.native.frame import INVALID_ARGUMENT, fail, fail_column
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail, fail_column
 from fusion.runtime.native.jit import jit
 from fusion.runtime.native.memory import load, store
 

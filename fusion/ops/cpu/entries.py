@@ -14,16 +14,8 @@ import numpy as np
 from fusion.cpu_ops import prune as kernels
 from fusion.cpu_ops.elements import overflows
 from fusion.cpu_ops.half import narrower
-from fusion.runtime.native.frame import (
-    INVALID_ARGUMENT,
-    attr,
-    attr_float,
-    fail,
-    failed,
-    matrix,
-    scratch,
-    vector,
-)
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
+from fusion.runtime.native.frame import attr, attr_float, failed, matrix, scratch, vector
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec

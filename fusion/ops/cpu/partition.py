@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops import partition as kernels
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import (
-    INVALID_ARGUMENT,
     attr,
-    fail,
     failed,
     list_length,
     output_matrix,

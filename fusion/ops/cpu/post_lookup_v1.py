@@ -20,11 +20,10 @@ from fusion.cpu_ops.combine import (
 )
 from fusion.ops.cpu.bags import Bags, forward_kernel
 from fusion.ops.cpu.float_access import access
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import (
-    INVALID_ARGUMENT,
     attr,
     data,
-    fail,
     failed,
     list_length,
     matrix,

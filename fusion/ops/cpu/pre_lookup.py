@@ -14,10 +14,9 @@ from fusion.cpu_ops.prune import count_true, mark_entries, take_indices, take_va
 from fusion.ops.cpu.entries import listing
 from fusion.ops.cpu.float_access import access
 from fusion.ops.cpu.partition import id_splitter
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import (
-    INVALID_ARGUMENT,
     attr,
-    fail,
     failed,
     forward_input,
     list_length,

@@ -7,13 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fusion.runtime.native.frame import (
-    FAILED_PRECONDITION,
-    INVALID_ARGUMENT,
-    context,
-    fail,
-    kernel_state,
-)
+from fusion.runtime.native.errors import FAILED_PRECONDITION, INVALID_ARGUMENT, fail
+from fusion.runtime.native.frame import context, kernel_state
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import (
     c_free,

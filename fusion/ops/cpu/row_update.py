@@ -7,16 +7,8 @@ from typing import Any
 
 from fusion.cpu_ops.row_rules import updater
 from fusion.cpu_ops.rules import MOST_SLOTS, RULES
-from fusion.runtime.native.frame import (
-    INVALID_ARGUMENT,
-    attr,
-    data,
-    fail,
-    failed,
-    list_length,
-    new_output,
-    size,
-)
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
+from fusion.runtime.native.frame import attr, data, failed, list_length, new_output, size
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load_as, stack_words, store
 from fusion.runtime.tensorflow.dtypes import DTYPES

@@ -7,14 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from fusion.cpu_ops import unique as kernels
-from fusion.runtime.native.frame import (
-    INVALID_ARGUMENT,
-    fail,
-    failed,
-    output_vector,
-    scratch,
-    vector,
-)
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
+from fusion.runtime.native.frame import failed, output_vector, scratch, vector
 from fusion.runtime.native.jit import int64
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec

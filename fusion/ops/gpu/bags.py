@@ -16,7 +16,8 @@ from fusion.gpu_ops.layout.arrays import array_index
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.gpu_ops.steps import combine
 from fusion.gpu_ops.steps.bags import last_row
-from fusion.runtime.native.frame import INVALID_ARGUMENT, attr, data, fail, list_length, size
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
+from fusion.runtime.native.frame import attr, data, list_length, size
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import pointer, stack_words, store
 from fusion.runtime.tensorflow.dtypes import DTYPES, INT64

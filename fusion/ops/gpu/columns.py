@@ -10,14 +10,8 @@ from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.elements import rows_until
 from fusion.ops.cpu.columns.inputs import column_at, release, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState
-from fusion.runtime.native.frame import (
-    INVALID_ARGUMENT,
-    context,
-    fail_column,
-    failed,
-    kernel_state,
-    status_of,
-)
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail_column
+from fusion.runtime.native.frame import context, failed, kernel_state, status_of
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, store, store_as
 from fusion.runtime.tensorflow.dtypes import INT64

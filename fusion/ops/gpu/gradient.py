@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 from fusion.gpu_ops.host.device_methods import copy_in, on_host
 from fusion.gpu_ops.steps.bag_gradient import Gradient, Scaled, add_up, add_up_weights
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import (
-    INVALID_ARGUMENT,
     attr,
     attr_float,
     data,
-    fail,
     failed,
     list_length,
     output_matrix,

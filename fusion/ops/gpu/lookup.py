@@ -27,14 +27,8 @@ from fusion.ops.gpu.columns import (
     put_sources,
     rows_to_last,
 )
-from fusion.runtime.native.frame import (
-    RESOURCE_EXHAUSTED,
-    context,
-    fail,
-    failed,
-    kernel_state,
-    output_bytes,
-)
+from fusion.runtime.native.errors import RESOURCE_EXHAUSTED, fail
+from fusion.runtime.native.frame import context, failed, kernel_state, output_bytes
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, load, pointer, stack_words
 from fusion.runtime.tensorflow.spec import OpSpec

@@ -9,11 +9,10 @@ import numpy as np
 
 from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.steps.partition import Shards, put_ids, split
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import (
-    INVALID_ARGUMENT,
     attr,
     data,
-    fail,
     failed,
     list_length,
     output_matrix,

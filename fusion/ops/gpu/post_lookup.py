@@ -11,11 +11,10 @@ from fusion.gpu_ops.host.device_methods import error_record, on_host
 from fusion.gpu_ops.steps.bags import Gathered, bags
 from fusion.gpu_ops.steps.prune import Entries
 from fusion.ops.gpu.bags import bag_combiner, rows_to_last, shard_lister
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import (
-    INVALID_ARGUMENT,
     attr,
     data,
-    fail,
     failed,
     list_length,
     output_matrix,

@@ -23,15 +23,8 @@ from fusion.ops.gpu.columns import (
     rows_to_last,
 )
 from fusion.runtime.cuda.layout import ErrorRecord
-from fusion.runtime.native.frame import (
-    INVALID_ARGUMENT,
-    RESOURCE_EXHAUSTED,
-    fail,
-    fail_column,
-    failed,
-    kernel_state,
-    new_output,
-)
+from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail, fail_column
+from fusion.runtime.native.frame import failed, kernel_state, new_output
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, load, pointer
 from fusion.runtime.tensorflow.dtypes import INT64

@@ -15,11 +15,10 @@ from fusion.ops.cpu.entries import check_fill_id, pruner, shape_checker, weight_
 from fusion.ops.gpu.bags import rows_to_last
 from fusion.ops.gpu.bits import bits_of
 from fusion.ops.gpu.partition import shard_reader
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import (
-    INVALID_ARGUMENT,
     attr,
     data,
-    fail,
     failed,
     output_matrix,
     output_vector,

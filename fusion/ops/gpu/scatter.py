@@ -19,7 +19,8 @@ from fusion.ops.cpu.columns import gradient_kernel as job_of
 from fusion.ops.cpu.columns.gradient_kernel import GradColumn, GradJob
 from fusion.ops.cpu.columns.inputs import SharedInputs, column_at, release_shared, take_shared
 from fusion.ops.cpu.columns.layout import ColumnsState
-from fusion.runtime.native.frame import RESOURCE_EXHAUSTED, context, fail, failed, kernel_state
+from fusion.runtime.native.errors import RESOURCE_EXHAUSTED, fail
+from fusion.runtime.native.frame import context, failed, kernel_state
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, load, pointer, stack_words, store
 from fusion.runtime.tensorflow.c_api import tf_delete_tensor

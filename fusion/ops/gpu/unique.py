@@ -9,7 +9,8 @@ import numpy as np
 
 from fusion.gpu_ops.host.device_methods import on_host
 from fusion.gpu_ops.steps.unique import find_firsts, number_ids
-from fusion.runtime.native.frame import INVALID_ARGUMENT, data, fail, failed, output_vector, size
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
+from fusion.runtime.native.frame import data, failed, output_vector, size
 from fusion.runtime.native.jit import int64
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec

@@ -32,7 +32,7 @@ def compile_object(function: Callable[..., Any], n_args: int, symbol: str) -> by
     from numba.core import registry, types
     from numba.core.compiler_lock import global_compiler_lock
 
-    from fusion.runtime.native.jit import OPTIONS, NativeCompiler, Pipeline
+    from fusion.runtime.native.code_generation import OPTIONS, NativeCompiler, Pipeline
 
     target = registry.cpu_target
     with global_compiler_lock:

@@ -9,14 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import (
-    INVALID_ARGUMENT,
-    MAX_GPU_TEMPS,
-    MAX_TEMPS,
-    Frame,
     attr,
     check,
-    fail,
     failed,
     first_tensor,
     list_length,
@@ -24,6 +20,7 @@ from fusion.runtime.native.frame import (
     table_of,
 )
 from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.layout import MAX_GPU_TEMPS, MAX_TEMPS, Frame
 from fusion.runtime.native.memory import load, stack_words, store
 from fusion.runtime.tensorflow.c_api import (
     tf_delete_status,

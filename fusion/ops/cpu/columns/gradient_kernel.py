@@ -25,11 +25,10 @@ from fusion.ops.cpu.columns.inputs import (
 from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.ops.cpu.columns.tasks import call_by_tiles
 from fusion.runtime.layout import Address, Int64, Layout
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import (
-    INVALID_ARGUMENT,
     check,
     context,
-    fail,
     failed,
     kernel_state,
     reused_output,

@@ -12,14 +12,8 @@ from fusion.cpu_ops.column_layout import COPY, DENSE, INDICES, ROW_SPLITS, Colum
 from fusion.cpu_ops.elements import integer_at, overflows, rows_until
 from fusion.ops.cpu.columns.layout import POST, PRE, ColumnsState
 from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
-from fusion.runtime.native.frame import (
-    INVALID_ARGUMENT,
-    check,
-    fail,
-    fail_column,
-    failed,
-    status_of,
-)
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail, fail_column
+from fusion.runtime.native.frame import check, failed, status_of
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, store
 from fusion.runtime.tensorflow.c_api import (

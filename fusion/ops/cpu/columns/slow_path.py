@@ -13,14 +13,8 @@ from fusion.ops.cpu.columns import tasks
 from fusion.ops.cpu.columns.inputs import column_at, release, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.ops.cpu.columns.tasks import LookupJob, Workspace
-from fusion.runtime.native.frame import (
-    INTERNAL,
-    INVALID_ARGUMENT,
-    RESOURCE_EXHAUSTED,
-    fail_column,
-    failed,
-    status_of,
-)
+from fusion.runtime.native.errors import INTERNAL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail_column
+from fusion.runtime.native.frame import failed, status_of
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, stack_words
 

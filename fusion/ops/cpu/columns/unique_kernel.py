@@ -34,12 +34,9 @@ from fusion.ops.cpu.columns.tasks import (
 )
 from fusion.runtime.layout import Address, Flag, Int64
 from fusion.runtime.native.atomic import atomic_add, atomic_store
+from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail, fail_column
 from fusion.runtime.native.frame import (
-    INVALID_ARGUMENT,
-    RESOURCE_EXHAUSTED,
     context,
-    fail,
-    fail_column,
     failed,
     kernel_state,
     new_output,

@@ -1,0 +1,26 @@
+"""The record of a call that a kernel is given."""
+
+from __future__ import annotations
+
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
+
+
+class Frame(Layout):
+    """A call of a kernel.
+
+    Lists follow: the starts of the inputs and of the outputs among the tensors of each; the size of
+    each symbol and the input that bound it; the tensors.
+    """
+
+    context: Address  # TF_OpKernelContext*
+    status: Address  # TF_Status*
+    has_failed: Flag
+    state: Address  # of the kernel, see `State`
+    tensor_count: Int64  # tensors held
+    tensor_capacity: Int64
+    starts: Fields = fields(0)
+
+
+#: So many tensors can be held besides inputs and outputs, on a CPU and on a GPU.
+MAX_TEMPS = 32
+MAX_GPU_TEMPS = 192
