@@ -34,62 +34,49 @@ class Kernel:
         return len(inspect.signature(self.make()).parameters)
 
 
-def _combine(stored: str, *, is_plain: bool) -> Kernel:
+def _making(module: str, use: Callable[[Any], Any]) -> Callable[[], Any]:
+    """What makes a kernel of a module's contents, and imports it only then."""
+    path = f"fusion.gpu_ops.kernels.{module}"
+
     def make() -> Any:
-        from fusion.gpu_ops.kernels.combine import combine_kernel
+        return use(importlib.import_module(path))
 
-        return combine_kernel(stored, is_plain)
+    make.__module__ = path  # whose sources the kernel is made from
+    return make
 
+
+def _combine(stored: str, *, is_plain: bool) -> Kernel:
     # So many blocks are on a multiprocessor, for all of which rows are on their way: of plain
     # columns six, or five if a thread has eight elements; of any four, or three.
     plain, other = (96, 168) if DTYPES[stored].item_bytes == 2 else (80, 128)
+    make = _making("combine", lambda module: module.combine_kernel(stored, is_plain))
     return Kernel(make, plain if is_plain else other)
-
-
-def _scatter(stored: str) -> Kernel:
-    def make() -> Any:
-        from fusion.gpu_ops.kernels.column_gradient import scatter_kernel
-
-        return scatter_kernel(stored)
-
-    return Kernel(make, _scatter_registers(stored))
 
 
 def _scatter_registers(stored: str) -> int:
     return 80 if stored == "float32" else 96
 
 
+def _scatter(stored: str) -> Kernel:
+    make = _making("column_gradient", lambda module: module.scatter_kernel(stored))
+    return Kernel(make, _scatter_registers(stored))
+
+
 def _scatter_bags(stored: str) -> Kernel:
-    def make() -> Any:
-        from fusion.gpu_ops.kernels.bag_gradient import scatter_bags_kernel
-
-        return scatter_bags_kernel(stored)
-
+    make = _making("bag_gradient", lambda module: module.scatter_bags_kernel(stored))
     return Kernel(make, _scatter_registers(stored), together=WARP)
 
 
 def _update(stored: str) -> Kernel:
-    def make() -> Any:
-        from fusion.gpu_ops.kernels.row_update import update_kernel
-
-        return update_kernel(stored)
-
-    return Kernel(make, 64, together=1)
+    return Kernel(
+        _making("row_update", lambda module: module.update_kernel(stored)), 64, together=1
+    )
 
 
 def _of(module: str, name: str) -> Kernel:
-    def make() -> Any:
-        return getattr(importlib.import_module(f"fusion.gpu_ops.kernels.{module}"), name)
-
-    make.__module__ = f"fusion.gpu_ops.kernels.{module}"  # whose sources the kernel is made from
     together = None if name in _OF_TILES else 1
+    make = _making(module, lambda loaded: getattr(loaded, name))
     return Kernel(make, _REGISTERS.get(name, 64), together)
-
-
-def _check_rows() -> Any:
-    from fusion.gpu_ops.kernels.combine import check_rows_kernel
-
-    return check_rows_kernel()
 
 
 #: Kernels that are functions of modules.
@@ -139,6 +126,6 @@ KERNELS: dict[str, Kernel] = {
     **{f"scatter_{stored}": _scatter(stored) for stored in FLOATS},
     **{f"scatter_bags_{stored}": _scatter_bags(stored) for stored in FLOATS},
     **{f"update_{stored}": _update(stored) for stored in COMPUTED},
-    "check_rows": Kernel(_check_rows, 64),
+    "check_rows": Kernel(_making("combine", lambda module: module.check_rows_kernel()), 64),
     **{name: _of(module, name) for module, names in _FUNCTIONS.items() for name in names},
 }
