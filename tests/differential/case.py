@@ -106,6 +106,34 @@ class Case:
         return self.version in ("pass", "lowered")
 
     @property
+    def is_fused(self) -> bool:
+        """Whether the pass fuses the lookup of a forward graph; it leaves all others as they are.
+
+        Stock TensorFlow divides by zero where div has fewer rows than shards. Of fed shards the
+        sizes are not known. Weights that the graph reorders are not known to be a vector, unless
+        the graph tells shapes or they are filled. One reduction of rows of a table is as few stock
+        ops as can be.
+        """
+        is_known = self.table != "fed" and (self.strategy == "mod" or self.shards <= self.rows)
+        is_split = self.shards == 1 or is_known
+        composed = self.function == "plain" or not self.prune
+        reordered = self.weights is not None and composed and not self.fill
+        is_plain = (
+            self.weights is None
+            and self.max_norm is None
+            and self.table in ("ref", "tensor", "fed")
+        )
+        is_one_op = is_plain and composed and not self.fill and self.shards == 1
+        if self.version == "lowered" and is_one_op:
+            return False
+        return is_split and (self.tells_shapes or not reordered)
+
+    @property
+    def tells_shapes(self) -> bool:
+        """Whether the graph that is rewritten is saved with the shapes of its tensors."""
+        return self.seed % 2 == 0
+
+    @property
     def is_exact(self) -> bool:
         """Whether the lookup has the bits of stock TensorFlow."""
         return self.version == "lowered" or (self.weights is None and self.max_norm is None)

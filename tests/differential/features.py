@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tests.differential import rewritten
 from tests.differential.case import Case
 from tests.parity import UNFUSED, Cell
 
@@ -89,6 +88,6 @@ ROWS = tuple(_EVERYWHERE)
 def cells(case: Case) -> list[Cell]:
     """The places of the parity table that a case is a test of."""
     column = case.version
-    if column == "pass" and not rewritten.is_fused(case):
+    if column == "pass" and not case.is_fused:
         column = UNFUSED
     return [(row, column) for row, holds in (_EVERYWHERE | _IN_GRAPHS).items() if holds(case)]

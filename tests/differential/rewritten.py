@@ -14,36 +14,11 @@ from tests.differential.case import Case
 v1 = tf.compat.v1
 
 
-def is_fused(case: Case) -> bool:
-    """Whether the pass fuses the case's lookup; it leaves all others as they are.
-
-    Stock TensorFlow divides by zero where div has fewer rows than shards. Of fed shards the sizes
-    are not known. Weights that the graph reorders are not known to be a vector, unless the graph
-    tells shapes or they are filled. One reduction of rows of a table is as few stock ops as can be.
-    """
-    is_known = case.table != "fed" and (case.strategy == "mod" or case.shards <= case.rows)
-    is_split = case.shards == 1 or is_known
-    composed = case.function == "plain" or not case.prune
-    reordered = case.weights is not None and composed and not case.fill
-    is_plain = (
-        case.weights is None and case.max_norm is None and case.table in ("ref", "tensor", "fed")
-    )
-    is_one_op = is_plain and composed and not case.fill and case.shards == 1
-    if case.version == "lowered" and is_one_op:
-        return False
-    return is_split and (_tells_shapes(case) or not reordered)
-
-
-def _tells_shapes(case: Case) -> bool:
-    """Whether the graph is saved with the shapes of its tensors."""
-    return case.seed % 2 == 0
-
-
 def lookup(case: Case, table: Any, ids: Any, weights: Any) -> tf.Tensor:
     """The rewritten lookup of a table, ids and weights of a v1 graph.
 
     Raises:
-      AssertionError: the pass does not do what `is_fused` says.
+      AssertionError: the pass does not do what `Case.is_fused` says.
     """
     shards = reference.sources(table)
     given = [*tf.nest.flatten(ids, expand_composites=True), *([] if weights is None else [weights])]
@@ -55,11 +30,11 @@ def lookup(case: Case, table: Any, ids: Any, weights: Any) -> tf.Tensor:
             ids, inner[: len(inner) - (weights is not None)], expand_composites=True
         )
         tf.identity(stock.lookup(case, tables, of_ids, of_weights), name="out")
-        graph_def = graph.as_graph_def(add_shapes=_tells_shapes(case))
+        graph_def = graph.as_graph_def(add_shapes=case.tells_shapes)
     target = Target.STOCK if case.version == "lowered" else Target.FUSED
     result = PASSES[target](preserve=frozenset({"out"})).apply(graph_def)
-    assert result.report.fused_count == int(is_fused(case)), str(result.report)
-    assert result.modified == is_fused(case)
+    assert result.report.fused_count == int(case.is_fused), str(result.report)
+    assert result.modified == case.is_fused
     outer = {_tensor(one).name: _tensor(other) for one, other in zip(tables, shards, strict=True)}
     outer |= {one.name: other for one, other in zip(inner, given, strict=True)}
     (out,) = tf.import_graph_def(

@@ -23,8 +23,10 @@ def as_stock_takes_it(case: Case) -> Case:
 
     It divides by zero for div with more shards than rows, trips over ragged ids without rows, and
     cannot choose between its functions for ragged ids and for a ShardedVariable. The pass leaves
-    the first to stock TensorFlow.
+    the first to stock TensorFlow, and whatever it does not fuse.
     """
+    if case.is_rewritten and not case.is_fused:
+        return case
     if not case.is_rewritten and case.strategy == "div" and case.shards > case.rows:
         case = replace(case, table="variable", shards=1)
     if case.ids == "ragged" and case.table == "sharded":
