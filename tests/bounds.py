@@ -51,9 +51,12 @@ class Bounds:
         self.norms = np.sqrt((wide**2).sum(1, keepdims=True))
         scale = np.ones_like(self.norms)
         overflowing = np.zeros(len(self.table), bool)
+        self.clip_divisor = np.ones_like(self.norms)
         if self.max_norm is not None:
             limit = max(self.max_norm, 0.0)
-            scale = limit / np.maximum(np.maximum(self.norms, limit), 1e-300)
+            divisor = np.maximum(self.norms, limit)
+            self.clip_divisor = np.where(divisor == 0, 1, divisor)
+            scale = limit / np.maximum(divisor, 1e-300)
             largest = self.norms * np.maximum(self.norms, limit)
             overflowing = (np.isfinite(self.norms) & (largest > self.most))[:, 0]
         self.overflowing = overflowing
@@ -92,9 +95,11 @@ class Bounds:
             lengths = lengths + self.counts[self.rows]
         if self.max_norm is not None:
             lengths = lengths + self.table.shape[1]
+        # Stock divides by the larger one of norm and limit before it multiplies by the limit.
+        divided = np.abs(_sums(self.values, terms, len(self.table))) / self.clip_divisor
         terms = lengths[:, None] * terms
         total = _sums(self.values, terms, len(self.table))
-        lost = self._overflows(self.values, terms, len(self.table))
+        lost = self._overflow(divided) | self._overflows(self.values, terms, len(self.table))
         if self.max_norm is not None:
             unit = self.magnitudes / np.maximum(self.norms, 1e-300)
             along = (unit * total).sum(1, keepdims=True)

@@ -140,3 +140,35 @@ def test_the_reference_put_together_from_stock_ops_is_the_stock_lookup():
             np.testing.assert_array_equal(composed, expected)
 
     run()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        # Not fused, so that stock's own error is what is to be expected.
+        Case(
+            version="pass",
+            mode="session",
+            table="fed",
+            shards=2,
+            rows=1,
+            ids="ragged",
+            lengths=(),
+            combiner="sum",
+        ),
+        # Stock divides the gradient of a row of zeros by the limit: it overflows on the way.
+        Case(
+            dim=159,
+            dtype="float16",
+            lengths=(29, 0, 37, 1, 37, 37),
+            odd_rows=("nan", "nan", "0"),
+            weights="sparse",
+            combiner="sum",
+            max_norm=0.001,
+            seed=1307,
+        ),
+    ],
+    ids=["left to stock", "an overflow of stock's"],
+)
+def test_what_is_stock_s_own_is_no_mismatch(case):
+    check(case)
