@@ -45,7 +45,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 }
 
 #: No folder has more modules.
-MOST_MODULES = 26
+MOST_MODULES = 22
 
 #: Those that nothing of a package may load.
 APART = {"fusion.passes": "fusion.ops", "fusion.runtime": "fusion.schema"}

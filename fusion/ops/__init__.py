@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fusion.gpu_ops.host import cuda_driver
 from fusion.ops.columns.lookup import GROUPED, SINGLE
 from fusion.ops.columns.training import GRAD, POST, PRE
 from fusion.ops.gpu import probe
@@ -24,6 +23,7 @@ from fusion.ops.v2.post_lookup_grad import SPEC as POST_V2_GRAD
 from fusion.ops.v2.prune import SPEC as PRUNE
 from fusion.ops.v2.prune_dense import SPEC as PRUNE_DENSE
 from fusion.ops.v2.unique import SPEC as UNIQUE
+from fusion.runtime.cuda.launcher import Gpus
 from fusion.runtime.registration.registration import register
 from fusion.runtime.registration.wrapper import make_wrappers
 from fusion.runtime.tensorflow.cluster import Workers
@@ -55,7 +55,14 @@ _has_gpus = not probe.why_not()
 #: Where the ops can run in this process.
 DEVICES = Devices(frozenset({"CPU", "GPU"}), "GPU") if _has_gpus else CPU_ALONE
 
-register(SPECS, cuda_driver.Cuda if _has_gpus else None)
+
+def _find_gpus() -> Gpus:
+    from fusion.gpu_ops.host.cuda_driver import Cuda
+
+    return Cuda()
+
+
+register(SPECS, _find_gpus if _has_gpus else None)
 _functions: dict[str, Callable[..., Any]] = make_wrappers(SPECS, Workers().check)
 
 fused_embedding_sparse_pre_look_up = _functions["fused_embedding_sparse_pre_look_up"]

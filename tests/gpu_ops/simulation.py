@@ -13,7 +13,7 @@ from numba import cuda
 from benchmarks.gpu.call import Call, Column, prepare
 from fusion import ops
 from fusion.cpu_ops.column_layout import ColumnAttrs
-from fusion.gpu_ops.kernels.combine import check_rows_kernel, combine_kernel
+from fusion.gpu_ops.kernels.bags.combine import check_rows_kernel, combine_kernel
 from fusion.gpu_ops.kernels.registry import KERNELS
 from fusion.gpu_ops.language.simulated import allow
 from fusion.gpu_ops.layout import call as call_of

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fusion import ops
-from fusion.gpu_ops.kernels.entry_sums import LONG
+from fusion.gpu_ops.kernels.gradients.entry_sums import LONG
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps import bag_gradient as steps
 from fusion.gpu_ops.steps.bags import Gathered, by_row

@@ -15,7 +15,7 @@ import tensorflow as tf
 from numba.core.errors import TypingError
 
 from fusion import ops
-from fusion.gpu_ops.host import cuda_driver, device_methods
+from fusion.gpu_ops.host import availability, device_methods
 from fusion.gpu_ops.steps.device import launch_for
 from fusion.ops.gpu import facts
 from fusion.runtime.cuda import launcher, stream
@@ -383,24 +383,24 @@ def test_stream_that_fails_its_check_is_no_stream(monkeypatch: pytest.MonkeyPatc
 def test_why_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     for variable in ("FUSION_GPU", "NUMBA_ENABLE_CUDASIM", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(cuda_driver, "_LIBRARY", "libm.so.6")
-    monkeypatch.setattr(cuda_driver, "_DEVICE_FILES", (tmp_path / "none", tmp_path))
+    monkeypatch.setattr(availability, "LIBRARY", "libm.so.6")
+    monkeypatch.setattr(availability, "_DEVICE_FILES", (tmp_path / "none", tmp_path))
     monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda: True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    assert cuda_driver.why_not() == ""
+    assert availability.why_not() == ""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "pip install" in cuda_driver.why_not()
-    monkeypatch.setattr(cuda_driver, "_DEVICE_FILES", (tmp_path / "none",))
-    assert cuda_driver.why_not() == "there is no NVIDIA GPU"
-    monkeypatch.setattr(cuda_driver, "_LIBRARY", "libnone.so.1")
-    assert cuda_driver.why_not() == "NVIDIA's driver is not installed"
+    assert "pip install" in availability.why_not()
+    monkeypatch.setattr(availability, "_DEVICE_FILES", (tmp_path / "none",))
+    assert availability.why_not() == "there is no NVIDIA GPU"
+    monkeypatch.setattr(availability, "LIBRARY", "libnone.so.1")
+    assert availability.why_not() == "NVIDIA's driver is not installed"
     monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda: False)
-    assert "without CUDA" in cuda_driver.why_not()
+    assert "without CUDA" in availability.why_not()
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
-    assert "simulator" in cuda_driver.why_not()
+    assert "simulator" in availability.why_not()
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert "hides all GPUs" in cuda_driver.why_not()
+    assert "hides all GPUs" in availability.why_not()
     monkeypatch.setenv("FUSION_GPU", "0")
-    assert cuda_driver.why_not() == "FUSION_GPU is 0"
+    assert availability.why_not() == "FUSION_GPU is 0"
     assert facts.facts() == [("GPU kernels", "none: FUSION_GPU is 0", True)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fusion.gpu_ops.host import cuda_driver
+from fusion.gpu_ops.host import availability, cuda_driver
 from fusion.ops.gpu import facts, probe
 from fusion.runtime.cache import kernel_cache
 from fusion.runtime.cache.kernel_cache import KernelCache
@@ -17,7 +17,7 @@ from fusion.runtime.cache.kernel_cache import KernelCache
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where answers are kept; there seems to be a GPU."""
     monkeypatch.setattr(kernel_cache, "default", lambda: KernelCache(str(tmp_path)))
-    monkeypatch.setattr(cuda_driver, "why_not", lambda: "")
+    monkeypatch.setattr(availability, "why_not", lambda: "")
     return tmp_path
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.gpu import call as calls
 from fusion import ops
-from fusion.gpu_ops.kernels.entry_sums import LONG
+from fusion.gpu_ops.kernels.gradients.entry_sums import LONG
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import GradientCall
 from fusion.gpu_ops.steps.gradient import GradEntries, order_entries

@@ -3,54 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import os
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
-
-import tensorflow as tf
 
 from fusion.gpu_ops.host import modules
+from fusion.gpu_ops.host.availability import LIBRARY
 from fusion.gpu_ops.kernels.registry import KERNELS
 from fusion.runtime.cuda import launcher, stream
 
-#: "0" leaves all ops on the CPU.
-GPU_VARIABLE = "FUSION_GPU"
 #: "1" makes every op wait for its kernels, so that errors are those of the op that they are in.
 WAIT_VARIABLE = "FUSION_GPU_WAIT"
 
-_LIBRARY = "libcuda.so.1"
-_DEVICE_FILES = Path("/dev/nvidiactl"), Path("/dev/dxg")  # the latter of WSL 2
 _OLDEST = (7, 5)
 _COMPUTE_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, ..._MINOR
 _NOT_READY = 600
 _EVENT_DISABLE_TIMING = 2
 _MAPPED_EVERYWHERE = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
-
-
-def why_not() -> str:
-    """Why the ops have no kernels for GPUs in this process; empty if they do.
-
-    Nothing of CUDA is called: a process that imports this package may fork before it uses a GPU.
-    """
-    if os.environ.get(GPU_VARIABLE) == "0":
-        return f"{GPU_VARIABLE} is 0"
-    if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
-        return "Numba's CUDA simulator is on"
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        return "CUDA_VISIBLE_DEVICES hides all GPUs"
-    if not tf.test.is_built_with_cuda():
-        return "this TensorFlow is built without CUDA"
-    try:
-        ctypes.CDLL(_LIBRARY)
-    except OSError:
-        return "NVIDIA's driver is not installed"
-    if not any(path.exists() for path in _DEVICE_FILES):
-        return "there is no NVIDIA GPU"
-    if importlib.util.find_spec("numba_cuda") is None:
-        return "numba-cuda is not installed: pip install 'tf-embedding-fusion[cuda]'"
-    return ""
 
 
 class Cuda:
@@ -61,7 +30,7 @@ class Cuda:
     """
 
     def __init__(self) -> None:
-        self.driver = ctypes.CDLL(_LIBRARY)
+        self.driver = ctypes.CDLL(LIBRARY)
         self.kernels = len(KERNELS)
         self.waits = os.environ.get(WAIT_VARIABLE) == "1"
         self._call("cuInit", 0)

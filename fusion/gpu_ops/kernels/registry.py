@@ -49,7 +49,7 @@ def _combine(stored: str, *, is_plain: bool) -> Kernel:
     # So many blocks are on a multiprocessor, for all of which rows are on their way: of plain
     # columns six, or five if a thread has eight elements; of any four, or three.
     plain, other = (96, 168) if DTYPES[stored].item_bytes == 2 else (80, 128)
-    make = _making("combine", lambda module: module.combine_kernel(stored, is_plain))
+    make = _making("bags.combine", lambda module: module.combine_kernel(stored, is_plain))
     return Kernel(make, plain if is_plain else other)
 
 
@@ -58,12 +58,12 @@ def _scatter_registers(stored: str) -> int:
 
 
 def _scatter(stored: str) -> Kernel:
-    make = _making("column_gradient", lambda module: module.scatter_kernel(stored))
+    make = _making("gradients.columns", lambda module: module.scatter_kernel(stored))
     return Kernel(make, _scatter_registers(stored))
 
 
 def _scatter_bags(stored: str) -> Kernel:
-    make = _making("bag_gradient", lambda module: module.scatter_bags_kernel(stored))
+    make = _making("gradients.bags", lambda module: module.scatter_bags_kernel(stored))
     return Kernel(make, _scatter_registers(stored), together=WARP)
 
 
@@ -84,7 +84,7 @@ _FUNCTIONS = {
     "scan": ("sum_tiles", "scan_sums", "scan_tiles", "fill_numbers"),
     "unique": ("insert_ids", "mark_firsts", "number_ids"),
     "sort": ("count_keys", "place_keys"),
-    "column_gradient": ("own_entries",),
+    "gradients.columns": ("own_entries",),
     "entries": (
         "rows_of_entries",
         "mark_starts",
@@ -109,9 +109,9 @@ _FUNCTIONS = {
         "invert_order",
         "number_places",
     ),
-    "bag_gradient": ("scale_bags",),
+    "gradients.bags": ("scale_bags",),
     "max_norm": ("measure_rows", "unclip_rows"),
-    "weight_gradient": ("total_bags", "through_bags", "weight_grads"),
+    "gradients.weights": ("total_bags", "through_bags", "weight_grads"),
 }
 
 #: Those of them that need more than 64 registers.
@@ -126,6 +126,6 @@ KERNELS: dict[str, Kernel] = {
     **{f"scatter_{stored}": _scatter(stored) for stored in FLOATS},
     **{f"scatter_bags_{stored}": _scatter_bags(stored) for stored in FLOATS},
     **{f"update_{stored}": _update(stored) for stored in COMPUTED},
-    "check_rows": Kernel(_making("combine", lambda module: module.check_rows_kernel()), 64),
+    "check_rows": Kernel(_making("bags.combine", lambda module: module.check_rows_kernel()), 64),
     **{name: _of(module, name) for module, names in _FUNCTIONS.items() for name in names},
 }

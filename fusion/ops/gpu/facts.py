@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from fusion.gpu_ops.host import availability, cuda_driver
 from fusion.gpu_ops.host import compile as compiler
-from fusion.gpu_ops.host import cuda_driver
 from fusion.ops.gpu import probe
 from fusion.runtime.doctor import Fact
 
 
 def facts() -> list[Fact]:
     """Why there are no kernels for GPUs, or the GPUs, the compiler, and whether an op runs."""
-    why_not = cuda_driver.why_not()
+    why_not = availability.why_not()
     if why_not:
         return [("GPU kernels", f"none: {why_not}", True)]
     try:

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from fusion.gpu_ops.host import compile as compiler
-from fusion.gpu_ops.host import cuda_driver
+from fusion.gpu_ops.host import availability
 from fusion.runtime.cache import kernel_cache
 from fusion.runtime.cache.trusted_files import File
 from fusion.runtime.native import objects
@@ -39,7 +38,7 @@ _VARIABLES = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
 
 def why_not() -> str:
     """Why the ops have no kernels for GPUs in this process; empty if they do."""
-    reason = cuda_driver.why_not()
+    reason = availability.why_not()
     if reason or os.environ.get(PROBE_VARIABLE):
         return reason
     reason = verdict()
@@ -74,6 +73,8 @@ def _is_fresh(kept: File) -> bool:
 
 def _key() -> str:
     """A digest of all that the verdict depends on."""
+    from fusion.gpu_ops.host import compile as compiler  # where there is a GPU, not at every import
+
     tools = version("numba-cuda"), compiler.assembler()
     digest = hashlib.sha256(f"{objects.fingerprint()} {tf.__version__} {tools}".encode())
     for path in (_DRIVER / "version", *sorted(_DRIVER.glob("gpus/*/information"))):

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops.column_layout import COPY, INDICES, ROW_IDS, ColumnAttrs, ColumnInputs
-from fusion.gpu_ops.kernels.any_bags import any_bag
+from fusion.gpu_ops.kernels.bags.any_bags import any_bag
+from fusion.gpu_ops.kernels.bags.plain_bags import Bag, Team, quick_bag, shared_bag
 from fusion.gpu_ops.kernels.elements import id_at, integer_at, is_dropped, lower_bound, split_range
 from fusion.gpu_ops.kernels.errors import report_in_call
-from fusion.gpu_ops.kernels.plain_bags import Bag, Team, quick_bag, shared_bag
 from fusion.gpu_ops.kernels.tiles import column_of, quotient, remainder
 from fusion.gpu_ops.language.device import cuda, jit, load, store, vector_loader, vector_storer
 from fusion.gpu_ops.layout import call as call_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusion.gpu_ops.kernels.bag_scales import put_scale
-from fusion.gpu_ops.kernels.entry_sums import BagGradient, row_writer
+from fusion.gpu_ops.kernels.gradients.bag_scales import put_scale
+from fusion.gpu_ops.kernels.gradients.entry_sums import BagGradient, row_writer
 from fusion.gpu_ops.kernels.sharded_entries import shard_index
 from fusion.gpu_ops.kernels.tiles import quotient, remainder
 from fusion.gpu_ops.language.device import cuda, load

@@ -127,7 +127,7 @@ def total_bags(
         keys: int32, the number of each entry's row, that of all rows for none; 0: its own.
         shards, firsts, shard_count, row_bytes, kind, dim: gathered rows, see `max_norm`.
         norms, limit: as `max_norm.measure_rows` leaves them; norms are 0 without a limit.
-        weights, scales: by entry, and the divisors of bags, see `bag_gradient.scale_bags`.
+        weights, scales: by entry, and the divisors of bags, see `gradients.bags.scale_bags`.
         totals: out, [batch, dim] of the dtype of `scales`; nothing for bags without entries.
     """
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -223,7 +223,7 @@ def weight_grads(
     """Kernel, a thread for each entry: the gradient of its weight.
 
     Args:
-        owners, masked, mask_bytes, flags: as of `bag_gradient.scatter_bags_kernel`.
+        owners, masked, mask_bytes, flags: as of `gradients.bags.scatter_bags_kernel`.
         throughs: as `through_bags` leaves them; not read for sums.
         grads: out, [count] of the kind.
 

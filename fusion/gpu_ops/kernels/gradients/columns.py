@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from fusion.gpu_ops.kernels.bag_scales import put_scale
-from fusion.gpu_ops.kernels.entry_sums import BagGradient, row_writer
 from fusion.gpu_ops.kernels.errors import report_error
+from fusion.gpu_ops.kernels.gradients.bag_scales import put_scale
+from fusion.gpu_ops.kernels.gradients.entry_sums import BagGradient, row_writer
 from fusion.gpu_ops.kernels.tiles import column_of, quotient, remainder
 from fusion.gpu_ops.language.arithmetic import SUM
 from fusion.gpu_ops.language.device import cuda, jit, load, load_as, store_as

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
+from fusion.gpu_ops.kernels.bags.plain_bags import Bag, Team, head_of
 from fusion.gpu_ops.kernels.elements import id_at, integer_at, is_dropped, is_ignored, weight_at
 from fusion.gpu_ops.kernels.errors import report_in_call
-from fusion.gpu_ops.kernels.plain_bags import Bag, Team, head_of
 from fusion.gpu_ops.kernels.tiles import quotient, remainder
 from fusion.gpu_ops.language.arithmetic import clipper, normalizer, weigher
 from fusion.gpu_ops.language.device import (

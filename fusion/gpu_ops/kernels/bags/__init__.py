@@ -1,0 +1,1 @@
+"""The kernel that combines rows into bags."""

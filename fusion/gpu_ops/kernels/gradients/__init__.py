@@ -1,0 +1,1 @@
+"""The kernels that take the gradients of bags to rows, and to weights."""
