@@ -30,7 +30,7 @@ _SECONDS = float(os.environ.get("FUZZ_SECONDS", "inf"))
 
 #: A claim to test a place of the parity table needs so many cases of it. Where too few are drawn
 #: by chance, some are drawn of it alone.
-_ENOUGH = 5
+_ENOUGH = 3
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ _ROUNDED: dict[str, Any] = {
 }
 
 #: Rounds of areas whose examples build graphs.
-_IN_GRAPHS = 10
+_IN_GRAPHS = 20
 
 
 def _has_entries(case: Case) -> bool:
@@ -106,28 +106,28 @@ AREAS = (
         Area("everything", cases(), 159, claim(*features.ROWS[part::_PARTS]), part=part)
         for part in range(_PARTS)
     ),
-    Area("unweighted", cases(**_CLEAN, **_UNWEIGHTED), 600),
-    Area("weighted", cases(**_CLEAN, **_WEIGHTED, max_norm=st.just(None)), 400),
+    Area("unweighted", cases(**_CLEAN, **_UNWEIGHTED), 700),
+    Area("weighted", cases(**_CLEAN, **_WEIGHTED, max_norm=st.just(None)), 450),
     Area("clipped", cases(**_CLEAN, **_CLIPPED), 300),
     Area("sharded", cases(**_CLEAN, shards=st.integers(2, 12)), 300),
     Area(
         "functions",
         cases(mode=st.just("function")),
-        40,
+        20,
         claim("tf.function", "a table of unknown shape", "ids of unknown rank"),
         _IN_GRAPHS,
     ),
     Area(
         "sessions",
         cases(**_SESSION, shards=st.integers(1, 3)),
-        40,
+        20,
         claim("v1 sessions"),
         _IN_GRAPHS,
     ),
     Area(
         "reference variables",
         cases(**_SESSION, table=st.just("ref"), shards=st.just(1)),
-        20,
+        10,
         claim("a v1 reference variable"),
         _IN_GRAPHS,
     ),
@@ -140,14 +140,14 @@ AREAS = (
             rows=st.integers(5, 30),
             shards=st.integers(1, 5),
         ),
-        20,
+        10,
         claim("a PartitionedVariable"),
         _IN_GRAPHS,
     ),
     Area(
         "fused by the pass",
         cases(**{**_FUSED, **_EXACT}),
-        35,
+        18,
         claim(
             "a Variable",
             "a Tensor",
@@ -199,7 +199,7 @@ AREAS = (
     Area(
         "fused by the pass, rounded otherwise",
         cases(**{**_FUSED, **_ROUNDED}),
-        40,
+        20,
         claim(
             "SparseTensor weights",
             "RaggedTensor weights",
@@ -218,7 +218,7 @@ AREAS = (
         "made of fewer stock ops",
         # Without any entry the gradients of stock ops are whatever is in memory.
         cases(**{**_FUSED, **_ROUNDED, "version": st.just("lowered")}).filter(_has_entries),
-        40,
+        20,
         rounds=_IN_GRAPHS,
     ),
     Area(
@@ -230,7 +230,7 @@ AREAS = (
             shards=st.just(1),
             dtype=st.sampled_from(("float32", "float32", "float64", "bfloat16")),
         ),
-        50,
+        25,
         rounds=_IN_GRAPHS,
     ),
     Area(
@@ -241,7 +241,7 @@ AREAS = (
             rows=st.integers(5, 30),
             shards=st.integers(2, 5),
         ),
-        30,
+        15,
         rounds=_IN_GRAPHS,
     ),
 )

@@ -17,20 +17,29 @@ from fusion.gpu_ops.kernels.registry import KERNELS
 
 Capability = tuple[int, int]
 
+#: What ptxas says of the same code is the same, and kept with the kernels.
 PROGRAM = """
-import json, sys
+import hashlib, json, subprocess, sys
 from dataclasses import asdict
 from fusion.gpu_ops.host import compile as compiler, modules
+from fusion.runtime.cache import kernel_cache
 
 ptxas = compiler.assembler()
+version = ptxas and subprocess.run([ptxas, "--version"], check=True, capture_output=True).stdout
 names, capabilities = json.loads(sys.argv[1])
 for name in names:
     code = modules.text(name)
     for capability in capabilities:
+        def resources():
+            machine, resources = compiler.assemble(code, capability, ptxas)
+            is_elf = machine[:4] == b"\\x7fELF"
+            return json.dumps(asdict(resources) | {"is_elf": is_elf}).encode()
+
         found = {"name": name, "capability": capability, "contracted": "fma.rn" in code}
         if ptxas is not None:
-            machine, resources = compiler.assemble(code, capability, ptxas)
-            found |= asdict(resources) | {"is_elf": machine[:4] == b"\\x7fELF"}
+            made_from = hashlib.sha256(f"{capability} {version} {code}".encode()).hexdigest()
+            kept = kernel_cache.default().get(f"resources-{made_from[:24]}.json", resources)
+            found |= json.loads(kept)
         print(json.dumps(found), flush=True)
 """
 
