@@ -147,14 +147,30 @@ def run(
     optimize: bool = True,
 ) -> list[npt.NDArray[Any]]:
     """Imports the graph, runs `initialize`, and returns the fetched values."""
+    return run_imported(imported(graph_def), feed, fetches, optimize)
+
+
+def imported(graph_def: graph_pb2.GraphDef) -> tf.Graph:
+    """The graph.
+
+    Raises:
+        ValueError: TensorFlow does not take it for one.
+    """
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(graph_def, name="")
-        config = config_pb2.ConfigProto(intra_op_parallelism_threads=1)
-        config.graph_options.rewrite_options.disable_meta_optimizer = not optimize
-        with v1.Session(graph=graph, config=config) as session:
-            session.run("initialize")
-            present = {key: v for key, v in feed.items() if _has_tensor(graph, key)}
-            return list(session.run(list(fetches), present))
+    return graph
+
+
+def run_imported(
+    graph: tf.Graph, feed: Feeds, fetches: Iterable[str] = ("out:0",), optimize: bool = True
+) -> list[npt.NDArray[Any]]:
+    """Runs `initialize`, and returns the fetched values."""
+    config = config_pb2.ConfigProto(intra_op_parallelism_threads=1)
+    config.graph_options.rewrite_options.disable_meta_optimizer = not optimize
+    with v1.Session(graph=graph, config=config) as session:
+        session.run("initialize")
+        present = {key: v for key, v in feed.items() if _has_tensor(graph, key)}
+        return list(session.run(list(fetches), present))
 
 
 def optimized(graph_def: graph_pb2.GraphDef, keep: Iterable[str] = ("out",)) -> Any:
