@@ -55,8 +55,21 @@ V1_OPTIMIZERS = {
 }
 
 
+def in_turn(cases, both):
+    """Cases with the version that is their turn, those of `both` with either.
+
+    What an optimizer does with a gradient has nothing to do with the version that made it.
+    """
+    return [
+        (*case, version)
+        for number, case in enumerate(cases)
+        for version in (VERSIONS if case in both else [VERSIONS[(number + number // 2) % 2]])
+    ]
+
+
 #: Those that also train partitioned tables, of which each shard is one more resource variable.
 PARTITIONED = ["sgd", "momentum", "adagrad", "adam", "ftrl", "lazy_adam"]
+KINDS = ("variable", "ref", "partitioned")
 
 
 @functools.cache
@@ -65,11 +78,15 @@ def stock_session(optimizer, kind):
 
 
 @pytest.mark.parity("optimizers of compat.v1")
-@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
-    ("optimizer", "kind"),
-    [(name, kind) for name in V1_OPTIMIZERS for kind in ("variable", "ref")]
-    + [(name, "partitioned") for name in PARTITIONED],
+    ("optimizer", "kind", "version"),
+    in_turn(
+        [(name, kind) for name in V1_OPTIMIZERS for kind in ("variable", "ref")]
+        + [(name, "partitioned") for name in PARTITIONED],
+        both=[
+            (name, kind) for name in ("sgd", "adam") for kind in ("variable", "ref", "partitioned")
+        ],
+    ),
 )
 def test_v1_optimizers_give_the_numbers_of_stock(optimizer, kind, version):
     ours = training.train_session([FUSED[version]] * 3, V1_OPTIMIZERS[optimizer], kind)
@@ -123,10 +140,12 @@ def stock_keras(optimizer, compiled):
 
 
 @pytest.mark.parity("optimizers of Keras 3 and tf_keras")
-@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
-    ("optimizer", "compiled"),
-    [(name, False) for name in KERAS_OPTIMIZERS] + [(name, True) for name in COMPILED],
+    ("optimizer", "compiled", "version"),
+    in_turn(
+        [(name, False) for name in KERAS_OPTIMIZERS] + [(name, True) for name in COMPILED],
+        both=[(name, compiled) for name in COMPILED for compiled in (False, True)],
+    ),
 )
 def test_keras_optimizers_give_the_numbers_of_stock(optimizer, compiled, version):
     ours = training.train_keras([FUSED[version]] * 3, KERAS_OPTIMIZERS[optimizer](), compiled)
@@ -156,7 +175,7 @@ def test_the_norm_of_a_sparse_gradient_may_round_otherwise(package, version):
 @pytest.mark.parity("fused beside stock lookups of one table")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("first_is_fused", [True, False])
-@pytest.mark.parametrize("kind", ["variable", "partitioned", "ref"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_fused_and_stock_lookups_of_one_table_mix(kind, first_is_fused, version):
     pair = [FUSED[version], STOCK] if first_is_fused else [STOCK, FUSED[version]]
     lookups = [*pair, pair[0]]

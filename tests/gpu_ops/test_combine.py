@@ -250,8 +250,13 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", list(OTHERS))
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [("float32", kind) for kind in OTHERS]
+    + [
+        (dtype, kind) for dtype in ("float16", "bfloat16", "float64") for kind in ("buckets", "all")
+    ],
+)
 def test_long_bags_of_other_columns(dtype: str, kind: str) -> None:
     """As above; a warp reads four rows for each share, and some of them do not count."""
     splits, draw = np.array([0, 1, 10, 10, 47, 190]), np.random.default_rng(9)
