@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -17,6 +18,16 @@ import pytest
 hypothesis.settings.register_profile("fast", max_examples=15, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("nightly", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def rare_collections() -> None:
+    """What is imported stays, and is not looked through for garbage again and again."""
+    import fusion  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)
