@@ -49,9 +49,11 @@ def register(specs: tuple[OpSpec, ...], gpus: FindGpus | None = None) -> None:
     """
     library.load()
     new = [spec for spec in specs if not _is_registered(spec)]
-    unkerneled = [spec for spec in specs if not _has_kernels(spec)]
+    known = {spec.name for spec in specs} - {spec.name for spec in new}
+    # TensorFlow looks through all of its kernels for those of an op; one that is new has none.
+    unkerneled = [spec for spec in specs if spec.name not in known or not _has_kernels(spec)]
     tables = {spec.name: _table(spec) for spec in specs}
-    if new or unkerneled:
+    if unkerneled:
         made = [Kernels(spec, "CPU", tables[spec.name]) for spec in unkerneled]
         if gpus is not None:
             on_gpus = [one for one in made if "GPU" in one.spec.kernels]
