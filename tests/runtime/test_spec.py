@@ -117,9 +117,9 @@ def test_table_for_native_code():
     assert [name.value for name in names] == [b"ids", b"tables", b"weights"]
 
 
-def test_sizes_per_place_are_those_of_the_first_list():
+def test_sizes_per_position_are_those_of_the_first_list():
     assert LISTS.symbols == ("n", "D")
-    assert LISTS.per_place == {"n_p": (1, 0), "w_p": (3, 1)}
+    assert LISTS.per_position == {"n_p": (1, 0), "w_p": (3, 1)}
     words, _ = layout.words(LISTS)
     dims = [words[OpTable.entries + k * InputEntry.SIZE :][4 : InputEntry.SIZE] for k in range(4)]
     n_p, w_p = layout.FIRST_PEER - layout.MAX_RANK, layout.FIRST_PEER - 3 * layout.MAX_RANK - 1
@@ -140,7 +140,7 @@ def lists(**changes):
     return check_static(LISTS, values, {"P": None, "weighted": True})
 
 
-def test_sizes_per_place_may_differ():
+def test_sizes_per_position_may_differ():
     lists()
     lists(rows=[[2, 7], [2, 7]], weights=[[2], [2]])
 
@@ -159,7 +159,7 @@ def test_sizes_per_place_may_differ():
         ({"rows": [[2, 7], [3, 8]]}, r"rows has shape \[3, 8\].* D .*must be 7 as in rows"),
     ],
 )
-def test_sizes_per_place_that_disagree(changes, message):
+def test_sizes_per_position_that_disagree(changes, message):
     with pytest.raises(ValueError, match=message):
         lists(**changes)
 

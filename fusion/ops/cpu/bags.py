@@ -67,7 +67,7 @@ class GradOutputs(NamedTuple):
 def _row_clipper(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function that replaces rows to read by their clipped copies."""
     dtype, item = DTYPES[types["T"]].compute_type, DTYPES[types["T"]].compute_bytes
-    arg = spec.places
+    arg = spec.input_indices
 
     @jit
     def clip(frame: int, addresses: Any, limit: float) -> Any:
@@ -117,7 +117,7 @@ def forward_kernel(
     """
     table = access(types["T"])
     stored, dtype, working, write = table.stored, table.compute, table.working, table.write
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
     clip, no_nan = _row_clipper(spec, types), _division(spec)
 
     def body(frame: int) -> None:
@@ -164,7 +164,7 @@ def gradient_kernel(
     stored, dtype, read = table.stored, table.compute, table.read
     working_rows, write_rows = table.working_rows, table.write_rows
     working, write = weight.working, weight.write
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
     clip = _row_clipper(spec, types)
     allocate_rows, allocate_weights, put_weights = outputs
 

@@ -47,7 +47,7 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
 
     `weights` are the op's, in the compute dtype.
     """
-    tid, arg = DTYPES[types["Tid"]].stored_type, spec.places
+    tid, arg = DTYPES[types["Tid"]].stored_type, spec.input_indices
     check_shape, prunes = shape_checker(spec), pruner(spec, prune_attr)
 
     @jit
@@ -77,7 +77,7 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
 
 def shape_checker(spec: OpSpec) -> Any:
     """A jitted function (frame) that reports a dense shape that no tensor can have."""
-    shape_index = spec.places.sp_dense_shape
+    shape_index = spec.input_indices.sp_dense_shape
 
     @jit
     def check_shape(frame: int) -> None:

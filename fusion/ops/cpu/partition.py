@@ -31,7 +31,7 @@ def id_splitter(spec: OpSpec, types: Mapping[str, str]) -> Any:
     the permutation int32 [m, 2] to fill. It gives the index of an id outside the table or -1, the
     rows of the table, and the ids per shard, int64 [P]; of that nothing holds if `failed(frame)`.
     """
-    tid, arg = DTYPES[types["Tid"]].stored_type, spec.places
+    tid, arg = DTYPES[types["Tid"]].stored_type, spec.input_indices
 
     @jit
     def split(frame: int, ids: Array, strategy: int, permutation: Array) -> Any:
@@ -64,7 +64,7 @@ def id_splitter(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     """The kernel body."""
-    tid, slot, arg = DTYPES[types["Tid"]].stored_type, spec.slots, spec.places
+    tid, slot, arg = DTYPES[types["Tid"]].stored_type, spec.slots, spec.input_indices
     split = id_splitter(spec, types)
 
     def body(frame: int) -> None:

@@ -30,7 +30,7 @@ from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 def _row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function that locates the rows of the unique ids, checked."""
     item = DTYPES[types["T"]].item_bytes
-    arg = spec.places
+    arg = spec.input_indices
 
     @jit
     def find_rows(frame: int) -> Any:
@@ -76,7 +76,7 @@ def _row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
 def _bag_grouper(spec: OpSpec) -> Any:
     """A jitted function that groups the entries into bags, with every index checked."""
-    arg = spec.places
+    arg = spec.input_indices
 
     @jit
     def group(frame: int, n_rows: int, n_unique: int) -> Any:
@@ -107,7 +107,7 @@ def bag_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function `(frame, n_rows) -> Bags` that reads the bags, checked."""
     table, weight = access(types["T"]), access(types["Tw"])
     read_rows, read_weights, stored = table.read_rows, weight.read, weight.stored
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
     find_rows, group = _row_finder(spec, types), _bag_grouper(spec)
 
     @jit
@@ -131,7 +131,7 @@ def bag_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
 def _row_counter(spec: OpSpec) -> Any:
     """A jitted function `(frame) -> rows of the result` of the forward op."""
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
 
     @jit
     def count_rows(frame: int) -> int:

@@ -32,7 +32,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
 def _outputs(spec: OpSpec, types: Mapping[str, str]) -> GradOutputs:
     """The outputs of the gradient op."""
     stored, tw = DTYPES[types["T"]].stored_type, DTYPES[types["Tw"]].stored_type
-    item, arg = DTYPES[types["T"]].item_bytes, spec.places
+    item, arg = DTYPES[types["T"]].item_bytes, spec.input_indices
 
     @jit
     def rows(frame: int, count: int) -> Any:

@@ -41,7 +41,7 @@ from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 
 def _row_locator(spec: OpSpec, types: Mapping[str, str]) -> Any:
     item = DTYPES[types["T"]].item_bytes
-    arg = spec.places
+    arg = spec.input_indices
 
     @jit
     def locate(frame: int) -> Any:
@@ -71,7 +71,7 @@ def _row_locator(spec: OpSpec, types: Mapping[str, str]) -> Any:
 def _joiners(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
     """Jitted functions `(frame, m)` -> the indices [m, 2] and weights [m] of all shards."""
     stored = DTYPES[types["Tw"]].stored_type
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
 
     @jit
     def join_indices(frame: int, count: int) -> Array:
@@ -108,7 +108,7 @@ def _joiners(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
 
 
 def _grouper(spec: OpSpec) -> Any:
-    arg = spec.places
+    arg = spec.input_indices
 
     @jit
     def fail_outside(frame: int, entry: int, row: int, n_rows: int) -> None:
@@ -141,7 +141,7 @@ def _grouper(spec: OpSpec) -> Any:
 def bag_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function `(frame, n_rows) -> Bags` that reads the bags, checked."""
     read_rows, read_weights = access(types["T"]).read_rows, access(types["Tw"]).read
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
     locate, group = _row_locator(spec, types), _grouper(spec)
     join_indices, join_weights = _joiners(spec, types)
 
@@ -174,7 +174,7 @@ def bag_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
 def _row_counter(spec: OpSpec) -> Any:
     """A jitted function `(frame) -> rows of the result` of the forward op."""
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
 
     @jit
     def count_rows(frame: int) -> int:

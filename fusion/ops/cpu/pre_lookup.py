@@ -37,7 +37,7 @@ _INPUT = 0
 
 
 def _row_counter(spec: OpSpec, check_shape: Any) -> Any:
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
 
     @jit
     def count_rows(frame: int) -> int:
@@ -56,7 +56,7 @@ def _row_counter(spec: OpSpec, check_shape: Any) -> Any:
 
 
 def _sorter(spec: OpSpec) -> Any:
-    arg = spec.places
+    arg = spec.input_indices
 
     @jit
     def sort(frame: int, entries: Array, batch: int) -> Array:
@@ -79,7 +79,7 @@ def _sorter(spec: OpSpec) -> Any:
 
 def _partitioner(spec: OpSpec, types: Mapping[str, str]) -> Any:
     tid, stored = DTYPES[types["Tid"]].stored_type, DTYPES[types["Tw"]].stored_type
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
     split = id_splitter(spec, types)
 
     @jit
@@ -135,7 +135,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
     """The kernel body."""
     tid, weight = DTYPES[types["Tid"]].stored_type, access(types["Tw"])
     stored, read = weight.stored, weight.read
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
     check_shape, prunes, mark, list_entries, fill_id, fill_weight = listing(
         spec, types, "prune_invalid_id"
     )

@@ -27,7 +27,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
     """The kernel body."""
     tid, weight = DTYPES[types["Tid"]].stored_type, access(types["Tw"])
     stored, read = weight.stored, weight.read
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
     check_shape, _, mark, list_entries, fill_id, fill_weight = listing(spec, types, "prune")
 
     def body(frame: int) -> None:

@@ -19,7 +19,7 @@ from fusion.runtime.tensorflow.spec import OpSpec
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     """The kernel body."""
     dense_type, tid = DTYPES[types["Tdense"]].stored_type, DTYPES[types["Tid"]].stored_type
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
     fill_id, least_id = check_fill_id(spec, types), np.int64(np.iinfo(np.int64).min)
 
     def body(frame: int) -> None:

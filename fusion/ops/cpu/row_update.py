@@ -17,7 +17,7 @@ from fusion.runtime.tensorflow.spec import OpSpec
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
     """The kernel body."""
-    dtype, slot, arg = DTYPES[types["T"]].stored_type, spec.slots, spec.places
+    dtype, slot, arg = DTYPES[types["T"]].stored_type, spec.slots, spec.input_indices
     check_counts = count_checker(spec)
     words_of_call, item = 1 + 2 * MOST_SLOTS, DTYPES[types["T"]].item_bytes
     ftrl, update = list(RULES).index("ftrl"), updater(types["T"])
@@ -52,7 +52,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
 
 def count_checker(spec: OpSpec) -> Any:
     """A jitted function (frame, rule) that reports other numbers of slots or numbers."""
-    numbers_index = spec.places.numbers
+    numbers_index = spec.input_indices.numbers
     slots = _packed(len(rule.slots) for rule in RULES.values())
     numbers = _packed(len(rule.numbers) for rule in RULES.values())
 

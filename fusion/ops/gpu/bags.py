@@ -39,7 +39,7 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
     `skew` is what the addresses of gathered rows have besides multiples of 16.
     """
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
     item, kind = DTYPES[types["T"]].item_bytes, DTYPES[types["T"]].code
     weight_kind = DTYPES[types["Tw"]].code
     no_nan = getattr(slot, "divide_no_nan", None)
@@ -96,7 +96,7 @@ def shard_lister(spec: OpSpec) -> Any:
     `shards` and `firsts` are addresses of the GPU's: of int64 [P, 2], the address and the rows of
     each shard, and of int64 [P + 1], the rows before each, and those of all.
     """
-    shards_index = spec.places.emb_shards
+    shards_index = spec.input_indices.emb_shards
 
     @jit
     def list_shards(frame: int, device: Any) -> Any:

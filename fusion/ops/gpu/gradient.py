@@ -40,7 +40,7 @@ class GradientBody(NamedTuple):
 
 def gradient_body(spec: OpSpec, types: Mapping[str, str]) -> GradientBody:
     """The functions of a gradient op."""
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
     kind, stored = DTYPES[types["T"]].code, DTYPES[types["T"]].stored_type
     alike, add_up_rows = types["T"] == types["Tw"], on_host(add_up)
 

@@ -29,7 +29,7 @@ from fusion.schema.attributes import MOST_ENTRIES
 
 def shard_reader(spec: OpSpec) -> Any:
     """A jitted function (frame, device) -> the `steps.partition.Shards` of `partition_shapes`."""
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
 
     @jit
     def shards(frame: int, device: Any) -> Any:
@@ -53,7 +53,7 @@ def shard_reader(spec: OpSpec) -> Any:
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
-    arg, tid, kind = spec.places, DTYPES[types["Tid"]].stored_type, DTYPES[types["Tid"]].code
+    arg, tid, kind = spec.input_indices, DTYPES[types["Tid"]].stored_type, DTYPES[types["Tid"]].code
     read_shards, find, put = shard_reader(spec), on_host(split), on_host(put_ids)
 
     def partition(frame: int, device: Any) -> None:

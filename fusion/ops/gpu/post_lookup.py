@@ -30,7 +30,7 @@ from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 
 def entries_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function (frame, rows of the batch) -> the op's `steps.prune.Entries`."""
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
     item, kind = DTYPES[types["Tw"]].item_bytes, DTYPES[types["Tw"]].code
 
     @jit
@@ -51,7 +51,7 @@ def entries_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
     item, stored = DTYPES[types["T"]].item_bytes, DTYPES[types["T"]].stored_type
     entries, list_shards = entries_of(spec, types), shard_lister(spec)
     combine, put_in_bags = bag_combiner(spec, types), on_host(bags)

@@ -19,7 +19,7 @@ from fusion.runtime.tensorflow.spec import OpSpec
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
-    slot, arg, tw = spec.slots, spec.places, DTYPES[types["Tw"]].stored_type
+    slot, arg, tw = spec.slots, spec.input_indices, DTYPES[types["Tw"]].stored_type
     item, functions = DTYPES[types["T"]].item_bytes, gradient_body(spec, types)
     of_call, add_up, add_up_weights = functions
     entries, list_shards = entries_of(spec, types), shard_lister(spec)

@@ -30,7 +30,7 @@ from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 
 def parts_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function (frame, device) -> (the op's `ShardedEntries`, skew)."""
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
     item, weight_item = DTYPES[types["T"]].item_bytes, DTYPES[types["Tw"]].item_bytes
 
     @jit
@@ -70,7 +70,7 @@ def parts_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
 def flags_checker(spec: OpSpec) -> Any:
     """A jitted function (frame, rows) that reports that there are flags of fewer rows."""
-    flags_index = spec.places.row_empty_and_invalid_flags
+    flags_index = spec.input_indices.row_empty_and_invalid_flags
 
     @jit
     def check_flags(frame: int, batch: int) -> None:
@@ -84,7 +84,7 @@ def flags_checker(spec: OpSpec) -> Any:
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
-    slot, arg, stored = spec.slots, spec.places, DTYPES[types["T"]].stored_type
+    slot, arg, stored = spec.slots, spec.input_indices, DTYPES[types["T"]].stored_type
     read, combine = parts_reader(spec, types), bag_combiner(spec, types)
     check_flags = flags_checker(spec)
     join_parts, order, put_in_bags = on_host(join), on_host(order_shards), on_host(bags_of_shards)

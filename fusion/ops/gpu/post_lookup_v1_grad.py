@@ -19,7 +19,7 @@ from fusion.runtime.tensorflow.spec import OpSpec
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
-    slot, arg, tw = spec.slots, spec.places, DTYPES[types["Tw"]].stored_type
+    slot, arg, tw = spec.slots, spec.input_indices, DTYPES[types["Tw"]].stored_type
     of_call, add_up, add_up_weights = gradient_body(spec, types)
     read, check_flags = parts_reader(spec, types), flags_checker(spec)
     join_parts, order, rows_of = on_host(join), on_host(order_shards), on_host(rows_of_shards)

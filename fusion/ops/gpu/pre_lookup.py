@@ -50,7 +50,7 @@ def _rules_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
     tid, kind = DTYPES[types["Tid"]].stored_type, DTYPES[types["Tid"]].code
     stored, weight_kind = DTYPES[types["Tw"]].stored_type, DTYPES[types["Tw"]].code
     item, check_shape = DTYPES[types["Tw"]].item_bytes, shape_checker(spec)

@@ -27,7 +27,7 @@ from fusion.runtime.tensorflow.spec import OpSpec
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
-    slot, arg = spec.slots, spec.places
+    slot, arg = spec.slots, spec.input_indices
     tid, kind = DTYPES[types["Tid"]].stored_type, DTYPES[types["Tid"]].code
     stored, weight_kind = DTYPES[types["Tw"]].stored_type, DTYPES[types["Tw"]].code
     item, bits = DTYPES[types["Tw"]].item_bytes, bits_of(DTYPES[types["Tw"]].stored_type)

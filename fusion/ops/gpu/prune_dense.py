@@ -19,7 +19,7 @@ from fusion.runtime.tensorflow.spec import OpSpec
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
-    slot, arg, tid = spec.slots, spec.places, DTYPES[types["Tid"]].stored_type
+    slot, arg, tid = spec.slots, spec.input_indices, DTYPES[types["Tid"]].stored_type
     kind, out_kind = DTYPES[types["Tdense"]].code, DTYPES[types["Tid"]].code
     fill_id, least_id = check_fill_id(spec, types), np.int64(np.iinfo(np.int64).min)
     mark, put = on_host(steps.mark_dense), on_host(steps.put_dense)

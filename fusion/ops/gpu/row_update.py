@@ -18,7 +18,7 @@ from fusion.runtime.tensorflow.spec import OpSpec
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
     """The kernel body (frame, device)."""
-    slot, arg, kind = spec.slots, spec.places, DTYPES[types["T"]].code
+    slot, arg, kind = spec.slots, spec.input_indices, DTYPES[types["T"]].code
     item, check_counts = DTYPES[types["T"]].item_bytes, count_checker(spec)
     update = on_host(update_rows)
 

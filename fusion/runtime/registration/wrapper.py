@@ -10,7 +10,7 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.framework import _pywrap_python_op_gen, dtypes, ops
 
 from fusion.runtime.tensorflow.documentation import docstring
-from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec, as_dtype, is_per_place
+from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec, as_dtype, is_per_position
 
 #: The least and the most of an int attr.
 _INT64 = (-(2**63), 2**63 - 1)
@@ -230,7 +230,7 @@ def _check_shape(
     for dim, size in zip(arg.dims, _check_rank(spec, arg, item) or (), strict=False):
         if size is None or dim == "?":
             continue
-        at = f"[{index}]" if is_per_place(dim) else ""
+        at = f"[{index}]" if is_per_position(dim) else ""
         expected, source = (int(dim), "") if dim.isdigit() else sizes.get(dim + at, (size, ""))
         if expected != size:
             because = f" as in {source}" if source else ""

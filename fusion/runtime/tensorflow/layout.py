@@ -97,10 +97,10 @@ def _dimensions(spec: OpSpec, arg: Arg) -> list[int]:
         if dim.isdigit():
             return int(dim)
         if dim.startswith("sum("):
-            index, axis = spec.per_place[dim.removeprefix("sum(").removesuffix(")")]
+            index, axis = spec.per_position[dim.removeprefix("sum(").removesuffix(")")]
             return FIRST_SUM - (index * MAX_RANK + axis)
-        if dim in spec.per_place:
-            index, axis = spec.per_place[dim]
+        if dim in spec.per_position:
+            index, axis = spec.per_position[dim]
             return FIRST_PEER - (index * MAX_RANK + axis)
         return FIRST_SYMBOL - spec.symbols.index(dim) if dim in spec.symbols else UNKNOWN
 

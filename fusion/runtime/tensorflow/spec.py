@@ -2,7 +2,7 @@
 
 An argument's shape is a text such as `"[nnz, 2]"`: numbers are required sizes, `?` is any size, and
 a name stands for one size throughout the op, but a name in `_p` (as in `"[n_p, D_p]"`) for one size
-per place of the lists, with `sum(D_p)` their sum; `[...]` is any shape. From these texts come the
+per position in the lists, with `sum(D_p)` their sum; `[...]` is any shape. From these texts come the
 shape function, the checks before a kernel touches memory, the checks of the Python wrapper and the
 documentation.
 """
@@ -36,8 +36,8 @@ def as_dtype(name: str) -> dtypes.DType:
     return dtypes.as_dtype(_FROM_C_NAMES.get(name, name))
 
 
-def is_per_place(dim: str) -> bool:
-    """Whether the name of a size stands for one size per place of the lists."""
+def is_per_position(dim: str) -> bool:
+    """Whether the name of a size stands for one size per position in the lists."""
     return dim.endswith("_p")
 
 
@@ -235,29 +235,29 @@ class OpSpec:
         """The names of sizes in the inputs' shapes, in order of appearance."""
         dims = (dim for arg in self.inputs if not arg.has_any_shape for dim in arg.dims)
         names = (dim for dim in dims if not dim.isdigit() and dim != "?")
-        return tuple(dict.fromkeys(name for name in names if not is_per_place(name)))
+        return tuple(dict.fromkeys(name for name in names if not is_per_position(name)))
 
     @cached_property
-    def per_place(self) -> Mapping[str, tuple[int, int]]:
-        """The first input, by place, and its dimension with each size that lists have per place."""
+    def per_position(self) -> Mapping[str, tuple[int, int]]:
+        """The first input, by index, and its dimension with each size that lists have per position."""
         result: dict[str, tuple[int, int]] = {}
         for index, arg in enumerate(self.inputs):
             for axis, dim in enumerate(arg.dims):
-                if is_per_place(dim):
+                if is_per_position(dim):
                     result.setdefault(dim, (index, axis))
         return result
 
     @cached_property
     def slots(self) -> Any:
-        """A named tuple with the place of each value attr in a kernel's state."""
+        """A named tuple with the index of each value attr in a kernel's state."""
         names = [attr.name for attr in self.value_attrs]
         return namedtuple("Slots", names)(*range(len(names)))
 
     @cached_property
-    def places(self) -> Any:
-        """A named tuple with the place of each input among the inputs; a list counts once."""
+    def input_indices(self) -> Any:
+        """A named tuple with the index of each input among the inputs; a list counts once."""
         names = [arg.name for arg in self.inputs]
-        return namedtuple("Places", names)(*range(len(names)))
+        return namedtuple("InputIndices", names)(*range(len(names)))
 
     @cached_property
     def op_def(self) -> op_def_pb2.OpDef:
