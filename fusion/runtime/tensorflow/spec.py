@@ -2,9 +2,9 @@
 
 An argument's shape is a text such as `"[nnz, 2]"`: numbers are required sizes, `?` is any size, and
 a name stands for one size throughout the op, but a name in `_p` (as in `"[n_p, D_p]"`) for one size
-per position in the lists, with `sum(D_p)` their sum; `[...]` is any shape. From these texts come the
-shape function, the checks before a kernel touches memory, the checks of the Python wrapper and the
-documentation.
+per position in the lists, with `sum(D_p)` their sum; `[...]` is any shape. From these texts come
+the shape function, the checks before a kernel touches memory, the checks of the Python wrapper and
+the documentation.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class OpSpec:
 
     @cached_property
     def per_position(self) -> Mapping[str, tuple[int, int]]:
-        """The first input, by index, and its dimension with each size that lists have per position."""
+        """Of each size that lists have per position the first input with it, and its dimension."""
         result: dict[str, tuple[int, int]] = {}
         for index, arg in enumerate(self.inputs):
             for axis, dim in enumerate(arg.dims):
