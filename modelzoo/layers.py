@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 import fusion
-from modelzoo.criteo import CATEGORICAL, NUMERIC
+from modelzoo.criteo import NUMERIC
 
 v1 = tf.compat.v1
 
@@ -47,7 +47,7 @@ class Inputs:
             name: tf.SparseTensorSpec([None, None], tf.int64)
             if name in self.lists
             else tf.TensorSpec([None, 1], tf.int64, name)
-            for name in CATEGORICAL
+            for name in self.rows
         }
         return counts | ids
 
@@ -107,7 +107,7 @@ class Layers(Protocol):
         """The logarithms of the counts, float32 [n, 13]."""
 
     def embeddings(self, dim: int, name: str) -> Any:
-        """A vector for each categorical feature, side by side, float32 [n, 26 * dim].
+        """A vector for each categorical feature, side by side, float32 [n, features * dim].
 
         What it gives is kept by name, for an output of the model that stops there.
         """
@@ -174,7 +174,7 @@ class KerasLayers:
 
     def embeddings(self, dim: int, name: str) -> Any:
         """See `Layers`."""
-        read = {feature: self.features[feature] for feature in CATEGORICAL}
+        read = {feature: self.features[feature] for feature in self._columns.inputs.rows}
         columns = self._columns.embeddings(dim, name)
         self.embedded[name] = fusion.feature_column.DenseFeatures(columns, name=name)(read)
         return self.embedded[name]

@@ -138,4 +138,7 @@ def dataset_of(
         return tf.data.Dataset.range(0, size, batch_size).map(batch)
 
     blocks = tf.data.Dataset.from_generator(tensors, output_signature=signature)
-    return blocks.prefetch(1).flat_map(batches)
+    options = tf.data.Options()
+    # There is nothing to tune, and an iterator may wait for the tuner when it ends, up to a minute.
+    options.autotune.enabled = False
+    return blocks.prefetch(1).flat_map(batches).with_options(options)

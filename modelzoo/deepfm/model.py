@@ -13,7 +13,6 @@ from typing import Any
 
 import keras
 
-from modelzoo.criteo import CATEGORICAL, NUMERIC
 from modelzoo.layers import Layers
 from modelzoo.options import Architecture
 
@@ -41,7 +40,7 @@ def logits(layers: Layers, shape: Architecture) -> Any:
 
 def second_order(vectors: Any, dim: int) -> Any:
     """The sum of the dot products of all pairs of fields, [n, 1], of vectors side by side."""
-    ops, fields = keras.ops, len(NUMERIC) + len(CATEGORICAL)
+    ops, fields = keras.ops, vectors.shape[-1] // dim
     by_field = ops.reshape(vectors, [-1, fields, dim])
     of_sum = ops.square(ops.sum(by_field, axis=1))
     of_each = ops.sum(ops.square(by_field), axis=1)

@@ -11,7 +11,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from modelzoo.criteo import CATEGORICAL
 from modelzoo.layers import Layers
 from modelzoo.options import Architecture
 
@@ -32,7 +31,7 @@ def logits(layers: Layers, shape: Architecture) -> Any:
 
 def products(vectors: Any, dim: int) -> Any:
     """The dot product of each pair of different vectors side by side, [n, pairs]."""
-    ops, count = keras.ops, len(CATEGORICAL) + 1
+    ops, count = keras.ops, vectors.shape[-1] // dim
     by_field = ops.reshape(vectors, [-1, count, dim])
     all_pairs = ops.matmul(by_field, ops.transpose(by_field, [0, 2, 1]))
     # Row by row, what is left of the diagonal, and what is not: a gather would copy each number by

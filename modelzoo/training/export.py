@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from modelzoo.criteo import CATEGORICAL, MISSING_COUNT, MISSING_ID, NUMERIC
+from modelzoo.criteo import MISSING_COUNT, MISSING_ID, NUMERIC
 from modelzoo.layers import Columns, GraphLayers, Inputs
 from modelzoo.options import Architecture, Model
 from modelzoo.signatures import EMBEDDINGS, EXAMPLES, SERVING
@@ -26,7 +26,7 @@ def parsing(inputs: Inputs) -> dict[str, Any]:
         name: tf.io.VarLenFeature(tf.int64)
         if name in inputs.lists
         else tf.io.FixedLenFeature([1], tf.int64, [MISSING_ID])
-        for name in CATEGORICAL
+        for name in inputs.rows
     }
     return counts | ids
 
@@ -59,7 +59,7 @@ def export_keras(steps: KerasSteps, inputs: Inputs, path: Path) -> None:
 
     specs = inputs.specs()
     archive.add_endpoint(SERVING, serve, [specs])
-    archive.add_endpoint(EMBEDDINGS, embed, [{name: specs[name] for name in CATEGORICAL}])
+    archive.add_endpoint(EMBEDDINGS, embed, [{name: specs[name] for name in inputs.rows}])
     archive.add_endpoint(EXAMPLES, of_examples, [tf.TensorSpec([None], tf.string, "examples")])
     archive.write_out(str(path), verbose=False)
 
@@ -82,7 +82,7 @@ def export_graph(
         features = {name: _that_may_be_fed(parsed[name], name) for name in columns.inputs.specs()}
         layers = GraphLayers(columns, features)
         logits = model.logits(layers, shape)
-        ids = {name: features[name] for name in CATEGORICAL}
+        ids = {name: features[name] for name in columns.inputs.rows}
         v1.train.Saver().restore(session, str(checkpoint))
         predict = v1.saved_model.predict_signature_def
         builder = v1.saved_model.Builder(str(path))

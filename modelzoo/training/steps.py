@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from modelzoo.criteo import CATEGORICAL
 from modelzoo.layers import Columns, GraphLayers, KerasLayers
 from modelzoo.options import Architecture, Model
 from modelzoo.training.optimizers import graph_optimizer, keras_optimizer
@@ -85,7 +84,7 @@ class KerasSteps(Steps):
         with self._strategy.scope():
             layers = KerasLayers(columns)
             self.model = keras.Model(layers.features, model.logits(layers, shape), name=model.name)
-            ids = {name: layers.features[name] for name in CATEGORICAL}
+            ids = {name: layers.features[name] for name in columns.inputs.rows}
             self.embeddings = keras.Model(ids, layers.embedded)
             self._optimizer = keras_optimizer(optimizer, rate)
             self._optimizer.build(self.model.trainable_variables)

@@ -34,9 +34,11 @@ from modelzoo.training.scores import auc
 from modelzoo.training.setup import build, sources
 from modelzoo.training.steps import Steps
 from tests import zygote
-from tests.modelzoo.small import MODELS, SMALL, Silent
+from tests.modelzoo.small import FEW, MODELS, SMALL, Silent, few
 
 ROOT = Path(__file__).parents[2]
+#: The module and its arguments by which a model of few features is trained.
+COMMAND = ("tests.modelzoo.command", "dlrm")
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -87,7 +89,7 @@ def test_a_logistic_model_learns_what_each_feature_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_models_learn_the_same_with_fusion(name: str, style: str) -> None:
     options = replace(SMALL, style=style, optimizer="sgd")
-    source, _ = sources(options)
+    source, _ = few(options)
     batches = loop.first_batches(source, 32, 4)
     losses = {}
     for variant in ("stock", "v2") if style == "keras" else ("stock", "enable"):
@@ -97,7 +99,7 @@ def test_models_learn_the_same_with_fusion(name: str, style: str) -> None:
         with fusion.fused() if variant == "enable" else nullcontext():
             losses[variant] = [steps.train(*batch)[0] for batch in batches * 3]
         if variant == "enable":
-            assert fusion.stats().columns_fused - before >= len(criteo.CATEGORICAL)
+            assert fusion.stats().columns_fused - before >= len(FEW)
     (stock, fused) = losses.values()
     assert stock[-1] < stock[0]
     np.testing.assert_allclose(fused, stock, rtol=1e-5)
@@ -115,7 +117,7 @@ def check_going_on(folder: Path, style: str, stops: Sequence[int]) -> None:
     generate(folder / "data", criteo.CriteoData(cap=100), 200)
     # With 200 samples the data end in each seventh step.
     options = replace(SMALL, data=str(folder / "data"), style=style, optimizer="adagrad")
-    source, held_out = sources(options)
+    source, held_out = few(options)
     ends = []
     for part in ([], stops):
         path = folder / f"run{len(part)}"
@@ -132,10 +134,12 @@ def check_going_on(folder: Path, style: str, stops: Sequence[int]) -> None:
     assert checkpoints == 2  # the last one alone: its index and its values
 
 
-def check_killed(folder: Path, style: str, steps: int, kills: Sequence[int]) -> None:
+def check_killed(
+    folder: Path, style: str, steps: int, kills: Sequence[int], command: Sequence[str] = COMMAND
+) -> None:
     """Killed after so many steps each, it ends with the same loss as one that was left alone."""
     order = [
-        *(sys.executable, "-m", "modelzoo.dlrm", "train", "--optimizer", "sgd", "--deterministic"),
+        *(sys.executable, "-m", *command, "train", "--optimizer", "sgd", "--deterministic"),
         *("--cap", "100", "--dim", "4", "--batch-size", "64", "--steps", str(steps)),
         *("--save-every", "20", "--eval-samples", "500", "--style", style),
     ]
@@ -168,22 +172,22 @@ def check_killed(folder: Path, style: str, steps: int, kills: Sequence[int]) -> 
     assert told["cut"][-1] == told["whole"][-1]  # the held-out loss and AUC, to the bit
     assert os.listdir(folder / "cut" / "logs")
     export = ["export", str(folder / "model"), "--run", str(folder / "cut")]
-    zygote.run([sys.executable, "-m", "modelzoo.dlrm", *export], check=True, cwd=ROOT)
+    zygote.run([sys.executable, "-m", *command, *export], check=True, cwd=ROOT)
 
 
 def test_killed_it_ends_with_the_same_loss(tmp_path: Path) -> None:
-    """Once; three times and in both styles in tests/soak/long_training.py."""
+    """Once; three times, in both styles and of all features in tests/soak/long_training.py."""
     check_killed(tmp_path, "graph", 200, [20])
 
 
-def test_replicas_train_as_one_device(tmp_path: Path) -> None:
+def test_replicas_train_as_one_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the command on two devices, whose model the other commands read; and here on one."""
     options = {"cap": 100, "dim": 4, "batch-size": 33, "steps": 6, "eval-samples": 200}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     folder = tmp_path / "two"
     order = ["train", "--run", str(folder), "--strategy", "mirrored", "--do-fusion", "v2", *words]
     done = zygote.run(
-        [sys.executable, "-m", "modelzoo.dlrm", *order, "--optimizer", "sgd"],
+        [sys.executable, "-m", *COMMAND, *order, "--optimizer", "sgd"],
         cwd=ROOT,
         check=False,
         capture_output=True,
@@ -191,8 +195,9 @@ def test_replicas_train_as_one_device(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "done at step 6; held-out AUC 0." in done.stdout
+    monkeypatch.setattr("modelzoo.training.commands.sources", few)
     one = replace(SMALL, batch_size=33, steps=6, optimizer="sgd")
-    source, held_out = sources(one)
+    source, held_out = few(one)
     run = Run(tmp_path / "one", "dlrm", one)
     loop.train(run, build(MODELS["dlrm"], one, source), source, held_out, Silent())
     for other, own in zip(Run.opened(folder).told(), run.told(), strict=True):
@@ -255,7 +260,7 @@ def test_steps_that_overlap_are_done_where_something_is_kept(tmp_path: Path) -> 
             super().save(prefix)
 
     options = replace(SMALL, steps=30, eval_every=7, save_every=8)
-    source, held_out = sources(options)
+    source, held_out = few(options)
     steps, run = Late(), Run(tmp_path / "run", "none", options)
     assert loop.train(run, steps, source, held_out, Silent()).step == 30
     assert (steps.ended, steps.most) == (30, 3)
@@ -291,7 +296,7 @@ def test_workers_train_tables_of_servers(tmp_path: Path) -> None:
 
 def test_early_stop(tmp_path: Path) -> None:
     options = replace(SMALL, steps=100, eval_every=3, patience=2)
-    source, held_out = sources(options)
+    source, held_out = few(options)
     run = Run(tmp_path / "run", "none", options)
     state = loop.train(run, Worse(), source, held_out, Silent())
     assert (state.step, state.best, state.worse) == (9, 0.5, 2)
@@ -304,7 +309,7 @@ def test_early_stop(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_no_number_ends_it(tmp_path: Path) -> None:
     options = replace(SMALL, optimizer="sgd", rate=1e20, style="graph")
-    source, held_out = sources(options)
+    source, held_out = few(options)
     run = Run(tmp_path / "run", "dlrm", options)
     with pytest.raises(RunError, match=r"the loss of step \d+ is .*a smaller rate than 1e\+20"):
         loop.train(run, build(MODELS["dlrm"], options, source), source, held_out, Silent())
@@ -384,7 +389,7 @@ def test_options_say_what_is_wrong(wrong: dict[str, Any], message: str) -> None:
 
 def test_measurements_take_turns() -> None:
     options = replace(SMALL, style="graph")
-    source, _ = sources(options)
+    source, _ = few(options)
     found = measure(MODELS["dlrm"], options, source, rounds=2, steps_per_round=1)
     assert {*found["variants"]} == {*VARIANTS}
     assert found["variants"]["stock"]["speedup"] == [1.0, 1.0, 1.0]

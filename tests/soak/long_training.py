@@ -21,7 +21,7 @@ from tests.modelzoo.test_training import (
 
 @pytest.mark.parametrize("style", ["keras", "graph"])
 def test_killed_three_times_it_ends_with_the_same_loss(tmp_path: Path, style: str) -> None:
-    check_killed(tmp_path, style, 400, [20, 120, 240])
+    check_killed(tmp_path, style, 400, [20, 120, 240], ["modelzoo.dlrm"])
 
 
 @pytest.mark.parametrize("style", ["keras", "graph"])
