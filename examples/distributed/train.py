@@ -46,7 +46,8 @@ def _train_together(strategy: Any, make_model: MakeModel, steps: int) -> tuple[M
         return strategy.reduce("SUM", strategy.run(model.train, batch), axis=None)
 
     data = strategy.experimental_distribute_dataset(batches(steps))
-    return model, [float(step(batch)) for batch in data]
+    # All of them first: an iterator may wait in the end for its tuner, as long as it has lived.
+    return model, [float(step(batch)) for batch in [*data]]
 
 
 def parameter_server() -> Train:

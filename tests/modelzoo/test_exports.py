@@ -15,16 +15,16 @@ from modelzoo import criteo
 from modelzoo.criteo.convert import generate
 from modelzoo.training import loop
 from modelzoo.training.export import export_graph, export_keras, parsing
-from modelzoo.training.setup import build, columns_of, shape_of, sources
+from modelzoo.training.setup import build, columns_of, shape_of
 from modelzoo.training.steps import GraphSteps, KerasSteps
-from tests.modelzoo.small import MODELS, SMALL
+from tests.modelzoo.small import FEW, MODELS, SMALL, few
 
 
 def test_whole_counts_are_read_from_examples(tmp_path: Path) -> None:
     """As the converter writes them, and as HugeCTR's scripts do."""
     generate(tmp_path / "data", criteo.CriteoData(cap=100), 64, "tfrecord")
     options = replace(SMALL, data=str(tmp_path / "data"))
-    source, _ = sources(options)
+    source, _ = few(options)
     steps = build(MODELS["dlrm"], options, source)
     assert isinstance(steps, KerasSteps)
     export_keras(steps, columns_of(options, source).inputs, tmp_path / "model")
@@ -56,7 +56,7 @@ def examples(features: dict[str, Any]) -> list[bytes]:
 @pytest.mark.parametrize("style", ["keras", "graph"])
 def test_exports_answer_as_the_model(tmp_path: Path, style: str, do_fusion: str | None) -> None:
     options = replace(SMALL, style=style, do_fusion=do_fusion)
-    source, _ = sources(options)
+    source, _ = few(options)
     model, path = MODELS["deepfm"], tmp_path / "model"
     steps = build(model, options, source)
     ((features, labels),) = loop.first_batches(source, 32, 1)
@@ -73,7 +73,7 @@ def test_exports_answer_as_the_model(tmp_path: Path, style: str, do_fusion: str 
     if do_fusion is None:
         report = fuse_saved_model(path, tmp_path / "fused", verify=False)
         # Signatures of a graph share their lookups, those of Keras have their own.
-        lookups = 2 * len(criteo.CATEGORICAL) * (1 if style == "graph" else 3)
+        lookups = 2 * len(FEW) * (1 if style == "graph" else 3)
         assert report.fused_count == len(report.columns) == lookups
         paths.append(tmp_path / "fused")
     for one in paths:
@@ -85,10 +85,10 @@ def test_exports_answer_as_the_model(tmp_path: Path, style: str, do_fusion: str 
         )
         parsed = signatures["parse_example"](examples=tf.constant(examples(features)))
         np.testing.assert_array_equal(parsed["logits"], served["logits"])
-        ids = {name: features[name] for name in criteo.CATEGORICAL}
+        ids = {name: features[name] for name in FEW}
         embedded = signatures["embeddings"](**ids)
         shapes = {name: embedding.shape for name, embedding in embedded.items()}
-        assert shapes == {"weights": (32, 26), "vectors": (32, 26 * 4)}
+        assert shapes == {"weights": (32, len(FEW)), "vectors": (32, len(FEW) * 4)}
 
 
 def test_lists_of_ids_are_trained_and_parsed(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_lists_of_ids_are_trained_and_parsed(tmp_path: Path) -> None:
     pq.write_table(table.set_column(table.schema.get_field_index("C3"), "C3", lists), file)
     for style in ("keras", "graph"):
         options = replace(SMALL, data=str(tmp_path / "data"), style=style, do_fusion="v2")
-        source, _ = sources(options)
+        source, _ = few(options)
         assert isinstance(parsing(columns_of(options, source).inputs)["C3"], tf.io.VarLenFeature)
         steps = build(MODELS["dlrm"], options, source)
         losses = [steps.train(*batch)[0] for batch in loop.first_batches(source, 32, 2) * 3]

@@ -177,7 +177,7 @@ def check_killed(
 
 def test_killed_it_ends_with_the_same_loss(tmp_path: Path) -> None:
     """Once; three times, in both styles and of all features in tests/soak/long_training.py."""
-    check_killed(tmp_path, "graph", 200, [20])
+    check_killed(tmp_path, "graph", 500, [20])
 
 
 def test_replicas_train_as_one_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
