@@ -1,17 +1,50 @@
-"""Models of the zoo that take long to rewrite and verify, and the latency of one client."""
+"""Models of the zoo with all of their features, of which tests take few; and one client."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from fusion.saved_model import rewrite_saved_model
+from modelzoo import criteo
 from modelzoo.training import loop
 from modelzoo.training.export import export_keras
 from modelzoo.training.setup import build, columns_of, sources
 from modelzoo.training.steps import KerasSteps
 from tests.benchmarks.test_latency import check_answers
+from tests.modelzoo import test_exports, test_training
 from tests.modelzoo.small import MODELS, SMALL
+
+STYLES = ["keras", "graph"]
+
+
+@pytest.fixture
+def all_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (test_exports, test_training):
+        monkeypatch.setattr(module, "few", sources)
+        monkeypatch.setattr(module, "FEW", tuple(criteo.CATEGORICAL))
+    monkeypatch.setattr(test_training, "COMMAND", ("modelzoo.dlrm",))
+
+
+@pytest.mark.usefixtures("all_features")
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("name", MODELS)
+def test_models_learn_the_same_with_fusion(name: str, style: str) -> None:
+    test_training.test_models_learn_the_same_with_fusion(name, style)
+
+
+@pytest.mark.usefixtures("all_features")
+def test_replicas_train_as_one_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test_training.test_replicas_train_as_one_device(tmp_path, monkeypatch)
+
+
+@pytest.mark.usefixtures("all_features")
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("do_fusion", [None, "v2"])
+def test_exports_answer_as_the_model(tmp_path: Path, style: str, do_fusion: str | None) -> None:
+    test_exports.test_exports_answer_as_the_model(tmp_path, style, do_fusion)
 
 
 def test_a_rewritten_keras_model_is_verified(tmp_path: Path) -> None:
