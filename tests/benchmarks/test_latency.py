@@ -1,7 +1,6 @@
 import contextlib
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +10,6 @@ from benchmarks.__main__ import main
 from benchmarks.latency import Call, Load, Options
 from benchmarks.report import load, render
 from tests import zygote
-
-ROOT = Path(__file__).parents[2]
 
 
 def served(answers="same", times=(2.0, 3.0)):
@@ -36,7 +33,9 @@ def test_calls_count_for_the_second_in_which_they_begin():
     ]
 
 
-def test_both_versions_are_served_with_stock_s_answers():
+def test_both_versions_are_served_with_stock_s_answers(monkeypatch):
+    """Of 4 columns; the command below and tests/soak/long_models.py have all of them."""
+    monkeypatch.setattr(latency, "_COLUMNS", 4)
     check_answers(clients=3)
 
 
@@ -90,20 +89,26 @@ def test_the_report_counts_the_seconds_in_which_fusion_is_slower():
     assert "Of 2 seconds, fusion's p50 is above stock's in 0, p99 in 1." in text
 
 
-def command(out, *arguments):
-    return zygote.run(
-        [sys.executable, "-m", "benchmarks", "latency", "--out", str(out), *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Runs the command in this process: (arguments) -> exit code and what it printed."""
+
+    def run(*arguments):
+        words = ["benchmarks", "latency", "--out", str(tmp_path), *arguments]
+        monkeypatch.setattr(sys, "argv", words)
+        return main(), capsys.readouterr()
+
+    return run
 
 
-def test_the_command_prints_a_table_and_keeps_the_numbers(tmp_path):
-    done = command(tmp_path, "--clients", "2", "--seconds", "1", "--scale", "0.0001")
-    assert done.returncode == 0, done.stderr
-    assert "2 clients, as fast as they can:" in done.stdout
+def test_the_command_prints_a_table_and_keeps_the_numbers(tmp_path, monkeypatch, command):
+    # That of threads is read when a module is imported, before processes are forked.
+    forked = {k: v for k, v in runner._ENVIRONMENT.items() if not k.startswith("OMP_")}
+    monkeypatch.setattr(runner, "_ENVIRONMENT", forked)
+    with zygote.forking("benchmarks.runner"):
+        code, told = command("--clients", "2", "--seconds", "1", "--scale", "0.0001")
+    assert code == 0, told.err
+    assert "2 clients, as fast as they can:" in told.out
     result = load(tmp_path)["latency"]
     assert result["machine"]["cores"] >= 1
     (case,) = result["latency"]
@@ -111,19 +116,19 @@ def test_the_command_prints_a_table_and_keeps_the_numbers(tmp_path):
     assert json.loads((tmp_path / "latency.json").read_text()) == result
 
 
-def test_a_load_without_clients_is_refused(tmp_path):
-    done = command(tmp_path, "--clients", "0")
-    assert done.returncode == 1
-    assert done.stderr.endswith("latency: clients must be positive, got 0\n")
+def test_a_load_without_clients_is_refused(tmp_path, command):
+    code, told = command("--clients", "0")
+    assert code == 1
+    assert told.err.endswith("latency: clients must be positive, got 0\n")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_process_that_fails_says_why(tmp_path, monkeypatch, capsys):
+def test_a_process_that_fails_says_why(tmp_path, monkeypatch, command):
     def broken(name, options, say):
         raise runner.WorkerFailed("exit code 1")
 
     monkeypatch.setattr(runner, "run_worker", broken)
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "latency", "--out", str(tmp_path)])
-    assert main() == 1
-    assert capsys.readouterr().err == "latency: exit code 1\n"
+    code, told = command()
+    assert code == 1
+    assert told.err == "latency: exit code 1\n"
     assert not list(tmp_path.iterdir())
