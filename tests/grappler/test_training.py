@@ -62,6 +62,16 @@ def test_many_columns():
     assert_trained(fused)
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["rows", "tables"])
+@pytest.mark.parametrize("count", [2, 16])
+def test_batches_of_a_size_that_is_known(count, whole):
+    """TensorFlow makes constants of all shapes; by them gradients of tables were told apart."""
+    columns = [Column(COMBINERS[n % 3]) for n in range(count)]
+    stock, fused = train_both(columns, static=True, whole=whole)
+    fused.assert_same(stock)
+    assert_trained(fused)
+
+
 def test_two_runs_are_the_same():
     with fusion.fused():
         train(MIXED, "adam").assert_same(train(MIXED, "adam"))

@@ -14,7 +14,7 @@ import tensorflow as tf
 import fusion
 from tests.grappler.executed import executed
 
-ROWS, DIM, BATCH, DENSE = 50, 4, 16, 3
+ROWS, DIM, BATCH, DENSE, MOST_IDS = 50, 4, 16, 3, 100
 v1 = tf.compat.v1
 
 TRAINED = ("GroupedEmbeddingPreLookUp", "GroupedEmbeddingPostLookUp")
@@ -89,6 +89,7 @@ def train(
     join: Join = side_by_side,
     frozen: frozenset[int] = frozenset(),
     whole: bool = False,
+    static: bool = False,
 ) -> Run:
     """Trains a model of columns and dense features in a tf.function.
 
@@ -96,6 +97,8 @@ def train(
       join: (dense features, columns) -> the matrix that the model reads.
       frozen: tables that are not trained.
       whole: whether the lookups are given what is read of the tables.
+      static: whether the size of the batch is known, as of one without a remainder, and ids are
+        matrices of which 0 is none.
     """
     rng = np.random.default_rng(1)
     numbers = [n if c.table is None else c.table for n, c in enumerate(columns)]
@@ -110,12 +113,16 @@ def train(
     made.build(trained)
     sparse = tf.SparseTensorSpec([None, None], tf.int64)
     weights = tf.SparseTensorSpec([None, None], tf.float32)
+    batch = BATCH if static else None
     signature = [
-        [sparse] * len(columns),
+        [tf.TensorSpec([BATCH, MOST_IDS], tf.int64) if static else sparse] * len(columns),
         [weights] * len(columns),
-        tf.TensorSpec([None, DENSE]),
-        tf.TensorSpec([None, 1]),
+        tf.TensorSpec([batch, DENSE]),
+        tf.TensorSpec([batch, 1]),
     ]
+
+    def as_sparse(ids: Any) -> Any:
+        return tf.sparse.from_dense(ids) if static else ids
 
     def table_of(number: int) -> Any:
         return tables[number].read_value() if whole else tables[number]
@@ -124,7 +131,7 @@ def train(
     def step(ids: Any, weights: Any, dense: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             vectors = [
-                _look_up(column, table_of(numbers[n]), ids[n], weights[n])
+                _look_up(column, table_of(numbers[n]), as_sparse(ids[n]), weights[n])
                 for n, column in enumerate(columns)
             ]
             hidden = tf.nn.relu(join(dense, vectors) @ kernel)
@@ -134,6 +141,8 @@ def train(
         return loss
 
     batches = [_batch(rng, len(columns)) for _ in range(steps)]
+    if static:
+        batches = [([*map(_matrix, ids)], *rest) for ids, *rest in batches]
     losses = [step(*batch).numpy() for batch in batches[:-1]]
     with executed() as ran:
         losses.append(step(*batches[-1]).numpy())
@@ -150,6 +159,13 @@ def _look_up(column: Column, table: Any, ids: Any, weights: Any) -> tf.Tensor:
     )
 
 
+def _matrix(ids: tf.SparseTensor) -> tf.Tensor:
+    """The ids, zeros elsewhere."""
+    matrix = np.zeros((BATCH, MOST_IDS), np.int64)
+    matrix[tuple(ids.indices.numpy().T)] = ids.values
+    return tf.constant(matrix)
+
+
 def _batch(rng: np.random.Generator, count: int) -> tuple[Any, ...]:
     ids, weights = [], []
     for _ in range(count):
@@ -159,9 +175,9 @@ def _batch(rng: np.random.Generator, count: int) -> tuple[Any, ...]:
         rows = np.repeat(np.arange(BATCH), lengths)
         indices = np.stack([rows, np.arange(len(rows))], 1).astype(np.int64)
         values = rng.integers(-2, ROWS, len(rows))
-        ids.append(tf.SparseTensor(indices, values, [BATCH, 100]))
+        ids.append(tf.SparseTensor(indices, values, [BATCH, MOST_IDS]))
         numbers = rng.standard_normal(len(rows)).astype(np.float32) + 0.5
-        weights.append(tf.SparseTensor(indices, numbers, [BATCH, 100]))
+        weights.append(tf.SparseTensor(indices, numbers, [BATCH, MOST_IDS]))
     dense = rng.standard_normal((BATCH, DENSE)).astype(np.float32)
     labels = rng.integers(0, 2, (BATCH, 1)).astype(np.float32)
     return ids, weights, tf.constant(dense), tf.constant(labels)

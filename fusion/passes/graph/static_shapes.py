@@ -226,6 +226,14 @@ def _broadcast(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -
     return (None,) * max(len(shape) for shape in known)
 
 
+def _chosen(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a Select's result: that of both values, of which either may be known."""
+    one, other = (view.shape(value) for value in inputs[1:3])
+    if one is None or other is None or len(one) != len(other):
+        return one if other is None else other if one is None else None
+    return tuple(a if a is not None else b for a, b in zip(one, other, strict=True))
+
+
 def _multiplied(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a product of matrices."""
     sizes: list[int | None] = []
@@ -324,5 +332,6 @@ _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | 
     "Sub": _broadcast,
     "RealDiv": _broadcast,
     "DivNoNan": _broadcast,
+    "Select": _chosen,
     "SelectV2": _broadcast,
 }
