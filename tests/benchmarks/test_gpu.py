@@ -30,9 +30,14 @@ runpy.run_module("benchmarks", run_name="__main__", alter_sys=True)
 """
 
 
+#: Before parts of the command are imported, to break them.
+PREPARED = "from benchmarks import gpu; gpu.prepare_package()"
+
+
 def run(*arguments: str, broken: str = "") -> subprocess.CompletedProcess[str]:
+    before = f"{PREPARED}\n{broken}\n" if broken else ""
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("runpy.run", f"{broken}\nrunpy.run"), *arguments],
+        [sys.executable, "-c", PROGRAM.replace("runpy.run", f"{before}runpy.run"), *arguments],
         check=False,
         capture_output=True,
         text=True,
