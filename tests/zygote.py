@@ -296,30 +296,31 @@ def _serve(control: socket.socket) -> tuple[_Program, list[int]] | None:
     Returns:
         In a fork: what it runs, and the descriptors of its files; None in the server, at its end.
     """
-    selector = selectors.DefaultSelector()
-    selector.register(control, selectors.EVENT_READ)
-    while True:
-        for key, _ in selector.select():
-            if key.data is None:
-                order = _receive_order(control)
-                if order is None:
-                    return None
-                program, (answers, *files) = order
-                pid = os.fork()
-                if pid == 0:
-                    if program.new_session:
-                        os.setsid()
-                    _answer(answers, os.getpid())
-                    return program, files
-                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, answers))
-                for file in files:
-                    os.close(file)
-            else:
-                pid, answers = key.data
-                selector.unregister(key.fileobj)
-                os.close(key.fd)
-                _answer(answers, os.waitpid(pid, 0)[1])
-                os.close(answers)
+    # Closed in a fork too: it would close its number again when it is found to be garbage.
+    with selectors.DefaultSelector() as selector:
+        selector.register(control, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.data is None:
+                    order = _receive_order(control)
+                    if order is None:
+                        return None
+                    program, (answers, *files) = order
+                    pid = os.fork()
+                    if pid == 0:
+                        if program.new_session:
+                            os.setsid()
+                        _answer(answers, os.getpid())
+                        return program, files
+                    selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, answers))
+                    for file in files:
+                        os.close(file)
+                else:
+                    pid, answers = key.data
+                    selector.unregister(key.fileobj)
+                    os.close(key.fd)
+                    _answer(answers, os.waitpid(pid, 0)[1])
+                    os.close(answers)
 
 
 def _answer(file: int, number: int) -> None:
