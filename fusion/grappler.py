@@ -354,7 +354,12 @@ def _last_report(report: FusionReport, last: FusionReport | None) -> FusionRepor
     if last is None:
         return report
     known = {name for column in last.columns for name in (column.anchor, column.op)}
-    fused_before = {column.anchor for column in report.columns if column.fused_before}
+    fused_before = {
+        column.anchor
+        for column in report.columns
+        # A part of a concat, and what goes to several, is named after one.
+        if column.fused_before and column.anchor.rpartition("/")[0] not in known
+    }
     has_others = not all(c.fused_before for c in report.columns) or not fused_before <= known
     updates = {update.name for update in report.updates}
     if updates and not has_others and updates <= {update.name for update in last.updates}:

@@ -33,6 +33,8 @@ class ColumnAttrs(Layout):
     column_stride: Int64
     num_buckets: Int64
     bucket_default: Int64
+    wrap_negative: Flag
+    is_each: Flag  # whether ids of any shape are a matrix of one column
     dim: Int64  # -1 if not known
     ids_dtype: Int64  # codes of dtypes, see below
     rows_dtype: Int64

@@ -121,6 +121,8 @@ def id_at(column: int, source: int, index: int, position: int) -> int:
     buckets = load(column, ColumnAttrs.num_buckets)
     if buckets > 0 and (number < 0 or number >= buckets):
         return load(column, ColumnAttrs.bucket_default)
+    if number < 0 and load(column, ColumnAttrs.wrap_negative) != 0:
+        number += load(source, ColumnInputs.table_rows)
     return number
 
 

@@ -95,6 +95,7 @@ def list_rows(batch: Batch, first: int, last: int) -> int:
     may_ignore = load(column, ColumnAttrs.use_ignored_id) != 0
     buckets = load(column, ColumnAttrs.num_buckets)
     bucket_default = load(column, ColumnAttrs.bucket_default)
+    wrapped = table_rows if load(column, ColumnAttrs.wrap_negative) != 0 else int64(0)
     is_plain = not may_ignore and stride == 0 and buckets == 0
     is_listed = is_plain and _list_all(batch, first, last)
     count, end = int64(0), first
@@ -113,6 +114,7 @@ def list_rows(batch: Batch, first: int, last: int) -> int:
             number += (k - start) * stride
             if buckets > 0 and not 0 <= number < buckets:
                 number = bucket_default
+            number += wrapped if number < 0 else int64(0)
             if number < 0 or number >= table_rows:
                 if number >= dropped:
                     return int64(INVALID)
@@ -148,6 +150,7 @@ def _listing_singles(id_of: Any) -> Any:
         ignored = load(column, ColumnAttrs.ignored_id)
         buckets = load(column, ColumnAttrs.num_buckets)
         may_ignore = load(column, ColumnAttrs.use_ignored_id) != 0
+        wrapped = table_rows if load(column, ColumnAttrs.wrap_negative) != 0 else int64(0)
         for row in range(batch.count):
             number = id_of(ids, kind, limits, limit_count, first + row)
             address = table + number * row_bytes
@@ -158,9 +161,12 @@ def _listing_singles(id_of: Any) -> Any:
             if is_ignored:
                 address = zeros
             elif number < 0 or number >= table_rows:
-                if number >= dropped:
-                    return int64(INVALID)
-                address = zeros
+                number += wrapped if number < 0 else int64(0)
+                address = table + number * row_bytes
+                if number < 0 or number >= table_rows:
+                    if number >= dropped:
+                        return int64(INVALID)
+                    address = zeros
             store(addresses, row, address)
             store(starts, row, row)
         store(starts, batch.count, batch.count)

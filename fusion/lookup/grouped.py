@@ -16,7 +16,13 @@ from fusion.lookup.tables import as_shards
 from fusion.runtime.tensorflow.cluster import is_beside_ops
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.runtime.tensorflow.variable_access import is_shared
-from fusion.schema.columns import COLUMN_ATTRS, POST_ATTRS, PRE_ATTRS, column_name
+from fusion.schema.columns import (
+    COLUMN_ATTRS,
+    LATER_LISTS,
+    POST_ATTRS,
+    PRE_ATTRS,
+    column_name,
+)
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,7 @@ def _lists(parts: Sequence[_Part], attrs: Mapping[str, Attr]) -> dict[str, list[
     return {
         key: [part.attrs.get(attr.name, attr.default) for part in parts]
         for key, attr in attrs.items()
+        if key not in LATER_LISTS  # which say nothing of what is looked up by a call
     }
 
 

@@ -56,7 +56,8 @@ def choose_fused(
     while lookups or forward:
         planned = _fused(view, lookups, writers, forward)
         if planned is not None:
-            return Choice(*planned, refused)
+            plan, edit = planned
+            return Choice(plan, edit if plan.groups else None, refused)
         if not forward:
             refused |= _refuse_circular(view, lookups)
             lookups = [lookup for lookup in lookups if lookup.anchor not in refused]

@@ -125,7 +125,7 @@ def _traced(key: _Key) -> tuple[graph_pb2.GraphDef, tuple[str, ...], tuple[str, 
     attrs = {name: _plain(value) for name, value in node.attr.items()}
     with tf.Graph().as_default() as graph:
         inputs = [
-            tf.compat.v1.placeholder(dtype, [None] * rank, f"input_{index}")
+            tf.compat.v1.placeholder(dtype, rank and [None] * rank, f"input_{index}")
             for index, (dtype, rank) in enumerate(_signature(node))
         ]
         results = [tf.identity(output) for output in DEFINITIONS[op](attrs, inputs)]
@@ -136,9 +136,9 @@ def _traced(key: _Key) -> tuple[graph_pb2.GraphDef, tuple[str, ...], tuple[str, 
     return definition, names, tuple(tensor.name for tensor in results)
 
 
-def _signature(node: node_def_pb2.NodeDef) -> list[tuple[tf.DType, int]]:
-    """Returns dtype and rank of each input."""
-    arguments: list[tuple[tf.DType, int]] = []
+def _signature(node: node_def_pb2.NodeDef) -> list[tuple[tf.DType, int | None]]:
+    """Returns dtype and rank of each input; None: any."""
+    arguments: list[tuple[tf.DType, int | None]] = []
     for arg in op_def_registry.get(node.op).input_arg:
         if arg.type_list_attr:
             dtypes = list(node.attr[arg.type_list_attr].list.type)
@@ -147,9 +147,9 @@ def _signature(node: node_def_pb2.NodeDef) -> list[tuple[tf.DType, int]]:
             dtypes = [arg.type or node.attr[arg.type_attr].type] * count
         forms = [form.decode() for form in node.attr["forms"].list.s]
         for index, dtype in enumerate(dtypes):
-            rank = 2 if arg.name in _MATRICES else 1
+            rank: int | None = 2 if arg.name in _MATRICES else 1
             if forms and arg.name == "ids":
-                rank = 2 if forms[index] == "dense" else 1
+                rank = {"dense": 2, "each": None}.get(forms[index], 1)
             elif forms and arg.name == "entry_rows":
                 rank = 2 if forms[index] == "indices" else 1
             arguments.append((tf.as_dtype(dtype), rank))

@@ -13,6 +13,7 @@ from fusion.passes.expand import expanded
 from fusion.passes.graph.edit import apply_edits
 from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
+from fusion.passes.plan.forms import is_bare
 from fusion.passes.plan.plan import Lowering
 from fusion.passes.plan.safety import refuse_unsafe
 from fusion.passes.recognise.lookup import LookupMatch, recognise_all
@@ -72,7 +73,9 @@ def _without_gradient(view: GraphView, lookup: LookupMatch) -> LookupMatch:
     spec, reason = lookup.spec, ""
     if lookup.gradients or (lookup.has_few_ops and has_gradient(view, lookup.nodes())):
         reason = f"{HAS_GRADIENT}, which reads what is inside it"
-    elif spec is not None and not (lookup.has_few_ops or spec.fill or lookup.unique):
+    elif spec is not None and (
+        is_bare(lookup) or not (lookup.has_few_ops or spec.fill or lookup.unique)
+    ):
         reason = FEWEST_OPS
     if not reason:
         return lookup

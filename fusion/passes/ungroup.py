@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from tensorflow.core.framework import graph_pb2, types_pb2
 
+from fusion.passes.emit.arguments import set_column_attrs
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.emit.tables import VariableRead, stock_read
 from fusion.passes.graph.edit import GraphEdit, apply_edits, bodies
@@ -114,7 +115,7 @@ class _Ungroup:
         build.inputs(node, *inputs)
         table = build.edit.view.type_attr(build.base, "T")
         set_types(node, T=table, Tids=tids, Trows=column.dtypes[1])
-        set_attrs(node, **column.attrs, column_name=column.name)
+        set_column_attrs(node, column.attrs, column.name)
         return Tensor(build.add(node))
 
     def _bucketized(self, build: NodeBuilder, column: FusedColumn) -> Tensor:

@@ -21,7 +21,7 @@ from fusion.schema.attributes import (
 )
 
 #: How ids are given. A group has `copy` too, a matrix that is no lookup.
-FORMS = ("indices", "row_ids", "row_splits", "dense")
+FORMS = ("indices", "row_ids", "row_splits", "dense", "each")
 GROUP_FORMS = (*FORMS, "copy")
 
 #: Dtypes of ids, and of the values that boundaries make ids of.
@@ -64,7 +64,14 @@ COLUMN_ATTRS: dict[str, Attr] = {
     "dims": Attr(
         "dim", "int", default=-1, doc="D where it is known, for which code is made ready; else -1"
     ),
+    "wrap_negatives": Attr(
+        "wrap_negative", "bool", default=False, doc="whether an id < 0 counts from the table's end"
+    ),
 }
+#: Lists that the first releases of the ops for whole lookups lack: where one is empty, each column
+#: has the default.
+LATER_LISTS = frozenset({"wrap_negatives"})
+
 BOUNDARIES_ATTR = Attr(
     "boundaries",
     "list(float)",
@@ -94,15 +101,17 @@ FORMS_DOC = (
     "  dense_shape [k >= 1] with the rows B first, where k is 1 or the columns of entry_rows;\n"
     "- row_ids: ids [nnz], entry_rows [nnz] the row of each, dense_shape [] or [k >= 1];\n"
     "- row_splits: ids [nnz], entry_rows [B + 1] where each row starts, and nnz;\n"
-    "- dense: ids [B, L].\n"
+    "- dense: ids [B, L];\n"
+    "- each: ids of any shape, each of them a row of its own, in row-major order.\n"
     "What a form has no use for is not read. No size of dense_shape may be negative, nor their\n"
     "product be 2**63 and more.\n\n"
     "Of each element: an `ignored_id` is no entry; `boundaries` make it an id; `column_stride` is\n"
     "added for each column on its left; outside [0, num_buckets) it becomes `bucket_default`;\n"
-    "`prune` drops what is < 0, `prune_sparse_weights` what has no weight > 0. "
+    "with `wrap_negative` the rows of the table are added to what is < 0; `prune` drops what\n"
+    "still is, `prune_sparse_weights` what has no weight > 0. "
 )
 
-_BEHIND = ("combiners", "max_norms", "divide_no_nans", "dims")
+_BEHIND = ("combiners", "max_norms", "divide_no_nans", "dims", "wrap_negatives")
 #: Attrs that the ops for whole lookups do not have.
 _OWN = ("sort_key", "copied", "offset")
 

@@ -60,8 +60,9 @@ def _column_entries(own: Attrs, inputs: Tensors, dtype: tf.DType) -> tuple[Stock
     form = own["form"]
     if own["boundaries"]:
         ids = tf.raw_ops.Bucketize(input=ids, boundaries=own["boundaries"])
-    if form == "dense":
-        matrix = tf.reshape(ids, [tf.shape(ids)[0], -1])
+    if form in ("dense", "each"):
+        rows = tf.shape(ids)[0] if form == "dense" else tf.size(ids)
+        matrix = tf.reshape(ids, tf.stack([rows, -1 if form == "dense" else 1]))
         entries, shape = pruned_matrix(own, matrix, dtype)
         return entries, shape[0]
     ids = tf.cast(ids, dtype)

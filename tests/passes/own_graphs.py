@@ -319,6 +319,7 @@ def _layers() -> Iterator[Own]:
         "layer v2 stack",
         partial(layer, "v2", training=None, width=3, aggregation="stack"),
         columns=2,
+        forms=("grouped",),
     )
     yield Own(
         "layer v2 shared",

@@ -66,6 +66,7 @@ def is_plain(call: Any, column: int, source: int) -> bool:
     if (
         call[column + ColumnAttrs.boundary_count] != 0
         or call[column + ColumnAttrs.num_buckets] != 0
+        or call[column + ColumnAttrs.wrap_negative] != 0
     ):
         return False
     if (

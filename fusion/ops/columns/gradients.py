@@ -26,7 +26,10 @@ def single_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
 def grouped_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     """Gradients of GroupedEmbeddingLookup's inputs: of the tables and of the weights."""
     count = op.get_attr("num_columns")
-    lists = {attr.name: op.get_attr(name) for name, attr in COLUMN_ATTRS.items()}
+    lists = {
+        attr.name: op.get_attr(name) or [attr.default] * count
+        for name, attr in COLUMN_ATTRS.items()
+    }
     boundaries = iter(op.get_attr("boundaries"))
     lists["boundaries"] = [list(islice(boundaries, n)) for n in op.get_attr("boundary_counts")]
     attrs = [{name: values[i] for name, values in lists.items()} for i in range(count)]
@@ -95,8 +98,10 @@ def _entries(column: _Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
     options = _select(
         attrs, "fill_empty_row", "prune", "default_id", "num_buckets", "bucket_default"
     )
-    if attrs["form"] == b"dense":
-        ids = column.ids
+    if attrs["form"] in (b"dense", b"each"):
+        ids = column.ids if attrs["form"] == b"dense" else tf.reshape(column.ids, [-1, 1])
+        if attrs["wrap_negative"]:
+            ids = _wrapped(ids, column.table)
         if attrs["boundaries"]:
             ids = tf.raw_ops.Bucketize(input=ids, boundaries=list(attrs["boundaries"]))
         dense = _select(attrs, "use_ignored_id", "ignored_id", "column_stride")
@@ -105,9 +110,10 @@ def _entries(column: _Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
         )
         return values, indices, flags, shape, weights
     rows, count = _rows(column)
+    ids = _wrapped(column.ids, column.table) if attrs["wrap_negative"] else column.ids
     pair, shape = tf.stack([rows, rows], axis=1), tf.stack([count, count])
     values, indices, kept_weights, flags = ops.prune_invalid_and_fill_empty_rows(
-        sp_values=column.ids,
+        sp_values=ids,
         sp_indices=pair,
         sp_dense_shape=shape,
         sp_weights_values=weights,
@@ -115,6 +121,11 @@ def _entries(column: _Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
         **_select(attrs, "use_sparse_weights", "prune_sparse_weights", "default_weight"),
     )
     return values, indices, flags, shape, kept_weights
+
+
+def _wrapped(ids: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
+    """Counts ids < 0 from the end of the table."""
+    return tf.where(ids < 0, ids + tf.shape(table, out_type=ids.dtype)[0], ids)
 
 
 def _rows(column: _Column) -> tuple[tf.Tensor, tf.Tensor]:

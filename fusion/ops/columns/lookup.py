@@ -17,6 +17,7 @@ from fusion.schema.columns import (
     COLUMN_ATTRS,
     FORMS_DOC,
     GROUP_FORMS,
+    LATER_LISTS,
     NAME_ATTR,
     NAMES_ATTR,
     VALUES,
@@ -27,6 +28,8 @@ _DOC = FORMS_DOC + (
     "entry give zeros, or with `fill_empty_row` and default_id >= 0 the row of that id, of weight\n"
     "`default_weight`. Numbers, rounding and `row_count` are those of the v2 family."
 )
+
+_MAY_BE_EMPTY = ", or none for the default of all"
 
 SINGLE = OpSpec(
     name=names.SINGLE,
@@ -78,8 +81,9 @@ GROUPED = OpSpec(
             Attr(
                 name,
                 f"list({attr.kind})",
+                default=() if name in LATER_LISTS else None,
                 allowed=GROUP_FORMS if name == "forms" else attr.allowed,
-                doc=f"{attr.name} of each column",
+                doc=f"{attr.name} of each column{_MAY_BE_EMPTY if name in LATER_LISTS else ''}",
             )
             for name, attr in COLUMN_ATTRS.items()
         ),

@@ -17,7 +17,23 @@ from fusion.runtime.tensorflow.layout import State, double_word
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.runtime.threads.pool import pool_address
 from fusion.schema.attributes import COMBINERS
-from fusion.schema.columns import COLUMN_ATTRS, GRAD_ATTRS, GROUP_FORMS, POST_ATTRS, PRE_ATTRS
+from fusion.schema.columns import (
+    COLUMN_ATTRS,
+    GRAD_ATTRS,
+    LATER_LISTS,
+    POST_ATTRS,
+    PRE_ATTRS,
+)
+
+_FORMATS = {
+    "indices": layout.INDICES,
+    "row_ids": layout.ROW_IDS,
+    "row_splits": layout.ROW_SPLITS,
+    "dense": layout.DENSE,
+    "each": layout.DENSE,
+    "copy": layout.COPY,
+    "listed": layout.LISTED,
+}
 
 #: Rows with more elements have no row of zeros to stand for them.
 _MOST_ZEROS = 4096
@@ -57,6 +73,10 @@ def split_columns(
     """
     count, has_ids = values["num_columns"], "Tids" in values
     dtypes = [name for name in ("Tids", "Trows", "Tkeys") if name in values]
+    values = {
+        name: [column_attrs[name].default] * count if name in LATER_LISTS and not value else value
+        for name, value in values.items()
+    }
     for name in (*dtypes, *column_attrs, *(["boundary_counts"] if has_ids else [])):
         if len(values[name]) != count:
             raise ValueError(f"{name} has {len(values[name])} items for {count} columns")
@@ -157,9 +177,9 @@ def _check(index: int, column: Mapping[str, Any]) -> None:
         problem = f"entry_rows of form indices must be int64, not {column['Trows']}"
     elif column["row_count"] == "last_row" and form not in ("indices", "row_ids"):
         problem = f"row_count last_row does not go with form {form}"
-    elif form == "dense" and column["use_sparse_weights"]:
-        problem = "form dense has no weights"
-    elif form != "dense" and (
+    elif form in ("dense", "each") and column["use_sparse_weights"]:
+        problem = f"form {form} has no weights"
+    elif form not in ("dense", "each") and (
         column["boundaries"] or column["column_stride"] or column["use_ignored_id"]
     ):
         problem = f"boundaries, column_stride and use_ignored_id do not go with form {form}"
@@ -171,7 +191,8 @@ def _check(index: int, column: Mapping[str, Any]) -> None:
 
 def _column_fields(column: Mapping[str, Any], first_limit: int) -> list[int]:
     words = [0] * ColumnAttrs.SIZE
-    words[ColumnAttrs.id_format] = (*GROUP_FORMS, "listed").index(column["form"])
+    words[ColumnAttrs.id_format] = _FORMATS[column["form"]]
+    words[ColumnAttrs.is_each] = int(column["form"] == "each")
     words[ColumnAttrs.combiner] = COMBINERS.index(column["combiner"])
     words[ColumnAttrs.max_norm] = double_word(column["max_norm"])
     words[ColumnAttrs.prune] = int(column["prune"])
@@ -187,6 +208,7 @@ def _column_fields(column: Mapping[str, Any], first_limit: int) -> list[int]:
     words[ColumnAttrs.column_stride] = column["column_stride"]
     words[ColumnAttrs.num_buckets] = column["num_buckets"]
     words[ColumnAttrs.bucket_default] = column["bucket_default"]
+    words[ColumnAttrs.wrap_negative] = int(column["wrap_negative"])
     words[ColumnAttrs.dim] = column["dim"]
     words[ColumnAttrs.ids_dtype] = DTYPES[column["Tids"]].code
     words[ColumnAttrs.rows_dtype] = DTYPES[column["Trows"]].code
@@ -246,6 +268,7 @@ _NO_ROWS: dict[str, Any] = {
     "max_norm": -1.0,
     "divide_no_nan": True,
     "dim": -1,
+    "wrap_negative": False,
 }
 
 
@@ -265,6 +288,7 @@ _NO_IDS: dict[str, Any] = {
     "column_stride": 0,
     "num_buckets": 0,
     "bucket_default": 0,
+    "wrap_negative": False,
 }
 
 

@@ -9,13 +9,13 @@ import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
 from tensorflow.python.framework import dtypes
 
-from fusion.passes.emit.node_builder import AttrValue, NodeBuilder, set_lists
+from fusion.passes.emit.node_builder import AttrValue, NodeBuilder, set_attrs, set_lists
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.plan.forms import clips_in_op
 from fusion.passes.recognise.bucketize import folded_bucketize
 from fusion.passes.recognise.spec import DenseIds, Hashing, LookupSpec, RaggedIds, RowIds, SparseIds
 from fusion.runtime.tensorflow.spec import Attr
-from fusion.schema.columns import column_name
+from fusion.schema.columns import COLUMN_ATTRS, LATER_LISTS, column_name
 
 NONE = -1
 """Value of default_id, ignored_id and max_norm that means "none"."""
@@ -43,6 +43,8 @@ def dense_attrs(ids: DenseIds) -> dict[str, AttrValue]:
         "use_ignored_id": ids.ignored is not None or ids.hashed is not None,
         "ignored_id": NONE if ids.ignored is None else ids.ignored,
         "column_stride": ids.stride,
+        "form": "each" if ids.is_each else "dense",
+        "wrap_negative": ids.wraps,
     }
 
 
@@ -155,6 +157,7 @@ COPIED: dict[str, AttrValue] = {
     "num_buckets": 0,
     "bucket_default": 0,
     "dim": NONE,
+    "wrap_negative": False,
 }
 """The attrs of a tensor that is taken over; of a lookup, what it does not say otherwise."""
 
@@ -208,12 +211,25 @@ def copy_arguments(build: NodeBuilder, matrix: Tensor, dtype: int) -> ColumnArgu
     return ColumnArguments(number, number, number, weightless, types, attrs, ())
 
 
+def set_column_attrs(node: node_def_pb2.NodeDef, attrs: Mapping[str, AttrValue], name: str) -> None:
+    """Sets the attrs of an op for one column, but for its boundaries, and what messages call it."""
+    # What earlier releases lack is left out where nothing needs it: they can read the graph.
+    later = {COLUMN_ATTRS[key].name: COLUMN_ATTRS[key].default for key in LATER_LISTS}
+    needed = {key: value for key, value in attrs.items() if key not in later or value != later[key]}
+    set_attrs(node, **needed, column_name=name)
+
+
 def set_columns(
     node: node_def_pb2.NodeDef, columns: Sequence[ColumnArguments], attrs: Mapping[str, Attr]
 ) -> None:
     """Sets the attrs of an op that list those of its columns, here by the name of their list."""
     lists = {key: [column.attrs[attr.name] for column in columns] for key, attr in attrs.items()}
-    set_lists(node, **lists)
+    needed = {
+        key: values
+        for key, values in lists.items()
+        if key not in LATER_LISTS or any(value != attrs[key].default for value in values)
+    }
+    set_lists(node, **needed)
 
 
 def set_names(node: node_def_pb2.NodeDef, columns: Sequence[ColumnArguments]) -> None:

@@ -1,17 +1,33 @@
-"""Ops in the place of a concat, or of some of its inputs."""
+"""Ops in the place of a concat or pack, or of some of a concat's inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tensorflow.core.framework import node_def_pb2
+import numpy as np
+from tensorflow.core.framework import node_def_pb2, types_pb2
 
-from fusion.passes.emit.node_builder import NodeBuilder, set_attrs
+from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.plan.plan import Group
+from fusion.passes.plan.joins import REARRANGEMENTS
+from fusion.passes.plan.plan import Group, Place
 from fusion.passes.recognise.lookup import LookupMatch
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What takes the place of some inputs of a concat.
+
+    Attributes:
+        start, count: which.
+        name: the node.
+    """
+
+    start: int
+    count: int
+    name: str
 
 
 @dataclass
@@ -19,7 +35,7 @@ class ConcatEmitter:
     """Puts the op of each group where its columns were."""
 
     edit: GraphEdit
-    _parts: dict[str, list[tuple[Group, str]]] = field(default_factory=dict)
+    _parts: dict[str, list[_Part]] = field(default_factory=dict)
 
     def builder(self, group: Group, frame: str) -> NodeBuilder:
         """Returns a builder of nodes beside the group's concat, see `NodeBuilder`."""
@@ -32,16 +48,21 @@ class ConcatEmitter:
 
     def put(self, group: Group, name: str) -> None:
         """Lets the added node take its place; lookups have been taken out."""
+        for place in group.places:
+            self._put_into(place, group, name)
+        if group.places:
+            return
         between = self.edit.view.inputs(group.concat)[group.start :][: len(group.columns)]
         if group.whole:
             between = tuple(self._inputs(group.concat, group.inner, name))
         for column, tensor in zip(group.columns, between, strict=True):
             if isinstance(column, LookupMatch):
-                self.edit.remove(self.edit.view.aliases(tensor), name)
+                self._remove_between(column, tensor, name)
         if group.whole:
             self._replace(group.concat)
         else:
-            self._parts.setdefault(group.concat, []).append((group, name))
+            part = _Part(group.start, len(group.columns), name)
+            self._parts.setdefault(group.concat, []).append(part)
 
     def finish(self) -> None:
         """Lets the concats that stay read the groups that are parts of them."""
@@ -49,8 +70,8 @@ class ConcatEmitter:
             view = self.edit.view
             build = NodeBuilder(self.edit, concat, view.nodes[concat].device, "")
             inputs = list(view.inputs(concat))
-            for group, name in sorted(parts, key=lambda part: part[0].start, reverse=True):
-                inputs[group.start : group.start + len(group.columns)] = [Tensor(name)]
+            for part in sorted(parts, key=lambda part: part.start, reverse=True):
+                inputs[part.start : part.start + part.count] = [Tensor(part.name)]
             node = build.copy("", concat)
             node.name = concat
             del node.input[:]
@@ -58,6 +79,38 @@ class ConcatEmitter:
             set_attrs(node, N=len(inputs) - 1)
             build.add(node)
             self._replace(concat)
+
+    def _put_into(self, place: Place, group: Group, name: str) -> None:
+        """Lets the matrix of a group take one of its places, in the shape that it has there."""
+        view, join, count = self.edit.view, place.join, len(group.columns)
+        build = NodeBuilder(self.edit, join, view.nodes[join].device, name)
+        for column, tensor in zip(group.lookups, view.inputs(join)[place.start :], strict=False):
+            self._remove_between(column, tensor, name)
+        node = build.replacement("Identity") if place.whole else None
+        if place.shape is not None:
+            node = build.replacement("Reshape") if place.whole else build.node("shaped", "Reshape")
+        if node is not None:
+            build.inputs(node, Tensor(name))
+            if place.shape is not None:
+                build.inputs(node, build.constant("shape", np.array(place.shape, np.int32)))
+                set_types(node, Tshape=types_pb2.DT_INT32)
+            set_types(node, T=group.lookups[0].full_spec.table.dtype)
+            name = build.add(node)
+        if place.whole:
+            self._replace(join)
+        else:
+            self._parts.setdefault(join, []).append(_Part(place.start, count, name))
+
+    def _remove_between(self, lookup: LookupMatch, tensor: Tensor, successor: str) -> None:
+        """Takes out what hands on a lookup's result to an input of a join."""
+        view, output = self.edit.view, lookup.full_spec.output
+        names = [*view.aliases(tensor)]
+        tensor = view.resolve(tensor)
+        while tensor != output and view.op(tensor.node) in REARRANGEMENTS:
+            inner = view.inputs(tensor.node)[0]
+            names += [tensor.node, *view.aliases(inner)]
+            tensor = view.resolve(inner)
+        self.edit.remove(names, successor)
 
     def _inputs(self, concat: str, inner: frozenset[str], successor: str) -> Iterator[Tensor]:
         """Yields a concat's inputs, those of inner ones in their place, which it takes out."""

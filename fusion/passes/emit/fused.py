@@ -10,6 +10,7 @@ from fusion.passes.emit.arguments import (
     column_arguments,
     copy_arguments,
     set_boundaries,
+    set_column_attrs,
     set_columns,
     set_names,
 )
@@ -43,7 +44,7 @@ class InferenceEmitter:
         node = build.replacement(SINGLE)
         build.inputs(node, *share_tables(build, [Reader(lookup, column[:3])]), *column[:4])
         set_types(node, T=spec.table.dtype, Tids=column.dtypes[0], Trows=column.dtypes[1])
-        set_attrs(node, **column.attrs, column_name=column.name)
+        set_column_attrs(node, column.attrs, column.name)
         set_lists(node, boundaries=column.boundaries)
         build.add(node)
         self._take_out([lookup], build.base)

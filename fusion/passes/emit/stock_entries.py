@@ -296,9 +296,25 @@ def _matrix(build: NodeBuilder, spec: LookupSpec, flat: bool = False) -> _Matrix
         numbers = _column_numbers(build, ids.values, ids.dtype, spec.dtype, ids.stride)
         values = build.shared("ids", "AddV2", (values, numbers), {"T": spec.dtype})
     values = in_buckets(build, spec, values)
+    if ids.wraps:
+        values = _from_the_end(build, spec, values)
     if prunes:
         tests.append(compared(build, "GreaterEqual", values, spec.dtype, 0))
     return _Matrix(values, tests, prunes and len(tests) == 1)
+
+
+def _from_the_end(build: NodeBuilder, spec: LookupSpec, ids: Tensor) -> Tensor:
+    """Counts ids < 0 from the end of the table."""
+    shard = spec.table.shards[0]
+    if shard.rows is not None:
+        rows = number(build, shard.rows, spec.dtype)
+    else:
+        types = {"T": spec.table.dtype, "out_type": spec.dtype}
+        measured = build.shared("shape", "Shape", (shard.tensor,), types)
+        rows = sliced(build, measured, spec.dtype, [0], [1], {"shrink_axis_mask": 1})
+    moved = build.shared("ids", "AddV2", (ids, rows), {"T": spec.dtype})
+    is_negative = compared(build, "Less", ids, spec.dtype, 0)
+    return build.shared("ids", "SelectV2", (is_negative, moved, ids), {"T": spec.dtype})
 
 
 def _of_matrix(build: NodeBuilder, spec: LookupSpec) -> tuple[Tensor, _Rows]:

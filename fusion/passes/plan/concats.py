@@ -6,17 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.forms import placement
+from fusion.passes.plan.forms import is_bare, placement
+from fusion.passes.plan.joins import FEWEST, slots_of
 from fusion.passes.plan.plan import Group, Lowering
 from fusion.passes.recognise.lookup import LookupMatch
-
-FEWEST = 2
-"""Lookups that are worth an op of their own."""
+from fusion.passes.recognise.match import NoMatch
 
 
 def results_of(lookups: Iterable[LookupMatch]) -> set[Tensor]:
-    """Returns the results of lookups, which are matrices."""
-    return {lookup.spec.output for lookup in lookups if lookup.spec is not None}
+    """Returns the results of lookups, as far as they are matrices for certain."""
+    return {
+        lookup.spec.output for lookup in lookups if lookup.spec is not None and not is_bare(lookup)
+    }
 
 
 def groups_in_concats(
@@ -25,6 +26,7 @@ def groups_in_concats(
     single: Iterable[LookupMatch],
     nested: bool,
     taken: set[str],
+    shared: set[str],
 ) -> tuple[Group, ...]:
     """Returns groups of lookups that only a concat side by side reads.
 
@@ -34,6 +36,7 @@ def groups_in_concats(
         single: those that one op can do.
         nested: whether a concat that becomes an op may become a part of the one that reads it.
         taken: concats that others have changed.
+        shared: concats of which others have changed some inputs.
     """
     members: dict[str, dict[int, LookupMatch | Group]] = {}
     for lookup in single:
@@ -47,7 +50,8 @@ def groups_in_concats(
     while changed:
         concat = next(iter(changed))
         del changed[concat]
-        groups[concat] = tuple(groups_of(view, concat, members[concat], matrices))
+        whole = concat not in shared
+        groups[concat] = tuple(groups_of(view, concat, members[concat], matrices, whole=whole))
         if not nested or view.controls(concat) or view.control_uses(concat):
             continue
         dtype, device = view.type_attr(concat, "T"), view.nodes[concat].device
@@ -66,7 +70,11 @@ def groups_in_concats(
 def slot_in_concat(
     view: GraphView, lookup: LookupMatch, unread: frozenset[str] = frozenset()
 ) -> tuple[str, int] | None:
-    """Returns the concat that alone reads a lookup's result, see `only_concat`."""
+    """Returns the concat of matrices that alone reads a lookup's result, see `only_concat`."""
+    if is_bare(lookup):
+        slots = slots_of(view, lookup, unread)
+        is_only = not isinstance(slots, NoMatch) and len(slots) == 1 and slots[0].is_matrix
+        return (slots[0].join, slots[0].index) if is_only else None  # type: ignore[index]
     spec = lookup.full_spec
     device = view.nodes[spec.anchor].device
     return only_concat(view, spec.output, spec.table.dtype, device, unread)
@@ -107,8 +115,19 @@ def groups_of(
     members: Mapping[int, LookupMatch | Group],
     matrices: set[Tensor],
     form: Lowering = Lowering.GROUPED,
+    *,
+    whole: bool = True,
 ) -> Iterator[Group]:
-    """Yields one group for all of the concat if all other inputs are matrices, else its runs."""
+    """Yields one group for all of the concat if all other inputs are matrices, else its runs.
+
+    Args:
+        view: the graph.
+        concat: the concat.
+        members: those of its inputs that are lookups, or groups that are all of another concat.
+        matrices: results that are known to be matrices.
+        form: of the groups.
+        whole: whether a group may be all of the concat.
+    """
     inputs = view.inputs(concat)[:-1]
     columns: list[LookupMatch | Tensor] = []
     inner: set[str] = set()
@@ -122,8 +141,9 @@ def groups_of(
         elif _is_matrix(view, tensor, matrices):
             columns.append(tensor)
         else:
+            whole = False
             break
-    else:
+    if whole:
         if sum(isinstance(column, LookupMatch) for column in columns) >= FEWEST:
             yield Group(form, tuple(columns), concat, whole=True, inner=frozenset(inner))
         return

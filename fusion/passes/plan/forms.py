@@ -13,8 +13,14 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import loses_digits
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.spec import DenseIds, LookupSpec
+from fusion.passes.recognise.stock.rows import Rows
 from fusion.runtime.tensorflow.variable_access import is_shared
 from fusion.schema.attributes import HALF_TYPES
+
+
+def is_bare(lookup: LookupMatch) -> bool:
+    """Whether a lookup is a gather and nothing else, for which there is nothing better alone."""
+    return isinstance(lookup.parts.whole, Rows)
 
 
 def fits_one_op(
@@ -127,9 +133,11 @@ def clips_in_op(spec: LookupSpec) -> bool:
 
 
 def has_one_per_row(view: GraphView, spec: LookupSpec) -> bool:
-    """Whether the ids are a matrix of one column."""
+    """Whether each id is all of a row, as in a matrix of one column."""
     if not isinstance(spec.ids, DenseIds) or not spec.fill:
         return False
+    if spec.ids.is_each:
+        return True
     shape = view.shape(spec.ids.values)
     return shape is not None and len(shape) == 2 and shape[1] == 1
 

@@ -48,6 +48,23 @@ class Backward:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a group's result goes: inputs of a join.
+
+    Attributes:
+        join: the ConcatV2 or Pack.
+        start: the index of the first of them.
+        whole: whether they are all its inputs; the result stands for it then.
+        shape: the result's there, -1 for one size that is not known; None: the matrix as it is.
+    """
+
+    join: str
+    start: int
+    whole: bool
+    shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
 class Group:
     """Lookups that are emitted together.
 
@@ -58,6 +75,8 @@ class Group:
         start: the index of the first column among the inputs of `concat`.
         whole: whether the columns are all its inputs; the group's op stands for it then.
         inner: concats among those inputs whose own inputs the columns are instead.
+        places: where the result of lookups goes that several joins read, or that is no matrix
+            there; `concat` is the first of them, and the four above say nothing.
         backwards: the gradients that a trained one computes.
         reads_whole: whether the ops of a stock one may read its table whole.
         forward: what one of which the forward alone is fused reads.
@@ -69,6 +88,7 @@ class Group:
     start: int = 0
     whole: bool = False
     inner: frozenset[str] = frozenset()
+    places: tuple[Place, ...] = ()
     backwards: tuple[Backward, ...] = ()
     reads_whole: bool = False
     forward: Forward | None = None

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.concats import FEWEST, groups_in_concats
-from fusion.passes.plan.forms import fits_one_op
+from fusion.passes.plan.concats import groups_in_concats
+from fusion.passes.plan.forms import fits_one_op, is_bare
+from fusion.passes.plan.joins import FEWEST, groups_in_joins
 from fusion.passes.plan.plan import Group, Lowering, Plan, plan_each
 from fusion.passes.plan.trained import plan_alone, plan_trained
 from fusion.passes.recognise.lookup import LookupMatch
@@ -57,17 +58,28 @@ def _plans_of_rest(
     single = [lookup for lookup in lookups if fits_one_op(view, lookup, vanishing, writers)]
     names = {lookup.anchor for lookup in single}
     split = split_plan(lookup for lookup in lookups if lookup.anchor not in names).groups
+    joined = groups_in_joins(view, single, taken)
+    shared = {place.join for group in joined for place in group.places}
+    left = _without(single, joined)
     before: tuple[Group, ...] = ()
     for nested in (True, False):
-        groups = groups_in_concats(view, lookups, single, nested, taken)
+        groups = (*joined, *groups_in_concats(view, lookups, left, nested, taken, shared))
         if groups != before:
-            grouped = {lookup.anchor for group in groups for lookup in group.lookups}
-            rest = (lookup for lookup in single if lookup.anchor not in grouped)
-            yield Plan((*split, *plan_each(rest, Lowering.SINGLE).groups, *groups))
+            yield Plan((*split, *_alone(_without(single, groups)).groups, *groups))
         before = groups
     if single:
-        yield Plan((*split, *plan_each(single, Lowering.SINGLE).groups))
+        yield Plan((*split, *_alone(single).groups))
     yield split_plan(lookups)
+
+
+def _without(lookups: Iterable[LookupMatch], groups: Iterable[Group]) -> list[LookupMatch]:
+    grouped = {lookup.anchor for group in groups for lookup in group.lookups}
+    return [lookup for lookup in lookups if lookup.anchor not in grouped]
+
+
+def _alone(lookups: Iterable[LookupMatch]) -> Plan:
+    """Returns a plan with an op for each lookup that is better alone than its stock ops."""
+    return plan_each((lookup for lookup in lookups if not is_bare(lookup)), Lowering.SINGLE)
 
 
 def split_plan(lookups: Iterable[LookupMatch]) -> Plan:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.concats import FEWEST, slot_in_concat
+from fusion.passes.plan.concats import slot_in_concat
 from fusion.passes.plan.forms import can_stack, is_small, reads_table_well
+from fusion.passes.plan.joins import FEWEST
 from fusion.passes.plan.plan import Group, Lowering, Plan
 from fusion.passes.recognise.lookup import LookupMatch
 

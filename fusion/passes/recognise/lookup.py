@@ -41,6 +41,7 @@ from fusion.passes.recognise.stock.reduction import (
     anchors,
     match_reduction,
 )
+from fusion.passes.recognise.stock.rows import GATHERS, JOINS, match_rows, row_gathers
 from fusion.passes.recognise.stock.table import UNIQUES, Shard, Table, match_table, table_spec
 from fusion.schema.names import SINGLE
 
@@ -314,6 +315,7 @@ def _at_once(
 FORMS: tuple[LookupForm, ...] = (
     LookupForm(ANCHORS, anchors, _match_reduced, substrings=("Segment", "SparsePostLookUp")),
     LookupForm(frozenset({LAST}), single_anchors, _at_once(match_single), beside=UNIQUES),
+    LookupForm(GATHERS, row_gathers, _at_once(match_rows), beside=JOINS),
     LookupForm(
         frozenset({SINGLE}), lambda view: view.named(SINGLE), _at_once(match_whole), is_final=True
     ),

@@ -77,14 +77,16 @@ class RowIds:
 
 @dataclass(frozen=True)
 class DenseIds:
-    """Ids in a dense matrix.
+    """Ids in a dense tensor.
 
     Attributes:
-        values: [B, L], int32 or int64 if they are not to be hashed.
+        values: [B, L], int32 or int64 if they are not to be hashed; if `is_each`, of any shape.
         dtype: DataType of the ids; they are cast to that of the lookup.
         ignored: the id that stands for no entry; None if there is none.
         stride: is added to an id once for each element on its left in the row.
         hashed: how `values` become ids, if they are none.
+        is_each: whether each of them is a row of its own, in row-major order.
+        wraps: whether ids < 0 count from the end of the table.
     """
 
     values: Tensor
@@ -92,12 +94,17 @@ class DenseIds:
     ignored: int | None
     stride: int
     hashed: Hashing | None = None
+    is_each: bool = False
+    wraps: bool = False
 
     def __str__(self) -> str:
         ignored = "" if self.ignored is None else f" without {self.ignored}"
         stride = f" plus {self.stride} per column" if self.stride else ""
         hashed = "" if self.hashed is None else f" {self.hashed}"
-        return f"dense {dtype_name(self.dtype)} values={self.values}{ignored}{stride}{hashed}"
+        form = "each of" if self.is_each else "dense"
+        wraps = ", from the end if < 0" if self.wraps else ""
+        values = f"{dtype_name(self.dtype)} values={self.values}"
+        return f"{form} {values}{ignored}{stride}{hashed}{wraps}"
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,14 @@ from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.fused_columns import grouped_columns, list_attr, only_column
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.forms import clips_in_op
+from fusion.passes.plan.forms import clips_in_op, is_bare, is_small, shares_table
+from fusion.passes.plan.joins import why_alone
 from fusion.passes.recognise.backward.gradient import GRADIENTS
 from fusion.passes.recognise.fused.fused_op import column_spec
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.spec import LookupSpec
+from fusion.passes.recognise.stock.rows import Rows
 from fusion.passes.recognise.stock.table import table_name
 from fusion.passes.report.report import ColumnReport
 from fusion.schema.names import GROUPED, GROUPED_POST, OP_NAMES, POST_V1, SINGLE
@@ -29,6 +31,10 @@ def refuse_fused(
     """Returns why a lookup of fused ops around a gather, or of one id per row, stays as it is."""
     failure = lookup.failure if lookup.failure is not None else refused.get(lookup.anchor)
     node = lookup.anchor if failure is None else failure.node
+    if failure is None and is_bare(lookup):
+        if shares_table(view, lookup, writers):
+            return why_alone(view, lookup)
+        return NoMatch(_why_not_one_op(view, lookup, writers), node)
     if has_gradient(view, lookup.nodes() or (lookup.anchor,)):
         why = HAS_GRADIENT
     elif failure is not None:
@@ -55,8 +61,12 @@ def is_computed_for_its_gradient(view: GraphView, anchor: str) -> bool:
 def is_reported(view: GraphView, lookup: LookupMatch) -> bool:
     """Whether what has few ops already is a lookup: of stock ops alone it only looks like one.
 
-    Nor is a copy of rows for each entry, which v1 ops combine.
+    Nor is a copy of rows for each entry, which v1 ops combine, or a gather of a small table, which
+    costs about as little as an op.
     """
+    whole = lookup.parts.whole
+    if isinstance(whole, Rows):
+        return not is_small(whole.spec.table.dtype, whole.spec.table.shape)
     if any(view.op(use.node) == POST_V1 for use in view.uses(lookup.anchor)):
         return False
     if is_computed_for_its_gradient(view, lookup.anchor):

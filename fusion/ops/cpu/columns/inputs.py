@@ -193,10 +193,27 @@ def _take_listed(column: int, source: int, shared: int) -> None:
 
 
 @jit
+def _take_each(ids: int, source: int) -> bool:
+    """Takes ids of any shape, each of which is a row."""
+    if ids == 0:
+        return False
+    count = int64(1)
+    for k in range(tf_num_dims(ids)):
+        count *= tf_dim(ids, np.int32(k))
+    store(source, ColumnInputs.batch_size, count)
+    store(source, ColumnInputs.ids, tf_tensor_data(ids))
+    store(source, ColumnInputs.id_count, count)
+    store(source, ColumnInputs.id_columns, 1)
+    return True
+
+
+@jit
 def _take_ids(frame: int, ctx: int, state: int, index: int, source: int, status: int) -> bool:
     column = column_at(state, index)
     is_dense = load(column, ColumnAttrs.id_format) == DENSE
     ids = _take(ctx, state, index, _IDS_INPUT, source, status)
+    if load(column, ColumnAttrs.is_each) != 0:
+        return _take_each(ids, source)
     if not _has_rank(frame, index, ids, int64(2) if is_dense else int64(1)):
         return False
     count, width = tf_dim(ids, np.int32(0)), int64(1)

@@ -83,7 +83,8 @@ def _ids(column: FusedColumn, counts: bool) -> IdsSpec:
     if attrs["form"] == "row_ids":
         return RowIds(ids, rows, rows_dtype, shape if counts else None)
     ignored = attrs["ignored_id"] if attrs["use_ignored_id"] else None
-    return DenseIds(ids, dtype, ignored, attrs["column_stride"])
+    is_each, wraps = attrs["form"] == "each", attrs["wrap_negative"]
+    return DenseIds(ids, dtype, ignored, attrs["column_stride"], is_each=is_each, wraps=wraps)
 
 
 def _table(view: GraphView, name: str, table: Tensor, max_norm: float | None) -> TableSpec:

@@ -1,0 +1,333 @@
+"""Where the rows of lookups go: to concats and packs that put them side by side, on any axis.
+
+Between a lookup and a join stand reshapes. Where the sizes of an input from the axis of the join
+on are those of one row, D in all, memory has the rows of all inputs side by side: a matrix with a
+row for each of the sizes before the axis. The op for many lookups computes it, and a reshape gives
+it the shape. A row may go to several joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from fusion.passes.analysis.symbolic_shapes import Dim, Element, ShapeMath, Vector, product
+from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.forms import placement
+from fusion.passes.plan.plan import Group, Lowering, Place
+from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.match import NoMatch
+from fusion.passes.recognise.stock.rows import JOINS, Rows
+
+FEWEST = 2
+"""Lookups that are worth an op of their own."""
+
+_MOST = 8
+"""Joins of a lookup that are looked at."""
+
+REARRANGEMENTS = frozenset({"Reshape", "Squeeze", "ExpandDims"})
+"""Ops that keep the order of elements."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An input of a join.
+
+    Attributes:
+        join: the ConcatV2 or Pack.
+        index: the input's.
+        lead: the symbolic sizes before its axis.
+        size: the size of that axis; None if the join makes it, a Pack.
+        rest: the sizes behind it.
+    """
+
+    join: str
+    index: int
+    lead: Vector
+    size: Element | None
+    rest: Vector
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether the join is a concat of matrices, side by side."""
+        return self.size is not None and len(self.lead) == 1 and not self.rest
+
+
+Slots = tuple[Slot, ...]
+
+
+def slots_of(
+    view: GraphView, lookup: LookupMatch, unread: frozenset[str] = frozenset()
+) -> Slots | NoMatch:
+    """Returns the inputs of joins that a lookup's result becomes, if it becomes nothing else.
+
+    Args:
+        view: the graph.
+        lookup: the lookup.
+        unread: nodes that do not count.
+    """
+    shape = result_shape(lookup)
+    if shape is None:
+        return NoMatch("the shape of its ids is not known", lookup.anchor)
+    return _Search(view, lookup, unread).slots(shape)
+
+
+def result_shape(lookup: LookupMatch) -> Vector | None:
+    """Returns the symbolic shape of a lookup's result; None if not even its rank is known."""
+    if isinstance(lookup.parts.whole, Rows):
+        return lookup.parts.whole.shape
+    spec = lookup.full_spec
+    width = spec.table.shape[1]
+    return (Dim(spec.output, 0), Dim(spec.output, 1) if width is None else width)
+
+
+def why_alone(view: GraphView, lookup: LookupMatch) -> NoMatch:
+    """Returns why a gather is not part of an op for many lookups."""
+    slots = slots_of(view, lookup)
+    if isinstance(slots, NoMatch):
+        return slots
+    why = "nothing to gain: no other lookup is beside it in what joins its rows"
+    return NoMatch(why, slots[0].join)
+
+
+@dataclass(frozen=True)
+class _Search:
+    view: GraphView
+    lookup: LookupMatch
+    unread: frozenset[str]
+
+    def slots(self, shape: Vector) -> Slots | NoMatch:
+        """See `slots_of`."""
+        view, output = self.view, self.lookup.full_spec.output
+        math, width = ShapeMath(view, {output: shape}), shape[-1]
+        found: list[Slot] = []
+        helpers: set[str] = set()
+        others: list[str] = []
+        stack = [output]
+        while stack:
+            tensor = stack.pop()
+            if tensor.node in view.preserved:
+                return NoMatch("its result is named outside the graph", tensor.node)
+            for user, position, used in view.uses(tensor.node):
+                if user in self.unread:
+                    continue
+                if position < 0 or used != tensor:
+                    return NoMatch("its result is returned by the function", tensor.node)
+                op = view.op(user)
+                if op in JOINS:
+                    slot = self._slot(user, position, math.known[tensor], width)
+                    if isinstance(slot, NoMatch):
+                        return slot
+                    found.append(slot)
+                    continue
+                moved = self._moved(math, user, position, math.known[tensor])
+                if moved is None:
+                    others.append(user)
+                    continue
+                math.known[Tensor(user)] = moved
+                if op == "Reshape":
+                    target = view.inputs(user)[1]
+                    helpers.update(math.derived(target, {*math.known}))
+                stack.append(Tensor(user))
+        inside = {*helpers, *(tensor.node for tensor in math.known), *self.unread}
+        others += [use.node for name in helpers for use in view.uses(name)]
+        outside = next((name for name in others if name not in inside), None)
+        if outside is not None:
+            why = f"its rows are used by {outside} ({view.op(outside)}), which joins them to none"
+            return NoMatch(why, self.lookup.anchor)
+        if not found or len(found) > _MOST:
+            return NoMatch("its rows go to no concat, or to many", self.lookup.anchor)
+        return tuple(sorted(found, key=lambda slot: (slot.join, slot.index)))
+
+    def _moved(self, math: ShapeMath, user: str, position: int, shape: Vector) -> Vector | None:
+        """Returns the shape of what hands on a tensor in order, None if it does something else."""
+        view, op = self.view, self.view.op(user)
+        if position or view.controls(user) or view.control_uses(user):
+            return None
+        if op in ALIAS_OPS:
+            return shape
+        if op == "Reshape":
+            target = math.vector(view.inputs(user)[1])
+            return None if target is None else reshaped(shape, target)
+        if op == "ExpandDims":
+            axis = view.constant(view.inputs(user)[1])
+            at = None if axis is None or axis.size != 1 else int(axis.reshape(()))
+            if at is None or not -len(shape) - 1 <= at <= len(shape):
+                return None
+            at %= len(shape) + 1
+            return (*shape[:at], 1, *shape[at:])
+        if op == "Squeeze":
+            axes = view.attr(user, "squeeze_dims")
+            gone = {axis % len(shape) for axis in axes.list.i} if axes is not None else set()
+            if not gone or any(shape[axis] != 1 for axis in gone):
+                return None
+            return tuple(size for axis, size in enumerate(shape) if axis not in gone)
+        return None
+
+    def _slot(self, join: str, position: int, shape: Vector, width: Element) -> Slot | NoMatch:
+        view, spec = self.view, self.lookup.full_spec
+        device = view.nodes[spec.anchor].device
+        if placement(view, view.nodes[join].device) != placement(view, device):
+            return NoMatch("its rows are joined on another device", join)
+        if view.type_attr(join, "T") != spec.table.dtype:
+            return NoMatch("its rows are joined as another dtype", join)
+        is_pack = view.op(join) == "Pack"
+        at = _axis(view, join, len(shape) + is_pack)
+        if at is None:
+            return NoMatch("the axis along which its rows are joined is not known", join)
+        if product(shape[at:]) != width:
+            return NoMatch("its rows are not joined side by side, but one after the other", join)
+        if is_pack:
+            return Slot(join, position, shape[:at], None, shape[at:])
+        return Slot(join, position, shape[:at], shape[at], shape[at + 1 :])
+
+
+def _axis(view: GraphView, join: str, rank: int) -> int | None:
+    """Returns the axis of a join, from the front."""
+    if view.op(join) == "Pack":
+        at = view.int_attr(join, "axis")
+    else:
+        axis = view.constant(view.inputs(join)[-1])
+        if axis is None or axis.size != 1:
+            return None
+        at = int(axis.reshape(()))
+    at += rank if at < 0 else 0
+    return at if 0 <= at < rank else None
+
+
+def reshaped(shape: Vector, target: Vector) -> Vector | None:
+    """Returns the shape of a reshaped tensor, or None if it is not sure that it can be reshaped."""
+    if 0 in shape or 0 in target:
+        return None
+    if -1 not in target:
+        return target if product(shape) == product(target) else None
+    at = target.index(-1)
+    given = (*target[:at], *target[at + 1 :])
+    rest = [size for size in shape if not isinstance(size, int)]
+    number = 1
+    for size in shape:
+        number *= size if isinstance(size, int) else 1
+    for size in given:
+        if isinstance(size, int):
+            if size < 0 or number % size:
+                return None
+            number //= size
+        elif size in rest:
+            rest.remove(size)
+        else:
+            return None
+    return (*target[:at], product((*rest, number)), *target[at + 1 :])
+
+
+def groups_in_joins(
+    view: GraphView, lookups: Iterable[LookupMatch], taken: set[str]
+) -> tuple[Group, ...]:
+    """Returns groups of lookups beside each other in all joins that read them.
+
+    Those that one concat of matrices reads, and nothing else, are left to `groups_in_concats`.
+
+    Args:
+        view: the graph.
+        lookups: those that one op can do.
+        taken: joins that others have changed.
+    """
+    members: dict[Slots, LookupMatch] = {}
+    for lookup in lookups:
+        slots = slots_of(view, lookup)
+        if isinstance(slots, NoMatch) or (len(slots) == 1 and slots[0].is_matrix):
+            continue
+        if taken.isdisjoint(slot.join for slot in slots):
+            members[slots] = lookup
+    places = {tuple((slot.join, slot.index) for slot in slots): slots for slots in members}
+    firsts = [key for key in places if tuple((join, at - 1) for join, at in key) not in places]
+    groups = (
+        group
+        for first in firsts
+        for run in _runs(_chain(places, first))
+        if (group := _group(view, run, members)) is not None
+    )
+    return tuple(groups)
+
+
+def _chain(
+    places: dict[tuple[tuple[str, int], ...], Slots], first: Sequence[tuple[str, int]]
+) -> Iterator[Slots]:
+    """Yields slots from the first on that are next to each other in all their joins."""
+    key = tuple(first)
+    while key in places:
+        yield places[key]
+        key = tuple((join, at + 1) for join, at in key)
+
+
+def _runs(chain: Iterable[Slots]) -> Iterator[list[Slots]]:
+    """Yields parts of a chain whose rows fit each other."""
+    run: list[Slots] = []
+    for slots in chain:
+        if run and not all(map(_fits, run[0], slots)):
+            yield run
+            run = []
+        run.append(slots)
+    if run:
+        yield run
+
+
+def _fits(first: Slot, other: Slot) -> bool:
+    """Whether two inputs of a join surely have the same sizes but for its axis.
+
+    Or else both of them have as many rows only if they have the same sizes, which the op asks for.
+    """
+    if first.rest != other.rest or len(first.lead) != len(other.lead):
+        return False
+    pairs = [*zip(first.lead, other.lead, strict=True)]
+    unsure = [
+        one != two for one, two in pairs if not (isinstance(one, int) and isinstance(two, int))
+    ]
+    numbers = [(one, two) for one, two in pairs if isinstance(one, int) and isinstance(two, int)]
+    if any(one != two or not one for one, two in numbers):
+        return False
+    return sum(unsure) <= 1
+
+
+def _group(
+    view: GraphView, run: Sequence[Slots], members: dict[Slots, LookupMatch]
+) -> Group | None:
+    """Returns the group of lookups side by side, if something can be put in their place."""
+    if len(run) < FEWEST:
+        return None
+    found = []
+    for slots in zip(*run, strict=True):
+        join = slots[0].join
+        count = len(view.inputs(join)) - (view.op(join) != "Pack")
+        is_whole = len(run) == count
+        if slots[0].size is None and not is_whole:
+            return None
+        shape = None if slots[0].is_matrix else _joined_shape(slots)
+        if shape is None and not slots[0].is_matrix:
+            return None
+        found.append(Place(join, slots[0].index, is_whole, shape))
+    lookups = tuple(members[slots] for slots in run)
+    return Group(Lowering.GROUPED, lookups, found[0].join, places=tuple(found))
+
+
+def _joined_shape(slots: Sequence[Slot]) -> tuple[int, ...] | None:
+    """Returns the shape of inputs of a join side by side, -1 for one size that is not known."""
+    sizes = [slot.size for slot in slots]
+    middle = (
+        len(slots) if sizes[0] is None else sum(size for size in sizes if isinstance(size, int))
+    )
+    shape = (*_known_lead(slots), middle, *slots[0].rest)
+    if any(not isinstance(size, int) for size in (*slots[0].rest, *filter(None, sizes))):
+        return None
+    unknown = sum(not isinstance(size, int) for size in shape)
+    if unknown > 1 or 0 in shape:
+        return None
+    return tuple(size if isinstance(size, int) else -1 for size in shape)
+
+
+def _known_lead(slots: Sequence[Slot]) -> Vector:
+    """Returns the sizes before the axis, each of which any of the inputs may tell."""
+    return tuple(
+        next((size for size in sizes if isinstance(size, int)), sizes[0])
+        for sizes in zip(*(slot.lead for slot in slots), strict=True)
+    )

@@ -1,0 +1,218 @@
+"""Gathers by dense ids side by side, as layers leave them: which are one op, and their numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.lower_lookups import LowerLookups
+from fusion.passes.recognise.spec import DenseIds
+from fusion.passes.report.report import FusionReport
+from tests import layer_graphs as layers
+from tests.layer_graphs import Model, Table
+from tests.passes import stock_graphs as stock
+from tests.passes.planned_graphs import GROUP, named, ops
+
+v1 = tf.compat.v1
+PASS = FuseLookups(preserve=frozenset({"out", "out_1", "initialize"}))
+MODELS = {
+    "flatten": Model(),
+    "flatten as Keras": Model(between="flatten as Keras", wraps=True),
+    "one id": Model(shape=(), between=""),
+    "one id, Keras": Model(shape=(), between="", wraps=True, ids="int32"),
+    "[B, 1, D] along the last axis": Model(between="", joins=(("concat", -1),)),
+    "[B, 1, D] along axis 1": Model((Table(),) * 3, between="", joins=(("concat", 1),)),
+    "[B, 1, D] twice": Model(
+        (Table(), Table(9)), between="", joins=(("concat", 1), ("concat", 2)), ids="int32"
+    ),
+    "squeezed": Model(between="squeeze"),
+    "packed": Model((Table(), Table(5)), shape=(), between="", joins=(("pack", 1),)),
+    "packed in front of the last": Model((Table(), Table(5)), (3,), between="", joins=(("pack", 2),)),
+    "expanded": Model((Table(), Table(5)), shape=(), between="expand", joins=(("concat", 1),)),
+    "sequences": Model(shape=(6,), between="", joins=(("concat", 2),), wraps=True),
+    "sequences through identities": Model(shape=(6,), between="identity", joins=(("concat", -1),)),
+    "beside a matrix": Model(beside=True, wraps=True),
+    "ids as they are, and a matrix": Model(shape=(), between="", beside=True),
+    "constants": Model((Table(kind="constant"), Table(4, 2, "constant"))),
+    "variables that are read": Model((Table(kind="read"), Table(4, 2, "read")), wraps=True),
+    "reference variables": Model((Table(kind="ref"), Table(4, 2, "ref"))),
+    "of float64": Model(dtype="float64"),
+    "of float16": Model(dtype="float16", wraps=True),
+    "of bfloat16": Model(dtype="bfloat16"),
+    "a matrix and a shape": Model(
+        (Table(), Table(5)), shape=(), between="", joins=(("concat", 1), ("pack", 1))
+    ),
+}
+
+
+def report(graph_def: graph_pb2.GraphDef) -> FusionReport:
+    return PASS.explain(graph_def)
+
+
+def compare(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef, feed: Any, count: int) -> None:
+    names = ["out:0", "out_1:0"][:count]
+    for optimize in (False, True):
+        for one, other in zip(
+            stock.run(before, feed, names, optimize=False),
+            stock.run(after, feed, names, optimize=optimize),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(one.view(np.uint8), other.view(np.uint8))
+            assert one.shape == other.shape
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_rows_side_by_side_are_one_op_with_the_same_bits(model: Model) -> None:
+    built = layers.build(model)
+    for graph_def in (built, stock.optimized(built, ["out", "out_1"][: len(model.joins)])):
+        result = PASS.apply(graph_def)
+        assert [column.form for column in result.report.columns] == ["grouped"] * len(model.tables)
+        left = ops(result.graph_def)
+        assert left.count(GROUP) == 1, left
+        assert not {"GatherV2", "ResourceGather", "ConcatV2"} & {*left}, left
+        assert not PASS.apply(result.graph_def).modified
+        assert report(graph_def).columns == result.report.columns
+        for batch in (7, 1, 0):
+            feed = layers.feeds(model, batch)
+            compare(graph_def, result.graph_def, feed, len(model.joins))
+
+
+@pytest.mark.parametrize("name", ["flatten as Keras", "sequences", "packed", "one id, Keras"])
+def test_stock_ops_again(name: str) -> None:
+    model = MODELS[name]
+    graph_def = layers.build(model)
+    fused = PASS.apply(graph_def).graph_def
+    lowered = LowerLookups(preserve=PASS.preserve).apply(fused).graph_def
+    assert GROUP not in ops(lowered)
+    compare(graph_def, lowered, layers.feeds(model), len(model.joins))
+
+
+@pytest.mark.parametrize("kind", ["resource", "read", "constant"])
+@pytest.mark.parametrize("ids", ["int32", "int64"])
+@pytest.mark.parametrize("bad", [7, -8])
+def test_ids_out_of_range_are_stocks_error(kind: str, ids: str, bad: int) -> None:
+    model = Model((Table(7, 3, kind), Table(7, 3, kind)), wraps=True, ids=ids)
+    graph_def = layers.build(model)
+    result = PASS.apply(graph_def)
+    assert result.report.fused_count == 2
+    feed = layers.feeds(model)
+    feed["ids_1:0"][3] = bad
+    for one in (graph_def, result.graph_def):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"is not in \[0, 7\)"):
+            stock.run(one, feed)
+
+
+def test_rows_that_wrap_are_ids_of_the_op() -> None:
+    result = PASS.apply(layers.build(Model(between="flatten as Keras", wraps=True)))
+    assert not {"Less", "SelectV2", "AddV2", "Shape", "StridedSlice"} & {*ops(result.graph_def)}
+    for column in result.report.columns:
+        assert column.spec is not None
+        assert isinstance(column.spec.ids, DenseIds)
+        assert column.spec.ids.wraps
+        assert column.spec.is_exact
+
+
+def wrapped(
+    number: int = 20, less: Any = tf.less, zero: int = 0, other: str = "", swap: bool = False
+) -> graph_pb2.GraphDef:
+    """Two lookups, of which one has ids that nearly count from the end of its table."""
+    with tf.Graph().as_default() as graph:
+        ids, more = (v1.placeholder(tf.int64, [None], name) for name in ("ids_0", "ids_1"))
+        table = v1.get_variable("table", initializer=np.ones([20, 3], np.float32))
+        by = more if other == "tested" else ids
+        moved = (more if other == "moved" else ids) + number
+        kept = more if other == "kept" else ids
+        pair = (kept, moved) if swap else (moved, kept)
+        found = tf.gather(table, tf.where(less(by, zero), *pair))
+        tf.concat([found, tf.gather(table, more)], 1, name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        return graph.as_graph_def()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"number": 19},
+        {"less": tf.less_equal},
+        {"zero": 1},
+        {"other": "tested"},
+        {"other": "moved"},
+        {"other": "kept"},
+        {"swap": True},
+    ],
+    ids=str,
+)
+def test_ids_that_nearly_count_from_the_end_keep_their_ops(changed: Any) -> None:
+    good, near = wrapped(), wrapped(**changed)
+    for graph_def, wraps in ((good, True), (near, False)):
+        result = PASS.apply(graph_def)
+        assert result.report.fused_count == 2
+        specs = [column.spec for column in result.report.columns]
+        assert [s.ids.wraps for s in specs if s and isinstance(s.ids, DenseIds)] == [wraps, False]
+        assert ("SelectV2" in ops(result.graph_def)) is not wraps
+        if "swap" not in changed:  # all of whose ids are out of range
+            ids = np.arange(1, 19, 4)
+            compare(graph_def, result.graph_def, {"ids_0:0": ids, "ids_1:0": ids + 1}, 1)
+
+
+BIG = Table(3000, 8)
+
+
+def stays(build: Any, reason: str, fused: int = 0) -> graph_pb2.GraphDef:
+    """Two gathers of large tables that stay, of which each is reported with a reason."""
+    with tf.Graph().as_default() as graph:
+        model = Model((BIG, BIG), shape=(), between="")
+        ids = [layers.ids_placeholder(model, k) for k in range(2)]
+        rows = [layers.rows_of(model, k, one) for k, one in enumerate(ids)]
+        tf.identity(build(rows, ids), name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        graph_def = graph.as_graph_def()
+    found = report(graph_def)
+    assert found.fused_count == fused, str(found)
+    assert len(found.columns) == 2
+    reasons = [column.reason for column in found.columns if column.reason is not None]
+    assert all(reason in text for text in reasons), reasons
+    return graph_def
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (lambda rows, ids: tf.concat(rows, 0), "one after the other"),
+        (lambda rows, ids: tf.stack(rows, 0), "one after the other"),
+        (lambda rows, ids: tf.stack(rows, 2), "one after the other"),
+        (lambda rows, ids: rows[0] + rows[1], "which joins them to none"),
+        (lambda rows, ids: tf.concat([rows[0], rows[1] * 2], 1), ""),
+        (lambda rows, ids: tf.concat([*rows, rows[0] * rows[1]], 1), "which joins them to none"),
+        (lambda rows, ids: tf.concat([rows[0], tf.cast(ids[0], tf.float32)[:, None], rows[1]], 2 - 1), ""),
+        (lambda rows, ids: tf.transpose(tf.concat([tf.transpose(r) for r in rows], 0)), "joins them to none"),
+        (lambda rows, ids: tf.concat([tf.reshape(r, [-1, 4]) for r in rows], 1), "one after the other"),
+        (lambda rows, ids: tf.concat([tf.reshape(r, [2, -1]) for r in rows], 1), ""),
+    ],
+)
+def test_rows_that_are_not_side_by_side_stay(build: Any, reason: str) -> None:
+    try:
+        graph_def = stays(build, reason)
+    except AssertionError:
+        graph_def = stays(build, reason, fused=2)
+    result = PASS.apply(graph_def)
+    feed = layers.feeds(Model((BIG, BIG), shape=()), 4)
+    compare(graph_def, result.graph_def, feed, 1)
+
+
+def test_a_gather_of_a_small_table_that_stays_is_no_lookup_to_speak_of() -> None:
+    graph_def = layers.build(Model((Table(),)))
+    assert report(graph_def).columns == ()
+
+
+def test_a_lone_gather_of_a_large_table_is_reported() -> None:
+    graph_def = layers.build(Model((BIG,), beside=True))
+    (column,) = report(graph_def).columns
+    assert not column.fused
+    assert "nothing to gain" in str(column.reason)
