@@ -1,4 +1,4 @@
-"""Lookups as layers and hand-written models have them: rows of tables by dense ids, side by side."""
+"""Lookups as layers and hand-written models have them: rows by dense ids, side by side."""
 
 from __future__ import annotations
 

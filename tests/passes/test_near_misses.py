@@ -10,6 +10,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,8 @@ from tensorflow.python.framework import tensor_util
 
 import fusion  # noqa: F401  (registers the ops)
 from fusion.passes.fuse_lookups import FuseLookups
+from tests import layer_graphs as layers
+from tests.layer_graphs import Model
 from tests.passes import stock_graphs as stock
 from tests.passes.stock_graphs import Case
 
@@ -40,10 +43,17 @@ BASES = {
     "mod": Case(shards=2, strategy="mod", combiner="sum"),
     "ragged": Case(ragged=True),
 }
+_SMALL = (layers.Table(8, 3), layers.Table(8, 3))
 COLUMNS = {
     "bucketized": lambda key: fc.bucketized_column(fc.numeric_column(key, (2,)), [0.0, 1.0]),
     "dense_identity": lambda key: fc.categorical_column_with_identity(key, 8, 3),
     "dense_hash": lambda key: fc.categorical_column_with_hash_bucket(key, 8, tf.int64),
+}
+LAYERS = {
+    "keras": Model(_SMALL, between="flatten as Keras", wraps=True),
+    "sequences": Model(_SMALL, (2,), between="", joins=(("concat", 2),)),
+    "constants": Model(tuple(replace(table, kind="constant") for table in _SMALL), between=""),
+    "packed": Model(_SMALL, (), between="", joins=(("pack", 1),)),
 }
 #: Of these, as they are built, every change is tried each time, of the others some: `make fuzz`
 #: tries all.
@@ -52,7 +62,9 @@ _STEP = 15
 # The assigned initial values; and a shape of -1s, which makes stock TensorFlow abort.
 _NOT_MIXED = ("initial_value", "shape_default", "initialize")
 OTHER_OPS = {
+    "AddV2": ("Sub", "Mul"),
     "GreaterEqual": ("Greater", "LessEqual", "NotEqual"),
+    "Less": ("LessEqual", "Greater"),
     "Prod": ("Sum", "Max"),
     "Select": ("SelectV2",),
     "SparseSegmentMean": ("SparseSegmentSum", "SparseSegmentSqrtN"),
@@ -62,10 +74,12 @@ SIZES_DISAGREE = re.compile(r"says that it is|there are \d+ (entry_rows|weights)
 MASKS = ("begin_mask", "end_mask", "shrink_axis_mask", "ellipsis_mask", "new_axis_mask")
 
 
-def build(case: Case | str) -> graph_pb2.GraphDef:
+def build(case: Case | Model | str) -> graph_pb2.GraphDef:
     """Two columns `a` and `b`, so that every tensor of one has a counterpart in the other."""
     if isinstance(case, str):
         return _build_columns(case)
+    if isinstance(case, Model):
+        return _build_layers(case)
     with tf.Graph().as_default() as graph:
         for name in ("a", "b"):
             with v1.variable_scope(name), v1.name_scope(name + "/"):
@@ -92,8 +106,25 @@ def _build_columns(kind: str) -> graph_pb2.GraphDef:
         return graph.as_graph_def()
 
 
-def feeds(case: Case | str) -> dict[str, Any]:
+def _build_layers(model: Model) -> graph_pb2.GraphDef:
+    with tf.Graph().as_default() as graph:
+        for name in ("a", "b"):
+            with v1.variable_scope(name), v1.name_scope(name + "/"):
+                ids = [layers.ids_placeholder(model, k) for k in range(len(model.tables))]
+                (result,) = layers.outputs(model, ids)
+            tf.identity(result, name=f"out_{name}")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        return graph.as_graph_def()
+
+
+def feeds(case: Case | Model | str) -> dict[str, Any]:
     """Equal sizes and different contents in both columns, so that they can be mixed up."""
+    if isinstance(case, Model):
+        return {
+            f"{name}/{key}": ids
+            for seed, name in enumerate("ab")
+            for key, ids in layers.feeds(case, seed=seed).items()
+        }
     if isinstance(case, str):
         rng = np.random.default_rng(7)
         ids = rng.integers(-2, 10, (2, 5, 2))
@@ -242,16 +273,17 @@ def outcome(graph: tf.Graph | str, feed: stock.Feeds) -> list[Any] | str:
 
 
 @pytest.mark.parametrize("optimize", [False, True], ids=["raw", "optimized"])
-@pytest.mark.parametrize("base", [*BASES, *COLUMNS])
+@pytest.mark.parametrize("base", [*BASES, *COLUMNS, *LAYERS])
 def test_a_single_change_is_declined_or_computed_right(base: str, optimize: bool) -> None:
-    case = BASES.get(base, base)
+    case = BASES.get(base) or LAYERS.get(base, base)
     is_whole = base in _WHOLE and not optimize
     step = 1 if is_whole or os.environ.get("FUSION_ALL_NEAR_MISSES") else _STEP
     graph_def = build(case)
     if optimize:
         graph_def = _sorted(stock.optimized(graph_def, ("out_a", "out_b")))
     feed = feeds(case)
-    assert PASS.apply(graph_def).report.fused_count == 2
+    lookups = len(case.tables) if isinstance(case, Model) else 1
+    assert PASS.apply(graph_def).report.fused_count == 2 * lookups
     tried = fused = 0
     wrong = []
     for label, mutant in itertools.islice(mutants(graph_def), None, None, step):
@@ -264,10 +296,10 @@ def test_a_single_change_is_declined_or_computed_right(base: str, optimize: bool
             continue
         fused += 1
         expected, got = outcome(graph, feed), outcome(imported(result.graph_def), feed)
-        if not same(expected, got, is_exact=isinstance(case, str) or case.is_exact):
+        if not same(expected, got, is_exact=not isinstance(case, Case) or case.is_exact):
             wrong.append(f"{label}: {_difference(expected, got)}")
     assert not wrong, "\n".join(wrong)
-    assert tried * step > 150
+    assert tried * step > (20 if isinstance(case, Model) else 150)
     assert 0 < fused < tried
 
 

@@ -114,7 +114,8 @@ def _is_of_table(view: GraphView, name: str, op: str) -> bool:
         return False
     if is_resource or view.read_handle(table) is not None:
         return True
-    return view.op(view.origin(table).node) in _HELD
+    shape = view.shape(table)
+    return view.op(view.origin(table).node) in _HELD and shape is not None and len(shape) == 2
 
 
 def _table(view: GraphView, gather: str, shard: Shard) -> Table:
