@@ -35,6 +35,10 @@ class ColumnAttrs(Layout):
     bucket_default: Int64
     wrap_negative: Flag
     is_each: Flag  # whether ids of any shape are a matrix of one column
+    has_lengths: Flag  # whether rows have a number of entries, from the left
+    sum_order: Int64  # an index into the orders below
+    mask_product: Flag
+    divisor_epsilon: Float64
     dim: Int64  # -1 if not known
     ids_dtype: Int64  # codes of dtypes, see below
     rows_dtype: Int64
@@ -51,6 +55,13 @@ class ColumnAttrs(Layout):
 
 #: Formats of ids. Listed ones are a part of a list, with splits for it.
 INDICES, ROW_IDS, ROW_SPLITS, DENSE, COPY, LISTED = range(6)
+
+
+#: Rows with more elements have no row of zeros to stand for them.
+MOST_ZEROS = 4096
+
+#: Orders in which rows are added.
+SEGMENT, AXIS = range(2)
 
 
 class ColumnInputs(Layout):
@@ -71,7 +82,7 @@ class ColumnInputs(Layout):
     zeros: Address  # a row of zeros, or 0
     table_dtype: Int64  # its code
     tensors: Fields = fields(5)  # TF_Tensor*, to be released; 0 for none
-    padding: Int64  # unused
+    weight_step: Int64  # from the weights of a row to those of the next, if they are dense
 
 
 #: Boundaries are looked at so many at a time.

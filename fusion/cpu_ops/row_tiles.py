@@ -33,6 +33,9 @@ class GatherArgs(Layout):
     is_streamed: Flag  # whether results go past the caches
     first_element: Int64  # of the tile
     end_element: Int64
+    divisors: Address  # of each bag that is added up over an axis, of the compute dtype
+    first_row: Int64  # of the bags, among those of all results
+    all_rows: Int64  # of all results
 
 
 #: Rows are asked for so many entries ahead.

@@ -21,8 +21,13 @@ from fusion.schema.attributes import (
 )
 
 #: How ids are given. A group has `copy` too, a matrix that is no lookup.
-FORMS = ("indices", "row_ids", "row_splits", "dense", "each")
+FORMS = ("indices", "row_ids", "row_splits", "dense", "each", "lengths")
+#: Those of ids in a dense tensor.
+DENSE_FORMS = ("dense", "each", "lengths")
 GROUP_FORMS = (*FORMS, "copy")
+
+#: In the order of the constants of `fusion.cpu_ops.column_layout`.
+SUM_ORDERS = ("segment", "axis")
 
 #: Dtypes of ids, and of the values that boundaries make ids of.
 VALUES = (*IDS, *COMPUTED)
@@ -67,10 +72,26 @@ COLUMN_ATTRS: dict[str, Attr] = {
     "wrap_negatives": Attr(
         "wrap_negative", "bool", default=False, doc="whether an id < 0 counts from the table's end"
     ),
+    "sum_orders": Attr(
+        "sum_order",
+        "string",
+        default="segment",
+        allowed=SUM_ORDERS,
+        doc="how rows are added: as SparseSegmentSum does, or as Sum over an axis does, see above",
+    ),
+    "mask_products": Attr(
+        "mask_product",
+        "bool",
+        default=False,
+        doc="whether the row of what is no entry counts times 0; else as zeros; only axis",
+    ),
+    "divisor_epsilons": Attr(
+        "divisor_epsilon", "float", default=0.0, doc="is added to what mean divides by; only axis"
+    ),
 }
 #: Lists that the first releases of the ops for whole lookups lack: where one is empty, each column
 #: has the default.
-LATER_LISTS = frozenset({"wrap_negatives"})
+LATER_LISTS = frozenset({"wrap_negatives", "sum_orders", "mask_products", "divisor_epsilons"})
 
 BOUNDARIES_ATTR = Attr(
     "boundaries",
@@ -101,17 +122,24 @@ FORMS_DOC = (
     "  dense_shape [k >= 1] with the rows B first, where k is 1 or the columns of entry_rows;\n"
     "- row_ids: ids [nnz], entry_rows [nnz] the row of each, dense_shape [] or [k >= 1];\n"
     "- row_splits: ids [nnz], entry_rows [B + 1] where each row starts, and nnz;\n"
-    "- dense: ids [B, L];\n"
+    "- dense: ids [..., L], of which B is the product of the other sizes;\n"
+    "- lengths: ids as dense, entry_rows [B] or [B, 1] how many of a row are entries, from the\n"
+    "  left;\n"
     "- each: ids of any shape, each of them a row of its own, in row-major order.\n"
     "What a form has no use for is not read. No size of dense_shape may be negative, nor their\n"
     "product be 2**63 and more.\n\n"
     "Of each element: an `ignored_id` is no entry; `boundaries` make it an id; `column_stride` is\n"
     "added for each column on its left; outside [0, num_buckets) it becomes `bucket_default`;\n"
     "with `wrap_negative` the rows of the table are added to what is < 0; `prune` drops what\n"
-    "still is, `prune_sparse_weights` what has no weight > 0. "
+    "still is, `prune_sparse_weights` what has no weight > 0.\n\n"
+    "With `sum_order` axis, for dense and lengths, the rows of ids [B, L] are added in the order\n"
+    "of Sum over axis 1 of [B, L, D]; what is no entry counts as zeros, or with `mask_product` as\n"
+    "its row times 0, and its id must be in the table, too. `weights` are [B, L], or [L] for each\n"
+    "row. mean divides by the sum of weights, of entries or by the length, plus\n"
+    "`divisor_epsilon`. "
 )
 
-_BEHIND = ("combiners", "max_norms", "divide_no_nans", "dims", "wrap_negatives")
+_BEHIND = ("combiners", "max_norms", "divide_no_nans", "dims", *LATER_LISTS)
 #: Attrs that the ops for whole lookups do not have.
 _OWN = ("sort_key", "copied", "offset")
 

@@ -275,7 +275,7 @@ def outcome(graph: tf.Graph | str, feed: stock.Feeds) -> list[Any] | str:
 @pytest.mark.parametrize("optimize", [False, True], ids=["raw", "optimized"])
 @pytest.mark.parametrize("base", [*BASES, *COLUMNS, *LAYERS])
 def test_a_single_change_is_declined_or_computed_right(base: str, optimize: bool) -> None:
-    case = BASES.get(base) or LAYERS.get(base, base)
+    case: Case | Model | str = BASES.get(base) or LAYERS.get(base) or base
     is_whole = base in _WHOLE and not optimize
     step = 1 if is_whole or os.environ.get("FUSION_ALL_NEAR_MISSES") else _STEP
     graph_def = build(case)

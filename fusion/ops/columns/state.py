@@ -19,10 +19,12 @@ from fusion.runtime.threads.pool import pool_address
 from fusion.schema.attributes import COMBINERS
 from fusion.schema.columns import (
     COLUMN_ATTRS,
+    DENSE_FORMS,
     GRAD_ATTRS,
     LATER_LISTS,
     POST_ATTRS,
     PRE_ATTRS,
+    SUM_ORDERS,
 )
 
 _FORMATS = {
@@ -31,12 +33,10 @@ _FORMATS = {
     "row_splits": layout.ROW_SPLITS,
     "dense": layout.DENSE,
     "each": layout.DENSE,
+    "lengths": layout.DENSE,
     "copy": layout.COPY,
     "listed": layout.LISTED,
 }
-
-#: Rows with more elements have no row of zeros to stand for them.
-_MOST_ZEROS = 4096
 
 
 def single_state(values: Mapping[str, Any], device: str) -> list[int]:
@@ -117,7 +117,7 @@ def lookup_state(
     words: list[int] = []
     lookups = weighted = 0
     for index, column in enumerate(columns):
-        _check(index, column)
+        _check(index, column, dtype, role, device)
         described = _column_fields(column, len(limits))
         if on_cpu and role != PRE:
             put_kernels(described, _gather_kernel(dtype, column), dtype, column["dim"])
@@ -127,8 +127,10 @@ def lookup_state(
             weighted += int(column["use_sparse_weights"])
         words += described
         limits += layout.laid_out(column["boundaries"])
-    has_zeros = on_cpu and min(dims) >= 0 and max(dims) <= _MOST_ZEROS
-    zeros = _zero_words(dtype, max(dims)) if has_zeros else 0
+    # Of each column that may have them, see `_take_table`.
+    zeros = 0
+    if on_cpu:
+        zeros = _zero_words(dtype, max((d for d in dims if d <= layout.MOST_ZEROS), default=0))
     head = state_head(dtype, len(columns), device)
     head[ColumnsState.role] = role
     head[ColumnsState.lookup_count] = lookups
@@ -161,7 +163,7 @@ def _packed(numbers: Sequence[float]) -> list[int]:
     return list(struct.unpack(f"<{len(numbers) // 2}q", struct.pack(f"<{len(numbers)}f", *numbers)))
 
 
-def _check(index: int, column: Mapping[str, Any]) -> None:
+def _check(index: int, column: Mapping[str, Any], dtype: str, role: int, device: str) -> None:
     """Refuses attrs that make no sense together.
 
     Raises:
@@ -177,16 +179,45 @@ def _check(index: int, column: Mapping[str, Any]) -> None:
         problem = f"entry_rows of form indices must be int64, not {column['Trows']}"
     elif column["row_count"] == "last_row" and form not in ("indices", "row_ids"):
         problem = f"row_count last_row does not go with form {form}"
-    elif form in ("dense", "each") and column["use_sparse_weights"]:
-        problem = f"form {form} has no weights"
-    elif form not in ("dense", "each") and (
+    elif form in DENSE_FORMS and column["use_sparse_weights"] and column["sum_order"] != "axis":
+        problem = f"form {form} has no weights, but with sum_order axis"
+    elif form not in DENSE_FORMS and (
         column["boundaries"] or column["column_stride"] or column["use_ignored_id"]
     ):
         problem = f"boundaries, column_stride and use_ignored_id do not go with form {form}"
     elif list(column["boundaries"]) != sorted(column["boundaries"]):
         problem = f"boundaries must be ascending, got {list(column['boundaries'])}"
+    problem = problem or _axis_problem(column, dtype, role, device)
     if problem:
         raise ValueError(f"column {index}: {problem}")
+
+
+def _axis_problem(column: Mapping[str, Any], dtype: str, role: int, device: str) -> str:
+    """Says what attrs do not go with sums over an axis, "" if all do."""
+    form, is_axis = column["form"], column["sum_order"] == "axis"
+    if form == "lengths" and not is_axis:
+        return "form lengths needs sum_order axis"
+    if not is_axis:
+        if column["mask_product"] or column["divisor_epsilon"]:
+            return "mask_product and divisor_epsilon need sum_order axis"
+        return ""
+    if role != FULL or device != "CPU":
+        return f"sum_order axis has no kernel {'there' if role != FULL else f'on a {device}'}"
+    if form not in ("dense", "lengths"):
+        return f"sum_order axis does not go with form {form}"
+    if DTYPES[dtype].is_widened:
+        return f"sum_order axis has no kernel for {dtype}"
+    if not 0 <= column["dim"] <= layout.MOST_ZEROS:
+        return f"sum_order axis needs a dim in [0, {layout.MOST_ZEROS}], not {column['dim']}"
+    names = ("prune", "prune_sparse_weights", "boundaries", "num_buckets", "column_stride")
+    wrong = [name for name in names if column[name]]
+    if column["max_norm"] >= 0:
+        wrong.append("max_norm")
+    if column["fill_empty_row"] and column["default_id"] >= 0:
+        wrong.append("default_id")
+    if column["use_sparse_weights"] and (column["use_ignored_id"] or form == "lengths"):
+        wrong.append("use_sparse_weights beside other masks")
+    return f"sum_order axis does not go with {', '.join(wrong)}" if wrong else ""
 
 
 def _column_fields(column: Mapping[str, Any], first_limit: int) -> list[int]:
@@ -209,6 +240,10 @@ def _column_fields(column: Mapping[str, Any], first_limit: int) -> list[int]:
     words[ColumnAttrs.num_buckets] = column["num_buckets"]
     words[ColumnAttrs.bucket_default] = column["bucket_default"]
     words[ColumnAttrs.wrap_negative] = int(column["wrap_negative"])
+    words[ColumnAttrs.has_lengths] = int(column["form"] == "lengths")
+    words[ColumnAttrs.sum_order] = SUM_ORDERS.index(column["sum_order"])
+    words[ColumnAttrs.mask_product] = int(column["mask_product"])
+    words[ColumnAttrs.divisor_epsilon] = double_word(column["divisor_epsilon"])
     words[ColumnAttrs.dim] = column["dim"]
     words[ColumnAttrs.ids_dtype] = DTYPES[column["Tids"]].code
     words[ColumnAttrs.rows_dtype] = DTYPES[column["Trows"]].code
@@ -242,16 +277,21 @@ def _gather_kernel(dtype: str, column: Mapping[str, Any]) -> Callable[[int, int]
     is_copy = column["form"] == "copy"
     weighted = bool(column["use_sparse_weights"]) and not is_copy
     clipped = column["max_norm"] >= 0 and not is_copy
+    is_axis = column["sum_order"] == "axis" and not is_copy
+    weighted |= is_axis and column["mask_product"]
     extras = ("_weighted" if weighted else "") + ("_clipped" if clipped else "")
+    extras += "_axis" if is_axis else ""
 
     def kernel_for(lanes: int, count: int) -> int:
         name = f"gather_{dtype}_{f'{count}x{lanes}' if lanes else 'any'}{extras}"
 
         def compile_it() -> bytes:
-            from fusion.cpu_ops import gather
+            from fusion.cpu_ops import axis_bags, gather
             from fusion.runtime.native.compiler import compile_object
 
-            if lanes:
+            if is_axis:
+                kernel = axis_bags.tile_kernel(dtype, lanes or 1, count or 1, weighted)
+            elif lanes:
                 kernel = gather.tile_kernel(dtype, lanes, count, weighted, clipped)
             else:
                 kernel = gather.any_kernel(dtype, weighted, clipped)
@@ -262,13 +302,16 @@ def _gather_kernel(dtype: str, column: Mapping[str, Any]) -> Callable[[int, int]
     return kernel_for
 
 
+#: What an op on one side of the gather does nothing of.
+_LATER = {COLUMN_ATTRS[name].name: COLUMN_ATTRS[name].default for name in LATER_LISTS}
+
 #: What a column is without its part on one side of the gather.
 _NO_ROWS: dict[str, Any] = {
     "combiner": "sum",
     "max_norm": -1.0,
     "divide_no_nan": True,
     "dim": -1,
-    "wrap_negative": False,
+    **_LATER,
 }
 
 
@@ -288,7 +331,7 @@ _NO_IDS: dict[str, Any] = {
     "column_stride": 0,
     "num_buckets": 0,
     "bucket_default": 0,
-    "wrap_negative": False,
+    **_LATER,
 }
 
 

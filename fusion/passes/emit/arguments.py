@@ -43,9 +43,15 @@ def dense_attrs(ids: DenseIds) -> dict[str, AttrValue]:
         "use_ignored_id": ids.ignored is not None or ids.hashed is not None,
         "ignored_id": NONE if ids.ignored is None else ids.ignored,
         "column_stride": ids.stride,
-        "form": "each" if ids.is_each else "dense",
+        "form": _dense_form(ids),
         "wrap_negative": ids.wraps,
     }
+
+
+def _dense_form(ids: DenseIds) -> str:
+    if ids.lengths is not None:
+        return "lengths"
+    return "each" if ids.is_each else "dense"
 
 
 def dense_values(build: NodeBuilder, ids: DenseIds) -> Tensor:
@@ -97,7 +103,12 @@ def weight_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
 def combine_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
     """How rows become bags."""
     limit = spec.table.max_norm
+    axis: dict[str, AttrValue] = {}
+    if spec.axis is not None:
+        axis = {"sum_order": "axis", "mask_product": spec.axis.is_product}
+        axis["divisor_epsilon"] = spec.axis.epsilon
     return {
+        **axis,
         "combiner": spec.combiner,
         "max_norm": limit if limit is not None and clips_in_op(spec) else float(NONE),
         "row_count": "dense_shape" if spec.fill else "last_row",
@@ -109,6 +120,8 @@ def weights(build: NodeBuilder, spec: LookupSpec) -> Tensor:
     """Returns the weights, one for each id; without weights, a tensor that nobody reads."""
     if spec.weights is None:
         return unused(build, "weights", spec.table.dtype)
+    if spec.axis is not None:
+        return spec.weights.values
     return each_weight(build, spec, spec.weights.values, spec.ids.values, spec.dtype)
 
 
@@ -158,6 +171,9 @@ COPIED: dict[str, AttrValue] = {
     "bucket_default": 0,
     "dim": NONE,
     "wrap_negative": False,
+    "sum_order": "segment",
+    "mask_product": False,
+    "divisor_epsilon": 0.0,
 }
 """The attrs of a tensor that is taken over; of a lookup, what it does not say otherwise."""
 
@@ -270,4 +286,5 @@ def _entries(
     if isinstance(ids, RowIds):
         count = number if ids.count is None else ids.count
         return ids.values, ids.rows, count, (spec.dtype, ids.rows_dtype)
-    return dense_values(build, ids), number, number, (ids.dtype, types_pb2.DT_INT64)
+    lengths = number if ids.lengths is None else ids.lengths
+    return dense_values(build, ids), lengths, number, (ids.dtype, ids.lengths_dtype)

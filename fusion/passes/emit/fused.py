@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from tensorflow.core.framework import types_pb2
+
 from fusion.passes.emit.arguments import (
     ColumnArguments,
     column_arguments,
@@ -19,6 +22,8 @@ from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, s
 from fusion.passes.emit.tables import Reader, share_tables
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.plan.forms import is_shaped
+from fusion.passes.plan.joins import known_shape
 from fusion.passes.plan.plan import Group
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.spec import LookupSpec
@@ -41,13 +46,19 @@ class InferenceEmitter:
         spec = lookup.full_spec
         build = NodeBuilder.of(self.edit, spec)
         column = column_arguments(build, spec)
-        node = build.replacement(SINGLE)
+        shape = known_shape(lookup) if is_shaped(lookup) else None
+        is_matrix = shape is None or len(shape) == 2
+        node = build.replacement(SINGLE) if is_matrix else build.node("lookup", SINGLE)
         build.inputs(node, *share_tables(build, [Reader(lookup, column[:3])]), *column[:4])
         set_types(node, T=spec.table.dtype, Tids=column.dtypes[0], Trows=column.dtypes[1])
         set_column_attrs(node, column.attrs, column.name)
         set_lists(node, boundaries=column.boundaries)
-        build.add(node)
-        self._take_out([lookup], build.base)
+        name = build.add(node)
+        self._take_out([lookup], name)
+        if not is_matrix:
+            sizes = build.constant("shape", np.array(shape, np.int32))
+            types = {"T": spec.table.dtype, "Tshape": types_pb2.DT_INT32}
+            build.result("Reshape", (Tensor(name), sizes), types)
         self.edit.replace(spec.output, Tensor(build.base))
 
     def group(self, group: Group) -> None:

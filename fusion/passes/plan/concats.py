@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.forms import is_bare, placement
+from fusion.passes.plan.forms import is_shaped, placement
 from fusion.passes.plan.joins import FEWEST, slots_of
 from fusion.passes.plan.plan import Group, Lowering
 from fusion.passes.recognise.lookup import LookupMatch
@@ -16,7 +16,9 @@ from fusion.passes.recognise.match import NoMatch
 def results_of(lookups: Iterable[LookupMatch]) -> set[Tensor]:
     """Returns the results of lookups, as far as they are matrices for certain."""
     return {
-        lookup.spec.output for lookup in lookups if lookup.spec is not None and not is_bare(lookup)
+        lookup.spec.output
+        for lookup in lookups
+        if lookup.spec is not None and not is_shaped(lookup)
     }
 
 
@@ -71,7 +73,7 @@ def slot_in_concat(
     view: GraphView, lookup: LookupMatch, unread: frozenset[str] = frozenset()
 ) -> tuple[str, int] | None:
     """Returns the concat of matrices that alone reads a lookup's result, see `only_concat`."""
-    if is_bare(lookup):
+    if is_shaped(lookup):
         slots = slots_of(view, lookup, unread)
         is_only = not isinstance(slots, NoMatch) and len(slots) == 1 and slots[0].is_matrix
         return (slots[0].join, slots[0].index) if is_only else None  # type: ignore[index]

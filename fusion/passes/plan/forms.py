@@ -13,7 +13,7 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import loses_digits
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.spec import DenseIds, LookupSpec
-from fusion.passes.recognise.stock.rows import Rows
+from fusion.passes.recognise.stock.rows import Rows, Shaped
 from fusion.runtime.tensorflow.variable_access import is_shared
 from fusion.schema.attributes import HALF_TYPES
 
@@ -21,6 +21,11 @@ from fusion.schema.attributes import HALF_TYPES
 def is_bare(lookup: LookupMatch) -> bool:
     """Whether a lookup is a gather and nothing else, for which there is nothing better alone."""
     return isinstance(lookup.parts.whole, Rows)
+
+
+def is_shaped(lookup: LookupMatch) -> bool:
+    """Whether a lookup's result may be something else than a matrix."""
+    return isinstance(lookup.parts.whole, Shaped)
 
 
 def fits_one_op(
@@ -46,6 +51,8 @@ def reads_table_well(view: GraphView, lookup: LookupMatch, writers: SparseWriter
     """Whether an op that reads the table itself does what the lookup does, and no worse."""
     spec = lookup.full_spec
     table = spec.table
+    if spec.axis is not None and not is_on_cpu(view, spec.anchor):
+        return False
     if table.strategy or not (table.max_norm is None or clips_in_op(spec)):
         return False
     if not _is_beside_its_table(view, spec) or loses_digits(view, spec):
@@ -70,6 +77,13 @@ def _is_beside_its_table(view: GraphView, spec: LookupSpec) -> bool:
     devices = (shard.device, *(view.nodes[name].device for name in names if name in view.nodes))
     home = next((device for device in devices if device), "")
     return placement(view, home) == placement(view, view.nodes[spec.anchor].device)
+
+
+def is_on_cpu(view: GraphView, name: str) -> bool:
+    """Whether a node runs on a CPU."""
+    device = view.nodes[name].device
+    kind = (DeviceSpec.from_string(device).device_type if device else None) or view.home_type
+    return bool(kind.upper() == "CPU")
 
 
 def placement(view: GraphView, device: str) -> str:

@@ -18,7 +18,7 @@ from fusion.passes.plan.forms import placement
 from fusion.passes.plan.plan import Group, Lowering, Place
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.recognise.stock.rows import JOINS, Rows
+from fusion.passes.recognise.stock.rows import JOINS, Shaped
 
 FEWEST = 2
 """Lookups that are worth an op of their own."""
@@ -75,7 +75,7 @@ def slots_of(
 
 def result_shape(lookup: LookupMatch) -> Vector | None:
     """Returns the symbolic shape of a lookup's result; None if not even its rank is known."""
-    if isinstance(lookup.parts.whole, Rows):
+    if isinstance(lookup.parts.whole, Shaped):
         return lookup.parts.whole.shape
     spec = lookup.full_spec
     width = spec.table.shape[1]
@@ -89,6 +89,20 @@ def why_alone(view: GraphView, lookup: LookupMatch) -> NoMatch:
         return slots
     why = "nothing to gain: no other lookup is beside it in what joins its rows"
     return NoMatch(why, slots[0].join)
+
+
+def known_shape(lookup: LookupMatch) -> tuple[int, ...] | None:
+    """Returns the shape of a result that may be no matrix, -1 for one size that is not known.
+
+    None: more are not known.
+    """
+    shape = result_shape(lookup)
+    return None if shape is None or 0 in shape else _with_one_unknown(shape)
+
+
+def _with_one_unknown(shape: Vector) -> tuple[int, ...] | None:
+    sizes = tuple(size if isinstance(size, int) else -1 for size in shape)
+    return sizes if sizes.count(-1) <= 1 else None
 
 
 @dataclass(frozen=True)
@@ -319,10 +333,7 @@ def _joined_shape(slots: Sequence[Slot]) -> tuple[int, ...] | None:
     shape = (*_known_lead(slots), middle, *slots[0].rest)
     if any(not isinstance(size, int) for size in (*slots[0].rest, *filter(None, sizes))):
         return None
-    unknown = sum(not isinstance(size, int) for size in shape)
-    if unknown > 1 or 0 in shape:
-        return None
-    return tuple(size if isinstance(size, int) else -1 for size in shape)
+    return None if 0 in shape else _with_one_unknown(shape)
 
 
 def _known_lead(slots: Sequence[Slot]) -> Vector:

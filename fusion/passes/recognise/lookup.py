@@ -22,6 +22,7 @@ from fusion.passes.recognise.spec import (
     SparseIds,
     WeightsSpec,
 )
+from fusion.passes.recognise.stock.axis_sums import REDUCTIONS, axis_sums, match_axis_sum
 from fusion.passes.recognise.stock.entries import (
     Entries,
     Fill,
@@ -29,6 +30,7 @@ from fusion.passes.recognise.stock.entries import (
     match_entries,
     match_fill,
 )
+from fusion.passes.recognise.stock.gathers import GATHERS, row_gathers
 from fusion.passes.recognise.stock.grappler_forms import DistinctGathers, as_built
 from fusion.passes.recognise.stock.id_source import IdSource, match_source
 from fusion.passes.recognise.stock.one_id_per_row import LAST, match_single, single_anchors
@@ -41,7 +43,7 @@ from fusion.passes.recognise.stock.reduction import (
     anchors,
     match_reduction,
 )
-from fusion.passes.recognise.stock.rows import GATHERS, JOINS, match_rows, row_gathers
+from fusion.passes.recognise.stock.rows import JOINS, match_rows
 from fusion.passes.recognise.stock.table import UNIQUES, Shard, Table, match_table, table_spec
 from fusion.schema.names import SINGLE
 
@@ -205,7 +207,10 @@ def recognise_all(view: GraphView, *, is_lowered: bool = False) -> tuple[LookupM
     """
     shared = _Shared.of(view)
     forms = (form for form in FORMS if is_lowered or not form.is_final)
-    return tuple(_explained(form, view, name, shared) for form in forms for name in form.find(view))
+    matches = [_explained(form, view, name, shared) for form in forms for name in form.find(view)]
+    inside = {name for match in matches if match.spec for name in match.nodes()[1:]}
+    # A gather that is a part of a lookup is none of its own.
+    return tuple(match for match in matches if match.anchor not in inside or not match.has_few_ops)
 
 
 #: Whether errors of recognisers leave `recognise_all`, as in tests.
@@ -315,6 +320,7 @@ def _at_once(
 FORMS: tuple[LookupForm, ...] = (
     LookupForm(ANCHORS, anchors, _match_reduced, substrings=("Segment", "SparsePostLookUp")),
     LookupForm(frozenset({LAST}), single_anchors, _at_once(match_single), beside=UNIQUES),
+    LookupForm(REDUCTIONS, axis_sums, _at_once(match_axis_sum), beside=GATHERS),
     LookupForm(GATHERS, row_gathers, _at_once(match_rows), beside=JOINS),
     LookupForm(
         frozenset({SINGLE}), lambda view: view.named(SINGLE), _at_once(match_whole), is_final=True

@@ -87,6 +87,9 @@ class DenseIds:
         hashed: how `values` become ids, if they are none.
         is_each: whether each of them is a row of its own, in row-major order.
         wraps: whether ids < 0 count from the end of the table.
+        lengths: int32 or int64, B in all: how many ids of a row are entries, from the left; None
+            for all.
+        lengths_dtype: their DataType.
     """
 
     values: Tensor
@@ -96,6 +99,8 @@ class DenseIds:
     hashed: Hashing | None = None
     is_each: bool = False
     wraps: bool = False
+    lengths: Tensor | None = None
+    lengths_dtype: int = types_pb2.DT_INT64
 
     def __str__(self) -> str:
         ignored = "" if self.ignored is None else f" without {self.ignored}"
@@ -104,7 +109,8 @@ class DenseIds:
         form = "each of" if self.is_each else "dense"
         wraps = ", from the end if < 0" if self.wraps else ""
         values = f"{dtype_name(self.dtype)} values={self.values}"
-        return f"{form} {values}{ignored}{stride}{hashed}{wraps}"
+        lengths = "" if self.lengths is None else f" lengths={self.lengths}"
+        return f"{form} {values}{lengths}{ignored}{stride}{hashed}{wraps}"
 
 
 @dataclass(frozen=True)
@@ -204,6 +210,19 @@ class TableSpec:
 
 
 @dataclass(frozen=True)
+class AxisSum:
+    """Bags that are sums over an axis of [B, L, D], in which what is no entry has a place, too.
+
+    Attributes:
+        is_product: whether the row of what is no entry counts times 0, and not as zeros.
+        epsilon: is added to what a mean divides by.
+    """
+
+    is_product: bool = False
+    epsilon: float = 0.0
+
+
+@dataclass(frozen=True)
 class LookupSpec:
     """One embedding column: `combine(table[fill(prune(ids))])`.
 
@@ -220,6 +239,7 @@ class LookupSpec:
         divide_no_nan: whether weights that add up to 0 give 0 and not NaN.
         output: the [B, D] tensor that the fused op replaces. Without `fill` it ends at the last row
             with an entry.
+        axis: how bags are added up over an axis; None: as a segment reduction does.
     """
 
     anchor: str
@@ -234,6 +254,7 @@ class LookupSpec:
     combiner: str
     divide_no_nan: bool
     output: Tensor
+    axis: AxisSum | None = None
 
     @property
     def matrix(self) -> str:
@@ -248,7 +269,7 @@ class LookupSpec:
     @property
     def is_exact(self) -> bool:
         """Whether the fused ops give the bits of stock TensorFlow; else they round otherwise."""
-        return self.weights is None and self.table.max_norm is None
+        return self.axis is not None or (self.weights is None and self.table.max_norm is None)
 
     def __str__(self) -> str:
         lines = [f"lookup {self.anchor}", *(f"  {key:<8} {text}" for key, text in self._lines())]
@@ -268,8 +289,15 @@ class LookupSpec:
         if self.table.max_norm is not None:
             yield "max_norm", f"{self.table.max_norm:g}"
         divided = "" if self.divide_no_nan else ", NaN for no weight"
-        yield "combine", f"{self.combiner}{divided}"
+        yield "combine", f"{self.combiner}{divided}{self._added()}"
         yield "output", str(self.output)
+
+    def _added(self) -> str:
+        if self.axis is None:
+            return ""
+        masked = ", what is no entry times 0" if self.axis.is_product else ""
+        epsilon = f", divided by {self.axis.epsilon:g} more" if self.axis.epsilon else ""
+        return f" over an axis{masked}{epsilon}"
 
     def _empty(self) -> str:
         if not self.fill:

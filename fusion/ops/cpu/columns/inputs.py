@@ -8,7 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops.column_layout import COPY, DENSE, INDICES, ROW_SPLITS, ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import (
+    COPY,
+    DENSE,
+    INDICES,
+    MOST_ZEROS,
+    ROW_SPLITS,
+    ColumnAttrs,
+    ColumnInputs,
+)
 from fusion.cpu_ops.elements import integer_at, overflows, rows_until
 from fusion.ops.cpu.columns.layout import POST, PRE, ColumnsState
 from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
@@ -172,7 +180,8 @@ def _take_table(frame: int, ctx: int, state: int, index: int, source: int, statu
     store(source, ColumnInputs.table_dtype, state_field(state, ColumnsState.dtype_code))
     store(source, ColumnInputs.row_bytes, dim * state_field(state, ColumnsState.item_bytes))
     zeros = state_field(state, ColumnsState.zeros_offset)
-    store(source, ColumnInputs.zeros, state + 8 * zeros if zeros != 0 else int64(0))
+    has_zeros = zeros != 0 and 0 <= load(column, ColumnAttrs.dim) <= MOST_ZEROS
+    store(source, ColumnInputs.zeros, state + 8 * zeros if has_zeros else int64(0))
     return True
 
 
@@ -208,17 +217,59 @@ def _take_each(ids: int, source: int) -> bool:
 
 
 @jit
+def _take_dense_weights(
+    frame: int, index: int, weights: int, source: int, rows: int, width: int
+) -> bool:
+    """Takes weights of any shape, one for each element of each row, or of all rows alike."""
+    if weights == 0:
+        return False
+    count = int64(1)
+    for k in range(tf_num_dims(weights)):
+        count *= tf_dim(weights, np.int32(k))
+    if count not in (rows * width, width):
+        if frame != 0:
+            text = ": there are %lld weights for %lld rows of %lld ids"
+            fail_column(frame, INVALID_ARGUMENT, text, index, count, rows, width)
+        return False
+    store(source, ColumnInputs.weight_step, width if count == rows * width else int64(0))
+    store(source, ColumnInputs.weights, tf_tensor_data(weights))
+    return True
+
+
+@jit
+def _take_lengths(frame: int, ctx: int, state: int, index: int, source: int, status: int) -> bool:
+    """Takes the number of entries of each row."""
+    lengths = _take(ctx, state, index, _ROWS_INPUT, source, status)
+    if lengths == 0:
+        return False
+    count = int64(1)
+    for k in range(tf_num_dims(lengths)):
+        count *= tf_dim(lengths, np.int32(k))
+    if count != load(source, ColumnInputs.batch_size):
+        if frame != 0:
+            text = ": there are %lld lengths for %lld rows"
+            rows = load(source, ColumnInputs.batch_size)
+            fail_column(frame, INVALID_ARGUMENT, text, index, count, rows)
+        return False
+    store(source, ColumnInputs.entry_rows, tf_tensor_data(lengths))
+    return True
+
+
+@jit
 def _take_ids(frame: int, ctx: int, state: int, index: int, source: int, status: int) -> bool:
     column = column_at(state, index)
     is_dense = load(column, ColumnAttrs.id_format) == DENSE
     ids = _take(ctx, state, index, _IDS_INPUT, source, status)
     if load(column, ColumnAttrs.is_each) != 0:
         return _take_each(ids, source)
-    if not _has_rank(frame, index, ids, int64(2) if is_dense else int64(1)):
+    rank = int64(max(tf_num_dims(ids), np.int32(2))) if is_dense and ids != 0 else int64(1)
+    if not _has_rank(frame, index, ids, rank):
         return False
     count, width = tf_dim(ids, np.int32(0)), int64(1)
     if is_dense:
-        width = tf_dim(ids, np.int32(1))
+        for k in range(int64(1), rank - 1):
+            count *= tf_dim(ids, np.int32(k))
+        width = tf_dim(ids, np.int32(rank - 1))
         store(source, ColumnInputs.batch_size, count)
     store(source, ColumnInputs.ids, tf_tensor_data(ids))
     store(source, ColumnInputs.id_count, count * width)
@@ -226,6 +277,8 @@ def _take_ids(frame: int, ctx: int, state: int, index: int, source: int, status:
     if load(column, ColumnAttrs.use_sparse_weights) == 0:
         return True
     weights = _take(ctx, state, index, _WEIGHTS_INPUT, source, status)
+    if is_dense:
+        return _take_dense_weights(frame, index, weights, source, count, width)
     if not _has_rank(frame, index, weights, int64(1)):
         return False
     if tf_dim(weights, np.int32(0)) != count:
@@ -384,6 +437,8 @@ def take_source(
         return True
     if not _take_ids(frame, ctx, state, index, source, status):
         return False
+    if form == DENSE and load(column, ColumnAttrs.has_lengths) != 0:
+        return _take_lengths(frame, ctx, state, index, source, status)
     if form == DENSE:
         return True
     if not _take_rows(frame, ctx, state, index, source, status):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fusion.cpu_ops import column_layout
+from fusion.cpu_ops.axis_bags import list_all
 from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_entries, list_unsorted
 from fusion.cpu_ops.elements import id_at, integer_at, is_dropped, is_ignored
@@ -86,6 +87,7 @@ def _check_elements(frame: int, index: int, batch: Any) -> None:
     by_row, sorted_rows = is_by_row(column), load(column, ColumnAttrs.ends_at_last_row) != 0
     width, before = max(load(source, ColumnInputs.id_columns), int64(1)), int64(0)
     rows, kind = load(source, ColumnInputs.entry_rows), load(column, ColumnAttrs.rows_dtype)
+    is_axis = load(column, ColumnAttrs.sum_order) == column_layout.AXIS
     for k in range(load(source, ColumnInputs.id_count)):
         if by_row:
             row = integer_at(rows, k * load(source, ColumnInputs.entry_row_stride), kind)
@@ -94,7 +96,7 @@ def _check_elements(frame: int, index: int, batch: Any) -> None:
                 fail_column(frame, INVALID_ARGUMENT, text, index, row, int64(k), before)
                 return
             before = max(before, row)
-        if is_ignored(column, source, k):
+        if is_ignored(column, source, k) and not is_axis:
             continue
         number = id_at(column, source, k, k % width if not by_row else int64(0))
         if is_dropped(column, source, number, k):
@@ -166,6 +168,8 @@ def _finish(frame: int, job: int, index: int, source: int, workspace: int) -> No
     batch = tasks.batch_in(workspace, column, source, int64(0), rows)
     if load(column, ColumnAttrs.id_format) == column_layout.COPY:
         count = tasks.copy_rows(batch)
+    elif load(column, ColumnAttrs.sum_order) == column_layout.AXIS:
+        count = list_all(batch, tasks.norms_in(workspace))
     else:
         start, end = element_range(column, source, int64(0), rows)
         count = list_entries(batch, start, end) if end >= start else int64(-1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from fusion.cpu_ops import column_layout, row_tiles
+from fusion.cpu_ops.axis_bags import list_all
 from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_entries
 from fusion.cpu_ops.elements import Batch
@@ -183,6 +184,9 @@ def combine(batch: Any, count: int, norms: int, out: int, job: int, arguments: i
     store(arguments, GatherArgs.divide_no_nan, load(column, ColumnAttrs.divide_no_nan))
     store(arguments, GatherArgs.has_one_each, int64(1) if _has_one_each(batch, count) else int64(0))
     store(arguments, GatherArgs.is_streamed, int64(1) if streamed else int64(0))
+    store(arguments, GatherArgs.divisors, norms)
+    store(arguments, GatherArgs.first_row, batch.first)
+    store(arguments, GatherArgs.all_rows, load(job, LookupJob.batch_size))
     for k in range(row_tiles.AHEAD):
         store(batch.addresses, count + k, load(source, ColumnInputs.table))
     call_by_tiles(
@@ -224,7 +228,12 @@ def _do_column(
     if end < start or not reserve(workspace, end - start + count, count):
         return False
     batch = batch_in(workspace, column, source, first, count)
-    entries = copy_rows(batch) if is_copy else list_entries(batch, start, end)
+    if is_copy:
+        entries = copy_rows(batch)
+    elif load(column, ColumnAttrs.sum_order) == column_layout.AXIS:
+        entries = list_all(batch, norms_in(workspace))
+    else:
+        entries = list_entries(batch, start, end)
     if entries < 0:
         return False
     item = load(state, ColumnsState.item_bytes)

@@ -12,6 +12,7 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import Match, NoMatch, Stage
 from fusion.passes.recognise.spec import (
+    AxisSum,
     BucketsSpec,
     DenseIds,
     IdsSpec,
@@ -56,7 +57,9 @@ def column_spec(view: GraphView, name: str, column: FusedColumn) -> LookupSpec:
     weights = None
     if attrs["use_sparse_weights"]:
         weights = WeightsSpec(inputs[4], attrs["prune_sparse_weights"], attrs["default_weight"])
-    count = attrs["num_buckets"]
+    count, axis = attrs["num_buckets"], None
+    if attrs["sum_order"] == "axis":
+        axis = AxisSum(attrs["mask_product"], attrs["divisor_epsilon"])
     return LookupSpec(
         anchor=name,
         ids=_ids(column, counts),
@@ -70,6 +73,7 @@ def column_spec(view: GraphView, name: str, column: FusedColumn) -> LookupSpec:
         combiner=attrs["combiner"],
         divide_no_nan=attrs["divide_no_nan"],
         output=Tensor(name),
+        axis=axis,
     )
 
 
@@ -83,8 +87,16 @@ def _ids(column: FusedColumn, counts: bool) -> IdsSpec:
     if attrs["form"] == "row_ids":
         return RowIds(ids, rows, rows_dtype, shape if counts else None)
     ignored = attrs["ignored_id"] if attrs["use_ignored_id"] else None
-    is_each, wraps = attrs["form"] == "each", attrs["wrap_negative"]
-    return DenseIds(ids, dtype, ignored, attrs["column_stride"], is_each=is_each, wraps=wraps)
+    return DenseIds(
+        ids,
+        dtype,
+        ignored,
+        attrs["column_stride"],
+        is_each=attrs["form"] == "each",
+        wraps=attrs["wrap_negative"],
+        lengths=rows if attrs["form"] == "lengths" else None,
+        lengths_dtype=rows_dtype,
+    )
 
 
 def _table(view: GraphView, name: str, table: Tensor, max_norm: float | None) -> TableSpec:

@@ -2,254 +2,59 @@
 
 That is what an Embedding layer is, and a gather written by hand. One op for many of them is better
 where something puts their rows side by side; a gather alone is as good as it can be.
-
-Keras 3 counts ids < 0 from the end of the table: `select(id < 0, id + rows, id)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tensorflow.core.framework import types_pb2
-
-from fusion.passes.analysis.symbolic_shapes import Dim, Element, ShapeMath, Vector
-from fusion.passes.graph.idioms import compares_with, is_row_gather
-from fusion.passes.graph.tensor import ARG_OP, Tensor
+from fusion.passes.analysis.symbolic_shapes import Vector
+from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.fused.fused_op import Whole
 from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.recognise.spec import DenseIds, LookupSpec
-from fusion.passes.recognise.stock.table import (
-    UNIQUES,
-    Shard,
-    Table,
-    match_shard,
-    table_name,
-    table_spec,
-)
-from fusion.schema.attributes import ID_TYPES, TABLE_TYPES
-from fusion.schema.names import OP_NAMES
-
-GATHERS = frozenset({"Gather", "GatherV2", "ResourceGather"})
+from fusion.passes.recognise.stock.gathers import match_gather
+from fusion.passes.recognise.stock.table import table_spec
 
 JOINS = frozenset({"ConcatV2", "Pack"})
 """What puts tensors side by side."""
 
-_HELD = frozenset({"Const", "Variable", "VariableV2", "Placeholder", ARG_OP})
-"""What a table may come from besides a variable's handle; a gather of anything else is none."""
-
-_OF_PARTS = UNIQUES.union(OP_NAMES, ["DynamicPartition"])
-"""What ids come from that are a part of another lookup's."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Rows(Whole):
-    """A gather that is all of a lookup.
+class Shaped(Whole):
+    """A lookup by dense ids, whose result may have any rank.
 
     Attributes:
-        shape: the symbolic shape of its result: that of the ids, then D; None if it is not known.
+        shape: the symbolic shape of its result; None if it is not known.
     """
 
     shape: Vector | None
 
 
-def row_gathers(view: GraphView) -> Iterator[str]:
-    """Yields the gathers of rows of tables, in file order."""
-    return (
-        name
-        for name, node in view.nodes.items()
-        if node.op in GATHERS and _is_of_table(view, name, node.op)
-    )
+@dataclass(frozen=True, kw_only=True)
+class Rows(Shaped):
+    """A gather that is all of a lookup: its shape is that of the ids, then D."""
 
 
 def match_rows(view: GraphView, gather: str) -> Rows | NoMatch:
     """Says what a gather of rows of a table looks up."""
-    rows, is_resource = Tensor(gather), view.op(gather) == "ResourceGather"
-    shard = match_shard(view, rows, view.resolve(view.inputs(gather)[1]))
-    if isinstance(shard, NoMatch):
-        return shard
-    if shard.shape is None or len(shard.shape) != 2:
-        return NoMatch("the table is not known to be a matrix", gather)
-    dtype = view.type_attr(gather, "Tindices")
-    if dtype not in ID_TYPES:
-        return NoMatch("the ids are no int32 or int64", gather)
-    table = _table(view, gather, shard)
-    entries = _entries(view, table, dtype)
+    found = match_gather(view, gather, keeps_shape=False)
+    if isinstance(found, NoMatch):
+        return found
+    ids = found.ids
     spec = LookupSpec(
         anchor=gather,
-        ids=DenseIds(entries.values, entries.dtype, None, 0, is_each=True, wraps=entries.wraps),
-        dtype=dtype,
+        ids=DenseIds(ids.values, ids.dtype, None, 0, is_each=True, wraps=ids.wraps),
+        dtype=found.ids_dtype,
         buckets=None,
         weights=None,
-        table=table_spec(view, table, view.type_attr(gather, _dtype_attr(is_resource))),
+        table=table_spec(view, found.table, found.dtype),
         prune=False,
         fill=True,
         default_id=None,
         combiner="sum",
         divide_no_nan=True,
-        output=rows,
+        output=Tensor(gather),
     )
-    return Rows(
-        stage=Stage.OUTPUT,
-        nodes=(gather,),
-        front=entries.nodes,
-        spec=spec,
-        shape=_shape(view, gather, shard),
-    )
-
-
-def _dtype_attr(is_resource: bool) -> str:
-    return "dtype" if is_resource else "Tparams"
-
-
-def _is_of_table(view: GraphView, name: str, op: str) -> bool:
-    is_resource = op == "ResourceGather"
-    if view.type_attr(name, _dtype_attr(is_resource)) not in TABLE_TYPES:
-        return False
-    if not is_resource and not is_row_gather(view, name):
-        return False
-    table, ids = view.inputs(name)[:2]
-    if view.op(view.resolve(ids).node) in _OF_PARTS:
-        return False
-    if is_resource or view.read_handle(table) is not None:
-        return True
-    shape = view.shape(table)
-    return view.op(view.origin(table).node) in _HELD and shape is not None and len(shape) == 2
-
-
-def _table(view: GraphView, gather: str, shard: Shard) -> Table:
-    name = table_name(view, shard.tensor, gather)
-    if name == gather:
-        # Where nobody knows the variable, the scope tells more than its last node.
-        name = gather.rpartition("/")[0] or gather
-    return Table(
-        stage=Stage.ROWS,
-        nodes=(gather,),
-        ids=view.resolve(view.inputs(gather)[1]),
-        unique="",
-        shards=(shard,),
-        strategy="",
-        split=(),
-        clip=None,
-        name=name,
-    )
-
-
-def _shape(view: GraphView, gather: str, shard: Shard) -> Vector | None:
-    ids, width = view.inputs(gather)[1], shard.shape[1] if shard.shape is not None else None
-    of_ids = ShapeMath(view).shape_of(ids)
-    if of_ids is None:
-        return None
-    return (*of_ids, Dim(Tensor(gather), len(of_ids)) if width is None else width)
-
-
-@dataclass(frozen=True)
-class _Ids:
-    """Where ids come from.
-
-    Attributes:
-        values: any shape; the gather's are as many, in this order.
-        dtype: their DataType.
-        wraps: whether those < 0 count from the end of the table.
-        nodes: the nodes between.
-    """
-
-    values: Tensor
-    dtype: int
-    wraps: bool
-    nodes: tuple[str, ...]
-
-
-def _entries(view: GraphView, table: Table, dtype: int) -> _Ids:
-    """Follows ids through what changes none of them, nor their order, and one count from the end.
-
-    A cast to int32 may change some, and its result may wrap round.
-    """
-    gathered = view.inputs(table.nodes[0])[1]
-    nodes, tensor, wraps = view.aliases(gathered), table.ids, False
-    while True:
-        before = tensor
-        if not wraps and (unwrapped := _unwrapped(view, tensor, table)) is not None:
-            wraps, (tensor, passed) = True, unwrapped
-            nodes += passed
-        if _is_widening(view, tensor.node) or _keeps_elements(view, tensor.node):
-            if view.op(tensor.node) == "Cast":
-                dtype = view.type_attr(tensor.node, "SrcT")
-            inner = view.inputs(tensor.node)[0]
-            nodes += (tensor.node, *view.aliases(inner))
-            tensor = view.resolve(inner)
-        if tensor == before:
-            return _Ids(tensor, dtype, wraps, tuple(dict.fromkeys(nodes)))
-
-
-def _is_widening(view: GraphView, name: str) -> bool:
-    if view.op(name) != "Cast" or view.controls(name):
-        return False
-    types = view.type_attr(name, "SrcT"), view.type_attr(name, "DstT")
-    return types == (types_pb2.DT_INT32, types_pb2.DT_INT64)
-
-
-def _keeps_elements(view: GraphView, name: str) -> bool:
-    """Whether the node gives the elements of its input another shape, which is never an error."""
-    op, inputs = view.op(name), view.inputs(name)
-    if view.controls(name):
-        return False
-    if op == "ExpandDims":
-        of, axis = view.shape(inputs[0]), view.constant(inputs[1])
-        if of is None or axis is None or axis.size != 1:
-            return False
-        return -len(of) - 1 <= int(axis.reshape(())) <= len(of)
-    if op == "Reshape":
-        target = view.constant(inputs[1])
-        if target is None or target.ndim != 1:
-            return False
-        # Whatever there is fits one size that is not given, where no other one counts.
-        return sorted(target.tolist()) == [-1, *[1] * (len(target) - 1)]
-    if op == "Squeeze":
-        of, axes = view.shape(inputs[0]), view.attr(name, "squeeze_dims")
-        if of is None or axes is None or not axes.list.i:
-            return False
-        return all(-len(of) <= axis < len(of) and of[axis] == 1 for axis in axes.list.i)
-    return False
-
-
-def _unwrapped(view: GraphView, ids: Tensor, table: Table) -> tuple[Tensor, tuple[str, ...]] | None:
-    """Returns x and the nodes between, if ids are `select(x < 0, x + rows of the table, x)`."""
-    if view.op(ids.node) not in ("Select", "SelectV2") or view.controls(ids.node):
-        return None
-    condition, moved, kept = view.inputs(ids.node)
-    test, total, x = (view.resolve(tensor) for tensor in (condition, moved, kept))
-    if view.op(test.node) != "Less" or not compares_with(view, test, 0):
-        return None
-    if view.op(total.node) not in ("Add", "AddV2"):
-        return None
-    summands = view.inputs(total.node)
-    if view.resolve(view.inputs(test.node)[0]) != x or view.controls(test.node):
-        return None
-    others = [one for one in summands if view.resolve(one) != x]
-    if len(others) != 1 or view.controls(total.node) or not _is_row_count(view, others[0], table):
-        return None
-    tensors = (condition, moved, kept, *summands, view.inputs(test.node)[0])
-    passed = (alias for tensor in tensors for alias in view.aliases(tensor))
-    return x, (ids.node, test.node, total.node, *passed)
-
-
-def _is_row_count(view: GraphView, number: Tensor, table: Table) -> bool:
-    """Whether a number is that of the rows of the table."""
-    shard, value = table.shards[0], ShapeMath(view).scalar(number)
-    rows = None if shard.shape is None else shard.shape[0]
-    if isinstance(value, int):
-        return value == rows
-    return isinstance(value, Dim) and value.axis == 0 and _is_table(view, value, shard)
-
-
-def _is_table(view: GraphView, size: Element, shard: Shard) -> bool:
-    """Whether the size is one of the table, or of another read of the variable that it is."""
-    assert isinstance(size, Dim)
-    table = view.resolve(shard.tensor)
-    if size.tensor == table:
-        return True
-    handle = table if shard.is_resource else view.read_handle(table)
-    other = view.read_handle(size.tensor)
-    return handle is not None and other is not None and view.origin(handle) == view.origin(other)
+    return Rows(stage=Stage.OUTPUT, nodes=(gather,), front=ids.nodes, spec=spec, shape=found.shape)
