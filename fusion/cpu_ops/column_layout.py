@@ -61,7 +61,7 @@ INDICES, ROW_IDS, ROW_SPLITS, DENSE, COPY, LISTED = range(6)
 MOST_ZEROS = 4096
 
 #: Orders in which rows are added.
-SEGMENT, AXIS = range(2)
+SEGMENT, AXIS, SEQUENCE = range(3)
 
 
 class ColumnInputs(Layout):

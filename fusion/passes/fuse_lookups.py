@@ -18,6 +18,7 @@ from fusion.passes.plan.safety import refuse_unsafe
 from fusion.passes.recognise.backward.forward_only import match_forward
 from fusion.passes.recognise.lookup import LookupMatch, recognise_all
 from fusion.passes.recognise.match import NoMatch
+from fusion.passes.recognise.stock.gathers import NoBag
 from fusion.passes.report.fused_before import in_one_op, is_reported, refuse_fused, trained_columns
 from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
 
@@ -82,11 +83,13 @@ def _columns(
     groups = by_lookup(choice.plan)
     inside = {node for lookup in gaining if lookup.anchor in groups for node in lookup.nodes()}
     gain = {lookup.anchor for lookup in gaining}
+    failures = (lookup.failure for lookup in matches)
+    bags = {failure.gather: failure for failure in failures if isinstance(failure, NoBag)}
     for lookup in (*gaining, *(lookup for lookup in matches if lookup.anchor not in gain)):
         if lookup.anchor in groups or not lookup.has_few_ops:
             yield column_report(view, lookup, refused, groups.get(lookup.anchor))
         elif lookup.anchor not in inside and is_reported(view, lookup):
-            why = refuse_fused(view, lookup, refused, writers)
+            why = refuse_fused(view, lookup, refused, writers, bags)
             yield column_report(view, replace(lookup, failure=why), {}, None)
     yield from trained_columns(view)
     yield from in_one_op(view)

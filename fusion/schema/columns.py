@@ -27,7 +27,7 @@ DENSE_FORMS = ("dense", "each", "lengths")
 GROUP_FORMS = (*FORMS, "copy")
 
 #: In the order of the constants of `fusion.cpu_ops.column_layout`.
-SUM_ORDERS = ("segment", "axis")
+SUM_ORDERS = ("segment", "axis", "sequence")
 
 #: Dtypes of ids, and of the values that boundaries make ids of.
 VALUES = (*IDS, *COMPUTED)
@@ -77,7 +77,7 @@ COLUMN_ATTRS: dict[str, Attr] = {
         "string",
         default="segment",
         allowed=SUM_ORDERS,
-        doc="how rows are added: as SparseSegmentSum does, or as Sum over an axis does, see above",
+        doc="how rows are added: as SparseSegmentSum, Sum over an axis or UnsortedSegmentSum does",
     ),
     "mask_products": Attr(
         "mask_product",
@@ -136,7 +136,9 @@ FORMS_DOC = (
     "of Sum over axis 1 of [B, L, D]; what is no entry counts as zeros, or with `mask_product` as\n"
     "its row times 0, and its id must be in the table, too. `weights` are [B, L], or [L] for each\n"
     "row. mean divides by the sum of weights, of entries or by the length, plus\n"
-    "`divisor_epsilon`. "
+    "`divisor_epsilon`.\n\n"
+    "With `sum_order` sequence, for row_splits without weights, rows are added one by one to\n"
+    "zeros, and mean divides. "
 )
 
 _BEHIND = ("combiners", "max_norms", "divide_no_nans", "dims", *LATER_LISTS)

@@ -187,27 +187,33 @@ def _check(index: int, column: Mapping[str, Any], dtype: str, role: int, device:
         problem = f"boundaries, column_stride and use_ignored_id do not go with form {form}"
     elif list(column["boundaries"]) != sorted(column["boundaries"]):
         problem = f"boundaries must be ascending, got {list(column['boundaries'])}"
-    problem = problem or _axis_problem(column, dtype, role, device)
+    problem = problem or _order_problem(column, dtype, role, device)
     if problem:
         raise ValueError(f"column {index}: {problem}")
 
 
-def _axis_problem(column: Mapping[str, Any], dtype: str, role: int, device: str) -> str:
-    """Says what attrs do not go with sums over an axis, "" if all do."""
-    form, is_axis = column["form"], column["sum_order"] == "axis"
-    if form == "lengths" and not is_axis:
+def _order_problem(column: Mapping[str, Any], dtype: str, role: int, device: str) -> str:
+    """Says what attrs do not go with an order of sums, "" if all do."""
+    form, order = column["form"], column["sum_order"]
+    if order != "axis" and form == "lengths":
         return "form lengths needs sum_order axis"
-    if not is_axis:
-        if column["mask_product"] or column["divisor_epsilon"]:
-            return "mask_product and divisor_epsilon need sum_order axis"
+    if order != "axis" and (column["mask_product"] or column["divisor_epsilon"]):
+        return "mask_product and divisor_epsilon need sum_order axis"
+    if order == "segment":
         return ""
     if role != FULL or device != "CPU":
-        return f"sum_order axis has no kernel {'there' if role != FULL else f'on a {device}'}"
-    if form not in ("dense", "lengths"):
-        return f"sum_order axis does not go with form {form}"
+        return f"sum_order {order} has no kernel {'there' if role != FULL else f'on a {device}'}"
+    if form not in (("dense", "lengths") if order == "axis" else ("row_splits",)):
+        return f"sum_order {order} does not go with form {form}"
     if DTYPES[dtype].is_widened:
-        return f"sum_order axis has no kernel for {dtype}"
-    if not 0 <= column["dim"] <= layout.MOST_ZEROS:
+        return f"sum_order {order} has no kernel for {dtype}"
+    return _unfit(column)
+
+
+def _unfit(column: Mapping[str, Any]) -> str:
+    """Says what attrs do not go with sums in the order of dense ones, "" if all do."""
+    form, is_axis = column["form"], column["sum_order"] == "axis"
+    if is_axis and not 0 <= column["dim"] <= layout.MOST_ZEROS:
         return f"sum_order axis needs a dim in [0, {layout.MOST_ZEROS}], not {column['dim']}"
     names = ("prune", "prune_sparse_weights", "boundaries", "num_buckets", "column_stride")
     wrong = [name for name in names if column[name]]
@@ -217,7 +223,10 @@ def _axis_problem(column: Mapping[str, Any], dtype: str, role: int, device: str)
         wrong.append("default_id")
     if column["use_sparse_weights"] and (column["use_ignored_id"] or form == "lengths"):
         wrong.append("use_sparse_weights beside other masks")
-    return f"sum_order axis does not go with {', '.join(wrong)}" if wrong else ""
+    if column["use_sparse_weights"] and not is_axis:
+        wrong.append("use_sparse_weights")
+    order = column["sum_order"]
+    return f"sum_order {order} does not go with {', '.join(wrong)}" if wrong else ""
 
 
 def _column_fields(column: Mapping[str, Any], first_limit: int) -> list[int]:
@@ -277,20 +286,20 @@ def _gather_kernel(dtype: str, column: Mapping[str, Any]) -> Callable[[int, int]
     is_copy = column["form"] == "copy"
     weighted = bool(column["use_sparse_weights"]) and not is_copy
     clipped = column["max_norm"] >= 0 and not is_copy
-    is_axis = column["sum_order"] == "axis" and not is_copy
-    weighted |= is_axis and column["mask_product"]
+    order = 0 if is_copy else SUM_ORDERS.index(column["sum_order"])
+    weighted |= order == layout.AXIS and column["mask_product"]
     extras = ("_weighted" if weighted else "") + ("_clipped" if clipped else "")
-    extras += "_axis" if is_axis else ""
+    extras += f"_{SUM_ORDERS[order]}" if order != layout.SEGMENT else ""
 
     def kernel_for(lanes: int, count: int) -> int:
         name = f"gather_{dtype}_{f'{count}x{lanes}' if lanes else 'any'}{extras}"
 
         def compile_it() -> bytes:
-            from fusion.cpu_ops import axis_bags, gather
+            from fusion.cpu_ops import gather, stock_sums
             from fusion.runtime.native.compiler import compile_object
 
-            if is_axis:
-                kernel = axis_bags.tile_kernel(dtype, lanes or 1, count or 1, weighted)
+            if order != layout.SEGMENT:
+                kernel = stock_sums.tile_kernel(dtype, lanes or 1, count or 1, weighted, order)
             elif lanes:
                 kernel = gather.tile_kernel(dtype, lanes, count, weighted, clipped)
             else:

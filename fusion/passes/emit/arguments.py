@@ -103,12 +103,12 @@ def weight_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
 def combine_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
     """How rows become bags."""
     limit = spec.table.max_norm
-    axis: dict[str, AttrValue] = {}
-    if spec.axis is not None:
-        axis = {"sum_order": "axis", "mask_product": spec.axis.is_product}
-        axis["divisor_epsilon"] = spec.axis.epsilon
+    added: dict[str, AttrValue] = {}
+    if (addition := spec.addition) is not None:
+        added = {"sum_order": addition.order, "mask_product": addition.is_product}
+        added["divisor_epsilon"] = addition.epsilon
     return {
-        **axis,
+        **added,
         "combiner": spec.combiner,
         "max_norm": limit if limit is not None and clips_in_op(spec) else float(NONE),
         "row_count": "dense_shape" if spec.fill else "last_row",
@@ -120,7 +120,7 @@ def weights(build: NodeBuilder, spec: LookupSpec) -> Tensor:
     """Returns the weights, one for each id; without weights, a tensor that nobody reads."""
     if spec.weights is None:
         return unused(build, "weights", spec.table.dtype)
-    if spec.axis is not None:
+    if spec.addition is not None:
         return spec.weights.values
     return each_weight(build, spec, spec.weights.values, spec.ids.values, spec.dtype)
 
@@ -207,6 +207,8 @@ def column_arguments(build: NodeBuilder, spec: LookupSpec) -> ColumnArguments:
     attrs |= {**fill_attrs(spec), **prune_attrs(spec), **weight_attrs(spec)}
     attrs |= combine_attrs(spec)
     boundaries: tuple[float, ...] = ()
+    if isinstance(spec.ids, RaggedIds):
+        attrs["wrap_negative"] = spec.ids.wraps
     if isinstance(spec.ids, DenseIds):
         attrs |= dense_attrs(spec.ids)
         folded = folded_bucketize(build.edit.view, spec.ids)

@@ -15,7 +15,15 @@ from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 from fusion.passes.graph.tensor import ALIAS_OPS, BRANCH_OPS, VALUE_READS, Shape, Tensor, dims
 
 _LIKE_INPUT = frozenset(
-    {"Cast", "ZerosLike", "Bucketize", "LogicalNot", "StringToHashBucketFast", "AsString"}
+    {
+        "Cast",
+        "OnesLike",
+        "ZerosLike",
+        "Bucketize",
+        "LogicalNot",
+        "StringToHashBucketFast",
+        "AsString",
+    }
     | {"BiasAdd", "Elu", "LeakyRelu", "Log1p", "Relu", "Relu6", "Rsqrt", "Selu", "Sigmoid"}
     | {"Softmax", "Softplus", "Tanh"}
 )
@@ -207,6 +215,37 @@ def _tiled(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Sh
     return None if of is None else (None,) * len(of)
 
 
+def _filled(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a Fill: that of what was measured, or else its rank."""
+    if view.op(inputs[0].node) == "Shape":
+        return view.shape(view.inputs(inputs[0].node)[0])
+    sizes, of = view.constant(inputs[0]), view.shape(inputs[0])
+    if sizes is not None and sizes.ndim == 1:
+        return tuple(int(size) for size in sizes)
+    return (None,) * of[0] if of is not None and len(of) == 1 and of[0] is not None else None
+
+
+def _summed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a reduction over axes that are constants."""
+    of, axes = view.shape(inputs[0]), view.constant(inputs[1])
+    if of is None or axes is None or axes.ndim > 1:
+        return None
+    numbers = [int(axis) for axis in axes.reshape(-1)]
+    if any(not -len(of) <= axis < len(of) for axis in numbers):
+        return None
+    gone = {axis % len(of) for axis in numbers}
+    if view.flag_attr(name, "keep_dims"):
+        return tuple(1 if axis in gone else size for axis, size in enumerate(of))
+    return tuple(size for axis, size in enumerate(of) if axis not in gone)
+
+
+def _transposed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    of, order = view.shape(inputs[0]), view.constant(inputs[1])
+    if of is None or order is None or sorted(order.reshape(-1).tolist()) != [*range(len(of))]:
+        return None
+    return tuple(of[axis] for axis in order.reshape(-1).tolist())
+
+
 def _reduced(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of the product of a vector."""
     of = view.shape(inputs[0])
@@ -309,6 +348,12 @@ _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | 
     "Slice": _sliced,
     "Prod": _reduced,
     "Tile": _tiled,
+    "Fill": _filled,
+    "Max": _summed,
+    "Mean": _summed,
+    "Min": _summed,
+    "Sum": _summed,
+    "Transpose": _transposed,
     "SparseReshape": _reshaped,
     "Shape": _measured,
     "Pack": _packed,

@@ -51,7 +51,7 @@ def reads_table_well(view: GraphView, lookup: LookupMatch, writers: SparseWriter
     """Whether an op that reads the table itself does what the lookup does, and no worse."""
     spec = lookup.full_spec
     table = spec.table
-    if spec.axis is not None and not is_on_cpu(view, spec.anchor):
+    if spec.addition is not None and not is_on_cpu(view, spec.anchor):
         return False
     if table.strategy or not (table.max_norm is None or clips_in_op(spec)):
         return False

@@ -36,6 +36,7 @@ from fusion.passes.recognise.stock.id_source import IdSource, match_source
 from fusion.passes.recognise.stock.one_id_per_row import LAST, match_single, single_anchors
 from fusion.passes.recognise.stock.output import Mask, Tail, match_mask, match_tail
 from fusion.passes.recognise.stock.prune import Prune, match_prune
+from fusion.passes.recognise.stock.ragged_sums import REDUCTION, match_ragged_sum, ragged_sums
 from fusion.passes.recognise.stock.reduction import (
     ANCHORS,
     FUSED_ANCHORS,
@@ -321,6 +322,7 @@ FORMS: tuple[LookupForm, ...] = (
     LookupForm(ANCHORS, anchors, _match_reduced, substrings=("Segment", "SparsePostLookUp")),
     LookupForm(frozenset({LAST}), single_anchors, _at_once(match_single), beside=UNIQUES),
     LookupForm(REDUCTIONS, axis_sums, _at_once(match_axis_sum), beside=GATHERS),
+    LookupForm(frozenset({REDUCTION}), ragged_sums, _at_once(match_ragged_sum), beside=GATHERS),
     LookupForm(GATHERS, row_gathers, _at_once(match_rows), beside=JOINS),
     LookupForm(
         frozenset({SINGLE}), lambda view: view.named(SINGLE), _at_once(match_whole), is_final=True

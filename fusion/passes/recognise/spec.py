@@ -44,14 +44,17 @@ class RaggedIds:
         values: int32 or int64 [nnz].
         row_splits: int32 or int64 [rows + 1].
         splits_dtype: DataType of `row_splits`.
+        wraps: whether ids < 0 count from the end of the table.
     """
 
     values: Tensor
     row_splits: Tensor
     splits_dtype: int
+    wraps: bool = False
 
     def __str__(self) -> str:
-        return f"values={self.values} row_splits={self.row_splits}"
+        wraps = ", from the end if < 0" if self.wraps else ""
+        return f"values={self.values} row_splits={self.row_splits}{wraps}"
 
 
 @dataclass(frozen=True)
@@ -210,14 +213,17 @@ class TableSpec:
 
 
 @dataclass(frozen=True)
-class AxisSum:
-    """Bags that are sums over an axis of [B, L, D], in which what is no entry has a place, too.
+class Addition:
+    """How the rows of bags are added, if not as a sparse segment reduction does.
 
     Attributes:
+        order: "axis", over one of [B, L, D], in which what is no entry has a place, too; or
+            "sequence", one by one as UnsortedSegmentSum does.
         is_product: whether the row of what is no entry counts times 0, and not as zeros.
         epsilon: is added to what a mean divides by.
     """
 
+    order: str
     is_product: bool = False
     epsilon: float = 0.0
 
@@ -239,7 +245,7 @@ class LookupSpec:
         divide_no_nan: whether weights that add up to 0 give 0 and not NaN.
         output: the [B, D] tensor that the fused op replaces. Without `fill` it ends at the last row
             with an entry.
-        axis: how bags are added up over an axis; None: as a segment reduction does.
+        addition: how rows are added; None: as a sparse segment reduction does.
     """
 
     anchor: str
@@ -254,7 +260,7 @@ class LookupSpec:
     combiner: str
     divide_no_nan: bool
     output: Tensor
-    axis: AxisSum | None = None
+    addition: Addition | None = None
 
     @property
     def matrix(self) -> str:
@@ -269,7 +275,7 @@ class LookupSpec:
     @property
     def is_exact(self) -> bool:
         """Whether the fused ops give the bits of stock TensorFlow; else they round otherwise."""
-        return self.axis is not None or (self.weights is None and self.table.max_norm is None)
+        return self.addition is not None or (self.weights is None and self.table.max_norm is None)
 
     def __str__(self) -> str:
         lines = [f"lookup {self.anchor}", *(f"  {key:<8} {text}" for key, text in self._lines())]
@@ -293,11 +299,12 @@ class LookupSpec:
         yield "output", str(self.output)
 
     def _added(self) -> str:
-        if self.axis is None:
+        if self.addition is None:
             return ""
-        masked = ", what is no entry times 0" if self.axis.is_product else ""
-        epsilon = f", divided by {self.axis.epsilon:g} more" if self.axis.epsilon else ""
-        return f" over an axis{masked}{epsilon}"
+        masked = ", what is no entry times 0" if self.addition.is_product else ""
+        epsilon = f", divided by {self.addition.epsilon:g} more" if self.addition.epsilon else ""
+        of = "over an axis" if self.addition.order == "axis" else "one by one"
+        return f" {of}{masked}{epsilon}"
 
     def _empty(self) -> str:
         if not self.fill:

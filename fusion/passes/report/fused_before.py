@@ -15,6 +15,7 @@ from fusion.passes.recognise.fused.fused_op import column_spec
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.spec import LookupSpec
+from fusion.passes.recognise.stock.gathers import NoBag
 from fusion.passes.recognise.stock.rows import Rows
 from fusion.passes.recognise.stock.table import table_name
 from fusion.passes.report.report import ColumnReport
@@ -26,9 +27,23 @@ HAS_GRADIENT = "its gradient is in the graph"
 
 
 def refuse_fused(
-    view: GraphView, lookup: LookupMatch, refused: Mapping[str, NoMatch], writers: SparseWriters
+    view: GraphView,
+    lookup: LookupMatch,
+    refused: Mapping[str, NoMatch],
+    writers: SparseWriters,
+    bags: Mapping[str, NoBag],
 ) -> NoMatch:
-    """Returns why a lookup of fused ops around a gather, or of one id per row, stays as it is."""
+    """Returns why a lookup of fused ops around a gather, or of few ops, stays as it is.
+
+    Args:
+        view: the graph.
+        lookup: the lookup.
+        refused: why others cannot be replaced, by anchor.
+        writers: of variables.
+        bags: why what adds up the rows of a gather is no lookup, by the gather.
+    """
+    if lookup.anchor in bags:
+        return NoMatch(bags[lookup.anchor].reason, bags[lookup.anchor].node)
     failure = lookup.failure if lookup.failure is not None else refused.get(lookup.anchor)
     node = lookup.anchor if failure is None else failure.node
     if failure is None and is_bare(lookup):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from fusion.cpu_ops import column_layout
-from fusion.cpu_ops.axis_bags import list_all
 from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
-from fusion.cpu_ops.columns import element_range, list_entries, list_unsorted
+from fusion.cpu_ops.columns import element_range, list_entries, list_kept, list_unsorted
 from fusion.cpu_ops.elements import id_at, integer_at, is_dropped, is_ignored
 from fusion.cpu_ops.row_tiles import GatherArgs
+from fusion.cpu_ops.stock_sums import list_all
 from fusion.ops.cpu.columns import tasks
 from fusion.ops.cpu.columns.inputs import column_at, release, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState
@@ -172,7 +172,10 @@ def _finish(frame: int, job: int, index: int, source: int, workspace: int) -> No
         count = list_all(batch, tasks.norms_in(workspace))
     else:
         start, end = element_range(column, source, int64(0), rows)
-        count = list_entries(batch, start, end) if end >= start else int64(-1)
+        count = int64(-1)
+        if end >= start:
+            is_sequence = load(column, ColumnAttrs.sum_order) == column_layout.SEQUENCE
+            count = list_kept(batch, start, end) if is_sequence else list_entries(batch, start, end)
         if count < 0 and is_by_row(column) and load(column, ColumnAttrs.ends_at_last_row) == 0:
             count = list_unsorted(batch, tasks.order_in(workspace))
     if count < 0:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from fusion.cpu_ops import column_layout, row_tiles
-from fusion.cpu_ops.axis_bags import list_all
 from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
-from fusion.cpu_ops.columns import element_range, list_entries
+from fusion.cpu_ops.columns import element_range, list_entries, list_kept
 from fusion.cpu_ops.elements import Batch
 from fusion.cpu_ops.row_tiles import GatherArgs
+from fusion.cpu_ops.stock_sums import list_all
 from fusion.cpu_ops.vectors import fence
 from fusion.ops.cpu.columns.inputs import column_at, release, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState
@@ -232,6 +232,8 @@ def _do_column(
         entries = copy_rows(batch)
     elif load(column, ColumnAttrs.sum_order) == column_layout.AXIS:
         entries = list_all(batch, norms_in(workspace))
+    elif load(column, ColumnAttrs.sum_order) == column_layout.SEQUENCE:
+        entries = list_kept(batch, start, end)
     else:
         entries = list_entries(batch, start, end)
     if entries < 0:

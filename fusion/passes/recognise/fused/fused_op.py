@@ -12,7 +12,7 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import Match, NoMatch, Stage
 from fusion.passes.recognise.spec import (
-    AxisSum,
+    Addition,
     BucketsSpec,
     DenseIds,
     IdsSpec,
@@ -57,9 +57,10 @@ def column_spec(view: GraphView, name: str, column: FusedColumn) -> LookupSpec:
     weights = None
     if attrs["use_sparse_weights"]:
         weights = WeightsSpec(inputs[4], attrs["prune_sparse_weights"], attrs["default_weight"])
-    count, axis = attrs["num_buckets"], None
-    if attrs["sum_order"] == "axis":
-        axis = AxisSum(attrs["mask_product"], attrs["divisor_epsilon"])
+    count, addition = attrs["num_buckets"], None
+    if attrs["sum_order"] != "segment":
+        epsilon = attrs["divisor_epsilon"]
+        addition = Addition(attrs["sum_order"], attrs["mask_product"], epsilon)
     return LookupSpec(
         anchor=name,
         ids=_ids(column, counts),
@@ -73,7 +74,7 @@ def column_spec(view: GraphView, name: str, column: FusedColumn) -> LookupSpec:
         combiner=attrs["combiner"],
         divide_no_nan=attrs["divide_no_nan"],
         output=Tensor(name),
-        axis=axis,
+        addition=addition,
     )
 
 
@@ -83,7 +84,7 @@ def _ids(column: FusedColumn, counts: bool) -> IdsSpec:
     if attrs["form"] == "indices":
         return SparseIds(ids, rows, shape if counts else None, flattened=False)
     if attrs["form"] == "row_splits":
-        return RaggedIds(ids, rows, rows_dtype)
+        return RaggedIds(ids, rows, rows_dtype, attrs["wrap_negative"])
     if attrs["form"] == "row_ids":
         return RowIds(ids, rows, rows_dtype, shape if counts else None)
     ignored = attrs["ignored_id"] if attrs["use_ignored_id"] else None

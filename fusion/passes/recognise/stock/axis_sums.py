@@ -19,8 +19,8 @@ from fusion.passes.graph.idioms import is_integer_cast
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch, Stage
-from fusion.passes.recognise.spec import AxisSum, DenseIds, LookupSpec, WeightsSpec
-from fusion.passes.recognise.stock.gathers import Gathered, is_table_gather, match_gather
+from fusion.passes.recognise.spec import Addition, DenseIds, LookupSpec, WeightsSpec
+from fusion.passes.recognise.stock.gathers import Gathered, NoBag, gather_behind, match_gather
 from fusion.passes.recognise.stock.rows import Shaped
 from fusion.passes.recognise.stock.table import table_spec
 from fusion.schema.attributes import HALF_TYPES, ID_TYPES
@@ -98,12 +98,19 @@ def axis_sums(view: GraphView) -> Iterator[str]:
     return (
         name
         for name, node in view.nodes.items()
-        if node.op in REDUCTIONS and _gather_behind(view, view.inputs(name)[0]) is not None
+        if node.op in REDUCTIONS and gather_behind(view, view.inputs(name)[0]) is not None
     )
 
 
 def match_axis_sum(view: GraphView, reduction: str) -> Shaped | NoMatch:
     """Says what a sum or mean of gathered rows over an axis looks up."""
+    gather = gather_behind(view, view.inputs(reduction)[0])
+    assert gather is not None, "an anchor adds up gathered rows"
+    found = _match(view, reduction)
+    return NoBag.of(found, gather) if isinstance(found, NoMatch) else found
+
+
+def _match(view: GraphView, reduction: str) -> Shaped | NoMatch:
     terms = _match_terms(view, view.inputs(reduction)[0], reduction)
     if isinstance(terms, NoMatch):
         return terms
@@ -128,6 +135,7 @@ def match_axis_sum(view: GraphView, reduction: str) -> Shaped | NoMatch:
         return NoMatch("a mean of what a mask leaves is divided by the number of all", reduction)
     ids = gather.ids
     weights = None if mask.weights is None else WeightsSpec(mask.weights, False, 1.0)
+    is_masked = terms.is_product and weights is None and not mask.is_all
     spec = LookupSpec(
         anchor=reduction,
         ids=DenseIds(
@@ -149,7 +157,7 @@ def match_axis_sum(view: GraphView, reduction: str) -> Shaped | NoMatch:
         combiner=quotient.combiner,
         divide_no_nan=quotient.no_nan,
         output=quotient.output,
-        axis=AxisSum(terms.is_product and weights is None and not mask.is_all, quotient.epsilon),
+        addition=Addition("axis", is_masked, quotient.epsilon),
     )
     nodes = (reduction, *terms.nodes, gather.node, *quotient.nodes)
     front = (*ids.nodes, *mask.nodes)
@@ -162,16 +170,8 @@ def match_axis_sum(view: GraphView, reduction: str) -> Shaped | NoMatch:
     )
 
 
-def _gather_behind(view: GraphView, tensor: Tensor) -> str | None:
-    """Returns the gather whose rows are added up, with or without a mask."""
-    source = view.resolve(tensor)
-    inputs = {"Mul": (0, 1), "Select": (1,), "SelectV2": (1,)}.get(view.op(source.node), ())
-    operands = [source, *(view.resolve(view.inputs(source.node)[k]) for k in inputs)]
-    return next((one.node for one in operands if is_table_gather(view, one.node)), None)
-
-
 def _match_terms(view: GraphView, added: Tensor, reduction: str) -> _Terms | NoMatch:
-    source, name = view.resolve(added), _gather_behind(view, added)
+    source, name = view.resolve(added), gather_behind(view, added)
     assert name is not None, "an anchor adds up gathered rows"
     gather = match_gather(view, name, keeps_shape=True)
     if isinstance(gather, NoMatch):

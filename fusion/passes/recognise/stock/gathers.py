@@ -67,6 +67,30 @@ class Gathered:
     shape: Vector | None
 
 
+@dataclass(frozen=True)
+class NoBag(NoMatch):
+    """Why an op that adds up gathered rows is no lookup.
+
+    Attributes:
+        gather: where the rows come from.
+    """
+
+    gather: str
+
+    @staticmethod
+    def of(failure: NoMatch, gather: str) -> NoBag:
+        """Returns a refusal of an op that adds up the rows of a gather."""
+        return NoBag(failure.reason, failure.node, gather)
+
+
+def gather_behind(view: GraphView, added: Tensor) -> str | None:
+    """Returns the gather whose rows are added up, with or without a mask or weights."""
+    source = view.resolve(added)
+    inputs = {"Mul": (0, 1), "Select": (1,), "SelectV2": (1,)}.get(view.op(source.node), ())
+    operands = [source, *(view.resolve(view.inputs(source.node)[k]) for k in inputs)]
+    return next((one.node for one in operands if is_table_gather(view, one.node)), None)
+
+
 def row_gathers(view: GraphView) -> Iterator[str]:
     """Yields the gathers of rows of tables, in file order."""
     return (name for name in view.nodes if is_table_gather(view, name))

@@ -1,12 +1,15 @@
-"""Sums over the middle axis of [B, L, D], in stock TensorFlow's order and with its bits.
+"""Bags in the orders in which stock TensorFlow's dense sums add, with their bits.
 
-Eigen adds the L rows one by one, from zero. Where the packet of elements that it computes at once
-lies in one row of the result, and L is 16 or more, it has four sums, of the rows with the numbers
-0, 1, 2, 3 modulo 4 below the last multiple of 4, adds these up and then the rows behind. Packets
-lie one after the other in the whole result, so that of a D that is no multiple of their size some
-elements are added one by one. If D is 1, packets are of the L elements, see `_in_packets`. A sum of
-one row is that row. All of this was found by comparison with TensorFlow 2.21, see
-tests/ops/test_axis.py.
+AXIS is a sum over the middle axis of [B, L, D]. Eigen adds the L rows one by one, from zero. Where
+the packet of elements that it computes at once lies in one row of the result, and L is 16 or more,
+it has four sums, of the rows with the numbers 0, 1, 2, 3 modulo 4 below the last multiple of 4,
+adds these up and then the rows behind. Packets lie one after the other in the whole result, so that
+of a D that is no multiple of their size some elements are added one by one. If D is 1, packets are
+of the L elements, see `_in_packets`. A sum of one row is that row.
+
+SEQUENCE is that of UnsortedSegmentSum, which adds rows one by one to zeros.
+
+All of this was found by comparison with TensorFlow 2.21, see tests/ops/test_stock_sums.py.
 """
 
 from __future__ import annotations
@@ -17,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import AXIS, ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.combine import MEAN, SUM
 from fusion.cpu_ops.elements import INVALID, Batch, integer_at
 from fusion.cpu_ops.row_tiles import AHEAD, GatherArgs
-from fusion.cpu_ops.vectors import tile_ops
+from fusion.cpu_ops.vectors import TileOps, tile_ops
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import as_float, load, load_as, stack_words, store, store_as
 from fusion.runtime.tensorflow.dtypes import DTYPES, FLOAT64
@@ -33,19 +36,60 @@ PACKET_BYTES = 16 if platform.machine() in ("aarch64", "arm64") else 32
 _FOUR_SUMS_FROM = 16
 
 
-def tile_kernel(stored: str, lanes: int, count: int, weighted: bool) -> Callable[[int], None]:
+def tile_kernel(
+    stored: str, lanes: int, count: int, weighted: bool, order: int
+) -> Callable[[int], None]:
     """A function `(arguments)` that adds up a tile of rows of dtype `stored`, see `row_tiles`.
 
     Args:
       lanes, count: the tile.
       weighted: whether entries have weights.
+      order: AXIS or SEQUENCE.
     """
     ops, dtype = tile_ops(stored, lanes, count), DTYPES[stored].compute_type
-    zero, load_tile, store_tile, prefetch = ops.zero, ops.load, ops.store, ops.prefetch
-    item = DTYPES[stored].item_bytes
+    item, zero, store_tile = DTYPES[stored].item_bytes, ops.zero, ops.store
     packet = PACKET_BYTES // item
-    one_by_one = _one_by_one(dtype, weighted)
-    in_packets = _in_packets(dtype, packet, _term(dtype, weighted))
+    add_up = _tile_sum(ops, dtype, weighted, order)
+    divisor_of = _divisor(dtype, order)
+    by_element = _by_element(dtype, packet, weighted, divisor_of)
+    is_axis = order == AXIS
+
+    @jit
+    def divided(args: int, b: int, n: int, tile: Any) -> Any:
+        if load(args, GatherArgs.combiner) == SUM:
+            return tile
+        divisor = divisor_of(args, b, n)
+        if divisor == 0 and load(args, GatherArgs.divide_no_nan) != 0:
+            return zero()
+        return tile / divisor
+
+    def combine(args: int) -> None:
+        offset = load(args, GatherArgs.first_element) * item
+        last = load(args, GatherArgs.end_element) - load(args, GatherArgs.first_element) - lanes
+        out, step = load(args, GatherArgs.out), load(args, GatherArgs.out_bytes)
+        starts, dim = load(args, GatherArgs.bag_starts), load(args, GatherArgs.dim)
+        for b in range(load(args, GatherArgs.bag_count)):
+            first = load(starts, b)
+            n = load(starts, b + 1) - first
+            has_four = is_axis and n >= _FOUR_SUMS_FROM and dim >= packet
+            if not is_axis or dim > 1:
+                behind = n // 4 * 4 if has_four else int64(0)
+                tile = add_up(args, first, n, behind, offset, last)
+                store_tile(out + offset, last, divided(args, b, n, tile))
+            if is_axis and (dim == 1 or (has_four and dim % packet != 0)):
+                by_element(args, b, first, n, out)
+            out += step
+
+    return combine
+
+
+def _tile_sum(ops: TileOps, dtype: type, weighted: bool, order: int) -> Any:
+    """A jitted function (arguments, first entry, n, behind, offset, last) -> the sum of a bag.
+
+    `behind` is the number of rows of which there are four sums.
+    """
+    zero, load_tile, prefetch = ops.zero, ops.load, ops.prefetch
+    keeps_one = order == AXIS
 
     @jit
     def term(args: int, k: int, offset: int, last: int) -> Any:
@@ -57,8 +101,8 @@ def tile_kernel(stored: str, lanes: int, count: int, weighted: bool) -> Callable
         return tile
 
     @jit
-    def bag(args: int, first: int, n: int, behind: int, offset: int, last: int) -> Any:
-        if n == 1:  # which is no sum: -0.0 stays
+    def add_up(args: int, first: int, n: int, behind: int, offset: int, last: int) -> Any:
+        if keeps_one and n == 1:  # which is no sum: -0.0 stays
             return term(args, first, offset, last)
         total = zero()
         if behind > 0:
@@ -75,57 +119,53 @@ def tile_kernel(stored: str, lanes: int, count: int, weighted: bool) -> Callable
             total += term(args, k, offset, last)
         return total
 
+    return add_up
+
+
+def _divisor(dtype: type, order: int) -> Any:
+    """A jitted function (arguments, bag, n) -> what a mean of the bag is divided by."""
+    is_axis = order == AXIS
+
     @jit
-    def fix_edges(args: int, b: int, first: int, n: int, out: int) -> None:
-        """Adds up one by one what is in no packet of the row alone."""
+    def divisor(args: int, b: int, n: int) -> Any:
+        if is_axis:
+            return load_as(load(args, GatherArgs.divisors), b, dtype)
+        return dtype(n) if load(args, GatherArgs.combiner) == MEAN else dtype(np.sqrt(dtype(n)))
+
+    return divisor
+
+
+def _by_element(dtype: type, packet: int, weighted: bool, divisor_of: Any) -> Any:
+    """A jitted function (arguments, bag, first entry, n, out) that adds up some elements alone.
+
+    That are those in no packet of the row alone, or the only one.
+    """
+    one_by_one = _one_by_one(dtype, weighted)
+    in_packets = _in_packets(dtype, packet, _term(dtype, weighted))
+
+    @jit
+    def divided(args: int, b: int, n: int, total: Any) -> Any:
+        if load(args, GatherArgs.combiner) == SUM:
+            return total
+        divisor = divisor_of(args, b, n)
+        if divisor == 0 and load(args, GatherArgs.divide_no_nan) != 0:
+            return dtype(0)
+        return total / divisor
+
+    @jit
+    def by_element(args: int, b: int, first: int, n: int, out: int) -> None:
         dim = load(args, GatherArgs.dim)
+        if dim == 1:
+            store_as(out, 0, divided(args, b, n, in_packets(args, first, n)), dtype)
+            return
         start = (load(args, GatherArgs.first_row) + b) * dim
         total = load(args, GatherArgs.all_rows) * dim
         for e in range(load(args, GatherArgs.first_element), load(args, GatherArgs.end_element)):
             place = (start + e) // packet * packet
             if place < start or place + packet > min(start + dim, total):
-                sum_of = one_by_one(args, first, n, e)
-                store_as(out, e, divided(args, b, sum_of), dtype)
+                store_as(out, e, divided(args, b, n, one_by_one(args, first, n, e)), dtype)
 
-    @jit
-    def divided(args: int, b: int, total: Any) -> Any:
-        if load(args, GatherArgs.combiner) == SUM:
-            return total
-        divisor = load_as(load(args, GatherArgs.divisors), b, dtype)
-        if divisor == 0 and load(args, GatherArgs.divide_no_nan) != 0:
-            return dtype(0)
-        return total / divisor
-
-    def combine(args: int) -> None:
-        offset = load(args, GatherArgs.first_element) * item
-        last = load(args, GatherArgs.end_element) - load(args, GatherArgs.first_element) - lanes
-        out, step = load(args, GatherArgs.out), load(args, GatherArgs.out_bytes)
-        starts, dim = load(args, GatherArgs.bag_starts), load(args, GatherArgs.dim)
-        combiner = load(args, GatherArgs.combiner)
-        if dim == 1:
-            for b in range(load(args, GatherArgs.bag_count)):
-                first = load(starts, b)
-                total = in_packets(args, first, load(starts, b + 1) - first)
-                store_as(out, 0, divided(args, b, total), dtype)
-                out += step
-            return
-        for b in range(load(args, GatherArgs.bag_count)):
-            first = load(starts, b)
-            n = load(starts, b + 1) - first
-            behind = n // 4 * 4 if n >= _FOUR_SUMS_FROM and dim >= packet else int64(0)
-            tile = bag(args, first, n, behind, offset, last)
-            if combiner != SUM:
-                divisor = load_as(load(args, GatherArgs.divisors), b, dtype)
-                if divisor == 0 and load(args, GatherArgs.divide_no_nan) != 0:
-                    tile = zero()
-                else:
-                    tile = tile / divisor
-            store_tile(out + offset, last, tile)
-            if behind > 0 and dim % packet != 0:
-                fix_edges(args, b, first, n, out)
-            out += step
-
-    return combine
+    return by_element
 
 
 def _term(dtype: type, weighted: bool) -> Any:
@@ -154,6 +194,23 @@ def _one_by_one(dtype: type, weighted: bool) -> Any:
     return add_up
 
 
+def _fold(dtype: type) -> Any:
+    """A jitted function (sums, step, count) that adds to each of the first `step` those behind it.
+
+    That are those a multiple of `step` behind, of `count` in all.
+    """
+
+    @jit
+    def fold(sums: int, step: int, count: int) -> None:
+        for i in range(step):
+            total = load_as(sums, i, dtype)
+            for other in range(i + step, count, step):
+                total += load_as(sums, other, dtype)
+            store_as(sums, i, total, dtype)
+
+    return fold
+
+
 def _in_packets(dtype: type, packet: int, term: Any) -> Any:
     """A jitted function (of, first, n) -> the sum of `term(of, k)` for n numbers k from `first` on.
 
@@ -164,6 +221,13 @@ def _in_packets(dtype: type, packet: int, term: Any) -> Any:
     lanes = 4 * packet
 
     @jit
+    def add_to(sums: int, count: int, of: int, first: int) -> None:
+        for i in range(count):
+            store_as(sums, i, load_as(sums, i, dtype) + term(of, first + i), dtype)
+
+    fold = _fold(dtype)
+
+    @jit
     def add_up(of: int, first: int, n: int) -> Any:
         if n == 1:
             return term(of, first)
@@ -172,21 +236,13 @@ def _in_packets(dtype: type, packet: int, term: Any) -> Any:
             store_as(sums, i, dtype(0), dtype)
         unrolled, whole = n // lanes * lanes, n // packet * packet
         for start in range(0, unrolled, lanes):
-            for i in range(lanes):
-                store_as(sums, i, load_as(sums, i, dtype) + term(of, first + start + i), dtype)
-        for i in range(packet):
-            total = load_as(sums, i, dtype)
-            for other in range(i + packet, lanes, packet):
-                total += load_as(sums, other, dtype)
-            store_as(sums, i, total, dtype)
+            add_to(sums, lanes, of, first + start)
+        fold(sums, packet, lanes)
         for start in range(unrolled, whole, packet):
-            for i in range(packet):
-                store_as(sums, i, load_as(sums, i, dtype) + term(of, first + start + i), dtype)
+            add_to(sums, packet, of, first + start)
         half = packet // 2
         while half > 0:
-            for i in range(half):
-                total = load_as(sums, i, dtype) + load_as(sums, half + i, dtype)
-                store_as(sums, i, total, dtype)
+            fold(sums, half, 2 * half)
             half //= 2
         behind = dtype(0)
         for k in range(first + whole, first + n):
@@ -246,7 +302,7 @@ def _rounded(number: float, kind: int) -> float:
 
 @jit
 def list_all(batch: Batch, divisors: int) -> int:
-    """Lists all elements of rows: what is no entry as a row of zeros, or with the weight 0.
+    """Lists all elements of rows of order AXIS: what is no entry as zeros, or with the weight 0.
 
     Args:
       batch: what to list.

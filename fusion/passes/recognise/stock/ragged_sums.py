@@ -1,0 +1,177 @@
+"""Bags of ragged ids: sums of gathered rows by UnsortedSegmentSum, as reduce_sum of a RaggedTensor.
+
+    UnsortedSegmentSum(rows [nnz, D], the row of each entry, B), with or without weights [nnz, 1]
+
+and the quotient of such a sum and of that of ones, or of the weights. Rows of entries are those
+that row splits say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.fused.fused_op import Whole
+from fusion.passes.recognise.match import NoMatch, Stage
+from fusion.passes.recognise.spec import Addition, LookupSpec, RaggedIds, WeightsSpec
+from fusion.passes.recognise.stock.gathers import Gathered, NoBag, gather_behind, match_gather
+from fusion.passes.recognise.stock.ragged import RowSplits, match_row_splits
+from fusion.passes.recognise.stock.table import table_spec
+from fusion.schema.attributes import HALF_TYPES
+
+REDUCTION = "UnsortedSegmentSum"
+
+_DIVISIONS = {"DivNoNan": True, "RealDiv": False}
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What is added up.
+
+    Attributes:
+        gather: where the rows come from.
+        weights: [nnz]; None: they are added as they are.
+        nodes: what is between.
+    """
+
+    gather: Gathered
+    weights: Tensor | None
+    nodes: tuple[str, ...]
+
+
+def ragged_sums(view: GraphView) -> Iterator[str]:
+    """Yields the segment sums of gathered rows, in file order."""
+    return (
+        name
+        for name in view.named(REDUCTION)
+        if gather_behind(view, view.inputs(name)[0]) is not None
+    )
+
+
+def match_ragged_sum(view: GraphView, reduction: str) -> Whole | NoMatch:
+    """Says what a segment sum of gathered rows looks up."""
+    gather = gather_behind(view, view.inputs(reduction)[0])
+    assert gather is not None, "an anchor adds up gathered rows"
+    found = _match(view, reduction)
+    return NoBag.of(found, gather) if isinstance(found, NoMatch) else found
+
+
+def _match(view: GraphView, reduction: str) -> Whole | NoMatch:
+    added, rows, count = view.inputs(reduction)
+    terms = _match_terms(view, added)
+    if isinstance(terms, NoMatch):
+        return terms
+    gather = terms.gather
+    splits = match_row_splits(view, rows, count)
+    if splits is None:
+        return NoMatch("the rows of entries are not those of row splits", reduction)
+    if gather.shape is None or len(gather.shape) != 2:
+        return NoMatch("the ids are not known to be a vector", reduction)
+    if gather.dtype in HALF_TYPES:
+        return NoMatch("sums of half types are rounded in another way", reduction)
+    division = _match_division(view, reduction, terms, splits)
+    quotient = division[0] if division else None
+    output = Tensor(reduction if quotient is None else quotient)
+    weights = None if terms.weights is None else WeightsSpec(terms.weights, False, 1.0)
+    ids = gather.ids
+    spec = LookupSpec(
+        anchor=reduction,
+        ids=RaggedIds(ids.values, splits.tensor, splits.dtype, ids.wraps),
+        dtype=ids.dtype,
+        buckets=None,
+        weights=weights,
+        table=table_spec(view, gather.table, gather.dtype),
+        prune=False,
+        fill=True,
+        default_id=None,
+        combiner="sum" if quotient is None else "mean",
+        divide_no_nan=quotient is None or _DIVISIONS[view.op(quotient)],
+        output=output,
+        addition=None if weights is not None else Addition("sequence"),
+    )
+    nodes = (reduction, *terms.nodes, gather.node, *division)
+    return Whole(stage=Stage.OUTPUT, nodes=tuple(dict.fromkeys(nodes)), front=ids.nodes, spec=spec)
+
+
+def _match_terms(view: GraphView, added: Tensor) -> _Terms | NoMatch:
+    source, name = view.resolve(added), gather_behind(view, added)
+    assert name is not None, "an anchor adds up gathered rows"
+    gather = match_gather(view, name, keeps_shape=True)
+    if isinstance(gather, NoMatch):
+        return gather
+    nodes = view.aliases(added)
+    if source.node == name:
+        return _Terms(gather, None, nodes)
+    one, other = view.inputs(source.node)
+    rows, by = (one, other) if view.resolve(one).node == name else (other, one)
+    nodes += (source.node, *view.aliases(rows))
+    if _ones(view, by, gather):
+        return _Terms(gather, None, nodes)
+    weights = _weights(view, by)
+    if weights is None:
+        return NoMatch("the weights are not known to be one for each entry", source.node)
+    return _Terms(gather, weights, nodes)
+
+
+def _weights(view: GraphView, column: Tensor) -> Tensor | None:
+    """Returns the vector that a column [nnz, 1] is made of."""
+    source = view.resolve(column)
+    if view.op(source.node) not in ("ExpandDims", "Reshape"):
+        return None
+    inner, how = view.inputs(source.node)
+    shape, value = view.shape(inner), view.constant(how)
+    if shape is None or len(shape) != 1 or value is None:
+        return None
+    wanted = ([1], [-1]) if view.op(source.node) == "ExpandDims" else ([-1, 1],)
+    return view.resolve(inner) if value.reshape(-1).tolist() in wanted else None
+
+
+def _ones(view: GraphView, tensor: Tensor, gather: Gathered) -> tuple[str, ...]:
+    """Returns the nodes that make a one for each entry, [nnz, 1] or [nnz, D]; () if none do."""
+    source, nodes = view.resolve(tensor), view.aliases(tensor)
+    of = {Tensor(gather.node)}
+    if view.op(source.node) == "ExpandDims":
+        vector = _weights(view, source)
+        if vector is None:
+            return ()
+        nodes += (source.node, *view.aliases(view.inputs(source.node)[0]))
+        source, of = vector, {*gather.ids.same}
+    nodes += (source.node,)
+    measured = source
+    if view.op(source.node) == "Fill":
+        sizes, number = view.inputs(source.node)
+        value, measured = view.constant(number), view.resolve(sizes)
+        if value is None or value.ndim or value != 1 or view.op(measured.node) != "Shape":
+            return ()
+        nodes += (*view.aliases(sizes), measured.node)
+    elif view.op(source.node) != "OnesLike":
+        return ()
+    like = view.inputs(measured.node)[0]
+    return (*nodes, *view.aliases(like)) if view.resolve(like) in of else ()
+
+
+def _match_division(
+    view: GraphView, reduction: str, terms: _Terms, splits: RowSplits
+) -> tuple[str, ...]:
+    """Returns the division of a sum by the number of entries, or the sum of their weights.
+
+    First the division, then what only its divisor is made of; () if there is none.
+    """
+    uses = view.uses(reduction)
+    if len(uses) != 1 or uses[0].position != 0 or reduction in view.preserved:
+        return ()
+    division = uses[0].node
+    if view.op(division) not in _DIVISIONS or view.controls(division):
+        return ()
+    total = view.resolve(view.inputs(division)[1])
+    if view.op(total.node) != REDUCTION:
+        return ()
+    added, rows, count = view.inputs(total.node)
+    if match_row_splits(view, rows, count) != splits:
+        return ()
+    if terms.weights is not None:
+        return (division,) if _weights(view, added) == terms.weights else ()
+    ones = _ones(view, added, terms.gather)
+    return (division, total.node, *ones) if ones else ()
