@@ -16,7 +16,7 @@ from tensorflow.python.framework import op_def_registry
 from fusion.passes.graph.edit import GraphEdit, apply_edits, bodies
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.schema.names import OP_NAMES
+from fusion.schema.names import OP_NAMES, SINGLE
 from fusion.stock_ops.definitions import DEFINITIONS
 from fusion.stock_ops.entries import NoDefinition
 
@@ -148,6 +148,8 @@ def _signature(node: node_def_pb2.NodeDef) -> list[tuple[tf.DType, int | None]]:
         forms = [form.decode() for form in node.attr["forms"].list.s]
         for index, dtype in enumerate(dtypes):
             rank: int | None = 2 if arg.name in _MATRICES else 1
+            if node.op == SINGLE:
+                rank = 2 if arg.name == "table" else None
             if forms and arg.name == "ids":
                 rank = {"dense": 2, "each": None}.get(forms[index], 1)
             elif forms and arg.name == "entry_rows":

@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from fusion.schema.names import GROUPED_POST, GROUPED_POST_GRAD, GROUPED_PRE
+from fusion.schema.names import GROUPED_POST, GROUPED_POST_GRAD, GROUPED_PRE, SINGLE
 from fusion.stock_ops.bags import Bags, combined, entry_counts, gradients, sorted_bags
+from fusion.stock_ops.dense_sums import dense_sum
 from fusion.stock_ops.entries import (
     Attrs,
     NoDefinition,
@@ -158,6 +159,10 @@ def _post_v1_grad(attrs: Attrs, inputs: Tensors) -> Tensors:
     return *gradients(result, shards, top), *empty
 
 
+def _single(attrs: Attrs, inputs: Tensors) -> Tensors:
+    return (dense_sum(attrs, inputs),)
+
+
 DEFINITIONS: dict[str, Definition] = {
     "UniqueWithCountsV3": _unique,
     "PruneInvalidAndFillEmptyRows": _prune,
@@ -168,6 +173,7 @@ DEFINITIONS: dict[str, Definition] = {
     "FusedEmbeddingSparsePreLookUp": _pre_v1,
     "FusedEmbeddingSparsePostLookUp": _post_v1,
     "FusedEmbeddingSparsePostLookUpGrad": _post_v1_grad,
+    SINGLE: _single,
     GROUPED_PRE: grouped_pre,
     GROUPED_POST: grouped_post,
     GROUPED_POST_GRAD: grouped_post_grad,

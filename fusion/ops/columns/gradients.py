@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from fusion.schema.columns import COLUMN_ATTRS, PRE_ATTRS
 from fusion.stock_ops.combine import combine_entries
+from fusion.stock_ops.dense_sums import dense_sum, wrapped
 
 
 def single_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
@@ -65,6 +66,8 @@ def _column_gradients(column: _Column, top_grad: tf.Tensor) -> tuple[Any, tf.Ten
     from fusion import ops
 
     attrs = column.attrs
+    if attrs["sum_order"] != b"segment":
+        return _dense_gradients(column, top_grad)
     weights = column.weights if attrs["use_sparse_weights"] else tf.ones([1], column.table.dtype)
     with tf.GradientTape() as tape:
         tape.watch(weights)
@@ -101,7 +104,7 @@ def _entries(column: _Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
     if attrs["form"] in (b"dense", b"each"):
         ids = column.ids if attrs["form"] == b"dense" else tf.reshape(column.ids, [-1, 1])
         if attrs["wrap_negative"]:
-            ids = _wrapped(ids, column.table)
+            ids = wrapped(ids, column.table)
         if attrs["boundaries"]:
             ids = tf.raw_ops.Bucketize(input=ids, boundaries=list(attrs["boundaries"]))
         dense = _select(attrs, "use_ignored_id", "ignored_id", "column_stride")
@@ -110,7 +113,7 @@ def _entries(column: _Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
         )
         return values, indices, flags, shape, weights
     rows, count = _rows(column)
-    ids = _wrapped(column.ids, column.table) if attrs["wrap_negative"] else column.ids
+    ids = wrapped(column.ids, column.table) if attrs["wrap_negative"] else column.ids
     pair, shape = tf.stack([rows, rows], axis=1), tf.stack([count, count])
     values, indices, kept_weights, flags = ops.prune_invalid_and_fill_empty_rows(
         sp_values=ids,
@@ -123,9 +126,15 @@ def _entries(column: _Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
     return values, indices, flags, shape, kept_weights
 
 
-def _wrapped(ids: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
-    """Counts ids < 0 from the end of the table."""
-    return tf.where(ids < 0, ids + tf.shape(table, out_type=ids.dtype)[0], ids)
+def _dense_gradients(column: _Column, top_grad: tf.Tensor) -> tuple[Any, tf.Tensor | None]:
+    """Gradients of the table and of the weights, if any, of what is added as dense sums are."""
+    attrs = {name: _plain(value) for name, value in column.attrs.items()}
+    inputs = [tf.identity(tensor) for tensor in column[:-1]]
+    with tf.GradientTape() as tape:
+        tape.watch([inputs[0], inputs[-1]])
+        result = dense_sum(attrs, inputs)
+    of_table, of_weights = tape.gradient(result, [inputs[0], inputs[-1]], top_grad)
+    return of_table, of_weights if attrs["use_sparse_weights"] else None
 
 
 def _rows(column: _Column) -> tuple[tf.Tensor, tf.Tensor]:

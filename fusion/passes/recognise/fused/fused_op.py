@@ -42,6 +42,8 @@ def match_whole(view: GraphView, name: str) -> Whole | NoMatch:
     """Says what a FusedEmbeddingLookup without boundaries looks up."""
     column = only_column(view, name)
     spec = column_spec(view, name, column)
+    if spec.addition is not None:
+        return NoMatch("its rows are added as stock's dense sums do", name)
     if spec.fill != (column.attrs["row_count"] == "dense_shape"):
         return NoMatch("empty rows are filled, but only up to the last with an entry", name)
     passed = (alias for tensor in column.inputs for alias in view.aliases(tensor))

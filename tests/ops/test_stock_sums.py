@@ -1,0 +1,312 @@
+"""Columns whose rows are added as stock's dense sums add them: the same bits, in each order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorflow as tf
+
+from fusion.cpu_ops.stock_sums import PACKET_BYTES
+from tests.ops.embedding_columns import NO_IDS, attrs, copied, grouped, lookup, run
+
+Array = npt.NDArray[Any]
+DTYPES = ("float32", "float64")
+EPSILON = 1e-8
+
+
+def table_of(dim: int, dtype: str, rows: int = 50) -> Array:
+    """Numbers of very different sizes, a row of NaN, and one of -0.0."""
+    rng = np.random.default_rng(dim)
+    sizes = np.exp(3 * rng.normal(size=(rows, dim)))
+    table = (rng.normal(size=(rows, dim)) * sizes).astype(dtype)
+    table[3], table[4] = np.nan, -0.0
+    return table
+
+
+def padded(batch: int, length: int) -> Array:
+    """Ids of which many are 0, some rows whole; one row has the NaN, one only -0.0."""
+    rng = np.random.default_rng([batch, length])
+    ids = rng.integers(5, 50, (batch, length))
+    ids[rng.random((batch, length)) < 0.4] = 0
+    for row, number in ((1, 4), (3, 3), (5, 0)):
+        ids[row : row + 1] = number
+    return ids
+
+
+def column(table: Array, ids: Any, rows: Any = NO_IDS, weights: Any = None, **given: Any) -> Any:
+    given = {"sum_order": "axis", "form": "dense", "dim": table.shape[1], **given}
+    return {
+        "inputs": {
+            "table": table,
+            "ids": ids,
+            "entry_rows": rows,
+            "dense_shape": NO_IDS,
+            "weights": np.zeros(1, table.dtype) if weights is None else weights,
+        },
+        "attrs": attrs(**given, use_sparse_weights=weights is not None),
+    }
+
+
+def same(got: Array, expected: Any) -> None:
+    """The same bits, but that one NaN is as good as another."""
+    expected = np.asarray(expected)
+    assert got.shape == expected.shape
+    assert got.dtype == expected.dtype
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    numbers = ~np.isnan(got)
+    assert got[numbers].tobytes() == expected[numbers].tobytes()
+
+
+Expected = Callable[[Any, Any, Any, Any], Any]
+Given = dict[str, Any]
+
+#: By (rows [B, L, D], mask as numbers [B, L, 1], lengths [B, 1], weights [B, L, 1]).
+MASKED: dict[str, tuple[Expected, Given]] = {
+    "sum": (lambda x, m, n, w: tf.reduce_sum(x, 1), {"combiner": "sum"}),
+    "mean": (
+        lambda x, m, n, w: tf.reduce_mean(x, 1),
+        {"combiner": "mean", "divide_no_nan": False},
+    ),
+    "selected": (
+        lambda x, m, n, w: tf.reduce_sum(tf.where(m > 0, x, tf.zeros([], x.dtype)), 1),
+        {"combiner": "sum", "use_ignored_id": True, "ignored_id": 0},
+    ),
+    "mean of the selected": (
+        lambda x, m, n, w: (
+            tf.reduce_sum(tf.where(m > 0, x, tf.zeros([], x.dtype)), 1) / tf.reduce_sum(m, 1)
+        ),
+        {
+            "combiner": "mean",
+            "use_ignored_id": True,
+            "ignored_id": 0,
+            "divide_no_nan": False,
+        },
+    ),
+    "product": (
+        lambda x, m, n, w: tf.math.divide_no_nan(tf.reduce_sum(x * m, 1), tf.reduce_sum(m, 1)),
+        {"combiner": "mean", "use_ignored_id": True, "ignored_id": 0, "mask_product": True},
+    ),
+    "product and epsilon": (
+        lambda x, m, n, w: (
+            tf.reduce_sum(x * m, 1) / (tf.reduce_sum(m, 1) + tf.constant(EPSILON, x.dtype))
+        ),
+        {
+            "combiner": "mean",
+            "use_ignored_id": True,
+            "ignored_id": 0,
+            "mask_product": True,
+            "divide_no_nan": False,
+            "divisor_epsilon": EPSILON,
+        },
+    ),
+    "lengths": (
+        lambda x, m, n, w: (
+            tf.reduce_sum(x * _mask(n, x), 1)
+            / (tf.cast(n, x.dtype) + tf.constant(np.float32(EPSILON), x.dtype))
+        ),
+        {
+            "form": "lengths",
+            "combiner": "mean",
+            "mask_product": True,
+            "divide_no_nan": False,
+            "divisor_epsilon": EPSILON,
+        },
+    ),
+    "sum of lengths": (
+        lambda x, m, n, w: tf.reduce_sum(tf.where(_mask(n, x) > 0, x, tf.zeros([], x.dtype)), 1),
+        {"form": "lengths", "combiner": "sum"},
+    ),
+    "root of the count": (
+        lambda x, m, n, w: tf.math.divide_no_nan(
+            tf.reduce_sum(x, 1), tf.sqrt(tf.cast(tf.shape(x)[1], x.dtype))
+        ),
+        {"combiner": "sqrtn"},
+    ),
+    "weights": (lambda x, m, n, w: tf.reduce_sum(x * w, 1), {"combiner": "sum"}),
+    "mean by weights": (
+        lambda x, m, n, w: tf.math.divide_no_nan(tf.reduce_sum(x * w, 1), tf.reduce_sum(w, 1)),
+        {"combiner": "mean"},
+    ),
+    "sqrtn by weights": (
+        lambda x, m, n, w: tf.reduce_sum(x * w, -2) / tf.sqrt(tf.reduce_sum(tf.square(w), -2)),
+        {"combiner": "sqrtn", "divide_no_nan": False},
+    ),
+}
+_MASKED_BY_EPSILON = np.float32(EPSILON)
+
+
+def _mask(lengths: Any, rows: Any) -> Any:
+    return tf.cast(tf.sequence_mask(lengths[:, 0], rows.shape[1]), rows.dtype)[:, :, None]
+
+
+@pytest.mark.parametrize("name", MASKED)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_over_an_axis_have_stocks_bits(name: str, dtype: str) -> None:
+    expected, given = MASKED[name]
+    packet = PACKET_BYTES // np.dtype(dtype).itemsize
+    rng = np.random.default_rng(1)
+    for dim in (1, 2, packet - 1, packet, packet + 2, 3 * packet, 33, 130):
+        table = table_of(dim, dtype)
+        for length, batch in ((1, 7), (2, 2), (15, 3), (16, 70), (20, 1), (50, 7), (131, 2)):
+            ids = padded(batch, length)
+            lengths = rng.integers(0, length + 3, (batch, 1)).astype(np.int32)
+            weights = rng.normal(size=(batch, length)).astype(dtype)
+            rows, mask = tf.gather(table, ids), tf.constant((ids != 0).astype(dtype)[:, :, None])
+            if "epsilon" in name and dtype == "float64":
+                # The attr is a float32.
+                ids = np.maximum(ids, 1)
+                rows, mask = tf.gather(table, ids), tf.ones_like(mask)
+            other = lengths if given.get("form") == "lengths" else NO_IDS
+            own = weights if "weights" in name else None
+            got = run(column(table, ids, other, own, **given))
+            same(got, expected(rows, mask, lengths, tf.constant(weights[:, :, None])))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [1, 3, 16, 33])
+def test_sums_in_sequence_have_stocks_bits(dim: int, dtype: str) -> None:
+    table, rng = table_of(dim, dtype), np.random.default_rng(dim)
+    lengths = rng.integers(0, 25, 40)
+    lengths[[3, 9]], lengths[4] = 0, 1
+    ids = rng.integers(0, 50, lengths.sum())
+    splits = np.cumsum([0, *lengths])
+    ids[splits[4]] = 4  # -0.0 alone
+    rows = np.repeat(np.arange(40), lengths)
+    total = tf.math.unsorted_segment_sum(tf.gather(table, ids), rows, 40)
+    count = tf.constant(lengths[:, None].astype(dtype))
+    for combiner, no_nan, expected in (
+        ("sum", True, total),
+        ("mean", False, total / count),
+        ("mean", True, tf.math.divide_no_nan(total, count)),
+        ("sqrtn", True, tf.math.divide_no_nan(total, tf.sqrt(count))),
+    ):
+        given = {"form": "row_splits", "sum_order": "sequence", "combiner": combiner}
+        same(run(column(table, ids, splits, divide_no_nan=no_nan, **given)), expected)
+        wrapped = np.where(ids % 2, ids, ids - 50)
+        given |= {"divide_no_nan": no_nan, "wrap_negative": True}
+        same(run(column(table, wrapped, splits, **given)), expected)
+
+
+def test_weights_of_all_rows_alike() -> None:
+    table, ids = table_of(8, "float32"), padded(6, 20)
+    weights = np.random.default_rng(0).normal(size=20).astype(np.float32)
+    for shape in ((20,), (1, 20), (1, 20, 1)):
+        got = run(column(table, ids, weights=weights.reshape(shape), combiner="sum"))
+        same(got, tf.reduce_sum(tf.gather(table, ids) * weights[:, None], 1))
+
+
+def test_ids_of_more_dimensions_are_bags_of_the_last() -> None:
+    table, ids = table_of(8, "float32"), padded(12, 20)
+    expected = tf.reduce_sum(tf.gather(table, ids), 1)
+    same(run(column(table, ids.reshape(3, 2, 2, 20), combiner="sum")), expected)
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (3, 4), (2, 1, 5), (0, 3)])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_each_id_is_a_row(shape: tuple[int, ...], dtype: str) -> None:
+    table = tf.cast(table_of(8, "float32"), dtype).numpy()
+    ids = np.random.default_rng(0).integers(-50, 50, shape).astype(np.int32)
+    for wraps in (True, False):
+        numbers = ids if wraps else np.abs(ids) % 50
+        made = column(table, numbers, form="each", sum_order="segment", wrap_negative=wraps)
+        assert run(made).tobytes() == table[numbers.reshape(-1)].tobytes()
+
+
+def test_all_orders_in_one_op() -> None:
+    """With many rows, so that threads share the work, and other columns between."""
+    table, ids = table_of(12, "float32"), padded(700, 20)
+    splits = np.arange(0, 700 * 20 + 1, 20)
+    total = tf.reduce_sum(tf.gather(table, ids), 1).numpy()
+    one_by_one = tf.math.unsorted_segment_sum(
+        tf.gather(table, ids.reshape(-1)), np.repeat(np.arange(700), 20), 700
+    ).numpy()
+    matrix = np.random.default_rng(0).normal(size=(700, 5000)).astype(np.float32)
+    columns = [
+        column(table, ids, combiner="sum"),
+        copied(matrix),
+        column(table, ids.reshape(-1), splits, form="row_splits", sum_order="sequence"),
+        column(table, ids[:, :1], form="each", sum_order="segment", combiner="sum"),
+        column(table, ids, combiner="sum", use_ignored_id=True, ignored_id=-7),
+    ]
+    for one in columns[2:3]:
+        one["attrs"]["combiner"] = "sum"
+    got = np.split(grouped(columns).numpy(), [12, 5012, 5024, 5036], 1)
+    for part, expected in zip(
+        got, [total, matrix, one_by_one, table[ids[:, 0]], total], strict=True
+    ):
+        same(part, expected)
+
+
+@pytest.mark.parametrize("given", [{}, {"use_ignored_id": True, "ignored_id": 50}])
+def test_a_bad_id_is_an_error_even_if_it_does_not_count(given: Any) -> None:
+    ids = padded(5, 20)
+    ids[2, 7] = 50
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[47\] = 50 .* row 2 of"):
+        run(column(table_of(8, "float32"), ids, combiner="sum", **given))
+
+
+BAD = {
+    "there are 4 lengths for 5 rows": ({"form": "lengths"}, np.ones(4, np.int64), None),
+    "there are 60 weights for 5 rows of 20 ids": ({}, NO_IDS, np.ones((3, 20), np.float32)),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_sizes_that_do_not_fit_are_errors(message: str) -> None:
+    given, rows, weights = BAD[message]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        run(column(table_of(8, "float32"), padded(5, 20), rows, weights, combiner="sum", **given))
+
+
+UNFIT: dict[str, tuple[str, Any]] = {
+    "form lengths needs sum_order axis": ("float32", {"form": "lengths", "sum_order": "segment"}),
+    "does not go with form dense": ("float32", {"sum_order": "sequence"}),
+    "does not go with form each": ("float32", {"form": "each"}),
+    "needs a dim in": ("float32", {"dim": -1}),
+    "has no kernel for float16": ("float16", {}),
+    "does not go with prune": ("float32", {"prune": True}),
+    "does not go with max_norm": ("float32", {"max_norm": 1.0}),
+    "need sum_order axis": ("float32", {"sum_order": "segment", "mask_product": True}),
+    "does not go with column_stride": ("float32", {"column_stride": 1}),
+    "does not go with default_id": ("float32", {"fill_empty_row": True, "default_id": 1}),
+}
+
+
+@pytest.mark.parametrize("message", UNFIT)
+def test_attrs_that_do_not_go_together_are_errors(message: str) -> None:
+    dtype, given = UNFIT[message]
+    table = np.zeros((50, 4), dtype)
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=message):
+        run(column(table, padded(3, 2), **given))
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_gradients_are_stocks(name: str) -> None:
+    expected, given = MASKED[name]
+    table, ids = (
+        tf.constant(np.random.default_rng(0).normal(size=(50, 5)), tf.float32),
+        padded(7, 4),
+    )
+    lengths = np.random.default_rng(1).integers(1, 5, (7, 1)).astype(np.int32)
+    weights = tf.constant(np.random.default_rng(2).normal(size=(7, 4)), tf.float32)
+    ids = np.maximum(ids, 1) if "mean" in name or "lengths" in name else ids
+    mask = tf.constant((ids != 0).astype(np.float32)[:, :, None])
+    other = lengths if given.get("form") == "lengths" else NO_IDS
+    top = np.random.default_rng(3).normal(size=(7, 5)).astype(np.float32)
+    sources = [table, weights] if "weights" in name else [table]
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(sources)
+        made = column(np.zeros((50, 5), np.float32), ids, other, **given)
+        made["inputs"]["table"] = table
+        if "weights" in name:
+            made["inputs"]["weights"], made["attrs"]["use_sparse_weights"] = weights, True
+        got = lookup(made)
+        wanted = expected(tf.gather(table, ids), mask, lengths, weights[:, :, None])
+    for source in sources:
+        pair = [tape.gradient(result, source, top) for result in (got, wanted)]
+        one, another = (tf.convert_to_tensor(gradient).numpy() for gradient in pair)
+        np.testing.assert_allclose(one, another, rtol=1e-5, atol=1e-6)
