@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,7 @@ class Model:
         computes the shape, "squeeze", "expand" or "identity".
       joins: what joins them: op and axis of each; the second reads the same rows.
       beside: whether a matrix that is no lookup is the first thing to be joined.
+      bag: what is made of the rows of the last axis of the ids, or of ragged ids; see `BAGS`.
     """
 
     tables: tuple[Table, ...] = (Table(), Table(13, 3), Table(7, 8))
@@ -52,14 +55,12 @@ class Model:
     between: str = "flatten"
     joins: tuple[tuple[str, int], ...] = (("concat", 1),)
     beside: bool = False
+    bag: str = ""
 
     @property
-    def rank(self) -> int:
-        """Of what is joined."""
-        rank = 2 + len(self.shape)
-        if self.between.startswith("flatten"):
-            return 2
-        return rank + {"squeeze": -1, "expand": 1}.get(self.between, 0)
+    def is_ragged(self) -> bool:
+        """Whether ids are ragged."""
+        return self.bag.startswith("ragged")
 
 
 def values(table: Table, dtype: str, seed: int) -> npt.NDArray[Any]:
@@ -79,11 +80,18 @@ def build(model: Model) -> graph_pb2.GraphDef:
 
 
 def ids_placeholder(model: Model, number: int) -> Any:
-    return v1.placeholder(model.ids, [None, *model.shape], f"ids_{number}")
+    if not model.is_ragged:
+        return v1.placeholder(model.ids, [None, *model.shape], f"ids_{number}")
+    values = v1.placeholder(model.ids, [None], f"ids_{number}")
+    splits = v1.placeholder(tf.int64, [None], f"splits_{number}")
+    return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
 
 
 def outputs(model: Model, ids: list[Any]) -> list[tf.Tensor]:
     rows = [rows_of(model, k, one) for k, one in enumerate(ids)]
+    if model.bag:
+        pairs = enumerate(zip(rows, ids, strict=True))
+        rows = [BAGS[model.bag](model, k, *pair) for k, pair in pairs]
     parts = [rearranged(model, one) for one in rows]
     results = []
     for number, (join, axis) in enumerate(model.joins):
@@ -109,13 +117,100 @@ def make_table(model: Model, number: int) -> Any:
 def rows_of(model: Model, number: int, ids: Any) -> tf.Tensor:
     """The gather of a lookup."""
     table = make_table(model, number)
+    if model.is_ragged:
+        rows: tf.Tensor = tf.ragged.map_flat_values(partial(_gathered, model, number, table), ids)
+        return rows
+    return _gathered(model, number, table, ids)
+
+
+def _gathered(model: Model, number: int, table: Any, ids: Any) -> tf.Tensor:
     if model.wraps:
         ids = tf.where(ids < 0, ids + model.tables[number].rows, ids)
     return tf.gather(table, ids)
 
 
+def _mask(rows: Any, ids: Any) -> Any:
+    """As numbers, [B, L, 1]."""
+    return tf.cast(tf.expand_dims(tf.not_equal(ids, 0), -1), rows.dtype)
+
+
+def _selected(rows: Any, ids: Any) -> Any:
+    mask = tf.expand_dims(tf.not_equal(ids, 0), -1)
+    return tf.reduce_sum(tf.where(mask, rows, tf.zeros([], rows.dtype)), -2)
+
+
+def _tiled(rows: Any, mask: Any) -> Any:
+    return rows * tf.tile(mask, [1, 1, rows.shape[-1]])
+
+
+def _by_lengths(model: Model, number: int, rows: Any, ids: Any) -> Any:
+    lengths = v1.placeholder(tf.int32, [None, 1], f"lengths_{number}")
+    mask = tf.cast(tf.transpose(tf.sequence_mask(lengths, model.shape[-1]), [0, 2, 1]), rows.dtype)
+    divisor = tf.cast(lengths, rows.dtype) + tf.constant(EPSILON, rows.dtype)
+    return tf.reduce_sum(_tiled(rows, mask), 1) / divisor
+
+
+def _weights(model: Model, number: int, rows: Any) -> Any:
+    weights = v1.placeholder(rows.dtype, [None, *model.shape], f"weights_{number}")
+    return tf.expand_dims(weights, -1)
+
+
+def _by_weights(model: Model, number: int, rows: Any, ids: Any) -> Any:
+    weights = _weights(model, number, rows)
+    return tf.math.divide_no_nan(tf.reduce_sum(rows * weights, -2), tf.reduce_sum(weights, -2))
+
+
+def _by_squares(model: Model, number: int, rows: Any, ids: Any) -> Any:
+    weights = _weights(model, number, rows)
+    root = tf.sqrt(tf.reduce_sum(tf.square(weights), -2))
+    return tf.math.divide_no_nan(tf.reduce_sum(rows * weights, -2), root)
+
+
+def _with_ones(model: Model, number: int, rows: Any, ids: Any) -> Any:
+    ones = tf.expand_dims(tf.ones_like(ids, rows.dtype), -1)
+    return tf.math.divide_no_nan(tf.reduce_sum(rows * ones, -2), tf.reduce_sum(ones, -2))
+
+
+def _product_mean(model: Model, number: int, rows: Any, ids: Any) -> Any:
+    mask = _mask(rows, ids)
+    count = tf.reduce_sum(mask, -2) + tf.constant(EPSILON, rows.dtype)
+    return tf.reduce_sum(rows * mask, -2) / count
+
+
+def _ragged_weights(model: Model, number: int, rows: Any, ids: Any) -> Any:
+    weights = v1.placeholder(rows.dtype, [None], f"weights_{number}")
+    columns = ids.with_values(tf.expand_dims(weights, -1))
+    return tf.math.divide_no_nan(tf.reduce_sum(rows * columns, 1), tf.reduce_sum(columns, 1))
+
+
+EPSILON = np.float32(1e-8)
+
+#: Each (model, number, rows, ids) -> the bags; ragged ones of a RaggedTensor.
+BAGS: dict[str, Callable[[Model, int, Any, Any], Any]] = {
+    "sum": lambda model, number, rows, ids: tf.reduce_sum(rows, -2),
+    "kept sum": lambda model, number, rows, ids: tf.reduce_sum(rows, 1, keepdims=True),
+    "mean": lambda model, number, rows, ids: tf.reduce_mean(rows, -2),
+    "selected sum": lambda model, number, rows, ids: _selected(rows, ids),
+    "selected mean": lambda model, number, rows, ids: (
+        _selected(rows, ids) / tf.reduce_sum(_mask(rows, ids), -2)
+    ),
+    "product": lambda model, number, rows, ids: tf.reduce_sum(_mask(rows, ids) * rows, 1),
+    "tiled product": lambda model, number, rows, ids: tf.reduce_sum(
+        _tiled(rows, _mask(rows, ids)), 1
+    ),
+    "product mean": _product_mean,
+    "ones mean": _with_ones,
+    "lengths": _by_lengths,
+    "weighted mean": _by_weights,
+    "weighted sqrtn": _by_squares,
+    "ragged sum": lambda model, number, rows, ids: tf.reduce_sum(rows, 1),
+    "ragged mean": lambda model, number, rows, ids: tf.reduce_mean(rows, 1),
+    "ragged weighted mean": _ragged_weights,
+}
+
+
 def rearranged(model: Model, rows: tf.Tensor) -> tf.Tensor:
-    width = rows.shape[-1] * int(np.prod(model.shape))
+    width = rows.shape[-1] * (1 if model.bag else int(np.prod(model.shape)))
     if model.between == "flatten":
         return tf.reshape(rows, [-1, width])
     if model.between == "flatten as Keras":
@@ -129,10 +224,21 @@ def rearranged(model: Model, rows: tf.Tensor) -> tf.Tensor:
 
 def feeds(model: Model, batch: int = 7, seed: int = 1) -> dict[str, npt.NDArray[Any]]:
     """Ids of the whole table, those below 0 too if they count from its end."""
-    rng = np.random.default_rng(seed)
-    return {
-        f"ids_{k}:0": rng.integers(
-            -table.rows if model.wraps else 0, table.rows, (batch, *model.shape)
-        ).astype(model.ids)
-        for k, table in enumerate(model.tables)
-    }
+    rng, found = np.random.default_rng(seed), dict[str, npt.NDArray[Any]]()
+    for k, table in enumerate(model.tables):
+        lowest, shape = -table.rows if model.wraps else 0, (batch, *model.shape)
+        if model.is_ragged:
+            lengths = rng.integers(0, 25, batch)
+            lengths[:1] = 0
+            shape = (int(lengths.sum()),)
+            found[f"splits_{k}:0"] = np.cumsum([0, *lengths])
+        ids = rng.integers(lowest, table.rows, shape).astype(model.ids)
+        if model.bag and not model.is_ragged:
+            ids[rng.random(shape) < 0.4] = 0
+            ids[:1] = 0
+        found[f"ids_{k}:0"] = ids
+        if model.bag == "lengths":
+            found[f"lengths_{k}:0"] = rng.integers(0, model.shape[-1] + 3, (batch, 1)).astype("i4")
+        if "weighted" in model.bag:
+            found[f"weights_{k}:0"] = rng.normal(size=shape).astype(model.dtype)
+    return found

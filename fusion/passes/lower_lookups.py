@@ -41,8 +41,11 @@ class LowerLookups(LookupPass):
         apart = ungrouped(graph_def, self.preserve)
         rewrites = self.rewrites(apart)
         edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}
-        result = apply_edits(apart, edits) if edits else graph_def
-        result, held = expanded(result, self.preserve)
+        lowered = apply_edits(apart, edits) if edits else apart
+        result, held = expanded(lowered, self.preserve)
+        if result is apart:
+            # To take groups apart is a step on the way, and no gain.
+            result = graph_def
         columns = tuple(
             _expanded(column, held) for rewrite in rewrites for column in rewrite.columns
         )

@@ -136,7 +136,6 @@ MASKED: dict[str, tuple[Expected, Given]] = {
         {"combiner": "sqrtn", "divide_no_nan": False},
     ),
 }
-_MASKED_BY_EPSILON = np.float32(EPSILON)
 
 
 def _mask(lengths: Any, rows: Any) -> Any:
@@ -184,7 +183,7 @@ def test_sums_in_sequence_have_stocks_bits(dim: int, dtype: str) -> None:
         ("mean", True, tf.math.divide_no_nan(total, count)),
         ("sqrtn", True, tf.math.divide_no_nan(total, tf.sqrt(count))),
     ):
-        given = {"form": "row_splits", "sum_order": "sequence", "combiner": combiner}
+        given: Given = {"form": "row_splits", "sum_order": "sequence", "combiner": combiner}
         same(run(column(table, ids, splits, divide_no_nan=no_nan, **given)), expected)
         wrapped = np.where(ids % 2, ids, ids - 50)
         given |= {"divide_no_nan": no_nan, "wrap_negative": True}

@@ -375,6 +375,8 @@ def _match_quotient(
     epsilon, tensor, nodes = 0.0, view.resolve(divisor), view.aliases(divisor)
     if view.op(tensor.node) in ("Add", "AddV2"):
         one, other = view.inputs(tensor.node)
+        if view.constant(other) is None:
+            one, other = other, one
         value = view.constant(other)
         # An attr is a float32.
         if value is None or value.ndim or float(np.float32(value)) != float(value):

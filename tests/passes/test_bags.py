@@ -1,0 +1,208 @@
+"""Bags of padded and ragged ids, as layers leave them: which are fused, and their bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.lower_lookups import LowerLookups
+from tests import layer_graphs as layers
+from tests.layer_graphs import BAGS, Model, Table
+from tests.passes import stock_graphs as stock
+from tests.passes.planned_graphs import GROUP, SINGLE, ops
+
+v1 = tf.compat.v1
+STOCK = {"GatherV2", "ResourceGather", "Sum", "Mean", "UnsortedSegmentSum"}
+PASS = FuseLookups(preserve=frozenset({"out", "out_1", "initialize"}))
+TABLES = (Table(20, 8), Table(13, 3), Table(7, 16))
+MODELS = {
+    **{name: Model(TABLES, (17,), between="", bag=name, joins=(("concat", -1),)) for name in BAGS},
+    "Keras": Model(TABLES, (20,), between="", bag="selected mean", wraps=True),
+    "Keras, ragged": Model(TABLES, between="", bag="ragged mean", wraps=True),
+    "of int32": Model(TABLES, (5,), between="", bag="product mean", ids="int32"),
+    "of float64": Model(TABLES, (17,), between="", bag="product", dtype="float64"),
+    "ragged, of float64": Model(TABLES, between="", bag="ragged mean", dtype="float64"),
+    "side by side on a new axis": Model(
+        (Table(9, 8), Table(20, 8)), (6,), between="expand", bag="mean", joins=(("concat", 1),)
+    ),
+    "of several features": Model(TABLES, (4, 6), between="", bag="sum", joins=(("concat", 2),)),
+    "beside a matrix": Model(TABLES, (6,), between="", bag="mean", beside=True),
+    "of constants": Model(
+        tuple(replace(table, kind="constant") for table in TABLES), (6,), between="", bag="mean"
+    ),
+}
+
+
+def compare(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef, feed: Any, exact: bool) -> None:
+    (wanted,) = stock.run(before, feed, optimize=False)
+    for optimize in (False, True):
+        (got,) = stock.run(after, feed, optimize=optimize)
+        assert got.shape == wanted.shape
+        if not exact:
+            np.testing.assert_allclose(got, wanted, rtol=1e-5)
+            continue
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+        numbers = ~np.isnan(wanted)
+        assert got[numbers].tobytes() == wanted[numbers].tobytes()
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_bags_side_by_side_are_one_op_with_the_same_bits(model: Model) -> None:
+    built = layers.build(model)
+    for graph_def in (built, stock.optimized(built)):
+        result = PASS.apply(graph_def)
+        assert [column.form for column in result.report.columns] == ["grouped"] * len(model.tables)
+        left = ops(result.graph_def)
+        assert left.count(GROUP) == 1
+        # As it is built, a graph has shapes of ragged rows that nobody reads.
+        assert graph_def is built or not STOCK & {*left}
+        assert not PASS.apply(result.graph_def).modified
+        for batch in (7, 1, 0):
+            feed = layers.feeds(model, batch)
+            compare(graph_def, result.graph_def, feed, "ragged weighted" not in model.bag)
+
+
+@pytest.mark.parametrize("name", ["selected mean", "kept sum", "lengths", "ragged mean"])
+def test_a_bag_alone_is_one_op(name: str) -> None:
+    model = Model((Table(20, 8),), (17,), between="", bag=name, joins=(("concat", 1),))
+    with tf.Graph().as_default() as graph:
+        ids = layers.ids_placeholder(model, 0)
+        rows = layers.rows_of(model, 0, ids)
+        tf.add(BAGS[name](model, 0, rows, ids), 1.0, name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        graph_def = graph.as_graph_def()
+    result = PASS.apply(graph_def)
+    assert [column.form for column in result.report.columns] == ["single"]
+    assert ops(result.graph_def).count(SINGLE) == 1
+    compare(graph_def, result.graph_def, layers.feeds(model), exact=True)
+
+
+@pytest.mark.parametrize("name", [*BAGS, "Keras", "Keras, ragged", "of several features"])
+def test_stock_ops_again(name: str) -> None:
+    model = MODELS[name]
+    graph_def = layers.build(model)
+    fused = PASS.apply(graph_def).graph_def
+    lowered = LowerLookups(preserve=PASS.preserve).apply(fused).graph_def
+    assert not {GROUP, SINGLE} & {*ops(lowered)}
+    compare(graph_def, lowered, layers.feeds(model), "ragged weighted" not in model.bag)
+
+
+def built(make: Any, tables: tuple[Table, ...] = (Table(3000, 8),)) -> graph_pb2.GraphDef:
+    """A graph whose `out` is made of the rows [B, 17, 8] of padded ids, and the ids."""
+    model = Model(tables, (17,))
+    with tf.Graph().as_default() as graph:
+        ids = layers.ids_placeholder(model, 0)
+        tf.identity(make(layers.rows_of(model, 0, ids), ids), name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        return graph.as_graph_def()
+
+
+def mask_of(ids: Any, other: int = 0) -> Any:
+    return tf.expand_dims(tf.not_equal(ids, other), -1)
+
+
+def numbers(ids: Any) -> Any:
+    return tf.cast(mask_of(ids), tf.float32)
+
+
+STAY: dict[str, tuple[Any, str]] = {
+    "over the batch": (lambda rows, ids: tf.reduce_sum(rows, 0), "not added up over the last axis"),
+    "over the row": (lambda rows, ids: tf.reduce_sum(rows, 2), "not added up over the last axis"),
+    "over two axes": (lambda rows, ids: tf.reduce_sum(rows, [1, 2]), "not added up over the last"),
+    "a mask of something else": (
+        lambda rows, ids: tf.reduce_sum(tf.where(rows[:, :, :1] > 0, rows, tf.zeros([])), 1),
+        "the mask is none of ids or lengths",
+    ),
+    "a mask of comparison": (
+        lambda rows, ids: tf.reduce_sum(
+            tf.where(tf.expand_dims(tf.greater(ids, 3), -1), rows, tf.zeros([])), 1
+        ),
+        "the mask is none of ids or lengths",
+    ),
+    "not zeros": (
+        lambda rows, ids: tf.reduce_sum(tf.where(mask_of(ids), rows, tf.ones([])), 1),
+        "not replaced by zeros",
+    ),
+    "negative zeros": (
+        lambda rows, ids: tf.reduce_sum(tf.where(mask_of(ids), rows, tf.constant(-0.0)), 1),
+        "not replaced by zeros",
+    ),
+    "the other way round": (
+        lambda rows, ids: tf.reduce_sum(tf.where(mask_of(ids), tf.zeros([]), rows), 1),
+        "which joins them to none",
+    ),
+    "a mean of a product": (
+        lambda rows, ids: tf.reduce_mean(rows * numbers(ids), 1),
+        "divided by the number of all",
+    ),
+    "weights for each element": (
+        lambda rows, ids: tf.reduce_sum(
+            rows * v1.placeholder(tf.float32, [None, 17, 8], "weights"), 1
+        ),
+        "not known to be one for each id",
+    ),
+    "weights of unknown number": (
+        lambda rows, ids: tf.reduce_sum(
+            rows * v1.placeholder(tf.float32, [None, None, 1], "weights"), 1
+        ),
+        "not known to be as many as its ids",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAY)
+def test_what_is_no_bag_stays_and_is_reported(name: str) -> None:
+    make, reason = STAY[name]
+    graph_def = built(make)
+    result = PASS.apply(graph_def)
+    assert result.report.fused_count == 0
+    assert not result.modified
+    (column,) = result.report.columns
+    assert reason in str(column.reason)
+
+
+DIVISORS: dict[str, Any] = {
+    "another mask": lambda ids: tf.reduce_sum(tf.cast(mask_of(ids, 1), tf.float32), 1),
+    "another axis": lambda ids: tf.reduce_sum(numbers(ids), 0),
+    "a maximum": lambda ids: tf.maximum(tf.reduce_sum(numbers(ids), 1), 1.0),
+    "too much": lambda ids: tf.reduce_sum(numbers(ids), 1) + tf.reduce_sum(numbers(ids), 1),
+    "a root of no squares": lambda ids: tf.sqrt(tf.reduce_sum(numbers(ids), 1)),
+    "of another shape": lambda ids: tf.reduce_sum(numbers(ids), 1, keepdims=True),
+}
+
+
+@pytest.mark.parametrize("name", DIVISORS)
+def test_a_sum_that_something_else_divides_is_fused_alone(name: str) -> None:
+    def make(rows: Any, ids: Any) -> Any:
+        total = tf.reduce_sum(rows * numbers(ids), 1)
+        divisor = DIVISORS[name](ids)
+        return total / divisor
+
+    graph_def = built(make)
+    result = PASS.apply(graph_def)
+    (column,) = result.report.columns
+    assert column.fused
+    assert column.spec is not None
+    assert column.spec.combiner == "sum"
+    ids = np.random.default_rng(0).integers(0, 9, (17 if name == "another axis" else 7, 17))
+    for one, other in zip(
+        stock.run(graph_def, {"ids_0:0": ids}, optimize=False),
+        stock.run(result.graph_def, {"ids_0:0": ids}, optimize=False),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_gather_that_others_read_stays_beside_its_bag() -> None:
+    def make(rows: Any, ids: Any) -> Any:
+        return tf.reduce_sum(rows, 1) + rows[:, 0]
+
+    (column,) = PASS.explain(built(make)).columns
+    assert not column.fused
+    assert "also used by" in str(column.reason)
