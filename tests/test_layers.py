@@ -41,7 +41,16 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.passes.analysis": (
         *("symbolic_shapes", "index_grids", "expressions", "value_ranges", "variables"),
     ),
-    "fusion.passes.plan": ("plan", "safety", "forms", "concats", "stacks", "trained", "planner"),
+    "fusion.passes.plan": (
+        "plan",
+        "safety",
+        "forms",
+        "joins",
+        "concats",
+        "stacks",
+        "trained",
+        "planner",
+    ),
 }
 
 #: No folder has more modules.

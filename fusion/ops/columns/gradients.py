@@ -66,7 +66,7 @@ def _column_gradients(column: _Column, top_grad: tf.Tensor) -> tuple[Any, tf.Ten
     from fusion import ops
 
     attrs = column.attrs
-    if attrs["sum_order"] != b"segment":
+    if _plain(attrs["sum_order"]) != "segment":
         return _dense_gradients(column, top_grad)
     weights = column.weights if attrs["use_sparse_weights"] else tf.ones([1], column.table.dtype)
     with tf.GradientTape() as tape:

@@ -346,17 +346,15 @@ def _lengths(
 def _is_range(view: GraphView, tensor: Tensor, length: object) -> bool:
     """Whether a tensor has the numbers from 0 on, as many as a row has ids."""
     tensor = view.resolve(tensor)
+    if not isinstance(length, int):
+        return False
+    if view.op(tensor.node) == "Range":
+        numbers = [_number(view, view.resolve(part)) for part in view.inputs(tensor.node)]
+        return numbers == [0, length, 1]
     value = view.constant(tensor)
-    if value is None and view.op(tensor.node) == "Range":
-        numbers = [view.constant(part) for part in view.inputs(tensor.node)]
-        if any(part is None or part.dtype.kind != "i" for part in numbers):
-            return False
-        value = np.arange(*(int(part) for part in numbers if part is not None))
-    if value is None or not isinstance(length, int):
+    if value is None or not value.ndim or value.size != value.shape[-1]:
         return False
-    if not value.ndim or value.size != value.shape[-1]:
-        return False
-    return value.reshape(-1).tolist() == [*range(length)]
+    return bool(value.dtype.kind == "i" and value.reshape(-1).tolist() == [*range(length)])
 
 
 def _match_quotient(
