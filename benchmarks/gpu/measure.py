@@ -7,9 +7,11 @@ and nothing is timed.
 from __future__ import annotations
 
 import datetime
+import platform
 import subprocess
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,17 +36,21 @@ class Choice:
 
 
 _ALL = Choice()
+_PACKAGES = "numba", "numba-cuda", "numpy", "torch", "cupy-cuda12x", "cupy-cuda13x", "tensorflow"
 
 
 def device() -> dict[str, Any]:
     """The GPU, its driver, and the versions of what was used."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
     from numba import cuda
 
     from fusion.gpu_ops.language.device import SIMULATED
 
-    versions = {"numba": version("numba"), "numba-cuda": version("numba-cuda")}
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
     if SIMULATED:
         return {"device": "Numba's CUDA simulator", **versions}
     name = cuda.get_current_device().name

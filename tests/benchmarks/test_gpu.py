@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,6 +82,23 @@ def test_one_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
     assert names == ["last row, 50 elements", "bag, 1 ids, dim 8"]
     assert numbers["failures"] == ["one, 50 elements: division by zero"]
     assert numbers["kernels"] == ["combine_float32", "find_last_row"]
+
+
+def test_launches_take_pythons_integers() -> None:
+    """Steps compute with NumPy's, which numba-cuda refuses as the size of a grid."""
+    found = list[Any]()
+
+    class Kernel:
+        def __getitem__(self, size: tuple[Any, Any]) -> Any:
+            found.extend(size)
+            return found.append
+
+    launcher = memory.Memory.__new__(memory.Memory)
+    launcher.kernels = {"sum_tiles": Kernel()}
+    blocks: Any = np.int64(3)
+    launcher.launch("sum_tiles", blocks, 128, 7)
+    assert found == [3, 128, 7]
+    assert [type(number) for number in found] == [int, int, int]
 
 
 def test_numbers_that_are_off_or_not_written_are_told() -> None:
