@@ -46,7 +46,13 @@ def main() -> int:
     report.add_argument("folder", type=Path, help="what `run` wrote, and where the report goes")
     gpu = commands.add_parser("gpu", help="check and measure the GPU kernels, without TensorFlow")
     gpu.add_argument(
-        "--workload", nargs="+", metavar="NAME", default=(), help="beginnings of names"
+        "--step", nargs="*", metavar="NAME", help="beginnings of names; all by default, or none"
+    )
+    gpu.add_argument(
+        "--workload", nargs="*", metavar="NAME", help="beginnings of names; all by default, or none"
+    )
+    gpu.add_argument(
+        "--elements", type=int, default=0, help="of a step; a million times the scale by default"
     )
     gpu.add_argument(
         "--scale", type=float, default=1.0, help="times the rows of tables and batches"
@@ -110,7 +116,7 @@ def _gpu(options: argparse.Namespace) -> int:
             options.scale,
             options.repeats,
             seed,
-            options.workload,
+            gpu.Choice(options.step, options.workload, options.elements),
             lambda so_far: _write(so_far, options.out, "gpu.json"),
         )
     except ImportError as error:
@@ -124,7 +130,9 @@ def _gpu(options: argparse.Namespace) -> int:
     if options.out is not None:
         (options.out / "gpu.md").write_text(table)
     print(table, end="")
-    return 0
+    for failure in numbers["failures"]:
+        print(f"python -m benchmarks gpu: {failure} (--seed {seed})")
+    return 1 if numbers["failures"] else 0
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 _WARM_UP = 3
+#: More than the caches of any GPU hold: what is written before each call that is timed.
+_CACHES = 1 << 29
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +34,11 @@ class Workload:
     batch: int
     columns: tuple[Column, ...]
 
+    @property
+    def elements(self) -> int:
+        """Those of all tables."""
+        return sum(column.rows * column.dim for column in self.columns)
+
 
 def workloads(scale: float) -> Iterator[Workload]:
     """The workloads, with tables and batches of so much of their size."""
@@ -41,8 +48,8 @@ def workloads(scale: float) -> Iterator[Workload]:
 
     for length in (1, 10, 50):
         for dim in (8, 16, 32, 64, 128):
-            batch = min(1 << 17, (1 << 26) // (length * dim))
-            column = Column(scaled((1 << 28) // dim), dim, (length, length))
+            batch = min(1 << 17, (1 << 28) // (length * dim))
+            column = Column(scaled((1 << 30) // dim), dim, (length, length))
             yield Workload(f"bag, {length} ids, dim {dim}", scaled(batch), (column,))
     for batch in (512, 4096):
         columns = (Column(scaled(100_000), 16, (0, 5), 1),) * 26
@@ -94,7 +101,8 @@ class Memory:
             made = KERNELS[kernel]
             options = {} if SIMULATED else {"max_registers": made.registers, "lto": False}
             self.kernels[kernel] = self.cuda.jit(**options)(made.make())
-        self.kernels[kernel][blocks, threads](*arguments)
+        # Some versions of numba-cuda refuse NumPy's integers.
+        self.kernels[kernel][int(blocks), int(threads)](*arguments)
 
     def put(self, array: npt.NDArray[Any]) -> Any:
         """A copy of an array on the GPU."""
@@ -133,10 +141,14 @@ class Memory:
         return np.asarray(array.get() if self.cupy is not None else array)
 
     def milliseconds(self, call: Callable[[], object], repeats: int) -> float:
-        """The median time of a call on the GPU."""
-        times = []
+        """The median time of a call on the GPU whose caches have nothing of its data.
+
+        Until the host has launched it the GPU is busy with that.
+        """
+        times, other = [], self.put(np.ones(_CACHES // 4, np.float32))
         for turn in range(_WARM_UP + repeats):
             start, end = self.cuda.event(timing=True), self.cuda.event(timing=True)
+            other *= -1
             start.record()
             call()
             end.record()
@@ -157,8 +169,8 @@ def aligned(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def copy_bandwidth(memory: Memory, repeats: int, size: int = 1 << 30) -> float:
     """Bytes per second, read and written, of a copy on the GPU."""
-    source = memory.put(np.zeros(size // 4, np.float32))
-    target = memory.put(np.zeros(size // 4, np.float32))
+    elements = np.random.default_rng().random(size // 4, np.float32)
+    source, target = memory.put(elements), memory.put(elements)
 
     def copy() -> None:
         if memory.torch is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from benchmarks.gpu.memory import Memory, Workload
 from fusion.cpu_ops.column_layout import ColumnAttrs
 
 _POISON = 7e7
-
+_DRAWN = 1 << 26
 
 #: An output may differ from float64 by so much of its bag's sum of absolute values.
 _TOLERANCE = 1e-5
@@ -25,6 +26,7 @@ class Prepared:
     workload: Workload
     memory: Memory
     tables: list[Any]
+    rows: list[npt.NDArray[np.float32]]
     ids: list[npt.NDArray[np.int64]]
     splits: list[npt.NDArray[np.int64]]
     held: list[Any]
@@ -43,7 +45,7 @@ class Prepared:
     def moved(self) -> int:
         """The least bytes that must be moved: distinct rows and ids once, the result once."""
         rows = sum(
-            4 * column.dim * np.unique(ids).size
+            4 * column.dim * _distinct(ids, column.rows)
             for column, ids in zip(self.workload.columns, self.ids, strict=True)
         )
         lists = sum(one.nbytes for one in (*self.ids, *self.splits))
@@ -66,7 +68,7 @@ class Prepared:
         worst, first = 0.0, 0
         rows = np.unique(np.linspace(0, self.workload.batch - 1, bags).astype(int))
         for index, column in enumerate(self.workload.columns):
-            table = self.memory.get(self.tables[index])
+            table = self.rows[index]
             for row in rows[:: 1 if index < 40 else 20]:
                 start, end = self.splits[index][row : row + 2]
                 entries = table[self.ids[index][start:end]].astype(np.float64)
@@ -82,15 +84,40 @@ class Prepared:
         return worst
 
 
-def prepare(workload: Workload, memory: Memory, seed: int) -> Prepared:
-    """Draws tables and ids and puts them in memory."""
+def _distinct(ids: npt.NDArray[np.int64], rows: int) -> int:
+    """How many of a table's rows are looked up."""
+    flags = np.zeros(rows, np.bool_)
+    flags[ids] = True
+    return int(np.count_nonzero(flags))
+
+
+@dataclasses.dataclass(frozen=True)
+class Elements:
+    """Random elements of which tables are made: to draw and to copy them takes seconds."""
+
+    values: npt.NDArray[np.float32]
+    copy: Any
+
+
+def random_elements(workloads: Sequence[Workload], memory: Memory, seed: int) -> Elements:
+    """Elements for the tables of any one of these workloads; they repeat after `_DRAWN`."""
+    most = max((one.elements for one in workloads), default=0)
+    drawn = np.random.default_rng(seed).standard_normal(min(most, _DRAWN), np.float32)
+    values = np.resize(drawn, most)
+    return Elements(values, memory.put(values))
+
+
+def prepare(workload: Workload, memory: Memory, elements: Elements, seed: int) -> Prepared:
+    """Makes tables of elements, draws ids and puts them in memory."""
     from benchmarks.gpu import call as calls
     from fusion.cpu_ops import column_layout
 
     draw = np.random.default_rng(seed)
-    tables, ids, splits, held, columns = [], [], [], [], []
+    tables, rows, ids, splits, held, columns, used = [], [], [], [], [], [], 0
     for column in workload.columns:
-        table = memory.put(draw.standard_normal((column.rows, column.dim), np.float32))
+        own = slice(used, used + column.rows * column.dim)
+        rows.append(elements.values[own].reshape(column.rows, column.dim))
+        table, used = elements.copy[own].reshape(column.rows, column.dim), own.stop
         least, most = column.ids
         lengths = draw.integers(least, most + 1, workload.batch)
         ids.append(draw.integers(0, column.rows, int(lengths.sum())))
@@ -119,4 +146,4 @@ def prepare(workload: Workload, memory: Memory, seed: int) -> Prepared:
 
     call = calls.prepare("float32", workload.batch, columns, memory.address(out), address)
     memory.write(space[0], call.words)
-    return Prepared(workload, memory, tables, ids, splits, held, call, space[0], out)
+    return Prepared(workload, memory, tables, rows, ids, splits, held, call, space[0], out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from benchmarks.gpu import bags, columns, gradients, shards, training
 from benchmarks.gpu.device import Gpu
+from benchmarks.gpu.names import is_chosen
 from benchmarks.gpu.references import TOLERANCES, same
 from fusion.runtime.tensorflow.dtypes import INT32, INT64
 
@@ -45,35 +46,29 @@ def _steps() -> Iterator[tuple[str, Step]]:
         yield f"{name}, {stored}", partial(step, stored=stored)
 
 
-def check(memory: Memory, count: int, seed: int) -> list[dict[str, Any]]:
-    """Checks each step on `count` random elements.
+def chosen(beginnings: Sequence[str] | None) -> Iterator[tuple[str, Step]]:
+    """The steps whose names start so; None chooses all."""
+    return ((name, step) for name, step in _steps() if is_chosen(name, beginnings))
+
+
+def check(step: Step, memory: Memory, count: int, seed: int) -> dict[str, Any]:
+    """Checks a step on `count` random elements.
 
     Returns:
-        Rows for `gpu.json`.
+        Its row for `gpu.json`, without the name.
 
     Raises:
-        RuntimeError: results are wrong, or a kernel was not launched.
+        RuntimeError: results are wrong.
     """
-    rows, wrong = [], []
-    for name, step in _steps():
-        try:
-            error = step(Gpu(memory), count, np.random.default_rng(seed))
-        except RuntimeError as refused:
-            wrong.append(f"{name}: {refused}")
-        else:
-            rows.append({"name": f"{name}, {count} elements", "columns": 1, "error": error})
-    if wrong:
-        raise RuntimeError("; ".join(wrong))
-    check_launched(memory.kernels)
-    return rows
+    error = step(Gpu(memory), count, np.random.default_rng(seed))
+    return {"columns": 1, "error": error}
 
 
-def check_launched(launched: Iterable[str]) -> None:
-    """Raises RuntimeError unless each kernel is among those that were launched."""
+def not_launched(launched: Iterable[str]) -> list[str]:
+    """The kernels that are not among those that were launched."""
     from fusion.gpu_ops.kernels.registry import KERNELS
 
-    if missing := sorted(set(KERNELS) - set(launched)):
-        raise RuntimeError(f"kernels that were not launched: {', '.join(missing)}")
+    return sorted(set(KERNELS) - set(launched))
 
 
 def _prefix_sums(gpu: Gpu, count: int, draw: np.random.Generator) -> float:

@@ -86,8 +86,9 @@ def _calls(
         splits.append(tf.constant(np.concatenate([[0], np.cumsum(lengths)])))
     combiners = [_COMBINERS[column.combiner] for column in workload.columns]
 
+    # What functions capture is passed in less time than their arguments are: there are thousands.
     @tf.function(autograph=False)
-    def stock(tables: Any, ids: Any, splits: Any) -> Any:
+    def stock() -> Any:
         found = []
         for table, values, ends, combiner in zip(tables, ids, splits, combiners, strict=True):
             sparse = tf.RaggedTensor.from_row_splits(values, ends, validate=False).to_sparse()
@@ -96,11 +97,10 @@ def _calls(
         return tf.concat(found, 1)
 
     @tf.function(autograph=False)
-    def fused(tables: Any, ids: Any, splits: Any) -> Any:
+    def fused() -> Any:
         return _grouped(tables, ids, splits, combiners)
 
-    given = tables, ids, splits
-    return lambda: stock(*given), lambda: fused(*given)
+    return stock, fused
 
 
 def _grouped(tables: Any, ids: Any, splits: Any, combiners: list[str]) -> Any:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,9 +62,43 @@ def test_kernels_are_checked_without_tensorflow(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_nobody_launched_is_told() -> None:
-    steps.check_launched(KERNELS)
-    with pytest.raises(RuntimeError, match=r"not launched: join_parts, scatter_float16$"):
-        steps.check_launched(set(KERNELS) - {"scatter_float16", "join_parts"})
+    assert steps.not_launched(KERNELS) == []
+    some = {"scatter_float16", "join_parts"}
+    assert steps.not_launched(set(KERNELS) - some) == ["join_parts", "scatter_float16"]
+
+
+def test_one_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
+    broken = (
+        "from benchmarks.gpu import steps; every = dict(steps._steps()); "
+        "steps._steps = lambda: [('one', lambda *_: 1 / 0), *every.items()]"
+    )
+    arguments = "--scale", "0.00005", "--out", str(tmp_path), "--workload", "bag, 1 ids, dim 8"
+    done = run("gpu", *arguments, "--step", "one", "last row", broken=broken)
+    assert done.returncode == 1
+    assert "one, 50 elements: division by zero (--seed " in done.stdout
+    assert "ZeroDivisionError" in done.stderr
+    numbers = json.loads((tmp_path / "gpu.json").read_text())
+    names = [row["name"] for row in numbers["workloads"]]
+    assert names == ["last row, 50 elements", "bag, 1 ids, dim 8"]
+    assert numbers["failures"] == ["one, 50 elements: division by zero"]
+    assert numbers["kernels"] == ["combine_float32", "find_last_row"]
+
+
+def test_launches_take_pythons_integers() -> None:
+    """Steps compute with NumPy's, which numba-cuda refuses as the size of a grid."""
+    found = list[Any]()
+
+    class Kernel:
+        def __getitem__(self, size: tuple[Any, Any]) -> Any:
+            found.extend(size)
+            return found.append
+
+    launcher = memory.Memory.__new__(memory.Memory)
+    launcher.kernels = {"sum_tiles": Kernel()}
+    blocks: Any = np.int64(3)
+    launcher.launch("sum_tiles", blocks, 128, 7)
+    assert found == [3, 128, 7]
+    assert [type(number) for number in found] == [int, int, int]
 
 
 def test_numbers_that_are_off_or_not_written_are_told() -> None:

@@ -25,6 +25,7 @@ from fusion.ops import SPECS
 from fusion.runtime.cuda import launcher
 from fusion.runtime.cuda.layout import LauncherRecord
 from fusion.runtime.registration import registration
+from tests.gpu_ops import hardware
 from tests.gpu_ops.simulation import launch
 
 LABEL = "simulated"
@@ -35,7 +36,8 @@ STREAMS = (0x51, 0x52, 0x53)
 _GPU_OF = dict(zip(STREAMS, (0, 1, 0), strict=True))
 
 _C64, _C32 = ctypes.c_int64, ctypes.c_uint32
-_TYPES: dict[int, tuple[Any, ...]] = {
+#: What the driver's functions take.
+TYPES: dict[int, tuple[Any, ...]] = {
     LauncherRecord.launch: (_C64, _C32, _C32, _C32, _C32, _C32, _C32, _C32, _C64, _C64, _C64),
     LauncherRecord.copy_in: (_C64, _C64, _C64, _C64),
     LauncherRecord.copy_out: (_C64, _C64, _C64, _C64),
@@ -123,7 +125,7 @@ class SimulatedGpus:
         found = {}
         for field, name in launcher.FUNCTIONS.items():
             run = getattr(self, name.removesuffix("_v2"))
-            function = ctypes.CFUNCTYPE(ctypes.c_int32, *_TYPES[field])(self._logged(name, run))
+            function = ctypes.CFUNCTYPE(ctypes.c_int32, *TYPES[field])(self._logged(name, run))
             self._kept.append(function)
             found[field] = ctypes.cast(function, ctypes.c_void_p).value or 0
         return found
@@ -219,8 +221,10 @@ class SimulatedGpus:
 
 
 @cache
-def gpus() -> SimulatedGpus:
-    """The GPUs of this process, for which kernels are registered."""
+def gpus() -> Any:
+    """The GPUs of this process that kernels are registered for; those of `hardware` if chosen."""
+    if hardware.CHOSEN:
+        return hardware.gpus()
     found = SimulatedGpus()
     registration.register_labelled(SPECS, lambda: found, LABEL)
     return found
@@ -228,7 +232,14 @@ def gpus() -> SimulatedGpus:
 
 @contextmanager
 def labelled(*names: str) -> Iterator[None]:
-    """Makes nodes of these ops, or of all, ask for kernels for GPUs, while a graph is built."""
+    """Makes nodes of these ops, or of all, ask for kernels for GPUs, while a graph is built.
+
+    On a GPU that is chosen all ops are placed there.
+    """
+    if hardware.CHOSEN:
+        with hardware.placed():
+            yield
+        return
     chosen = names or [spec.name for spec in SPECS if "GPU" in spec.kernels]
     gpus()
     graph = tf.compat.v1.get_default_graph()

@@ -74,7 +74,7 @@ def check_kernels(names: list[str], capabilities: Sequence[Capability]) -> None:
         if "registers" not in result:
             continue  # ptxas is not installed
         assert result["is_elf"], result
-        assert result["spills"] == result["stack"] == 0, result
+        assert max(result["spills"], result["stack"]) <= KERNELS[result["name"]].spilled, result
         assert 0 < result["registers"] <= KERNELS[result["name"]].registers, result
         assert result["shared"] <= 48 << 10, result
 

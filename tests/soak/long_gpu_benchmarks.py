@@ -31,23 +31,17 @@ def test_many_kernels_are_checked_without_tensorflow(tmp_path: Path) -> None:
 
 
 def test_a_wrong_kernel_is_found() -> None:
-    broken = (
-        "from benchmarks.gpu import prepared, steps; "
-        "prepared._TOLERANCE = -1.0; steps.check = lambda *_: []"
-    )
-    done = run("gpu", "--scale", "0.00005", "--workload", "bag, 1 ids, dim 8", broken=broken)
+    broken = "from benchmarks.gpu import prepared; prepared._TOLERANCE = -1.0"
+    workload = "--workload", "bag, 1 ids, dim 8"
+    done = run("gpu", "--scale", "0.00005", "--step", *workload, broken=broken)
     assert done.returncode == 1
     assert "bag, 1 ids, dim 8: off by" in done.stdout
     assert "--seed" in done.stdout
 
 
 def test_a_wrong_step_is_found() -> None:
-    broken = (
-        "from benchmarks.gpu import references, steps; "
-        "references.TOLERANCES['float32'] = -1.0; every = dict(steps._steps()); "
-        "names = 'last row', 'gradient of columns, float32'; "
-        "steps._steps = lambda: [(name, every[name]) for name in names]"
-    )
-    done = run("gpu", "--scale", "0.00005", broken=broken)
+    broken = "from benchmarks.gpu import references; references.TOLERANCES['float32'] = -1.0"
+    names = "last row", "gradient of columns, float32"
+    done = run("gpu", "--scale", "0.00005", "--workload", "--step", *names, broken=broken)
     assert done.returncode == 1
-    assert "gpu: gradient of columns, float32: gradient, float32: off by" in done.stdout
+    assert "gradient of columns, float32, 50 elements: gradient, float32: off by" in done.stdout

@@ -62,16 +62,19 @@ def _quick(stored: str, lanes: int, is_shared: bool) -> Any:
     def quick(call: int, index: int, number: int, team: Team) -> bool:
         first = (remainder(team.thread, team.group) if is_shared else team.thread) * lanes
         while True:
-            # Found here, and not before, it takes fewer registers.
-            bag = _bag_of(call, index, number, item)
-            if bag.row >= 0 or bag.end <= bag.start:
-                return False
-            dim = load(bag.source, ColumnInputs.table_dim)
+            dim = load(
+                load(call, CombineCall.inputs) + 8 * ColumnInputs.SIZE * index,
+                ColumnInputs.table_dim,
+            )
             # All threads of a warp go along, whether they have elements or not.
             if first >= dim and (
                 not is_shared or first - remainder(first, team.group * lanes) >= dim
             ):
                 return True
+            # Found here, and not before, it takes fewer registers.
+            bag = _bag_of(call, index, number, item)
+            if bag.row >= 0 or bag.end <= bag.start:
+                return False
             at = int64(first) * item if first < dim else int64(0)
             total, is_sound = sum_of(bag, team, at)
             if not is_sound:

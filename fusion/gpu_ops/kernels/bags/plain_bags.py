@@ -67,16 +67,31 @@ def row_of(source: int, kind: int, k: int, safe: int) -> Any:
 
 
 def _head_adder(stored: str, lanes: int) -> Any:
-    """A device function (source, kind, start, behind, at, safe) -> (sum, whether all count)."""
+    """A device function (source, kind, start, behind, at, safe) -> (sum, whether all count).
+
+    Four rows are on their way at the same time; behind the last one it is that one again.
+    """
     load_vector = vector_loader(stored, lanes)
 
     @jit
     def head(source: int, kind: int, start: int, behind: int, at: int, safe: int) -> Any:
+        last = behind - 1
         row, is_sound = row_of(source, kind, start, safe)
         total = load_vector(row + at)
-        for k in range(start + 1, behind):
-            row, counts = row_of(source, kind, k, safe)
-            total, is_sound = added(total, load_vector(row + at)), is_sound and counts
+        if last == start:
+            return total, is_sound
+        for k in range(start, behind, 4):
+            r0, s0 = row_of(source, kind, k, safe)
+            r1, s1 = row_of(source, kind, min(k + 1, last), safe)
+            r2, s2 = row_of(source, kind, min(k + 2, last), safe)
+            r3, s3 = row_of(source, kind, min(k + 3, last), safe)
+            v0, v1 = load_vector(r0 + at), load_vector(r1 + at)
+            v2, v3 = load_vector(r2 + at), load_vector(r3 + at)
+            total = v0 if k == start else added(total, v0)
+            total = added(total, v1) if k + 1 <= last else total
+            total = added(total, v2) if k + 2 <= last else total
+            total = added(total, v3) if k + 3 <= last else total
+            is_sound = is_sound and s0 and s1 and s2 and s3
         return total, is_sound
 
     return head
