@@ -17,6 +17,7 @@ from fusion.runtime.registration import kernel_objects, op_functions, registrati
 from fusion.runtime.registration.creation import attr_value
 from fusion.runtime.tensorflow.spec import Attr, OpSpec
 from fusion.runtime.threads import pool
+from fusion.schema.columns import LATER_LISTS
 
 _SPECS = {spec.name: spec for spec in SPECS}
 
@@ -50,7 +51,7 @@ def of_all_ops() -> dict[str, Recipe]:
     """How each kernel on a CPU is made that does not depend on a model.
 
     These are those of all ops and dtypes, and of what depends on the dimension of tables, those
-    of float32 tables without max_norm.
+    of float32 tables without max_norm, whose rows are added as segment reductions do.
     """
     with objects.asked_for() as wanted:
         _ask_for_common()
@@ -77,6 +78,7 @@ def _columns(spec: OpSpec, weighted: bool) -> dict[str, Any]:
     return {
         "num_columns": len(dims),
         **{attr.name: _plain(attr, len(dims)) for attr in spec.attrs if attr.is_list},
+        **{name: [] for name in LATER_LISTS},
         "T": _COMMON,
         **special,
     }
