@@ -78,7 +78,7 @@ def _columns(spec: OpSpec, weighted: bool) -> dict[str, Any]:
     return {
         "num_columns": len(dims),
         **{attr.name: _plain(attr, len(dims)) for attr in spec.attrs if attr.is_list},
-        **{name: [] for name in LATER_LISTS},
+        **{attr.name: [] for attr in spec.attrs if attr.name in LATER_LISTS},
         "T": _COMMON,
         **special,
     }
