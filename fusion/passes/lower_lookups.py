@@ -76,13 +76,18 @@ def _without_gradient(view: GraphView, lookup: LookupMatch) -> LookupMatch:
     spec, reason = lookup.spec, ""
     if lookup.gradients or (lookup.has_few_ops and has_gradient(view, lookup.nodes())):
         reason = f"{HAS_GRADIENT}, which reads what is inside it"
-    elif spec is not None and (
-        is_bare(lookup) or not (lookup.has_few_ops or spec.fill or lookup.unique)
-    ):
+    elif spec is not None and _has_fewest_ops(lookup):
         reason = FEWEST_OPS
     if not reason:
         return lookup
     return replace(lookup, spec=None, failure=NoMatch(reason, lookup.anchor))
+
+
+def _has_fewest_ops(lookup: LookupMatch) -> bool:
+    """Whether a lookup is a gather, or a reduction of the table itself that fills no rows."""
+    if lookup.has_few_ops:
+        return is_bare(lookup)
+    return lookup.parts.fill is None and not lookup.unique
 
 
 def _columns(

@@ -261,7 +261,15 @@ def _match_reduced(view: GraphView, anchor: str, shared: _Shared) -> LookupMatch
     fill = match_fill(view, entries) if is_filled(view, entries) else None
     if isinstance(fill, NoMatch):
         return stop(fill)
-    prune = None if fill is None else match_prune(view, fill.entries)
+    if reduction.count is not None:
+        if fill is not None:
+            return stop(NoMatch("rows are filled, and their number is given, too", anchor))
+        # Rows without entries are zeros, as many as there are.
+        entries = replace(entries, indices=None, rows=reduction.segments, count=reduction.count)
+        parts = replace(parts, entries=entries)
+    is_pruned = fill is not None or reduction.count is not None
+    kept = entries if fill is None else fill.entries
+    prune = match_prune(view, kept) if is_pruned else None
     parts = replace(parts, fill=fill, prune=prune)
     source = match_source(view, entries if prune is None else prune.entries)
     if isinstance(source, NoMatch):
@@ -377,7 +385,7 @@ def _spec(view: GraphView, parts: Parts) -> LookupSpec:
         weights=_weights(view, source, fill, prune),
         table=table_spec(view, table, reduction.dtype),
         prune=prune is not None and prune.by_id,
-        fill=fill is not None,
+        fill=fill is not None or reduction.count is not None,
         default_id=None if fill is None or parts.mask.present else fill.default,
         combiner=reduction.combiner,
         divide_no_nan=reduction.divide_no_nan,

@@ -84,7 +84,7 @@ def match_entries(view: GraphView, reduction: Reduction, table: Table) -> Entrie
     column = _match_first_column(view, segments)
     is_ragged = segments.node == ids.node and view.op(ids.node) == "RaggedFillEmptyRows"
     is_table_read = not table.shards[0].gather
-    if column is None and not is_ragged and is_table_read:
+    if column is None and not is_ragged and is_table_read and reduction.count is None:
         return NoMatch("the segment ids are not the row numbers of a SparseTensor", segments.node)
     if column is not None and not _is_matrix(view, column[0]):
         # The column itself is read then.

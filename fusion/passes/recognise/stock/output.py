@@ -112,7 +112,10 @@ def _match_condition(
             return NoMatch("the mask of empty rows is not tiled to the width of a row", source.node)
         nodes += (source.node, *view.aliases(column), *math.derived(multiples, {reduced}))
         source = view.resolve(column)
-    elif view.op(select) != "SelectV2":
+    elif view.op(select) == "Select":
+        # A vector chooses rows.
+        if source == fill.is_row_empty:
+            return nodes
         return NoMatch("the mask of empty rows is not tiled", source.node)
     if not _is_column(view, source.node):
         return NoMatch("the mask is not the column of empty rows", source.node)

@@ -18,7 +18,8 @@ from fusion.schema.attributes import HALF_TYPES, TABLE_TYPES
 from fusion.schema.names import POST_V1, POST_V2
 
 COMBINERS = {"SparseSegmentSum": "sum", "SparseSegmentMean": "mean", "SparseSegmentSqrtN": "sqrtn"}
-_COUNTED = frozenset(f"{op}WithNumSegments" for op in COMBINERS)
+_WITH_COUNT = "WithNumSegments"
+_COUNTED = frozenset(f"{op}{_WITH_COUNT}" for op in COMBINERS)
 _WEIGHTED = "SegmentSum"
 _EPSILON = {"float32": 2.0**-23, "float64": 2.0**-52}
 QUOTIENTS = frozenset({"DivNoNan", "RealDiv", "Div"})
@@ -44,6 +45,8 @@ class Reduction(Match):
         divide_no_nan: whether a divisor of 0 gives 0, as in DivNoNan.
         output: the reduced rows, [B, D].
         dtype: DataType of the rows.
+        count: int64 [], how many rows the result has, of which those without entries are zeros;
+            None: as many as the last entry says.
     """
 
     anchor: str
@@ -57,6 +60,7 @@ class Reduction(Match):
     divide_no_nan: bool
     output: Tensor
     dtype: int
+    count: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -90,21 +94,21 @@ def anchors(view: GraphView) -> tuple[str, ...]:
 def match_reduction(view: GraphView, anchor: str) -> Reduction | NoMatch:
     """Explains the segment reduction: of rows, or of rows times weights."""
     op = view.op(anchor)
-    if op in _COUNTED:
-        return NoMatch("the number of rows is given as an argument", anchor)
     dtype = view.type_attr(anchor, "T")
     if dtype not in TABLE_TYPES:
         return NoMatch(f"tables of dtype {dtype_name(dtype)} are not fused", anchor)
     if op == _WEIGHTED:
         return _match_weighted(view, anchor, dtype)
-    rows, positions, segments = view.inputs(anchor)
+    rows, positions, segments, *counted = view.inputs(anchor)
+    if counted and view.type_attr(anchor, "Tnumsegments") != types_pb2.DT_INT64:
+        return NoMatch("the number of rows is no int64", anchor)
     segments, passed = pass_casts(view, segments)
     segments_dtype = _before_casts(view, passed, view.type_attr(anchor, "Tsegmentids"))
     return Reduction(
         stage=Stage.OUTPUT,
         anchor=anchor,
         nodes=(anchor, *passed),
-        combiner=COMBINERS[op],
+        combiner=COMBINERS[op.removesuffix(_WITH_COUNT)],
         rows=rows,
         positions=positions,
         segments=segments,
@@ -114,6 +118,7 @@ def match_reduction(view: GraphView, anchor: str) -> Reduction | NoMatch:
         divide_no_nan=True,
         output=Tensor(anchor),
         dtype=dtype,
+        count=next(iter(counted), None),
     )
 
 
