@@ -26,6 +26,7 @@ def gather(
     if shard.gather:
         node = build.copy("gather", shard.gather)
         build.replace_input(node, 1, keys)
+        set_types(node, Tindices=spec.dtype)
     else:
         node = build.node("gather", "GatherV2", shard.device)
         axis = build.constant("axis", np.array(0, np.int32), shard.device)

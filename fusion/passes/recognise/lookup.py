@@ -261,15 +261,8 @@ def _match_reduced(view: GraphView, anchor: str, shared: _Shared) -> LookupMatch
     fill = match_fill(view, entries) if is_filled(view, entries) else None
     if isinstance(fill, NoMatch):
         return stop(fill)
-    if reduction.count is not None:
-        if fill is not None:
-            return stop(NoMatch("rows are filled, and their number is given, too", anchor))
-        # Rows without entries are zeros, as many as there are.
-        entries = replace(entries, indices=None, rows=reduction.segments, count=reduction.count)
-        parts = replace(parts, entries=entries)
-    is_pruned = fill is not None or reduction.count is not None
     kept = entries if fill is None else fill.entries
-    prune = match_prune(view, kept) if is_pruned else None
+    prune = None if kept.count is None else match_prune(view, kept)
     parts = replace(parts, fill=fill, prune=prune)
     source = match_source(view, entries if prune is None else prune.entries)
     if isinstance(source, NoMatch):
@@ -288,6 +281,8 @@ def _match_reduced(view: GraphView, anchor: str, shared: _Shared) -> LookupMatch
     gradients = match_gradients(
         shared.sums, reduction, table.unique, mask, spec.output, shape, positive
     )
+    if gradients and entries.is_widened:
+        return stop(NoMatch("the ids are cast before the lookup, whose gradient has int64", anchor))
     deps = helper_controls(view, parts, spec)
     return LookupMatch(anchor, parts, spec, None, table.name, deps, gradients)
 

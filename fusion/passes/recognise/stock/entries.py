@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
+from fusion.passes.graph.idioms import is_integer_cast
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import Match, NoMatch, Stage
@@ -39,6 +40,7 @@ class Entries(Match):
             last row with an entry is the last one.
         dtype: DataType of the ids.
         rows_dtype: DataType of `rows`.
+        is_widened: whether stock looks up the ids as int64, though they are int32.
     """
 
     ids: Tensor
@@ -49,6 +51,7 @@ class Entries(Match):
     dtype: int
     rows_dtype: int
     weight_rows: Tensor | None = None
+    is_widened: bool = False
 
     @property
     def rows_in(self) -> Tensor:
@@ -81,10 +84,15 @@ def match_entries(view: GraphView, reduction: Reduction, table: Table) -> Entrie
     dtype = _id_dtype(view, ids)
     if dtype not in ID_TYPES:
         return NoMatch("the ids are neither int32 nor int64", ids.node)
-    column = _match_first_column(view, segments)
+    widened = _behind_widening(view, ids)
+    if widened is not None:
+        ids, dtype = widened[0], types_pb2.DT_INT32
+    # Rows without entries are zeros, as many as there are, if their number is given.
+    count = reduction.count
+    column = _match_first_column(view, segments) if count is None else None
     is_ragged = segments.node == ids.node and view.op(ids.node) == "RaggedFillEmptyRows"
     is_table_read = not table.shards[0].gather
-    if column is None and not is_ragged and is_table_read and reduction.count is None:
+    if column is None and not is_ragged and is_table_read and count is None:
         return NoMatch("the segment ids are not the row numbers of a SparseTensor", segments.node)
     if column is not None and not _is_matrix(view, column[0]):
         # The column itself is read then.
@@ -92,15 +100,31 @@ def match_entries(view: GraphView, reduction: Reduction, table: Table) -> Entrie
     indices, nodes = column if column is not None else (None, ())
     return Entries(
         stage=Stage.OUTPUT,
-        nodes=nodes,
+        nodes=nodes if widened is None else (*nodes, *widened[1]),
         ids=ids,
         indices=indices,
         rows=segments if column is None else None,
         weights=reduction.weights,
-        count=None,
+        count=count,
         dtype=dtype,
         rows_dtype=reduction.segments_dtype,
+        is_widened=widened is not None,
     )
+
+
+def _behind_widening(view: GraphView, ids: Tensor) -> tuple[Tensor, tuple[str, ...]] | None:
+    """Passes a cast to int64 of the int32 ids of filled rows: these, and the nodes passed.
+
+    Feature columns of TF-Ranking, TFX and EasyRec make it.
+    """
+    if not is_integer_cast(view, ids.node) or view.controls(ids.node):
+        return None
+    types = view.type_attr(ids.node, "SrcT"), view.type_attr(ids.node, "DstT")
+    inner = view.inputs(ids.node)[0]
+    source = view.resolve(inner)
+    if types != (types_pb2.DT_INT32, types_pb2.DT_INT64) or not _is_filled_ids(view, source):
+        return None
+    return source, (ids.node, *view.aliases(inner))
 
 
 def is_filled(view: GraphView, entries: Entries) -> bool:
@@ -119,6 +143,8 @@ def match_fill(view: GraphView, entries: Entries) -> Fill | NoMatch:
         return NoMatch("empty rows are filled, but the ids are others", name)
     if entries.rows_in != Tensor(name, 0):
         return NoMatch("the segment ids are not the rows of the filled ids", entries.rows_in.node)
+    if entries.count is not None:
+        return NoMatch("rows are filled, and their number is given, too", name)
     rows, values, count, default = view.inputs(name)
     number = view.constant(default)
     if number is None or number.ndim != 0:
