@@ -75,9 +75,7 @@ def models(draw: st.DrawFn, *, bags: bool) -> Model:
     elif shape == (1,):
         ways = _OF_COLUMN
     between, joins = draw(st.sampled_from(ways))
-    dtypes = (
-        ("float32", "float32", "float64") if bags else ("float32", "float64", "float16", "bfloat16")
-    )
+    halves = () if bags else ("float16", "bfloat16")
     return Model(
         tables,
         shape,
