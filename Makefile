@@ -14,6 +14,9 @@ OLDEST_PYTHON ?= $(call find_python,python3.10 python3.11 python3.12 python3,10,
 
 VENV := .venv
 OLDEST_VENV := .venv-oldest
+CLIENTS_VENV := .venv-clients
+# They pin nothing that conflicts, but name much that is not needed.
+CLIENTS := deepctr==0.9.4 tensorflow-recommenders==0.7.7 keras-rs==0.4.0
 BIN := $(VENV)/bin
 # The lower bounds of setup.cfg, and the Keras of TensorFlow 2.18's days.
 OLDEST := tensorflow==2.18.0 tf_keras==2.18.0 keras==3.6.0 numba==0.62.0 numpy==1.26.0 \
@@ -24,7 +27,7 @@ OLDEST := tensorflow==2.18.0 tf_keras==2.18.0 keras==3.6.0 numba==0.62.0 numpy==
 PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: bench-smoke help demo test test-oldest fuzz soak parity lint clean
+.PHONY: bench-smoke clients help demo test test-oldest fuzz soak parity lint clean
 
 help: ## Show this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -63,6 +66,9 @@ parity: $(VENV)/.installed ## Write docs/parity.md: what the tests compare with 
 bench-smoke: $(VENV)/.installed ## Measure the headline workloads against stock TensorFlow, two minutes
 	$(BIN)/python -m benchmarks smoke
 
+clients: $(CLIENTS_VENV)/.installed ## Run models of DeepCTR, TFRS and keras-rs, and write a table of them
+	$(CLIENTS_VENV)/bin/python -m benchmarks.clients
+
 soak: $(VENV)/.installed ## Run the long checks: many threads, a million calls, every kernel's memory, hostile models, killed trainings
 	$(BIN)/python -m tests.soak
 
@@ -72,7 +78,7 @@ lint: $(VENV)/.installed ## Run ruff and mypy
 	$(BIN)/mypy
 
 clean: ## Remove the environments and everything generated
-	rm -rf $(VENV) $(OLDEST_VENV) .demo .zoo build dist *.egg-info
+	rm -rf $(VENV) $(OLDEST_VENV) $(CLIENTS_VENV) .demo .zoo build dist *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find benchmarks fusion modelzoo tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -87,6 +93,10 @@ endef
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(call install,$(VENV),$(PYTHON),)
+
+$(CLIENTS_VENV)/.installed: setup.cfg pyproject.toml Makefile
+	$(call install,$(CLIENTS_VENV),$(PYTHON),requests)
+	@$(CLIENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(CLIENTS)
 
 $(OLDEST_VENV)/.installed: setup.cfg pyproject.toml Makefile
 	$(call install,$(OLDEST_VENV),$(OLDEST_PYTHON),$(OLDEST))

@@ -96,11 +96,15 @@ def _fused(
     ):
         plan = next(plans)
         return plan, emit(view, plan)
+    candidates = [plan for plan in plans if plan.groups]
+    if not candidates:
+        # There is nothing better for any of them.
+        return Plan(()), emit(view, Plan(()))
     if view.has_loops:
         # Their back edges are circles too.
         plan = Plan((*split_plan(lookups).groups, *forward))
         return (plan, emit(view, plan)) if plan.groups else None
-    return _first_free(view, (plan for plan in plans if plan.groups))
+    return _first_free(view, candidates)
 
 
 def _stock(

@@ -1,0 +1,98 @@
+"""Runs all models, each in a process of its own, and writes a table of them.
+
+python -m benchmarks.clients [--out benchmarks/results/clients] [MODEL ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.clients.models import CLIENTS
+
+_HEAD = (
+    *("model", "library", "lookups fused", "equal", "stock ms", "fused ms", "ratio"),
+    *("embeddings alone", "SavedModel: fused", "ratio"),
+)
+_LIBRARIES = ("tensorflow", "tf_keras", "deepctr", "tensorflow-recommenders", "keras-rs", "keras")
+
+
+def main() -> int:
+    """Runs the command; returns its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=[*CLIENTS], metavar="MODEL")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/clients"))
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    failed = [name for name in given.models if not _run(name, given.out)]
+    (given.out / "report.md").write_text(table(given.out))
+    return 1 if failed else 0
+
+
+def _run(name: str, out: Path) -> bool:
+    print(name, flush=True)
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if CLIENTS[name].is_legacy:
+        environment["TF_USE_LEGACY_KERAS"] = "1"
+    command = [sys.executable, "-m", "benchmarks.clients.run", name, str(out / f"{name}.json")]
+    return subprocess.run(command, env=environment, check=False).returncode == 0
+
+
+def table(out: Path) -> str:
+    """The table of what lies in a folder of results."""
+    found = [json.loads(file.read_text()) for file in sorted(out.glob("*.json"))]
+    found.sort(key=lambda one: [*CLIENTS].index(one["model"]))
+    libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
+    date, batch = datetime.date.today().isoformat(), found[0]["batch"] if found else 0
+    lines = [
+        "# Models of DeepCTR, TFRS and keras-rs",
+        "",
+        f"{date}, {os.cpu_count()} processors, batch {batch}; {libraries}.",
+        "`make clients` writes this file. Milliseconds are medians of calls from Python; ratios",
+        "are stock's over fused in turn in one process, with the 10th and 90th percentile of pairs.",
+        "The last two columns are of the exported SavedModel, verified, measured in its graph.",
+        "",
+        f"| {' | '.join(_HEAD)} |",
+        f"|{'---|' * len(_HEAD)}",
+        *map(_row, found),
+    ]
+    reasons = [
+        f"- {one['model']}: {reason}"
+        for one in found
+        for reason in sorted({*one["enable"]["reasons"], *one["saved_model"]["reasons"]})
+    ]
+    return "\n".join([*lines, *(["", "Why the rest stays:", "", *reasons] if reasons else []), ""])
+
+
+def _row(one: dict[str, Any]) -> str:
+    whole, saved, part = one["enable"], one["saved_model"], one.get("embeddings")
+    equal = "yes" if whole["equal"] else f"to {whole['difference']:.0e}"
+    cells = (
+        one["model"],
+        one["library"],
+        f"{whole['fused']} of {whole['columns']}",
+        equal,
+        f"{whole['stock_ms']:.2f}",
+        f"{whole['fused_ms']:.2f}",
+        _ratio(whole),
+        "" if part is None else _ratio(part),
+        f"{saved['fused']} of {saved['columns']}",
+        _ratio(saved),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _ratio(found: dict[str, Any]) -> str:
+    low, high = found["range"]
+    return f"{found['ratio']:.1f} ({low:.1f} to {high:.1f})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""Runs one model: under `enable`, exported, rewritten, verified and measured.
+
+python -m benchmarks.clients.run MODEL RESULT.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import fusion
+from benchmarks.clients.models import CLIENTS, Arrays
+from fusion.passes.report.columns import distinct_columns
+from fusion.saved_model import bench_models, fuse_saved_model
+from fusion.saved_model.bench.report import IN_GRAPH
+
+BATCH = 512
+#: So long each of a pair is called.
+_SECONDS = 4.0
+
+
+def run(name: str) -> dict[str, Any]:
+    """Returns what is said of a model."""
+    client = CLIENTS[name]
+    model, embeddings = client.build()
+    arrays = client.inputs(BATCH)
+    found: dict[str, Any] = {"model": name, "library": client.library, "batch": BATCH}
+    whole = _paired(_call_of(model), arrays)
+    found["enable"] = whole
+    if embeddings is not None:
+        found["embeddings"] = _paired(_call_of(embeddings), arrays)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        _export(model, arrays, path / "model")
+        # Verified with values that are generated after what the graph says of its inputs.
+        report = fuse_saved_model(path / "model", path / "fused", verify=True)
+        np.savez(path / "inputs.npz", **{key: _bytes(one) for key, one in arrays.items()})
+        bench = bench_models(
+            path / "model", path / "fused", batches=[BATCH], inputs=path / "inputs.npz", seconds=3.0
+        )
+        ratio = next(ratio for ratio in bench.ratios if ratio.way == IN_GRAPH)
+        # Of a table that a function of its own gathers from, as one of a layer that nobody calls,
+        # the copy in the model is what counts.
+        columns = distinct_columns(report)
+        stock = [one for one in columns if not any(copy.fused for copy in one.copies)]
+        found["saved_model"] = {
+            "columns": len(columns),
+            "fused": len(columns) - len(stock),
+            "reasons": sorted({str(copy.reason) for one in stock for copy in one.copies}),
+            "ratio": ratio.median,
+            "range": [ratio.low, ratio.high],
+        }
+    return found
+
+
+def _bytes(array: Any) -> Any:
+    return array.astype("S") if array.dtype.kind == "U" else array
+
+
+def _call_of(model: Any) -> Callable[[Any], Any]:
+    return lambda features: model(features, training=False)
+
+
+def _export(model: Any, arrays: Arrays, path: Path) -> None:
+    """Saves a model, with a signature whose inputs have the names of the arrays."""
+    specs = {
+        name: tf.TensorSpec([None, *one.shape[1:]], tf.as_dtype(_bytes(one).dtype), name)
+        for name, one in arrays.items()
+    }
+    call = _call_of(model)
+
+    def serve(**features: Any) -> Any:
+        return {"result": call(features)}
+
+    module = tf.Module()
+    module.model = model
+    concrete = tf.function(serve, autograph=False).get_concrete_function(**specs)
+    tf.saved_model.save(module, str(path), {"serving_default": concrete})
+
+
+def _paired(call: Callable[[Any], Any], arrays: Arrays) -> dict[str, Any]:
+    """Times a function of features as it is and under `enable`, in turn, after a comparison."""
+    features = {name: tf.constant(one) for name, one in arrays.items()}
+    specs = {
+        name: tf.TensorSpec([None, *one.shape[1:]], one.dtype) for name, one in features.items()
+    }
+
+    def made() -> Any:
+        return tf.function(call, autograph=False).get_concrete_function(specs)
+
+    stock = made()
+    expected = [np.asarray(one) for one in tf.nest.flatten(stock(features))]
+    fusion.enable()
+    try:
+        fused = made()
+        got = [np.asarray(one) for one in tf.nest.flatten(fused(features))]
+        report = fusion.stats().last_report
+    finally:
+        fusion.disable()
+    is_equal = all(np.array_equal(a, b, equal_nan=True) for a, b in zip(got, expected, strict=True))
+    difference = max(float(np.nanmax(abs(a - b))) for a, b in zip(got, expected, strict=True))
+    times = _times(lambda: stock(features), lambda: fused(features))
+    columns = () if report is None else report.columns
+    ratios = times[0] / times[1]
+    return {
+        "columns": len(columns),
+        "fused": sum(column.fused for column in columns),
+        "reasons": sorted({str(column.reason) for column in columns if not column.fused}),
+        "equal": is_equal,
+        "difference": difference,
+        "stock_ms": 1e3 * float(np.median(times[0])),
+        "fused_ms": 1e3 * float(np.median(times[1])),
+        "ratio": float(np.median(times[0]) / np.median(times[1])),
+        "range": [float(np.quantile(ratios, q)) for q in (0.1, 0.9)],
+    }
+
+
+def _times(one: Callable[[], Any], other: Callable[[], Any]) -> Any:
+    """Seconds of calls in turn, [2, calls]."""
+    found: list[list[float]] = [[], []]
+    end = time.perf_counter() + 2 * _SECONDS
+    while time.perf_counter() < end:
+        for place, function in enumerate((one, other)):
+            start = time.perf_counter()
+            tf.nest.map_structure(lambda tensor: tensor.numpy(), function())
+            found[place].append(time.perf_counter() - start)
+    return np.array(found)[:, 2:]
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_text(json.dumps(run(sys.argv[1]), indent=1) + "\n")
