@@ -56,7 +56,7 @@ def table(out: Path) -> str:
         "",
         f"{date}, {os.cpu_count()} processors, batch {batch}; {libraries}.",
         "`make clients` writes this file. Milliseconds are medians of calls from Python; ratios",
-        "are stock's over fused in turn in one process, with the 10th and 90th percentile of pairs.",
+        "are stock's over fused, in turn in one process, with the 10th and 90th percentile.",
         "The last two columns are of the exported SavedModel, verified, measured in its graph.",
         "",
         f"| {' | '.join(_HEAD)} |",

@@ -81,7 +81,9 @@ def _export(model: Any, arrays: Arrays, path: Path) -> None:
         return {"result": call(features)}
 
     module = tf.Module()
+    # Saving tracks the models of tf_keras, but not the variables of Keras 3's.
     module.model = model
+    module.held = [one if isinstance(one, tf.Variable) else one.value for one in model.variables]
     concrete = tf.function(serve, autograph=False).get_concrete_function(**specs)
     tf.saved_model.save(module, str(path), {"serving_default": concrete})
 

@@ -51,6 +51,7 @@ def without_trailing_spaces(text):
         ("docs/explain.md", 4),
         ("docs/inference.md", 1),
         ("docs/keras.md", 2),
+        ("docs/layers.md", 1),
         ("docs/rewrite.md", 2),
         ("docs/savedmodel.md", 13),
         ("docs/training.md", 1),

@@ -136,6 +136,12 @@ def _looked_up(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -
     return (*picks, *of[1:])
 
 
+def _found(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of the values of keys, each of which has that of the default."""
+    keys, value = view.shape(inputs[1]), view.shape(inputs[2])
+    return None if keys is None or value is None else (*keys, *value)
+
+
 def _where(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a Where's result: the coordinates of what is true."""
     of = view.shape(inputs[0])
@@ -361,6 +367,7 @@ _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | 
     "Gather": _gathered,
     "GatherV2": _gathered,
     "ResourceGather": _looked_up,
+    "LookupTableFindV2": _found,
     "Where": _where,
     "GatherNd": _picked,
     "Squeeze": _squeezed,
