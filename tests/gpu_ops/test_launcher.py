@@ -282,7 +282,7 @@ def test_a_key_that_is_pressed_while_a_kernel_is_made_is_an_error(
         on_gpu(lambda ids: ops.unique_with_counts_v3(input=ids), np.array([1]))
 
 
-@pytest.mark.parametrize(("columns", "parts"), [(200, 2), (1000, 7)])
+@pytest.mark.parametrize(("columns", "parts"), [(200, 2), (1000, 8)])
 def test_many_columns_take_one_launch(columns: int, parts: int, simulated: SimulatedGpus) -> None:
     """What describes them is copied in parts, each from memory of its own.
 
