@@ -19,10 +19,16 @@ from fusion.passes.graph.idioms import is_integer_cast
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch, Stage
-from fusion.passes.recognise.spec import Addition, DenseIds, LookupSpec, WeightsSpec
-from fusion.passes.recognise.stock.gathers import Gathered, NoBag, gather_behind, match_gather
+from fusion.passes.recognise.spec import Addition, DenseIds, WeightsSpec
+from fusion.passes.recognise.stock.gathers import (
+    Gathered,
+    NoBag,
+    gather_behind,
+    lookup_of,
+    match_gather,
+    ones_like,
+)
 from fusion.passes.recognise.stock.rows import Shaped
-from fusion.passes.recognise.stock.table import table_spec
 from fusion.schema.attributes import HALF_TYPES, ID_TYPES
 
 REDUCTIONS = frozenset({"Mean", "Sum"})
@@ -136,27 +142,24 @@ def _match(view: GraphView, reduction: str) -> Shaped | NoMatch:
     ids = gather.ids
     weights = None if mask.weights is None else WeightsSpec(mask.weights, False, 1.0)
     is_masked = terms.is_product and weights is None and not mask.is_all
-    spec = LookupSpec(
-        anchor=reduction,
-        ids=DenseIds(
-            ids.values,
-            ids.dtype,
-            mask.ignored,
-            0,
-            wraps=ids.wraps,
-            lengths=mask.lengths,
-            lengths_dtype=mask.lengths_dtype or DenseIds.lengths_dtype,
-        ),
-        dtype=gather.ids_dtype,
-        buckets=None,
-        weights=weights,
-        table=table_spec(view, gather.table, gather.dtype),
-        prune=False,
-        fill=True,
-        default_id=None,
+    dense = DenseIds(
+        ids.values,
+        ids.dtype,
+        mask.ignored,
+        0,
+        wraps=ids.wraps,
+        lengths=mask.lengths,
+        lengths_dtype=mask.lengths_dtype or DenseIds.lengths_dtype,
+    )
+    spec = lookup_of(
+        view,
+        gather,
+        reduction,
+        dense,
+        quotient.output,
         combiner=quotient.combiner,
         divide_no_nan=quotient.no_nan,
-        output=quotient.output,
+        weights=weights,
         addition=Addition("axis", is_masked, quotient.epsilon),
     )
     nodes = (reduction, *terms.nodes, gather.node, *quotient.nodes)
@@ -220,9 +223,10 @@ def _match_weights(view: GraphView, by: Tensor, gather: Gathered) -> _Mask | NoM
     mask = _match_mask(view, tensor, gather)
     if not isinstance(mask, NoMatch):
         return _Mask((*nodes, *mask.nodes), mask.ignored, mask.lengths, mask.lengths_dtype)
-    ones = _match_ones(view, tensor, gather)
-    if ones is not None:
-        return _Mask((*nodes, *ones))
+    if view.op(tensor.node) == "ExpandDims" and _is_last(view, tensor, gather):
+        ones = ones_like(view, view.inputs(tensor.node)[0], gather.ids.same)
+        if ones:
+            return _Mask((*nodes, tensor.node, *ones))
     shape = view.shape(tensor)
     if shape is None or gather.shape is None or len(shape) != len(gather.shape) or shape[-1] != 1:
         return NoMatch("the weights are not known to be one for each id", tensor.node)
@@ -231,25 +235,6 @@ def _match_weights(view: GraphView, by: Tensor, gather: Gathered) -> _Mask | NoM
     if given is None or given != wanted or len(shape) != 3:
         return NoMatch("the weights of a row are not known to be as many as its ids", tensor.node)
     return _Mask(nodes, weights=tensor)
-
-
-def _match_ones(view: GraphView, tensor: Tensor, gather: Gathered) -> tuple[str, ...] | None:
-    """Returns the nodes that make a one for each id, if that is what they do."""
-    if view.op(tensor.node) != "ExpandDims" or not _is_last(view, tensor, gather):
-        return None
-    inner = view.resolve(view.inputs(tensor.node)[0])
-    nodes = (tensor.node, *view.aliases(view.inputs(tensor.node)[0]), inner.node)
-    if view.op(inner.node) == "OnesLike":
-        of = view.inputs(inner.node)[0]
-        return nodes if view.resolve(of) in gather.ids.same else None
-    if view.op(inner.node) != "Fill":
-        return None
-    sizes, number = view.inputs(inner.node)
-    value, measure = view.constant(number), view.resolve(sizes)
-    if value is None or value.ndim or value != 1 or view.op(measure.node) != "Shape":
-        return None
-    is_of_ids = view.resolve(view.inputs(measure.node)[0]) in gather.ids.same
-    return (*nodes, measure.node) if is_of_ids else None
 
 
 def _is_last(view: GraphView, expanded: Tensor, gather: Gathered) -> bool:

@@ -5,7 +5,7 @@ Keras 3 counts ids < 0 from the end of the table: `select(id < 0, id + rows, id)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from tensorflow.core.framework import types_pb2
@@ -15,7 +15,15 @@ from fusion.passes.graph.idioms import compares_with, is_row_gather
 from fusion.passes.graph.tensor import ARG_OP, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch, Stage
-from fusion.passes.recognise.stock.table import UNIQUES, Shard, Table, match_shard, table_name
+from fusion.passes.recognise.spec import Addition, IdsSpec, LookupSpec, RaggedIds, WeightsSpec
+from fusion.passes.recognise.stock.table import (
+    UNIQUES,
+    Shard,
+    Table,
+    match_shard,
+    table_name,
+    table_spec,
+)
 from fusion.schema.attributes import ID_TYPES, TABLE_TYPES
 from fusion.schema.names import OP_NAMES
 
@@ -141,6 +149,53 @@ def match_gather(view: GraphView, gather: str, *, keeps_shape: bool) -> Gathered
         _ids(view, table, dtype, keeps_shape),
         _shape(view, gather, shard),
     )
+
+
+def lookup_of(
+    view: GraphView,
+    gather: Gathered,
+    anchor: str,
+    ids: IdsSpec,
+    output: Tensor,
+    *,
+    combiner: str = "sum",
+    divide_no_nan: bool = True,
+    weights: WeightsSpec | None = None,
+    addition: Addition | None = None,
+) -> LookupSpec:
+    """Returns what is made of gathered rows, of which none is left out and none is filled in."""
+    return LookupSpec(
+        anchor=anchor,
+        ids=ids,
+        dtype=gather.ids.dtype if isinstance(ids, RaggedIds) else gather.ids_dtype,
+        buckets=None,
+        weights=weights,
+        table=table_spec(view, gather.table, gather.dtype),
+        prune=False,
+        fill=True,
+        default_id=None,
+        combiner=combiner,
+        divide_no_nan=divide_no_nan,
+        output=output,
+        addition=addition,
+    )
+
+
+def ones_like(view: GraphView, ones: Tensor, of: Collection[Tensor]) -> tuple[str, ...]:
+    """Returns the nodes that make a one for each element of one of the tensors; () if none do."""
+    source, nodes = view.resolve(ones), view.aliases(ones)
+    nodes += (source.node,)
+    measured = source
+    if view.op(source.node) == "Fill":
+        sizes, number = view.inputs(source.node)
+        value, measured = view.constant(number), view.resolve(sizes)
+        if value is None or value.ndim or value != 1 or view.op(measured.node) != "Shape":
+            return ()
+        nodes += (*view.aliases(sizes), measured.node)
+    elif view.op(source.node) != "OnesLike":
+        return ()
+    like = view.inputs(measured.node)[0]
+    return (*nodes, *view.aliases(like)) if view.resolve(like) in of else ()
 
 
 def _dtype_attr(is_resource: bool) -> str:

@@ -15,10 +15,16 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.fused.fused_op import Whole
 from fusion.passes.recognise.match import NoMatch, Stage
-from fusion.passes.recognise.spec import Addition, LookupSpec, RaggedIds, WeightsSpec
-from fusion.passes.recognise.stock.gathers import Gathered, NoBag, gather_behind, match_gather
+from fusion.passes.recognise.spec import Addition, RaggedIds, WeightsSpec
+from fusion.passes.recognise.stock.gathers import (
+    Gathered,
+    NoBag,
+    gather_behind,
+    lookup_of,
+    match_gather,
+    ones_like,
+)
 from fusion.passes.recognise.stock.ragged import RowSplits, match_row_splits
-from fusion.passes.recognise.stock.table import table_spec
 from fusion.schema.attributes import HALF_TYPES
 
 REDUCTION = "UnsortedSegmentSum"
@@ -76,19 +82,15 @@ def _match(view: GraphView, reduction: str) -> Whole | NoMatch:
     output = Tensor(reduction if quotient is None else quotient)
     weights = None if terms.weights is None else WeightsSpec(terms.weights, False, 1.0)
     ids = gather.ids
-    spec = LookupSpec(
-        anchor=reduction,
-        ids=RaggedIds(ids.values, splits.tensor, splits.dtype, ids.wraps),
-        dtype=ids.dtype,
-        buckets=None,
-        weights=weights,
-        table=table_spec(view, gather.table, gather.dtype),
-        prune=False,
-        fill=True,
-        default_id=None,
+    spec = lookup_of(
+        view,
+        gather,
+        reduction,
+        RaggedIds(ids.values, splits.tensor, splits.dtype, ids.wraps),
+        output,
         combiner="sum" if quotient is None else "mean",
         divide_no_nan=quotient is None or _DIVISIONS[view.op(quotient)],
-        output=output,
+        weights=weights,
         addition=None if weights is not None else Addition("sequence"),
     )
     nodes = (reduction, *terms.nodes, gather.node, *division)
@@ -130,26 +132,13 @@ def _weights(view: GraphView, column: Tensor) -> Tensor | None:
 
 def _ones(view: GraphView, tensor: Tensor, gather: Gathered) -> tuple[str, ...]:
     """Returns the nodes that make a one for each entry, [nnz, 1] or [nnz, D]; () if none do."""
-    source, nodes = view.resolve(tensor), view.aliases(tensor)
-    of = {Tensor(gather.node)}
-    if view.op(source.node) == "ExpandDims":
-        vector = _weights(view, source)
-        if vector is None:
-            return ()
-        nodes += (source.node, *view.aliases(view.inputs(source.node)[0]))
-        source, of = vector, {*gather.ids.same}
-    nodes += (source.node,)
-    measured = source
-    if view.op(source.node) == "Fill":
-        sizes, number = view.inputs(source.node)
-        value, measured = view.constant(number), view.resolve(sizes)
-        if value is None or value.ndim or value != 1 or view.op(measured.node) != "Shape":
-            return ()
-        nodes += (*view.aliases(sizes), measured.node)
-    elif view.op(source.node) != "OnesLike":
-        return ()
-    like = view.inputs(measured.node)[0]
-    return (*nodes, *view.aliases(like)) if view.resolve(like) in of else ()
+    source = view.resolve(tensor)
+    if view.op(source.node) != "ExpandDims":
+        return ones_like(view, tensor, {Tensor(gather.node)})
+    vector = _weights(view, source)
+    ones = () if vector is None else ones_like(view, vector, gather.ids.same)
+    inner = view.inputs(source.node)[0]
+    return (*view.aliases(tensor), source.node, *view.aliases(inner), *ones) if ones else ()
 
 
 def _match_division(

@@ -13,9 +13,8 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.fused.fused_op import Whole
 from fusion.passes.recognise.match import NoMatch, Stage
-from fusion.passes.recognise.spec import DenseIds, LookupSpec
-from fusion.passes.recognise.stock.gathers import match_gather
-from fusion.passes.recognise.stock.table import table_spec
+from fusion.passes.recognise.spec import DenseIds
+from fusion.passes.recognise.stock.gathers import lookup_of, match_gather
 
 JOINS = frozenset({"ConcatV2", "Pack"})
 """What puts tensors side by side."""
@@ -43,18 +42,6 @@ def match_rows(view: GraphView, gather: str) -> Rows | NoMatch:
     if isinstance(found, NoMatch):
         return found
     ids = found.ids
-    spec = LookupSpec(
-        anchor=gather,
-        ids=DenseIds(ids.values, ids.dtype, None, 0, is_each=True, wraps=ids.wraps),
-        dtype=found.ids_dtype,
-        buckets=None,
-        weights=None,
-        table=table_spec(view, found.table, found.dtype),
-        prune=False,
-        fill=True,
-        default_id=None,
-        combiner="sum",
-        divide_no_nan=True,
-        output=Tensor(gather),
-    )
+    each = DenseIds(ids.values, ids.dtype, None, 0, is_each=True, wraps=ids.wraps)
+    spec = lookup_of(view, found, gather, each, Tensor(gather))
     return Rows(stage=Stage.OUTPUT, nodes=(gather,), front=ids.nodes, spec=spec, shape=found.shape)
