@@ -60,6 +60,8 @@ def main() -> int:
     gpu.add_argument("--repeats", type=int, default=20)
     gpu.add_argument("--seed", type=int, help="of tables and ids; others each time by default")
     gpu.add_argument("--out", type=Path, help="a folder for gpu.json and gpu.md")
+    layers = commands.add_parser("layers", help="lookups of Keras layers and ragged ones")
+    layers.add_argument("--out", type=Path, required=True, help="a folder for layers.json")
     commands.add_parser("smoke", help="the headline ratios, in two minutes")
     worker = commands.add_parser("worker")
     worker.add_argument("name")
@@ -102,6 +104,12 @@ def _write(numbers: dict[str, Any], out: Path | None, name: str) -> None:
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / name).write_text(json.dumps(numbers, indent=2) + "\n")
+
+
+def _layers(options: argparse.Namespace) -> int:
+    from benchmarks.layers import write
+
+    return 0 if write(options.out, lambda line: print(line, flush=True)) else 1
 
 
 def _gpu(options: argparse.Namespace) -> int:
@@ -249,6 +257,7 @@ def _worker(options: argparse.Namespace) -> int:
 _COMMANDS = {
     "gpu": _gpu,
     "latency": _latency,
+    "layers": _layers,
     "pass": _pass,
     "run": _run,
     "report": _report,

@@ -13,10 +13,9 @@ from fusion.passes.expand import expanded
 from fusion.passes.graph.edit import apply_edits
 from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
-from fusion.passes.plan.forms import is_bare
 from fusion.passes.plan.plan import Lowering
 from fusion.passes.plan.safety import refuse_unsafe
-from fusion.passes.recognise.lookup import LookupMatch, recognise_all
+from fusion.passes.recognise.lookup import LAYER_ANCHORS, LookupMatch, recognise_all
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.report.fused_before import (
     HAS_GRADIENT,
@@ -76,17 +75,17 @@ def _without_gradient(view: GraphView, lookup: LookupMatch) -> LookupMatch:
     spec, reason = lookup.spec, ""
     if lookup.gradients or (lookup.has_few_ops and has_gradient(view, lookup.nodes())):
         reason = f"{HAS_GRADIENT}, which reads what is inside it"
-    elif spec is not None and _has_fewest_ops(lookup):
+    elif spec is not None and _has_fewest_ops(view, lookup):
         reason = FEWEST_OPS
     if not reason:
         return lookup
     return replace(lookup, spec=None, failure=NoMatch(reason, lookup.anchor))
 
 
-def _has_fewest_ops(lookup: LookupMatch) -> bool:
-    """Whether a lookup is a gather, or a reduction of the table itself that fills no rows."""
+def _has_fewest_ops(view: GraphView, lookup: LookupMatch) -> bool:
+    """Whether a lookup has a dense sum, or a reduction of the table itself that fills no rows."""
     if lookup.has_few_ops:
-        return is_bare(lookup)
+        return view.op(lookup.anchor) in LAYER_ANCHORS
     return lookup.parts.fill is None and not lookup.unique
 
 

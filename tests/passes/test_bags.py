@@ -24,6 +24,7 @@ TABLES = (Table(20, 8), Table(13, 3), Table(7, 16))
 MODELS = {
     **{name: Model(TABLES, (17,), between="", bag=name, joins=(("concat", -1),)) for name in BAGS},
     "Keras": Model(TABLES, (20,), between="", bag="selected mean", wraps=True),
+    "Keras, ragged and weighted": Model(TABLES, between="", bag="ragged weighted mean", wraps=True),
     "Keras, ragged": Model(TABLES, between="", bag="ragged mean", wraps=True),
     "of int32": Model(TABLES, (5,), between="", bag="product mean", ids="int32"),
     "of float64": Model(TABLES, (17,), between="", bag="product", dtype="float64"),
@@ -83,7 +84,9 @@ def test_a_bag_alone_is_one_op(name: str) -> None:
     compare(graph_def, result.graph_def, layers.feeds(model), exact=True)
 
 
-@pytest.mark.parametrize("name", [*BAGS, "Keras", "Keras, ragged", "of several features"])
+@pytest.mark.parametrize(
+    "name", [*BAGS, "Keras", "Keras, ragged", "Keras, ragged and weighted", "of several features"]
+)
 def test_stock_ops_again(name: str) -> None:
     model = MODELS[name]
     graph_def = layers.build(model)
@@ -206,3 +209,11 @@ def test_a_gather_that_others_read_stays_beside_its_bag() -> None:
     (column,) = PASS.explain(built(make)).columns
     assert not column.fused
     assert "also used by" in str(column.reason)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_stock_ops_of_layers_stay_as_they_are(name: str) -> None:
+    graph_def = layers.build(MODELS[name])
+    result = LowerLookups(preserve=PASS.preserve).apply(graph_def)
+    assert not result.modified
+    assert result.report.fused_count == 0

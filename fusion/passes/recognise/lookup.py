@@ -320,6 +320,9 @@ def _at_once(
     return explain
 
 
+#: The ops that lookups of layers end with.
+LAYER_ANCHORS = GATHERS.union(REDUCTIONS, [REDUCTION])
+
 #: All forms that are known; what `enable` looks for in a graph follows from them.
 FORMS: tuple[LookupForm, ...] = (
     LookupForm(ANCHORS, anchors, _match_reduced, substrings=("Segment", "SparsePostLookUp")),

@@ -1,0 +1,207 @@
+"""Lookups of layers, with fusion and without: rows side by side, and bags of padded and ragged ids.
+
+Each workload is a function of variables that hold its ids. Stock's and the fused one take turns in
+one process, after their results were compared; what reading the ids takes is measured beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+#: Processes that each workload is measured in, and seconds for each.
+_PROCESSES, _SECONDS = 3, 4.0
+COLUMNS = 26
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Lookups of one kind.
+
+    Attributes:
+        kind: "rows", "sequences", "masked", "padded" or "ragged".
+        batch: rows.
+        dim: of each table.
+        length: ids of a row; of ragged ones, the mean.
+        columns: how many.
+        least: what stock's time over the fused one's should be.
+    """
+
+    kind: str
+    batch: int
+    dim: int = 16
+    length: int = 1
+    columns: int = COLUMNS
+    least: float = 0.0
+
+    @property
+    def title(self) -> str:
+        """What it is, in a few words."""
+        length = "" if self.kind == "rows" else f", {self.length} ids"
+        return f"{self.columns} {self.kind}{length}, dim {self.dim}, batch {self.batch}"
+
+
+WORKLOADS = (
+    *(
+        Workload("rows", batch, least=least)
+        for batch, least in ((1, 1.5), (64, 3), (512, 5), (4096, 2.5), (65536, 2.5))
+    ),
+    Workload("rows", 2048, 128, least=2.5),
+    *(Workload(kind, 512, length=n, least=4) for kind in ("masked", "padded") for n in (20, 50)),
+    Workload("ragged", 512, length=10, least=4),
+    Workload("sequences", 512, length=50, columns=8, least=2),
+)
+
+
+def measure(progress: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Returns the results of all workloads, medians of processes."""
+    found = []
+    for place, workload in enumerate(WORKLOADS):
+        runs = [_in_a_process(place) for _ in range(_PROCESSES)]
+        ratios = [run["ratio"] for run in runs]
+        found.append(
+            {
+                **workload.__dict__,
+                "title": workload.title,
+                **{key: statistics.median(run[key] for run in runs) for key in runs[0]},
+                "range": [min(ratios), max(ratios)],
+            }
+        )
+        progress(f"{workload.title}: {found[-1]['ratio']:.2f}x (at least {workload.least:g}x)")
+    return found
+
+
+def write(out: Path, progress: Callable[[str], None]) -> bool:
+    """Measures everything into `layers.json` of a folder; returns whether all reach the least."""
+    found = measure(progress)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "layers.json").write_text(json.dumps(found, indent=1) + "\n")
+    return all(one["ratio"] >= one["least"] for one in found)
+
+
+def _in_a_process(place: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.layers", str(place)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(result.stdout.splitlines()[-1])
+    return found
+
+
+def _rows_of_tables(count: int) -> Iterator[int]:
+    """Sizes of Criteo's tables, with a cap, as the workload criteo26 has them."""
+    from benchmarks.catalog import WORKLOADS as CATALOG
+
+    (program, *_) = CATALOG["criteo26"].programs
+    return (column.rows for column in program.columns[:count])
+
+
+def _ids(workload: Workload, rows: int, seed: int) -> Any:
+    import tensorflow as tf
+
+    rng = np.random.default_rng(seed)
+    if workload.kind == "ragged":
+        lengths = rng.poisson(workload.length, workload.batch)
+        values = rng.integers(0, rows, lengths.sum())
+        return tf.RaggedTensor.from_row_lengths(values, lengths)
+    ids = rng.integers(1, max(rows, 2), (workload.batch, workload.length))
+    if workload.kind == "masked":
+        ends = rng.integers(1, workload.length + 1, (workload.batch, 1))
+        ids[np.arange(workload.length) >= ends] = 0
+    return tf.constant(np.minimum(ids, rows - 1))
+
+
+def _looked_up(workload: Workload, layer: Any, ids: Any) -> Any:
+    import keras
+    import tensorflow as tf
+
+    if workload.kind == "ragged":
+        rows = tf.ragged.map_flat_values(tf.nn.embedding_lookup, layer, ids)
+        return tf.reduce_mean(rows, 1)
+    rows = layer(ids)
+    if workload.kind == "rows":
+        return keras.layers.Flatten()(rows)
+    return rows if workload.kind == "sequences" else keras.layers.GlobalAveragePooling1D()(rows)
+
+
+def _functions(workload: Workload) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Functions of what variables hold: the joined rows, and the ids alone."""
+    import keras
+    import tensorflow as tf
+
+    sizes = list(_rows_of_tables(workload.columns))
+    ids = [_ids(workload, rows, k) for k, rows in enumerate(sizes)]
+    parts = [
+        tf.Variable(part) for one in ids for part in tf.nest.flatten(one, expand_composites=True)
+    ]
+    if workload.kind == "ragged":
+        tables = [tf.Variable(tf.random.normal([rows, workload.dim])) for rows in sizes]
+
+        def join(given: list[Any]) -> Any:
+            found = [_looked_up(workload, *pair) for pair in zip(tables, given, strict=True)]
+            return tf.concat(found, -1)
+    else:
+        inputs = [keras.Input(one.shape[1:], dtype="int64") for one in ids]
+        is_masked = workload.kind == "masked"
+        layers = [keras.layers.Embedding(rows, workload.dim, mask_zero=is_masked) for rows in sizes]
+        found = [_looked_up(workload, *pair) for pair in zip(layers, inputs, strict=True)]
+        join = keras.Model(inputs, keras.layers.Concatenate()(found))
+
+    def look_up() -> Any:
+        values = [part.read_value() for part in parts]
+        return join(tf.nest.pack_sequence_as(ids, values, expand_composites=True))
+
+    def read() -> Any:
+        return [tf.reshape(part.read_value(), [-1])[:1] for part in parts]
+
+    return look_up, read
+
+
+def _measured(workload: Workload) -> dict[str, float]:
+    import tensorflow as tf
+
+    import fusion
+
+    look_up, read = _functions(workload)
+
+    def first() -> Any:
+        result = look_up()
+        return tf.reshape(result, [-1])[:1]
+
+    def made(function: Callable[[], Any]) -> Any:
+        return tf.function(function, autograph=False).get_concrete_function()
+
+    whole, stock, ids = made(look_up)(), made(first), made(read)
+    stock(), ids()
+    with fusion.fused():
+        same, fused = made(look_up)(), made(first)
+        fused()
+        columns = fusion.stats().last_report
+    assert columns is not None
+    assert columns.fused_count == workload.columns, str(columns)
+    np.testing.assert_array_equal(whole, same)
+    times: list[list[float]] = [[], [], []]
+    end = time.perf_counter() + _SECONDS
+    while time.perf_counter() < end or len(times[0]) < 7:
+        for place, function in enumerate((stock, fused, ids)):
+            start = time.perf_counter()
+            function()
+            times[place].append(time.perf_counter() - start)
+    stock_s, fused_s, ids_s = (statistics.median(one[2:]) for one in times)
+    return {
+        "stock_ms": 1e3 * (stock_s - ids_s),
+        "fused_ms": 1e3 * (fused_s - ids_s),
+        "ids_ms": 1e3 * ids_s,
+        "ratio": (stock_s - ids_s) / (fused_s - ids_s),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(_measured(WORKLOADS[int(sys.argv[1])])))
