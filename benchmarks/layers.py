@@ -2,6 +2,8 @@
 
 Each workload is a function of variables that hold its ids. Stock's and the fused one take turns in
 one process, after their results were compared; what reading the ids takes is measured beside them.
+Both have tables of their own: once a variable was read sparsely, each ReadVariableOp copies it, and
+stock's Keras 3 models have one for each table.
 """
 
 from __future__ import annotations
@@ -88,6 +90,13 @@ def write(out: Path, progress: Callable[[str], None]) -> bool:
     return all(one["ratio"] >= one["least"] for one in found)
 
 
+def _calls(workload: Workload) -> int:
+    """How many calls are one loop; of what takes long, or is not known in a loop, there is none."""
+    if workload.kind == "ragged":
+        return 1
+    return max(1, min(100, 20_000 // (workload.batch * workload.length)))
+
+
 def _in_a_process(place: int) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.layers", str(place)]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -131,18 +140,43 @@ def _looked_up(workload: Workload, layer: Any, ids: Any) -> Any:
     return rows if workload.kind == "sequences" else keras.layers.GlobalAveragePooling1D()(rows)
 
 
-def _functions(workload: Workload) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Functions of what variables hold: the joined rows, and the ids alone."""
+@dataclass(frozen=True)
+class _Functions:
+    """What is measured: of tensors, if the ids are passed, else of the variables that hold them.
+
+    Attributes:
+        look_up, read: the joined rows, and the ids alone.
+        passed: the tensors.
+    """
+
+    look_up: Callable[..., Any]
+    read: Callable[..., Any]
+    passed: tuple[Any, ...]
+
+    def traced(self, function: Callable[..., Any]) -> Callable[[], Any]:
+        """Returns a call of a function that was made a graph, in which numbers of ids are free."""
+        import tensorflow as tf
+
+        specs = [tf.TensorSpec([None], one.dtype) for one in self.passed]
+        concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
+        return lambda: concrete(*self.passed)
+
+
+def _functions(workload: Workload) -> _Functions:
     import keras
     import tensorflow as tf
 
     sizes = list(_rows_of_tables(workload.columns))
     ids = [_ids(workload, rows, k) for k, rows in enumerate(sizes)]
-    parts = [
-        tf.Variable(part) for one in ids for part in tf.nest.flatten(one, expand_composites=True)
-    ]
+    flat = [part for one in ids for part in tf.nest.flatten(one, expand_composites=True)]
+    # How many ragged ids there are depends on the batch, which a variable's shape does not.
+    is_ragged = workload.kind == "ragged"
+    parts = [] if is_ragged else [tf.Variable(part) for part in flat]
     if workload.kind == "ragged":
-        tables = [tf.Variable(tf.random.normal([rows, workload.dim])) for rows in sizes]
+        tables = [
+            tf.Variable(tf.random.stateless_normal([rows, workload.dim], [1, k]))
+            for k, rows in enumerate(sizes)
+        ]
 
         def join(given: list[Any]) -> Any:
             found = [_looked_up(workload, *pair) for pair in zip(tables, given, strict=True)]
@@ -150,18 +184,33 @@ def _functions(workload: Workload) -> tuple[Callable[[], Any], Callable[[], Any]
     else:
         inputs = [keras.Input(one.shape[1:], dtype="int64") for one in ids]
         is_masked = workload.kind == "masked"
-        layers = [keras.layers.Embedding(rows, workload.dim, mask_zero=is_masked) for rows in sizes]
+        layers = [
+            keras.layers.Embedding(
+                rows,
+                workload.dim,
+                keras.initializers.RandomNormal(seed=k),
+                mask_zero=is_masked,
+            )
+            for k, rows in enumerate(sizes)
+        ]
         found = [_looked_up(workload, *pair) for pair in zip(layers, inputs, strict=True)]
         join = keras.Model(inputs, keras.layers.Concatenate()(found))
 
-    def look_up() -> Any:
-        values = [part.read_value() for part in parts]
-        return join(tf.nest.pack_sequence_as(ids, values, expand_composites=True))
+    def values(passed: tuple[Any, ...]) -> list[Any]:
+        return [*passed, *(part.read_value() for part in parts)]
 
-    def read() -> Any:
-        return [tf.reshape(part.read_value(), [-1])[:1] for part in parts]
+    def look_up(*passed: Any) -> Any:
+        found = values(passed)
+        if is_ragged:
+            pairs = zip(found[::2], found[1::2], strict=True)
+            found = [tf.RaggedTensor.from_row_splits(*pair, validate=False) for pair in pairs]
+        return join(found)
 
-    return look_up, read
+    def read(*passed: Any) -> Any:
+        with tf.control_dependencies(values(passed)):
+            return tf.zeros([1])
+
+    return _Functions(look_up, read, tuple(flat) if is_ragged else ())
 
 
 def _measured(workload: Workload) -> dict[str, float]:
@@ -169,23 +218,33 @@ def _measured(workload: Workload) -> dict[str, float]:
 
     import fusion
 
-    look_up, read = _functions(workload)
+    def first(look_up: Callable[..., Any]) -> Callable[..., Any]:
+        """Calls it many times in the graph, so that what a call takes from Python is no matter."""
 
-    def first() -> Any:
-        result = look_up()
-        return tf.reshape(result, [-1])[:1]
+        def once(count: Any, before: Any) -> Any:
+            with tf.control_dependencies([before]):
+                return count + 1, tf.reshape(look_up(), [-1])[:1]
 
-    def made(function: Callable[[], Any]) -> Any:
-        return tf.function(function, autograph=False).get_concrete_function()
+        def loop(*passed: Any) -> Any:
+            if _calls(workload) == 1:
+                return tf.reshape(look_up(*passed), [-1])[:1]
+            state = tf.constant(0), tf.zeros([1])
+            limit = _calls(workload)
+            return tf.while_loop(lambda count, _: count < limit, once, state, parallel_iterations=1)
 
-    whole, stock, ids = made(look_up)(), made(first), made(read)
+        return loop
+
+    of_stock, of_fusion = _functions(workload), _functions(workload)
+    whole = of_stock.traced(of_stock.look_up)().numpy()
+    stock, ids = (of_stock.traced(first(one)) for one in (of_stock.look_up, of_stock.read))
     stock(), ids()
     with fusion.fused():
-        same, fused = made(look_up)(), made(first)
+        same = of_fusion.traced(of_fusion.look_up)().numpy()
+        report = fusion.stats().last_report
+        fused = of_fusion.traced(first(of_fusion.look_up))
         fused()
-        columns = fusion.stats().last_report
-    assert columns is not None
-    assert columns.fused_count == workload.columns, str(columns)
+    assert report is not None
+    assert report.fused_count == workload.columns, str(report)
     np.testing.assert_array_equal(whole, same)
     times: list[list[float]] = [[], [], []]
     end = time.perf_counter() + _SECONDS
@@ -194,7 +253,8 @@ def _measured(workload: Workload) -> dict[str, float]:
             start = time.perf_counter()
             function()
             times[place].append(time.perf_counter() - start)
-    stock_s, fused_s, ids_s = (statistics.median(one[2:]) for one in times)
+    calls = _calls(workload)
+    stock_s, fused_s, ids_s = (statistics.median(one[2:]) / calls for one in times)
     return {
         "stock_ms": 1e3 * (stock_s - ids_s),
         "fused_ms": 1e3 * (fused_s - ids_s),

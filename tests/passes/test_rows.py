@@ -214,3 +214,12 @@ def test_a_lone_gather_of_a_large_table_is_reported() -> None:
     (column,) = report(graph_def).columns
     assert not column.fused
     assert "nothing to gain" in str(column.reason)
+
+
+def test_a_variable_that_is_read_whole_goes_on_being_read_so() -> None:
+    """A sparse access would make each other read of it a copy."""
+    model = Model((Table(kind="read"), Table(9, 3, "read")))
+    after = ops(PASS.apply(layers.build(model)).graph_def)
+    assert "ReadEmbeddingTables" not in after
+    gathered = ops(PASS.apply(layers.build(Model((Table(), Table(9, 3))))).graph_def)
+    assert "ReadEmbeddingTables" in gathered

@@ -13,7 +13,7 @@ from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.graph.fused_columns import list_attr
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.plan.forms import can_share, is_small
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup import LAYER_ANCHORS, LookupMatch
 from fusion.passes.recognise.spec import LookupSpec, ShardSpec
 from fusion.passes.recognise.stock.max_norm import Clip
 from fusion.schema.names import READ_TABLES
@@ -174,6 +174,10 @@ def _shared_read(build: NodeBuilder, reader: Reader, inside: set[str]) -> Variab
     tensor = table.shards[0].tensor
     node = view.nodes.get(view.resolve(tensor).node)
     if node is None or node.op != "ReadVariableOp" or not can_share(view, table.dtype, node.device):
+        return None
+    if view.op(reader.lookup.anchor) in LAYER_ANCHORS:
+        # Keras 3's layers read variables whole, also elsewhere, which after any sparse access would
+        # copy them: it is left to the program to have some.
         return None
     names = (node.name, *view.aliases(tensor))
     users = {use.node for name in names for use in view.uses(name)}

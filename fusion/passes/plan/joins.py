@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fusion.passes.analysis.symbolic_shapes import Dim, Element, ShapeMath, Vector, product
 from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.forms import placement
+from fusion.passes.plan.forms import is_bare, is_shaped, placement
 from fusion.passes.plan.plan import Group, Lowering, Place
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
@@ -87,8 +87,15 @@ def why_alone(view: GraphView, lookup: LookupMatch) -> NoMatch:
     slots = slots_of(view, lookup)
     if isinstance(slots, NoMatch):
         return slots
+    if known_shape(lookup) is None:
+        return NoMatch("more than one size of its result is not known", lookup.anchor)
     why = "nothing to gain: no other lookup is beside it in what joins its rows"
     return NoMatch(why, slots[0].join)
+
+
+def is_better_alone(lookup: LookupMatch) -> bool:
+    """Whether an op for a lookup is better than its stock ops, though nothing is beside it."""
+    return not is_shaped(lookup) or (not is_bare(lookup) and known_shape(lookup) is not None)
 
 
 def known_shape(lookup: LookupMatch) -> tuple[int, ...] | None:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.concats import groups_in_concats
-from fusion.passes.plan.forms import fits_one_op, is_bare, is_shaped
-from fusion.passes.plan.joins import FEWEST, groups_in_joins, known_shape
+from fusion.passes.plan.forms import fits_one_op
+from fusion.passes.plan.joins import FEWEST, groups_in_joins, is_better_alone
 from fusion.passes.plan.plan import Group, Lowering, Plan, plan_each
 from fusion.passes.plan.trained import plan_alone, plan_trained
 from fusion.passes.recognise.lookup import LookupMatch
@@ -79,13 +79,7 @@ def _without(lookups: Iterable[LookupMatch], groups: Iterable[Group]) -> list[Lo
 
 def _alone(lookups: Iterable[LookupMatch]) -> Plan:
     """Returns a plan with an op for each lookup that is better alone than its stock ops."""
-    better = (lookup for lookup in lookups if not is_shaped(lookup) or _is_better_alone(lookup))
-    return plan_each(better, Lowering.SINGLE)
-
-
-def _is_better_alone(lookup: LookupMatch) -> bool:
-    """Whether an op for a lookup whose result may have any shape is better, and can give it."""
-    return not is_bare(lookup) and known_shape(lookup) is not None
+    return plan_each(filter(is_better_alone, lookups), Lowering.SINGLE)
 
 
 def split_plan(lookups: Iterable[LookupMatch]) -> Plan:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusion.passes.analysis.symbolic_shapes import Dim, ShapeMath, pass_flat, product
+from fusion.passes.analysis.symbolic_shapes import Dim, ShapeMath, Vector, pass_flat, product
 from fusion.passes.graph.idioms import is_row_gather, pass_casts
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
@@ -48,10 +48,15 @@ def match_row_splits(view: GraphView, rows: Tensor, count: Tensor) -> RowSplits 
 
 @dataclass(frozen=True)
 class _Tiled:
-    """`counter = range(count)` as a column, tiled to width `longest`."""
+    """`range(count)` as a column, tiled to width `longest`; a number of rows that is known is one.
 
-    counter: Tensor
-    count: Tensor
+    Attributes:
+        sizes: the symbolic shape of the range.
+        count, longest: see above.
+    """
+
+    sizes: Vector | None
+    count: Tensor | int
     longest: Tensor
 
 
@@ -59,15 +64,24 @@ def _match_tiled(view: GraphView, tensor: Tensor) -> _Tiled | None:
     if view.op(tensor.node) != "Tile":
         return None
     column, multiples = (view.resolve(operand) for operand in view.inputs(tensor.node))
-    if view.op(column.node) != "ExpandDims" or view.op(multiples.node) != "Pack":
+    factors, math = view.inputs(multiples.node), ShapeMath(view)
+    if view.op(multiples.node) != "Pack" or len(factors) != 2 or math.scalar(factors[0]) != 1:
+        return None
+    longest = view.resolve(factors[1])
+    value = view.constant(column)
+    if value is not None:
+        # Grappler folds the column of a number of rows that is known.
+        count = value.size
+        is_column = value.shape == (count, 1) and value.reshape(-1).tolist() == [*range(count)]
+        return _Tiled((count,), count, longest) if is_column else None
+    if view.op(column.node) != "ExpandDims":
         return None
     numbers, axis = view.inputs(column.node)
-    factors, math = view.inputs(multiples.node), ShapeMath(view)
-    if math.scalar(axis) not in (1, -1) or len(factors) != 2 or math.scalar(factors[0]) != 1:
+    if math.scalar(axis) not in (1, -1):
         return None
     counter = view.resolve(numbers)
     limit = _match_range(view, counter)
-    return None if limit is None else _Tiled(counter, limit, view.resolve(factors[1]))
+    return None if limit is None else _Tiled(math.shape_of(counter), limit, longest)
 
 
 def _match_range(view: GraphView, tensor: Tensor) -> Tensor | None:
@@ -111,8 +125,8 @@ def _behind_broadcast(view: GraphView, lengths: Tensor, numbers: _Tiled) -> Tens
     lengths, _ = pass_casts(view, lengths)
     if view.op(lengths.node) == "BroadcastTo" and not view.controls(lengths.node):
         inner, target = view.inputs(lengths.node)
-        math = ShapeMath(view)
-        if math.vector(target) == math.shape_of(numbers.counter):
+        sizes = ShapeMath(view).vector(target)
+        if sizes is not None and sizes == numbers.sizes:
             lengths, _ = pass_casts(view, inner)
     return lengths
 
@@ -166,11 +180,13 @@ def _match_slice(view: GraphView, tensor: Tensor, start: int, stop: int | None) 
     return view.resolve(vector)
 
 
-def _counts_rows(view: GraphView, count: Tensor, splits: Tensor) -> bool:
+def _counts_rows(view: GraphView, count: Tensor | int, splits: Tensor) -> bool:
     """Whether `count` is the number of splits less 1."""
-    count, _ = pass_casts(view, count)
     math, shape = ShapeMath(view), view.shape(splits)
     size = shape[0] if shape is not None and len(shape) == 1 else None
+    if isinstance(count, int):
+        return size is not None and count == size - 1
+    count, _ = pass_casts(view, count)
     if size is not None:
         return math.scalar(count) == size - 1
     if view.op(count.node) != "Sub":
