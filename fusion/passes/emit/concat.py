@@ -18,16 +18,16 @@ from fusion.passes.recognise.lookup import LookupMatch
 
 @dataclass(frozen=True)
 class _Part:
-    """What takes the place of some inputs of a concat.
+    """What takes the place of some inputs of a concat or sum.
 
     Attributes:
         start, count: which.
-        name: the node.
+        tensors: one, or as many as they were.
     """
 
     start: int
     count: int
-    name: str
+    tensors: tuple[Tensor, ...]
 
 
 @dataclass
@@ -36,6 +36,7 @@ class ConcatEmitter:
 
     edit: GraphEdit
     _parts: dict[str, list[_Part]] = field(default_factory=dict)
+    _summed: set[Tensor] = field(default_factory=set)
 
     def builder(self, group: Group, frame: str) -> NodeBuilder:
         """Returns a builder of nodes beside the group's concat, see `NodeBuilder`."""
@@ -61,22 +62,22 @@ class ConcatEmitter:
         if group.whole:
             self._replace(group.concat)
         else:
-            part = _Part(group.start, len(group.columns), name)
+            part = _Part(group.start, len(group.columns), (Tensor(name),))
             self._parts.setdefault(group.concat, []).append(part)
 
     def finish(self) -> None:
-        """Lets the concats that stay read the groups that are parts of them."""
+        """Lets the concats and sums that stay read the groups that are parts of them."""
         for concat, parts in self._parts.items():
             view = self.edit.view
             build = NodeBuilder(self.edit, concat, view.nodes[concat].device, "")
             inputs = list(view.inputs(concat))
             for part in sorted(parts, key=lambda part: part.start, reverse=True):
-                inputs[part.start : part.start + part.count] = [Tensor(part.name)]
+                inputs[part.start : part.start + part.count] = part.tensors
             node = build.copy("", concat)
             node.name = concat
             del node.input[:]
             build.inputs(node, *inputs)
-            set_attrs(node, N=len(inputs) - 1)
+            set_attrs(node, N=len(inputs) - (node.op == "ConcatV2"))
             build.add(node)
             self._replace(concat)
 
@@ -86,6 +87,10 @@ class ConcatEmitter:
         build = NodeBuilder(self.edit, join, view.nodes[join].device, name)
         for column, tensor in zip(group.lookups, view.inputs(join)[place.start :], strict=False):
             self._remove_between(column, tensor, name)
+        if view.op(join) == "AddN":
+            tensors = tuple(self._summands(place, group, name))
+            self._parts.setdefault(join, []).append(_Part(place.start, count, tensors))
+            return
         node = build.replacement("Identity") if place.whole else None
         if place.shape is not None:
             node = build.replacement("Reshape") if place.whole else build.node("shaped", "Reshape")
@@ -99,7 +104,31 @@ class ConcatEmitter:
         if place.whole:
             self._replace(join)
         else:
-            self._parts.setdefault(join, []).append(_Part(place.start, count, name))
+            self._parts.setdefault(join, []).append(_Part(place.start, count, (Tensor(name),)))
+
+    def _summands(self, place: Place, group: Group, name: str) -> Iterator[Tensor]:
+        """Yields the columns of a group's matrix, from nodes of the names that they had.
+
+        TensorFlow's optimizer sorts the inputs of an AddN by their names, which is the order of its
+        additions then: outputs of one Split would be added in another one.
+        """
+        view, offset = self.edit.view, 0
+        given = view.inputs(place.join)[place.start :]
+        for lookup, tensor in zip(group.lookups, map(view.resolve, given), strict=False):
+            table = lookup.full_spec.table
+            _, width = table.shape
+            assert width is not None
+            if tensor not in self._summed:
+                build = NodeBuilder(self.edit, tensor.node, view.nodes[place.join].device, name)
+                node = build.replacement("Slice")
+                begin = build.constant("begin", np.array([0, offset], np.int32))
+                size = build.constant("size", np.array([-1, width], np.int32))
+                build.inputs(node, Tensor(name), begin, size)
+                set_types(node, T=table.dtype, Index=types_pb2.DT_INT32)
+                build.add(node)
+                self._summed.add(tensor)
+            offset += width
+            yield Tensor(tensor.node)
 
     def _remove_between(self, lookup: LookupMatch, tensor: Tensor, successor: str) -> None:
         """Takes out what hands on a lookup's result to an input of a join."""

@@ -1,5 +1,7 @@
 """Where the rows of lookups go: to concats and packs that put them side by side, on any axis.
 
+An AddN is one, too: it adds parts of what the op for many lookups writes, in its own order.
+
 Between a lookup and a join stand reshapes. Where the sizes of an input from the axis of the join
 on are those of one row, D in all, memory has the rows of all inputs side by side: a matrix with a
 row for each of the sizes before the axis. The op for many lookups computes it, and a reshape gives
@@ -35,7 +37,8 @@ class Slot:
     """An input of a join.
 
     Attributes:
-        join: the ConcatV2 or Pack.
+        join: the ConcatV2, Pack or AddN.
+        op: which of them.
         index: the input's.
         lead: the symbolic sizes before its axis.
         size: the size of that axis; None if the join makes it, a Pack.
@@ -43,6 +46,7 @@ class Slot:
     """
 
     join: str
+    op: str
     index: int
     lead: Vector
     size: Element | None
@@ -51,7 +55,7 @@ class Slot:
     @property
     def is_matrix(self) -> bool:
         """Whether the join is a concat of matrices, side by side."""
-        return self.size is not None and len(self.lead) == 1 and not self.rest
+        return self.op == "ConcatV2" and len(self.lead) == 1 and not self.rest
 
 
 Slots = tuple[Slot, ...]
@@ -193,15 +197,24 @@ class _Search:
             return NoMatch("its rows are joined on another device", join)
         if view.type_attr(join, "T") != spec.table.dtype:
             return NoMatch("its rows are joined as another dtype", join)
-        is_pack = view.op(join) == "Pack"
+        op = view.op(join)
+        if op == "AddN":
+            return self._summand(join, position, shape, width)
+        is_pack = op == "Pack"
         at = _axis(view, join, len(shape) + is_pack)
         if at is None:
             return NoMatch("the axis along which its rows are joined is not known", join)
         if product(shape[at:]) != width:
             return NoMatch("its rows are not joined side by side, but one after the other", join)
         if is_pack:
-            return Slot(join, position, shape[:at], None, shape[at:])
-        return Slot(join, position, shape[:at], shape[at], shape[at + 1 :])
+            return Slot(join, op, position, shape[:at], None, shape[at:])
+        return Slot(join, op, position, shape[:at], shape[at], shape[at + 1 :])
+
+    def _summand(self, join: str, position: int, shape: Vector, width: Element) -> Slot | NoMatch:
+        """Returns the place among matrices that are added, which stay apart in what is joined."""
+        if len(shape) != 2 or shape[1] != width or not isinstance(width, int):
+            return NoMatch("its rows are not added as a matrix of known width", join)
+        return Slot(join, "AddN", position, shape[:1], width, ())
 
 
 def _axis(view: GraphView, join: str, rank: int) -> int | None:
@@ -318,13 +331,16 @@ def _group(
         return None
     found = []
     for slots in zip(*run, strict=True):
-        join = slots[0].join
-        count = len(view.inputs(join)) - (view.op(join) != "Pack")
-        is_whole = len(run) == count
-        if slots[0].size is None and not is_whole:
+        join, op = slots[0].join, slots[0].op
+        count = len(view.inputs(join)) - (op == "ConcatV2")
+        is_whole = len(run) == count and op != "AddN"
+        if op == "Pack" and not is_whole:
             return None
-        shape = None if slots[0].is_matrix else _joined_shape(slots)
-        if shape is None and not slots[0].is_matrix:
+        is_matrix = slots[0].is_matrix or op == "AddN"
+        shape = None if is_matrix else _joined_shape(slots)
+        if shape is None and not is_matrix:
+            return None
+        if op == "AddN" and len({slot.size for slot in slots}) > 1:
             return None
         found.append(Place(join, slots[0].index, is_whole, shape))
     lookups = tuple(members[slots] for slots in run)

@@ -52,9 +52,9 @@ class Place:
     """Where a group's result goes: inputs of a join.
 
     Attributes:
-        join: the ConcatV2 or Pack.
+        join: the ConcatV2 or Pack; or an AddN, which reads the parts of the result instead.
         start: the index of the first of them.
-        whole: whether they are all its inputs; the result stands for it then.
+        whole: whether they are all its inputs; the result stands for it then. Not for an AddN.
         shape: the result's there, -1 for one size that is not known; None: the matrix as it is.
     """
 

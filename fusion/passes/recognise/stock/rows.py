@@ -16,8 +16,8 @@ from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.recognise.spec import DenseIds
 from fusion.passes.recognise.stock.gathers import lookup_of, match_gather
 
-JOINS = frozenset({"ConcatV2", "Pack"})
-"""What puts tensors side by side."""
+JOINS = frozenset({"AddN", "ConcatV2", "Pack"})
+"""What puts tensors side by side, or adds them."""
 
 
 @dataclass(frozen=True, kw_only=True)
