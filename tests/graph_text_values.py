@@ -54,7 +54,8 @@ def format_constant(proto: tensor_pb2.TensorProto) -> str | None:
     """Returns e.g. `int32[2]:[0, 1]`, or None when that would not give the same proto."""
     shape = [dim.size for dim in proto.tensor_shape.dim]
     if int(np.prod(shape)) > _LARGEST:
-        return None
+        text = f"{dtypes.as_dtype(proto.dtype).name}{shape}"
+        return text if make_constant(text) == proto else None
     try:
         array = tensor_util.MakeNdarray(proto)
     except (TypeError, ValueError):

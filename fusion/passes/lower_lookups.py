@@ -72,10 +72,11 @@ class LowerLookups(LookupPass):
 
 def _without_gradient(view: GraphView, lookup: LookupMatch) -> LookupMatch:
     """Returns the lookup, or why it does not become other stock ops."""
-    spec, reason = lookup.spec, ""
-    if lookup.gradients or (lookup.has_few_ops and has_gradient(view, lookup.nodes())):
+    is_fewest, reason = lookup.spec is not None and _has_fewest_ops(view, lookup), ""
+    asks = lookup.has_few_ops and not is_fewest
+    if lookup.gradients or (asks and has_gradient(view, lookup.nodes())):
         reason = f"{HAS_GRADIENT}, which reads what is inside it"
-    elif spec is not None and _has_fewest_ops(view, lookup):
+    elif is_fewest:
         reason = FEWEST_OPS
     if not reason:
         return lookup

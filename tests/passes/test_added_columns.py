@@ -37,8 +37,8 @@ def assert_alike(
 ) -> None:
     """Compares to the bit, as the graphs are and as TensorFlow's optimizer makes them."""
     for optimize in (False, True):
-        results = (stock.run(one, feed, optimize=optimize)[0] for one in (graph_def, fused))
-        np.testing.assert_array_equal(*results)
+        expected = stock.run(graph_def, feed, optimize=optimize)[0]
+        np.testing.assert_array_equal(stock.run(fused, feed, optimize=optimize)[0], expected)
 
 
 def test_added_columns_are_one_op_whose_parts_are_added() -> None:

@@ -59,7 +59,9 @@ def test_every_column_is_fused(name: str, target: Target) -> None:
     graph_def = parse_graph((GOLDEN / f"{name}.graph.txt").read_text())
     report = PASSES[target](preserve=frozenset({"out"})).explain(graph_def)
     assert report.columns
-    assert report.fused_count == len(report.columns)
+    # Of what layers look up the stock target has nothing better.
+    stays = target is Target.STOCK and name.startswith("layer_")
+    assert report.fused_count == (0 if stays else len(report.columns))
 
 
 @pytest.mark.parametrize("name", NAMES)

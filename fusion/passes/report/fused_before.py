@@ -86,7 +86,7 @@ def is_reported(view: GraphView, lookup: LookupMatch) -> bool:
         return False
     if is_computed_for_its_gradient(view, lookup.anchor):
         return False
-    return lookup.spec is not None or is_of_fused_ops(view, lookup)
+    return whole is not None or lookup.spec is not None or is_of_fused_ops(view, lookup)
 
 
 def _why_not_one_op(view: GraphView, lookup: LookupMatch, writers: SparseWriters) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph.idioms import is_integer_cast
 from fusion.passes.graph.tensor import Tensor
@@ -282,7 +283,31 @@ def _ignored(view: GraphView, test: Tensor, gather: Gathered) -> int | None:
             value = _number(view, other)
             if value is not None:
                 return value
+        if _are_ids_as_floats(view, ids, gather) and _is_zero(view, other):
+            return 0
     return None
+
+
+def _are_ids_as_floats(view: GraphView, tensor: Tensor, gather: Gathered) -> bool:
+    """Whether ids are cast from a tensor of floats, which is cast from integers.
+
+    Only 0 becomes 0 on this way. Keras's Sequential takes integers so, if it is a part of a model.
+    """
+    if view.op(tensor.node) != "Cast":
+        return False
+    if view.type_attr(tensor.node, "DstT") not in (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE):
+        return False
+    casts = (one.node for one in gather.ids.same if view.op(one.node) == "Cast")
+    return view.type_attr(tensor.node, "SrcT") in ID_TYPES and any(
+        view.resolve(view.inputs(cast)[0]) == tensor for cast in casts
+    )
+
+
+def _is_zero(view: GraphView, tensor: Tensor) -> bool:
+    while view.op(tensor.node) == "Cast":
+        tensor = view.resolve(view.inputs(tensor.node)[0])
+    value = view.constant(tensor)
+    return value is not None and not value.ndim and value == 0
 
 
 def _number(view: GraphView, tensor: Tensor) -> int | None:
