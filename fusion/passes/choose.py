@@ -14,7 +14,7 @@ from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import ARG_OP
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.plan import Group, Plan
-from fusion.passes.plan.planner import are_awaited, are_ordered, fused_plans, split_plan
+from fusion.passes.plan.planner import are_awaited, are_ordered, fused_plans
 from fusion.passes.plan.stacks import stock_plans
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
@@ -100,10 +100,6 @@ def _fused(
     if not candidates:
         # There is nothing better for any of them.
         return Plan(()), emit(view, Plan(()))
-    if view.has_loops:
-        # Their back edges are circles too.
-        plan = Plan((*split_plan(lookups).groups, *forward))
-        return (plan, emit(view, plan)) if plan.groups else None
     return _first_free(view, candidates)
 
 

@@ -312,11 +312,41 @@ def test_a_group_that_would_wait_for_itself_is_not_made() -> None:
     assert "ConcatV2" in ops(after)
 
 
-def test_where_loops_hide_circles_lookups_with_an_order_stay_in_parts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_way_back_of_a_loop_is_no_circle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_flow_util, "ENABLE_CONTROL_FLOW_V2", False)
-    checked(ordered(loops=True), feeds(*"abc"), ["split"] * 3)
+    checked(ordered(loops=True), feeds(*"abc"), ["single"] * 3)
+
+
+@pytest.mark.parametrize(("written", "form"), [(False, "grouped"), (True, "single")])
+def test_lookups_with_an_order_in_a_v1_loop(
+    monkeypatch: pytest.MonkeyPatch, written: bool, form: str
+) -> None:
+    """The next iteration waits for both; or the second for a write that waits for the first."""
+    monkeypatch.setattr(control_flow_util, "ENABLE_CONTROL_FLOW_V2", False)
+
+    def build() -> Any:
+        one, other = table("one"), table("other")
+        ids = stock.sparse_placeholder(Case(), "a/ids")
+        ids = ids.with_values(ids.values % 19)
+
+        def step(i: Any, total: Any) -> Any:
+            first = tf.nn.embedding_lookup_sparse(one, ids, None)
+            with tf.control_dependencies([first]):
+                write = [one.assign_add(tf.ones_like(one), read_value=False)] if written else []
+            with tf.control_dependencies(write):
+                second = tf.nn.embedding_lookup_sparse(one if written else other, ids, None)
+            with tf.control_dependencies([first, second]):
+                return i + 1, total + tf.concat([first, second], 1)
+
+        start = tf.zeros([7, 2 * stock.DIM])
+        shapes = tf.TensorShape([]), tf.TensorShape([None, 2 * stock.DIM])
+        return v1.while_loop(
+            lambda i, _: i < 3, step, (0, start), shapes, parallel_iterations=1, back_prop=False
+        )[1]
+
+    feed = feeds("a")
+    feed["a/ids/indices:0"] = np.sort(feed["a/ids/indices:0"], axis=0)
+    checked(graph_of(build), feed, [form] * 2)
 
 
 def test_groups_in_a_v1_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, Tensor, Use
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.view import NEXT_ITERATIONS, GraphView
 
 _INPUT_OPS = frozenset({ARG_OP, "Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
 
@@ -110,9 +110,9 @@ class GraphEdit:
         return self._built
 
     def is_circular(self) -> bool:
-        """Whether the rewrite makes nodes wait for each other. For graphs without v1 loops."""
+        """Whether the rewrite makes nodes wait for each other, in one iteration of a v1 loop."""
         nodes = self.build()
-        names = {node.name for node in nodes}
+        names = {node.name for node in nodes if node.op not in NEXT_ITERATIONS}
         before = {node.name: {*_source_names(node)} & names for node in nodes}
         after: dict[str, list[str]] = {}
         for name, sources in before.items():

@@ -46,6 +46,9 @@ _NO_EFFECT = frozenset(
     | VALUE_READS
 )
 _FRAME_OPS = frozenset({"Enter", "RefEnter"})
+NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
+"""What hands a value of a v1 loop on to the next iteration: the only circles that do not wait."""
+
 _INTEGERS: dict[int, tuple[type[np.integer[Any]], str]] = {
     types_pb2.DT_INT32: (np.int32, "int_val"),
     types_pb2.DT_INT64: (np.int64, "int64_val"),

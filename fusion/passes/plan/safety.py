@@ -9,7 +9,7 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.view import NEXT_ITERATIONS, GraphView
 from fusion.passes.recognise.bucketize import folded_bucketize
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch, Stage
@@ -239,12 +239,13 @@ def _check_controls(view: GraphView, lookup: LookupMatch) -> NoMatch | None:
 
 
 def _ancestors(view: GraphView, names: Iterable[str]) -> Mapping[str, None]:
+    """Returns nodes and what they wait for, in the same iteration if they are in a v1 loop."""
     seen = dict.fromkeys(names)
     stack = list(seen)
     while stack:
         name = stack.pop()
         for before in (*(t.node for t in view.inputs(name)), *view.controls(name)):
-            if before not in seen:
+            if before not in seen and view.op(before) not in NEXT_ITERATIONS:
                 seen[before] = None
                 stack.append(before)
     return seen
