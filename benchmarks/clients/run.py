@@ -35,8 +35,14 @@ def run(name: str) -> dict[str, Any]:
     found: dict[str, Any] = {"model": name, "library": client.library, "batch": BATCH}
     whole = _paired(_call_of(model), arrays)
     found["enable"] = whole
+    found["saved_model"] = _rewritten(model, arrays)
     if embeddings is not None:
-        found["embeddings"] = _paired(_call_of(embeddings), arrays)
+        found["embeddings"] = _rewritten(embeddings, arrays)
+    return found
+
+
+def _rewritten(model: Any, arrays: Arrays) -> dict[str, Any]:
+    """Exports, rewrites, verifies and measures a model."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         _export(model, arrays, path / "model")
@@ -51,14 +57,13 @@ def run(name: str) -> dict[str, Any]:
         # the copy in the model is what counts.
         columns = distinct_columns(report)
         stock = [one for one in columns if not any(copy.fused for copy in one.copies)]
-        found["saved_model"] = {
-            "columns": len(columns),
-            "fused": len(columns) - len(stock),
-            "reasons": sorted({str(copy.reason) for one in stock for copy in one.copies}),
-            "ratio": ratio.median,
-            "range": [ratio.low, ratio.high],
-        }
-    return found
+    return {
+        "columns": len(columns),
+        "fused": len(columns) - len(stock),
+        "reasons": sorted({str(copy.reason) for one in stock for copy in one.copies}),
+        "ratio": ratio.median,
+        "range": [ratio.low, ratio.high],
+    }
 
 
 def _bytes(array: Any) -> Any:

@@ -116,7 +116,7 @@ def loop(_: Path) -> Program:
             total += looked_up(found, ids.with_values(ids.values + tf.cast(step, tf.int64)))
         return total
 
-    return of_function(run, IDS, forms=("split",))
+    return of_function(run, IDS, forms=("single",))
 
 
 def refused(_: Path) -> Program:
