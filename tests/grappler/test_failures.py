@@ -151,3 +151,10 @@ def test_a_child_collects_garbage_though_it_was_forked_beside_the_pass():
         assert not gc.isenabled()
     assert gc.isenabled()
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("graph", [b"a", b"b", b"c", b"ab", b"ca", b"bc", b"xay", b"", b"zb-c-a"])
+def test_clauses_that_begin_with_the_same_string(graph: bytes) -> None:
+    rule = ((((b"a",), (b"b",))), ((b"a",), (b"c", b"b")), ((b"q", b"a"), (b"y",)))
+    wanted = any(all(any(text in graph for text in texts) for texts in one) for one in rule)
+    assert prefilter.meets(rule, graph) == wanted

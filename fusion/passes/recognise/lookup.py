@@ -186,7 +186,8 @@ class LookupForm:
         find: (view) -> the nodes that one may end with, in file order.
         match: (view, one of these, what lookups share) -> the lookup, as far as it is explained.
         beside: ops of which one is in each graph with such lookups, too; none: there need not be.
-        substrings: of which each anchor has one: few strings are sought faster than many ops.
+        substrings: of which each anchor, or each op beside it, has one: few strings are sought
+            faster than many ops.
         is_final: whether there is nothing better for them, so that they are only lowered.
     """
 
@@ -327,9 +328,11 @@ LAYER_ANCHORS = GATHERS.union(REDUCTIONS, [REDUCTION])
 FORMS: tuple[LookupForm, ...] = (
     LookupForm(ANCHORS, anchors, _match_reduced, substrings=("Segment", "SparsePostLookUp")),
     LookupForm(frozenset({LAST}), single_anchors, _at_once(match_single), beside=UNIQUES),
-    LookupForm(REDUCTIONS, axis_sums, _at_once(match_axis_sum), beside=GATHERS),
-    LookupForm(frozenset({REDUCTION}), ragged_sums, _at_once(match_ragged_sum), beside=GATHERS),
-    LookupForm(GATHERS, row_gathers, _at_once(match_rows), beside=JOINS),
+    LookupForm(REDUCTIONS, axis_sums, _at_once(match_axis_sum), GATHERS, ("Gather",)),
+    LookupForm(
+        frozenset({REDUCTION}), ragged_sums, _at_once(match_ragged_sum), GATHERS, ("Gather",)
+    ),
+    LookupForm(GATHERS, row_gathers, _at_once(match_rows), JOINS, ("Gather",)),
     LookupForm(
         frozenset({SINGLE}), lambda view: view.named(SINGLE), _at_once(match_whole), is_final=True
     ),

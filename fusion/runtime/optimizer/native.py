@@ -52,7 +52,7 @@ def write_whether_met(rule: int, data: int, length: int, met: int) -> None:
 @jit
 def _is_met(rule: int, data: int, length: int) -> bool:
     """Whether bytes meet a rule, see `prefilter`."""
-    at = rule + 8
+    at, absent = rule + 8, int64(0)
     met = False
     for _ in range(load(rule, 0)):
         holds, sets = not met, load(at, 0)
@@ -61,8 +61,11 @@ def _is_met(rule: int, data: int, length: int) -> bool:
             found, strings = False, load(at, 0)
             at += 8
             for _ in range(strings):
-                if holds and not found:
-                    found = _c_memmem(data, length, load(at, 0), load(at, 1)) != 0
+                string = load(at, 0)
+                # Clauses that follow each other may begin with the same string.
+                if holds and not found and string != absent:
+                    found = _c_memmem(data, length, string, load(at, 1)) != 0
+                    absent = absent if found else string
                 at += 16
             holds = holds and found
         met = met or holds

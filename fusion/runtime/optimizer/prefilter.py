@@ -24,15 +24,18 @@ def table(rule: Rule) -> int:
     """The address of a rule's words, which stay; 0 for a rule that nothing meets."""
     if not rule:
         return 0
+    # Equal strings have one address, by which a string that is known to be absent is known again.
+    memories: dict[bytes, ctypes.Array[ctypes.c_char]] = {}
     words = [len(rule)]
     for clause in rule:
         words.append(len(clause))
         for strings in clause:
             words.append(len(strings))
             for string in strings:
-                memory = ctypes.create_string_buffer(string, len(string))
-                keep_forever(memory)
-                words += [ctypes.addressof(memory), len(string)]
+                if string not in memories:
+                    memories[string] = ctypes.create_string_buffer(string, len(string))
+                    keep_forever(memories[string])
+                words += [ctypes.addressof(memories[string]), len(string)]
     array = (ctypes.c_int64 * len(words))(*words)
     keep_forever(array)
     return ctypes.addressof(array)
