@@ -111,10 +111,8 @@ def axis_sums(view: GraphView) -> Iterator[str]:
 
 def match_axis_sum(view: GraphView, reduction: str) -> Shaped | NoMatch:
     """Says what a sum or mean of gathered rows over an axis looks up."""
-    gather = gather_behind(view, view.inputs(reduction)[0])
-    assert gather is not None, "an anchor adds up gathered rows"
     found = _match(view, reduction)
-    return NoBag.of(found, gather) if isinstance(found, NoMatch) else found
+    return NoBag.of(found, view, reduction) if isinstance(found, NoMatch) else found
 
 
 def _match(view: GraphView, reduction: str) -> Shaped | NoMatch:
@@ -380,7 +378,7 @@ def _match_quotient(
     if view.op(division) not in _DIVISIONS or view.controls(division):
         return none
     divisor = view.inputs(division)[1]
-    epsilon, tensor, nodes = 0.0, view.resolve(divisor), view.aliases(divisor)
+    epsilon, tensor = 0.0, view.resolve(divisor)
     if view.op(tensor.node) in ("Add", "AddV2"):
         one, other = view.inputs(tensor.node)
         if view.constant(other) is None:
@@ -389,19 +387,15 @@ def _match_quotient(
         # An attr is a float32.
         if value is None or value.ndim or float(np.float32(value)) != float(value):
             return none
-        epsilon, nodes = float(value), (*nodes, tensor.node, *view.aliases(one))
-        tensor = view.resolve(one)
+        epsilon, tensor = float(value), view.resolve(one)
     is_root = view.op(tensor.node) == "Sqrt"
     if is_root:
         if epsilon:
             return none
-        inner = view.inputs(tensor.node)[0]
-        nodes += (tensor.node, *view.aliases(inner))
-        tensor = view.resolve(inner)
-    known = _match_count(view, tensor, terms, rank, keeps, squared=is_root)
-    if known is None:
+        tensor = view.resolve(view.inputs(tensor.node)[0])
+    if not _match_count(view, tensor, terms, rank, keeps, squared=is_root):
         return none
-    del nodes, known  # what only the divisor needs dies with it
+    # What only the divisor needs dies with it.
     combiner = "sqrtn" if is_root else "mean"
     return _Quotient(
         combiner, _DIVISIONS[view.op(division)], epsilon, Tensor(division), (division,)

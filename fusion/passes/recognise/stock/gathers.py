@@ -86,8 +86,10 @@ class NoBag(NoMatch):
     gather: str
 
     @staticmethod
-    def of(failure: NoMatch, gather: str) -> NoBag:
+    def of(failure: NoMatch, view: GraphView, reduction: str) -> NoBag:
         """Returns a refusal of an op that adds up the rows of a gather."""
+        gather = gather_behind(view, view.inputs(reduction)[0])
+        assert gather is not None, "an anchor adds up gathered rows"
         return NoBag(failure.reason, failure.node, gather)
 
 

@@ -58,10 +58,8 @@ def ragged_sums(view: GraphView) -> Iterator[str]:
 
 def match_ragged_sum(view: GraphView, reduction: str) -> Whole | NoMatch:
     """Says what a segment sum of gathered rows looks up."""
-    gather = gather_behind(view, view.inputs(reduction)[0])
-    assert gather is not None, "an anchor adds up gathered rows"
     found = _match(view, reduction)
-    return NoBag.of(found, gather) if isinstance(found, NoMatch) else found
+    return NoBag.of(found, view, reduction) if isinstance(found, NoMatch) else found
 
 
 def _match(view: GraphView, reduction: str) -> Whole | NoMatch:
