@@ -17,6 +17,7 @@ from fusion.passes.plan.plan import Lowering
 from fusion.passes.plan.safety import refuse_unsafe
 from fusion.passes.recognise.lookup import LAYER_ANCHORS, LookupMatch, recognise_all
 from fusion.passes.recognise.match import NoMatch
+from fusion.passes.recognise.stock.products import PRODUCTS
 from fusion.passes.report.fused_before import (
     HAS_GRADIENT,
     has_gradient,
@@ -86,7 +87,7 @@ def _without_gradient(view: GraphView, lookup: LookupMatch) -> LookupMatch:
 def _has_fewest_ops(view: GraphView, lookup: LookupMatch) -> bool:
     """Whether a lookup has a dense sum, or a reduction of the table itself that fills no rows."""
     if lookup.has_few_ops:
-        return view.op(lookup.anchor) in LAYER_ANCHORS
+        return view.op(lookup.anchor) in LAYER_ANCHORS - PRODUCTS
     return lookup.parts.fill is None and not lookup.unique
 
 

@@ -75,7 +75,7 @@ def _range(view: GraphView, tensor: Tensor, depth: int) -> Range:
         return wrapped(_range(view, inputs[0], depth - 1), view.type_attr(name, "DstT"))
     if op in ("Select", "SelectV2"):
         return _range(view, inputs[1], depth - 1).covers(_range(view, inputs[2], depth - 1))
-    if op in ("Maximum", "FloorMod"):
+    if op in ("Maximum", "Minimum", "FloorMod"):
         return _bounded(view, op, inputs, depth - 1)
     if op == "RaggedTensorToSparse" and tensor.index == 1:
         return _range(view, inputs[-1], depth - 1)
@@ -87,6 +87,9 @@ def _bounded(view: GraphView, op: str, inputs: tuple[Tensor, ...], depth: int) -
     if op == "FloorMod":
         divisor = second.high if second.low is not None and second.low > 0 else None
         return Range() if divisor is None else Range(0, divisor - 1)
+    if op == "Minimum":
+        highs = [high for high in (first.high, second.high) if high is not None]
+        return Range(first.covers(second).low, min(highs) if highs else None)
     lows = [low for low in (first.low, second.low) if low is not None]
     return Range(max(lows) if lows else None, first.covers(second).high)
 

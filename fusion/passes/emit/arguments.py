@@ -288,5 +288,6 @@ def _entries(
     if isinstance(ids, RowIds):
         count = number if ids.count is None else ids.count
         return ids.values, ids.rows, count, (spec.dtype, ids.rows_dtype)
+    assert isinstance(ids, DenseIds), "joined ids are put into one tensor first"
     lengths = number if ids.lengths is None else ids.lengths
     return dense_values(build, ids), lengths, number, (ids.dtype, ids.lengths_dtype)

@@ -19,14 +19,16 @@ from fusion.passes.emit.arguments import (
 )
 from fusion.passes.emit.concat import ConcatEmitter
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
+from fusion.passes.emit.products import finish, with_plain_ids
 from fusion.passes.emit.tables import Reader, share_tables
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.plan.forms import is_shaped
+from fusion.passes.plan.forms import is_joinable, is_shaped
 from fusion.passes.plan.joins import known_shape
 from fusion.passes.plan.plan import Group
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.spec import LookupSpec
+from fusion.passes.recognise.stock.products import Product
 from fusion.schema.columns import COLUMN_ATTRS
 from fusion.schema.names import GROUPED, SINGLE
 
@@ -43,19 +45,21 @@ class InferenceEmitter:
 
     def lookup(self, lookup: LookupMatch) -> None:
         """Emits one lookup under the name of its output and takes its stock nodes out."""
-        spec = lookup.full_spec
-        build = NodeBuilder.of(self.edit, spec)
+        build = NodeBuilder.of(self.edit, lookup.full_spec)
+        spec, product = with_plain_ids(build, lookup.full_spec), lookup.parts.whole
         column = column_arguments(build, spec)
         shape = known_shape(lookup) if is_shaped(lookup) else None
-        is_matrix = shape is None or len(shape) == 2
-        node = build.replacement(SINGLE) if is_matrix else build.node("lookup", SINGLE)
+        is_result = is_joinable(lookup) and (shape is None or len(shape) == 2)
+        node = build.replacement(SINGLE) if is_result else build.node("lookup", SINGLE)
         build.inputs(node, *share_tables(build, [Reader(lookup, column[:3])]), *column[:4])
         set_types(node, T=spec.table.dtype, Tids=column.dtypes[0], Trows=column.dtypes[1])
         set_column_attrs(node, column.attrs, column.name)
         set_lists(node, boundaries=column.boundaries)
         name = build.add(node)
         self._take_out([lookup], name)
-        if not is_matrix:
+        if isinstance(product, Product):
+            finish(build, product, Tensor(name))
+        elif not is_result:
             sizes = build.constant("shape", np.array(shape, np.int32))
             types = {"T": spec.table.dtype, "Tshape": types_pb2.DT_INT32}
             build.result("Reshape", (Tensor(name), sizes), types)
@@ -93,7 +97,7 @@ class InferenceEmitter:
     def _group_column(self, column: LookupMatch | Tensor, first: LookupSpec) -> ColumnArguments:
         if isinstance(column, LookupMatch):
             build = NodeBuilder.of(self.edit, column.full_spec)
-            return column_arguments(build, column.full_spec)
+            return column_arguments(build, with_plain_ids(build, column.full_spec))
         build = NodeBuilder.of(self.edit, first)
         return copy_arguments(build, column, first.table.dtype)
 

@@ -84,11 +84,18 @@ class NodeBuilder:
         if stock.HasField("experimental_debug_info"):
             node.experimental_debug_info.CopyFrom(stock.experimental_debug_info)
 
-    def result(self, op: str, inputs: tuple[Tensor, ...], types: Mapping[str, int]) -> None:
+    def result(
+        self,
+        op: str,
+        inputs: tuple[Tensor, ...],
+        types: Mapping[str, int],
+        attrs: Mapping[str, AttrValue] | None = None,
+    ) -> None:
         """Adds a node in the place of `base`."""
         node = self.replacement(op)
         self.inputs(node, *inputs)
         set_types(node, **types)
+        set_attrs(node, **(attrs or {}))
         self.add(node)
 
     def shared(

@@ -12,13 +12,14 @@ be in another order than that of their rows, which the stock op that fills also 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.emit.node_builder import NodeBuilder
+from fusion.passes.emit.products import finish, with_plain_ids
 from fusion.passes.emit.stock_entries import Entries, entries, one_per_row
 from fusion.passes.emit.stock_nodes import as_dtype, emit_clip, number, split_ids
 from fusion.passes.emit.tables import Reader, copied_clip, gather, read_table
@@ -27,6 +28,7 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.forms import has_one_per_row
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.spec import LookupSpec, ShardSpec
+from fusion.passes.recognise.stock.products import Product
 from fusion.passes.recognise.stock.reduction import COMBINERS
 from fusion.schema.attributes import HALF_TYPES
 
@@ -47,16 +49,19 @@ class StockEmitter:
             lookup: which one.
             reads_whole: whether its table can be read whole, see `read_table`.
         """
-        spec = lookup.full_spec
-        build = NodeBuilder.of(self.edit, spec)
-        emitted = _Lookup(build, lookup)
+        build, product = NodeBuilder.of(self.edit, lookup.full_spec), lookup.parts.whole
+        spec = with_plain_ids(build, lookup.full_spec)
+        emitted = _Lookup(build, replace(lookup, spec=spec))
         if has_one_per_row(self.edit.view, spec):
             last = emitted.one_per_row()
         elif spec.weights is not None:
             last = emitted.weighted()
         else:
             last = emitted.reduced(reads_whole)
-        if last is not None:
+        if isinstance(product, Product) and not product.is_bag:
+            assert last is not None, "encoded ids may be none of the table's"
+            finish(build, product, build.shared("bag", *last))
+        elif last is not None:
             build.result(*last)
         self.edit.remove(lookup.nodes(), build.base)
         self.edit.wait(build.base, sorted(lookup.control_inputs(self.edit.view)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.forms import is_shaped, placement
+from fusion.passes.plan.forms import is_joinable, is_shaped, placement
 from fusion.passes.plan.joins import FEWEST, slots_of
 from fusion.passes.plan.plan import Group, Lowering
 from fusion.passes.recognise.lookup import LookupMatch
@@ -73,6 +73,8 @@ def slot_in_concat(
     view: GraphView, lookup: LookupMatch, unread: frozenset[str] = frozenset()
 ) -> tuple[str, int] | None:
     """Returns the concat of matrices that alone reads a lookup's result, see `only_concat`."""
+    if not is_joinable(lookup):
+        return None
     if is_shaped(lookup):
         slots = slots_of(view, lookup, unread)
         is_only = not isinstance(slots, NoMatch) and len(slots) == 1 and slots[0].is_matrix

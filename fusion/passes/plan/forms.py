@@ -12,7 +12,8 @@ from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import loses_digits
 from fusion.passes.recognise.lookup import LookupMatch
-from fusion.passes.recognise.spec import DenseIds, LookupSpec
+from fusion.passes.recognise.spec import DenseIds, JoinedIds, LookupSpec
+from fusion.passes.recognise.stock.products import Product
 from fusion.passes.recognise.stock.rows import Rows, Shaped
 from fusion.runtime.tensorflow.variable_access import is_shared
 from fusion.schema.attributes import HALF_TYPES
@@ -26,6 +27,12 @@ def is_bare(lookup: LookupMatch) -> bool:
 def is_shaped(lookup: LookupMatch) -> bool:
     """Whether a lookup's result may be something else than a matrix."""
     return isinstance(lookup.parts.whole, Shaped)
+
+
+def is_joinable(lookup: LookupMatch) -> bool:
+    """Whether one op gives a lookup's result, which an op for many may then give."""
+    whole = lookup.parts.whole
+    return not isinstance(whole, Product) or whole.is_bag
 
 
 def fits_one_op(
@@ -51,7 +58,8 @@ def reads_table_well(view: GraphView, lookup: LookupMatch, writers: SparseWriter
     """Whether an op that reads the table itself does what the lookup does, and no worse."""
     spec = lookup.full_spec
     table = spec.table
-    if spec.addition is not None and not is_on_cpu(view, spec.anchor):
+    is_sum_of_rows = spec.addition is not None or isinstance(lookup.parts.whole, Product)
+    if is_sum_of_rows and not is_on_cpu(view, spec.anchor):
         return False
     if table.strategy or not (table.max_norm is None or clips_in_op(spec)):
         return False
@@ -169,6 +177,8 @@ def lookup_range(view: GraphView, spec: LookupSpec) -> Range:
             Range(spec.buckets.default, spec.buckets.default)
         )
     ids = spec.ids
+    if isinstance(ids, JoinedIds):
+        return Range()
     if not isinstance(ids, DenseIds):
         return range_of(view, ids.values)
     bounds = range_of(view, Tensor(ids.hashed.by[-1]) if ids.hashed is not None else ids.values)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fusion.passes.analysis.symbolic_shapes import Dim, Element, ShapeMath, Vector, product
 from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.forms import is_bare, is_shaped, placement
+from fusion.passes.plan.forms import is_bare, is_joinable, is_shaped, placement
 from fusion.passes.plan.plan import Group, Lowering, Place
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
@@ -267,7 +267,7 @@ def groups_in_joins(
         taken: joins that others have changed.
     """
     members: dict[Slots, LookupMatch] = {}
-    for lookup in lookups:
+    for lookup in filter(is_joinable, lookups):
         slots = slots_of(view, lookup)
         if isinstance(slots, NoMatch) or (len(slots) == 1 and slots[0].is_matrix):
             continue

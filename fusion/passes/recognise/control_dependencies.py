@@ -12,7 +12,13 @@ from collections.abc import Iterable, Iterator
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import Match, Stage
-from fusion.passes.recognise.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds
+from fusion.passes.recognise.spec import (
+    JoinedIds,
+    LookupSpec,
+    RaggedIds,
+    RowIds,
+    SparseIds,
+)
 
 
 def helper_controls(
@@ -25,7 +31,9 @@ def helper_controls(
     """
     if not view.has_controls:
         return {}
-    inputs = {tensor.node for tensor in input_tensors(spec)}
+    parts = tuple(parts)
+    given = (*input_tensors(spec), *(tensor for part in parts for tensor in part.reads))
+    inputs = {tensor.node for tensor in given}
     stages: dict[Stage, list[str]] = {stage: [] for stage in Stage}
     for part in parts:
         stages[part.stage] += part.nodes
@@ -44,8 +52,9 @@ def input_tensors(spec: LookupSpec) -> Iterator[Tensor]:
         tensors += [ids.rows, ids.count]
     elif isinstance(ids, RaggedIds):
         tensors.append(ids.row_splits)
+    elif isinstance(ids, JoinedIds):
+        tensors += [part.values for part in ids.parts]
     else:
-        assert isinstance(ids, DenseIds)
         tensors.append(None if ids.hashed is None else ids.hashed.mask)
     tensors += [None if spec.weights is None else spec.weights.values]
     tensors += [shard.tensor for shard in spec.table.shards]

@@ -35,6 +35,14 @@ from fusion.passes.recognise.stock.grappler_forms import DistinctGathers, as_bui
 from fusion.passes.recognise.stock.id_source import IdSource, match_source
 from fusion.passes.recognise.stock.one_id_per_row import LAST, match_single, single_anchors
 from fusion.passes.recognise.stock.output import Mask, Tail, match_mask, match_tail
+from fusion.passes.recognise.stock.products import (
+    ENCODINGS,
+    PRODUCTS,
+    SPARSE_PRODUCT,
+    match_product,
+    match_sparse_product,
+    products,
+)
 from fusion.passes.recognise.stock.prune import Prune, match_prune
 from fusion.passes.recognise.stock.ragged_sums import REDUCTION, match_ragged_sum, ragged_sums
 from fusion.passes.recognise.stock.reduction import (
@@ -322,7 +330,7 @@ def _at_once(
 
 
 #: The ops that lookups of layers end with.
-LAYER_ANCHORS = GATHERS.union(REDUCTIONS, [REDUCTION])
+LAYER_ANCHORS = GATHERS.union(REDUCTIONS, PRODUCTS, [REDUCTION, SPARSE_PRODUCT])
 
 #: All forms that are known; what `enable` looks for in a graph follows from them.
 FORMS: tuple[LookupForm, ...] = (
@@ -333,6 +341,13 @@ FORMS: tuple[LookupForm, ...] = (
         frozenset({REDUCTION}), ragged_sums, _at_once(match_ragged_sum), GATHERS, ("Gather",)
     ),
     LookupForm(GATHERS, row_gathers, _at_once(match_rows), JOINS, ("Gather",)),
+    LookupForm(PRODUCTS, products, _at_once(match_product), ENCODINGS, ("OneHot", "DenseBincount")),
+    LookupForm(
+        frozenset({SPARSE_PRODUCT}),
+        lambda view: view.named(SPARSE_PRODUCT),
+        _at_once(match_sparse_product),
+        substrings=(SPARSE_PRODUCT,),
+    ),
     LookupForm(
         frozenset({SINGLE}), lambda view: view.named(SINGLE), _at_once(match_whole), is_final=True
     ),

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from fusion.passes.graph.tensor import Tensor
+
 
 class Stage(Enum):
     """Which of the emitted ops takes over a part of the lookup."""
@@ -44,8 +46,10 @@ class Match:
         nodes: nodes whose values vanish with the rewrite: nobody else may need them.
         front: nodes that compute only the lookup's inputs. Others may share them; they are removed
             when nobody does.
+        reads: what the emitted ops read besides what the lookup is given.
     """
 
     stage: Stage
     nodes: tuple[str, ...]
     front: tuple[str, ...] = ()
+    reads: tuple[Tensor, ...] = ()

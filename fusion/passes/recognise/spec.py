@@ -19,9 +19,12 @@ class SparseIds:
         values: int32 or int64 [nnz].
         indices: int64 [nnz, 2].
         dense_shape: int64 [2]; None where the last row with an entry is the last one.
+            If the ids are `columns`, those of `indices`.
         flattened: whether these are a SparseReshape's outputs, for ids that are not a matrix.
         checked: whether no size of the shape may be negative, nor its elements be too many: stock
             asks in a SparseReshape, but not where rows are filled without one.
+        columns: whether the ids are what the indices say in column 1, as many as the shape says
+            there: those of the values of a sparse matrix that is multiplied by the table.
     """
 
     values: Tensor
@@ -29,11 +32,13 @@ class SparseIds:
     dense_shape: Tensor | None
     flattened: bool
     checked: bool = True
+    columns: bool = False
 
     def __str__(self) -> str:
         shape = "" if self.dense_shape is None else f" shape={self.dense_shape}"
         flat = "flattened " if self.flattened else ""
-        return f"{flat}values={self.values} indices={self.indices}{shape}"
+        values = "columns" if self.columns else f"values={self.values}"
+        return f"{flat}{values} indices={self.indices}{shape}"
 
 
 @dataclass(frozen=True)
@@ -132,10 +137,73 @@ class Hashing:
         return f"hashed by {' and '.join(self.by)} where {self.mask}"
 
 
-IdsSpec = SparseIds | RaggedIds | RowIds | DenseIds
+@dataclass(frozen=True)
+class EncodedIds:
+    """Ids that a one-hot, a multi-hot or a counting encoding spreads over columns.
+
+    Attributes:
+        values: integers, [B] or [B, K].
+        dtype: their DataType.
+        width: K; None if it is not known, 1 for [B].
+        is_vector: whether they are [B].
+        classes: ids outside [0, classes) stand for no entry.
+        start: the row of the table that id 0 stands for.
+        stride: is added to that once for each element on the left in the row.
+        is_distinct: whether an id that is in a row more than once counts once.
+        refuses: the node of the stock op that raises an error for ids < 0; "" if none does.
+    """
+
+    values: Tensor
+    dtype: int
+    width: int | None
+    is_vector: bool
+    classes: int
+    start: int = 0
+    stride: int = 0
+    is_distinct: bool = False
+    refuses: str = ""
+
+    @property
+    def columns(self) -> int:
+        """Over how many columns they are spread."""
+        return self.classes + self.stride * ((self.width or 1) - 1)
+
+    def __str__(self) -> str:
+        stride = f" plus {self.stride} per column" if self.stride else ""
+        distinct = " distinct" if self.is_distinct else ""
+        rows = f"rows {self.start} to {self.start + self.columns - 1}"
+        return f"{self.values} below {self.classes}{distinct}{stride} for {rows}"
+
+
+@dataclass(frozen=True)
+class JoinedIds:
+    """Ids of several tensors, side by side in a row, each with rows of the table of its own.
+
+    Attributes:
+        parts: the tensors.
+    """
+
+    parts: tuple[EncodedIds, ...]
+
+    @property
+    def values(self) -> Tensor:
+        """The first of the tensors."""
+        return self.parts[0].values
+
+    def __str__(self) -> str:
+        return f"joined {', '.join(map(str, self.parts))}"
+
+
+IdsSpec = SparseIds | RaggedIds | RowIds | DenseIds | JoinedIds
 
 #: How ids lie. Those with row numbers come from sparse tensors too.
-_KINDS = {SparseIds: "sparse", RaggedIds: "ragged", RowIds: "sparse", DenseIds: "dense"}
+_KINDS = {
+    SparseIds: "sparse",
+    RaggedIds: "ragged",
+    RowIds: "sparse",
+    DenseIds: "dense",
+    JoinedIds: "one-hot",
+}
 
 
 @dataclass(frozen=True)
@@ -275,6 +343,9 @@ class LookupSpec:
     @property
     def is_exact(self) -> bool:
         """Whether the fused ops give the bits of stock TensorFlow; else they round otherwise."""
+        if isinstance(self.ids, JoinedIds):
+            # A product of matrices adds in an order of its own.
+            return False
         return self.addition is not None or (self.weights is None and self.table.max_norm is None)
 
     def __str__(self) -> str:

@@ -16,6 +16,12 @@ from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.spec import LookupSpec
 from fusion.passes.recognise.stock.gathers import NoBag
+from fusion.passes.recognise.stock.products import (
+    MOST_CLASSES,
+    PRODUCTS,
+    SPARSE_PRODUCT,
+    NoProduct,
+)
 from fusion.passes.recognise.stock.rows import Rows
 from fusion.passes.recognise.stock.table import table_name
 from fusion.passes.report.report import ColumnReport
@@ -50,6 +56,9 @@ def refuse_fused(
         if shares_table(view, lookup, writers):
             return why_alone(view, lookup)
         return NoMatch(_why_not_one_op(view, lookup, writers), node)
+    if view.op(lookup.anchor) in PRODUCTS or view.op(lookup.anchor) == SPARSE_PRODUCT:
+        why = failure.reason if failure is not None else _why_not_one_op(view, lookup, writers)
+        return NoMatch(why, node)
     if has_gradient(view, lookup.nodes() or (lookup.anchor,)):
         why = HAS_GRADIENT
     elif failure is not None:
@@ -82,6 +91,8 @@ def is_reported(view: GraphView, lookup: LookupMatch) -> bool:
     whole = lookup.parts.whole
     if isinstance(whole, Rows):
         return not is_small(whole.spec.table.dtype, whole.spec.table.shape)
+    if isinstance(lookup.failure, NoProduct):
+        return lookup.failure.classes > MOST_CLASSES
     if any(view.op(use.node) == POST_V1 for use in view.uses(lookup.anchor)):
         return False
     if is_computed_for_its_gradient(view, lookup.anchor):

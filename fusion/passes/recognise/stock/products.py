@@ -1,0 +1,409 @@
+"""Products of encoded ids and a matrix: bags over the rows of the matrix.
+
+    MatMul(x, kernel)    x: one-hot, multi-hot or counted ids, or a concat of such and of others
+    SparseTensorDenseMatMul(a, kernel)
+
+What others there are in a concat are multiplied by their rows of the kernel, and added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from tensorflow.core.framework import types_pb2
+
+from fusion.passes.analysis.symbolic_shapes import ShapeMath
+from fusion.passes.analysis.value_ranges import range_of
+from fusion.passes.graph.tensor import Shape, Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.fused.fused_op import Whole
+from fusion.passes.recognise.match import NoMatch, Stage
+from fusion.passes.recognise.spec import (
+    EncodedIds,
+    IdsSpec,
+    JoinedIds,
+    LookupSpec,
+    SparseIds,
+    WeightsSpec,
+)
+from fusion.passes.recognise.stock.table import Shard, Table, table_name, table_spec
+from fusion.schema.attributes import ID_TYPES, TABLE_TYPES
+
+ENCODINGS = frozenset({"DenseBincount", "OneHot"})
+"""What spreads ids over columns."""
+
+PRODUCTS = frozenset({"MatMul", "_FusedMatMul"})
+SPARSE_PRODUCT = "SparseTensorDenseMatMul"
+
+MOST_CLASSES = 64
+"""Products of no more columns of encoded ids cost about as little as a bag, and are left alone."""
+
+_ACTIVATIONS = frozenset({"Elu", "LeakyRelu", "Relu", "Relu6", "Sigmoid", "Tanh"})
+_BETWEEN = frozenset({"Cast", "Max", "Reshape", "Squeeze", "Sum"})
+_CODE_TYPES = ID_TYPES.union({types_pb2.DT_UINT8, types_pb2.DT_INT8})
+_LONGEST, _DEEPEST = 1 << 10, 6
+"""Inputs of a product that are looked at, and ops behind each."""
+
+
+@dataclass(frozen=True)
+class NoProduct(NoMatch):
+    """Why a product of encoded ids is no lookup.
+
+    Attributes:
+        classes: over how many columns the ids are spread, as far as that is known.
+    """
+
+    classes: int
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Columns of a product that are no encoded ids.
+
+    Attributes:
+        values: [B, width].
+        start: the row of the table that the first of them is multiplied by.
+        width: how many.
+    """
+
+    values: Tensor
+    start: int
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product(Whole):
+    """A product of ids and a matrix.
+
+    Attributes:
+        dense: what is multiplied by other rows of the matrix.
+        kernel: the matrix.
+        then: the ops that follow in one node, and what each of them reads besides.
+    """
+
+    dense: tuple[Dense, ...] = ()
+    kernel: Tensor
+    then: tuple[tuple[str, tuple[Tensor, ...]], ...] = ()
+
+    @property
+    def is_bag(self) -> bool:
+        """Whether it is a bag, and nothing else."""
+        return not self.dense and not self.then
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """Encoded ids, or what is none of them.
+
+    Attributes:
+        ids: the ids, not placed among rows yet; None if there are none.
+        nodes: what encodes them, and is read by nobody else then.
+        failure: why they are no ids of a lookup.
+    """
+
+    ids: EncodedIds | None
+    nodes: tuple[str, ...]
+    failure: NoMatch | None = None
+
+
+def products(view: GraphView) -> Iterator[str]:
+    """Yields the products of encoded ids, in file order."""
+    if not any(view.op(name) in ENCODINGS for name in view.nodes):
+        return
+    for name in view.nodes:
+        if view.op(name) in PRODUCTS and not view.flag_attr(name, "transpose_a"):
+            leaves, _ = _leaves(view, view.inputs(name)[0])
+            if any(_steps(view, leaf) for leaf in leaves):
+                yield name
+
+
+def match_product(view: GraphView, product: str) -> Product | NoMatch:
+    """Says what a product of encoded ids looks up."""
+    x, kernel = view.inputs(product)[:2]
+    leaves, between = _leaves(view, x)
+    parts = [_match_encoded(view, leaf) for leaf in leaves]
+    classes = sum(part.ids.columns for part in parts if part.ids is not None)
+
+    def stop(reason: str, node: str) -> NoProduct:
+        # Where it is not known how many classes there are, there may be many.
+        strange = any(part.failure is not None for part in parts)
+        return NoProduct(reason, node, MOST_CLASSES + 1 if strange else classes)
+
+    failure = next((part.failure for part in parts if part.failure is not None), None)
+    if failure is not None:
+        return stop(failure.reason, failure.node)
+    if classes <= MOST_CLASSES:
+        return stop(f"nothing to gain: of {classes} classes the product is as cheap", product)
+    dtype, then = view.type_attr(product, "T"), _then(view, product)
+    if isinstance(then, NoMatch):
+        return stop(then.reason, then.node)
+    if dtype not in TABLE_TYPES or view.flag_attr(product, "transpose_b"):
+        return stop("the matrix is transposed, or of no dtype of tables", product)
+    shape = view.shape(kernel)
+    if shape is None or len(shape) != 2 or shape[0] is None:
+        return stop("the rows of the matrix are not known", product)
+    placed = _placed(view, leaves, parts, shape[0])
+    if placed is None:
+        return stop("which rows of the matrix are whose is not known", product)
+    nodes = (*between, *(name for part in parts for name in part.nodes))
+    reader = _other_reader(view, nodes)
+    if reader is not None:
+        return stop(f"the encoded ids are also used by {reader} ({view.op(reader)})", reader)
+    ids, dense = placed
+    return Product(
+        stage=Stage.OUTPUT,
+        nodes=(product,),
+        front=tuple(dict.fromkeys(nodes)),
+        spec=_spec(view, product, kernel, shape, JoinedIds(tuple(ids)), None),
+        reads=(*(one.values for one in dense), *(tensor for _, read in then for tensor in read)),
+        dense=tuple(dense),
+        kernel=kernel,
+        then=then,
+    )
+
+
+def match_sparse_product(view: GraphView, product: str) -> Product | NoMatch:
+    """Says what the product of a sparse and a dense matrix looks up."""
+    indices, values, shape, kernel = view.inputs(product)
+
+    def stop(reason: str) -> NoProduct:
+        return NoProduct(reason, product, MOST_CLASSES + 1)
+
+    if view.type_attr(product, "T") not in TABLE_TYPES:
+        return stop("the matrix is of no dtype of tables")
+    if view.flag_attr(product, "adjoint_a") or view.flag_attr(product, "adjoint_b"):
+        return stop("one of the matrices is transposed")
+    if view.type_attr(product, "Tindices") != types_pb2.DT_INT64:
+        return stop("the indices are no int64")
+    of_table = view.shape(kernel)
+    if of_table is None or len(of_table) != 2:
+        return stop("the matrix is not known to be one")
+    ids = SparseIds(
+        view.resolve(indices), view.resolve(indices), shape, flattened=False, columns=True
+    )
+    weights = WeightsSpec(view.resolve(values), False, 1.0)
+    return Product(
+        stage=Stage.OUTPUT,
+        nodes=(product,),
+        spec=_spec(view, product, kernel, of_table, ids, weights),
+        kernel=kernel,
+    )
+
+
+def _spec(
+    view: GraphView,
+    product: str,
+    kernel: Tensor,
+    shape: Shape,
+    ids: IdsSpec,
+    weights: WeightsSpec | None,
+) -> LookupSpec:
+    table = Table(
+        stage=Stage.ROWS,
+        nodes=(),
+        ids=ids.values,
+        unique="",
+        shards=(Shard(kernel, False, "", shape),),
+        strategy="",
+        split=(),
+        clip=None,
+        name=table_name(view, kernel, product),
+    )
+    return LookupSpec(
+        anchor=product,
+        ids=ids,
+        dtype=types_pb2.DT_INT64,
+        buckets=None,
+        weights=weights,
+        table=table_spec(view, table, view.type_attr(product, "T")),
+        prune=isinstance(ids, JoinedIds),
+        fill=True,
+        default_id=None,
+        combiner="sum",
+        divide_no_nan=True,
+        output=Tensor(product),
+    )
+
+
+def _then(view: GraphView, product: str) -> tuple[tuple[str, tuple[Tensor, ...]], ...] | NoMatch:
+    """Returns the ops that Grappler has put into a product's node."""
+    attr = view.attr(product, "fused_ops") if view.op(product) == "_FusedMatMul" else None
+    ops = [] if attr is None else [op.decode() for op in attr.list.s]
+    others = view.inputs(product)[2:]
+    if not ops and not others:
+        return ()
+    if ops[0] != "BiasAdd" or len(others) != 1 or not {*ops[1:]} <= _ACTIVATIONS:
+        return NoMatch(f"the product is one with {' and '.join(ops)}", product)
+    return (("BiasAdd", others), *((op, ()) for op in ops[1:]))
+
+
+def _leaves(view: GraphView, x: Tensor) -> tuple[list[Tensor], tuple[str, ...]]:
+    """Returns what concats put side by side in the rows of a matrix, and the nodes between."""
+    stack, leaves, nodes = [x], list[Tensor](), list[str]()
+    while stack and len(leaves) < _LONGEST:
+        tensor = stack.pop()
+        source = view.resolve(tensor)
+        nodes += view.aliases(tensor)
+        if view.op(source.node) == "ConcatV2":
+            *inputs, axis = view.inputs(source.node)
+            number = view.constant(axis)
+            if number is not None and number.size == 1 and number.reshape(()) in (1, -1):
+                nodes.append(source.node)
+                stack += reversed(inputs)
+                continue
+        leaves.append(tensor)
+    return leaves, tuple(nodes)
+
+
+def _steps(view: GraphView, leaf: Tensor) -> tuple[str, ...]:
+    """Returns the nodes from a tensor down to the op that encodes ids; () if there is none."""
+    source, steps = view.resolve(leaf), list[str]()
+    for _ in range(_DEEPEST):
+        op = view.op(source.node)
+        steps.append(source.node)
+        if op in ENCODINGS:
+            return tuple(steps)
+        if op not in _BETWEEN:
+            break
+        source = view.resolve(view.inputs(source.node)[0])
+    return ()
+
+
+def _match_encoded(view: GraphView, leaf: Tensor) -> _Encoded:
+    """Explains a tensor as encoded ids, [B, columns]; without ids or failure it is something else.
+
+    From the ids on these are added up over a row, or the largest is taken, and reshaped.
+    """
+    steps = _steps(view, leaf)
+    if not steps:
+        return _Encoded(None, ())
+    encoding = steps[-1]
+    passed = [leaf, *(view.inputs(step)[0] for step in steps[:-1])]
+    nodes = (*steps, *(alias for tensor in passed for alias in view.aliases(tensor)))
+
+    def refused(reason: str, node: str = encoding) -> _Encoded:
+        return _Encoded(None, (), NoMatch(reason, node))
+
+    changing = [step for step in steps[:-1] if not _is_plain_cast(view, step)]
+    kinds = [view.op(step) for step in changing]
+    reduction = changing.pop() if kinds and kinds[-1] in ("Max", "Sum") else ""
+    if reduction and not _is_over_ids(view, reduction):
+        return refused("encoded ids are not added up over those of a row", reduction)
+    if len(changing) > 1 or any(view.op(step) not in ("Reshape", "Squeeze") for step in changing):
+        return refused("it is not understood what becomes of encoded ids", changing[0])
+    ids = _match_ids(view, encoding, view.op(reduction))
+    if isinstance(ids, NoMatch):
+        return refused(ids.reason, ids.node)
+    is_cube = view.op(encoding) == "OneHot" and not reduction and not ids.is_vector
+    if is_cube and ids.width is not None and ids.width > 1:
+        # [B, K, classes] become [B, K * classes].
+        ids = replace(ids, stride=ids.classes)
+    columns = None if is_cube else ids.columns
+    if changing:
+        columns = _columns(view, changing[0])
+    if columns != ids.columns or (is_cube and ids.width is None):
+        return refused("encoded ids are not known to be side by side")
+    return _Encoded(ids, nodes)
+
+
+def _is_plain_cast(view: GraphView, name: str) -> bool:
+    """Whether a node casts to a type that has all the numbers of an encoding."""
+    return view.op(name) == "Cast" and view.type_attr(name, "DstT") in TABLE_TYPES | ID_TYPES
+
+
+def _match_ids(view: GraphView, encoding: str, reduction: str) -> EncodedIds | NoMatch:
+    """Explains the ids of an encoding, and of the op that reduces it."""
+    inputs, is_hot = view.inputs(encoding), view.op(encoding) == "OneHot"
+    values = view.resolve(inputs[0])
+    shape, dtype = view.shape(inputs[0]), view.type_attr(encoding, "TI" if is_hot else "Tidx")
+    if shape is None or dtype not in _CODE_TYPES:
+        return NoMatch("the shape of encoded ids is not known", encoding)
+    classes = range_of(view, inputs[1])
+    if classes.low is None or classes.low != classes.high or classes.low < 1:
+        return NoMatch("how many classes ids have is not known", encoding)
+    width = 1 if len(shape) == 1 else shape[-1] or None
+    ids = EncodedIds(values, dtype, width, len(shape) == 1, classes.low)
+    if is_hot:
+        on, off = (view.constant(value) for value in inputs[2:4])
+        if on is None or off is None or on != 1 or off != 0:
+            return NoMatch("ids are not encoded as ones and zeros", encoding)
+        if reduction == "Max" and width is None:
+            return NoMatch("there may be rows without ids, whose largest is no number", encoding)
+        axis = view.int_attr(encoding, "axis")
+        if axis not in (-1, len(shape)) or len(shape) not in ((2,) if reduction else (1, 2)):
+            return NoMatch("the ids of a row are not one-hot along the last axis", encoding)
+        return replace(ids, is_distinct=reduction == "Max" and width != 1)
+    weights = view.shape(inputs[2])
+    if reduction or len(shape) != 2 or weights is None or 0 not in weights:
+        return NoMatch("the counted ids are no matrix, or have weights", encoding)
+    is_distinct = view.flag_attr(encoding, "binary_output") and width != 1
+    return replace(ids, is_distinct=is_distinct, refuses=encoding)
+
+
+def _columns(view: GraphView, reshape: str) -> int | None:
+    """Returns how many columns a Reshape or Squeeze gives a matrix."""
+    shape = view.shape(Tensor(reshape))
+    if shape is not None and len(shape) == 2 and shape[1] is not None:
+        return shape[1]
+    if view.op(reshape) != "Reshape":
+        return None
+    target = ShapeMath(view).vector(view.inputs(reshape)[1])
+    if target is None or len(target) != 2 or not isinstance(target[1], int) or target[1] < 1:
+        return None
+    return target[1]
+
+
+def _is_over_ids(view: GraphView, reduction: str) -> bool:
+    """Whether a Sum or Max is over the ids of a row, of [B, K, classes]."""
+    axis = view.constant(view.inputs(reduction)[1])
+    is_middle = axis is not None and axis.size == 1 and axis.reshape(()) in (1, -2)
+    return is_middle and not view.flag_attr(reduction, "keep_dims")
+
+
+def _placed(
+    view: GraphView, leaves: Iterable[Tensor], parts: Iterable[_Encoded], rows: int
+) -> tuple[list[EncodedIds], list[Dense]] | None:
+    """Returns the encoded ids and the other columns, each with its first row of the matrix."""
+    widths: list[int | None] = []
+    pairs = [*zip(leaves, parts, strict=True)]
+    for leaf, part in pairs:
+        shape = view.shape(leaf)
+        known = None if shape is None or len(shape) != 2 else shape[1]
+        widths.append(known if part.ids is None else part.ids.columns)
+    if widths.count(None) == 1:
+        widths[widths.index(None)] = rows - sum(width or 0 for width in widths)
+    ids, dense, start = list[EncodedIds](), list[Dense](), 0
+    for (leaf, part), width in zip(pairs, widths, strict=True):
+        if width is None or width < 1:
+            return None
+        if part.ids is None:
+            dense.append(Dense(leaf, start, width))
+        else:
+            ids.append(replace(part.ids, start=start))
+        start += width
+    return (ids, dense) if start == rows else None
+
+
+def _other_reader(view: GraphView, nodes: Iterable[str]) -> str | None:
+    """Returns who else than a product reads what encodes ids; measuring it does not count."""
+    inside = {*nodes}
+    stack = [(name, use) for name in inside for use in view.uses(name)]
+    measured: set[str] = set()
+    while stack:
+        name, use = stack.pop()
+        if use.node in inside or use.node in measured:
+            continue
+        if use.position < 0:
+            return name
+        op = view.op(use.node)
+        if op in PRODUCTS and use.position == 0 and not view.flag_attr(use.node, "transpose_a"):
+            continue
+        if not view.is_live(use.node):
+            continue
+        is_size = op == "Shape" if name in inside else op in ("Cast", "Pack", "StridedSlice")
+        if not is_size:
+            return use.node
+        measured.add(use.node)
+        stack += [(use.node, further) for further in view.uses(use.node)]
+    return next((name for name in nodes if name in view.preserved), None)
