@@ -23,9 +23,11 @@ from tensorflow.python.framework import tensor_util
 import fusion  # noqa: F401  (registers the ops)
 from fusion.passes.fuse_lookups import FuseLookups
 from tests import layer_graphs as layers
+from tests import product_graphs as products
 from tests.layer_graphs import Model
 from tests.passes import stock_graphs as stock
 from tests.passes.stock_graphs import Case
+from tests.product_graphs import Part, Product
 
 v1 = tf.compat.v1
 fc = tf.feature_column
@@ -61,6 +63,11 @@ LAYERS = {
     "bag weighted mean": Model(_SMALL, (4,), between="", bag="weighted mean"),
     "bag ragged mean": Model(_SMALL, between="", bag="ragged mean"),
 }
+PRODUCTS = {
+    "product": Product((Part("vector", 60), Part("dense", 2), Part("flat", 20, 2)), 3),
+    "product of counts": Product((Part("sum", 60, 2), Part("binary", 20, 3)), 3),
+    "product of the largest": Product((Part("max", 70, 2),), 3, kernel="constant"),
+}
 #: Of these, as they are built, every change is tried each time, of the others some: `make fuzz`
 #: tries all.
 _WHOLE = ("classic", "fast")
@@ -75,7 +82,10 @@ OTHER_OPS = {
     "Less": ("LessEqual", "Greater"),
     "Prod": ("Sum", "Max"),
     "Select": ("SelectV2",),
+    "Max": ("Sum", "Min"),
+    "Maximum": ("Minimum",),
     "Mean": ("Sum", "Max"),
+    "Minimum": ("Maximum",),
     "NotEqual": ("Equal", "GreaterEqual"),
     "RealDiv": ("DivNoNan", "Mul"),
     "Sum": ("Mean", "Max"),
@@ -84,14 +94,15 @@ OTHER_OPS = {
     "ZerosLike": ("OnesLike",),
 }
 SIZES_DISAGREE = re.compile(r"says that it is|there are \d+ (entry_rows|weights) for \d+ ids")
+FLAGS = ("binary_output", "keep_dims", "transpose_a", "transpose_b")
 MASKS = ("begin_mask", "end_mask", "shrink_axis_mask", "ellipsis_mask", "new_axis_mask")
 
 
-def build(case: Case | Model | str) -> graph_pb2.GraphDef:
+def build(case: Case | Model | Product | str) -> graph_pb2.GraphDef:
     """Two columns `a` and `b`, so that every tensor of one has a counterpart in the other."""
     if isinstance(case, str):
         return _build_columns(case)
-    if isinstance(case, Model):
+    if isinstance(case, Model | Product):
         return _build_layers(case)
     with tf.Graph().as_default() as graph:
         for name in ("a", "b"):
@@ -119,24 +130,27 @@ def _build_columns(kind: str) -> graph_pb2.GraphDef:
         return graph.as_graph_def()
 
 
-def _build_layers(model: Model) -> graph_pb2.GraphDef:
+def _build_layers(model: Model | Product) -> graph_pb2.GraphDef:
     with tf.Graph().as_default() as graph:
         for name in ("a", "b"):
             with v1.variable_scope(name), v1.name_scope(name + "/"):
-                ids = [layers.ids_placeholder(model, k) for k in range(len(model.tables))]
-                (result,) = layers.outputs(model, ids)
+                if isinstance(model, Product):
+                    result = tf.matmul(products.matrix(model), products.kernel(model))
+                else:
+                    ids = [layers.ids_placeholder(model, k) for k in range(len(model.tables))]
+                    (result,) = layers.outputs(model, ids)
             tf.identity(result, name=f"out_{name}")
         tf.group(v1.global_variables_initializer(), name="initialize")
         return graph.as_graph_def()
 
 
-def feeds(case: Case | Model | str) -> dict[str, Any]:
+def feeds(case: Case | Model | Product | str) -> dict[str, Any]:
     """Equal sizes and different contents in both columns, so that they can be mixed up."""
-    if isinstance(case, Model):
+    if isinstance(case, Model | Product):
         return {
             f"{name}/{key}": ids
             for seed, name in enumerate("ab")
-            for key, ids in layers.feeds(case, seed=seed).items()
+            for key, ids in _fed(case, seed).items()
         }
     if isinstance(case, str):
         rng = np.random.default_rng(7)
@@ -153,6 +167,12 @@ def feeds(case: Case | Model | str) -> dict[str, Any]:
         for key, value in feed.items():
             found[f"{prefix}/{key}"] = value if key == "ids/shape:0" else value[:size]
     return found
+
+
+def _fed(case: Model | Product, seed: int) -> dict[str, Any]:
+    if isinstance(case, Product):
+        return products.feeds(case, seed=seed)
+    return layers.feeds(case, seed=seed)
 
 
 def column_nodes(graph_def: graph_pb2.GraphDef) -> list[int]:
@@ -198,8 +218,9 @@ def _changes(
     for key in ("batch_dims", "axis"):
         if key in node.attr and node.op != "ConcatV2":
             yield f"{key} + 1", partial(_flip, key=key, bit=1)
-    if "keep_dims" in node.attr:
-        yield "keep_dims", _keep_dims
+    for key in FLAGS:
+        if key in node.attr:
+            yield key, partial(_set_flag, key=key)
     for op in OTHER_OPS.get(node.op, ()):
         yield f"op {op}", partial(_change_op, op=op)
     for i, text in enumerate(node.input):
@@ -207,8 +228,8 @@ def _changes(
             yield f"input {i} {text} -> {other}", partial(_rewire, position=i, text=other)
 
 
-def _keep_dims(node: node_def_pb2.NodeDef) -> None:
-    node.attr["keep_dims"].b = True
+def _set_flag(node: node_def_pb2.NodeDef, key: str) -> None:
+    node.attr[key].b = not node.attr[key].b
 
 
 def _change_op(node: node_def_pb2.NodeDef, op: str) -> None:
@@ -286,11 +307,12 @@ def outcome(graph: tf.Graph | str, feed: stock.Feeds) -> list[Any] | str:
 
 
 @pytest.mark.parametrize("optimize", [False, True], ids=["raw", "optimized"])
-@pytest.mark.parametrize("base", [*BASES, *COLUMNS, *LAYERS])
+@pytest.mark.parametrize("base", [*BASES, *COLUMNS, *LAYERS, *PRODUCTS])
 def test_a_single_change_is_declined_or_computed_right(base: str, optimize: bool) -> None:
-    case: Case | Model | str = BASES.get(base) or LAYERS.get(base) or base
+    layer = LAYERS.get(base) or PRODUCTS.get(base)
+    case: Case | Model | Product | str = BASES.get(base) or layer or base
     is_whole = base in _WHOLE and not optimize
-    sparse = _STEP_OF_LAYERS.get(base, 4) if base in LAYERS else _STEP
+    sparse = _STEP_OF_LAYERS.get(base, 4) if layer is not None else _STEP
     step = 1 if is_whole or os.environ.get("FUSION_ALL_NEAR_MISSES") else sparse
     graph_def = build(case)
     if optimize:
@@ -310,10 +332,11 @@ def test_a_single_change_is_declined_or_computed_right(base: str, optimize: bool
             continue
         fused += 1
         expected, got = outcome(graph, feed), outcome(imported(result.graph_def), feed)
-        if not same(expected, got, is_exact=not isinstance(case, Case) or case.is_exact):
+        is_exact = case.is_exact if isinstance(case, Case) else not isinstance(case, Product)
+        if not same(expected, got, is_exact=is_exact):
             wrong.append(f"{label}: {_difference(expected, got)}")
     assert not wrong, "\n".join(wrong)
-    assert tried * step > (20 if isinstance(case, Model) else 150)
+    assert tried * step > (20 if layer is not None else 150)
     assert 0 < fused < tried
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.analysis.symbolic_shapes import ShapeMath
+from fusion.passes.analysis.symbolic_shapes import Dim, ShapeMath
 from fusion.passes.analysis.value_ranges import range_of
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
@@ -299,10 +299,8 @@ def _match_encoded(view: GraphView, leaf: Tensor) -> _Encoded:
     if is_cube and ids.width is not None and ids.width > 1:
         # [B, K, classes] become [B, K * classes].
         ids = replace(ids, stride=ids.classes)
-    columns = None if is_cube else ids.columns
-    if changing:
-        columns = _columns(view, changing[0])
-    if columns != ids.columns or (is_cube and ids.width is None):
+    is_matrix = _has_columns(view, changing[0], ids) if changing else not is_cube
+    if not is_matrix or (is_cube and ids.width is None):
         return refused("encoded ids are not known to be side by side")
     return _Encoded(ids, nodes)
 
@@ -320,38 +318,47 @@ def _match_ids(view: GraphView, encoding: str, reduction: str) -> EncodedIds | N
     if shape is None or dtype not in _CODE_TYPES:
         return NoMatch("the shape of encoded ids is not known", encoding)
     classes = range_of(view, inputs[1])
-    if classes.low is None or classes.low != classes.high or classes.low < 1:
+    is_number = view.shape(inputs[1]) in (None, ())
+    if not is_number or classes.low is None or classes.low != classes.high or classes.low < 1:
         return NoMatch("how many classes ids have is not known", encoding)
+    if len(shape) not in ((2,) if reduction or not is_hot else (1, 2)):
+        return NoMatch("the encoded ids are no matrix", encoding)
     width = 1 if len(shape) == 1 else shape[-1] or None
     ids = EncodedIds(values, dtype, width, len(shape) == 1, classes.low)
     if is_hot:
-        on, off = (view.constant(value) for value in inputs[2:4])
-        if on is None or off is None or on != 1 or off != 0:
+        if not _is_number(view, inputs[2], 1) or not _is_number(view, inputs[3], 0):
             return NoMatch("ids are not encoded as ones and zeros", encoding)
         if reduction == "Max" and width is None:
             return NoMatch("there may be rows without ids, whose largest is no number", encoding)
         axis = view.int_attr(encoding, "axis")
-        if axis not in (-1, len(shape)) or len(shape) not in ((2,) if reduction else (1, 2)):
-            return NoMatch("the ids of a row are not one-hot along the last axis", encoding)
+        if axis not in (-1, len(shape)):
+            return NoMatch("ids are not one-hot along the last axis", encoding)
         return replace(ids, is_distinct=reduction == "Max" and width != 1)
     weights = view.shape(inputs[2])
-    if reduction or len(shape) != 2 or weights is None or 0 not in weights:
-        return NoMatch("the counted ids are no matrix, or have weights", encoding)
+    if reduction or weights is None or 0 not in weights:
+        return NoMatch("the counted ids have weights, or are not counted by rows", encoding)
     is_distinct = view.flag_attr(encoding, "binary_output") and width != 1
     return replace(ids, is_distinct=is_distinct, refuses=encoding)
 
 
-def _columns(view: GraphView, reshape: str) -> int | None:
-    """Returns how many columns a Reshape or Squeeze gives a matrix."""
-    shape = view.shape(Tensor(reshape))
-    if shape is not None and len(shape) == 2 and shape[1] is not None:
-        return shape[1]
-    if view.op(reshape) != "Reshape":
-        return None
-    target = ShapeMath(view).vector(view.inputs(reshape)[1])
-    if target is None or len(target) != 2 or not isinstance(target[1], int) or target[1] < 1:
-        return None
-    return target[1]
+def _is_number(view: GraphView, tensor: Tensor, number: int) -> bool:
+    value = view.constant(tensor)
+    return value is not None and value.ndim == 0 and bool(value == number)
+
+
+def _has_columns(view: GraphView, reshape: str, ids: EncodedIds) -> bool:
+    """Whether a Reshape or Squeeze makes as many columns as ids are encoded by, for each row."""
+    given = view.resolve(view.inputs(reshape)[0])
+    if view.op(reshape) == "Squeeze":
+        return view.shape(Tensor(reshape)) in ((None, ids.columns), (1, ids.columns))
+    math = ShapeMath(view)
+    target, shape = math.vector(view.inputs(reshape)[1]), math.shape_of(given)
+    if target is None or len(target) != 2:
+        return False
+    rows, columns = target
+    measured = (Dim(given, 0), Dim(ids.values, 0), *(() if shape is None else shape[:1]))
+    is_same = rows in measured and rows != -1
+    return (columns == ids.columns and (rows == -1 or is_same)) or (columns == -1 and is_same)
 
 
 def _is_over_ids(view: GraphView, reduction: str) -> bool:

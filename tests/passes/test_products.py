@@ -1,0 +1,321 @@
+"""Products of encoded ids and a matrix: which become bags, what they compute, and why others stay.
+
+Random ones are in `tests/differential/test_products.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+import fusion
+from fusion.passes.choose import FEWEST_OPS
+from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.lower_lookups import LowerLookups
+from tests import product_graphs as products
+from tests.passes import stock_graphs as stock
+from tests.passes.planned_graphs import SINGLE, ops
+from tests.product_graphs import Part, Product
+
+v1 = tf.compat.v1
+KEEP = frozenset({"out", "initialize"})
+PASS = FuseLookups(preserve=KEEP)
+#: Only there does the optimizer put what follows into a product.
+CPU = "/device:CPU:0"
+WIDE = Product((Part("vector", 70), Part("dense", 3), Part("column", 9), Part("dense", 2)))
+
+
+def compare(model: Product, before: graph_pb2.GraphDef, after: graph_pb2.GraphDef) -> None:
+    for batch in (7, 1, 0):
+        feed = products.feeds(model, batch)
+        (wanted,) = stock.run(before, feed, optimize=False)
+        for optimize in (False, True):
+            (got,) = stock.run(after, feed, optimize=optimize)
+            assert got.shape == wanted.shape
+            # What follows a product here makes no difference larger, but rounds its own result.
+            gap = np.abs(got.astype(np.float64) - wanted.astype(np.float64))
+            assert (gap <= products.bounds(model, feed) + 2.0**-22 * (1 + np.abs(wanted))).all()
+
+
+@pytest.mark.parametrize(
+    ("model", "left"),
+    [
+        (Product(), 0),
+        (WIDE, 1),
+        (Product((Part("flat", 40), Part("sum", 50, None))), 0),
+        (replace(WIDE, nested=True, kernel="constant"), 1),
+    ],
+    ids=["one", "beside others", "many to a row", "nested"],
+)
+def test_ids_become_bags_and_the_rest_a_smaller_product(model: Product, left: int) -> None:
+    built = products.build(model)
+    for graph_def in (built, stock.optimized(built)):
+        result = PASS.apply(graph_def)
+        assert [column.form for column in result.report.columns] == ["single"]
+        found = ops(result.graph_def)
+        assert found.count(SINGLE) == 1
+        assert not {"OneHot", "DenseBincount"} & {*found}
+        assert found.count("MatMul") == left
+        assert not PASS.apply(result.graph_def).modified
+        compare(model, graph_def, result.graph_def)
+
+
+FOLLOWING: dict[str, Callable[[Any], Any]] = {
+    "bias": lambda x: tf.nn.bias_add(x, tf.ones([8])),
+    "relu": lambda x: tf.nn.relu(tf.nn.bias_add(x, tf.ones([8]))),
+    "elu": lambda x: tf.nn.elu(tf.nn.bias_add(x, tf.ones([8]))),
+    "leaky relu": lambda x: tf.nn.leaky_relu(tf.nn.bias_add(x, tf.ones([8])), 0.3),
+    "tanh": lambda x: tf.tanh(tf.nn.bias_add(x, tf.ones([8]))),
+}
+
+
+@pytest.mark.parametrize("follows", FOLLOWING.values(), ids=FOLLOWING)
+@pytest.mark.parametrize("parts", [(Part(),), WIDE.parts], ids=["alone", "beside others"])
+def test_what_the_optimizer_put_into_the_product_follows_it(
+    parts: tuple[Part, ...], follows: Callable[[Any], Any]
+) -> None:
+    model = Product(parts, follows=follows, device=CPU)
+    graph_def = stock.optimized(products.build(model))
+    assert "_FusedMatMul" in ops(graph_def)
+    for one in (PASS, LowerLookups(preserve=KEEP)):
+        result = one.apply(graph_def)
+        assert result.report.fused_count == 1
+        assert not {"_FusedMatMul", "OneHot"} & {*ops(result.graph_def)}
+        compare(model, graph_def, result.graph_def)
+
+
+def test_other_followers_are_a_reason() -> None:
+    graph_def = stock.optimized(products.build(Product(follows=FOLLOWING["relu"], device=CPU)))
+    node = next(node for node in graph_def.node if node.op == "_FusedMatMul")
+    node.attr["fused_ops"].list.s[1] = b"GeluExact"
+    (column,) = PASS.apply(graph_def).report.columns
+    assert column.reason == "the product is one with BiasAdd and GeluExact"
+
+
+def test_one_matrix_of_ids_for_several_products() -> None:
+    with tf.Graph().as_default() as graph:
+        x = products.matrix(WIDE)
+        wide = tf.matmul(x, products.kernel(WIDE))
+        deep = tf.matmul(x, tf.constant(products.values(replace(WIDE, width=3))))
+        tf.concat([wide, deep], 1, name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        graph_def = graph.as_graph_def(add_shapes=True)
+    result = PASS.apply(graph_def)
+    assert result.report.fused_count == 2
+    assert "OneHot" not in ops(result.graph_def)
+    feed = products.feeds(WIDE)
+    (wanted,), (got,) = (stock.run(one, feed) for one in (graph_def, result.graph_def))
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_products_side_by_side_are_columns_of_one_op() -> None:
+    with tf.Graph().as_default() as graph:
+        parts = []
+        for number in range(3):
+            ids = v1.placeholder(tf.int64, [None], f"in_{number}")
+            kernel = tf.constant(np.random.default_rng(number).normal(size=(100, 4)))
+            parts.append(tf.matmul(tf.one_hot(ids, 100, dtype=tf.float64), kernel))
+        tf.concat(parts, 1, name="out")
+        tf.no_op(name="initialize")
+        graph_def = graph.as_graph_def(add_shapes=True)
+    result = PASS.apply(graph_def)
+    assert [column.form for column in result.report.columns] == ["grouped"] * 3
+    feed = {f"in_{k}:0": np.array([0, 99, 100, -1, 5 + k]) for k in range(3)}
+    (wanted,), (got,) = (stock.run(one, feed) for one in (graph_def, result.graph_def))
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_rows_of_unequal_tensors_stay_an_error() -> None:
+    result = PASS.apply(products.build(WIDE))
+    feed = products.feeds(WIDE)
+    for name in ("in_1:0", "in_2:0"):
+        bad = {**feed, name: feed[name][:1]}
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            stock.run(result.graph_def, bad)
+
+
+def test_ids_that_bincount_refuses_are_refused_by_its_message() -> None:
+    model = Product((Part("count", 100), Part("vector", 9)))
+    graph_def = products.build(model)
+    for one in (PASS, LowerLookups(preserve=KEEP)):
+        result = one.apply(graph_def).graph_def
+        feed = products.feeds(model)
+        feed["in_0:0"][3, 1] = -1
+        for before in (graph_def, result):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="must be non-negative"):
+                stock.run(before, feed, optimize=False)
+
+
+def graph_of(make: Callable[[Any, Any], Any]) -> graph_pb2.GraphDef:
+    """A graph with `in_0` of ids [B], a matrix of 100 rows, and `out` made of both."""
+    with tf.Graph().as_default() as graph:
+        ids = v1.placeholder(tf.int64, [None], "in_0")
+        tf.identity(make(ids, products.kernel(Product())), name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        return graph.as_graph_def(add_shapes=True)
+
+
+def hot(ids: Any, **options: Any) -> Any:
+    return tf.one_hot(ids, 100, **options)
+
+
+def _also_read(ids: Any, kernel: Any) -> Any:
+    x = hot(ids)
+    return tf.matmul(x, kernel) + tf.reduce_sum(x, 1, keepdims=True)
+
+
+def _gradient(ids: Any, kernel: Any) -> Any:
+    result = tf.matmul(hot(ids), kernel)
+    return tf.reduce_sum(result) + tf.reduce_sum(tf.gradients(result, kernel.handle)[0])
+
+
+REASONS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "read besides": (_also_read, "the encoded ids are also used by Sum"),
+    "trained": (_gradient, "the encoded ids are also used by "),
+    "transposed": (
+        lambda ids, kernel: tf.matmul(hot(ids), tf.transpose(kernel), transpose_b=True),
+        "the matrix is transposed, or of no dtype of tables",
+    ),
+    "other values": (
+        lambda ids, kernel: tf.matmul(hot(ids, on_value=2.0, off_value=0.0), kernel),
+        "ids are not encoded as ones and zeros",
+    ),
+    "other axis": (
+        lambda ids, kernel: tf.matmul(tf.one_hot(ids, 100, axis=0), kernel[:7]),
+        "ids are not one-hot along the last axis",
+    ),
+    "classes": (
+        lambda ids, kernel: tf.matmul(tf.one_hot(ids, tf.size(ids) * 0 + 100), kernel),
+        "how many classes ids have is not known",
+    ),
+    "scaled": (
+        lambda ids, kernel: tf.matmul(tf.cast(tf.cast(hot(ids), tf.bool), tf.float32), kernel),
+        "it is not understood what becomes of encoded ids",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_why_others_stay(name: str) -> None:
+    make, reason = REASONS[name]
+    graph_def = graph_of(make)
+    result = PASS.apply(graph_def)
+    assert not result.modified
+    (column,) = result.report.columns
+    assert column.reason is not None
+    assert column.reason.startswith(reason), column.reason
+
+
+def test_few_classes_are_left_alone_without_a_word() -> None:
+    for classes, count in ((64, 0), (65, 1)):
+        result = PASS.apply(products.build(Product((Part("vector", classes), Part("dense", 90)))))
+        assert len(result.report.columns) == result.report.fused_count == count
+
+
+def test_the_matrix_itself_is_no_product_of_encoded_ids() -> None:
+    graph_def = graph_of(lambda ids, kernel: tf.matmul(tf.ones([7, 100]), kernel))
+    assert not PASS.apply(graph_def).report.columns
+
+
+def sparse_graph(dtype: str = "float32", **options: bool) -> graph_pb2.GraphDef:
+    model = Product((Part("vector", 50),), dtype=dtype)
+    with tf.Graph().as_default() as graph:
+        indices = v1.placeholder(tf.int64, [None, 2], "indices")
+        values = v1.placeholder(dtype, [None], "values")
+        shape = v1.placeholder(tf.int64, [2], "shape")
+        a = tf.SparseTensor(indices, values, shape)
+        tf.sparse.sparse_dense_matmul(a, products.kernel(model), **options, name="product")
+        tf.identity(graph.get_tensor_by_name("product/SparseTensorDenseMatMul:0"), name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        return graph.as_graph_def(add_shapes=True)
+
+
+def sparse_feed(seed: int = 0, **changed: Any) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    given = {
+        # In no order, some of them twice, some rows without any.
+        "indices": np.stack([rng.integers(0, 9, 40), rng.integers(0, 50, 40)], 1),
+        "values": rng.normal(size=40),
+        "shape": np.array([11, 50]),
+        **changed,
+    }
+    return {f"{key}:0": value for key, value in given.items()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_the_product_of_a_sparse_matrix_is_a_bag(dtype: str) -> None:
+    graph_def = sparse_graph(dtype)
+    result = PASS.apply(graph_def)
+    assert [column.form for column in result.report.columns] == ["single"]
+    assert ops(result.graph_def).count(SINGLE) == 1
+    lowered = LowerLookups(preserve=KEEP).apply(result.graph_def).graph_def
+    assert SINGLE not in ops(lowered)
+    eps = {"float32": 2.0**-24, "float64": 2.0**-53, "bfloat16": 2.0**-8}[dtype]
+    for feed in (
+        sparse_feed(),
+        sparse_feed(indices=np.zeros([0, 2], np.int64), values=np.zeros([0])),
+        sparse_feed(1, shape=np.array([9, 50])),
+    ):
+        feed["values:0"] = feed["values:0"].astype(tf.as_dtype(dtype).as_numpy_dtype)
+        (wanted,) = stock.run(graph_def, feed, optimize=False)
+        for one in (result.graph_def, lowered):
+            (got,) = stock.run(one, feed)
+            assert got.shape == wanted.shape
+            # At most 40 terms of less than 4 times 4 in a row.
+            gap = np.abs(got.astype(np.float64) - wanted.astype(np.float64))
+            assert (gap <= 4 * eps * 40 * 40).all()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"shape": np.array([11, 49])},
+        {"shape": np.array([11, 51])},
+        {"indices": np.full([40, 2], 50)},
+        {"indices": np.full([40, 2], -1)},
+        {"values": np.ones(39)},
+    ],
+    ids=["narrow", "wide", "column", "negative", "values"],
+)
+def test_what_is_no_sparse_matrix_is_an_error(changed: dict[str, Any]) -> None:
+    graph_def = sparse_graph()
+    feed = sparse_feed(**changed)
+    for one in (graph_def, PASS.apply(graph_def).graph_def):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            stock.run(one, feed, optimize=False)
+
+
+def test_a_sparse_product_is_as_few_stock_ops_as_it_can_be() -> None:
+    (column,) = LowerLookups(preserve=KEEP).apply(sparse_graph()).report.columns
+    assert column.reason == FEWEST_OPS
+
+
+@pytest.mark.parametrize("option", ["adjoint_a", "adjoint_b"])
+def test_transposed_sparse_products_stay(option: str) -> None:
+    graph_def = sparse_graph()
+    node = next(node for node in graph_def.node if node.op == "SparseTensorDenseMatMul")
+    node.attr[option].b = True
+    (column,) = PASS.apply(graph_def).report.columns
+    assert column.reason == "one of the matrices is transposed"
+
+
+def test_in_a_function_of_variables() -> None:
+    kernel = tf.Variable(products.values(Product()))
+    bias = tf.Variable(tf.ones([8]))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.int32)])
+    def model(ids: Any) -> Any:
+        return tf.nn.relu(tf.matmul(tf.reduce_sum(tf.one_hot(ids, 100), 1), kernel) + bias)
+
+    fused = fusion.fuse_function(model.get_concrete_function())
+    ids = tf.constant([[1, 1, 99], [100, -1, 7]])
+    np.testing.assert_allclose(fused(ids), model(ids), rtol=1e-6)
+    kernel.assign_add(tf.ones_like(kernel))
+    np.testing.assert_allclose(fused(ids), model(ids), rtol=1e-6)
+    assert "fused  " in str(fusion.explain(model.get_concrete_function()))
