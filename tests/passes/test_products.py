@@ -223,14 +223,14 @@ def test_the_matrix_itself_is_no_product_of_encoded_ids() -> None:
     assert not PASS.apply(graph_def).report.columns
 
 
-def sparse_graph(dtype: str = "float32", **options: bool) -> graph_pb2.GraphDef:
-    model = Product((Part("vector", 50),), dtype=dtype)
+def sparse_graph(dtype: str = "float32", width: int = 32) -> graph_pb2.GraphDef:
+    model = Product((Part("vector", 50),), width, dtype)
     with tf.Graph().as_default() as graph:
         indices = v1.placeholder(tf.int64, [None, 2], "indices")
         values = v1.placeholder(dtype, [None], "values")
         shape = v1.placeholder(tf.int64, [2], "shape")
         a = tf.SparseTensor(indices, values, shape)
-        tf.sparse.sparse_dense_matmul(a, products.kernel(model), **options, name="product")
+        tf.sparse.sparse_dense_matmul(a, products.kernel(model), name="product")
         tf.identity(graph.get_tensor_by_name("product/SparseTensorDenseMatMul:0"), name="out")
         tf.group(v1.global_variables_initializer(), name="initialize")
         return graph.as_graph_def(add_shapes=True)
@@ -294,6 +294,12 @@ def test_what_is_no_sparse_matrix_is_an_error(changed: dict[str, Any]) -> None:
 def test_a_sparse_product_is_as_few_stock_ops_as_it_can_be() -> None:
     (column,) = LowerLookups(preserve=KEEP).apply(sparse_graph()).report.columns
     assert column.reason == FEWEST_OPS
+
+
+def test_narrow_sparse_products_stay() -> None:
+    (column,) = PASS.apply(sparse_graph(width=31)).report.columns
+    assert column.reason is not None
+    assert column.reason.startswith("nothing to gain: with fewer than 32 columns")
 
 
 @pytest.mark.parametrize("option", ["adjoint_a", "adjoint_b"])

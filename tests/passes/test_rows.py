@@ -216,6 +216,20 @@ def test_a_lone_gather_of_a_large_table_is_reported() -> None:
     assert "nothing to gain" in str(column.reason)
 
 
+@pytest.mark.parametrize(("length", "is_fused"), [(1024, False), (1025, True)])
+def test_a_lone_gather_of_many_rows_is_one_op(length: int, is_fused: bool) -> None:
+    """From 32 KiB on it takes longer than an op does."""
+    model = Model((BIG,), (length,), between="")
+    with tf.Graph().as_default() as graph:
+        ids = layers.ids_placeholder(model, 0)
+        tf.nn.relu(layers.rows_of(model, 0, ids), name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        graph_def = graph.as_graph_def(add_shapes=True)
+    result = PASS.apply(graph_def)
+    assert [column.form for column in result.report.columns] == ["single" if is_fused else None]
+    compare(graph_def, result.graph_def, layers.feeds(model), 1)
+
+
 def test_a_variable_that_is_read_whole_goes_on_being_read_so() -> None:
     """A sparse access would make each other read of it a copy."""
     model = Model((Table(kind="read"), Table(9, 3, "read")))
