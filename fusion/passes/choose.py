@@ -13,9 +13,10 @@ from fusion.passes.emit.emit import emit
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import ARG_OP
 from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.forms import is_bare
 from fusion.passes.plan.plan import Group, Plan
 from fusion.passes.plan.planner import are_awaited, are_ordered, fused_plans
-from fusion.passes.plan.stacks import stock_plans
+from fusion.passes.plan.stacks import TOO_FEW, stock_plans
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 
@@ -71,9 +72,14 @@ def choose_stock(view: GraphView, lookups: Sequence[LookupMatch], writers: Spars
     while lookups:
         planned = _stock(view, lookups, writers)
         if planned is not None and not _is_in_vain(planned[1]):
+            taken = {lookup.anchor for group in planned[0].groups for lookup in group.lookups}
+            left = [lookup.anchor for lookup in lookups if lookup.anchor not in taken]
+            refused |= {anchor: NoMatch(TOO_FEW, anchor) for anchor in left}
             return Choice(*planned, refused)
         if planned is not None:
-            refused |= {lookup.anchor: NoMatch(FEWEST_OPS, lookup.anchor) for lookup in lookups}
+            for lookup in lookups:
+                why = TOO_FEW if is_bare(lookup) else FEWEST_OPS
+                refused[lookup.anchor] = NoMatch(why, lookup.anchor)
         else:
             refused |= _refuse_circular(view, lookups)
         lookups = [lookup for lookup in lookups if lookup.anchor not in refused]

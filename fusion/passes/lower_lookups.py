@@ -13,6 +13,7 @@ from fusion.passes.expand import expanded
 from fusion.passes.graph.edit import apply_edits
 from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
+from fusion.passes.plan.forms import can_stack, is_bare
 from fusion.passes.plan.plan import Lowering
 from fusion.passes.plan.safety import refuse_unsafe
 from fusion.passes.recognise.lookup import LAYER_ANCHORS, LookupMatch, recognise_all
@@ -87,7 +88,8 @@ def _without_gradient(view: GraphView, lookup: LookupMatch) -> LookupMatch:
 def _has_fewest_ops(view: GraphView, lookup: LookupMatch) -> bool:
     """Whether a lookup has a dense sum, or a reduction of the table itself that fills no rows."""
     if lookup.has_few_ops:
-        return view.op(lookup.anchor) in LAYER_ANCHORS - PRODUCTS
+        may_stack = is_bare(lookup) and can_stack(view, lookup.full_spec)
+        return view.op(lookup.anchor) in LAYER_ANCHORS - PRODUCTS and not may_stack
     return lookup.parts.fill is None and not lookup.unique
 
 

@@ -11,7 +11,11 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 import fusion
+from fusion.passes.lower_lookups import LowerLookups
+from fusion.passes.plan.stacks import TOO_FEW
 from fusion.schema.names import OP_NAMES
+from tests import layer_graphs as layers
+from tests.layer_graphs import Model, Table
 from tests.passes import stock_graphs as stock
 
 v1 = tf.compat.v1
@@ -180,3 +184,70 @@ def test_one_column_is_no_stack() -> None:
     after, found = forms(before)
     assert found == ["stock"]
     assert_same(before, after, fed("ids"))
+
+
+def _rows(count: int = 8, dim: int = 4) -> tuple[Table, ...]:
+    return tuple(Table(20 + k, dim, "constant") for k in range(count))
+
+
+#: Rows of constant tables as layers join them.
+ROWS = {
+    "flattened": Model(_rows()),
+    "counted from the end": Model(_rows(), wraps=True, ids="int32"),
+    "a new axis": Model(_rows(), between="", joins=(("concat", 1),)),
+    "packed": Model(_rows(), (), between="", joins=(("pack", 1),)),
+    "beside others": Model((*_rows(), Table(9, 5, "constant"), *_rows()), beside=True),
+    "of halves": Model(_rows(), dtype="bfloat16"),
+}
+
+
+@pytest.mark.parametrize("model", ROWS.values(), ids=ROWS)
+def test_rows_of_constants_become_one_gather_with_the_same_bits(model: Model) -> None:
+    graph_def = layers.build(model)
+    result = LowerLookups(preserve=frozenset({"out", "initialize"})).apply(graph_def)
+    assert {column.form for column in result.report.columns} == {"stacked"}
+    gathers = [node.op for node in result.graph_def.node].count("GatherV2")
+    assert gathers == (3 if len(model.tables) > 8 else 1)
+    for batch in (7, 1, 0):
+        feed = layers.feeds(model, batch)
+        (wanted,) = stock.run(graph_def, feed, optimize=False)
+        (got,) = stock.run(result.graph_def, feed)
+        assert got.shape == wanted.shape
+        assert got.tobytes() == wanted.tobytes()
+    for bad in (-1, -25, 24, 1 << 20):
+        feed = layers.feeds(model)
+        feed["ids_3:0"].reshape(-1)[-1] = bad
+        outcomes = []
+        for one in (graph_def, result.graph_def):
+            try:
+                outcomes.append(stock.run(one, feed, optimize=False)[0].tobytes())
+            except tf.errors.InvalidArgumentError:
+                outcomes.append(b"")
+        assert outcomes[0] == outcomes[1], bad
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Model(_rows(7)),
+        Model(_rows(), (3,), between="", joins=(("concat", 2),)),
+        Model(tuple(Table(20_000, 16, "constant") for _ in range(8))),
+    ],
+    ids=["few", "sequences", "large"],
+)
+def test_rows_that_one_gather_does_not_pay_for_stay(model: Model) -> None:
+    graph_def = layers.build(model)
+    result = LowerLookups(preserve=frozenset({"out", "initialize"})).apply(graph_def)
+    assert not result.modified
+    # Of small tables nothing is said.
+    reasons = {column.reason for column in result.report.columns}
+    assert reasons <= {TOO_FEW}
+    assert bool(reasons) == (model.tables[0].rows > 1000)
+
+
+def test_rows_of_a_table_that_others_read_stay() -> None:
+    """The graph would hold it twice."""
+    graph_def = layers.build(Model(_rows()))
+    tables = [node.name for node in graph_def.node if node.name.startswith("table_")]
+    result = LowerLookups(preserve=frozenset({"out", "initialize", *tables})).apply(graph_def)
+    assert not result.modified

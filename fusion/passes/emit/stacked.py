@@ -19,8 +19,8 @@ from tensorflow.python.framework import tensor_util
 from fusion.passes.emit.arguments import dense_values
 from fusion.passes.emit.concat import ConcatEmitter
 from fusion.passes.emit.node_builder import NodeBuilder, set_types
-from fusion.passes.emit.stock_entries import in_buckets
-from fusion.passes.emit.stock_nodes import as_dtype, flattened, number
+from fusion.passes.emit.stock_entries import from_the_end, in_buckets
+from fusion.passes.emit.stock_nodes import all_of, as_dtype, compared, flattened, number
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
@@ -50,9 +50,14 @@ class StackedEmitter:
         inputs = (*(_ids(build, spec) for spec in specs), axis)
         ids = build.shared("ids", "ConcatV2", inputs, side_by_side, {"N": count})
         index = build.shared("places", "AddV2", (ids, _vector(build, starts)), {"T": _INT64})
+        # Such an id would find a row of another table; the end of the stack is an error.
+        tests = []
         if any(_may_exceed(view, spec) for spec in specs):
-            # Such an id would find a row of another table; the end of the stack is an error.
-            fits = build.shared("fits", "Less", (ids, _vector(build, rows)), {"T": _INT64})
+            tests.append(build.shared("fits", "Less", (ids, _vector(build, rows)), {"T": _INT64}))
+        if any(_may_precede(view, spec) for spec in specs):
+            tests.append(compared(build, "GreaterEqual", ids, _INT64, 0))
+        if tests:
+            fits = all_of(build, tests)
             end = number(build, sum(rows), _INT64)
             index = build.shared("places", "SelectV2", (fits, index, end), {"T": _INT64})
         present = None
@@ -118,13 +123,25 @@ def _may_exceed(view: GraphView, spec: LookupSpec) -> bool:
     return high is None or rows is None or high >= rows
 
 
+def _may_precede(view: GraphView, spec: LookupSpec) -> bool:
+    """Whether an id may be negative, which is an error and not one that is pruned."""
+    low = lookup_range(view, spec).low
+    return not _can_be_absent(view, spec) and (low is None or low < 0)
+
+
 def _ids(build: NodeBuilder, spec: LookupSpec) -> Tensor:
     """Returns int64 [B, 1], negative where a row has no id."""
-    assert isinstance(spec.ids, DenseIds)
-    values = dense_values(build, spec.ids)
-    dtype = spec.ids.dtype if spec.ids.hashed is None else _INT64
-    values = as_dtype(build, values, dtype, spec.dtype)
-    return as_dtype(build, in_buckets(build, spec, values), spec.dtype, _INT64)
+    ids = spec.ids
+    assert isinstance(ids, DenseIds)
+    values = dense_values(build, ids)
+    dtype = ids.dtype if ids.hashed is None else _INT64
+    if ids.is_each:
+        shape = build.constant("column", np.array([-1, 1], np.int32))
+        values = build.shared("column", "Reshape", (values, shape), {"T": dtype, "Tshape": _INT32})
+    values = in_buckets(build, spec, as_dtype(build, values, dtype, spec.dtype))
+    if ids.wraps:
+        values = from_the_end(build, spec, values)
+    return as_dtype(build, values, spec.dtype, _INT64)
 
 
 def _vector(build: NodeBuilder, numbers: Sequence[int]) -> Tensor:

@@ -165,7 +165,7 @@ def _valid(
     rows = rows.as_matrix(build) if fills else rows.as_vector(build)
     ids = in_buckets(build, spec, spec.ids.values)
     if isinstance(spec.ids, RaggedIds) and spec.ids.wraps:
-        ids = _from_the_end(build, spec, ids)
+        ids = from_the_end(build, spec, ids)
     weights = None if spec.weights is None else weight_vector(build, spec.weights.values)
     tests = []
     if needs_prune(build.edit.view, spec):
@@ -299,13 +299,13 @@ def _matrix(build: NodeBuilder, spec: LookupSpec, flat: bool = False) -> _Matrix
         values = build.shared("ids", "AddV2", (values, numbers), {"T": spec.dtype})
     values = in_buckets(build, spec, values)
     if ids.wraps:
-        values = _from_the_end(build, spec, values)
+        values = from_the_end(build, spec, values)
     if prunes:
         tests.append(compared(build, "GreaterEqual", values, spec.dtype, 0))
     return _Matrix(values, tests, prunes and len(tests) == 1)
 
 
-def _from_the_end(build: NodeBuilder, spec: LookupSpec, ids: Tensor) -> Tensor:
+def from_the_end(build: NodeBuilder, spec: LookupSpec, ids: Tensor) -> Tensor:
     """Counts ids < 0 from the end of the table."""
     shard = spec.table.shards[0]
     if shard.rows is not None:

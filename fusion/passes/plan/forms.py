@@ -110,6 +110,8 @@ def can_stack(view: GraphView, spec: LookupSpec) -> bool:
         return False
     if not isinstance(ids, DenseIds) or not has_one_per_row(view, spec) or loses_digits(view, spec):
         return False
+    if ids.is_each and not spec.prune:
+        return True
     if ids.hashed is not None:
         return spec.default_id is None and spec.buckets is None
     if ids.ignored is None and _is_never_negative(view, spec):
