@@ -39,6 +39,7 @@ class ColumnAttrs(Layout):
     sum_order: Int64  # an index into the orders below
     mask_product: Flag
     divisor_epsilon: Float64
+    epsilon_input: Flag  # whether that number is among the weights instead
     dim: Int64  # -1 if not known
     ids_dtype: Int64  # codes of dtypes, see below
     rows_dtype: Int64

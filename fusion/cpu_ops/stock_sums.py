@@ -332,6 +332,8 @@ def list_all(batch: Batch, divisors: int) -> int:
     has_weights = load(column, ColumnAttrs.use_sparse_weights) != 0
     weight_step = load(source, ColumnInputs.weight_step)
     epsilon = _rounded(as_float(load(column, ColumnAttrs.divisor_epsilon)), table_kind)
+    if load(column, ColumnAttrs.epsilon_input) != 0:
+        epsilon = _weight(weights, 0, table_kind)
     inside, count = int64(-1), int64(0)
     for row in range(batch.count):
         store(batch.starts, row, count)

@@ -88,10 +88,18 @@ COLUMN_ATTRS: dict[str, Attr] = {
     "divisor_epsilons": Attr(
         "divisor_epsilon", "float", default=0.0, doc="is added to what mean divides by; only axis"
     ),
+    "epsilon_inputs": Attr(
+        "epsilon_input",
+        "bool",
+        default=False,
+        doc="whether weights, that do not count, are a number that is added instead; only axis",
+    ),
 }
 #: Lists that the first releases of the ops for whole lookups lack: where one is empty, each column
 #: has the default.
-LATER_LISTS = frozenset({"wrap_negatives", "sum_orders", "mask_products", "divisor_epsilons"})
+LATER_LISTS = frozenset(
+    {"wrap_negatives", "sum_orders", "mask_products", "divisor_epsilons", "epsilon_inputs"}
+)
 
 BOUNDARIES_ATTR = Attr(
     "boundaries",
@@ -136,7 +144,7 @@ FORMS_DOC = (
     "of Sum over axis 1 of [B, L, D]; what is no entry counts as zeros, or with `mask_product` as\n"
     "its row times 0, and its id must be in the table, too. `weights` are [B, L], or [L] for each\n"
     "row. mean divides by the sum of weights, of entries or by the length, plus\n"
-    "`divisor_epsilon`.\n\n"
+    "`divisor_epsilon` or, with `epsilon_input`, the only element of `weights`.\n\n"
     "With `sum_order` sequence, for row_splits without weights, rows are added one by one to\n"
     "zeros, and mean divides. "
 )

@@ -62,7 +62,10 @@ def _over_axis(attrs: Attrs, inputs: Tensors) -> tf.Tensor:
         divisor = tf.reduce_sum(tf.square(numbers), 1)
     if attrs["combiner"] == "sqrtn":
         divisor = tf.sqrt(divisor)
-    return _divided(attrs, total, divisor + tf.constant(attrs["divisor_epsilon"], table.dtype))
+    epsilon = tf.constant(attrs["divisor_epsilon"], table.dtype)
+    if attrs["epsilon_input"]:
+        epsilon = tf.reshape(weights, [])
+    return _divided(attrs, total, divisor + epsilon)
 
 
 def _in_sequence(attrs: Attrs, inputs: Tensors) -> tf.Tensor:

@@ -197,8 +197,9 @@ def _order_problem(column: Mapping[str, Any], dtype: str, role: int, device: str
     form, order = column["form"], column["sum_order"]
     if order != "axis" and form == "lengths":
         return "form lengths needs sum_order axis"
-    if order != "axis" and (column["mask_product"] or column["divisor_epsilon"]):
-        return "mask_product and divisor_epsilon need sum_order axis"
+    of_axis = ("mask_product", "divisor_epsilon", "epsilon_input")
+    if order != "axis" and any(column[name] for name in of_axis):
+        return "mask_product, divisor_epsilon and epsilon_input need sum_order axis"
     if order == "segment":
         return ""
     if role != FULL or device != "CPU":
@@ -223,6 +224,8 @@ def _unfit(column: Mapping[str, Any]) -> str:
         wrong.append("default_id")
     if column["use_sparse_weights"] and (column["use_ignored_id"] or form == "lengths"):
         wrong.append("use_sparse_weights beside other masks")
+    if column["epsilon_input"] and (column["use_sparse_weights"] or column["divisor_epsilon"]):
+        wrong.append("epsilon_input beside use_sparse_weights or divisor_epsilon")
     if column["use_sparse_weights"] and not is_axis:
         wrong.append("use_sparse_weights")
     order = column["sum_order"]
@@ -253,6 +256,7 @@ def _column_fields(column: Mapping[str, Any], first_limit: int) -> list[int]:
     words[ColumnAttrs.sum_order] = SUM_ORDERS.index(column["sum_order"])
     words[ColumnAttrs.mask_product] = int(column["mask_product"])
     words[ColumnAttrs.divisor_epsilon] = double_word(column["divisor_epsilon"])
+    words[ColumnAttrs.epsilon_input] = int(column["epsilon_input"])
     words[ColumnAttrs.dim] = column["dim"]
     words[ColumnAttrs.ids_dtype] = DTYPES[column["Tids"]].code
     words[ColumnAttrs.rows_dtype] = DTYPES[column["Trows"]].code

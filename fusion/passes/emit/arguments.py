@@ -106,7 +106,10 @@ def combine_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
     added: dict[str, AttrValue] = {}
     if (addition := spec.addition) is not None:
         added = {"sum_order": addition.order, "mask_product": addition.is_product}
-        added["divisor_epsilon"] = addition.epsilon
+        if isinstance(addition.epsilon, Tensor):
+            added["epsilon_input"] = True
+        else:
+            added["divisor_epsilon"] = addition.epsilon
     return {
         **added,
         "combiner": spec.combiner,
@@ -118,6 +121,8 @@ def combine_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
 
 def weights(build: NodeBuilder, spec: LookupSpec) -> Tensor:
     """Returns the weights, one for each id; without weights, a tensor that nobody reads."""
+    if spec.addition is not None and isinstance(spec.addition.epsilon, Tensor):
+        return spec.addition.epsilon
     if spec.weights is None:
         return unused(build, "weights", spec.table.dtype)
     if spec.addition is not None:
@@ -174,6 +179,7 @@ COPIED: dict[str, AttrValue] = {
     "sum_order": "segment",
     "mask_product": False,
     "divisor_epsilon": 0.0,
+    "epsilon_input": False,
 }
 """The attrs of a tensor that is taken over; of a lookup, what it does not say otherwise."""
 

@@ -58,6 +58,8 @@ class _View(Protocol):
 
     def shape(self, tensor: Tensor) -> Shape | None: ...
 
+    def resolve(self, tensor: Tensor) -> Tensor: ...
+
     def variable_shape(self, handle: Tensor) -> Shape | None: ...
 
 
@@ -336,8 +338,24 @@ def _parsed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> S
     return (*batch, *dims(shapes.list.shape[dense]))
 
 
+def _invariant(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of what a v1 loop hands on from iteration to iteration as it came in."""
+    if index:
+        return ()
+    entered = [tensor for tensor in inputs if view.op(tensor.node) == "Enter"]
+    again = [tensor for tensor in inputs if view.op(tensor.node) == "NextIteration"]
+    if len(entered) != 1 or len(again) != 1 or len(inputs) != 2:
+        return None
+    switch = view.resolve(view.inputs(again[0].node)[0])
+    if view.op(switch.node) != "Switch" or switch.index != 1:
+        return None
+    is_same = view.resolve(view.inputs(switch.node)[0]) == Tensor(name)
+    return view.shape(entered[0]) if is_same else None
+
+
 _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | None]] = {
     "ConcatV2": _joined,
+    "Merge": _invariant,
     "MatMul": _multiplied,
     "_FusedMatMul": _multiplied,
     "_MklNativeMatMul": _multiplied,

@@ -288,12 +288,12 @@ class Addition:
         order: "axis", over one of [B, L, D], in which what is no entry has a place, too; or
             "sequence", one by one as UnsortedSegmentSum does.
         is_product: whether the row of what is no entry counts times 0, and not as zeros.
-        epsilon: is added to what a mean divides by.
+        epsilon: is added to what a mean divides by; a tensor of one element where it is not known.
     """
 
     order: str
     is_product: bool = False
-    epsilon: float = 0.0
+    epsilon: float | Tensor = 0.0
 
 
 @dataclass(frozen=True)
@@ -373,7 +373,9 @@ class LookupSpec:
         if self.addition is None:
             return ""
         masked = ", what is no entry times 0" if self.addition.is_product else ""
-        epsilon = f", divided by {self.addition.epsilon:g} more" if self.addition.epsilon else ""
+        added = self.addition.epsilon
+        more = f"{added:g}" if isinstance(added, float) else str(added)
+        epsilon = f", divided by {more} more" if added else ""
         of = "over an axis" if self.addition.order == "axis" else "one by one"
         return f" {of}{masked}{epsilon}"
 

@@ -237,6 +237,23 @@ def _take_dense_weights(
 
 
 @jit
+def _take_epsilon(frame: int, index: int, epsilon: int, source: int) -> bool:
+    """Takes a tensor of one element."""
+    if epsilon == 0:
+        return False
+    count = int64(1)
+    for k in range(tf_num_dims(epsilon)):
+        count *= tf_dim(epsilon, np.int32(k))
+    if count != 1:
+        if frame != 0:
+            text = ": weights have %lld elements, not the one that is added to divisors"
+            fail_column(frame, INVALID_ARGUMENT, text, index, count)
+        return False
+    store(source, ColumnInputs.weights, tf_tensor_data(epsilon))
+    return True
+
+
+@jit
 def _take_lengths(frame: int, ctx: int, state: int, index: int, source: int, status: int) -> bool:
     """Takes the number of entries of each row."""
     lengths = _take(ctx, state, index, _ROWS_INPUT, source, status)
@@ -274,9 +291,12 @@ def _take_ids(frame: int, ctx: int, state: int, index: int, source: int, status:
     store(source, ColumnInputs.ids, tf_tensor_data(ids))
     store(source, ColumnInputs.id_count, count * width)
     store(source, ColumnInputs.id_columns, width)
-    if load(column, ColumnAttrs.use_sparse_weights) == 0:
+    has_epsilon = load(column, ColumnAttrs.epsilon_input) != 0
+    if load(column, ColumnAttrs.use_sparse_weights) == 0 and not has_epsilon:
         return True
     weights = _take(ctx, state, index, _WEIGHTS_INPUT, source, status)
+    if has_epsilon:
+        return _take_epsilon(frame, index, weights, source)
     if is_dense:
         return _take_dense_weights(frame, index, weights, source, count, width)
     if not _has_rank(frame, index, weights, int64(1)):

@@ -61,7 +61,7 @@ def column_spec(view: GraphView, name: str, column: FusedColumn) -> LookupSpec:
         weights = WeightsSpec(inputs[4], attrs["prune_sparse_weights"], attrs["default_weight"])
     count, addition = attrs["num_buckets"], None
     if attrs["sum_order"] != "segment":
-        epsilon = attrs["divisor_epsilon"]
+        epsilon = inputs[4] if attrs["epsilon_input"] else attrs["divisor_epsilon"]
         addition = Addition(attrs["sum_order"], attrs["mask_product"], epsilon)
     return LookupSpec(
         anchor=name,

@@ -95,7 +95,7 @@ class _Quotient:
 
     combiner: str
     no_nan: bool
-    epsilon: float
+    epsilon: float | Tensor
     output: Tensor
     nodes: tuple[str, ...]
 
@@ -378,16 +378,17 @@ def _match_quotient(
     if view.op(division) not in _DIVISIONS or view.controls(division):
         return none
     divisor = view.inputs(division)[1]
-    epsilon, tensor = 0.0, view.resolve(divisor)
+    epsilon: float | Tensor = 0.0
+    tensor = view.resolve(divisor)
     if view.op(tensor.node) in ("Add", "AddV2"):
         one, other = view.inputs(tensor.node)
-        if view.constant(other) is None:
+        if view.shape(other) != ():
             one, other = other, one
-        value = view.constant(other)
-        # An attr is a float32.
-        if value is None or value.ndim or float(np.float32(value)) != float(value):
+        epsilon, tensor = _epsilon(view, other), view.resolve(one)
+        # The op has them in the place of weights.
+        is_beside_weights = isinstance(epsilon, Tensor) and terms.mask.weights is not None
+        if view.shape(other) != () or is_beside_weights:
             return none
-        epsilon, tensor = float(value), view.resolve(one)
     is_root = view.op(tensor.node) == "Sqrt"
     if is_root:
         if epsilon:
@@ -400,6 +401,14 @@ def _match_quotient(
     return _Quotient(
         combiner, _DIVISIONS[view.op(division)], epsilon, Tensor(division), (division,)
     )
+
+
+def _epsilon(view: GraphView, tensor: Tensor) -> float | Tensor:
+    """Returns a number that an attr can hold, which is a float32, or else the tensor."""
+    value = view.constant(tensor)
+    if value is None or value.ndim or float(np.float32(value)) != float(value):
+        return view.resolve(tensor)
+    return float(value)
 
 
 def _match_count(
