@@ -177,6 +177,14 @@ def _product_mean(model: Model, number: int, rows: Any, ids: Any) -> Any:
     return tf.reduce_sum(rows * mask, -2) / count
 
 
+def _given_epsilon(model: Model, number: int, rows: Any, ids: Any) -> Any:
+    mask = _mask(rows, ids)
+    # The shape of another placeholder might not be known: old ones say so by this very one.
+    default = tf.constant(0.5, rows.dtype)
+    epsilon = v1.placeholder_with_default(default, [], f"epsilon_{number}")
+    return tf.reduce_sum(rows * mask, -2) / (tf.reduce_sum(mask, -2) + epsilon)
+
+
 def _ragged_weights(model: Model, number: int, rows: Any, ids: Any) -> Any:
     weights = v1.placeholder(rows.dtype, [None], f"weights_{number}")
     columns = ids.with_values(tf.expand_dims(weights, -1))
@@ -199,6 +207,7 @@ BAGS: dict[str, Callable[[Model, int, Any, Any], Any]] = {
         _tiled(rows, _mask(rows, ids)), 1
     ),
     "product mean": _product_mean,
+    "given epsilon": _given_epsilon,
     "ones mean": _with_ones,
     "lengths": _by_lengths,
     "weighted mean": _by_weights,
@@ -239,6 +248,8 @@ def feeds(model: Model, batch: int = 7, seed: int = 1) -> dict[str, npt.NDArray[
         found[f"ids_{k}:0"] = ids
         if model.bag == "lengths":
             found[f"lengths_{k}:0"] = rng.integers(0, model.shape[-1] + 3, (batch, 1)).astype("i4")
+        if model.bag == "given epsilon":
+            found[f"epsilon_{k}:0"] = np.array(1 / (k + 3), model.dtype)
         if "weighted" in model.bag:
             found[f"weights_{k}:0"] = rng.normal(size=shape).astype(model.dtype)
     return found

@@ -190,6 +190,27 @@ def test_sums_in_sequence_have_stocks_bits(dim: int, dtype: str) -> None:
         same(run(column(table, wrapped, splits, **given)), expected)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", ["dense", "lengths"])
+def test_what_a_divisor_gets_added_may_be_an_input(form: str, dtype: str) -> None:
+    table, ids = table_of(8, dtype), padded(7, 20)
+    epsilon, lengths = np.array(1 / 3, dtype), np.arange(7).astype(np.int32)[:, None]
+    numbers = tf.constant((ids != 0).astype(dtype)[:, :, None])
+    numbers = _mask(lengths, numbers) if form == "lengths" else numbers
+    count = tf.cast(lengths, dtype) if form == "lengths" else tf.reduce_sum(numbers, 1)
+    given: Given = {"form": form, "combiner": "mean", "mask_product": True}
+    given |= {"epsilon_input": True, "use_ignored_id": form == "dense", "ignored_id": 0}
+    other = lengths if form == "lengths" else NO_IDS
+    for number in (epsilon, epsilon.reshape(1, 1)):
+        made = column(table, ids, other, divide_no_nan=False, **given)
+        made["inputs"]["weights"] = number
+        same(run(made), tf.reduce_sum(tf.gather(table, ids) * numbers, 1) / (count + epsilon))
+        made["inputs"]["weights"] = np.ones(2, dtype)
+        message = "weights have 2 elements, not the one"
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            run(made)
+
+
 def test_weights_of_all_rows_alike() -> None:
     table, ids = table_of(8, "float32"), padded(6, 20)
     weights = np.random.default_rng(0).normal(size=20).astype(np.float32)
@@ -271,6 +292,11 @@ UNFIT: dict[str, tuple[str, Any]] = {
     "does not go with max_norm": ("float32", {"max_norm": 1.0}),
     "need sum_order axis": ("float32", {"sum_order": "segment", "mask_product": True}),
     "does not go with column_stride": ("float32", {"column_stride": 1}),
+    "epsilon_input need sum_order axis": (
+        "float32",
+        {"sum_order": "segment", "epsilon_input": True},
+    ),
+    "epsilon_input beside": ("float32", {"divisor_epsilon": 1.0, "epsilon_input": True}),
     "does not go with default_id": ("float32", {"fill_empty_row": True, "default_id": 1}),
 }
 

@@ -230,6 +230,47 @@ def test_a_lone_gather_of_many_rows_is_one_op(length: int, is_fused: bool) -> No
     compare(graph_def, result.graph_def, layers.feeds(model), 1)
 
 
+def nested(shape: tuple[int, ...], join: tuple[str, int], width: int) -> graph_pb2.GraphDef:
+    """Rows that are joined, flattened to `width` and put beside a matrix."""
+    model = Model((Table(20, 4), Table(9, 4), Table(7, 4)), shape, between="", joins=(join,))
+    with tf.Graph().as_default() as graph:
+        ids = [layers.ids_placeholder(model, k) for k in range(3)]
+        rows = [layers.rows_of(model, k, one) for k, one in enumerate(ids)]
+        joined = tf.concat(rows, join[1]) if join[0] == "concat" else tf.stack(rows, join[1])
+        dense = tf.cast(tf.reshape(ids[0], [tf.shape(ids[0])[0], -1]), tf.float32)
+        tf.concat([tf.reshape(joined, [-1, width]), dense], 1, name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        return graph.as_graph_def(add_shapes=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "join"),
+    [((1,), ("concat", 2)), ((1,), ("concat", 1)), ((), ("pack", 1))],
+    ids=["columns", "rows", "packed"],
+)
+def test_what_is_joined_twice_is_one_op(shape: tuple[int, ...], join: tuple[str, int]) -> None:
+    graph_def = nested(shape, join, 12)
+    result = PASS.apply(graph_def)
+    assert [column.op for column in result.report.columns] == ["out"] * 3
+    left = ops(result.graph_def)
+    assert left.count(GROUP) == 1
+    assert "ConcatV2" not in left
+    model = Model((Table(20, 4), Table(9, 4), Table(7, 4)), shape)
+    for batch in (7, 1, 0):
+        compare(graph_def, result.graph_def, layers.feeds(model, batch), 1)
+
+
+def test_rows_of_several_ids_are_no_row_of_the_outer_join() -> None:
+    """The op has a row for each id; what is beside has one for all of an example's."""
+    graph_def = nested((5,), ("concat", 2), 60)
+    result = PASS.apply(graph_def)
+    assert result.report.fused_count == 3
+    left = ops(result.graph_def)
+    assert left.count(GROUP) == left.count("ConcatV2") == 1
+    model = Model((Table(20, 4), Table(9, 4), Table(7, 4)), (5,))
+    compare(graph_def, result.graph_def, layers.feeds(model), 1)
+
+
 def test_a_variable_that_is_read_whole_goes_on_being_read_so() -> None:
     """A sparse access would make each other read of it a copy."""
     model = Model((Table(kind="read"), Table(9, 3, "read")))

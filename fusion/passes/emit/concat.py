@@ -142,13 +142,18 @@ class ConcatEmitter:
         self.edit.remove(names, successor)
 
     def _inputs(self, concat: str, inner: frozenset[str], successor: str) -> Iterator[Tensor]:
-        """Yields a concat's inputs, those of inner ones in their place, which it takes out."""
+        """Yields a join's inputs, those of inner ones in their place, which it takes out."""
         view = self.edit.view
-        for tensor in view.inputs(concat)[:-1]:
-            source = view.resolve(tensor).node
-            if source in inner:
-                self.edit.remove([*view.aliases(tensor), source], successor)
-                yield from self._inputs(source, inner, successor)
+        inputs = view.inputs(concat)
+        for tensor in inputs if view.op(concat) == "Pack" else inputs[:-1]:
+            source, names = view.resolve(tensor), [*view.aliases(tensor)]
+            while source.node not in inner and view.op(source.node) in REARRANGEMENTS:
+                below = view.inputs(source.node)[0]
+                names += [source.node, *view.aliases(below)]
+                source = view.resolve(below)
+            if source.node in inner:
+                self.edit.remove([*names, source.node], successor)
+                yield from self._inputs(source.node, inner, successor)
             else:
                 yield tensor
 

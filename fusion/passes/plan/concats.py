@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import is_joinable, is_shaped, placement
-from fusion.passes.plan.joins import FEWEST, slots_of
+from fusion.passes.plan.joins import FEWEST, slot_of_join, slots_of
 from fusion.passes.plan.plan import Group, Lowering
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
@@ -26,25 +27,31 @@ def groups_in_concats(
     view: GraphView,
     lookups: Iterable[LookupMatch],
     single: Iterable[LookupMatch],
+    joined: Sequence[Group],
     nested: bool,
     taken: set[str],
-    shared: set[str],
 ) -> tuple[Group, ...]:
-    """Returns groups of lookups that only a concat side by side reads.
+    """Returns groups of lookups that only a concat side by side reads, and those of other joins.
 
     Args:
         view: the graph.
         lookups: all of them.
-        single: those that one op can do.
-        nested: whether a concat that becomes an op may become a part of the one that reads it.
+        single: those that one op can do, and that are in no group yet.
+        joined: the groups of other joins.
+        nested: whether a join that becomes an op may become a part of the concat that reads it.
         taken: concats that others have changed.
-        shared: concats of which others have changed some inputs.
     """
+    shared = {place.join for group in joined for place in group.places}
     members: dict[str, dict[int, LookupMatch | Group]] = {}
+    for group in joined if nested else ():
+        slot = slot_of_join(view, group)
+        if slot is not None and slot.join not in taken | shared:
+            inside = replace(group, places=(), whole=True)
+            members.setdefault(slot.join, {})[slot.index] = inside
     for lookup in single:
-        slot = slot_in_concat(view, lookup)
-        if slot is not None and slot[0] not in taken:
-            members.setdefault(slot[0], {})[slot[1]] = lookup
+        place = slot_in_concat(view, lookup)
+        if place is not None and place[0] not in taken:
+            members.setdefault(place[0], {})[place[1]] = lookup
     matrices = results_of(lookups)
     groups: dict[str, tuple[Group, ...]] = {}
     # In order and without repeats: a concat of many others is looked at once they all have been.
@@ -64,9 +71,10 @@ def groups_in_concats(
                 changed.pop(outer[0], None)
                 changed[outer[0]] = None
     inner = {name for of_concat in groups.values() for group in of_concat for name in group.inner}
-    return tuple(
+    outer_groups = (
         group for concat, of_concat in groups.items() if concat not in inner for group in of_concat
     )
+    return (*(group for group in joined if group.concat not in inner), *outer_groups)
 
 
 def slot_in_concat(

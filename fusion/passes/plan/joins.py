@@ -74,10 +74,30 @@ def slots_of(
         lookup: the lookup.
         unread: nodes that do not count.
     """
-    shape = result_shape(lookup)
+    shape, spec = result_shape(lookup), lookup.full_spec
     if shape is None:
         return NoMatch("the shape of its ids is not known", lookup.anchor)
-    return _Search(view, lookup, unread).slots(shape)
+    return _Search(view, lookup.anchor, spec.output, spec.table.dtype, unread).slots(shape)
+
+
+def slot_of_join(view: GraphView, group: Group) -> Slot | None:
+    """Returns the input of a concat of matrices that all of a group's join becomes, if it does."""
+    place, spec = group.places[0], group.lookups[0].full_spec
+    join, sizes = place.join, [lookup.full_spec.table.shape[1] or 0 for lookup in group.lookups]
+    if len(group.places) > 1 or not place.whole or place.shape is None:
+        return None
+    if view.controls(join) or view.control_uses(join):
+        return None
+    # A row of the matrix has to be one of the join: all that is behind its first axis.
+    width = math.prod(place.shape[1:])
+    if not all(sizes) or width != sum(sizes):
+        return None
+    shape: Vector = (Dim(Tensor(join), 0), *place.shape[1:])
+    search = _Search(view, join, Tensor(join), spec.table.dtype, frozenset())
+    slots = search.slots(shape, width)
+    if isinstance(slots, NoMatch) or len(slots) > 1 or not slots[0].is_matrix:
+        return None
+    return slots[0]
 
 
 def result_shape(lookup: LookupMatch) -> Vector | None:
@@ -134,14 +154,26 @@ def _with_one_unknown(shape: Vector) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class _Search:
+    """Follows a tensor to where it is joined.
+
+    Attributes:
+        view: the graph.
+        anchor: the node that is refused where it is not.
+        output: the tensor.
+        dtype: its DataType.
+        unread: nodes that do not count.
+    """
+
     view: GraphView
-    lookup: LookupMatch
+    anchor: str
+    output: Tensor
+    dtype: int
     unread: frozenset[str]
 
-    def slots(self, shape: Vector) -> Slots | NoMatch:
-        """See `slots_of`."""
-        view, output = self.view, self.lookup.full_spec.output
-        shapes, width = ShapeMath(view, {output: shape}), shape[-1]
+    def slots(self, shape: Vector, width: Element | None = None) -> Slots | NoMatch:
+        """See `slots_of`; a row of the tensor has the last size, or `width`."""
+        view, output = self.view, self.output
+        shapes, width = ShapeMath(view, {output: shape}), width or shape[-1]
         found: list[Slot] = []
         helpers: set[str] = set()
         others: list[str] = []
@@ -176,9 +208,9 @@ class _Search:
         outside = next((name for name in others if name not in inside), None)
         if outside is not None:
             why = f"its rows are used by {outside} ({view.op(outside)}), which joins them to none"
-            return NoMatch(why, self.lookup.anchor)
+            return NoMatch(why, self.anchor)
         if not found or len(found) > _MOST:
-            return NoMatch("its rows go to no concat, or to many", self.lookup.anchor)
+            return NoMatch("its rows go to no concat, or to many", self.anchor)
         return tuple(sorted(found, key=lambda slot: (slot.join, slot.index)))
 
     def _moved(self, shapes: ShapeMath, user: str, position: int, shape: Vector) -> Vector | None:
@@ -207,11 +239,10 @@ class _Search:
         return None
 
     def _slot(self, join: str, position: int, shape: Vector, width: Element) -> Slot | NoMatch:
-        view, spec = self.view, self.lookup.full_spec
-        device = view.nodes[spec.anchor].device
+        view, device = self.view, self.view.nodes[self.anchor].device
         if placement(view, view.nodes[join].device) != placement(view, device):
             return NoMatch("its rows are joined on another device", join)
-        if view.type_attr(join, "T") != spec.table.dtype:
+        if view.type_attr(join, "T") != self.dtype:
             return NoMatch("its rows are joined as another dtype", join)
         op = view.op(join)
         if op == "AddN":

@@ -59,11 +59,10 @@ def _plans_of_rest(
     names = {lookup.anchor for lookup in single}
     split = split_plan(lookup for lookup in lookups if lookup.anchor not in names).groups
     joined = groups_in_joins(view, single, taken)
-    shared = {place.join for group in joined for place in group.places}
     left = _without(single, joined)
     before: tuple[Group, ...] = ()
     for nested in (True, False):
-        groups = (*joined, *groups_in_concats(view, lookups, left, nested, taken, shared))
+        groups = groups_in_concats(view, lookups, left, joined, nested, taken)
         if groups != before:
             yield Plan((*split, *_alone(_without(single, groups)).groups, *groups))
         before = groups
