@@ -33,8 +33,8 @@ class Workload:
     """Lookups of one kind.
 
     Attributes:
-        kind: "rows", "sequences", "masked", "padded", "ragged", or "hot" for ids as ones among zeros
-            that a matrix is multiplied by.
+        kind: "rows", "sequences", "masked", "padded", "ragged", or "hot" for ids as ones among
+            zeros that a matrix is multiplied by.
         batch: rows.
         dim: of each table.
         length: ids of a row; of ragged ones, the mean.
@@ -300,7 +300,8 @@ def _peak(call: Callable[[], Any]) -> tuple[Any, int]:
     """Returns the result of a call, and how many bytes more than before the process had in it."""
 
     def has(key: str) -> int:
-        (line,) = (one for one in Path("/proc/self/status").open() if one.startswith(key))
+        lines = Path("/proc/self/status").read_text().splitlines()
+        (line,) = (one for one in lines if one.startswith(key))
         return int(line.split()[1]) << 10
 
     Path("/proc/self/clear_refs").write_text("5")

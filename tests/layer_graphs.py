@@ -20,7 +20,7 @@ class Table:
     """A table of rows.
 
     Attributes:
-      rows, dim: its sizes.
+      rows, dim: its sizes; without a dim it is a vector.
       kind: how it is read: by "resource" gathers, as the value of a "read" variable, or as a
         "constant" or a v1 "ref" variable.
     """
@@ -66,8 +66,9 @@ class Model:
 def values(table: Table, dtype: str, seed: int) -> npt.NDArray[Any]:
     """Rows with numbers that arithmetic would change."""
     kind = tf.as_dtype(dtype).as_numpy_dtype
-    found = np.random.default_rng(seed).normal(size=(table.rows, table.dim)).astype(kind)
-    found[0, 0], found[-1, -1] = np.nan, -0.0
+    shape = (table.rows, table.dim) if table.dim else (table.rows,)
+    found = np.random.default_rng(seed).normal(size=shape).astype(kind)
+    found.reshape(-1)[0], found.reshape(-1)[-1] = np.nan, -0.0
     return found
 
 
@@ -219,6 +220,8 @@ BAGS: dict[str, Callable[[Model, int, Any, Any], Any]] = {
 
 
 def rearranged(model: Model, rows: tf.Tensor) -> tf.Tensor:
+    if not model.between:
+        return rows
     width = rows.shape[-1] * (1 if model.bag else int(np.prod(model.shape)))
     if model.between == "flatten":
         return tf.reshape(rows, [-1, width])
@@ -228,7 +231,7 @@ def rearranged(model: Model, rows: tf.Tensor) -> tf.Tensor:
         return tf.squeeze(rows, [1])
     if model.between == "expand":
         return tf.expand_dims(rows, 1)
-    return tf.identity(rows) if model.between == "identity" else rows
+    return tf.identity(rows)
 
 
 def feeds(model: Model, batch: int = 7, seed: int = 1) -> dict[str, npt.NDArray[Any]]:

@@ -9,6 +9,7 @@ import argparse
 import datetime
 import json
 import os
+import statistics
 import subprocess
 import sys
 from importlib.metadata import version
@@ -19,8 +20,10 @@ from benchmarks.clients.models import CLIENTS
 
 _HEAD = (
     *("model", "library", "lookups fused", "equal", "stock ms", "fused ms", "ratio"),
+    *("in the graph", "embeddings in the graph"),
     *("SavedModel: fused", "ratio", "embeddings alone"),
 )
+_PROCESSES = 3
 _LIBRARIES = ("tensorflow", "tf_keras", "deepctr", "tensorflow-recommenders", "keras-rs", "keras")
 
 
@@ -41,8 +44,27 @@ def _run(name: str, out: Path) -> bool:
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     if CLIENTS[name].is_legacy:
         environment["TF_USE_LEGACY_KERAS"] = "1"
-    command = [sys.executable, "-m", "benchmarks.clients.run", name, str(out / f"{name}.json")]
-    return subprocess.run(command, env=environment, check=False).returncode == 0
+    file = out / f"{name}.json"
+    command = [sys.executable, "-m", "benchmarks.clients.run", name, str(file)]
+    if subprocess.run(command, env=environment, check=False).returncode:
+        return False
+    found = json.loads(file.read_text())
+    parts = ["whole", *(["embeddings"] if "embeddings" in found else [])]
+    found["net"] = {part: _net(name, part, environment) for part in parts}
+    file.write_text(json.dumps(found, indent=1) + "\n")
+    return True
+
+
+def _net(name: str, part: str, environment: dict[str, str]) -> dict[str, Any]:
+    """Measures a model, or its embeddings, net of the inputs: medians of processes."""
+    command = [sys.executable, "-m", "benchmarks.clients.net", name, part]
+    runs = [
+        json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+        for _ in range(_PROCESSES)
+    ]
+    ratios = [run["ratio"] for run in runs]
+    medians = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+    return {**medians, "range": [min(ratios), max(ratios)]}
 
 
 def table(out: Path) -> str:
@@ -57,8 +79,9 @@ def table(out: Path) -> str:
         f"{date}, {os.cpu_count()} processors, batch {batch}; {libraries}.",
         "`make clients` writes this file. Milliseconds are medians of calls from Python; ratios",
         "are stock's over fused, in turn in one process, with the 10th and 90th percentile.",
-        "The last three columns are of exported SavedModels, verified, measured in their graphs:",
-        "of the whole model, and of what its first dense layer reads.",
+        "In the graph: net of the inputs, which variables hold; medians of three processes, the",
+        "least and the most. The last three columns are of exported SavedModels, verified, and",
+        "measured in their graphs, inputs too. Embeddings are what the first dense layers read.",
         "",
         f"| {' | '.join(_HEAD)} |",
         f"|{'---|' * len(_HEAD)}",
@@ -74,6 +97,7 @@ def table(out: Path) -> str:
 
 def _row(one: dict[str, Any]) -> str:
     whole, saved, part = one["enable"], one["saved_model"], one.get("embeddings")
+    net = one["net"]
     equal = "yes" if whole["equal"] else f"to {whole['difference']:.0e}"
     cells = (
         one["model"],
@@ -83,6 +107,8 @@ def _row(one: dict[str, Any]) -> str:
         f"{whole['stock_ms']:.2f}",
         f"{whole['fused_ms']:.2f}",
         _ratio(whole),
+        _ratio(net["whole"]),
+        _ratio(net["embeddings"]) if "embeddings" in net else "",
         f"{saved['fused']} of {saved['columns']}",
         _ratio(saved),
         "" if part is None else _ratio(part),

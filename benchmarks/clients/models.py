@@ -13,6 +13,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 SPARSE, DENSE, SEQUENCES = 26, 13, 4
 ROWS, DIM, LENGTH = 100_000, 16, 20
+BATCH = 512
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Client:
     Attributes:
         library: the package that it is made with.
         is_legacy: whether its Keras is tf_keras.
-        build: () -> the model, and its part that ends with what the first dense layer reads; None
+        build: () -> the model, and its part that ends with what the first dense layers read; None
             where that is not to be had.
         inputs: (rows of the batch) -> arrays by the names of its inputs.
         lengths: sizes of inputs behind the batch, by name, for its signature.
@@ -87,6 +88,7 @@ def _behaviour(batch: int) -> Arrays:
 def _of_behaviour(name: str, **options: Any) -> Callable[[], tuple[Any, Any]]:
     def build() -> tuple[Any, Any]:
         import deepctr.models
+        import tf_keras
         from deepctr.feature_column import SparseFeat, VarLenSparseFeat
 
         columns = _criteo_columns()
@@ -95,7 +97,20 @@ def _of_behaviour(name: str, **options: Any) -> Callable[[], tuple[Any, Any]]:
             history = SparseFeat(f"hist_{key}", ROWS, embedding_dim=DIM, embedding_name=key)
             columns.append(VarLenSparseFeat(history, LENGTH, length_name="seq_length"))
         model = getattr(deepctr.models, name)(columns, ["item", "cate"], **options)
-        return model, None
+        if name != "DIN":
+            return model, None
+        kinds = [type(layer).__name__ for layer in model.layers]
+        attention = model.layers[kinds.index("AttentionSequencePoolingLayer")]
+        # What is joined with what the attention makes of its inputs.
+        found = [
+            one
+            for layer in model.layers
+            if type(layer).__name__ == "Concat"
+            and any(one is attention.output for one in layer.input)
+            for one in layer.input
+            if one is not attention.output
+        ]
+        return model, tf_keras.Model(model.inputs, [*attention.input, *found])
 
     return build
 

@@ -17,12 +17,11 @@ import numpy as np
 import tensorflow as tf
 
 import fusion
-from benchmarks.clients.models import CLIENTS, Arrays
+from benchmarks.clients.models import BATCH, CLIENTS, Arrays
 from fusion.passes.report.columns import distinct_columns
 from fusion.saved_model import bench_models, fuse_saved_model
 from fusion.saved_model.bench.report import IN_GRAPH
 
-BATCH = 512
 #: So long each of a pair is called.
 _SECONDS = 4.0
 

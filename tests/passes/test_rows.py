@@ -230,6 +230,67 @@ def test_a_lone_gather_of_many_rows_is_one_op(length: int, is_fused: bool) -> No
     compare(graph_def, result.graph_def, layers.feeds(model), 1)
 
 
+def vectors(count: int, shape: tuple[int, ...], join: tuple[str, int], kind: str) -> Model:
+    tables = tuple(Table(20_000 + k, 0, kind) for k in range(count))
+    return Model(tables, shape, between="", joins=(join,))
+
+
+@pytest.mark.parametrize("kind", ["resource", "read", "constant"])
+@pytest.mark.parametrize(
+    ("shape", "join"), [((), ("pack", 1)), ((1,), ("concat", 1)), ((3,), ("pack", 2))]
+)
+def test_vectors_are_tables_of_one_column(
+    shape: tuple[int, ...], join: tuple[str, int], kind: str
+) -> None:
+    model = vectors(16, shape, join, kind)
+    built = layers.build(model)
+    for graph_def in (built, stock.optimized(built)):
+        result = PASS.apply(graph_def)
+        assert [column.form for column in result.report.columns] == ["grouped"] * 16
+        assert not {"GatherV2", "ResourceGather", "Pack"} & {*ops(result.graph_def)}
+        assert not PASS.apply(result.graph_def).modified
+        lowered = LowerLookups(preserve=PASS.preserve).apply(result.graph_def).graph_def
+        for batch in (7, 1, 0):
+            for after in (result.graph_def, lowered):
+                compare(graph_def, after, layers.feeds(model, batch), 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (vectors(15, (), ("pack", 1), "resource"), "nothing to gain: for fewer than 16 vectors"),
+        (vectors(16, (3,), ("concat", 1), "resource"), "its rows are not joined side by side"),
+    ],
+    ids=["few", "one after the other"],
+)
+def test_vectors_that_stay(model: Model, reason: str) -> None:
+    result = PASS.apply(layers.build(model))
+    assert not result.modified
+    assert {str(column.reason)[: len(reason)] for column in result.report.columns} == {reason}
+
+
+def test_vectors_that_are_added_stay() -> None:
+    with tf.Graph().as_default() as graph:
+        model = vectors(16, (), ("pack", 1), "resource")
+        ids = [layers.ids_placeholder(model, k) for k in range(16)]
+        rows = [layers.rows_of(model, k, one) for k, one in enumerate(ids)]
+        tf.add_n(rows, name="out")
+        graph_def = graph.as_graph_def()
+    reasons = {str(column.reason) for column in report(graph_def).columns}
+    assert len(reasons) == 1
+    assert "nothing to gain: gathers of numbers that are added" in reasons.pop()
+
+
+def test_the_bag_of_a_vector_is_reported() -> None:
+    with tf.Graph().as_default() as graph:
+        model = vectors(1, (5,), ("pack", 1), "resource")
+        rows = layers.rows_of(model, 0, layers.ids_placeholder(model, 0))
+        tf.reduce_sum(rows, 1, name="out")
+        graph_def = graph.as_graph_def(add_shapes=True)
+    (column,) = report(graph_def).columns
+    assert column.reason == "the table is a vector, whose rows are numbers"
+
+
 def nested(shape: tuple[int, ...], join: tuple[str, int], width: int) -> graph_pb2.GraphDef:
     """Rows that are joined, flattened to `width` and put beside a matrix."""
     model = Model((Table(20, 4), Table(9, 4), Table(7, 4)), shape, between="", joins=(join,))

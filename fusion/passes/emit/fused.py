@@ -49,7 +49,8 @@ class InferenceEmitter:
         spec, product = with_plain_ids(build, lookup.full_spec), lookup.parts.whole
         column = column_arguments(build, spec)
         shape = known_shape(lookup) if is_shaped(lookup) else None
-        is_result = is_joinable(lookup) and (shape is None or len(shape) == 2)
+        is_matrix = shape is None or (len(shape) == 2 and not spec.table.shards[0].is_vector)
+        is_result = is_joinable(lookup) and is_matrix
         node = build.replacement(SINGLE) if is_result else build.node("lookup", SINGLE)
         build.inputs(node, *share_tables(build, [Reader(lookup, column[:3])]), *column[:4])
         set_types(node, T=spec.table.dtype, Tids=column.dtypes[0], Trows=column.dtypes[1])

@@ -78,6 +78,16 @@ def share_tables(build: NodeBuilder, readers: Sequence[Reader]) -> list[Tensor]:
     lookups for which that is the same. A stock read that others need as well stays the only one:
     what changes the variable waits for it alone.
     """
+    # That op is for matrices alone.
+    vectors = {
+        index: _as_matrix(build, reader, read_table(build, reader))
+        for index, reader in enumerate(readers)
+        if reader.lookup.full_spec.table.shards[0].is_vector
+    }
+    if vectors:
+        rest = [reader for index, reader in enumerate(readers) if index not in vectors]
+        tables = iter(share_tables(build, rest))
+        return [vectors.get(index) or next(tables) for index in range(len(readers))]
     inside = {name for reader in readers for name in reader.lookup.nodes()}
     reads = [_shared_read(build, reader, inside) for reader in readers]
     missing: dict[tuple[object, ...], dict[tuple[object, ...], VariableRead]] = {}
@@ -95,6 +105,13 @@ def share_tables(build: NodeBuilder, readers: Sequence[Reader]) -> list[Tensor]:
         reader.lookup.full_spec.table.shards[0].tensor if read is None else _known(build, read)
         for reader, read in zip(readers, reads, strict=True)
     ]
+
+
+def _as_matrix(build: NodeBuilder, reader: Reader, vector: Tensor) -> Tensor:
+    """Returns a vector as a matrix of one column, which no copy is."""
+    shape = build.constant("column", np.array([-1, 1], np.int32))
+    types = {"T": reader.lookup.full_spec.table.dtype, "Tshape": types_pb2.DT_INT32}
+    return build.shared("table", "Reshape", (vector, shape), types)
 
 
 def read_table(build: NodeBuilder, reader: Reader) -> Tensor:
@@ -159,7 +176,8 @@ def _read(build: NodeBuilder, reader: Reader) -> VariableRead:
     table = reader.lookup.full_spec.table
     shard, handle = table.shards[0], build.edit.view.resolve(table.shards[0].tensor)
     waits = _waits(build, reader)
-    return VariableRead(handle, table.dtype, table.shape, shard.device, shard.colocation, waits)
+    shape = table.shape[:1] if shard.is_vector else table.shape
+    return VariableRead(handle, table.dtype, shape, shard.device, shard.colocation, waits)
 
 
 def _shared_read(build: NodeBuilder, reader: Reader, inside: set[str]) -> VariableRead | None:

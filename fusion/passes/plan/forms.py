@@ -104,7 +104,9 @@ def placement(view: GraphView, device: str) -> str:
 def can_stack(view: GraphView, spec: LookupSpec) -> bool:
     """Whether a lookup can be a column of a stack."""
     table, ids = spec.table, spec.ids
-    if table.strategy or table.max_norm is not None or not all(table.shape):
+    if table.strategy or table.max_norm is not None or table.shards[0].is_vector:
+        return False
+    if not all(table.shape):
         return False  # an empty table has no row 0, which stock reads where there is no id
     if view.op(view.resolve(table.shards[0].tensor).node) != "Const":
         return False
@@ -138,7 +140,7 @@ def can_share(view: GraphView, dtype: int, device: str) -> bool:
 
 def is_small(dtype: int, shape: Shape) -> bool:
     """Whether copying a table costs about as little as an op."""
-    rows, dim = shape
+    rows, dim, *_ = (*shape, 1)  # of a vector, numbers are rows
     size = dtypes.as_dtype(dtype).size
     return rows is not None and dim is not None and rows * dim * size <= _SMALL_BYTES
 

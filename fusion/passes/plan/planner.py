@@ -8,7 +8,7 @@ from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.concats import groups_in_concats
 from fusion.passes.plan.forms import fits_one_op
-from fusion.passes.plan.joins import FEWEST, groups_in_joins, is_better_alone
+from fusion.passes.plan.joins import FEWEST, groups_in_joins, is_better_alone, worth_joining
 from fusion.passes.plan.plan import Group, Lowering, Plan, plan_each
 from fusion.passes.plan.trained import plan_alone, plan_trained
 from fusion.passes.recognise.lookup import LookupMatch
@@ -58,8 +58,9 @@ def _plans_of_rest(
     single = [lookup for lookup in lookups if fits_one_op(view, lookup, vanishing, writers)]
     names = {lookup.anchor for lookup in single}
     split = split_plan(lookup for lookup in lookups if lookup.anchor not in names).groups
-    joined = groups_in_joins(view, single, taken)
-    left = _without(single, joined)
+    joinable = worth_joining(view, single)
+    joined = groups_in_joins(view, joinable, taken)
+    left = _without(joinable, joined)
     before: tuple[Group, ...] = ()
     for nested in (True, False):
         groups = groups_in_concats(view, lookups, left, joined, nested, taken)

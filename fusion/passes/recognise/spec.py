@@ -237,6 +237,7 @@ class ShardSpec:
         kind: "resource" (a variable's handle) or "tensor" (a matrix).
         tensor: that handle or matrix.
         rows, dim: static sizes, None where unknown.
+        is_vector: whether it is a vector in truth, of rows of one element.
         gather: the stock node that reads it; "" when the reduction itself does.
         device: where the gather is placed, "" if nowhere in particular.
         colocation: names of nodes the gather is kept beside.
@@ -249,6 +250,7 @@ class ShardSpec:
     gather: str
     device: str
     colocation: tuple[str, ...]
+    is_vector: bool = False
 
 
 @dataclass(frozen=True)

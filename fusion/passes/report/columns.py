@@ -66,7 +66,7 @@ def named_column(
 ) -> ColumnReport:
     """Returns a column with the names and sizes of the variables behind function arguments."""
     behind = variables_behind(view, column.tables, known)
-    variables = [variable for variable in behind if variable and len(variable.shape) == 2]
+    variables = [variable for variable in behind if variable and len(variable.shape) in (1, 2)]
     if not variables or len(variables) != len(behind):
         return column
     name = shards_name([variable.name for variable in variables])
@@ -74,7 +74,7 @@ def named_column(
         return replace(column, name=name)
     table = column.spec.table
     shards = tuple(
-        replace(shard, rows=variable.shape[0], dim=variable.shape[1])
+        replace(shard, rows=variable.shape[0], dim=(*variable.shape, 1)[1])
         for shard, variable in zip(table.shards, variables, strict=True)
     )
     table = replace(table, name=name, shards=shards)

@@ -178,6 +178,8 @@ def _match_terms(view: GraphView, added: Tensor, reduction: str) -> _Terms | NoM
     gather = match_gather(view, name, keeps_shape=True)
     if isinstance(gather, NoMatch):
         return gather
+    if gather.is_vector:
+        return NoMatch("the table is a vector, whose rows are numbers", name)
     between = view.aliases(added)
     if source.node == name:
         return _Terms(gather, _Mask(()), False, between)

@@ -6,7 +6,7 @@ Keras 3 counts ids < 0 from the end of the table: `select(id < 0, id + rows, id)
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorflow.core.framework import types_pb2
 
@@ -65,6 +65,7 @@ class Gathered:
         dtype, ids_dtype: DataTypes of it, and of the ids as they are looked up.
         ids: where these come from.
         shape: the symbolic shape of the rows: that of the ids, then D; None if it is not known.
+            Of a vector there is no D.
     """
 
     node: str
@@ -73,6 +74,11 @@ class Gathered:
     ids_dtype: int
     ids: Ids
     shape: Vector | None
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether the table is a vector."""
+        return self.table.shards[0].is_vector
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ def is_table_gather(view: GraphView, name: str) -> bool:
     if is_resource or view.read_handle(table) is not None:
         return True
     shape = view.shape(table)
-    return view.op(view.origin(table).node) in _HELD and shape is not None and len(shape) == 2
+    return view.op(view.origin(table).node) in _HELD and len(shape or ()) in (1, 2)
 
 
 def match_gather(view: GraphView, gather: str, *, keeps_shape: bool) -> Gathered | NoMatch:
@@ -137,6 +143,8 @@ def match_gather(view: GraphView, gather: str, *, keeps_shape: bool) -> Gathered
     shard = match_shard(view, Tensor(gather), view.resolve(view.inputs(gather)[1]))
     if isinstance(shard, NoMatch):
         return shard
+    if shard.shape is not None and len(shard.shape) == 1:
+        shard = replace(shard, shape=(*shard.shape, 1), is_vector=True)
     if shard.shape is None or len(shard.shape) != 2:
         return NoMatch("the table is not known to be a matrix", gather)
     dtype = view.type_attr(gather, "Tindices")
@@ -230,8 +238,8 @@ def _table(view: GraphView, gather: str, shard: Shard) -> Table:
 def _shape(view: GraphView, gather: str, shard: Shard) -> Vector | None:
     ids, width = view.inputs(gather)[1], shard.shape[1] if shard.shape is not None else None
     of_ids = ShapeMath(view).shape_of(ids)
-    if of_ids is None:
-        return None
+    if of_ids is None or shard.is_vector:
+        return of_ids
     return (*of_ids, Dim(Tensor(gather), len(of_ids)) if width is None else width)
 
 

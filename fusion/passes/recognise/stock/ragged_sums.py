@@ -101,6 +101,8 @@ def _match_terms(view: GraphView, added: Tensor) -> _Terms | NoMatch:
     gather = match_gather(view, name, keeps_shape=True)
     if isinstance(gather, NoMatch):
         return gather
+    if gather.is_vector:
+        return NoMatch("the table is a vector, whose rows are numbers", name)
     nodes = view.aliases(added)
     if source.node == name:
         return _Terms(gather, None, nodes)

@@ -29,12 +29,14 @@ class Shard:
         is_resource: which of the two.
         gather: the node that reads the rows; "" when the reduction reads the matrix itself.
         shape: static [rows, D], or None.
+        is_vector: whether it is a vector in truth; D is 1 then.
     """
 
     tensor: Tensor
     is_resource: bool
     gather: str
     shape: Shape | None
+    is_vector: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +183,7 @@ def _shard_spec(view: GraphView, shard: Shard) -> ShardSpec:
         gather=shard.gather,
         device=beside.device if beside is not None else "",
         colocation=tuple(group.decode() for group in groups),
+        is_vector=shard.is_vector,
     )
 
 
