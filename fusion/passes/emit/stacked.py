@@ -135,7 +135,8 @@ def _ids(build: NodeBuilder, spec: LookupSpec) -> Tensor:
     assert isinstance(ids, DenseIds)
     values = dense_values(build, ids)
     dtype = ids.dtype if ids.hashed is None else _INT64
-    if ids.is_each:
+    of = build.edit.view.shape(ids.values)
+    if ids.is_each and (of is None or len(of) != 2 or of[1] != 1):
         shape = build.constant("column", np.array([-1, 1], np.int32))
         values = build.shared("column", "Reshape", (values, shape), {"T": dtype, "Tshape": _INT32})
     values = in_buckets(build, spec, as_dtype(build, values, dtype, spec.dtype))

@@ -338,6 +338,23 @@ def _parsed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> S
     return (*batch, *dims(shapes.list.shape[dense]))
 
 
+def _one_hot(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    of, depth, axis = view.shape(inputs[0]), view.constant(inputs[1]), view.int_attr(name, "axis")
+    if of is None or not -1 <= axis <= len(of):
+        return None
+    axis = len(of) if axis < 0 else axis
+    is_known = depth is not None and depth.ndim == 0
+    return (*of[:axis], int(depth) if is_known else None, *of[axis:])  # type: ignore[arg-type]
+
+
+def _scattered(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape that a SparseToDense is given, of which often only the rank is known."""
+    sizes, shape = view.constant(inputs[1]), view.shape(inputs[1])
+    if sizes is not None and sizes.ndim == 1:
+        return tuple(int(size) for size in sizes)
+    return None if shape is None or len(shape) != 1 or shape[0] is None else (None,) * shape[0]
+
+
 def _invariant(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of what a v1 loop hands on from iteration to iteration as it came in."""
     if index:
@@ -369,7 +386,9 @@ _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | 
     "ParseExample": _parsed,
     "ParseExampleV2": _parsed,
     "StridedSlice": _strided,
+    "OneHot": _one_hot,
     "Slice": _sliced,
+    "SparseToDense": _scattered,
     "Prod": _reduced,
     "Tile": _tiled,
     "Fill": _filled,

@@ -85,8 +85,8 @@ _MOST_BYTES = 1 << 23
 for 512, and 15 and 164 us as one; 4 take 23 us for 512 ids, and 31 as one; and 26 of 50,000 rows
 165 us, and 194 as one, whose rows no cache holds."""
 TOO_FEW = (
-    "nothing to gain: one gather for fewer than 8 tables, large ones, or many ids of a row takes "
-    "longer (31 us for 4 tables and 512 ids, 23 us apart)"
+    "nothing to gain: one gather of fewer than 8 tables, of large ones or sequences takes longer "
+    "(31 us for 4 tables and 512 ids, 23 us apart)"
 )
 
 
