@@ -212,6 +212,32 @@ def test_why_others_stay(name: str) -> None:
     assert column.reason.startswith(reason), column.reason
 
 
+@pytest.mark.parametrize("kind", ["ragged", "sparse"])
+def test_counts_of_other_ids_stay(kind: str) -> None:
+    with tf.Graph().as_default() as graph:
+        ids = tf.RaggedTensor.from_row_splits(
+            v1.placeholder(tf.int64, [None], "ids"), v1.placeholder(tf.int64, [None], "splits")
+        )
+        size, none = tf.constant(100, tf.int64), tf.constant([], tf.float32)
+        if kind == "ragged":
+            x = tf.raw_ops.RaggedBincount(
+                splits=ids.row_splits, values=ids.values, size=size, weights=none
+            )
+        else:
+            given = ids.to_sparse()
+            x = tf.raw_ops.SparseBincount(
+                indices=given.indices,
+                values=given.values,
+                dense_shape=given.dense_shape,
+                size=size,
+                weights=none,
+            )
+        tf.matmul(x, products.kernel(Product()), name="out")
+        graph_def = graph.as_graph_def()
+    (column,) = PASS.apply(graph_def).report.columns
+    assert column.reason == "the ids that are counted are ragged or sparse"
+
+
 def test_few_classes_are_left_alone_without_a_word() -> None:
     for classes, count in ((64, 0), (65, 1)):
         result = PASS.apply(products.build(Product((Part("vector", classes), Part("dense", 90)))))

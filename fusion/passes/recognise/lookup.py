@@ -341,7 +341,7 @@ FORMS: tuple[LookupForm, ...] = (
         frozenset({REDUCTION}), ragged_sums, _at_once(match_ragged_sum), GATHERS, ("Gather",)
     ),
     LookupForm(GATHERS, row_gathers, _at_once(match_rows), JOINS, ("Gather",)),
-    LookupForm(PRODUCTS, products, _at_once(match_product), ENCODINGS, ("OneHot", "DenseBincount")),
+    LookupForm(PRODUCTS, products, _at_once(match_product), ENCODINGS, ("OneHot", "Bincount")),
     LookupForm(
         frozenset({SPARSE_PRODUCT}),
         lambda view: view.named(SPARSE_PRODUCT),

@@ -30,7 +30,7 @@ from fusion.passes.recognise.spec import (
 from fusion.passes.recognise.stock.table import Shard, Table, table_name, table_spec
 from fusion.schema.attributes import ID_TYPES, TABLE_TYPES
 
-ENCODINGS = frozenset({"DenseBincount", "OneHot"})
+ENCODINGS = frozenset({"DenseBincount", "OneHot", "RaggedBincount", "SparseBincount"})
 """What spreads ids over columns."""
 
 PRODUCTS = frozenset({"MatMul", "_FusedMatMul"})
@@ -320,6 +320,8 @@ def _is_plain_cast(view: GraphView, name: str) -> bool:
 
 def _match_ids(view: GraphView, encoding: str, reduction: str) -> EncodedIds | NoMatch:
     """Explains the ids of an encoding, and of the op that reduces it."""
+    if view.op(encoding) in ("RaggedBincount", "SparseBincount"):
+        return NoMatch("the ids that are counted are ragged or sparse", encoding)
     inputs, is_hot = view.inputs(encoding), view.op(encoding) == "OneHot"
     values = view.resolve(inputs[0])
     shape, dtype = view.shape(inputs[0]), view.type_attr(encoding, "TI" if is_hot else "Tidx")
