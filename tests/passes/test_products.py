@@ -212,8 +212,9 @@ def test_why_others_stay(name: str) -> None:
     assert column.reason.startswith(reason), column.reason
 
 
+@pytest.mark.parametrize("is_matrix", [True, False])
 @pytest.mark.parametrize("kind", ["ragged", "sparse"])
-def test_counts_of_other_ids_stay(kind: str) -> None:
+def test_counts_of_other_ids_stay(kind: str, is_matrix: bool) -> None:
     with tf.Graph().as_default() as graph:
         ids = tf.RaggedTensor.from_row_splits(
             v1.placeholder(tf.int64, [None], "ids"), v1.placeholder(tf.int64, [None], "splits")
@@ -232,10 +233,28 @@ def test_counts_of_other_ids_stay(kind: str) -> None:
                 size=size,
                 weights=none,
             )
+        if is_matrix:
+            x.set_shape([None, None])
         tf.matmul(x, products.kernel(Product()), name="out")
         graph_def = graph.as_graph_def()
     (column,) = PASS.apply(graph_def).report.columns
-    assert column.reason == "the ids that are counted are ragged or sparse"
+    reason = "the ids that are counted are ragged or sparse"
+    assert column.reason == (reason if is_matrix else NO_MATRICES)
+
+
+NO_MATRICES = "the product is not known to be one of two matrices"
+
+
+@pytest.mark.parametrize(("classes", "count"), [(64, 0), (65, 1)])
+def test_products_of_more_dimensions_are_reported(classes: int, count: int) -> None:
+    for equation in ("", "blc,cd->bld"):
+        with tf.Graph().as_default() as graph:
+            x = tf.one_hot(v1.placeholder(tf.int64, [None, 3], "ids"), classes)
+            kernel = products.kernel(Product((Part("vector", classes),)))
+            tf.einsum(equation, x, kernel) if equation else tf.linalg.matmul(x, kernel[None])
+            graph_def = graph.as_graph_def()
+        columns = PASS.apply(graph_def).report.columns
+        assert [column.reason for column in columns] == [NO_MATRICES] * count
 
 
 def test_few_classes_are_left_alone_without_a_word() -> None:

@@ -37,6 +37,7 @@ from fusion.passes.recognise.stock.one_id_per_row import LAST, match_single, sin
 from fusion.passes.recognise.stock.output import Mask, Tail, match_mask, match_tail
 from fusion.passes.recognise.stock.products import (
     ENCODINGS,
+    OTHER_PRODUCTS,
     PRODUCTS,
     SPARSE_PRODUCT,
     match_product,
@@ -341,7 +342,13 @@ FORMS: tuple[LookupForm, ...] = (
         frozenset({REDUCTION}), ragged_sums, _at_once(match_ragged_sum), GATHERS, ("Gather",)
     ),
     LookupForm(GATHERS, row_gathers, _at_once(match_rows), JOINS, ("Gather",)),
-    LookupForm(PRODUCTS, products, _at_once(match_product), ENCODINGS, ("OneHot", "Bincount")),
+    LookupForm(
+        PRODUCTS | OTHER_PRODUCTS,
+        products,
+        _at_once(match_product),
+        ENCODINGS,
+        ("OneHot", "Bincount"),
+    ),
     LookupForm(
         frozenset({SPARSE_PRODUCT}),
         lambda view: view.named(SPARSE_PRODUCT),

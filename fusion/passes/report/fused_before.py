@@ -18,9 +18,8 @@ from fusion.passes.recognise.spec import LookupSpec
 from fusion.passes.recognise.stock.gathers import NoBag
 from fusion.passes.recognise.stock.products import (
     MOST_CLASSES,
-    PRODUCTS,
-    SPARSE_PRODUCT,
     NoProduct,
+    Product,
 )
 from fusion.passes.recognise.stock.rows import Rows
 from fusion.passes.recognise.stock.table import table_name
@@ -56,7 +55,7 @@ def refuse_fused(
         if shares_table(view, lookup, writers):
             return why_alone(view, lookup)
         return NoMatch(_why_not_one_op(view, lookup, writers), node)
-    if view.op(lookup.anchor) in PRODUCTS or view.op(lookup.anchor) == SPARSE_PRODUCT:
+    if isinstance(lookup.failure, NoProduct) or isinstance(lookup.parts.whole, Product):
         why = failure.reason if failure is not None else _why_not_one_op(view, lookup, writers)
         return NoMatch(why, node)
     if has_gradient(view, lookup.nodes() or (lookup.anchor,)):

@@ -34,6 +34,9 @@ ENCODINGS = frozenset({"DenseBincount", "OneHot", "RaggedBincount", "SparseBinco
 """What spreads ids over columns."""
 
 PRODUCTS = frozenset({"MatMul", "_FusedMatMul"})
+OTHER_PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"})
+"""Products that are no bags, or are not known to be."""
+
 SPARSE_PRODUCT = "SparseTensorDenseMatMul"
 
 MOST_CLASSES = 64
@@ -45,7 +48,7 @@ _FEWEST_COLUMNS = 32
 for 32 columns, 21 us)."""
 
 _ACTIVATIONS = frozenset({"Elu", "LeakyRelu", "Relu", "Relu6", "Sigmoid", "Tanh"})
-_BETWEEN = frozenset({"Cast", "Max", "Reshape", "Squeeze", "Sum"})
+_BETWEEN = frozenset({"Cast", "EnsureShape", "Max", "Reshape", "Squeeze", "Sum"})
 _CODE_TYPES = ID_TYPES.union({types_pb2.DT_UINT8, types_pb2.DT_INT8})
 _LONGEST, _DEEPEST = 1 << 10, 6
 """Inputs of a product that are looked at, and ops behind each."""
@@ -117,7 +120,8 @@ def products(view: GraphView) -> Iterator[str]:
     if not any(view.op(name) in ENCODINGS for name in view.nodes):
         return
     for name in view.nodes:
-        if view.op(name) in PRODUCTS and not view.flag_attr(name, "transpose_a"):
+        op = view.op(name)
+        if op in OTHER_PRODUCTS or (op in PRODUCTS and not view.flag_attr(name, "transpose_a")):
             leaves, _ = _leaves(view, view.inputs(name)[0])
             if any(_steps(view, leaf) for leaf in leaves):
                 yield name
@@ -125,8 +129,11 @@ def products(view: GraphView) -> Iterator[str]:
 
 def match_product(view: GraphView, product: str) -> Product | NoMatch:
     """Says what a product of encoded ids looks up."""
-    x, kernel = view.inputs(product)[:2]
-    leaves, between = _leaves(view, x)
+    leaves, between = _leaves(view, view.inputs(product)[0])
+    if view.op(product) in OTHER_PRODUCTS:
+        classes = sum(_classes(view, steps[-1]) for leaf in leaves if (steps := _steps(view, leaf)))
+        return NoProduct("the product is not known to be one of two matrices", product, classes)
+    kernel = view.inputs(product)[1]
     parts = [_match_encoded(view, leaf) for leaf in leaves]
     classes = sum(part.ids.columns for part in parts if part.ids is not None)
 
@@ -316,6 +323,13 @@ def _match_encoded(view: GraphView, leaf: Tensor) -> _Encoded:
 def _is_plain_cast(view: GraphView, name: str) -> bool:
     """Whether a node casts to a type that has all the numbers of an encoding."""
     return view.op(name) == "Cast" and view.type_attr(name, "DstT") in TABLE_TYPES | ID_TYPES
+
+
+def _classes(view: GraphView, encoding: str) -> int:
+    """Returns how many classes ids are encoded by; where that is not known there may be many."""
+    place = {"RaggedBincount": 2, "SparseBincount": 3}.get(view.op(encoding), 1)
+    most = range_of(view, view.inputs(encoding)[place]).high
+    return MOST_CLASSES + 1 if most is None else most
 
 
 def _match_ids(view: GraphView, encoding: str, reduction: str) -> EncodedIds | NoMatch:
