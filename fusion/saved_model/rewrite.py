@@ -315,10 +315,11 @@ def _tolerance(
     source: SourceModel, proto: saved_model_pb2.SavedModel, report: FusionReport
 ) -> float:
     """Returns the tolerance of the comparison: 0 if both models give the same bits."""
-    fused = (c for c in report.columns if c.fused)
+    fused = [c for c in report.columns if c.fused]
     rounds = any(not c.spec.is_exact if c.spec is not None else c.fused_before for c in fused)
     has_fused_ops = _custom_ops(source.proto) or _custom_ops(proto)
-    return ROUNDING if has_fused_ops and rounds else 0.0
+    has_products = any(c.spec is not None and c.spec.is_product for c in fused)
+    return ROUNDING if (has_fused_ops and rounds) or has_products else 0.0
 
 
 def _verify(source: Path, staging: Path, tolerance: float, options: RewriteOptions) -> Verification:

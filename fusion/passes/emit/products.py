@@ -9,7 +9,15 @@ import numpy as np
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.emit.node_builder import AttrValue, NodeBuilder
-from fusion.passes.emit.stock_nodes import as_dtype, flattened, number, numpy_type, sliced
+from fusion.passes.emit.stock_nodes import (
+    all_of,
+    as_dtype,
+    compared,
+    flattened,
+    number,
+    numpy_type,
+    sliced,
+)
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.spec import (
     DenseIds,
@@ -84,18 +92,19 @@ def _block(build: NodeBuilder, parts: Sequence[EncodedIds]) -> Tensor:
         for numbers in (limits, moves)
     )
     types = {"T": _INT64}
-    tests = (
-        build.shared("test", "GreaterEqual", (ids, number(build, 0, _INT64)), types),
+    tests = [
+        compared(build, "GreaterEqual", ids, _INT64, 0),
         build.shared("test", "Less", (ids, limit), types),
-    )
-    inside = build.shared("inside", "LogicalAnd", tests, {})
+        *(_are_accepted(build, part) for part in parts if part.refuses),
+    ]
+    inside = all_of(build, tests)
     rows = build.shared("rows", "AddV2", (ids, move), types)
     return build.shared("ids", "SelectV2", (inside, rows, number(build, _NONE, _INT64)), types)
 
 
 def _side_by_side(build: NodeBuilder, parts: Sequence[EncodedIds]) -> Tensor:
     """Returns the ids of parts, int64 [B, K]."""
-    values = [_checked(build, part) if part.refuses else part.values for part in parts]
+    values = [part.values for part in parts]
     kinds = {part.dtype for part in parts}
     dtype = kinds.pop() if len(kinds) == 1 else _INT64
     pairs = zip(values, parts, strict=True)
@@ -114,8 +123,11 @@ def _side_by_side(build: NodeBuilder, parts: Sequence[EncodedIds]) -> Tensor:
     return as_dtype(build, _concat(build, matrices, 1, dtype), dtype, _INT64)
 
 
-def _checked(build: NodeBuilder, part: EncodedIds) -> Tensor:
-    """Returns a part's ids, which wait for stock's own op to accept the least of them."""
+def _are_accepted(build: NodeBuilder, part: EncodedIds) -> Tensor:
+    """Returns bool [1], true if stock's own op accepts the least of a part's ids.
+
+    It is an operand of what is computed: a control edge alone would be optimized away.
+    """
     types = {"T": part.dtype, "Tidx": _INT32}
     axes = build.constant("axes", np.array([0, 1], np.int32))
     least = build.shared("least", "Min", (part.values, axes), types)
@@ -124,10 +136,8 @@ def _checked(build: NodeBuilder, part: EncodedIds) -> Tensor:
     types = {"Tidx": part.dtype, "T": stock.attr["T"].type}
     weights = build.edit.view.inputs(part.refuses)[2]
     inputs = (flattened(build, least, part.dtype), size, weights)
-    check = build.shared("check", "DenseBincount", inputs, types)
-    values = build.shared("checked", "Identity", (part.values,), {"T": part.dtype})
-    build.edit.wait(values.node, (check.node,))
-    return values
+    counted = build.shared("check", "DenseBincount", inputs, types)
+    return compared(build, "GreaterEqual", counted, stock.attr["T"].type, 0)
 
 
 def _distinct(build: NodeBuilder, ids: Tensor) -> Tensor:
@@ -185,15 +195,25 @@ def _of_columns(build: NodeBuilder, spec: LookupSpec, ids: SparseIds) -> LookupS
     """Returns the lookup of a sparse matrix's columns; stock's own op checks how many there are."""
     assert ids.dense_shape is not None, "a sparse matrix has a shape"
     dtype = spec.table.dtype
-    no_indices = build.constant("no_indices", np.zeros([0, 2], np.int64))
-    none = build.constant("none", np.zeros([0], numpy_type(dtype)))
-    zero = build.constant("no_rows", np.array([0, 1], np.int64))
-    shape = build.shared("shape", "Mul", (ids.dense_shape, zero), {"T": _INT64})
-    inputs = (no_indices, none, shape, spec.table.shards[0].tensor)
-    types = {"T": dtype, "Tindices": _INT64}
-    check = build.shared("check", "SparseTensorDenseMatMul", inputs, types)
     masks = {"begin_mask": 1, "end_mask": 1, "shrink_axis_mask": 2}
     columns = sliced(build, ids.indices, _INT64, [0, 1], [0, 2], masks)
-    values = build.shared("columns", "Identity", (columns,), {"T": _INT64})
-    build.edit.wait(values.node, (check.node,))
-    return replace(spec, ids=replace(ids, values=values, columns=False))
+    if not _has_columns(build, ids.dense_shape, spec.table.shape[0]):
+        no_indices = build.constant("no_indices", np.zeros([0, 2], np.int64))
+        none = build.constant("none", np.zeros([0], numpy_type(dtype)))
+        no_rows = build.constant("no_rows", np.array([0, 1], np.int64))
+        shape = build.shared("shape", "Mul", (ids.dense_shape, no_rows), {"T": _INT64})
+        inputs = (no_indices, none, shape, spec.table.shards[0].tensor)
+        types = {"T": dtype, "Tindices": _INT64}
+        check = build.shared("check", "SparseTensorDenseMatMul", inputs, types)
+        # The sum of nothing; a control edge alone would be optimized away.
+        axes = build.constant("axes", np.array([0, 1], np.int32))
+        zero = build.shared("zero", "Sum", (check, axes), {"T": dtype, "Tidx": _INT32})
+        operands = (columns, as_dtype(build, zero, dtype, _INT64))
+        columns = build.shared("columns", "AddV2", operands, {"T": _INT64})
+    return replace(spec, ids=replace(ids, values=columns, columns=False))
+
+
+def _has_columns(build: NodeBuilder, shape: Tensor, rows: int | None) -> bool:
+    """Whether a sparse matrix is known to have a column for each row of a table."""
+    value = build.edit.view.constant(shape)
+    return value is not None and value.shape == (2,) and value[1] == rows

@@ -343,10 +343,14 @@ class LookupSpec:
         return f"{_KINDS[type(self.ids)]} {dtype_name(self.dtype)} {self.ids.values}"
 
     @property
+    def is_product(self) -> bool:
+        """Whether it is a product of matrices, which adds in an order that no other op has."""
+        return isinstance(self.ids, JoinedIds)
+
+    @property
     def is_exact(self) -> bool:
         """Whether the fused ops give the bits of stock TensorFlow; else they round otherwise."""
-        if isinstance(self.ids, JoinedIds):
-            # A product of matrices adds in an order of its own.
+        if self.is_product:
             return False
         return self.addition is not None or (self.weights is None and self.table.max_norm is None)
 
