@@ -86,12 +86,6 @@ def test_an_error_of_a_recogniser_is_a_refusal_in_the_product_alone(
 def test_forms_share_no_anchor() -> None:
     anchors = [anchor for form in FORMS for anchor in form.anchors]
     assert len(anchors) == len({*anchors})
-    for form in FORMS:
-        texts = form.substrings or ("",)
-        assert any(
-            all(any(text in op for text in texts) for op in ops)
-            for ops in (form.anchors, form.beside)
-        )
 
 
 def test_parts_come_in_the_order_of_explanation() -> None:
