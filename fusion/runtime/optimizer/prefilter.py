@@ -32,8 +32,9 @@ def table(rule: Rule) -> int:
     """The address of a rule as a `RuleRecord`, which stays; 0 for a rule that nothing meets."""
     if not rule:
         return 0
-    bits = {ops: 1 << k for k, ops in enumerate({ops: None for clause in rule for ops in clause})}
-    ops = sorted({op for ops in bits for op in ops})
+    sets = dict.fromkeys(one_of for clause in rule for one_of in clause)
+    bits = {one_of: 1 << k for k, one_of in enumerate(sets)}
+    ops = sorted(frozenset().union(*sets))
     # One gap is always left at the end.
     records = [[0] * OpRecord.SIZE for _ in range(_SLOTS + len(ops) + 1)]
     for op in ops:
@@ -44,11 +45,12 @@ def table(rule: Rule) -> int:
         text = ctypes.create_string_buffer(name, len(name))
         records[at][OpRecord.text] = _kept(text)
         records[at][OpRecord.length] = len(name)
-        records[at][OpRecord.sets] = sum(bit for ops, bit in bits.items() if op in ops)
+        records[at][OpRecord.sets] = sum(bits[one_of] for one_of in sets if op in one_of)
     words = [0] * RuleRecord.SIZE
     words[RuleRecord.ops] = _words([word for record in records for word in record])
     words[RuleRecord.clause_count] = len(rule)
-    words[RuleRecord.clauses] = _words([sum({bits[ops] for ops in clause}) for clause in rule])
+    needed = [sum({bits[one_of] for one_of in clause}) for clause in rule]
+    words[RuleRecord.clauses] = _words(needed)
     return _words(words)
 
 
