@@ -19,7 +19,7 @@ from fusion.runtime.optimizer import plugin, prefilter
 v1 = tf.compat.v1
 
 #: Upper limits: milliseconds per megabyte without embeddings; seconds for a thousand columns.
-LIMITS = {"without_embeddings_ms_per_mb": 1.0, "thousand_columns_s": 2.0}
+LIMITS = {"without_embeddings_ms_per_mb": 0.15, "thousand_columns_s": 2.0}
 _COLUMNS = 1000
 
 

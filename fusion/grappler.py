@@ -4,7 +4,7 @@ TensorFlow calls native code of ours, after its own optimizers, for each graph t
 run for the first time: a tf.function with all that it calls inlined, the body of a function that
 stays on its own, a function of a tf.data pipeline, the graph of a v1 Session. It calls several
 times per graph, and takes the graph as it is unless it gets another one. That code has `_optimize`
-below called for graphs with certain strings in them; the others need nothing of Python.
+below called for graphs with certain ops in them; the others need nothing of Python.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ from tensorflow.core.framework import graph_pb2
 from fusion.ops import DEVICES
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.lookup_pass import Pass, apply_passes
-from fusion.passes.recognise.lookup import FORMS, LookupForm
+from fusion.passes.recognise.lookup import FORMS
 from fusion.passes.report.report import FusionReport, FusionResult
 from fusion.passes.row_updates import SCATTERS, FuseRowUpdates
 from fusion.printable import printable_lines
@@ -38,25 +38,10 @@ from fusion.schema.names import GROUPED_POST_GRAD
 
 _logger = logging.getLogger("fusion")
 
-_OP_FIELD = 0x12
-
-
-def _serialized(ops: Iterable[str]) -> tuple[bytes, ...]:
-    """Returns the field NodeDef.op with each of the ops, as it is serialized."""
-    return tuple(bytes([_OP_FIELD, len(op)]) + op.encode() for op in sorted(ops))
-
-
-def _clause(form: LookupForm) -> tuple[tuple[bytes, ...], ...]:
-    """Returns the sets of strings of each of which graphs with lookups of a form have one."""
-    substrings = tuple(text.encode() for text in form.substrings)
-    sets = substrings, _serialized(form.anchors), _serialized(form.beside)
-    return tuple(strings for strings in sets if strings)
-
-
 #: What graphs have that may have lookups in them for which there is something better.
-LOOKUPS: Rule = tuple(_clause(form) for form in FORMS if not form.is_final)
+LOOKUPS: Rule = tuple(form.ops for form in FORMS if not form.is_final)
 #: And those that may have updates by fusion's own gradients.
-UPDATES: Rule = ((_serialized([GROUPED_POST_GRAD]), _serialized(SCATTERS)),)
+UPDATES: Rule = ((frozenset({GROUPED_POST_GRAD}), frozenset(SCATTERS)),)
 _FUNCTION_OPS = frozenset({"_Arg", "_Retval"})
 
 

@@ -201,6 +201,8 @@ def _compiled_functions(graph_def: graph_pb2.GraphDef) -> set[str]:
     """Returns the functions that XLA compiles: those marked so, and all that they call."""
     functions = {f.signature.name: f for f in graph_def.library.function}
     compiled: set[str] = set()
+    if not functions:
+        return compiled
     stack = [name for name, f in functions.items() if COMPILED in f.attr and f.attr[COMPILED].b]
     bodies = (graph_def.node, *(f.node_def for f in functions.values()))
     for body in bodies:

@@ -123,10 +123,12 @@ def test_every_op_that_a_lookup_ends_with_is_found(form, op):
     beside = [tf.compat.v1.NodeDef(name="y", op=other) for other in sorted(form.beside)[:1]]
     node = tf.compat.v1.NodeDef(name="x", op=op)
     graph = tf.compat.v1.GraphDef(node=[*beside, node]).SerializeToString()
-    for data, found in ((graph, True), (graph.replace(op.encode(), op.encode()[:-1]), False)):
+    other = op[:-1] + "?"
+    for data, found in ((graph, True), (graph.replace(op.encode(), other.encode()), False)):
         assert prefilter.meets(grappler.LOOKUPS, data) == found
     if beside:
-        assert not prefilter.meets(grappler.LOOKUPS, node.SerializeToString())
+        alone = tf.compat.v1.GraphDef(node=[node]).SerializeToString()
+        assert not prefilter.meets(grappler.LOOKUPS, alone)
 
 
 @pytest.mark.parametrize("op", sorted(SCATTERS))
@@ -151,10 +153,3 @@ def test_a_child_collects_garbage_though_it_was_forked_beside_the_pass():
         assert not gc.isenabled()
     assert gc.isenabled()
     assert os.waitpid(child, 0)[1] == 0
-
-
-@pytest.mark.parametrize("graph", [b"a", b"b", b"c", b"ab", b"ca", b"bc", b"xay", b"", b"zb-c-a"])
-def test_clauses_that_begin_with_the_same_string(graph: bytes) -> None:
-    rule = ((((b"a",), (b"b",))), ((b"a",), (b"c", b"b")), ((b"q", b"a"), (b"y",)))
-    wanted = any(all(any(text in graph for text in texts) for texts in one) for one in rule)
-    assert prefilter.meets(rule, graph) == wanted

@@ -128,23 +128,24 @@ class ShapeMath:
     def derived(self, tensor: Tensor, roots: set[Tensor]) -> tuple[str, ...]:
         """Returns the shape-computing nodes between `tensor` and the shapes of `roots`."""
         depends: dict[str, bool] = {}
-
-        def visit(name: str, depth: int) -> bool:
-            if name in depends:
-                return depends[name]
-            depends[name] = False
-            if not depth or self.view.op(name) not in _SHAPE_OPS:
-                return False
-            inputs = self.view.inputs(name)
-            if self.view.op(name) in _MEASURES:
-                depends[name] = self.view.resolve(inputs[0]) in roots
-            else:
-                dependent = [visit(operand.node, depth - 1) for operand in inputs]
-                depends[name] = any(dependent)
-            return depends[name]
-
-        visit(tensor.node, _DEEPEST)
+        self._depends(tensor.node, roots, depends, _DEEPEST)
         return tuple(name for name, yes in depends.items() if yes)
+
+    def _depends(self, name: str, roots: set[Tensor], depends: dict[str, bool], depth: int) -> bool:
+        """Whether a node is computed from shapes of `roots`; of some it is known."""
+        if name in depends:
+            return depends[name]
+        depends[name] = False
+        if not depth or self.view.op(name) not in _SHAPE_OPS:
+            return False
+        inputs = self.view.inputs(name)
+        if self.view.op(name) in _MEASURES:
+            depends[name] = self.view.resolve(inputs[0]) in roots
+        else:
+            operands = (operand.node for operand in inputs)
+            dependent = [self._depends(one, roots, depends, depth - 1) for one in operands]
+            depends[name] = any(dependent)
+        return depends[name]
 
     def _value(self, tensor: Tensor) -> Tensor:
         """Passes aliases and casts between integer types."""

@@ -41,21 +41,21 @@ def gather(
 
 def copied_clip(build: NodeBuilder, clip: Clip, rows: Tensor) -> Tensor:
     """Copies stock's clipping to other rows."""
-    edit, done = build.edit, {clip.rows: rows}
-    view = edit.view
+    return _moved(build, clip, clip.output, {clip.rows: rows})
 
-    def moved(tensor: Tensor) -> Tensor:
-        source = view.resolve(tensor)
-        if source not in done and source.node in clip.nodes:
-            operands = [moved(operand) for operand in view.inputs(source.node)]
-            node = build.copy("clip", source.node)
-            for index, operand in enumerate(operands):
-                build.replace_input(node, index, operand)
-            done[source] = Tensor(build.add(node))
-            edit.wait(node.name, view.controls(source.node))
-        return done.get(source, tensor)
 
-    return moved(clip.output)
+def _moved(build: NodeBuilder, clip: Clip, tensor: Tensor, done: dict[Tensor, Tensor]) -> Tensor:
+    """Copies what of the clipping a tensor is made by; `done` are copies that there are."""
+    view = build.edit.view
+    source = view.resolve(tensor)
+    if source not in done and source.node in clip.nodes:
+        operands = [_moved(build, clip, operand, done) for operand in view.inputs(source.node)]
+        node = build.copy("clip", source.node)
+        for index, operand in enumerate(operands):
+            build.replace_input(node, index, operand)
+        done[source] = Tensor(build.add(node))
+        build.edit.wait(node.name, view.controls(source.node))
+    return done.get(source, tensor)
 
 
 class Reader(NamedTuple):

@@ -32,14 +32,17 @@ class GraphEdit:
     _placed: dict[str, list[str]] = field(default_factory=dict)
     _renamed: dict[str, str] = field(default_factory=dict)
     _waits: dict[str, dict[str, None]] = field(default_factory=dict)
+    _numbers: dict[str, int] = field(default_factory=dict)
     _built: list[node_def_pb2.NodeDef] | None = None
 
     def unique_name(self, base: str) -> str:
         """Returns `base`, with a number behind it if a node of that name exists."""
-        name, number = base, 0
+        number = self._numbers.get(base, 0)
+        name = f"{base}_{number}" if number else base
         while name in self.view.nodes or name in self.added:
             number += 1
             name = f"{base}_{number}"
+        self._numbers[base] = number
         return name
 
     def add(self, node: node_def_pb2.NodeDef, at: str) -> None:
@@ -143,7 +146,8 @@ class GraphEdit:
             _drop_colocation(node, missing)
         result: list[node_def_pb2.NodeDef] = []
         for name, node in self.view.nodes.items():
-            result.extend(self.added[new] for new in self._placed.get(name, ()))
+            if name in self._placed:
+                result.extend(self.added[new] for new in self._placed[name])
             if name not in gone:
                 if not (self.view.function and node.op == ARG_OP):
                     result.append(self._rewired(node, missing))
@@ -201,26 +205,27 @@ class GraphEdit:
         """Returns the nodes that lose their last user by this rewrite and that nobody can miss."""
         view = self.view
         needed = {name for node in self.added.values() for name in _source_names(node)}
-        needed.update(self.removed)
+        needed.update(self.removed, view.preserved, view.awaited)
         dead: set[str] = set()
         # One entry per edge from a node to a user of it that is gone, to count those that are left.
         stack = [before for name in self.removed for before in _before(view, name)]
         left: dict[str, int] = {}
         while stack:
             name = stack.pop()
+            if name in needed:
+                continue
             if name not in left:
                 left[name] = len(view.uses(name)) + len(view.control_uses(name))
             left[name] -= 1
-            if not left[name] and name not in needed and self._removable(name):
+            if not left[name] and _is_removable(view, name):
                 dead.add(name)
                 stack.extend(_before(view, name))
         return dead
 
-    def _removable(self, name: str) -> bool:
-        op = self.view.op(name)
-        if not op or op in _INPUT_OPS or name in self.view.preserved or name in self.view.awaited:
-            return False
-        return not self.view.signatures.is_stateful(op)
+
+def _is_removable(view: GraphView, name: str) -> bool:
+    op = view.op(name)
+    return bool(op) and op not in _INPUT_OPS and not view.signatures.is_stateful(op)
 
 
 def _before(view: GraphView, name: str) -> list[str]:

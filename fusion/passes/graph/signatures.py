@@ -17,6 +17,7 @@ class OpSignatures:
 
     def __init__(self, functions: Iterable[function_pb2.FunctionDef] = ()) -> None:
         self._functions = {f.signature.name: f.signature for f in functions}
+        self._stateful: dict[str, bool] = {}
 
     def op_def(self, op: str) -> op_def_pb2.OpDef | None:
         """Returns the definition of `op`, or None for an op unknown to this process."""
@@ -28,6 +29,11 @@ class OpSignatures:
 
     def is_stateful(self, op: str) -> bool:
         """Whether running `op` may have an effect; an unknown op counts as stateful."""
+        if op not in self._stateful:
+            self._stateful[op] = self._is_stateful(op)
+        return self._stateful[op]
+
+    def _is_stateful(self, op: str) -> bool:
         definition = self.op_def(op)
         if definition is None or definition.is_stateful:
             return True

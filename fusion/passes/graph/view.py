@@ -107,10 +107,13 @@ class GraphView:
         self._ops = {name: node.op for name, node in self.nodes.items()}
         self._index_edges()
         self._aliases = self._alias_nodes()
+        self._returned: set[str] = set()
         if definition is not None:
             for value in definition.ret.values():
                 tensor = self.tensor(value)
+                self._returned.add(tensor.node)
                 self._uses.setdefault(tensor.node, []).append(Use(value, -1, tensor))
+            self._returned.update(definition.control_ret.values())
             for name in definition.control_ret.values():
                 self._control_uses.setdefault(name, []).append(RETURN)
 
@@ -253,26 +256,23 @@ class GraphView:
         preserved nodes and all effects; every node that nobody reads if none is preserved.
         """
         if self._live is None:
-            stack = [node for node in self.nodes if self._is_seen(node)]
-            self._live = set(stack)
-            while stack:
-                node = stack.pop()
-                for before in (*(t.node for t in self.inputs(node)), *self.controls(node)):
-                    if before not in self._live:
-                        self._live.add(before)
-                        stack.append(before)
+            self._live, added = set(), self._seen()
+            while added:
+                self._live |= added
+                read = {tensor.node for name in added for tensor in self.inputs(name)}
+                awaited = {before for name in added for before in self.controls(name)}
+                added = (read | awaited) - self._live
         return name in self._live
 
-    def _is_seen(self, name: str) -> bool:
-        uses, controls = self.uses(name), self.control_uses(name)
-        if any(use.position < 0 for use in uses) or RETURN in controls:
-            return True
-        if name in self.preserved or name in self.awaited:
-            return True
-        if self.signatures.is_stateful(self.op(name)):
-            return True
-        is_outermost = not self._in_function and not self.preserved
-        return is_outermost and not uses and not controls
+    def _seen(self) -> set[str]:
+        """Returns the nodes that somebody sees by themselves."""
+        effects = {op for op in self.ops if self.signatures.is_stateful(op)}
+        seen = {name for name, op in self._ops.items() if op in effects}
+        seen |= self._returned | ((self.preserved | self.awaited) & self.nodes.keys())
+        if not self._in_function and not self.preserved:
+            read = self._uses.keys() | self._control_uses.keys()
+            seen |= self.nodes.keys() - read
+        return seen
 
     def has_effect(self, name: str) -> bool:
         """Returns whether it may matter to others when the node, and what it needs, runs."""
@@ -295,9 +295,9 @@ class GraphView:
         """The ops of all nodes."""
         return frozenset(self._ops.values())
 
-    def named(self, op: str) -> Iterator[str]:
-        """Yields the names of the nodes of an op."""
-        return (name for name, node_op in self._ops.items() if node_op == op)
+    def named(self, *ops: str) -> Iterator[str]:
+        """Yields the names of the nodes of some ops, in file order."""
+        return (name for name, op in self._ops.items() if op in ops)
 
     def op(self, name: str) -> str:
         """Returns the op of node `name`, or "" when there is no such node."""

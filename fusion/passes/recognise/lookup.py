@@ -195,8 +195,6 @@ class LookupForm:
         find: (view) -> the nodes that one may end with, in file order.
         match: (view, one of these, what lookups share) -> the lookup, as far as it is explained.
         beside: ops of which one is in each graph with such lookups, too; none: there need not be.
-        substrings: of which each anchor, or each op beside it, has one: few strings are sought
-            faster than many ops.
         is_final: whether there is nothing better for them, so that they are only lowered.
     """
 
@@ -204,8 +202,12 @@ class LookupForm:
     find: Callable[[GraphView], Iterable[str]]
     match: Callable[[GraphView, str, _Shared], LookupMatch]
     beside: frozenset[str] = frozenset()
-    substrings: tuple[str, ...] = ()
     is_final: bool = False
+
+    @property
+    def ops(self) -> tuple[frozenset[str], ...]:
+        """Sets of ops, of each of which graphs with such lookups have one."""
+        return (self.anchors, self.beside) if self.beside else (self.anchors,)
 
 
 def recognise_all(view: GraphView, *, is_lowered: bool = False) -> tuple[LookupMatch, ...]:
@@ -335,25 +337,16 @@ LAYER_ANCHORS = GATHERS.union(REDUCTIONS, PRODUCTS, [REDUCTION, SPARSE_PRODUCT])
 
 #: All forms that are known; what `enable` looks for in a graph follows from them.
 FORMS: tuple[LookupForm, ...] = (
-    LookupForm(ANCHORS, anchors, _match_reduced, substrings=("Segment", "SparsePostLookUp")),
+    LookupForm(ANCHORS, anchors, _match_reduced),
     LookupForm(frozenset({LAST}), single_anchors, _at_once(match_single), beside=UNIQUES),
-    LookupForm(REDUCTIONS, axis_sums, _at_once(match_axis_sum), GATHERS, ("Gather",)),
-    LookupForm(
-        frozenset({REDUCTION}), ragged_sums, _at_once(match_ragged_sum), GATHERS, ("Gather",)
-    ),
-    LookupForm(GATHERS, row_gathers, _at_once(match_rows), JOINS, ("Gather",)),
-    LookupForm(
-        PRODUCTS | OTHER_PRODUCTS,
-        products,
-        _at_once(match_product),
-        ENCODINGS,
-        ("OneHot", "Bincount"),
-    ),
+    LookupForm(REDUCTIONS, axis_sums, _at_once(match_axis_sum), GATHERS),
+    LookupForm(frozenset({REDUCTION}), ragged_sums, _at_once(match_ragged_sum), GATHERS),
+    LookupForm(GATHERS, row_gathers, _at_once(match_rows), JOINS),
+    LookupForm(PRODUCTS | OTHER_PRODUCTS, products, _at_once(match_product), ENCODINGS),
     LookupForm(
         frozenset({SPARSE_PRODUCT}),
         lambda view: view.named(SPARSE_PRODUCT),
         _at_once(match_sparse_product),
-        substrings=(SPARSE_PRODUCT,),
     ),
     LookupForm(
         frozenset({SINGLE}), lambda view: view.named(SINGLE), _at_once(match_whole), is_final=True

@@ -18,7 +18,7 @@ from fusion.runtime.tensorflow.library import SYMBOLS
 _LIBC = frozenset(
     {"snprintf", "memcpy", "memset", "memmove", "sqrt", "sqrtf", ""}
     | {"sem_wait", "sem_post", "sched_yield", "malloc", "free"}
-    | {"memmem", "clock_gettime", "syscall", "pthread_create", "pthread_detach", "pthread_self"}
+    | {"memcmp", "clock_gettime", "syscall", "pthread_create", "pthread_detach", "pthread_self"}
 )
 
 

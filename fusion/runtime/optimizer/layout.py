@@ -24,5 +24,24 @@ class OptimizerRecord(Layout):
     fetches: Address  # TF_GetFetchNodesList
 
 
+class RuleRecord(Layout):
+    """Which graphs are looked at, see `prefilter`."""
+
+    ops: Address  # `OpRecord`s
+    clause_count: Int64
+    clauses: Address  # the sets that each needs, as a word of bits
+
+
+class OpRecord(Layout):
+    """An op of a rule.
+
+    It is in its slot or behind it, with no gap between. A gap has no text.
+    """
+
+    text: Address  # its name
+    length: Int64  # of that, in bytes
+    sets: Int64  # that it is in, as bits
+
+
 #: A graph that is left as it is runs all the same.
 PATIENCE_NS = 1_000_000_000

@@ -10,8 +10,17 @@ from numba import types
 
 from fusion.runtime.native.atomic import atomic_add, atomic_load
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import c_free, c_malloc, call_at, load, stack_words, store
-from fusion.runtime.optimizer.layout import OptimizerRecord
+from fusion.runtime.native.memory import (
+    c_free,
+    c_malloc,
+    call_at,
+    load,
+    load_as,
+    stack_words,
+    store,
+)
+from fusion.runtime.optimizer.layout import OpRecord, OptimizerRecord, RuleRecord
+from fusion.runtime.optimizer.prefilter import slot
 from fusion.runtime.tensorflow.c_api import (
     tf_delete_status,
     tf_get_code,
@@ -25,7 +34,19 @@ from fusion.runtime.upcalls.service import NameList, RequestRecord
 _OK, _ABORTED = 0, 10
 
 _i32, _i64 = types.int32, types.int64
-_c_memmem = types.ExternalFunction("memmem", _i64(_i64, _i64, _i64, _i64))
+_c_memcmp = types.ExternalFunction("memcmp", _i32(_i64, _i64, _i64))
+
+#: Fields of serialized messages: 256 times the depth of the message in the graph, and the tag.
+_NODE, _LIBRARY, _FUNCTION, _FUNCTION_NODE = 0x00A, 0x012, 0x10A, 0x21A
+#: Tags of those of a node.
+_NAME, _OP = 0x0A, 0x12
+#: The bits of a tag that tell what follows, and what they are of one byte before a length.
+_KIND, _WITH_LENGTH = 0x87, 2
+_NO_TAG = 0
+#: Bytes of a length at most.
+_LENGTH_BYTES = 5
+
+_slot = jit(slot)
 
 
 def optimize(record: int, graph: int, item: int, result: int, status: int) -> None:
@@ -51,25 +72,97 @@ def write_whether_met(rule: int, data: int, length: int, met: int) -> None:
 
 @jit
 def _is_met(rule: int, data: int, length: int) -> bool:
-    """Whether bytes meet a rule, see `prefilter`."""
-    at, absent = rule + 8, int64(0)
-    met = False
-    for _ in range(load(rule, 0)):
-        holds, sets = not met, load(at, 0)
-        at += 8
-        for _ in range(sets):
-            found, strings = False, load(at, 0)
-            at += 8
-            for _ in range(strings):
-                string = load(at, 0)
-                # Clauses that follow each other may begin with the same string.
-                if holds and not found and string != absent:
-                    found = _c_memmem(data, length, string, load(at, 1)) != 0
-                    absent = absent if found else string
-                at += 16
-            holds = holds and found
-        met = met or holds
-    return met
+    """Whether a serialized graph meets a rule, see `prefilter`.
+
+    Of the graph and the functions in its library it goes from node to node and reads the ops alone.
+    """
+    at, end, found = data, data + length, int64(0)
+    # How deep in the graph, and where the messages around end.
+    depth, ends = 0, stack_words(2)
+    while at < end or depth > 0:
+        if at == end:
+            depth -= 1
+            end = load(ends, depth)
+            continue
+        tag, start, stop = _field(at, end)
+        field = depth << 8 | tag
+        at = stop
+        if tag == _NO_TAG:
+            return True
+        if field in (_NODE, _FUNCTION_NODE):
+            sets = _sets(rule, start, stop, found)
+            found |= sets
+            if sets != 0 and _holds(rule, found):
+                return True
+        elif field in (_LIBRARY, _FUNCTION):
+            store(ends, depth, end)
+            depth += 1
+            at, end = start, stop
+    return False
+
+
+@jit
+def _holds(rule: int, found: int) -> bool:
+    """Whether a clause of a rule holds if a graph has ops of the sets `found`."""
+    for k in range(load(rule, RuleRecord.clause_count)):
+        if load(load(rule, RuleRecord.clauses), k) & ~found == 0:
+            return True
+    return False
+
+
+@jit
+def _sets(rule: int, at: int, end: int, found: int) -> int:
+    """The sets that the op of a node is in, as bits, unless all are among those that are `found`.
+
+    Of a node that is not as TensorFlow writes it: all.
+    """
+    tag, start, stop = _field(at, end)
+    if tag == _NAME:
+        tag, start, stop = _field(stop, end)
+    if tag != _OP or start == stop:
+        return int64(-1)
+    length = stop - start
+    place = _slot(length, _byte(start), _byte(stop - 1))
+    op = load(rule, RuleRecord.ops) + 8 * OpRecord.SIZE * place
+    while load(op, OpRecord.text) != 0:
+        is_new = load(op, OpRecord.sets) & ~found != 0
+        if is_new and length == load(op, OpRecord.length) and _is_text(op, start):
+            return load(op, OpRecord.sets)
+        op += 8 * OpRecord.SIZE
+    return int64(0)
+
+
+@jit
+def _is_text(op: int, text: int) -> bool:
+    """Whether an op of a rule has the name that is at `text`, of its length."""
+    return bool(_c_memcmp(load(op, OpRecord.text), text, load(op, OpRecord.length)) == 0)
+
+
+@jit
+def _field(at: int, end: int) -> tuple[int, int, int]:
+    """The tag of the field at `at`, and where its content begins and ends.
+
+    There is no tag if the field is not all there, or not as messages and strings are: a tag of one
+    byte and a length of seven bits a byte, the last below 128.
+    """
+    none = int64(_NO_TAG), at, at
+    if end - at < 2:
+        return none
+    tag, byte = _byte(at), _byte(at + 1)
+    at, size, shift = at + 2, byte & 127, 7
+    while byte >= 128:
+        if at == end or shift == 7 * _LENGTH_BYTES:
+            return none
+        byte = _byte(at)
+        at, size, shift = at + 1, size | (byte & 127) << shift, shift + 7
+    if tag & _KIND != _WITH_LENGTH or size > end - at:
+        return none
+    return tag, at, at + size
+
+
+@jit
+def _byte(at: int) -> int:
+    return int64(load_as(at, int64(0), types.uint8))
 
 
 @jit

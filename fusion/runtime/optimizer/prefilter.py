@@ -1,53 +1,79 @@
-"""Which graphs an optimizer looks at: a rule about byte strings, as words that native code reads.
+"""Which graphs an optimizer looks at: a rule about the ops in a graph, which native code reads.
 
-A rule is a tuple of *clauses*, one of which must hold; a clause is a tuple of sets, of each of
-which one string at least must be in the serialized graph. No clause: nothing is looked at.
+A rule is a tuple of *clauses*, one of which must hold; a clause is a tuple of sets of ops, of each
+of which one op at least must be in the graph or in a function of its library. No clause: nothing is
+looked at.
 
-In words: the number of clauses; per clause the number of sets; per set the number of strings; per
-string its address and its length.
+A graph that is not serialized as TensorFlow does it meets all rules.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from fusion.runtime.native import objects
+from fusion.runtime.optimizer.layout import OpRecord, RuleRecord
 from fusion.runtime.process import keep_forever
 
-Rule = tuple[tuple[tuple[bytes, ...], ...], ...]
+Rule = tuple[tuple[frozenset[str], ...], ...]
+
+_SLOTS = 256
+
+
+def slot(length: int, first: int, last: int) -> int:
+    """Where an op is sought, by its length in bytes and two of them: few names collide."""
+    return (7 * length + 11 * first + 3 * last) & (_SLOTS - 1)
 
 
 @cache
 def table(rule: Rule) -> int:
-    """The address of a rule's words, which stay; 0 for a rule that nothing meets."""
+    """The address of a rule as a `RuleRecord`, which stays; 0 for a rule that nothing meets."""
     if not rule:
         return 0
-    # Equal strings have one address, by which a string that is known to be absent is known again.
-    memories: dict[bytes, ctypes.Array[ctypes.c_char]] = {}
-    words = [len(rule)]
-    for clause in rule:
-        words.append(len(clause))
-        for strings in clause:
-            words.append(len(strings))
-            for string in strings:
-                if string not in memories:
-                    memories[string] = ctypes.create_string_buffer(string, len(string))
-                    keep_forever(memories[string])
-                words += [ctypes.addressof(memories[string]), len(string)]
-    array = (ctypes.c_int64 * len(words))(*words)
+    sets = dict.fromkeys(one_of for clause in rule for one_of in clause)
+    bits = {one_of: 1 << k for k, one_of in enumerate(sets)}
+    ops = sorted(frozenset().union(*sets))
+    # One gap is always left at the end.
+    records = [[0] * OpRecord.SIZE for _ in range(_SLOTS + len(ops) + 1)]
+    for op in ops:
+        name = op.encode()
+        at = slot(len(name), name[0], name[-1])
+        while records[at][OpRecord.text]:
+            at += 1
+        text = ctypes.create_string_buffer(name, len(name))
+        records[at][OpRecord.text] = _kept(text)
+        records[at][OpRecord.length] = len(name)
+        records[at][OpRecord.sets] = sum(bits[one_of] for one_of in sets if op in one_of)
+    words = [0] * RuleRecord.SIZE
+    words[RuleRecord.ops] = _words([word for record in records for word in record])
+    words[RuleRecord.clause_count] = len(rule)
+    needed = [sum({bits[one_of] for one_of in clause}) for clause in rule]
+    words[RuleRecord.clauses] = _words(needed)
+    return _words(words)
+
+
+def _words(words: Sequence[int]) -> int:
+    return _kept((ctypes.c_int64 * len(words))(*words))
+
+
+def _kept(array: ctypes.Array[ctypes.c_int64] | ctypes.Array[ctypes.c_char]) -> int:
+    """The address of an array that stays."""
     keep_forever(array)
     return ctypes.addressof(array)
 
 
 def meets(rule: Rule, graph: bytes) -> bool:
     """Whether a serialized graph meets a rule, as native code sees it."""
-    if not rule:
-        return False
-    met = ctypes.c_int64()
     address = ctypes.cast(ctypes.c_char_p(graph), ctypes.c_void_p).value
-    _meets()(table(rule), address, len(graph), ctypes.addressof(met))
+    return bool(rule) and meets_at(rule, address or 0, len(graph))
+
+
+def meets_at(rule: Rule, address: int, length: int) -> bool:
+    """Whether a graph of so many bytes at an address meets a rule that has clauses."""
+    met = ctypes.c_int64()
+    _meets()(table(rule), address, length, ctypes.addressof(met))
     return bool(met.value)
 
 

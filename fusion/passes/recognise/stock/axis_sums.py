@@ -104,8 +104,8 @@ def axis_sums(view: GraphView) -> Iterator[str]:
     """Yields the sums and means of gathered rows, in file order."""
     return (
         name
-        for name, node in view.nodes.items()
-        if node.op in REDUCTIONS and gather_behind(view, view.inputs(name)[0]) is not None
+        for name in view.named(*REDUCTIONS)
+        if gather_behind(view, view.inputs(name)[0]) is not None
     )
 
 

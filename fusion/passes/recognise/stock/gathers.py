@@ -109,7 +109,7 @@ def gather_behind(view: GraphView, added: Tensor) -> str | None:
 
 def row_gathers(view: GraphView) -> Iterator[str]:
     """Yields the gathers of rows of tables, in file order."""
-    return (name for name in view.nodes if is_table_gather(view, name))
+    return (name for name in view.named(*GATHERS) if is_table_gather(view, name))
 
 
 def is_table_gather(view: GraphView, name: str) -> bool:

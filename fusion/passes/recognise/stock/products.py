@@ -117,11 +117,10 @@ class _Encoded:
 
 def products(view: GraphView) -> Iterator[str]:
     """Yields the products of encoded ids, in file order."""
-    if not any(view.op(name) in ENCODINGS for name in view.nodes):
+    if view.ops.isdisjoint(ENCODINGS):
         return
-    for name in view.nodes:
-        op = view.op(name)
-        if op in OTHER_PRODUCTS or (op in PRODUCTS and not view.flag_attr(name, "transpose_a")):
+    for name in view.named(*PRODUCTS, *OTHER_PRODUCTS):
+        if not view.flag_attr(name, "transpose_a"):
             leaves, _ = _leaves(view, view.inputs(name)[0])
             if any(_steps(view, leaf) for leaf in leaves):
                 yield name

@@ -84,11 +84,7 @@ def anchors(view: GraphView) -> tuple[str, ...]:
     A weighted mean or sqrtn has a second SegmentSum, of the weights alone; that one is its divisor
     and no column of its own.
     """
-    return tuple(
-        name
-        for name, node in view.nodes.items()
-        if node.op in ANCHORS and not _is_divisor(view, name)
-    )
+    return tuple(name for name in view.named(*ANCHORS) if not _is_divisor(view, name))
 
 
 def match_reduction(view: GraphView, anchor: str) -> Reduction | NoMatch:
