@@ -18,7 +18,10 @@ import fusion
 from fusion.passes.choose import FEWEST_OPS
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.lower_lookups import LowerLookups
+from fusion.schema.devices import Devices
+from tests import layer_graphs as layers
 from tests import product_graphs as products
+from tests.layer_graphs import Model, Table
 from tests.passes import stock_graphs as stock
 from tests.passes.planned_graphs import SINGLE, ops
 from tests.product_graphs import Part, Product
@@ -266,6 +269,17 @@ def test_few_classes_are_left_alone_without_a_word() -> None:
 def test_the_matrix_itself_is_no_product_of_encoded_ids() -> None:
     graph_def = graph_of(lambda ids, kernel: tf.matmul(tf.ones([7, 100]), kernel))
     assert not PASS.apply(graph_def).report.columns
+
+
+def test_on_gpus_sums_of_rows_stay() -> None:
+    on_gpus = FuseLookups(preserve=KEEP, devices=Devices(frozenset({"CPU", "GPU"}), "GPU"))
+    bags = Model((Table(3000, 8), Table(3000, 8)), (5,), between="", bag="mean")
+    for graph_def in (products.build(Product()), layers.build(bags)):
+        result = on_gpus.apply(graph_def)
+        assert not result.modified
+        assert result.report.columns
+        for column in result.report.columns:
+            assert str(column.reason).endswith("sums of rows by dense ops are fused on CPUs alone")
 
 
 def sparse_graph(dtype: str = "float32", width: int = 32) -> graph_pb2.GraphDef:

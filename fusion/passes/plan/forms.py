@@ -58,14 +58,18 @@ def reads_table_well(view: GraphView, lookup: LookupMatch, writers: SparseWriter
     """Whether an op that reads the table itself does what the lookup does, and no worse."""
     spec = lookup.full_spec
     table = spec.table
-    is_sum_of_rows = spec.addition is not None or isinstance(lookup.parts.whole, Product)
-    if is_sum_of_rows and not is_on_cpu(view, spec.anchor):
+    if needs_cpu(lookup) and not is_on_cpu(view, spec.anchor):
         return False
     if table.strategy or not (table.max_norm is None or clips_in_op(spec)):
         return False
     if not _is_beside_its_table(view, spec) or loses_digits(view, spec):
         return False
     return not writers.change(view, table.shards[0].tensor)
+
+
+def needs_cpu(lookup: LookupMatch) -> bool:
+    """Whether a lookup adds rows as dense ops do, for which GPUs have no kernels."""
+    return lookup.full_spec.addition is not None or isinstance(lookup.parts.whole, Product)
 
 
 def _are_empty_rows_read(view: GraphView, lookup: LookupMatch, vanishing: set[str]) -> bool:

@@ -8,7 +8,14 @@ from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.fused_columns import grouped_columns, list_attr, only_column
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.forms import clips_in_op, is_bare, is_small, shares_table
+from fusion.passes.plan.forms import (
+    clips_in_op,
+    is_bare,
+    is_on_cpu,
+    is_small,
+    needs_cpu,
+    shares_table,
+)
 from fusion.passes.plan.joins import why_alone
 from fusion.passes.recognise.backward.gradient import GRADIENTS
 from fusion.passes.recognise.fused.fused_op import column_spec
@@ -101,6 +108,8 @@ def is_reported(view: GraphView, lookup: LookupMatch) -> bool:
 
 def _why_not_one_op(view: GraphView, lookup: LookupMatch, writers: SparseWriters) -> str:
     table = lookup.full_spec.table
+    if needs_cpu(lookup) and not is_on_cpu(view, lookup.anchor):
+        return "sums of rows by dense ops are fused on CPUs alone"
     if table.strategy:
         return "its table is in shards"
     if table.max_norm is not None and not clips_in_op(lookup.full_spec):
