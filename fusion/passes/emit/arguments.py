@@ -106,7 +106,7 @@ def combine_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
     added: dict[str, AttrValue] = {}
     if (addition := spec.addition) is not None:
         added = {"sum_order": addition.order, "mask_product": addition.is_product}
-        added["divisor_epsilon"] = addition.epsilon
+        added |= {"mask_penalty": addition.penalty, "divisor_epsilon": addition.epsilon}
     return {
         **added,
         "combiner": spec.combiner,
@@ -173,6 +173,7 @@ COPIED: dict[str, AttrValue] = {
     "wrap_negative": False,
     "sum_order": "segment",
     "mask_product": False,
+    "mask_penalty": 0.0,
     "divisor_epsilon": 0.0,
 }
 """The attrs of a tensor that is taken over; of a lookup, what it does not say otherwise."""

@@ -61,8 +61,8 @@ def column_spec(view: GraphView, name: str, column: FusedColumn) -> LookupSpec:
         weights = WeightsSpec(inputs[4], attrs["prune_sparse_weights"], attrs["default_weight"])
     count, addition = attrs["num_buckets"], None
     if attrs["sum_order"] != "segment":
-        epsilon = attrs["divisor_epsilon"]
-        addition = Addition(attrs["sum_order"], attrs["mask_product"], epsilon)
+        names = ("sum_order", "mask_product", "mask_penalty", "divisor_epsilon")
+        addition = Addition(*(attrs[name] for name in names))
     return LookupSpec(
         anchor=name,
         ids=_ids(column, counts),
