@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from fusion.cpu_ops.stock_folds import packet_size
+from fusion.cpu_ops.dense.folds import packet_size
 from tests.ops.embedding_columns import NO_IDS, attrs, copied, grouped, lookup, run
 
 Array = npt.NDArray[Any]

@@ -19,7 +19,8 @@ from tests.passes import stock_graphs as stock
 from tests.passes.planned_graphs import GROUP, SINGLE, ops
 
 v1 = tf.compat.v1
-STOCK = {"GatherV2", "ResourceGather", "Sum", "Mean", "UnsortedSegmentSum"}
+STOCK = {"GatherV2", "ResourceGather", "Sum", "Mean", "Max"}
+STOCK |= {"UnsortedSegmentSum", "UnsortedSegmentMax"}
 PASS = FuseLookups(preserve=frozenset({"out", "out_1", "initialize"}))
 TABLES = (Table(20, 8), Table(13, 3), Table(7, 16))
 MODELS = {
@@ -30,6 +31,14 @@ MODELS = {
     "of int32": Model(TABLES, (5,), between="", bag="product mean", ids="int32"),
     "of float64": Model(TABLES, (17,), between="", bag="product", dtype="float64"),
     "ragged, of float64": Model(TABLES, between="", bag="ragged mean", dtype="float64"),
+    **{
+        f"{name}, of {dtype}": Model(
+            TABLES, (17,), between="", bag=name, dtype=dtype, joins=(("concat", -1),)
+        )
+        for name in BAGS
+        for dtype in ("float16", "bfloat16")
+        if name != "ragged weighted mean" and (name, dtype) != ("ones mean", "bfloat16")
+    },
     "side by side on a new axis": Model(
         (Table(9, 8), Table(20, 8)), (6,), between="expand", bag="mean", joins=(("concat", 1),)
     ),
@@ -70,7 +79,9 @@ def test_bags_side_by_side_are_one_op_with_the_same_bits(model: Model) -> None:
             compare(graph_def, result.graph_def, feed, "ragged weighted" not in model.bag)
 
 
-@pytest.mark.parametrize("name", ["selected mean", "kept sum", "lengths", "ragged mean"])
+@pytest.mark.parametrize(
+    "name", ["selected mean", "kept sum", "lengths", "ragged mean", "kept max", "ragged max"]
+)
 def test_a_bag_alone_is_one_op(name: str) -> None:
     model = Model((Table(20, 8),), (17,), between="", bag=name, joins=(("concat", 1),))
     with tf.Graph().as_default() as graph:

@@ -328,15 +328,15 @@ def _stock_kernel(dtype: str, column: Mapping[str, Any], order: int) -> Callable
         name = f"gather_{dtype}_{f'{count}x{lanes}' if lanes else 'any'}{extras}"
 
         def compile_it() -> bytes:
-            from fusion.cpu_ops import stock_sums
+            from fusion.cpu_ops.dense import kernels
             from fusion.runtime.native.compiler import compile_object
 
-            kinds = {"": stock_sums.PLAIN, "_weighted": stock_sums.TIMES, "_less": stock_sums.LESS}
+            kinds = {"": kernels.PLAIN, "_weighted": kernels.TIMES, "_less": kernels.LESS}
             how = kinds[terms], order, takes_max
             if lanes:
-                kernel = stock_sums.tile_kernel(dtype, lanes, count, *how)
+                kernel = kernels.tile_kernel(dtype, lanes, count, *how)
             else:
-                kernel = stock_sums.any_kernel(dtype, *how)
+                kernel = kernels.any_kernel(dtype, *how)
             return compile_object(kernel, 1, name)
 
         return address(name, compile_it)

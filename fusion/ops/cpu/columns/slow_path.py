@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fusion.cpu_ops import column_layout
-from fusion.cpu_ops.axis_rows import list_all
 from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_entries, list_kept, list_unsorted
+from fusion.cpu_ops.dense.listing import list_all
 from fusion.cpu_ops.elements import id_at, integer_at, is_dropped, is_ignored
 from fusion.cpu_ops.row_tiles import GatherArgs
 from fusion.ops.cpu.columns import tasks

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from fusion.cpu_ops import column_layout, row_tiles
-from fusion.cpu_ops.axis_rows import list_all
 from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_entries, list_kept
+from fusion.cpu_ops.dense.listing import list_all
 from fusion.cpu_ops.elements import Batch
 from fusion.cpu_ops.row_tiles import GatherArgs
 from fusion.cpu_ops.vectors import fence

@@ -1,6 +1,6 @@
 """Listing the elements of rows that stock TensorFlow's dense reductions go over.
 
-Each has its place in the order, whether it is an entry or not; see `stock_sums`.
+Each has its place in the order, whether it is an entry or not; see `kernels`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import numpy as np
 
 from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.combine import MAX, MEAN, SUM
+from fusion.cpu_ops.dense.folds import weight_sum
 from fusion.cpu_ops.elements import INVALID, Batch, integer_at, weight_at
 from fusion.cpu_ops.half import narrower, widener
-from fusion.cpu_ops.stock_folds import weight_sum
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import as_float, load, store, store_as
 from fusion.runtime.tensorflow.dtypes import BFLOAT16, FLOAT16, FLOAT64

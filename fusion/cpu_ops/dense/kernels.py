@@ -22,8 +22,8 @@ import numpy as np
 
 from fusion.cpu_ops.column_layout import AXIS
 from fusion.cpu_ops.combine import MAX, MEAN, SUM
+from fusion.cpu_ops.dense.folds import Fold, fold_in_packets, fold_of, packet_size
 from fusion.cpu_ops.row_tiles import AHEAD, GatherArgs
-from fusion.cpu_ops.stock_folds import Fold, fold_in_packets, fold_of, packet_size
 from fusion.cpu_ops.vectors import TileOps, tile_ops
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, store
