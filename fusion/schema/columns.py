@@ -163,7 +163,7 @@ ORDERS_DOC = (
     "In both orders half types are rounded where stock's CPU kernels do it: after each operation,\n"
     "but Sum and Mean over an axis add bfloat16 as float32. mean of all ids, with neither mask\n"
     "nor weights, `divisor_epsilon` or `divide_no_nan`, is Mean, which rounds that only once. Of\n"
-    "zeros of both signs max gives the one that stock gives on x86."
+    "zeros of both signs max gives the one that stock gives on x86; denormals may count as zeros."
 )
 
 

@@ -7,6 +7,8 @@ All of this was found by comparison with TensorFlow 2.21, see tests/ops/test_sto
   tells zeros of different signs apart; in packets of half types it is the earlier one.
 - UnsortedSegmentMax takes the later of two numbers unless the earlier one is larger, so that a NaN
   counts as what is behind it. It begins with the lowest finite number.
+
+Whether a maximum takes denormals for zeros differs between stock's ways, and is not followed.
 """
 
 from __future__ import annotations
