@@ -134,8 +134,8 @@ def _larger(*, keeps_nan: bool) -> Any:
             one, another = (builder.extract_value(each, index) for each in (tile, other))
             value = builder.select(builder.fcmp_ordered(">", one, another), one, another)
             if keeps_nan:
-                # Beside it, so that LLVM sees the processor's instruction in what is above, which
-                # takes denormals for zeros where threads do, as stock's kernels.
+                # Another value than `one`, lest LLVM makes one choice of two: that above is an
+                # instruction of processors, which may take denormals for zeros, as in stock.
                 has_nan = builder.fcmp_unordered("uno", one, another)
                 value = builder.select(has_nan, builder.fadd(one, another), value)
             result = builder.insert_value(result, value, index)
@@ -150,7 +150,7 @@ larger, larger_or_nan = _larger(keeps_nan=False), _larger(keeps_nan=True)
 
 
 def rounder(stored: str) -> Any:
-    """An intrinsic (tile) -> its elements as dtype `stored` holds them, which is no other here."""
+    """An intrinsic (tile) -> its elements rounded to dtype `stored`, if that is not computed in."""
 
     @instruction(lambda tile: tile(tile))
     def rounded(builder: Any, tile: Any) -> Any:

@@ -34,7 +34,10 @@ from fusion.passes.recognise.stock.gathers import (
 from fusion.passes.recognise.stock.rows import Shaped
 from fusion.schema.attributes import HALF_TYPES, ID_TYPES
 
-REDUCTIONS = frozenset({"Max", "Mean", "Sum"})
+_OF_ALL = {"Max": ("max", True), "Mean": ("mean", False)}
+"""Combiner and `divide_no_nan` of what is no quotient of sums."""
+
+REDUCTIONS = frozenset({*_OF_ALL, "Sum"})
 
 _DIVISIONS = {"DivNoNan": True, "RealDiv": False}
 
@@ -139,11 +142,12 @@ def _match(view: GraphView, reduction: str) -> Shaped | NoMatch:
         return NoMatch(f"the width of rows is not known to be at most {_MOST_ELEMENTS}", reduction)
     keeps = view.flag_attr(reduction, "keep_dims")
     op = view.op(reduction)
-    quotient = _Quotient("max" if op == "Max" else "mean", False, 0.0, Tensor(reduction), ())
+    if op == "Mean" and not mask.is_all:
+        return NoMatch("a mean of what a mask leaves is divided by the number of all", reduction)
     if op == "Sum":
         quotient = _match_quotient(view, reduction, terms, len(shape), keeps)
-    elif op == "Mean" and not mask.is_all:
-        return NoMatch("a mean of what a mask leaves is divided by the number of all", reduction)
+    else:
+        quotient = _Quotient(*_OF_ALL[op], 0.0, Tensor(reduction), ())
     ids = gather.ids
     weights = None if mask.weights is None else WeightsSpec(mask.weights, False, 1.0)
     is_masked = terms.is_product and weights is None and not mask.is_all
