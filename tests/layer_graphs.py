@@ -135,20 +135,30 @@ def _mask(rows: Any, ids: Any) -> Any:
     return tf.cast(tf.expand_dims(tf.not_equal(ids, 0), -1), rows.dtype)
 
 
-def _selected(rows: Any, ids: Any) -> Any:
+def _select(rows: Any, ids: Any) -> Any:
     mask = tf.expand_dims(tf.not_equal(ids, 0), -1)
-    return tf.reduce_sum(tf.where(mask, rows, tf.zeros([], rows.dtype)), -2)
+    return tf.where(mask, rows, tf.zeros([], rows.dtype))
 
 
-def _tiled(rows: Any, mask: Any) -> Any:
-    return rows * tf.tile(mask, [1, 1, rows.shape[-1]])
+def _selected(rows: Any, ids: Any) -> Any:
+    return tf.reduce_sum(_select(rows, ids), -2)
+
+
+def _tile(rows: Any, mask: Any) -> Any:
+    return tf.tile(mask, [1, 1, rows.shape[-1]])
+
+
+def _lengths(model: Model, number: int, rows: Any) -> tuple[Any, Any]:
+    """Lengths, and the mask that they make."""
+    lengths = v1.placeholder(tf.int32, [None, 1], f"lengths_{number}")
+    mask = tf.transpose(tf.sequence_mask(lengths, model.shape[-1]), [0, 2, 1])
+    return lengths, tf.cast(mask, rows.dtype)
 
 
 def _by_lengths(model: Model, number: int, rows: Any, ids: Any) -> Any:
-    lengths = v1.placeholder(tf.int32, [None, 1], f"lengths_{number}")
-    mask = tf.cast(tf.transpose(tf.sequence_mask(lengths, model.shape[-1]), [0, 2, 1]), rows.dtype)
+    lengths, mask = _lengths(model, number, rows)
     divisor = tf.cast(lengths, rows.dtype) + tf.constant(EPSILON, rows.dtype)
-    return tf.reduce_sum(_tiled(rows, mask), 1) / divisor
+    return tf.reduce_sum(rows * _tile(rows, mask), 1) / divisor
 
 
 def _weights(model: Model, number: int, rows: Any) -> Any:
@@ -192,6 +202,11 @@ def _ragged_weights(model: Model, number: int, rows: Any, ids: Any) -> Any:
     return tf.math.divide_no_nan(tf.reduce_sum(rows * columns, 1), tf.reduce_sum(columns, 1))
 
 
+def _penalized(rows: Any, mask: Any) -> Any:
+    """As DeepCTR has it, whose number float16 does not hold."""
+    return tf.reduce_max(rows - (1 - _tile(rows, mask)) * (1e4 if rows.dtype == "half" else 1e9), 1)
+
+
 EPSILON = np.float32(1e-8)
 
 #: Each (model, number, rows, ids) -> the bags; ragged ones of a RaggedTensor.
@@ -205,7 +220,7 @@ BAGS: dict[str, Callable[[Model, int, Any, Any], Any]] = {
     ),
     "product": lambda model, number, rows, ids: tf.reduce_sum(_mask(rows, ids) * rows, 1),
     "tiled product": lambda model, number, rows, ids: tf.reduce_sum(
-        _tiled(rows, _mask(rows, ids)), 1
+        rows * _tile(rows, _mask(rows, ids)), 1
     ),
     "product mean": _product_mean,
     "given epsilon": _given_epsilon,
@@ -213,8 +228,16 @@ BAGS: dict[str, Callable[[Model, int, Any, Any], Any]] = {
     "lengths": _by_lengths,
     "weighted mean": _by_weights,
     "weighted sqrtn": _by_squares,
+    "max": lambda model, number, rows, ids: tf.reduce_max(rows, -2),
+    "kept max": lambda model, number, rows, ids: tf.reduce_max(rows, 1, keepdims=True),
+    "selected max": lambda model, number, rows, ids: tf.reduce_max(_select(rows, ids), 1),
+    "penalized max": lambda model, number, rows, ids: _penalized(rows, _mask(rows, ids)),
+    "lengths max": lambda model, number, rows, ids: _penalized(
+        rows, _lengths(model, number, rows)[1]
+    ),
     "ragged sum": lambda model, number, rows, ids: tf.reduce_sum(rows, 1),
     "ragged mean": lambda model, number, rows, ids: tf.reduce_mean(rows, 1),
+    "ragged max": lambda model, number, rows, ids: tf.reduce_max(rows, 1),
     "ragged weighted mean": _ragged_weights,
 }
 
@@ -249,7 +272,7 @@ def feeds(model: Model, batch: int = 7, seed: int = 1) -> dict[str, npt.NDArray[
             ids[rng.random(shape) < 0.4] = 0
             ids[:1] = 0
         found[f"ids_{k}:0"] = ids
-        if model.bag == "lengths":
+        if model.bag.startswith("lengths"):
             found[f"lengths_{k}:0"] = rng.integers(0, model.shape[-1] + 3, (batch, 1)).astype("i4")
         if model.bag == "given epsilon":
             found[f"epsilon_{k}:0"] = np.array(1 / (k + 3), model.dtype)

@@ -18,7 +18,7 @@ class ColumnAttrs(Layout):
     """
 
     id_format: Int64  # an index into the formats below
-    combiner: Int64  # an index into `fusion.schema.attributes.COMBINERS`
+    combiner: Int64  # an index into `fusion.schema.columns.COLUMN_COMBINERS`
     max_norm: Float64
     prune: Flag
     fill_empty_row: Flag
@@ -38,8 +38,10 @@ class ColumnAttrs(Layout):
     has_lengths: Flag  # whether rows have a number of entries, from the left
     sum_order: Int64  # an index into the orders below
     mask_product: Flag
+    mask_penalty: Float64
     divisor_epsilon: Float64
     epsilon_input: Flag  # whether that number is among the weights instead
+    is_rounded_once: Flag  # whether mean divides sums and by numbers that are not rounded before
     dim: Int64  # -1 if not known
     ids_dtype: Int64  # codes of dtypes, see below
     rows_dtype: Int64

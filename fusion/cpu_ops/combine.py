@@ -19,7 +19,7 @@ from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import pointer
 
 #: The combiners, by their place among the values of the ops' attr.
-SUM, MEAN, SQRTN = range(3)
+SUM, MEAN, SQRTN, MAX = range(4)
 
 #: Above this many rows stock TensorFlow divides by the count instead of multiplying by 1/count.
 _MULTIPLIED = 9

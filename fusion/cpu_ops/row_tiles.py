@@ -29,6 +29,7 @@ class GatherArgs(Layout):
     norms: Address  # workspace for the norm of each entry's row
     max_norm: Float64
     divide_no_nan: Flag
+    is_rounded_once: Flag  # see `ColumnAttrs`
     has_one_each: Flag  # whether each bag has one entry
     is_streamed: Flag  # whether results go past the caches
     first_element: Int64  # of the tile

@@ -126,6 +126,44 @@ def between(builder: Any, tile: Any, low: Any, high: Any) -> Any:
     return result
 
 
+def _larger(*, keeps_nan: bool) -> Any:
+    @instruction(lambda tile, other: tile(tile, other))
+    def larger(builder: Any, tile: Any, other: Any) -> Any:
+        result = ir.Constant(tile.type, ir.Undefined)
+        for index in range(tile.type.count):
+            one, another = (builder.extract_value(each, index) for each in (tile, other))
+            value = builder.select(builder.fcmp_ordered(">", one, another), one, another)
+            if keeps_nan:
+                # Another value than `one`, lest LLVM makes one choice of two: that above is an
+                # instruction of processors, which may take denormals for zeros, as in stock.
+                has_nan = builder.fcmp_unordered("uno", one, another)
+                value = builder.select(has_nan, builder.fadd(one, another), value)
+            result = builder.insert_value(result, value, index)
+        return result
+
+    return larger
+
+
+#: (tile, other) -> of each pair of elements the larger one, the other's where they are equal or one
+#: is NaN; or NaN if one is.
+larger, larger_or_nan = _larger(keeps_nan=False), _larger(keeps_nan=True)
+
+
+def rounder(stored: str) -> Any:
+    """An intrinsic (tile) -> its elements rounded to dtype `stored`, if that is not computed in."""
+
+    @instruction(lambda tile: tile(tile))
+    def rounded(builder: Any, tile: Any) -> Any:
+        result = tile
+        for index in range(tile.type.count if DTYPES[stored].is_widened else 0):
+            value = builder.extract_value(tile, index)
+            value = _widened(builder, _narrowed(builder, value, stored), stored, value.type)
+            result = builder.insert_value(result, value, index)
+        return result
+
+    return rounded
+
+
 class TileOps(NamedTuple):
     """Intrinsics on tiles; `last` is the offset of the last vector in elements.
 
@@ -311,6 +349,20 @@ def _load(builder: Any, address: Any, stored: str, vector: Any) -> Any:
         return _unaligned(loaded, DTYPES[stored].item_bytes)
     halves = ir.VectorType(ir.IntType(16), vector.count)
     bits = _unaligned(builder.load(builder.inttoptr(address, halves.as_pointer())), 2)
+    return _widened(builder, bits, stored, vector)
+
+
+def _store(builder: Any, value: Any, address: Any, stored: str, vector: Any) -> Any:
+    if not DTYPES[stored].is_widened:
+        written = builder.store(value, builder.inttoptr(address, vector.as_pointer()))
+        return _unaligned(written, DTYPES[stored].item_bytes)
+    bits = _narrowed(builder, value, stored)
+    written = builder.store(bits, builder.inttoptr(address, bits.type.as_pointer()))
+    return _unaligned(written, 2)
+
+
+def _widened(builder: Any, bits: Any, stored: str, vector: Any) -> Any:
+    """The float32s of the bits of half types."""
     if stored == "float16":
         half = builder.bitcast(bits, ir.VectorType(ir.HalfType(), vector.count))
         return builder.fpext(half, vector)
@@ -318,17 +370,13 @@ def _load(builder: Any, address: Any, stored: str, vector: Any) -> Any:
     return builder.bitcast(builder.shl(builder.zext(bits, words), _integers(16, words)), vector)
 
 
-def _store(builder: Any, value: Any, address: Any, stored: str, vector: Any) -> Any:
-    if not DTYPES[stored].is_widened:
-        written = builder.store(value, builder.inttoptr(address, vector.as_pointer()))
-        return _unaligned(written, DTYPES[stored].item_bytes)
-    halves = ir.VectorType(ir.IntType(16), vector.count)
+def _narrowed(builder: Any, value: Any, stored: str) -> Any:
+    """The bits of the nearest elements of a half type."""
+    halves = ir.VectorType(ir.IntType(16), value.type.count)
     if stored == "float16":
-        narrow = builder.fptrunc(value, ir.VectorType(ir.HalfType(), vector.count))
-        bits = builder.bitcast(narrow, halves)
-    else:
-        bits = _rounded_to_bfloat16(builder, value, vector, halves)
-    return _unaligned(builder.store(bits, builder.inttoptr(address, halves.as_pointer())), 2)
+        narrow = builder.fptrunc(value, ir.VectorType(ir.HalfType(), value.type.count))
+        return builder.bitcast(narrow, halves)
+    return _rounded_to_bfloat16(builder, value, value.type, halves)
 
 
 def _rounded_to_bfloat16(builder: Any, value: Any, vector: Any, halves: Any) -> Any:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from fusion.runtime.tensorflow.dtypes import COMPUTED
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.schema.attributes import (
     BUCKET_ATTRS,
     COMBINER_ATTR,
+    COMBINERS,
     DEFAULT_ID_ATTR,
     DEFAULT_WEIGHT_ATTR,
     IDS,
@@ -29,6 +31,9 @@ GROUP_FORMS = (*FORMS, "copy")
 #: In the order of the constants of `fusion.cpu_ops.column_layout`.
 SUM_ORDERS = ("segment", "axis", "sequence")
 
+#: In the order of the constants of `fusion.cpu_ops.combine`.
+COLUMN_COMBINERS = (*COMBINERS, "max")
+
 #: Dtypes of ids, and of the values that boundaries make ids of.
 VALUES = (*IDS, *COMPUTED)
 
@@ -37,7 +42,11 @@ COLUMN_ATTRS: dict[str, Attr] = {
     "forms": Attr(
         "form", "string", default="indices", allowed=FORMS, doc="how ids are given, see above"
     ),
-    "combiners": COMBINER_ATTR,
+    "combiners": replace(
+        COMBINER_ATTR,
+        allowed=COLUMN_COMBINERS,
+        doc="of a bag; max only in sum_order axis, sequence",
+    ),
     "max_norms": MAX_NORM_ATTR,
     "prunes": Attr("prune", "bool", default=False, doc="whether to drop ids < 0"),
     "fill_empty_rows": Attr(
@@ -77,13 +86,20 @@ COLUMN_ATTRS: dict[str, Attr] = {
         "string",
         default="segment",
         allowed=SUM_ORDERS,
-        doc="how rows are added: as SparseSegmentSum, Sum over an axis or UnsortedSegmentSum does",
+        doc="how rows are added: as SparseSegmentSum, Sum over an axis or UnsortedSegmentSum does; "
+        "max takes the largest as Max and UnsortedSegmentMax do",
     ),
     "mask_products": Attr(
         "mask_product",
         "bool",
         default=False,
         doc="whether the row of what is no entry counts times 0; else as zeros; only axis",
+    ),
+    "mask_penalties": Attr(
+        "mask_penalty",
+        "float",
+        default=0.0,
+        doc="if not 0, is subtracted from the row of what is no entry; only axis",
     ),
     "divisor_epsilons": Attr(
         "divisor_epsilon", "float", default=0.0, doc="is added to what mean divides by; only axis"
@@ -98,7 +114,10 @@ COLUMN_ATTRS: dict[str, Attr] = {
 #: Lists that the first releases of the ops for whole lookups lack: where one is empty, each column
 #: has the default.
 LATER_LISTS = frozenset(
-    {"wrap_negatives", "sum_orders", "mask_products", "divisor_epsilons", "epsilon_inputs"}
+    {
+        *("wrap_negatives", "sum_orders", "mask_products", "mask_penalties", "divisor_epsilons"),
+        "epsilon_inputs",
+    }
 )
 
 BOUNDARIES_ATTR = Attr(
@@ -139,15 +158,32 @@ FORMS_DOC = (
     "Of each element: an `ignored_id` is no entry; `boundaries` make it an id; `column_stride` is\n"
     "added for each column on its left; outside [0, num_buckets) it becomes `bucket_default`;\n"
     "with `wrap_negative` the rows of the table are added to what is < 0; `prune` drops what\n"
-    "still is, `prune_sparse_weights` what has no weight > 0.\n\n"
-    "With `sum_order` axis, for dense and lengths, the rows of ids [B, L] are added in the order\n"
-    "of Sum over axis 1 of [B, L, D]; what is no entry counts as zeros, or with `mask_product` as\n"
-    "its row times 0, and its id must be in the table, too. `weights` are [B, L], or [L] for each\n"
-    "row. mean divides by the sum of weights, of entries or by the length, plus\n"
-    "`divisor_epsilon` or, with `epsilon_input`, the only element of `weights`.\n\n"
-    "With `sum_order` sequence, for row_splits without weights, rows are added one by one to\n"
-    "zeros, and mean divides. "
+    "still is, `prune_sparse_weights` what has no weight > 0. "
 )
+ORDERS_DOC = (
+    "With `sum_order` axis, for dense and lengths, the rows of ids [B, L] are added in the order\n"
+    "of Sum over axis 1 of [B, L, D]; what is no entry counts as zeros, with `mask_product` as\n"
+    "its row times 0, with `mask_penalty` as its row less that, and its id must be in the table,\n"
+    "too. `weights` are [B, L], or [L] for each row. mean divides by the sum of weights, of\n"
+    "entries or by the length, plus `divisor_epsilon` or, with `epsilon_input`, the only element\n"
+    "of `weights`. max is Max; it is -inf if L is 0.\n\n"
+    "With `sum_order` sequence, for row_splits without weights, rows are added one by one to\n"
+    "zeros, and mean divides by the number of entries, added up likewise. max is that of\n"
+    "UnsortedSegmentMax, the lowest finite number for rows without entries.\n\n"
+    "In both orders half types are rounded where stock's CPU kernels do it: after each operation,\n"
+    "but Sum and Mean over an axis add bfloat16 as float32. mean of all ids, with neither mask\n"
+    "nor weights, `divisor_epsilon` or `divide_no_nan`, is Mean, which rounds that only once. Of\n"
+    "zeros of both signs max gives the one that stock gives on x86; denormals may count as zeros."
+)
+
+
+def is_mean(attrs: Mapping[str, Any]) -> bool:
+    """Whether a column is a Mean over an axis, of all there is, and no quotient of two sums."""
+    wanted = {"sum_order": "axis", "form": "dense", "combiner": "mean"}
+    names = ("use_ignored_id", "use_sparse_weights", "divisor_epsilon", "epsilon_input")
+    is_wanted = all(attrs[name] == value for name, value in wanted.items())
+    return is_wanted and not any(attrs[name] for name in (*names, "divide_no_nan"))
+
 
 _BEHIND = ("combiners", "max_norms", "divide_no_nans", "dims", *LATER_LISTS)
 #: Attrs that the ops for whole lookups do not have.
@@ -158,7 +194,10 @@ PRE_ATTRS: dict[str, Attr] = {
     **{name: attr for name, attr in COLUMN_ATTRS.items() if name not in _BEHIND},
     "sort_keys": Attr("sort_key", "bool", default=False, doc="whether unique_keys are ascending"),
 }
-_COMBINE_ATTRS = {name: COLUMN_ATTRS[name] for name in ("combiners", "use_sparse_weights", "dims")}
+_COMBINE_ATTRS = {
+    "combiners": COMBINER_ATTR,
+    **{name: COLUMN_ATTRS[name] for name in ("use_sparse_weights", "dims")},
+}
 POST_ATTRS: dict[str, Attr] = {
     "copied": Attr("copied", "bool", doc="whether a column is a matrix [B, D], copied as it is"),
     **_COMBINE_ATTRS,

@@ -1,9 +1,10 @@
-"""Bags in the orders of stock TensorFlow's dense sums: what the ops for whole columns compute."""
+"""Bags as stock TensorFlow's dense reductions make them: what the ops for whole columns compute."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
+from fusion.schema.columns import is_mean
 from fusion.stock_ops.entries import Attrs, NoDefinition, Tensors
 
 
@@ -37,7 +38,7 @@ def _over_axis(attrs: Attrs, inputs: Tensors) -> tf.Tensor:
     table, ids, lengths, _, weights = inputs
     width = tf.shape(ids)[-1]
     ids = tf.reshape(ids, tf.stack([tf.size(ids) // tf.maximum(width, 1), width]))
-    rows, counts = _rows(attrs, table, ids), tf.ones_like(ids, tf.bool)
+    counts = tf.ones_like(ids, tf.bool)
     if attrs["use_ignored_id"]:
         counts = tf.not_equal(ids, tf.constant(attrs["ignored_id"], ids.dtype))
     if attrs["form"] == "lengths":
@@ -47,10 +48,11 @@ def _over_axis(attrs: Attrs, inputs: Tensors) -> tf.Tensor:
     numbers = tf.cast(counts, table.dtype)
     if attrs["use_sparse_weights"]:
         numbers = tf.reshape(weights, tf.stack([-1, width, 1]))
-    if attrs["use_sparse_weights"] or attrs["mask_product"]:
-        rows *= numbers
-    elif attrs["use_ignored_id"] or attrs["form"] == "lengths":
-        rows = tf.where(counts, rows, tf.zeros([], table.dtype))
+    rows = _masked(attrs, _rows(attrs, table, ids), counts, numbers)
+    if attrs["combiner"] == "max":
+        return tf.reduce_max(rows, 1)
+    if is_mean(attrs):
+        return tf.reduce_mean(rows, 1)
     total = tf.reduce_sum(rows, 1)
     if attrs["combiner"] == "sum":
         return total
@@ -68,14 +70,36 @@ def _over_axis(attrs: Attrs, inputs: Tensors) -> tf.Tensor:
     return _divided(attrs, total, divisor + epsilon)
 
 
+def _masked(attrs: Attrs, rows: tf.Tensor, counts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+    """What is added up of rows [B, L, D].
+
+    Args:
+      attrs: of the column.
+      rows: of all ids.
+      counts: bool [B, L, 1], which of these are entries.
+      numbers: the same as numbers, or the weights.
+    """
+    if attrs["use_sparse_weights"] or attrs["mask_product"]:
+        return rows * numbers
+    if attrs["mask_penalty"]:
+        return rows - (1 - numbers) * tf.constant(attrs["mask_penalty"], rows.dtype)
+    if attrs["use_ignored_id"] or attrs["form"] == "lengths":
+        return tf.where(counts, rows, tf.zeros([], rows.dtype))
+    return rows
+
+
 def _in_sequence(attrs: Attrs, inputs: Tensors) -> tf.Tensor:
     table, ids, splits, _, _ = inputs
     count = tf.size(splits) - 1
     rows = tf.repeat(tf.range(count), splits[1:] - splits[:-1])
-    total = tf.math.unsorted_segment_sum(_rows(attrs, table, ids), rows, count)
+    values = _rows(attrs, table, ids)
+    if attrs["combiner"] == "max":
+        return tf.math.unsorted_segment_max(values, rows, count)
+    total = tf.math.unsorted_segment_sum(values, rows, count)
     if attrs["combiner"] == "sum":
         return total
-    divisor = tf.cast(splits[1:] - splits[:-1], table.dtype)[:, tf.newaxis]
+    ones = tf.ones([tf.size(ids), 1], table.dtype)
+    divisor = tf.math.unsorted_segment_sum(ones, rows, count)
     if attrs["combiner"] == "sqrtn":
         divisor = tf.sqrt(divisor)
     return _divided(attrs, total, divisor)

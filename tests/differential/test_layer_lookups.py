@@ -68,14 +68,14 @@ def models(draw: st.DrawFn, *, bags: bool) -> Model:
     if bag.startswith("ragged"):
         shape = (1,)
     ways: tuple[_Way, ...] = _OF_SEQUENCES
-    if bag == "kept sum":
+    if bag.startswith("kept"):
         ways = (("", (("concat", 2),)), ("squeeze", (("concat", 1),)))
     elif bags or shape == ():
         ways = _OF_MATRIX + (_ALIKE if is_alike else ())
     elif shape == (1,):
         ways = _OF_COLUMN
     between, joins = draw(st.sampled_from(ways))
-    halves = () if bags else ("float16", "bfloat16")
+    halves = () if "ragged weighted" in bag else ("float16", "bfloat16")
     return Model(
         tables,
         shape,

@@ -1,4 +1,4 @@
-"""Columns whose rows are added as stock's dense sums add them: the same bits, in each order."""
+"""Columns that are made as stock's dense reductions make them: the same bits, in each order."""
 
 from __future__ import annotations
 
@@ -10,21 +10,38 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from fusion.cpu_ops.stock_sums import PACKET_BYTES
+from fusion.cpu_ops.dense.folds import packet_size
 from tests.ops.embedding_columns import NO_IDS, attrs, copied, grouped, lookup, run
 
 Array = npt.NDArray[Any]
-DTYPES = ("float32", "float64")
+DTYPES = ("float32", "float64", "float16", "bfloat16")
 EPSILON = 1e-8
+PENALTY = 1e9
+
+#: Added to numbers of the size of 1, such a one shows in which order, and where it is rounded.
+LARGE = {"float32": 2.0**25, "float64": 2.0**54, "float16": 2.0**12, "bfloat16": 2.0**25}
+
+
+def kind_of(dtype: str) -> Any:
+    return tf.as_dtype(dtype).as_numpy_dtype
 
 
 def table_of(dim: int, dtype: str, rows: int = 50) -> Array:
     """Numbers of very different sizes, a row of NaN, and one of -0.0."""
     rng = np.random.default_rng(dim)
-    sizes = np.exp(3 * rng.normal(size=(rows, dim)))
-    table = (rng.normal(size=(rows, dim)) * sizes).astype(dtype)
+    sizes = np.exp(2 * rng.normal(size=(rows, dim)))
+    table = rng.normal(size=(rows, dim)) * sizes
+    table[25:] = rng.choice([1, -1, 3, 0.5, LARGE[dtype], -LARGE[dtype]], (rows - 25, dim))
     table[3], table[4] = np.nan, -0.0
-    return table
+    return table.astype(kind_of(dtype))
+
+
+def zeros_of(dim: int, dtype: str, rows: int = 50) -> Array:
+    """Zeros of both signs, few numbers that are less, and some that are not finite."""
+    table = np.random.default_rng(dim).choice([0.0, -0.0, -2.0], (rows, dim), p=[0.4, 0.4, 0.2])
+    table[3], table[4], table[8], table[9] = np.nan, -0.0, -np.inf, -5
+    table[30, ::2] = np.nan
+    return table.astype(kind_of(dtype))
 
 
 def padded(batch: int, length: int) -> Array:
@@ -126,6 +143,32 @@ MASKED: dict[str, tuple[Expected, Given]] = {
         ),
         {"combiner": "sqrtn"},
     ),
+    "largest": (lambda x, m, n, w: tf.reduce_max(x, 1), {"combiner": "max"}),
+    "largest of the selected": (
+        lambda x, m, n, w: tf.reduce_max(tf.where(m > 0, x, tf.zeros([], x.dtype)), 1),
+        {"combiner": "max", "use_ignored_id": True, "ignored_id": 0},
+    ),
+    "largest product": (
+        lambda x, m, n, w: tf.reduce_max(x * m, 1),
+        {"combiner": "max", "use_ignored_id": True, "ignored_id": 0, "mask_product": True},
+    ),
+    "largest with a penalty": (
+        lambda x, m, n, w: tf.reduce_max(x - (1 - m) * tf.constant(PENALTY, x.dtype), 1),
+        {"combiner": "max", "use_ignored_id": True, "ignored_id": 0, "mask_penalty": PENALTY},
+    ),
+    "largest with a negative penalty": (
+        lambda x, m, n, w: tf.reduce_max(x - (1 - m) * tf.constant(-0.5, x.dtype), 1),
+        {"combiner": "max", "use_ignored_id": True, "ignored_id": 0, "mask_penalty": -0.5},
+    ),
+    "largest of lengths with a penalty": (
+        lambda x, m, n, w: tf.reduce_max(x - (1 - _mask(n, x)) * tf.constant(8.0, x.dtype), 1),
+        {"form": "lengths", "combiner": "max", "mask_penalty": 8.0},
+    ),
+    "largest weighted": (lambda x, m, n, w: tf.reduce_max(x * w, 1), {"combiner": "max"}),
+    "sum with a penalty": (
+        lambda x, m, n, w: tf.reduce_sum(x - (1 - m) * tf.constant(3.0, x.dtype), 1),
+        {"combiner": "sum", "use_ignored_id": True, "ignored_id": 0, "mask_penalty": 3.0},
+    ),
     "weights": (lambda x, m, n, w: tf.reduce_sum(x * w, 1), {"combiner": "sum"}),
     "mean by weights": (
         lambda x, m, n, w: tf.math.divide_no_nan(tf.reduce_sum(x * w, 1), tf.reduce_sum(w, 1)),
@@ -144,50 +187,70 @@ def _mask(lengths: Any, rows: Any) -> Any:
 
 @pytest.mark.parametrize("name", MASKED)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_sums_over_an_axis_have_stocks_bits(name: str, dtype: str) -> None:
+def test_reductions_of_an_axis_have_stocks_bits(name: str, dtype: str) -> None:
     expected, given = MASKED[name]
-    packet = PACKET_BYTES // np.dtype(dtype).itemsize
+    packet, is_max = packet_size(dtype), given["combiner"] == "max"
+    if dtype == "float16" and given.get("mask_penalty") == PENALTY:
+        given = {**given, "mask_penalty": float("inf")}  # as which float16 has it
     rng = np.random.default_rng(1)
     for dim in (1, 2, packet - 1, packet, packet + 2, 3 * packet, 33, 130):
-        table = table_of(dim, dtype)
+        table = (zeros_of if is_max else table_of)(dim, dtype)
         for length, batch in ((1, 7), (2, 2), (15, 3), (16, 70), (20, 1), (50, 7), (131, 2)):
             ids = padded(batch, length)
             lengths = rng.integers(0, length + 3, (batch, 1)).astype(np.int32)
-            weights = rng.normal(size=(batch, length)).astype(dtype)
-            rows, mask = tf.gather(table, ids), tf.constant((ids != 0).astype(dtype)[:, :, None])
+            weights = rng.normal(size=(batch, length)).astype(kind_of(dtype))
+            mask = tf.constant((ids != 0).astype(kind_of(dtype))[:, :, None])
+            rows = tf.gather(table, ids)
             if "epsilon" in name and dtype == "float64":
                 # The attr is a float32.
                 ids = np.maximum(ids, 1)
                 rows, mask = tf.gather(table, ids), tf.ones_like(mask)
             other = lengths if given.get("form") == "lengths" else NO_IDS
-            own = weights if "weights" in name else None
+            own = weights if "weight" in name else None
             got = run(column(table, ids, other, own, **given))
             same(got, expected(rows, mask, lengths, tf.constant(weights[:, :, None])))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", [1, 3, 16, 33])
-def test_sums_in_sequence_have_stocks_bits(dim: int, dtype: str) -> None:
-    table, rng = table_of(dim, dtype), np.random.default_rng(dim)
+def test_reductions_in_sequence_have_stocks_bits(dim: int, dtype: str) -> None:
+    rng = np.random.default_rng(dim)
     lengths = rng.integers(0, 25, 40)
-    lengths[[3, 9]], lengths[4] = 0, 1
+    lengths[[3, 9]], lengths[4], lengths[20] = 0, 1, 3000
     ids = rng.integers(0, 50, lengths.sum())
     splits = np.cumsum([0, *lengths])
     ids[splits[4]] = 4  # -0.0 alone
-    rows = np.repeat(np.arange(40), lengths)
-    total = tf.math.unsorted_segment_sum(tf.gather(table, ids), rows, 40)
-    count = tf.constant(lengths[:, None].astype(dtype))
-    for combiner, no_nan, expected in (
-        ("sum", True, total),
-        ("mean", False, total / count),
-        ("mean", True, tf.math.divide_no_nan(total, count)),
-        ("sqrtn", True, tf.math.divide_no_nan(total, tf.sqrt(count))),
-    ):
-        given: Given = {"form": "row_splits", "sum_order": "sequence", "combiner": combiner}
-        same(run(column(table, ids, splits, divide_no_nan=no_nan, **given)), expected)
-        wrapped = np.where(ids % 2, ids, ids - 50)
-        given |= {"divide_no_nan": no_nan, "wrap_negative": True}
-        same(run(column(table, wrapped, splits, **given)), expected)
+    for combiner in ("sum", "mean", "sqrtn", "max"):
+        for no_nan in (True, False):
+            table = (zeros_of if combiner == "max" else table_of)(dim, dtype)
+            expected = in_sequence(tf.gather(table, ids), lengths, combiner, no_nan)
+            given: Given = {"form": "row_splits", "sum_order": "sequence", "combiner": combiner}
+            given["divide_no_nan"] = no_nan
+            same(run(column(table, ids, splits, **given)), expected)
+            wrapped = np.where(ids % 2, ids, ids - 50)
+            given |= {"wrap_negative": True, "dim": -1}
+            same(run(column(table, wrapped, splits, **given)), expected)
+
+
+def in_sequence(values: Any, lengths: Array, combiner: str, no_nan: bool) -> Any:
+    rows, count = np.repeat(np.arange(len(lengths)), lengths), len(lengths)
+    if combiner == "max":
+        return tf.math.unsorted_segment_max(values, rows, count)
+    total = tf.math.unsorted_segment_sum(values, rows, count)
+    if combiner == "sum":
+        return total
+    # As reduce_mean of a RaggedTensor has it: half types do not count very far.
+    divisor = tf.math.unsorted_segment_sum(tf.ones_like(values), rows, count)
+    if combiner == "sqrtn":
+        divisor = tf.sqrt(divisor)
+    return tf.math.divide_no_nan(total, divisor) if no_nan else total / divisor
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_without_ids(dtype: str) -> None:
+    table, ids = table_of(5, dtype), np.zeros((3, 0), np.int64)
+    for combiner, reduce in (("max", tf.reduce_max), ("sum", tf.reduce_sum)):
+        same(run(column(table, ids, combiner=combiner)), reduce(tf.gather(table, ids), 1))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -287,10 +350,12 @@ UNFIT: dict[str, tuple[str, Any]] = {
     "does not go with form dense": ("float32", {"sum_order": "sequence"}),
     "does not go with form each": ("float32", {"form": "each"}),
     "needs a dim in": ("float32", {"dim": -1}),
-    "has no kernel for float16": ("float16", {}),
+    "combiner max needs sum_order": ("float32", {"sum_order": "segment", "combiner": "max"}),
+    "mask_penalty needs sum_order": ("float32", {"sum_order": "segment", "mask_penalty": 1.0}),
+    "mask_penalty beside": ("float32", {"mask_penalty": 1.0, "mask_product": True}),
     "does not go with prune": ("float32", {"prune": True}),
     "does not go with max_norm": ("float32", {"max_norm": 1.0}),
-    "need sum_order axis": ("float32", {"sum_order": "segment", "mask_product": True}),
+    "mask_product needs sum_order": ("float32", {"sum_order": "segment", "mask_product": True}),
     "does not go with column_stride": ("float32", {"column_stride": 1}),
     "epsilon_input need sum_order axis": (
         "float32",
@@ -322,12 +387,12 @@ def test_gradients_are_stocks(name: str) -> None:
     mask = tf.constant((ids != 0).astype(np.float32)[:, :, None])
     other = lengths if given.get("form") == "lengths" else NO_IDS
     top = np.random.default_rng(3).normal(size=(7, 5)).astype(np.float32)
-    sources = [table, weights] if "weights" in name else [table]
+    sources = [table, weights] if "weight" in name else [table]
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(sources)
         made = column(np.zeros((50, 5), np.float32), ids, other, **given)
         made["inputs"]["table"] = table
-        if "weights" in name:
+        if "weight" in name:
             made["inputs"]["weights"], made["attrs"]["use_sparse_weights"] = weights, True
         got = lookup(made)
         wanted = expected(tf.gather(table, ids), mask, lengths, weights[:, :, None])

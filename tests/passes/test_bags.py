@@ -13,13 +13,15 @@ from tensorflow.core.framework import graph_pb2
 from fusion.passes.choose import FEWEST_OPS
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.lower_lookups import LowerLookups
+from fusion.schema.devices import Devices
 from tests import layer_graphs as layers
 from tests.layer_graphs import BAGS, Model, Table
 from tests.passes import stock_graphs as stock
 from tests.passes.planned_graphs import GROUP, SINGLE, ops
 
 v1 = tf.compat.v1
-STOCK = {"GatherV2", "ResourceGather", "Sum", "Mean", "UnsortedSegmentSum"}
+STOCK = {"GatherV2", "ResourceGather", "Sum", "Mean", "Max"}
+STOCK |= {"UnsortedSegmentSum", "UnsortedSegmentMax"}
 PASS = FuseLookups(preserve=frozenset({"out", "out_1", "initialize"}))
 TABLES = (Table(20, 8), Table(13, 3), Table(7, 16))
 MODELS = {
@@ -30,6 +32,14 @@ MODELS = {
     "of int32": Model(TABLES, (5,), between="", bag="product mean", ids="int32"),
     "of float64": Model(TABLES, (17,), between="", bag="product", dtype="float64"),
     "ragged, of float64": Model(TABLES, between="", bag="ragged mean", dtype="float64"),
+    **{
+        f"{name}, of {dtype}": Model(
+            TABLES, (17,), between="", bag=name, dtype=dtype, joins=(("concat", -1),)
+        )
+        for name in BAGS
+        for dtype in ("float16", "bfloat16")
+        if name != "ragged weighted mean" and (name, dtype) != ("ones mean", "bfloat16")
+    },
     "side by side on a new axis": Model(
         (Table(9, 8), Table(20, 8)), (6,), between="expand", bag="mean", joins=(("concat", 1),)
     ),
@@ -70,7 +80,9 @@ def test_bags_side_by_side_are_one_op_with_the_same_bits(model: Model) -> None:
             compare(graph_def, result.graph_def, feed, "ragged weighted" not in model.bag)
 
 
-@pytest.mark.parametrize("name", ["selected mean", "kept sum", "lengths", "ragged mean"])
+@pytest.mark.parametrize(
+    "name", ["selected mean", "kept sum", "lengths", "ragged mean", "kept max", "ragged max"]
+)
 def test_a_bag_alone_is_one_op(name: str) -> None:
     model = Model((Table(20, 8),), (17,), between="", bag=name, joins=(("concat", 1),))
     with tf.Graph().as_default() as graph:
@@ -85,9 +97,7 @@ def test_a_bag_alone_is_one_op(name: str) -> None:
     compare(graph_def, result.graph_def, layers.feeds(model), exact=True)
 
 
-@pytest.mark.parametrize(
-    "name", [*BAGS, "Keras", "Keras, ragged", "Keras, ragged and weighted", "of several features"]
-)
+@pytest.mark.parametrize("name", MODELS)
 def test_stock_ops_again(name: str) -> None:
     model = MODELS[name]
     graph_def = layers.build(model)
@@ -145,6 +155,42 @@ STAY: dict[str, tuple[Any, str]] = {
         lambda rows, ids: tf.reduce_mean(rows * numbers(ids), 1),
         "divided by the number of all",
     ),
+    "the largest over the batch": (
+        lambda rows, ids: tf.reduce_max(rows, 0),
+        "not added up over the last axis",
+    ),
+    "less weights": (
+        lambda rows, ids: tf.reduce_max(
+            rows - (1 - v1.placeholder(tf.float32, [None, 17, 1], "weights")) * 1e9, 1
+        ),
+        "not a number where a mask is 0",
+    ),
+    "less a mask of comparison": (
+        lambda rows, ids: tf.reduce_max(
+            rows - (1 - tf.cast(tf.expand_dims(ids > 3, -1), tf.float32)) * 1e9, 1
+        ),
+        "not a number where a mask is 0",
+    ),
+    "less more than a mask": (
+        lambda rows, ids: tf.reduce_max(rows - (2 - numbers(ids)) * 1e9, 1),
+        "not a number where a mask is 0",
+    ),
+    "less a mask": (
+        lambda rows, ids: tf.reduce_max(rows - (1 - numbers(ids)), 1),
+        "not a number where a mask is 0",
+    ),
+    "less numbers of the rows": (
+        lambda rows, ids: tf.reduce_max(rows - (1 - numbers(ids)) * tf.range(8.0), 1),
+        "not a number where a mask is 0",
+    ),
+    "less the mask itself": (
+        lambda rows, ids: tf.reduce_max(rows - numbers(ids) * 1e9, 1),
+        "not a number where a mask is 0",
+    ),
+    "a mask less rows": (
+        lambda rows, ids: tf.reduce_max((1 - numbers(ids)) * 1e9 - rows, 1),
+        "which joins them to none",
+    ),
     "weights for each element": (
         lambda rows, ids: tf.reduce_sum(
             rows * v1.placeholder(tf.float32, [None, 17, 8], "weights"), 1
@@ -169,6 +215,76 @@ def test_what_is_no_bag_stays_and_is_reported(name: str) -> None:
     assert not result.modified
     (column,) = result.report.columns
     assert reason in str(column.reason)
+
+
+def test_weighted_sums_of_ragged_half_types_stay() -> None:
+    for dtype in ("float16", "bfloat16"):
+        model = Model((Table(3000, 8),) * 2, between="", bag="ragged weighted mean", dtype=dtype)
+        for column in PASS.explain(layers.build(model)).columns:
+            assert column.reason == "weighted sums of half types are rounded in another way"
+
+
+def test_the_largest_of_weighted_ragged_rows_stay() -> None:
+    model = Model((Table(3000, 8),), between="", bag="ragged max")
+    with tf.Graph().as_default() as graph:
+        ids = layers.ids_placeholder(model, 0)
+        weights = v1.placeholder(tf.float32, [None], "weights")
+        rows = layers.rows_of(model, 0, ids) * ids.with_values(tf.expand_dims(weights, -1))
+        tf.identity(tf.reduce_max(rows, 1), name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+    (column,) = PASS.explain(graph.as_graph_def()).columns
+    assert column.reason == "it is the maximum of weighted rows"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "length", "bag", "combiner"),
+    [
+        ("float16", 2048, "selected mean", "mean"),
+        ("float16", 2049, "selected mean", "sum"),
+        ("float16", 2049, "mean", "mean"),
+        ("float16", 2049, "max", "max"),
+        ("bfloat16", 2049, "selected mean", "mean"),
+        ("bfloat16", 3, "ones mean", "sum"),
+        ("float16", 3, "ones mean", "mean"),
+    ],
+)
+def test_quotients_of_half_types_are_fused_if_they_are_rounded_alike(
+    dtype: str, length: int, bag: str, combiner: str
+) -> None:
+    model = Model((Table(20, 8),), (length,), between="identity", bag=bag, dtype=dtype)
+    with tf.Graph().as_default() as graph:
+        layers.outputs(replace(model, joins=(("pack", 1),)), [layers.ids_placeholder(model, 0)])
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        graph_def = graph.as_graph_def()
+    result = PASS.apply(graph_def)
+    (column,) = result.report.columns
+    assert column.fused
+    assert column.spec is not None
+    assert column.spec.combiner == combiner
+    compare(graph_def, result.graph_def, layers.feeds(model, 3), exact=True)
+
+
+@pytest.mark.parametrize("bag", ["max", "ragged max", "mean"])
+def test_bags_on_a_gpu_stay(bag: str) -> None:
+    model = Model((Table(3000, 8),) * 2, (17,), between="", bag=bag)
+    graph_def = layers.build(model)
+    for node in graph_def.node:
+        node.device = "/device:GPU:0"
+    everywhere = FuseLookups(PASS.preserve, devices=Devices(frozenset({"CPU", "GPU"})))
+    assert not everywhere.apply(graph_def).modified
+
+
+def test_a_maximum_that_is_trained_stays() -> None:
+    model = Model((Table(3000, 8),), (17,))
+    with tf.Graph().as_default() as graph:
+        ids = layers.ids_placeholder(model, 0)
+        rows = layers.rows_of(model, 0, ids)
+        loss = tf.reduce_sum(tf.reduce_max(rows, 1) ** 2)
+        variables = v1.trainable_variables()
+        tf.convert_to_tensor(tf.gradients(loss, variables)[0], name="out")
+        tf.identity(loss, name="out_1")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+    assert not PASS.apply(graph.as_graph_def()).modified
 
 
 DIVISORS: dict[str, Any] = {

@@ -60,8 +60,13 @@ LAYERS = {
         f"bag {name}": Model(_SMALL, (4,), between="", bag=name, wraps=name.startswith("selected"))
         for name in ("mean", "selected mean", "product mean", "ones mean", "lengths")
     },
+    "bag max": Model(_SMALL, (4,), between="", bag="max"),
+    "bag penalized max": Model(_SMALL, (4,), between="", bag="penalized max"),
+    "bag lengths max": Model(_SMALL, (4,), between="", bag="lengths max"),
+    "bag of half types": Model(_SMALL, (4,), between="", bag="product mean", dtype="bfloat16"),
     "bag weighted mean": Model(_SMALL, (4,), between="", bag="weighted mean"),
     "bag ragged mean": Model(_SMALL, between="", bag="ragged mean"),
+    "bag ragged max": Model(_SMALL, between="", bag="ragged max"),
 }
 PRODUCTS = {
     "product": Product((Part("vector", 60), Part("dense", 2), Part("flat", 20, 2)), 3),
@@ -72,8 +77,8 @@ PRODUCTS = {
 #: tries all.
 _WHOLE = ("classic", "fast")
 _STEP = 15
-#: Graphs of layers are small, but for that of a ragged sum.
-_STEP_OF_LAYERS = {"bag ragged mean": 100}
+#: Graphs of layers are small, but for those of ragged bags.
+_STEP_OF_LAYERS = {"bag ragged mean": 100, "bag ragged max": 100}
 # The assigned initial values; and a shape of -1s, which makes stock TensorFlow abort.
 _NOT_MIXED = ("initial_value", "shape_default", "initialize")
 OTHER_OPS = {
@@ -89,6 +94,7 @@ OTHER_OPS = {
     "NotEqual": ("Equal", "GreaterEqual"),
     "RealDiv": ("DivNoNan", "Mul"),
     "Sum": ("Mean", "Max"),
+    "UnsortedSegmentMax": ("UnsortedSegmentSum", "UnsortedSegmentMin"),
     "UnsortedSegmentSum": ("UnsortedSegmentMax", "UnsortedSegmentProd"),
     "SparseSegmentMean": ("SparseSegmentSum", "SparseSegmentSqrtN"),
     "ZerosLike": ("OnesLike",),

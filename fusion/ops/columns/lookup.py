@@ -20,13 +20,15 @@ from fusion.schema.columns import (
     LATER_LISTS,
     NAME_ATTR,
     NAMES_ATTR,
+    ORDERS_DOC,
     VALUES,
 )
 
-_DOC = FORMS_DOC + (
-    "Rows that keep no\n"
-    "entry give zeros, or with `fill_empty_row` and default_id >= 0 the row of that id, of weight\n"
-    "`default_weight`. Numbers, rounding and `row_count` are those of the v2 family."
+_DOC = (
+    FORMS_DOC + "Rows that keep\n"
+    "no entry give zeros, or with `fill_empty_row` and default_id >= 0 the row of that id, of\n"
+    "weight `default_weight`. Numbers, rounding and `row_count` are those of the v2 family.\n\n"
+    + ORDERS_DOC
 )
 
 _MAY_BE_EMPTY = ", or none for the default of all"

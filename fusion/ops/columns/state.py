@@ -19,12 +19,14 @@ from fusion.runtime.threads.pool import pool_address
 from fusion.schema.attributes import COMBINERS
 from fusion.schema.columns import (
     COLUMN_ATTRS,
+    COLUMN_COMBINERS,
     DENSE_FORMS,
     GRAD_ATTRS,
     LATER_LISTS,
     POST_ATTRS,
     PRE_ATTRS,
     SUM_ORDERS,
+    is_mean,
 )
 
 _FORMATS = {
@@ -117,8 +119,9 @@ def lookup_state(
     words: list[int] = []
     lookups = weighted = 0
     for index, column in enumerate(columns):
-        _check(index, column, dtype, role, device)
+        _check(index, column, role, device)
         described = _column_fields(column, len(limits))
+        described[ColumnAttrs.is_rounded_once] = int(dtype == "bfloat16" and is_mean(column))
         if on_cpu and role != PRE:
             put_kernels(described, _gather_kernel(dtype, column), dtype, column["dim"])
         described[ColumnAttrs.lookup_index] = lookups
@@ -163,7 +166,7 @@ def _packed(numbers: Sequence[float]) -> list[int]:
     return list(struct.unpack(f"<{len(numbers) // 2}q", struct.pack(f"<{len(numbers)}f", *numbers)))
 
 
-def _check(index: int, column: Mapping[str, Any], dtype: str, role: int, device: str) -> None:
+def _check(index: int, column: Mapping[str, Any], role: int, device: str) -> None:
     """Refuses attrs that make no sense together.
 
     Raises:
@@ -187,27 +190,27 @@ def _check(index: int, column: Mapping[str, Any], dtype: str, role: int, device:
         problem = f"boundaries, column_stride and use_ignored_id do not go with form {form}"
     elif list(column["boundaries"]) != sorted(column["boundaries"]):
         problem = f"boundaries must be ascending, got {list(column['boundaries'])}"
-    problem = problem or _order_problem(column, dtype, role, device)
+    problem = problem or _order_problem(column, role, device)
     if problem:
         raise ValueError(f"column {index}: {problem}")
 
 
-def _order_problem(column: Mapping[str, Any], dtype: str, role: int, device: str) -> str:
+def _order_problem(column: Mapping[str, Any], role: int, device: str) -> str:
     """Says what attrs do not go with an order of sums, "" if all do."""
     form, order = column["form"], column["sum_order"]
     if order != "axis" and form == "lengths":
         return "form lengths needs sum_order axis"
-    of_axis = ("mask_product", "divisor_epsilon", "epsilon_input")
-    if order != "axis" and any(column[name] for name in of_axis):
-        return "mask_product, divisor_epsilon and epsilon_input need sum_order axis"
+    of_axis = ("mask_product", "mask_penalty", "divisor_epsilon", "epsilon_input")
+    masks = [name for name in of_axis if column[name]]
+    if order != "axis" and masks:
+        return f"{' and '.join(masks)} needs sum_order axis"
     if order == "segment":
-        return ""
+        is_max = column["combiner"] == "max"
+        return "combiner max needs sum_order axis or sequence" if is_max else ""
     if role != FULL or device != "CPU":
         return f"sum_order {order} has no kernel {'there' if role != FULL else f'on a {device}'}"
     if form not in (("dense", "lengths") if order == "axis" else ("row_splits",)):
         return f"sum_order {order} does not go with form {form}"
-    if DTYPES[dtype].is_widened:
-        return f"sum_order {order} has no kernel for {dtype}"
     return _unfit(column)
 
 
@@ -226,6 +229,8 @@ def _unfit(column: Mapping[str, Any]) -> str:
         wrong.append("use_sparse_weights beside other masks")
     if column["epsilon_input"] and (column["use_sparse_weights"] or column["divisor_epsilon"]):
         wrong.append("epsilon_input beside use_sparse_weights or divisor_epsilon")
+    if column["mask_penalty"] and (column["use_sparse_weights"] or column["mask_product"]):
+        wrong.append("mask_penalty beside products")
     if column["use_sparse_weights"] and not is_axis:
         wrong.append("use_sparse_weights")
     order = column["sum_order"]
@@ -236,7 +241,7 @@ def _column_fields(column: Mapping[str, Any], first_limit: int) -> list[int]:
     words = [0] * ColumnAttrs.SIZE
     words[ColumnAttrs.id_format] = _FORMATS[column["form"]]
     words[ColumnAttrs.is_each] = int(column["form"] == "each")
-    words[ColumnAttrs.combiner] = COMBINERS.index(column["combiner"])
+    words[ColumnAttrs.combiner] = COLUMN_COMBINERS.index(column["combiner"])
     words[ColumnAttrs.max_norm] = double_word(column["max_norm"])
     words[ColumnAttrs.prune] = int(column["prune"])
     words[ColumnAttrs.fill_empty_row] = int(column["fill_empty_row"])
@@ -255,6 +260,7 @@ def _column_fields(column: Mapping[str, Any], first_limit: int) -> list[int]:
     words[ColumnAttrs.has_lengths] = int(column["form"] == "lengths")
     words[ColumnAttrs.sum_order] = SUM_ORDERS.index(column["sum_order"])
     words[ColumnAttrs.mask_product] = int(column["mask_product"])
+    words[ColumnAttrs.mask_penalty] = double_word(column["mask_penalty"])
     words[ColumnAttrs.divisor_epsilon] = double_word(column["divisor_epsilon"])
     words[ColumnAttrs.epsilon_input] = int(column["epsilon_input"])
     words[ColumnAttrs.dim] = column["dim"]
@@ -291,23 +297,50 @@ def _gather_kernel(dtype: str, column: Mapping[str, Any]) -> Callable[[int, int]
     weighted = bool(column["use_sparse_weights"]) and not is_copy
     clipped = column["max_norm"] >= 0 and not is_copy
     order = 0 if is_copy else SUM_ORDERS.index(column["sum_order"])
-    weighted |= order == layout.AXIS and column["mask_product"]
+    if order != layout.SEGMENT:
+        return _stock_kernel(dtype, column, order)
     extras = ("_weighted" if weighted else "") + ("_clipped" if clipped else "")
-    extras += f"_{SUM_ORDERS[order]}" if order != layout.SEGMENT else ""
 
     def kernel_for(lanes: int, count: int) -> int:
         name = f"gather_{dtype}_{f'{count}x{lanes}' if lanes else 'any'}{extras}"
 
         def compile_it() -> bytes:
-            from fusion.cpu_ops import gather, stock_sums
+            from fusion.cpu_ops import gather
             from fusion.runtime.native.compiler import compile_object
 
-            if order != layout.SEGMENT:
-                kernel = stock_sums.tile_kernel(dtype, lanes or 1, count or 1, weighted, order)
-            elif lanes:
+            if lanes:
                 kernel = gather.tile_kernel(dtype, lanes, count, weighted, clipped)
             else:
                 kernel = gather.any_kernel(dtype, weighted, clipped)
+            return compile_object(kernel, 1, name)
+
+        return address(name, compile_it)
+
+    return kernel_for
+
+
+def _stock_kernel(dtype: str, column: Mapping[str, Any], order: int) -> Callable[[int, int], int]:
+    terms, takes_max = "", column["combiner"] == "max"
+    if column["use_sparse_weights"] or column["mask_product"]:
+        terms = "_weighted"
+    elif column["mask_penalty"]:
+        terms = "_less"
+
+    extras = f"{terms}{'_max' if takes_max else ''}_{SUM_ORDERS[order]}"
+
+    def kernel_for(lanes: int, count: int) -> int:
+        name = f"gather_{dtype}_{f'{count}x{lanes}' if lanes else 'any'}{extras}"
+
+        def compile_it() -> bytes:
+            from fusion.cpu_ops.dense import kernels
+            from fusion.runtime.native.compiler import compile_object
+
+            kinds = {"": kernels.PLAIN, "_weighted": kernels.TIMES, "_less": kernels.LESS}
+            how = kinds[terms], order, takes_max
+            if lanes:
+                kernel = kernels.tile_kernel(dtype, lanes, count, *how)
+            else:
+                kernel = kernels.any_kernel(dtype, *how)
             return compile_object(kernel, 1, name)
 
         return address(name, compile_it)

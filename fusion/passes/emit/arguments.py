@@ -106,6 +106,7 @@ def combine_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
     added: dict[str, AttrValue] = {}
     if (addition := spec.addition) is not None:
         added = {"sum_order": addition.order, "mask_product": addition.is_product}
+        added["mask_penalty"] = addition.penalty
         if isinstance(addition.epsilon, Tensor):
             added["epsilon_input"] = True
         else:
@@ -178,6 +179,7 @@ COPIED: dict[str, AttrValue] = {
     "wrap_negative": False,
     "sum_order": "segment",
     "mask_product": False,
+    "mask_penalty": 0.0,
     "divisor_epsilon": 0.0,
     "epsilon_input": False,
 }

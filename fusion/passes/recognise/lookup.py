@@ -45,7 +45,11 @@ from fusion.passes.recognise.stock.products import (
     products,
 )
 from fusion.passes.recognise.stock.prune import Prune, match_prune
-from fusion.passes.recognise.stock.ragged_sums import REDUCTION, match_ragged_sum, ragged_sums
+from fusion.passes.recognise.stock.ragged_sums import (
+    SEGMENT_REDUCTIONS,
+    match_ragged_sum,
+    ragged_sums,
+)
 from fusion.passes.recognise.stock.reduction import (
     ANCHORS,
     FUSED_ANCHORS,
@@ -333,14 +337,14 @@ def _at_once(
 
 
 #: The ops that lookups of layers end with.
-LAYER_ANCHORS = GATHERS.union(REDUCTIONS, PRODUCTS, [REDUCTION, SPARSE_PRODUCT])
+LAYER_ANCHORS = GATHERS.union(REDUCTIONS, SEGMENT_REDUCTIONS, PRODUCTS, [SPARSE_PRODUCT])
 
 #: All forms that are known; what `enable` looks for in a graph follows from them.
 FORMS: tuple[LookupForm, ...] = (
     LookupForm(ANCHORS, anchors, _match_reduced),
     LookupForm(frozenset({LAST}), single_anchors, _at_once(match_single), beside=UNIQUES),
     LookupForm(REDUCTIONS, axis_sums, _at_once(match_axis_sum), GATHERS),
-    LookupForm(frozenset({REDUCTION}), ragged_sums, _at_once(match_ragged_sum), GATHERS),
+    LookupForm(SEGMENT_REDUCTIONS, ragged_sums, _at_once(match_ragged_sum), GATHERS),
     LookupForm(GATHERS, row_gathers, _at_once(match_rows), JOINS),
     LookupForm(PRODUCTS | OTHER_PRODUCTS, products, _at_once(match_product), ENCODINGS),
     LookupForm(

@@ -290,11 +290,13 @@ class Addition:
         order: "axis", over one of [B, L, D], in which what is no entry has a place, too; or
             "sequence", one by one as UnsortedSegmentSum does.
         is_product: whether the row of what is no entry counts times 0, and not as zeros.
+        penalty: if not 0, the row of what is no entry counts less that.
         epsilon: is added to what a mean divides by; a tensor of one element where it is not known.
     """
 
     order: str
     is_product: bool = False
+    penalty: float = 0.0
     epsilon: float | Tensor = 0.0
 
 
@@ -311,7 +313,7 @@ class LookupSpec:
         prune: whether ids < 0 are dropped.
         fill: whether rows left empty get an entry.
         default_id: the id of that entry; None gives zeros instead.
-        combiner: sum, mean or sqrtn.
+        combiner: sum, mean, sqrtn or, with an addition, max.
         divide_no_nan: whether weights that add up to 0 give 0 and not NaN.
         output: the [B, D] tensor that the fused op replaces. Without `fill` it ends at the last row
             with an entry.
@@ -379,6 +381,8 @@ class LookupSpec:
         if self.addition is None:
             return ""
         masked = ", what is no entry times 0" if self.addition.is_product else ""
+        if self.addition.penalty:
+            masked = f", what is no entry less {self.addition.penalty:g}"
         added = self.addition.epsilon
         more = f"{added:g}" if isinstance(added, float) else str(added)
         epsilon = f", divided by {more} more" if added else ""

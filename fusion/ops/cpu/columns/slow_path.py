@@ -7,9 +7,9 @@ from typing import Any
 from fusion.cpu_ops import column_layout
 from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_entries, list_kept, list_unsorted
+from fusion.cpu_ops.dense.listing import list_all
 from fusion.cpu_ops.elements import id_at, integer_at, is_dropped, is_ignored
 from fusion.cpu_ops.row_tiles import GatherArgs
-from fusion.cpu_ops.stock_sums import list_all
 from fusion.ops.cpu.columns import tasks
 from fusion.ops.cpu.columns.inputs import column_at, release, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState

@@ -10,9 +10,9 @@ from typing import Any
 from fusion.cpu_ops import column_layout, row_tiles
 from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_entries, list_kept
+from fusion.cpu_ops.dense.listing import list_all
 from fusion.cpu_ops.elements import Batch
 from fusion.cpu_ops.row_tiles import GatherArgs
-from fusion.cpu_ops.stock_sums import list_all
 from fusion.cpu_ops.vectors import fence
 from fusion.ops.cpu.columns.inputs import column_at, release, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState
@@ -182,6 +182,7 @@ def combine(batch: Any, count: int, norms: int, out: int, job: int, arguments: i
     store(arguments, GatherArgs.norms, norms)
     store(arguments, GatherArgs.max_norm, load(column, ColumnAttrs.max_norm))
     store(arguments, GatherArgs.divide_no_nan, load(column, ColumnAttrs.divide_no_nan))
+    store(arguments, GatherArgs.is_rounded_once, load(column, ColumnAttrs.is_rounded_once))
     store(arguments, GatherArgs.has_one_each, int64(1) if _has_one_each(batch, count) else int64(0))
     store(arguments, GatherArgs.is_streamed, int64(1) if streamed else int64(0))
     store(arguments, GatherArgs.divisors, norms)

@@ -62,7 +62,8 @@ def column_spec(view: GraphView, name: str, column: FusedColumn) -> LookupSpec:
     count, addition = attrs["num_buckets"], None
     if attrs["sum_order"] != "segment":
         epsilon = inputs[4] if attrs["epsilon_input"] else attrs["divisor_epsilon"]
-        addition = Addition(attrs["sum_order"], attrs["mask_product"], epsilon)
+        order, is_product = attrs["sum_order"], attrs["mask_product"]
+        addition = Addition(order, is_product, attrs["mask_penalty"], epsilon)
     return LookupSpec(
         anchor=name,
         ids=_ids(column, counts),

@@ -1,17 +1,19 @@
-"""Bags of padded ids: sums and means of gathered rows over the axis of the ids of a row.
+"""Bags of padded ids: gathered rows put together over the axis of the ids of a row.
 
     Sum(rows)                      rows of [B, L, D]
     Sum(select(mask, rows, 0))     what a mask leaves out counts as zeros
     Sum(rows * weights)            weights, or a mask as numbers: [B, L, 1], or tiles of that
+    Sum(rows - (1 - mask) * c)     what a mask leaves out counts less a number
 
-and `Mean(rows)`, or the quotient of such a sum and of that of the mask or the weights. A mask may
-be of ids that are not the one of padding, or of as many as a row's length says.
+and `Mean(rows)`, or the quotient of such a sum and of that of the mask or the weights; and Max in
+place of Sum. A mask may be of ids that are not the one of padding, or of as many as a row's length
+says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tensorflow.core.framework import types_pb2
@@ -32,12 +34,18 @@ from fusion.passes.recognise.stock.gathers import (
 from fusion.passes.recognise.stock.rows import Shaped
 from fusion.schema.attributes import HALF_TYPES, ID_TYPES
 
-REDUCTIONS = frozenset({"Mean", "Sum"})
+_OF_ALL = {"Max": ("max", True), "Mean": ("mean", False)}
+"""Combiner and `divide_no_nan` of what is no quotient of sums."""
+
+REDUCTIONS = frozenset({*_OF_ALL, "Sum"})
 
 _DIVISIONS = {"DivNoNan": True, "RealDiv": False}
 
 _MOST_ELEMENTS = 4096
 """The op has zeros for rows of no more."""
+
+_MOST_COUNTED = 2048
+"""Sums of more ones are rounded in float16 on the way."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +79,16 @@ class _Terms:
     Attributes:
         gather: where the rows come from.
         mask: which of them count.
-        is_product: whether they are multiplied by it.
         nodes: what is between.
+        is_product: whether they are multiplied by it.
+        penalty: what is subtracted from those that do not count.
     """
 
     gather: Gathered
     mask: _Mask
-    is_product: bool
     nodes: tuple[str, ...]
+    is_product: bool = False
+    penalty: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ class _Quotient:
     """What a sum is divided by.
 
     Attributes:
-        combiner: mean or sqrtn; sum if it is not divided.
+        combiner: mean or sqrtn; sum or max if it is not divided.
         no_nan: whether a quotient by 0 is 0.
         epsilon: is added to the divisor.
         output: the quotient.
@@ -101,7 +111,7 @@ class _Quotient:
 
 
 def axis_sums(view: GraphView) -> Iterator[str]:
-    """Yields the sums and means of gathered rows, in file order."""
+    """Yields the sums, means and maxima of gathered rows, in file order."""
     return (
         name
         for name in view.named(*REDUCTIONS)
@@ -110,7 +120,7 @@ def axis_sums(view: GraphView) -> Iterator[str]:
 
 
 def match_axis_sum(view: GraphView, reduction: str) -> Shaped | NoMatch:
-    """Says what a sum or mean of gathered rows over an axis looks up."""
+    """Says what a sum, mean or maximum of gathered rows over an axis looks up."""
     found = _match(view, reduction)
     return NoBag.of(found, view, reduction) if isinstance(found, NoMatch) else found
 
@@ -128,16 +138,16 @@ def _match(view: GraphView, reduction: str) -> Shaped | NoMatch:
     if at not in (-2, len(shape) - 2):
         return NoMatch("rows are not added up over the last axis of the ids", reduction)
     width = shape[-1]
-    if gather.dtype in HALF_TYPES:
-        return NoMatch("sums of half types over an axis are rounded in another way", reduction)
     if not isinstance(width, int) or not 0 < width <= _MOST_ELEMENTS:
         return NoMatch(f"the width of rows is not known to be at most {_MOST_ELEMENTS}", reduction)
     keeps = view.flag_attr(reduction, "keep_dims")
-    quotient = _Quotient("mean", False, 0.0, Tensor(reduction), ())
-    if view.op(reduction) == "Sum":
-        quotient = _match_quotient(view, reduction, terms, len(shape), keeps)
-    elif not mask.is_all:
+    op = view.op(reduction)
+    if op == "Mean" and not mask.is_all:
         return NoMatch("a mean of what a mask leaves is divided by the number of all", reduction)
+    if op == "Sum":
+        quotient = _match_quotient(view, reduction, terms, len(shape), keeps)
+    else:
+        quotient = _Quotient(*_OF_ALL[op], 0.0, Tensor(reduction), ())
     ids = gather.ids
     weights = None if mask.weights is None else WeightsSpec(mask.weights, False, 1.0)
     is_masked = terms.is_product and weights is None and not mask.is_all
@@ -159,7 +169,7 @@ def _match(view: GraphView, reduction: str) -> Shaped | NoMatch:
         combiner=quotient.combiner,
         divide_no_nan=quotient.no_nan,
         weights=weights,
-        addition=Addition("axis", is_masked, quotient.epsilon),
+        addition=Addition("axis", is_masked, terms.penalty, quotient.epsilon),
     )
     nodes = (reduction, *terms.nodes, gather.node, *quotient.nodes)
     front = (*ids.nodes, *mask.nodes)
@@ -182,12 +192,15 @@ def _match_terms(view: GraphView, added: Tensor, reduction: str) -> _Terms | NoM
         return NoMatch("the table is a vector, whose rows are numbers", name)
     between = view.aliases(added)
     if source.node == name:
-        return _Terms(gather, _Mask(()), False, between)
+        return _Terms(gather, _Mask(()), between)
     inputs = view.inputs(source.node)
-    if view.op(source.node) == "Mul":
+    is_product, penalty = view.op(source.node) == "Mul", 0.0
+    if is_product:
         rows, by = inputs if view.resolve(inputs[0]).node == name else reversed(inputs)
         mask = _match_weights(view, by, gather)
-        is_product = True
+    elif view.op(source.node) == "Sub":
+        rows, less = inputs
+        mask, penalty = _match_penalty(view, less, gather)
     else:
         condition, rows, zeros = inputs
         if not _are_zeros(view, zeros, gather.node):
@@ -195,11 +208,40 @@ def _match_terms(view: GraphView, added: Tensor, reduction: str) -> _Terms | NoM
         if view.op(source.node) == "Select":
             return NoMatch("the mask is not spread by the op itself", source.node)
         mask = _match_mask(view, condition, gather)
-        is_product = False
     if isinstance(mask, NoMatch):
         return mask
     nodes = (*between, source.node, *view.aliases(rows))
-    return _Terms(gather, mask, is_product, nodes)
+    return _Terms(gather, mask, nodes, is_product, penalty)
+
+
+def _match_penalty(
+    view: GraphView, less: Tensor, gather: Gathered
+) -> tuple[_Mask | NoMatch, float]:
+    """Explains `(1 - mask) * c`, which is subtracted from rows: the mask and c."""
+    product = view.resolve(less)
+    failure = NoMatch("what is subtracted is not a number where a mask is 0", product.node)
+    if view.op(product.node) != "Mul":
+        return failure, 0.0
+    number, other = view.inputs(product.node)
+    if view.constant(number) is None:
+        number, other = other, number
+    value, rest = view.constant(number), view.resolve(other)
+    # An attr is a float32, and 0 stands for none.
+    if value is None or value.ndim or float(np.float32(value)) != float(value) or not value:
+        return failure, 0.0
+    if view.op(rest.node) != "Sub":
+        return failure, 0.0
+    one, by = view.inputs(rest.node)
+    ones = view.constant(one)
+    if ones is None or ones.ndim or ones != 1:
+        return failure, 0.0
+    mask = _match_weights(view, by, gather)
+    if isinstance(mask, NoMatch):
+        return mask, 0.0
+    if mask.weights is not None:
+        return failure, 0.0
+    nodes = (*view.aliases(less), product.node, *view.aliases(other), rest.node, *mask.nodes)
+    return replace(mask, nodes=nodes), float(value)
 
 
 def _are_zeros(view: GraphView, tensor: Tensor, gather: str) -> bool:
@@ -379,6 +421,8 @@ def _match_quotient(
     division = uses[0].node
     if view.op(division) not in _DIVISIONS or view.controls(division):
         return none
+    if _is_rounded_otherwise(terms):
+        return none
     divisor = view.inputs(division)[1]
     epsilon: float | Tensor = 0.0
     tensor = view.resolve(divisor)
@@ -413,6 +457,19 @@ def _epsilon(view: GraphView, tensor: Tensor) -> float | Tensor:
     return float(value)
 
 
+def _is_rounded_otherwise(terms: _Terms) -> bool:
+    """Whether the op does not round the quotient of two sums of half types as stock does.
+
+    Without a mask it has a Mean, which in bfloat16 is rounded once.
+    """
+    gather = terms.gather
+    if gather.dtype == types_pb2.DT_BFLOAT16:
+        return terms.mask.is_all
+    length = None if gather.shape is None else gather.shape[-2]
+    is_counted = isinstance(length, int) and length <= _MOST_COUNTED
+    return gather.dtype == types_pb2.DT_HALF and not is_counted
+
+
 def _match_count(
     view: GraphView, tensor: Tensor, terms: _Terms, rank: int, keeps: bool, squared: bool
 ) -> bool | None:
@@ -427,7 +484,7 @@ def _match_count(
         # Of the sum of a mask as integers.
         tensor = view.resolve(view.inputs(tensor.node)[0])
         op = view.op(tensor.node)
-    if op != "Sum":
+    if op != "Sum" or view.type_attr(tensor.node, "T") in HALF_TYPES - {gather.dtype}:
         return None
     of, axes = view.inputs(tensor.node)
     axis = view.constant(axes)

@@ -102,7 +102,8 @@ class NoBag(NoMatch):
 def gather_behind(view: GraphView, added: Tensor) -> str | None:
     """Returns the gather whose rows are added up, with or without a mask or weights."""
     source = view.resolve(added)
-    inputs = {"Mul": (0, 1), "Select": (1,), "SelectV2": (1,)}.get(view.op(source.node), ())
+    places = {"Mul": (0, 1), "Select": (1,), "SelectV2": (1,), "Sub": (0,)}
+    inputs = places.get(view.op(source.node), ())
     operands = [source, *(view.resolve(view.inputs(source.node)[k]) for k in inputs)]
     return next((one.node for one in operands if is_table_gather(view, one.node)), None)
 

@@ -1,6 +1,7 @@
-"""Bags of ragged ids: sums of gathered rows by UnsortedSegmentSum, as reduce_sum of a RaggedTensor.
+"""Bags of ragged ids: segment reductions of gathered rows, as reduce_sum of a RaggedTensor is one.
 
     UnsortedSegmentSum(rows [nnz, D], the row of each entry, B), with or without weights [nnz, 1]
+    UnsortedSegmentMax(rows [nnz, D], the row of each entry, B)
 
 and the quotient of such a sum and of that of ones, or of the weights. Rows of entries are those
 that row splits say.
@@ -27,7 +28,8 @@ from fusion.passes.recognise.stock.gathers import (
 from fusion.passes.recognise.stock.ragged import RowSplits, match_row_splits
 from fusion.schema.attributes import HALF_TYPES
 
-REDUCTION = "UnsortedSegmentSum"
+_SUM, _MAX = "UnsortedSegmentSum", "UnsortedSegmentMax"
+SEGMENT_REDUCTIONS = frozenset({_MAX, _SUM})
 
 _DIVISIONS = {"DivNoNan": True, "RealDiv": False}
 
@@ -48,16 +50,16 @@ class _Terms:
 
 
 def ragged_sums(view: GraphView) -> Iterator[str]:
-    """Yields the segment sums of gathered rows, in file order."""
+    """Yields the segment sums and maxima of gathered rows, in file order."""
     return (
         name
-        for name in view.named(REDUCTION)
+        for name in view.named(*SEGMENT_REDUCTIONS)
         if gather_behind(view, view.inputs(name)[0]) is not None
     )
 
 
 def match_ragged_sum(view: GraphView, reduction: str) -> Whole | NoMatch:
-    """Says what a segment sum of gathered rows looks up."""
+    """Says what a segment sum or maximum of gathered rows looks up."""
     found = _match(view, reduction)
     return NoBag.of(found, view, reduction) if isinstance(found, NoMatch) else found
 
@@ -73,9 +75,12 @@ def _match(view: GraphView, reduction: str) -> Whole | NoMatch:
         return NoMatch("the rows of entries are not those of row splits", reduction)
     if gather.shape is None or len(gather.shape) != 2:
         return NoMatch("the ids are not known to be a vector", reduction)
-    if gather.dtype in HALF_TYPES:
-        return NoMatch("sums of half types are rounded in another way", reduction)
-    division = _match_division(view, reduction, terms, splits)
+    is_max = view.op(reduction) == _MAX
+    if terms.weights is not None and is_max:
+        return NoMatch("it is the maximum of weighted rows", reduction)
+    if terms.weights is not None and gather.dtype in HALF_TYPES:
+        return NoMatch("weighted sums of half types are rounded in another way", reduction)
+    division = () if is_max else _match_division(view, reduction, terms, splits)
     quotient = division[0] if division else None
     output = Tensor(reduction if quotient is None else quotient)
     weights = None if terms.weights is None else WeightsSpec(terms.weights, False, 1.0)
@@ -86,7 +91,7 @@ def _match(view: GraphView, reduction: str) -> Whole | NoMatch:
         reduction,
         RaggedIds(ids.values, splits.tensor, splits.dtype, ids.wraps),
         output,
-        combiner="sum" if quotient is None else "mean",
+        combiner="max" if is_max else "sum" if quotient is None else "mean",
         divide_no_nan=quotient is None or _DIVISIONS[view.op(quotient)],
         weights=weights,
         addition=None if weights is not None else Addition("sequence"),
@@ -106,6 +111,8 @@ def _match_terms(view: GraphView, added: Tensor) -> _Terms | NoMatch:
     nodes = view.aliases(added)
     if source.node == name:
         return _Terms(gather, None, nodes)
+    if view.op(source.node) != "Mul":
+        return NoMatch("rows are neither added as they are nor times weights", source.node)
     one, other = view.inputs(source.node)
     rows, by = (one, other) if view.resolve(one).node == name else (other, one)
     nodes += (source.node, *view.aliases(rows))
@@ -155,7 +162,7 @@ def _match_division(
     if view.op(division) not in _DIVISIONS or view.controls(division):
         return ()
     total = view.resolve(view.inputs(division)[1])
-    if view.op(total.node) != REDUCTION:
+    if view.op(total.node) != _SUM:
         return ()
     added, rows, count = view.inputs(total.node)
     if match_row_splits(view, rows, count) != splits:

@@ -1,0 +1,1 @@
+"""Bags as stock TensorFlow's dense reductions make them."""

@@ -1,0 +1,208 @@
+"""Bags in the orders in which stock TensorFlow's dense reductions go, with their bits.
+
+AXIS is a reduction of the middle axis of [B, L, D]. Eigen adds the L rows one by one, from zero.
+Where the packet of elements that it computes at once lies in one row of the result, and L is 16 or
+more, it has four sums, of the rows with the numbers 0, 1, 2, 3 modulo 4 below the last multiple of
+4, adds these up and then the rows behind. Packets lie one after the other in the whole result, so
+that of a D that is no multiple of their size some elements are added one by one. If D is 1, packets
+are of the L elements, see `fold_in_packets`. A sum of one row is that row. The largest elements of
+rows are found in the same order.
+
+SEQUENCE is that of UnsortedSegmentSum and UnsortedSegmentMax, one row after the other.
+
+All of this was found by comparison with TensorFlow 2.21, see tests/ops/test_stock_sums.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fusion.cpu_ops.column_layout import AXIS
+from fusion.cpu_ops.combine import MAX, MEAN, SUM
+from fusion.cpu_ops.dense.folds import Fold, fold_in_packets, fold_of, packet_size
+from fusion.cpu_ops.row_tiles import AHEAD, GatherArgs
+from fusion.cpu_ops.vectors import TileOps, tile_ops
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, load_as, store
+from fusion.runtime.tensorflow.dtypes import DTYPES
+
+#: What is made of a row: nothing, its product with a weight, or what is left without one.
+PLAIN, TIMES, LESS = range(3)
+
+#: With fewer rows there are no four sums.
+_FOUR_SUMS_FROM = 16
+
+#: Up to this power of 2 dtypes have all integers. Ones that are added up go no further.
+_COUNTED_BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+
+
+def tile_kernel(
+    stored: str, lanes: int, count: int, terms: int, order: int, takes_max: bool
+) -> Callable[[int], None]:
+    """A function `(arguments)` that adds up a tile of rows of dtype `stored`, see `row_tiles`.
+
+    Args:
+      lanes, count: the tile.
+      terms: PLAIN, TIMES or LESS.
+      order: AXIS or SEQUENCE.
+      takes_max: whether it finds the largest elements instead.
+    """
+    ops, fold = tile_ops(stored, lanes, count), fold_of(stored, order, takes_max)
+    item, store_tile, packet = DTYPES[stored].item_bytes, ops.store, packet_size(stored)
+    add_up = _tile_sum(ops, stored, fold, terms, order)
+    divided = _divided(ops, stored, fold, order)
+    by_element = _by_element(stored, fold, terms, order)
+    is_axis, differs = order == AXIS, fold.join is not fold.join_alone
+
+    def combine(args: int) -> None:
+        offset = load(args, GatherArgs.first_element) * item
+        last = load(args, GatherArgs.end_element) - load(args, GatherArgs.first_element) - lanes
+        out, step = load(args, GatherArgs.out), load(args, GatherArgs.out_bytes)
+        starts, dim = load(args, GatherArgs.bag_starts), load(args, GatherArgs.dim)
+        for b in range(load(args, GatherArgs.bag_count)):
+            first = load(starts, b)
+            n = load(starts, b + 1) - first
+            has_four = is_axis and n >= _FOUR_SUMS_FROM and dim >= packet
+            if not is_axis or dim > 1:
+                behind = n // 4 * 4 if has_four else int64(0)
+                tile = add_up(args, first, n, behind, offset, last)
+                store_tile(out + offset, last, divided(args, b, n, tile))
+            if is_axis and (dim == 1 or ((has_four or differs) and dim % packet != 0)):
+                by_element(args, b, first, n, out)
+            out += step
+
+    return combine
+
+
+def any_kernel(stored: str, terms: int, order: int, takes_max: bool) -> Callable[[int], None]:
+    """A function as that of `tile_kernel` for any number of elements: slower, for rare shapes."""
+    one = jit(tile_kernel(stored, 1, 1, terms, order, takes_max))
+
+    def combine(args: int) -> None:
+        for element in range(load(args, GatherArgs.dim)):
+            store(args, GatherArgs.first_element, element)
+            store(args, GatherArgs.end_element, element + 1)
+            one(args)
+
+    return combine
+
+
+def _term(ops: TileOps, stored: str, fold: Fold, terms: int) -> Any:
+    """A jitted function (arguments, entry, offset, last) -> what is added up of an entry's row."""
+    load_tile, rounded, dtype = ops.load, fold.rounded, DTYPES[stored].compute_type
+
+    @jit
+    def term(args: int, k: int, offset: int, last: int) -> Any:
+        tile = load_tile(load(load(args, GatherArgs.row_addresses), k) + offset, last)
+        if terms == TIMES:
+            return rounded(tile * load_as(load(args, GatherArgs.weights), k, dtype))
+        if terms == LESS:
+            return rounded(tile - load_as(load(args, GatherArgs.weights), k, dtype))
+        return tile
+
+    return term
+
+
+def _tile_sum(ops: TileOps, stored: str, fold: Fold, terms: int, order: int) -> Any:
+    """A jitted function (arguments, first entry, n, behind, offset, last) -> the sum of a bag.
+
+    `behind` is the number of rows of which there are four sums.
+    """
+    zero, prefetch, row_term = ops.zero, ops.prefetch, _term(ops, stored, fold, terms)
+    start, join, keeps_one = DTYPES[stored].compute_type(fold.start), fold.join, order == AXIS
+
+    @jit
+    def term(args: int, k: int, offset: int, last: int) -> Any:
+        prefetch(load(load(args, GatherArgs.row_addresses), k + AHEAD) + offset)
+        return row_term(args, k, offset, last)
+
+    @jit
+    def add_up(args: int, first: int, n: int, behind: int, offset: int, last: int) -> Any:
+        if keeps_one and n == 1:  # which is no sum: -0.0 stays
+            return term(args, first, offset, last)
+        total = zero() + start
+        if behind > 0:
+            second, third, fourth = total, total, total
+            for k in range(first, first + behind, 4):
+                total = join(total, term(args, k, offset, last))
+                second = join(second, term(args, k + 1, offset, last))
+                third = join(third, term(args, k + 2, offset, last))
+                fourth = join(fourth, term(args, k + 3, offset, last))
+            total = join(join(join(total, second), third), fourth)
+        for k in range(first + behind, first + n):
+            total = join(total, term(args, k, offset, last))
+        return total
+
+    return add_up
+
+
+def _divided(ops: TileOps, stored: str, fold: Fold, order: int) -> Any:
+    """A jitted function (arguments, bag, n, tile) -> the tile of sums, divided if need be."""
+    zero, rounded, dtype = ops.zero, fold.rounded, DTYPES[stored].compute_type
+    is_axis, most = order == AXIS, 1 << _COUNTED_BITS[stored]
+
+    @jit
+    def divisor_of(args: int, b: int, n: int) -> Any:
+        if is_axis:
+            return load_as(load(args, GatherArgs.divisors), b, dtype)
+        number = dtype(min(n, int64(most)))
+        return number if load(args, GatherArgs.combiner) == MEAN else dtype(np.sqrt(number))
+
+    @jit
+    def divided(args: int, b: int, n: int, tile: Any) -> Any:
+        if load(args, GatherArgs.combiner) in (SUM, MAX):
+            return tile
+        divisor = divisor_of(args, b, n)
+        if divisor == 0 and load(args, GatherArgs.divide_no_nan) != 0:
+            return zero()
+        if load(args, GatherArgs.is_rounded_once) != 0:
+            return tile / divisor
+        return rounded(tile) / rounded(zero() + divisor)
+
+    return divided
+
+
+def _by_element(stored: str, fold: Fold, terms: int, order: int) -> Any:
+    """A jitted function (arguments, bag, first entry, n, out) that adds up some elements alone.
+
+    That are those in no packet of the row alone, or the only one.
+    """
+    ops, packet = tile_ops(stored, 1, 1), packet_size(stored)
+    dtype, item = DTYPES[stored].compute_type, DTYPES[stored].item_bytes
+    zero, store_tile, start, join = ops.zero, ops.store, dtype(fold.start), fold.join_alone
+    term = _term(ops, stored, fold, terms)
+    divided = _divided(ops, stored, fold, order)
+
+    @jit
+    def first_of(args: int, k: int) -> Any:
+        return term(args, k, int64(0), int64(0))
+
+    in_packets = fold_in_packets(stored, fold, first_of)
+
+    @jit
+    def one_by_one(args: int, first: int, n: int, element: int) -> Any:
+        if n == 1:
+            return term(args, first, element * item, int64(0))
+        total = zero() + start
+        for k in range(first, first + n):
+            total = join(total, term(args, k, element * item, int64(0)))
+        return total
+
+    @jit
+    def by_element(args: int, b: int, first: int, n: int, out: int) -> None:
+        dim = load(args, GatherArgs.dim)
+        if dim == 1:
+            store_tile(out, int64(0), divided(args, b, n, in_packets(args, first, n)))
+            return
+        start = (load(args, GatherArgs.first_row) + b) * dim
+        total = load(args, GatherArgs.all_rows) * dim
+        for e in range(load(args, GatherArgs.first_element), load(args, GatherArgs.end_element)):
+            place = (start + e) // packet * packet
+            if place < start or place + packet > min(start + dim, total):
+                tile = divided(args, b, n, one_by_one(args, first, n, e))
+                store_tile(out + e * item, int64(0), tile)
+
+    return by_element
