@@ -357,7 +357,7 @@ UNFIT: dict[str, tuple[str, Any]] = {
     "does not go with max_norm": ("float32", {"max_norm": 1.0}),
     "mask_product needs sum_order": ("float32", {"sum_order": "segment", "mask_product": True}),
     "does not go with column_stride": ("float32", {"column_stride": 1}),
-    "epsilon_input need sum_order axis": (
+    "epsilon_input needs sum_order axis": (
         "float32",
         {"sum_order": "segment", "epsilon_input": True},
     ),
