@@ -29,8 +29,12 @@ from fusion.schema.names import OP_NAMES
 
 GATHERS = frozenset({"Gather", "GatherV2", "ResourceGather"})
 
-_HELD = frozenset({"Const", "Variable", "VariableV2", "Placeholder", ARG_OP})
-"""What a table may come from besides a variable's handle; a gather of anything else is none."""
+_VARIABLES = frozenset({"Const", "Variable", "VariableV2"})
+_HELD = _VARIABLES | {"Placeholder", ARG_OP}
+"""What a table may come from besides a variable's handle; a gather of anything else is none.
+
+A vector that is passed in is none, either: it may be anything.
+"""
 
 _OF_PARTS = UNIQUES.union(OP_NAMES, ["DynamicPartition"])
 """What ids come from that are a part of another lookup's."""
@@ -126,10 +130,22 @@ def is_table_gather(view: GraphView, name: str) -> bool:
     table, ids = view.inputs(name)[:2]
     if view.op(view.resolve(ids).node) in _OF_PARTS:
         return False
+    shape = view.variable_shape(table) if is_resource else view.shape(table)
+    is_vector = shape is not None and len(shape) == 1
+    if is_vector and _are_places(view, ids):
+        return False
     if is_resource or view.read_handle(table) is not None:
         return True
-    shape = view.shape(table)
-    return view.op(view.origin(table).node) in _HELD and len(shape or ()) in (1, 2)
+    held = view.op(view.origin(table).node)
+    return (held in _HELD and len(shape or ()) == 2) or (is_vector and held in _VARIABLES)
+
+
+def _are_places(view: GraphView, ids: Tensor) -> bool:
+    """Whether ids are places in another tensor, at which weights are picked and not looked up."""
+    source = view.resolve(ids)
+    while view.op(source.node) in ("Cast", "Reshape", "Squeeze"):
+        source = view.resolve(view.inputs(source.node)[0])
+    return view.op(source.node) == "Where"
 
 
 def match_gather(view: GraphView, gather: str, *, keeps_shape: bool) -> Gathered | NoMatch:
