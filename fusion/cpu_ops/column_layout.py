@@ -64,7 +64,7 @@ INDICES, ROW_IDS, ROW_SPLITS, DENSE, COPY, LISTED = range(6)
 MOST_ZEROS = 4096
 
 #: Orders in which rows are added.
-SEGMENT, AXIS, SEQUENCE = range(3)
+SEGMENT, AXIS, SEQUENCE, DENSE_SEGMENT = range(4)
 
 
 class ColumnInputs(Layout):

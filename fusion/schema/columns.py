@@ -29,7 +29,7 @@ DENSE_FORMS = ("dense", "each", "lengths")
 GROUP_FORMS = (*FORMS, "copy")
 
 #: In the order of the constants of `fusion.cpu_ops.column_layout`.
-SUM_ORDERS = ("segment", "axis", "sequence")
+SUM_ORDERS = ("segment", "axis", "sequence", "dense_segment")
 
 #: In the order of the constants of `fusion.cpu_ops.combine`.
 COLUMN_COMBINERS = (*COMBINERS, "max")
@@ -86,8 +86,8 @@ COLUMN_ATTRS: dict[str, Attr] = {
         "string",
         default="segment",
         allowed=SUM_ORDERS,
-        doc="how rows are added: as SparseSegmentSum, Sum over an axis or UnsortedSegmentSum does; "
-        "max takes the largest as Max and UnsortedSegmentMax do",
+        doc="how rows are added: as SparseSegmentSum, Sum over an axis, UnsortedSegmentSum or "
+        "SegmentSum does; max takes the largest as Max and UnsortedSegmentMax do",
     ),
     "mask_products": Attr(
         "mask_product",
@@ -170,7 +170,9 @@ ORDERS_DOC = (
     "With `sum_order` sequence, for row_splits without weights, rows are added one by one to\n"
     "zeros, and mean divides by the number of entries, added up likewise. max is that of\n"
     "UnsortedSegmentMax, the lowest finite number for rows without entries.\n\n"
-    "In both orders half types are rounded where stock's CPU kernels do it: after each operation,\n"
+    "With `sum_order` dense_segment, for row_ids without weights, rows are added as SegmentSum\n"
+    "and SegmentMean do, up to the last row with an entry.\n\n"
+    "In all of these half types are rounded where stock's CPU kernels do it: after each operation,\n"
     "but Sum and Mean over an axis add bfloat16 as float32. mean of all ids, with neither mask\n"
     "nor weights, `divisor_epsilon` or `divide_no_nan`, is Mean, which rounds that only once. Of\n"
     "zeros of both signs max gives the one that stock gives on x86; denormals may count as zeros."

@@ -9,7 +9,7 @@ from fusion.stock_ops.entries import Attrs, NoDefinition, Tensors
 
 
 def dense_sum(attrs: Attrs, inputs: Tensors) -> tf.Tensor:
-    """Returns a column whose rows are added over an axis, or in sequence.
+    """Returns a column whose rows are added over an axis, in sequence or by segments.
 
     Args:
       attrs: of FusedEmbeddingLookup, strings as `str`.
@@ -22,6 +22,11 @@ def dense_sum(attrs: Attrs, inputs: Tensors) -> tf.Tensor:
         return _over_axis(attrs, inputs)
     if attrs["sum_order"] == "sequence":
         return _in_sequence(attrs, inputs)
+    if attrs["sum_order"] == "dense_segment":
+        table, ids, rows, _, _ = inputs
+        is_sum = attrs["combiner"] == "sum"
+        reduced = tf.math.segment_sum if is_sum else tf.math.segment_mean
+        return reduced(_rows(attrs, table, ids), rows)
     raise NoDefinition
 
 

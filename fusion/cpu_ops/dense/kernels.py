@@ -10,6 +10,9 @@ rows are found in the same order.
 
 SEQUENCE is that of UnsortedSegmentSum and UnsortedSegmentMax, one row after the other.
 
+DENSE_SEGMENT is that of SegmentSum: AXIS for each bag by itself, so that its packets begin with
+each row of the result; if D is 1, and in means, one row after the other.
+
 All of this was found by comparison with TensorFlow 2.21, see tests/ops/test_stock_sums.py.
 """
 
@@ -20,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_layout import AXIS
+from fusion.cpu_ops.column_layout import AXIS, SEQUENCE
 from fusion.cpu_ops.combine import MAX, MEAN, SUM
 from fusion.cpu_ops.dense.folds import Fold, fold_in_packets, fold_of, packet_size
 from fusion.cpu_ops.row_tiles import AHEAD, GatherArgs
@@ -47,7 +50,7 @@ def tile_kernel(
     Args:
       lanes, count: the tile.
       terms: PLAIN, TIMES or LESS.
-      order: AXIS or SEQUENCE.
+      order: AXIS, SEQUENCE or DENSE_SEGMENT.
       takes_max: whether it finds the largest elements instead.
     """
     ops, fold = tile_ops(stored, lanes, count), fold_of(stored, order, takes_max)
@@ -56,6 +59,7 @@ def tile_kernel(
     divided = _divided(ops, stored, fold, order)
     by_element = _by_element(stored, fold, terms, order)
     is_axis, differs = order == AXIS, fold.join is not fold.join_alone
+    in_packets = order != SEQUENCE
 
     def combine(args: int) -> None:
         offset = load(args, GatherArgs.first_element) * item
@@ -65,12 +69,14 @@ def tile_kernel(
         for b in range(load(args, GatherArgs.bag_count)):
             first = load(starts, b)
             n = load(starts, b + 1) - first
-            has_four = is_axis and n >= _FOUR_SUMS_FROM and dim >= packet
+            has_four = in_packets and n >= _FOUR_SUMS_FROM and dim >= packet
+            has_four &= is_axis or load(args, GatherArgs.combiner) == SUM
             if not is_axis or dim > 1:
                 behind = n // 4 * 4 if has_four else int64(0)
                 tile = add_up(args, first, n, behind, offset, last)
                 store_tile(out + offset, last, divided(args, b, n, tile))
-            if is_axis and (dim == 1 or ((has_four or differs) and dim % packet != 0)):
+            is_apart = in_packets and (has_four or differs) and dim % packet != 0
+            if is_apart or (is_axis and dim == 1):
                 by_element(args, b, first, n, out)
             out += step
 
@@ -112,7 +118,8 @@ def _tile_sum(ops: TileOps, stored: str, fold: Fold, terms: int, order: int) -> 
     `behind` is the number of rows of which there are four sums.
     """
     zero, prefetch, row_term = ops.zero, ops.prefetch, _term(ops, stored, fold, terms)
-    start, join, keeps_one = DTYPES[stored].compute_type(fold.start), fold.join, order == AXIS
+    start, join = DTYPES[stored].compute_type(fold.start), fold.join
+    keeps_one = order != SEQUENCE
 
     @jit
     def term(args: int, k: int, offset: int, last: int) -> Any:
@@ -180,7 +187,7 @@ def _by_element(stored: str, fold: Fold, terms: int, order: int) -> Any:
     def first_of(args: int, k: int) -> Any:
         return term(args, k, int64(0), int64(0))
 
-    in_packets = fold_in_packets(stored, fold, first_of)
+    in_packets, is_axis = fold_in_packets(stored, fold, first_of), order == AXIS
 
     @jit
     def one_by_one(args: int, first: int, n: int, element: int) -> Any:
@@ -197,8 +204,10 @@ def _by_element(stored: str, fold: Fold, terms: int, order: int) -> Any:
         if dim == 1:
             store_tile(out, int64(0), divided(args, b, n, in_packets(args, first, n)))
             return
-        start = (load(args, GatherArgs.first_row) + b) * dim
-        total = load(args, GatherArgs.all_rows) * dim
+        start, total = int64(0), dim
+        if is_axis:
+            start = (load(args, GatherArgs.first_row) + b) * dim
+            total = load(args, GatherArgs.all_rows) * dim
         for e in range(load(args, GatherArgs.first_element), load(args, GatherArgs.end_element)):
             place = (start + e) // packet * packet
             if place < start or place + packet > min(start + dim, total):

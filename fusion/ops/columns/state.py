@@ -195,6 +195,14 @@ def _check(index: int, column: Mapping[str, Any], role: int, device: str) -> Non
         raise ValueError(f"column {index}: {problem}")
 
 
+_FORMS_OF_ORDERS = {
+    "axis": ("dense", "lengths"),
+    "sequence": ("row_splits",),
+    "dense_segment": ("row_ids",),
+}
+"""The forms of ids that rows are added of in each order but the first."""
+
+
 def _order_problem(column: Mapping[str, Any], role: int, device: str) -> str:
     """Says what attrs do not go with an order of sums, "" if all do."""
     form, order = column["form"], column["sum_order"]
@@ -209,8 +217,13 @@ def _order_problem(column: Mapping[str, Any], role: int, device: str) -> str:
         return "combiner max needs sum_order axis or sequence" if is_max else ""
     if role != FULL or device != "CPU":
         return f"sum_order {order} has no kernel {'there' if role != FULL else f'on a {device}'}"
-    if form not in (("dense", "lengths") if order == "axis" else ("row_splits",)):
+    if form not in _FORMS_OF_ORDERS[order]:
         return f"sum_order {order} does not go with form {form}"
+    if order == "dense_segment":
+        wrong = [f"combiner {name}" for name in ("sqrtn", "max") if column["combiner"] == name]
+        wrong += ["row_count dense_shape"] if column["row_count"] != "last_row" else []
+        if wrong:
+            return f"sum_order {order} does not go with {' and '.join(wrong)}"
     return _unfit(column)
 
 
