@@ -207,6 +207,10 @@ def _penalized(rows: Any, mask: Any) -> Any:
     return tf.reduce_max(rows - (1 - _tile(rows, mask)) * (1e4 if rows.dtype == "half" else 1e9), 1)
 
 
+def _by_segments(reduced: Any, number: int, rows: Any) -> Any:
+    return reduced(rows.flat_values, v1.placeholder(tf.int64, [None], f"rows_{number}"))
+
+
 EPSILON = np.float32(1e-8)
 
 #: Each (model, number, rows, ids) -> the bags; ragged ones of a RaggedTensor.
@@ -238,6 +242,12 @@ BAGS: dict[str, Callable[[Model, int, Any, Any], Any]] = {
     "ragged sum": lambda model, number, rows, ids: tf.reduce_sum(rows, 1),
     "ragged mean": lambda model, number, rows, ids: tf.reduce_mean(rows, 1),
     "ragged max": lambda model, number, rows, ids: tf.reduce_max(rows, 1),
+    "ragged segment sum": lambda model, number, rows, ids: _by_segments(
+        tf.math.segment_sum, number, rows
+    ),
+    "ragged segment mean": lambda model, number, rows, ids: _by_segments(
+        tf.math.segment_mean, number, rows
+    ),
     "ragged weighted mean": _ragged_weights,
 }
 
@@ -265,8 +275,13 @@ def feeds(model: Model, batch: int = 7, seed: int = 1) -> dict[str, npt.NDArray[
         if model.is_ragged:
             lengths = rng.integers(0, 25, batch)
             lengths[:1] = 0
+            if "segment" in model.bag:
+                # Nothing tells that there are rows behind the last one with an id.
+                lengths[-1:] = 3
             shape = (int(lengths.sum()),)
             found[f"splits_{k}:0"] = np.cumsum([0, *lengths])
+            if "segment" in model.bag:
+                found[f"rows_{k}:0"] = np.repeat(np.arange(batch), lengths)
         ids = rng.integers(lowest, table.rows, shape).astype(model.ids)
         if model.bag and not model.is_ragged:
             ids[rng.random(shape) < 0.4] = 0

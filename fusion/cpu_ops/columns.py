@@ -57,7 +57,8 @@ def _list_sorted(batch: Batch, first: int, end: int) -> int:
     kind = load(column, ColumnAttrs.rows_dtype)
     for row in range(batch.count + 1):
         store(batch.starts, row, 0)
-    if kind == INT64 and load(column, ColumnAttrs.num_buckets) == 0:
+    changes = load(column, ColumnAttrs.num_buckets) | load(column, ColumnAttrs.wrap_negative)
+    if kind == INT64 and changes == 0:
         if load(column, ColumnAttrs.use_sparse_weights) == 0:
             return list_sorted(batch, first, end)
         if load(source, ColumnInputs.table_dtype) == FLOAT32:

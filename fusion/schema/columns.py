@@ -172,7 +172,7 @@ ORDERS_DOC = (
     "UnsortedSegmentMax, the lowest finite number for rows without entries.\n\n"
     "With `sum_order` dense_segment, for row_ids without weights, rows are added as SegmentSum\n"
     "and SegmentMean do, up to the last row with an entry.\n\n"
-    "In all of these half types are rounded where stock's CPU kernels do it: after each operation,\n"
+    "In all of them half types are rounded where stock's CPU kernels do so: after each operation,\n"
     "but Sum and Mean over an axis add bfloat16 as float32. mean of all ids, with neither mask\n"
     "nor weights, `divisor_epsilon` or `divide_no_nan`, is Mean, which rounds that only once. Of\n"
     "zeros of both signs max gives the one that stock gives on x86; denormals may count as zeros."

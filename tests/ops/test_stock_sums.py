@@ -274,6 +274,53 @@ def test_what_a_divisor_gets_added_may_be_an_input(form: str, dtype: str) -> Non
             run(made)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [1, 2, 3, 7, 8, 9, 12, 16, 20, 33, 130])
+def test_sums_by_segments_have_stocks_bits(dim: int, dtype: str) -> None:
+    table, rng = table_of(dim, dtype), np.random.default_rng(dim)
+    lengths = np.array([1, 2, 3, 7, 15, 16, 17, 20, 31, 50, 200, 0, 5, 1])
+    ids = rng.integers(0, 50, lengths.sum())
+    ids[[0, 1, 2, -1]] = 4  # -0.0 alone
+    given: Given = {"form": "row_ids", "sum_order": "dense_segment", "row_count": "last_row"}
+    for kind in (np.int64, np.int32):
+        rows = np.repeat(np.arange(len(lengths)), lengths).astype(kind)
+        for combiner, stock in (("sum", tf.math.segment_sum), ("mean", tf.math.segment_mean)):
+            expected = stock(tf.gather(table, ids), rows)
+            same(run(column(table, ids, rows, combiner=combiner, **given)), expected)
+            wrapped = np.where(ids % 2, ids, ids - 50)
+            made = column(table, wrapped, rows, combiner=combiner, wrap_negative=True, **given)
+            same(run(made), expected)
+    none = np.zeros(0, np.int64)
+    assert run(column(table, none, none, combiner="sum", **given)).shape == (0, dim)
+
+
+@pytest.mark.parametrize("rows", [[0, 2, 1], [-1, 0, 1], [0, 1]])
+def test_segments_that_stock_refuses_are_errors(rows: list[int]) -> None:
+    given: Given = {"form": "row_ids", "sum_order": "dense_segment", "row_count": "last_row"}
+    table, ids = table_of(8, "float32"), np.array([5, 6, 7])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        run(column(table, ids, np.array(rows), combiner="sum", **given))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        tf.math.segment_sum(tf.gather(table, ids), np.array(rows))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("form", ["indices", "row_ids", "row_splits"])
+def test_ids_from_the_end_in_all_forms(form: str, weighted: bool) -> None:
+    table, ids = table_of(8, "float32"), np.array([5, -1, 49, -50, 7, 7])
+    rows = np.array([0, 0, 1, 3, 3, 3])
+    entry_rows = {
+        "indices": np.stack([rows, rows], 1),
+        "row_ids": rows,
+        "row_splits": np.array([0, 2, 3, 3, 6]),
+    }[form]
+    weights = np.arange(1, 7, dtype=np.float32) if weighted else None
+    given: Given = {"form": form, "sum_order": "segment", "combiner": "sum"}
+    given |= {"row_count": "dense_shape" if form == "row_splits" else "last_row"}
+    got = run(column(table, ids, entry_rows, weights, wrap_negative=True, **given))
+    assert got.tobytes() == run(column(table, ids % 50, entry_rows, weights, **given)).tobytes()
+
+
 def test_weights_of_all_rows_alike() -> None:
     table, ids = table_of(8, "float32"), padded(6, 20)
     weights = np.random.default_rng(0).normal(size=20).astype(np.float32)
@@ -348,6 +395,10 @@ def test_sizes_that_do_not_fit_are_errors(message: str) -> None:
 UNFIT: dict[str, tuple[str, Any]] = {
     "form lengths needs sum_order axis": ("float32", {"form": "lengths", "sum_order": "segment"}),
     "does not go with form dense": ("float32", {"sum_order": "sequence"}),
+    "does not go with combiner sqrtn and row_count dense_shape": (
+        "float32",
+        {"form": "row_ids", "sum_order": "dense_segment", "combiner": "sqrtn"},
+    ),
     "does not go with form each": ("float32", {"form": "each"}),
     "needs a dim in": ("float32", {"dim": -1}),
     "combiner max needs sum_order": ("float32", {"sum_order": "segment", "combiner": "max"}),

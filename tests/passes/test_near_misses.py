@@ -66,6 +66,7 @@ LAYERS = {
     "bag of half types": Model(_SMALL, (4,), between="", bag="product mean", dtype="bfloat16"),
     "bag weighted mean": Model(_SMALL, (4,), between="", bag="weighted mean"),
     "bag ragged mean": Model(_SMALL, between="", bag="ragged mean"),
+    "bag ragged segment mean": Model(_SMALL, between="", bag="ragged segment mean", wraps=True),
     "bag ragged max": Model(_SMALL, between="", bag="ragged max"),
 }
 PRODUCTS = {

@@ -215,7 +215,7 @@ def column_arguments(build: NodeBuilder, spec: LookupSpec) -> ColumnArguments:
     attrs |= {**fill_attrs(spec), **prune_attrs(spec), **weight_attrs(spec)}
     attrs |= combine_attrs(spec)
     boundaries: tuple[float, ...] = ()
-    if isinstance(spec.ids, RaggedIds):
+    if isinstance(spec.ids, RaggedIds | RowIds):
         attrs["wrap_negative"] = spec.ids.wraps
     if isinstance(spec.ids, DenseIds):
         attrs |= dense_attrs(spec.ids)

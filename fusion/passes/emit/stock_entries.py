@@ -164,7 +164,7 @@ def _valid(
     rows = _entry_rows(build, spec)
     rows = rows.as_matrix(build) if fills else rows.as_vector(build)
     ids = in_buckets(build, spec, spec.ids.values)
-    if isinstance(spec.ids, RaggedIds) and spec.ids.wraps:
+    if isinstance(spec.ids, RaggedIds | RowIds) and spec.ids.wraps:
         ids = from_the_end(build, spec, ids)
     weights = None if spec.weights is None else weight_vector(build, spec.weights.values)
     tests = []

@@ -339,9 +339,16 @@ def _at_once(
 #: The ops that lookups of layers end with.
 LAYER_ANCHORS = GATHERS.union(REDUCTIONS, SEGMENT_REDUCTIONS, PRODUCTS, [SPARSE_PRODUCT])
 
+
+def _reduced_anchors(view: GraphView) -> Iterator[str]:
+    """Yields segment reductions, but for those of gathers by ids that are not made distinct."""
+    bags = {*ragged_sums(view)}
+    return (name for name in anchors(view) if name not in bags)
+
+
 #: All forms that are known; what `enable` looks for in a graph follows from them.
 FORMS: tuple[LookupForm, ...] = (
-    LookupForm(ANCHORS, anchors, _match_reduced),
+    LookupForm(ANCHORS, _reduced_anchors, _match_reduced),
     LookupForm(frozenset({LAST}), single_anchors, _at_once(match_single), beside=UNIQUES),
     LookupForm(REDUCTIONS, axis_sums, _at_once(match_axis_sum), GATHERS),
     LookupForm(SEGMENT_REDUCTIONS, ragged_sums, _at_once(match_ragged_sum), GATHERS),

@@ -71,16 +71,19 @@ class RowIds:
         rows: int32 or int64 [nnz].
         rows_dtype: DataType of `rows`.
         count: int64 [], the number of rows; None where the last row with an entry is the last one.
+        wraps: whether ids < 0 count from the end of the table.
     """
 
     values: Tensor
     rows: Tensor
     rows_dtype: int
     count: Tensor | None
+    wraps: bool = False
 
     def __str__(self) -> str:
         count = "" if self.count is None else f" count={self.count}"
-        return f"values={self.values} rows={self.rows}{count}"
+        wraps = ", from the end if < 0" if self.wraps else ""
+        return f"values={self.values} rows={self.rows}{count}{wraps}"
 
 
 @dataclass(frozen=True)
@@ -288,7 +291,8 @@ class Addition:
 
     Attributes:
         order: "axis", over one of [B, L, D], in which what is no entry has a place, too; or
-            "sequence", one by one as UnsortedSegmentSum does.
+            "sequence", one by one as UnsortedSegmentSum does; or "dense_segment", as SegmentSum
+            and SegmentMean do.
         is_product: whether the row of what is no entry counts times 0, and not as zeros.
         penalty: if not 0, the row of what is no entry counts less that.
         epsilon: is added to what a mean divides by; a tensor of one element where it is not known.
@@ -298,6 +302,9 @@ class Addition:
     is_product: bool = False
     penalty: float = 0.0
     epsilon: float | Tensor = 0.0
+
+
+_ORDERS = {"axis": "over an axis", "sequence": "one by one", "dense_segment": "by segments"}
 
 
 @dataclass(frozen=True)
@@ -386,8 +393,7 @@ class LookupSpec:
         added = self.addition.epsilon
         more = f"{added:g}" if isinstance(added, float) else str(added)
         epsilon = f", divided by {more} more" if added else ""
-        of = "over an axis" if self.addition.order == "axis" else "one by one"
-        return f" {of}{masked}{epsilon}"
+        return f" {_ORDERS[self.addition.order]}{masked}{epsilon}"
 
     def _empty(self) -> str:
         if not self.fill:

@@ -89,7 +89,7 @@ def _ids(column: FusedColumn, counts: bool) -> IdsSpec:
     if attrs["form"] == "row_splits":
         return RaggedIds(ids, rows, rows_dtype, attrs["wrap_negative"])
     if attrs["form"] == "row_ids":
-        return RowIds(ids, rows, rows_dtype, shape if counts else None)
+        return RowIds(ids, rows, rows_dtype, shape if counts else None, attrs["wrap_negative"])
     ignored = attrs["ignored_id"] if attrs["use_ignored_id"] else None
     return DenseIds(
         ids,

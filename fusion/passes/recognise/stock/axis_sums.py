@@ -28,7 +28,7 @@ from fusion.passes.recognise.stock.gathers import (
     NoBag,
     gather_behind,
     lookup_of,
-    match_gather,
+    match_added,
     ones_like,
 )
 from fusion.passes.recognise.stock.rows import Shaped
@@ -183,13 +183,11 @@ def _match(view: GraphView, reduction: str) -> Shaped | NoMatch:
 
 
 def _match_terms(view: GraphView, added: Tensor, reduction: str) -> _Terms | NoMatch:
-    source, name = view.resolve(added), gather_behind(view, added)
-    assert name is not None, "an anchor adds up gathered rows"
-    gather = match_gather(view, name, keeps_shape=True)
-    if isinstance(gather, NoMatch):
-        return gather
-    if gather.is_vector:
-        return NoMatch("the table is a vector, whose rows are numbers", name)
+    found = match_added(view, added)
+    if isinstance(found, NoMatch):
+        return found
+    source, gather = found
+    name = gather.node
     between = view.aliases(added)
     if source.node == name:
         return _Terms(gather, _Mask(()), between)

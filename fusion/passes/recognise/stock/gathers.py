@@ -15,7 +15,14 @@ from fusion.passes.graph.idioms import compares_with, is_row_gather
 from fusion.passes.graph.tensor import ARG_OP, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch, Stage
-from fusion.passes.recognise.spec import Addition, IdsSpec, LookupSpec, RaggedIds, WeightsSpec
+from fusion.passes.recognise.spec import (
+    Addition,
+    IdsSpec,
+    LookupSpec,
+    RaggedIds,
+    RowIds,
+    WeightsSpec,
+)
 from fusion.passes.recognise.stock.table import (
     UNIQUES,
     Shard,
@@ -112,6 +119,18 @@ def gather_behind(view: GraphView, added: Tensor) -> str | None:
     return next((one.node for one in operands if is_table_gather(view, one.node)), None)
 
 
+def match_added(view: GraphView, added: Tensor) -> tuple[Tensor, Gathered] | NoMatch:
+    """Says what is added up: where it comes from, and the gather of its rows."""
+    name = gather_behind(view, added)
+    assert name is not None, "an anchor adds up gathered rows"
+    gather = match_gather(view, name, keeps_shape=True)
+    if isinstance(gather, NoMatch):
+        return gather
+    if gather.is_vector:
+        return NoMatch("the table is a vector, whose rows are numbers", name)
+    return view.resolve(added), gather
+
+
 def row_gathers(view: GraphView) -> Iterator[str]:
     """Yields the gathers of rows of tables, in file order."""
     return (name for name in view.named(*GATHERS) if is_table_gather(view, name))
@@ -194,7 +213,7 @@ def lookup_of(
     return LookupSpec(
         anchor=anchor,
         ids=ids,
-        dtype=gather.ids.dtype if isinstance(ids, RaggedIds) else gather.ids_dtype,
+        dtype=gather.ids.dtype if isinstance(ids, RaggedIds | RowIds) else gather.ids_dtype,
         buckets=None,
         weights=weights,
         table=table_spec(view, gather.table, gather.dtype),

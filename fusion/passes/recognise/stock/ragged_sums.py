@@ -4,32 +4,39 @@
     UnsortedSegmentMax(rows [nnz, D], the row of each entry, B)
 
 and the quotient of such a sum and of that of ones, or of the weights. Rows of entries are those
-that row splits say.
+that row splits say, but for
+
+    SegmentSum(rows [nnz, D], the row of each entry)        and SegmentMean
+
+which ask for ascending ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.fused.fused_op import Whole
 from fusion.passes.recognise.match import NoMatch, Stage
-from fusion.passes.recognise.spec import Addition, RaggedIds, WeightsSpec
+from fusion.passes.recognise.spec import Addition, RaggedIds, RowIds, WeightsSpec
 from fusion.passes.recognise.stock.gathers import (
     Gathered,
     NoBag,
     gather_behind,
     lookup_of,
-    match_gather,
+    match_added,
     ones_like,
 )
 from fusion.passes.recognise.stock.ragged import RowSplits, match_row_splits
 from fusion.schema.attributes import HALF_TYPES
 
 _SUM, _MAX = "UnsortedSegmentSum", "UnsortedSegmentMax"
-SEGMENT_REDUCTIONS = frozenset({_MAX, _SUM})
+_ASCENDING = {"SegmentMean": "mean", "SegmentSum": "sum"}
+"""Reductions of which the last entry's row is the last one, and their combiners."""
+
+SEGMENT_REDUCTIONS = frozenset({_MAX, _SUM, *_ASCENDING})
 
 _DIVISIONS = {"DivNoNan": True, "RealDiv": False}
 
@@ -65,11 +72,12 @@ def match_ragged_sum(view: GraphView, reduction: str) -> Whole | NoMatch:
 
 
 def _match(view: GraphView, reduction: str) -> Whole | NoMatch:
-    added, rows, count = view.inputs(reduction)
-    terms = _match_terms(view, added)
+    terms = _match_terms(view, view.inputs(reduction)[0])
     if isinstance(terms, NoMatch):
         return terms
-    gather = terms.gather
+    if view.op(reduction) in _ASCENDING:
+        return _match_ascending(view, reduction, terms)
+    gather, (_, rows, count) = terms.gather, view.inputs(reduction)
     splits = match_row_splits(view, rows, count)
     if splits is None:
         return NoMatch("the rows of entries are not those of row splits", reduction)
@@ -100,14 +108,35 @@ def _match(view: GraphView, reduction: str) -> Whole | NoMatch:
     return Whole(stage=Stage.OUTPUT, nodes=tuple(dict.fromkeys(nodes)), front=ids.nodes, spec=spec)
 
 
+def _match_ascending(view: GraphView, reduction: str, terms: _Terms) -> Whole | NoMatch:
+    gather, rows = terms.gather, view.inputs(reduction)[1]
+    if terms.weights is not None:
+        return NoMatch("it is the segment sum of weighted rows", reduction)
+    if gather.shape is None or len(gather.shape) != 2:
+        return NoMatch("the ids are not known to be a vector", reduction)
+    ids, rows_dtype = gather.ids, view.type_attr(reduction, "Tindices")
+    spec = replace(
+        lookup_of(
+            view,
+            gather,
+            reduction,
+            RowIds(ids.values, view.resolve(rows), rows_dtype, None, ids.wraps),
+            Tensor(reduction),
+            combiner=_ASCENDING[view.op(reduction)],
+            addition=Addition("dense_segment"),
+        ),
+        fill=False,
+    )
+    nodes = (reduction, *terms.nodes, gather.node)
+    return Whole(stage=Stage.OUTPUT, nodes=tuple(dict.fromkeys(nodes)), front=ids.nodes, spec=spec)
+
+
 def _match_terms(view: GraphView, added: Tensor) -> _Terms | NoMatch:
-    source, name = view.resolve(added), gather_behind(view, added)
-    assert name is not None, "an anchor adds up gathered rows"
-    gather = match_gather(view, name, keeps_shape=True)
-    if isinstance(gather, NoMatch):
-        return gather
-    if gather.is_vector:
-        return NoMatch("the table is a vector, whose rows are numbers", name)
+    found = match_added(view, added)
+    if isinstance(found, NoMatch):
+        return found
+    source, gather = found
+    name = gather.node
     nodes = view.aliases(added)
     if source.node == name:
         return _Terms(gather, None, nodes)
