@@ -37,7 +37,13 @@ def rewritten(name: str, target: Target) -> str:
     parts += [str(match.spec) for match in found if match.spec is not None]
     writers = SparseWriters([view], {})
     choose = choose_fused if target is Target.FUSED else choose_stock
-    parts.append(str(choose(view, [match for match in found if match.spec], writers).plan))
+    # What dense ops add up has no other stock ops.
+    planned = [
+        match
+        for match in found
+        if match.spec and (target is Target.FUSED or match.spec.addition is None)
+    ]
+    parts.append(str(choose(view, planned, writers).plan))
     if result.modified:
         parts.append(print_graph(without_defaults(result.graph_def)))
     return "\n\n".join(part for part in parts if part).rstrip() + "\n"
