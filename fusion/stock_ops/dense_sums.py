@@ -94,17 +94,22 @@ def _masked(attrs: Attrs, rows: tf.Tensor, counts: tf.Tensor, numbers: tf.Tensor
 
 
 def _in_sequence(attrs: Attrs, inputs: Tensors) -> tf.Tensor:
-    table, ids, splits, _, _ = inputs
+    table, ids, splits, _, weights = inputs
     count = tf.size(splits) - 1
     rows = tf.repeat(tf.range(count), splits[1:] - splits[:-1])
     values = _rows(attrs, table, ids)
     if attrs["combiner"] == "max":
         return tf.math.unsorted_segment_max(values, rows, count)
+    numbers = tf.ones([tf.size(ids), 1], table.dtype)
+    if attrs["use_sparse_weights"]:
+        numbers = weights[:, tf.newaxis]
+        values *= numbers
     total = tf.math.unsorted_segment_sum(values, rows, count)
     if attrs["combiner"] == "sum":
         return total
-    ones = tf.ones([tf.size(ids), 1], table.dtype)
-    divisor = tf.math.unsorted_segment_sum(ones, rows, count)
+    if attrs["combiner"] == "sqrtn":
+        numbers = tf.square(numbers)
+    divisor = tf.math.unsorted_segment_sum(numbers, rows, count)
     if attrs["combiner"] == "sqrtn":
         divisor = tf.sqrt(divisor)
     return _divided(attrs, total, divisor)

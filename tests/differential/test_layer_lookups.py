@@ -138,16 +138,13 @@ def check(model: Model, batch: int, bad: int) -> str:
         return "in raising"
     for one in after:
         for got, expected in zip(stock.run(one, feed, names), wanted, strict=True):
-            _same(got, expected, exact="ragged weighted" not in model.bag)
+            _same(got, expected)
     return "in numbers"
 
 
-def _same(got: np.ndarray, expected: np.ndarray, *, exact: bool) -> None:
+def _same(got: np.ndarray, expected: np.ndarray) -> None:
     assert got.shape == expected.shape
     assert got.dtype == expected.dtype
     is_nan = np.isnan(expected.astype(np.float64))
     np.testing.assert_array_equal(np.isnan(got.astype(np.float64)), is_nan)
-    if exact:
-        assert got[~is_nan].tobytes() == expected[~is_nan].tobytes()
-    else:
-        np.testing.assert_allclose(got[~is_nan], expected[~is_nan], rtol=1e-4, atol=1e-5)
+    assert got[~is_nan].tobytes() == expected[~is_nan].tobytes()

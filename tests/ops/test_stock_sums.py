@@ -232,6 +232,30 @@ def test_reductions_in_sequence_have_stocks_bits(dim: int, dtype: str) -> None:
             same(run(column(table, wrapped, splits, **given)), expected)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dim", [1, 3, 16, 33])
+def test_weighted_sums_in_sequence_have_stocks_bits(dim: int, dtype: str) -> None:
+    table, rng = table_of(dim, dtype), np.random.default_rng(dim)
+    lengths = rng.integers(0, 25, 40)
+    lengths[[3, 9]], lengths[4] = 0, 1
+    ids, splits = rng.integers(0, 50, lengths.sum()), np.cumsum([0, *lengths])
+    weights = rng.normal(size=len(ids)).astype(dtype)
+    weights[splits[6] : splits[7]] = 0
+    rows, by = np.repeat(np.arange(40), lengths), tf.constant(weights[:, None])
+    total = tf.math.unsorted_segment_sum(tf.gather(table, ids) * by, rows, 40)
+    weight = tf.math.unsorted_segment_sum(by, rows, 40)
+    root = tf.sqrt(tf.math.unsorted_segment_sum(tf.square(by), rows, 40))
+    for combiner, expected in (
+        ("sum", total),
+        ("mean", tf.math.divide_no_nan(total, weight)),
+        ("sqrtn", tf.math.divide_no_nan(total, root)),
+    ):
+        given: Given = {"form": "row_splits", "sum_order": "sequence", "combiner": combiner}
+        for size in (dim, -1):
+            made = column(table, ids, splits, weights, **{**given, "dim": size})
+            same(run(made), expected)
+
+
 def in_sequence(values: Any, lengths: Array, combiner: str, no_nan: bool) -> Any:
     rows, count = np.repeat(np.arange(len(lengths)), lengths), len(lengths)
     if combiner == "max":
@@ -413,6 +437,10 @@ UNFIT: dict[str, tuple[str, Any]] = {
         {"sum_order": "segment", "epsilon_input": True},
     ),
     "epsilon_input beside": ("float32", {"divisor_epsilon": 1.0, "epsilon_input": True}),
+    "does not go with use_sparse_weights": (
+        "float16",
+        {"form": "row_splits", "sum_order": "sequence", "weights": np.ones(6, np.float16)},
+    ),
     "does not go with default_id": ("float32", {"fill_empty_row": True, "default_id": 1}),
 }
 

@@ -56,7 +56,7 @@ def tile_kernel(
     ops, fold = tile_ops(stored, lanes, count), fold_of(stored, order, takes_max)
     item, store_tile, packet = DTYPES[stored].item_bytes, ops.store, packet_size(stored)
     add_up = _tile_sum(ops, stored, fold, terms, order)
-    divided = _divided(ops, stored, fold, order)
+    divided = _divided(ops, stored, fold, terms, order)
     by_element = _by_element(stored, fold, terms, order)
     is_axis, differs = order == AXIS, fold.join is not fold.join_alone
     in_packets = order != SEQUENCE
@@ -146,16 +146,26 @@ def _tile_sum(ops: TileOps, stored: str, fold: Fold, terms: int, order: int) -> 
     return add_up
 
 
-def _divided(ops: TileOps, stored: str, fold: Fold, order: int) -> Any:
+def _divided(ops: TileOps, stored: str, fold: Fold, terms: int, order: int) -> Any:
     """A jitted function (arguments, bag, n, tile) -> the tile of sums, divided if need be."""
     zero, rounded, dtype = ops.zero, fold.rounded, DTYPES[stored].compute_type
     is_axis, most = order == AXIS, 1 << _COUNTED_BITS[stored]
+
+    @jit
+    def weights_of(args: int, b: int, n: int) -> Any:
+        total, first = dtype(0), load(load(args, GatherArgs.bag_starts), b)
+        for k in range(first, first + n):
+            weight = load_as(load(args, GatherArgs.weights), k, dtype)
+            total += weight if load(args, GatherArgs.combiner) == MEAN else weight * weight
+        return total
 
     @jit
     def divisor_of(args: int, b: int, n: int) -> Any:
         if is_axis:
             return load_as(load(args, GatherArgs.divisors), b, dtype)
         number = dtype(min(n, int64(most)))
+        if terms == TIMES:
+            number = weights_of(args, b, n)
         return number if load(args, GatherArgs.combiner) == MEAN else dtype(np.sqrt(number))
 
     @jit
@@ -181,7 +191,7 @@ def _by_element(stored: str, fold: Fold, terms: int, order: int) -> Any:
     dtype, item = DTYPES[stored].compute_type, DTYPES[stored].item_bytes
     zero, store_tile, start, join = ops.zero, ops.store, dtype(fold.start), fold.join_alone
     term = _term(ops, stored, fold, terms)
-    divided = _divided(ops, stored, fold, order)
+    divided = _divided(ops, stored, fold, terms, order)
 
     @jit
     def first_of(args: int, k: int) -> Any:

@@ -119,7 +119,7 @@ def lookup_state(
     words: list[int] = []
     lookups = weighted = 0
     for index, column in enumerate(columns):
-        _check(index, column, role, device)
+        _check(index, column, dtype, role, device)
         described = _column_fields(column, len(limits))
         described[ColumnAttrs.is_rounded_once] = int(dtype == "bfloat16" and is_mean(column))
         if on_cpu and role != PRE:
@@ -166,7 +166,7 @@ def _packed(numbers: Sequence[float]) -> list[int]:
     return list(struct.unpack(f"<{len(numbers) // 2}q", struct.pack(f"<{len(numbers)}f", *numbers)))
 
 
-def _check(index: int, column: Mapping[str, Any], role: int, device: str) -> None:
+def _check(index: int, column: Mapping[str, Any], dtype: str, role: int, device: str) -> None:
     """Refuses attrs that make no sense together.
 
     Raises:
@@ -190,7 +190,7 @@ def _check(index: int, column: Mapping[str, Any], role: int, device: str) -> Non
         problem = f"boundaries, column_stride and use_ignored_id do not go with form {form}"
     elif list(column["boundaries"]) != sorted(column["boundaries"]):
         problem = f"boundaries must be ascending, got {list(column['boundaries'])}"
-    problem = problem or _order_problem(column, role, device)
+    problem = problem or _order_problem(column, dtype, role, device)
     if problem:
         raise ValueError(f"column {index}: {problem}")
 
@@ -203,7 +203,7 @@ _FORMS_OF_ORDERS = {
 """The forms of ids that rows are added of in each order but the first."""
 
 
-def _order_problem(column: Mapping[str, Any], role: int, device: str) -> str:
+def _order_problem(column: Mapping[str, Any], dtype: str, role: int, device: str) -> str:
     """Says what attrs do not go with an order of sums, "" if all do."""
     form, order = column["form"], column["sum_order"]
     if order != "axis" and form == "lengths":
@@ -224,10 +224,10 @@ def _order_problem(column: Mapping[str, Any], role: int, device: str) -> str:
         wrong += ["row_count dense_shape"] if column["row_count"] != "last_row" else []
         if wrong:
             return f"sum_order {order} does not go with {' and '.join(wrong)}"
-    return _unfit(column)
+    return _unfit(column, is_half=DTYPES[dtype].is_widened)
 
 
-def _unfit(column: Mapping[str, Any]) -> str:
+def _unfit(column: Mapping[str, Any], *, is_half: bool) -> str:
     """Says what attrs do not go with sums in the order of dense ones, "" if all do."""
     form, is_axis = column["form"], column["sum_order"] == "axis"
     if is_axis and not 0 <= column["dim"] <= layout.MOST_ZEROS:
@@ -244,9 +244,10 @@ def _unfit(column: Mapping[str, Any]) -> str:
         wrong.append("epsilon_input beside use_sparse_weights or divisor_epsilon")
     if column["mask_penalty"] and (column["use_sparse_weights"] or column["mask_product"]):
         wrong.append("mask_penalty beside products")
-    if column["use_sparse_weights"] and not is_axis:
-        wrong.append("use_sparse_weights")
     order = column["sum_order"]
+    if column["use_sparse_weights"] and not is_axis:
+        is_wrong = order == "dense_segment" or column["combiner"] == "max" or is_half
+        wrong += ["use_sparse_weights"] if is_wrong else []
     return f"sum_order {order} does not go with {', '.join(wrong)}" if wrong else ""
 
 

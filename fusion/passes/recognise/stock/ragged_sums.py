@@ -102,7 +102,7 @@ def _match(view: GraphView, reduction: str) -> Whole | NoMatch:
         combiner="max" if is_max else "sum" if quotient is None else "mean",
         divide_no_nan=quotient is None or _DIVISIONS[view.op(quotient)],
         weights=weights,
-        addition=None if weights is not None else Addition("sequence"),
+        addition=Addition("sequence"),
     )
     nodes = (reduction, *terms.nodes, gather.node, *division)
     return Whole(stage=Stage.OUTPUT, nodes=tuple(dict.fromkeys(nodes)), front=ids.nodes, spec=spec)
