@@ -35,7 +35,7 @@ class Model(tf.Module):
     @tf.function(input_signature=[SPEC])
     def __call__(self, ids: tf.SparseTensor) -> dict[str, tf.Tensor]:
         rows = tf.nn.embedding_lookup(self.shops, ids.values)
-        sums = tf.math.segment_sum(rows, tf.cast(ids.indices[:, 0], tf.int32))
+        sums = tf.math.segment_sum(rows + 1, tf.cast(ids.indices[:, 0], tf.int32))
         return {"rows": self.embed(ids), "sums": sums}
 
 

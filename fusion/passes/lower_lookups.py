@@ -88,6 +88,8 @@ def _without_gradient(view: GraphView, lookup: LookupMatch) -> LookupMatch:
 def _has_fewest_ops(view: GraphView, lookup: LookupMatch) -> bool:
     """Whether a lookup has a dense sum, or a reduction of the table itself that fills no rows."""
     if lookup.has_few_ops:
+        if lookup.full_spec.addition is not None:
+            return True
         may_stack = is_bare(lookup) and can_stack(view, lookup.full_spec)
         return view.op(lookup.anchor) in LAYER_ANCHORS - PRODUCTS and not may_stack
     return lookup.parts.fill is None and not lookup.unique

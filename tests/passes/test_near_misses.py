@@ -79,7 +79,7 @@ PRODUCTS = {
 _WHOLE = ("classic", "fast")
 _STEP = 15
 #: Graphs of layers are small, but for those of ragged bags.
-_STEP_OF_LAYERS = {"bag ragged mean": 100, "bag ragged max": 100}
+_STEP_OF_LAYERS = {"bag ragged mean": 100, "bag ragged max": 100, "bag ragged segment mean": 1}
 # The assigned initial values; and a shape of -1s, which makes stock TensorFlow abort.
 _NOT_MIXED = ("initial_value", "shape_default", "initialize")
 OTHER_OPS = {

@@ -193,7 +193,8 @@ def _shared_read(build: NodeBuilder, reader: Reader, inside: set[str]) -> Variab
     node = view.nodes.get(view.resolve(tensor).node)
     if node is None or node.op != "ReadVariableOp" or not can_share(view, table.dtype, node.device):
         return None
-    if view.op(reader.lookup.anchor) in LAYER_ANCHORS:
+    is_dense = reader.lookup.full_spec.addition is not None
+    if is_dense or view.op(reader.lookup.anchor) in LAYER_ANCHORS:
         # Keras 3's layers read variables whole, also elsewhere, which after any sparse access would
         # copy them: it is left to the program to have some.
         return None

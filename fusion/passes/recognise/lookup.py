@@ -47,6 +47,7 @@ from fusion.passes.recognise.stock.products import (
 from fusion.passes.recognise.stock.prune import Prune, match_prune
 from fusion.passes.recognise.stock.ragged_sums import (
     SEGMENT_REDUCTIONS,
+    is_segment_sum,
     match_ragged_sum,
     ragged_sums,
 )
@@ -340,15 +341,16 @@ def _at_once(
 LAYER_ANCHORS = GATHERS.union(REDUCTIONS, SEGMENT_REDUCTIONS, PRODUCTS, [SPARSE_PRODUCT])
 
 
-def _reduced_anchors(view: GraphView) -> Iterator[str]:
-    """Yields segment reductions, but for those of gathers by ids that are not made distinct."""
-    bags = {*ragged_sums(view)}
-    return (name for name in anchors(view) if name not in bags)
+def _match_segments(view: GraphView, anchor: str, shared: _Shared) -> LookupMatch:
+    """Explains a lookup that ends with a segment reduction, of a layer or of a column."""
+    if is_segment_sum(view, anchor):
+        return _at_once(match_ragged_sum)(view, anchor, shared)
+    return _match_reduced(view, anchor, shared)
 
 
 #: All forms that are known; what `enable` looks for in a graph follows from them.
 FORMS: tuple[LookupForm, ...] = (
-    LookupForm(ANCHORS, _reduced_anchors, _match_reduced),
+    LookupForm(ANCHORS, anchors, _match_segments),
     LookupForm(frozenset({LAST}), single_anchors, _at_once(match_single), beside=UNIQUES),
     LookupForm(REDUCTIONS, axis_sums, _at_once(match_axis_sum), GATHERS),
     LookupForm(SEGMENT_REDUCTIONS, ragged_sums, _at_once(match_ragged_sum), GATHERS),

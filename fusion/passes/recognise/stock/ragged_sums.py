@@ -25,6 +25,7 @@ from fusion.passes.recognise.stock.gathers import (
     Gathered,
     NoBag,
     gather_behind,
+    is_table_gather,
     lookup_of,
     match_added,
     ones_like,
@@ -36,7 +37,8 @@ _SUM, _MAX = "UnsortedSegmentSum", "UnsortedSegmentMax"
 _ASCENDING = {"SegmentMean": "mean", "SegmentSum": "sum"}
 """Reductions of which the last entry's row is the last one, and their combiners."""
 
-SEGMENT_REDUCTIONS = frozenset({_MAX, _SUM, *_ASCENDING})
+SEGMENT_REDUCTIONS = frozenset({_MAX, _SUM, "SegmentMean"})
+"""All but SegmentSum, which feature columns end with, too: see `is_segment_sum`."""
 
 _DIVISIONS = {"DivNoNan": True, "RealDiv": False}
 
@@ -62,6 +64,13 @@ def ragged_sums(view: GraphView) -> Iterator[str]:
         name
         for name in view.named(*SEGMENT_REDUCTIONS)
         if gather_behind(view, view.inputs(name)[0]) is not None
+    )
+
+
+def is_segment_sum(view: GraphView, name: str) -> bool:
+    """Whether a SegmentSum adds gathered rows as they are, and not those of distinct ids."""
+    return view.op(name) == "SegmentSum" and is_table_gather(
+        view, view.resolve(view.inputs(name)[0]).node
     )
 
 
