@@ -193,7 +193,9 @@ def test_reductions_of_an_axis_have_stocks_bits(name: str, dtype: str) -> None:
     if dtype == "float16" and given.get("mask_penalty") == PENALTY:
         given = {**given, "mask_penalty": float("inf")}  # as which float16 has it
     rng = np.random.default_rng(1)
-    for dim in (1, 2, packet - 1, packet, packet + 2, 3 * packet, 33, 130):
+    # Each dim has kernels of its own, which take a while to compile.
+    plain = (1, 2, packet - 1, packet, packet + 2, 3 * packet, 33, 130)
+    for dim in plain if name in ("sum", "mean", "largest") else (1, packet + 2, 33):
         table = (zeros_of if is_max else table_of)(dim, dtype)
         for length, batch in ((1, 7), (2, 2), (15, 3), (16, 70), (20, 1), (50, 7), (131, 2)):
             ids = padded(batch, length)
@@ -299,7 +301,7 @@ def test_what_a_divisor_gets_added_may_be_an_input(form: str, dtype: str) -> Non
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("dim", [1, 2, 3, 7, 8, 9, 12, 16, 20, 33, 130])
+@pytest.mark.parametrize("dim", [1, 3, 8, 12, 33])
 def test_sums_by_segments_have_stocks_bits(dim: int, dtype: str) -> None:
     table, rng = table_of(dim, dtype), np.random.default_rng(dim)
     lengths = np.array([1, 2, 3, 7, 15, 16, 17, 20, 31, 50, 200, 0, 5, 1])
