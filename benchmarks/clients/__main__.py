@@ -97,7 +97,7 @@ def table(out: Path) -> str:
 
 def _row(one: dict[str, Any]) -> str:
     whole, saved, part = one["enable"], one["saved_model"], one.get("embeddings")
-    net = one["net"]
+    net = one.get("net", {})
     equal = "yes" if whole["equal"] else f"to {whole['difference']:.0e}"
     cells = (
         one["model"],
@@ -107,8 +107,7 @@ def _row(one: dict[str, Any]) -> str:
         f"{whole['stock_ms']:.2f}",
         f"{whole['fused_ms']:.2f}",
         _ratio(whole),
-        _ratio(net["whole"]),
-        _ratio(net["embeddings"]) if "embeddings" in net else "",
+        *(_ratio(net[part]) if part in net else "" for part in ("whole", "embeddings")),
         f"{saved['fused']} of {saved['columns']}",
         _ratio(saved),
         "" if part is None else _ratio(part),
