@@ -58,10 +58,11 @@ def _run(name: str, out: Path) -> bool:
 def _net(name: str, part: str, environment: dict[str, str]) -> dict[str, Any]:
     """Measures a model, or its embeddings, net of the inputs: medians of processes."""
     command = [sys.executable, "-m", "benchmarks.clients.net", name, part]
-    runs = [
-        json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
-        for _ in range(_PROCESSES)
-    ]
+    runs = []
+    for _ in range(_PROCESSES):
+        done = subprocess.run(command, env=environment, check=True, capture_output=True)
+        # DeepCTR says something first.
+        runs.append(json.loads(done.stdout.splitlines()[-1]))
     ratios = [run["ratio"] for run in runs]
     medians = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
     return {**medians, "range": [min(ratios), max(ratios)]}
