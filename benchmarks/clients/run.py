@@ -82,7 +82,8 @@ def _export(model: Any, arrays: Arrays, path: Path) -> None:
     call = _call_of(model)
 
     def serve(**features: Any) -> Any:
-        return {"result": call(features)}
+        results = tf.nest.flatten(call(features))
+        return {f"result_{number}": one for number, one in enumerate(results)}
 
     module = tf.Module()
     # Saving tracks the models of tf_keras, but not the variables of Keras 3's.
