@@ -242,13 +242,14 @@ def make_short_entry(body: Any) -> Any:
 def make_shared_entry(body: Any, work: Any) -> Any:
     """As `make_short_entry`, for work that threads help with.
 
-    Called with (job, 0) it does `work(job)`: that is how they are told to.
+    Called with (job, 0) it does `work(job, 1)`: that is how they are told to. The body itself does
+    `work(job, 0)`.
     """
     compute = jit(make_short_entry(body))
 
     def entry(state: int, ctx: int) -> None:
         if ctx == 0:
-            work(state)
+            work(state, int64(1))
         else:
             compute(state, ctx)
 

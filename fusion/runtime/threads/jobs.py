@@ -2,8 +2,9 @@
 
 A *pool* is memory that all kernels share; its threads wait until a kernel offers a *job*. Whoever
 offers a job works on it like the others and waits only for tasks that have been begun, so that it
-depends on nobody: busy threads, or none after a fork, make it slower and nothing else. A kernel
-asks for help only while fewer threads are at work than there are processors.
+depends on nobody: busy threads, or none after a fork, make it slower and nothing else. Threads of
+the pool help only while fewer threads are at work than there are processors: when another kernel
+begins they leave the job that they are at, and when one ends they go to what is left of others'.
 What is in them: see `layout`.
 """
 
@@ -35,29 +36,66 @@ sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
 @jit
-def next_task(job: int) -> int:
-    """The number of a task that nobody has begun, or -1."""
+def next_task(job: int, helps: int) -> int:
+    """The number of a task that nobody has begun, or -1; `helps` as in `work(job, helps)`.
+
+    One who helps does not get a task while more threads are at work than there are processors.
+    """
     if atomic_load(job, Job.next_task) >= load(job, Job.task_count):
+        return int64(-1)
+    if helps != 0 and _left_processors(load(job, Job.pool)) < 0:
         return int64(-1)
     task = atomic_add(job, Job.next_task, int64(1))
     return task if task < load(job, Job.task_count) else int64(-1)
 
 
 @jit
+def _left_processors(pool: int) -> int:
+    """How many processors are without a thread at work; negative if there are too few."""
+    return load(pool, Pool.thread_count) + 1 - atomic_load(pool, Pool.active_count)
+
+
+@jit
+def _wake(pool: int, most: int) -> None:
+    """Wakes so many threads that sleep, or all."""
+    for _ in range(most):
+        if not _takes_sleeper(pool):
+            return
+        _sem_post(pool)
+
+
+@jit
+def _takes_sleeper(pool: int) -> bool:
+    """Whether there was a thread that sleeps, or is about to; it is counted no more."""
+    if atomic_load(pool, Pool.sleeper_count) <= 0:
+        return False
+    if atomic_add(pool, Pool.sleeper_count, int64(-1)) > 0:
+        return True
+    atomic_add(pool, Pool.sleeper_count, int64(1))
+    return False
+
+
+@jit
+def _is_any_offered(pool: int) -> bool:
+    for slot in range(SLOT_COUNT):
+        if atomic_load(pool, Pool.slots + Slot.SIZE * slot) != 0:
+            return True
+    return False
+
+
+@jit
 def offer(pool: int, job: int) -> int:
     """Offers a job to the pool's threads; returns its slot for `withdraw`, or -1: no help."""
-    processors = load(pool, Pool.thread_count) + 1
-    idle = processors - atomic_load(pool, Pool.active_count)
-    wanted = min(idle, load(pool, Pool.thread_count), load(job, Job.task_count) - 1)
+    wanted = min(load(pool, Pool.thread_count), load(job, Job.task_count) - 1)
     if wanted <= 0:
         return int64(-1)
+    store(job, Job.pool, pool)
     store(job, Job.helper_count, 0)
     store(job, Job.helper_limit, wanted)
     read_float_modes(job + 8 * Job.float_modes)
     for slot in range(SLOT_COUNT):
         if atomic_swap_if(pool, Pool.slots + Slot.SIZE * slot, int64(0), job):
-            for _ in range(wanted):
-                _sem_post(pool)
+            _wake(pool, min(wanted, _left_processors(pool)))
             return int64(slot)
     return int64(-1)
 
@@ -76,34 +114,26 @@ def withdraw(pool: int, slot: int) -> None:
 
 
 @jit
-def begin(pool: int) -> None:
-    """Counts this thread among those at work."""
-    if pool != 0:
-        atomic_add(pool, Pool.active_count, int64(1))
-
-
-@jit
-def end(pool: int) -> None:
-    """Takes `begin` back."""
-    if pool != 0:
-        atomic_add(pool, Pool.active_count, int64(-1))
-
-
-@jit
 def open_job(pool: int, job: int) -> int:
     """Offers a job to a pool, 0 for none; returns what `close_job` needs. Between them, work."""
     if pool == 0:
         return int64(-1)
-    begin(pool)
+    atomic_add(pool, Pool.active_count, int64(1))
+    if _left_processors(pool) < 0 and atomic_load(pool, Pool.helper_count) > 0:
+        # One who helps on this processor would finish its task, for which others wait, after us.
+        sched_yield()
     return offer(pool, job)
 
 
 @jit
 def close_job(pool: int, slot: int) -> None:
     """Waits until all tasks of a job are done."""
-    if pool != 0:
-        withdraw(pool, slot)
-        end(pool)
+    if pool == 0:
+        return
+    withdraw(pool, slot)
+    atomic_add(pool, Pool.active_count, int64(-1))
+    if _left_processors(pool) > 0 and _is_any_offered(pool):
+        _wake(pool, int64(1))
 
 
 @jit
@@ -111,7 +141,19 @@ def _is_wanted(job: int) -> bool:
     """Whether a job takes one more helper, which is counted then."""
     if atomic_load(job, Job.next_task) >= load(job, Job.task_count):
         return False
-    return atomic_add(job, Job.helper_count, int64(1)) < load(job, Job.helper_limit)
+    if atomic_add(job, Job.helper_count, int64(1)) < load(job, Job.helper_limit):
+        return True
+    atomic_add(job, Job.helper_count, int64(-1))
+    return False
+
+
+@jit
+def _begins_to_help(pool: int) -> bool:
+    """Counts this thread among those at work, if there is a processor for it."""
+    if atomic_add(pool, Pool.active_count, int64(1)) <= load(pool, Pool.thread_count):
+        return True
+    atomic_add(pool, Pool.active_count, int64(-1))
+    return False
 
 
 @jit
@@ -122,10 +164,13 @@ def _help(pool: int, slot: int) -> None:
     # Only now: from here on the job stays, because its owner waits while anybody looks.
     job = atomic_load(pool, Pool.slots + Slot.SIZE * slot)
     if job != 0 and _is_wanted(job):
-        begin(pool)
-        set_float_modes(job + 8 * Job.float_modes)
-        call_at(load(job, Job.kernel), job, int64(0))
-        end(pool)
+        if _begins_to_help(pool):
+            atomic_add(pool, Pool.helper_count, int64(1))
+            set_float_modes(job + 8 * Job.float_modes)
+            call_at(load(job, Job.kernel), job, int64(0))
+            atomic_add(pool, Pool.helper_count, int64(-1))
+            atomic_add(pool, Pool.active_count, int64(-1))
+        atomic_add(job, Job.helper_count, int64(-1))
     atomic_add(pool, looking, int64(-1))
 
 
@@ -140,15 +185,24 @@ def _help_all(pool: int) -> bool:
     return found
 
 
+@jit
+def _sleep(pool: int) -> None:
+    """Sleeps until it is woken, unless a job has come meanwhile that it can help with."""
+    atomic_add(pool, Pool.sleeper_count, int64(1))
+    is_needed = _left_processors(pool) > 0 and _is_any_offered(pool)
+    if not (is_needed and _takes_sleeper(pool)):
+        _sem_wait(pool)
+
+
 def serve(pool: int) -> None:
     """What each of the pool's threads does, forever.
 
     Waking up takes as long as many a job. So a thread looks for another job for a while before it
-    sleeps, and lets others run meanwhile.
+    sleeps, and lets others run meanwhile; not if there is no processor for it.
     """
     while True:
-        _sem_wait(pool)
+        _sleep(pool)
         idle = 0
-        while idle < _LOOKS:
+        while idle < _LOOKS and _left_processors(pool) > 0:
             idle = 0 if _help_all(pool) else idle + 1
             sched_yield()

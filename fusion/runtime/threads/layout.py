@@ -20,6 +20,8 @@ class Pool(Layout):
     semaphore: Fields = fields(4)  # sem_t has 32 bytes
     thread_count: Int64
     active_count: Int64  # threads at work, kernels that may ask for help included
+    helper_count: Int64  # of these, the pool's
+    sleeper_count: Int64  # threads of the pool that nobody has woken
     slots: Fields = fields(SLOT_COUNT * Slot.SIZE)
 
 
@@ -29,6 +31,7 @@ class Job(Layout):
     kernel: Address  # is called with (job, 0)
     next_task: Int64
     task_count: Int64
-    helper_count: Int64  # also the number of the next helper
+    pool: Address  # that it is offered to
+    helper_count: Int64
     helper_limit: Int64
     float_modes: Int64  # of the thread that offers it

@@ -196,14 +196,14 @@ def _report_error(frame: int, job: int, index: int, error: int) -> None:
 
 
 @jit
-def scatter_columns(job: int) -> None:
-    """Does tasks until all have been begun."""
+def scatter_columns(job: int, helps: int) -> None:
+    """Does tasks until all have been begun; `helps` as in `next_task`."""
     state = load(job, GradJob.state)
     shared = load(job, GradJob.shared)
     range_count = load(job, GradJob.range_count)
     splits = load(shared, SharedInputs.split_count)
     args = stack_words(ScatterArgs.SIZE)
-    task = jobs.next_task(job)
+    task = jobs.next_task(job, helps)
     while task >= 0:
         index, range_index = task // range_count, task % range_count
         column = column_at(state, index)
@@ -238,7 +238,7 @@ def scatter_columns(job: int) -> None:
             call_by_tiles(
                 column, dim, args, int64(ScatterArgs.first_element), int64(ScatterArgs.end_element)
             )
-        task = jobs.next_task(job)
+        task = jobs.next_task(job, helps)
 
 
 @jit
@@ -304,7 +304,7 @@ def _compute(frame: int, job: int, shared: int, slot: int) -> None:
     store(job, Job.next_task, 0)
     store(job, Job.task_count, count * range_count)
     slot_of_job = jobs.open_job(helpers, job)
-    scatter_columns(job)
+    scatter_columns(job, int64(0))
     jobs.close_job(helpers, slot_of_job)
     for index in range(count):
         error = load(load(job, GradJob.columns), GradColumn.SIZE * index + GradColumn.error)

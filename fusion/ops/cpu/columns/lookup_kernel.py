@@ -191,7 +191,7 @@ def _look_up(frame: int, shared: int) -> None:
     store(job, LookupJob.shared, shared)
     helpers = pool if parallel else int64(0)
     slot = jobs.open_job(helpers, job)
-    tasks.work(job)
+    tasks.work(job, int64(0))
     jobs.close_job(helpers, slot)
     if load(job, LookupJob.mark_count) == 0:
         return

@@ -250,8 +250,8 @@ def _do_column(
 
 
 @jit
-def work(job: int) -> None:
-    """Does tasks until all have been begun."""
+def work(job: int, helps: int) -> None:
+    """Does tasks until all have been begun; `helps` as in `next_task`."""
     source = stack_words(ColumnInputs.SIZE)
     workspace = stack_words(Workspace.SIZE)
     arguments = stack_words(GatherArgs.SIZE)
@@ -262,7 +262,7 @@ def work(job: int) -> None:
     span = load(job, LookupJob.block_columns)
     columns = load(job, LookupJob.column_count)
     spans = (columns + span - 1) // span
-    task = next_task(job)
+    task = next_task(job, helps)
     while task >= 0:
         first, start = (task // spans) * load(job, LookupJob.block_rows), (task % spans) * span
         for index in range(start, min(start + span, columns)):
@@ -274,6 +274,6 @@ def work(job: int) -> None:
             if not done:
                 atomic_store(load(job, LookupJob.marks), index, int64(1))
                 atomic_add(job, LookupJob.mark_count, int64(1))
-        task = next_task(job)
+        task = next_task(job, helps)
     free_workspace(workspace)
     tf_delete_status(status)

@@ -156,24 +156,24 @@ def _do_column(job: int, index: int, source: int, workspace: int) -> bool:
 
 
 @jit
-def do_columns(job: int) -> None:
-    """Does tasks until all have been begun."""
+def do_columns(job: int, helps: int) -> None:
+    """Does tasks until all have been begun; `helps` as in `next_task`."""
     if load(job, UniqueJob.is_copying) == 0:
-        _number_columns(job)
+        _number_columns(job, helps)
         return
-    index = jobs.next_task(job)
+    index = jobs.next_task(job, helps)
     while index >= 0:
         _copy_keys(job, index)
-        index = jobs.next_task(job)
+        index = jobs.next_task(job, helps)
 
 
 @jit
-def _number_columns(job: int) -> None:
+def _number_columns(job: int, helps: int) -> None:
     source, workspace = stack_words(ColumnInputs.SIZE), stack_words(Workspace.SIZE)
     open_workspace(workspace)
     status = tf_new_status()
     ctx, state = load(job, UniqueJob.context), load(job, UniqueJob.state)
-    index = jobs.next_task(job)
+    index = jobs.next_task(job, helps)
     while index >= 0:
         done = take_source(int64(0), ctx, state, index, source, status, int64(0))
         done = done and _do_column(job, index, source, workspace)
@@ -181,7 +181,7 @@ def _number_columns(job: int) -> None:
         if not done:
             atomic_store(load(job, UniqueJob.marks), index, int64(1))
             atomic_add(job, UniqueJob.mark_count, int64(1))
-        index = jobs.next_task(job)
+        index = jobs.next_task(job, helps)
     free_workspace(workspace)
     tf_delete_status(status)
 
@@ -257,7 +257,7 @@ def _put_keys(frame: int, job: int, pool: int) -> None:
     store(job, UniqueJob.is_copying, 1)
     helpers = pool if total > int64(_PARALLEL_KEYS) else int64(0)
     slot = jobs.open_job(helpers, job)
-    do_columns(job)
+    do_columns(job, int64(0))
     jobs.close_job(helpers, slot)
     for index in range(count):
         key = load(load(job, UniqueJob.marks), index)
@@ -319,7 +319,7 @@ def prepare(frame: int) -> None:
     cost = count * _COLUMN_NS + total * _ELEMENT_NS
     helpers = pool if cost > _PARALLEL_NS else int64(0)
     slot = jobs.open_job(helpers, job)
-    do_columns(job)
+    do_columns(job, int64(0))
     jobs.close_job(helpers, slot)
     if load(job, UniqueJob.mark_count) != 0:
         _finish(frame, job, source)
