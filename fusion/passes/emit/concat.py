@@ -9,6 +9,7 @@ import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
+from fusion.passes.emit.sizes import shape_tensor
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.joins import REARRANGEMENTS
@@ -97,7 +98,7 @@ class ConcatEmitter:
         if node is not None:
             build.inputs(node, Tensor(name))
             if place.shape is not None:
-                build.inputs(node, build.constant("shape", np.array(place.shape, np.int32)))
+                build.inputs(node, shape_tensor(build, place.shape, place.measured))
                 set_types(node, Tshape=types_pb2.DT_INT32)
             set_types(node, T=group.lookups[0].full_spec.table.dtype)
             name = build.add(node)

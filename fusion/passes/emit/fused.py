@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.emit.arguments import (
@@ -20,12 +19,13 @@ from fusion.passes.emit.arguments import (
 from fusion.passes.emit.concat import ConcatEmitter
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.emit.products import finish, with_plain_ids
+from fusion.passes.emit.sizes import shape_tensor
 from fusion.passes.emit.tables import Reader, share_tables
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.forms import is_joinable, is_shaped
-from fusion.passes.plan.joins import known_shape
 from fusion.passes.plan.plan import Group
+from fusion.passes.plan.sizes import known_shape
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.spec import LookupSpec
 from fusion.passes.recognise.stock.products import Product
@@ -48,8 +48,8 @@ class InferenceEmitter:
         build = NodeBuilder.of(self.edit, lookup.full_spec)
         spec, product = with_plain_ids(build, lookup.full_spec), lookup.parts.whole
         column = column_arguments(build, spec)
-        shape = known_shape(lookup) if is_shaped(lookup) else None
-        is_matrix = shape is None or (len(shape) == 2 and not spec.table.shards[0].is_vector)
+        known = known_shape(self.edit.view, lookup) if is_shaped(lookup) else None
+        is_matrix = known is None or (len(known[0]) == 2 and not spec.table.shards[0].is_vector)
         is_result = is_joinable(lookup) and is_matrix
         node = build.replacement(SINGLE) if is_result else build.node("lookup", SINGLE)
         build.inputs(node, *share_tables(build, [Reader(lookup, column[:3])]), *column[:4])
@@ -61,7 +61,8 @@ class InferenceEmitter:
         if isinstance(product, Product):
             finish(build, product, Tensor(name))
         elif not is_result:
-            sizes = build.constant("shape", np.array(shape, np.int32))
+            assert known is not None, "a product alone is made of a lookup that is a matrix"
+            sizes = shape_tensor(build, *known)
             types = {"T": spec.table.dtype, "Tshape": types_pb2.DT_INT32}
             build.result("Reshape", (Tensor(name), sizes), types)
         self.edit.replace(spec.output, Tensor(build.base))

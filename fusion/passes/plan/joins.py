@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorflow.python.framework import dtypes
 
@@ -22,9 +22,10 @@ from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import is_bare, is_joinable, is_shaped, is_small, placement
 from fusion.passes.plan.plan import Group, Lowering, Place
+from fusion.passes.plan.sizes import known_shape, measured_by, numbers, result_shape, source_of
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.recognise.stock.rows import JOINS, Shaped
+from fusion.passes.recognise.stock.rows import JOINS
 
 FEWEST = 2
 """Lookups that are worth an op of their own."""
@@ -86,7 +87,7 @@ def slot_of_join(view: GraphView, group: Group) -> Slot | None:
     """Returns the input of a concat of matrices that all of a group's join becomes, if it does."""
     place, spec = group.places[0], group.lookups[0].full_spec
     join, sizes = place.join, [lookup.full_spec.table.shape[1] or 0 for lookup in group.lookups]
-    if len(group.places) > 1 or not place.whole or place.shape is None:
+    if len(group.places) > 1 or not place.whole or place.shape is None or place.measured:
         return None
     if view.controls(join) or view.control_uses(join):
         return None
@@ -102,21 +103,12 @@ def slot_of_join(view: GraphView, group: Group) -> Slot | None:
     return slots[0]
 
 
-def result_shape(lookup: LookupMatch) -> Vector | None:
-    """Returns the symbolic shape of a lookup's result; None if not even its rank is known."""
-    if isinstance(lookup.parts.whole, Shaped):
-        return lookup.parts.whole.shape
-    spec = lookup.full_spec
-    width = spec.table.shape[1]
-    return (Dim(spec.output, 0), Dim(spec.output, 1) if width is None else width)
-
-
 def why_alone(view: GraphView, lookup: LookupMatch) -> NoMatch:
     """Returns why a gather is not part of an op for many lookups."""
     slots = slots_of(view, lookup)
     if isinstance(slots, NoMatch):
         return slots
-    if known_shape(lookup) is None:
+    if known_shape(view, lookup) is None:
         return NoMatch("more than one size of its result is not known", lookup.anchor)
     if lookup.full_spec.table.shards[0].is_vector:
         few = f"for fewer than {_FEWEST_VECTORS} vectors gathers are as fast"
@@ -149,31 +141,17 @@ def worth_joining(view: GraphView, lookups: Iterable[LookupMatch]) -> list[Looku
     return [lookup for lookup in lookups if lookup.anchor not in few]
 
 
-def is_better_alone(lookup: LookupMatch) -> bool:
+def is_better_alone(view: GraphView, lookup: LookupMatch) -> bool:
     """Whether an op for a lookup is better than its stock ops, though nothing is beside it."""
     if not is_shaped(lookup):
         return True
-    shape = known_shape(lookup)
-    if shape is None or not is_bare(lookup):
-        return shape is not None
+    known = known_shape(view, lookup)
+    if known is None or not is_bare(lookup):
+        return known is not None
     table = lookup.full_spec.table
-    # One size may not be known, and be 1.
-    count = abs(math.prod(shape)) * dtypes.as_dtype(table.dtype).size
+    # Sizes may not be known, and be 1.
+    count = abs(math.prod(known[0])) * dtypes.as_dtype(table.dtype).size
     return count > _FEWEST_BYTES and not is_small(table.dtype, table.shape)
-
-
-def known_shape(lookup: LookupMatch) -> tuple[int, ...] | None:
-    """Returns the shape of a result that may be no matrix, -1 for one size that is not known.
-
-    None: more are not known.
-    """
-    shape = result_shape(lookup)
-    return None if shape is None or 0 in shape else _with_one_unknown(shape)
-
-
-def _with_one_unknown(shape: Vector) -> tuple[int, ...] | None:
-    sizes = tuple(size if isinstance(size, int) else -1 for size in shape)
-    return sizes if sizes.count(-1) <= 1 else None
 
 
 @dataclass(frozen=True)
@@ -352,7 +330,7 @@ def groups_in_joins(
     groups = (
         group
         for first in firsts
-        for run in _runs(_chain(places, first))
+        for run in _runs(view, _chain(places, first))
         if (group := _group(view, run, members)) is not None
     )
     return tuple(groups)
@@ -368,11 +346,11 @@ def _chain(
         key = tuple((join, at + 1) for join, at in key)
 
 
-def _runs(chain: Iterable[Slots]) -> Iterator[list[Slots]]:
+def _runs(view: GraphView, chain: Iterable[Slots]) -> Iterator[list[Slots]]:
     """Yields parts of a chain whose rows fit each other."""
     run: list[Slots] = []
     for slots in chain:
-        if run and not all(map(_fits, run[0], slots)):
+        if run and not all(_fits(view, *pair) for pair in zip(run[0], slots, strict=True)):
             yield run
             run = []
         run.append(slots)
@@ -380,21 +358,32 @@ def _runs(chain: Iterable[Slots]) -> Iterator[list[Slots]]:
         yield run
 
 
-def _fits(first: Slot, other: Slot) -> bool:
+def _fits(view: GraphView, first: Slot, other: Slot) -> bool:
     """Whether two inputs of a join surely have the same sizes but for its axis.
 
-    Or else both of them have as many rows only if they have the same sizes, which the op asks for.
+    Or else both of them have as many rows only if they have the same sizes, which the op asks for;
+    or a run can tell.
     """
     if first.rest != other.rest or len(first.lead) != len(other.lead):
         return False
-    pairs = [*zip(first.lead, other.lead, strict=True)]
-    unsure = [
-        one != two for one, two in pairs if not (isinstance(one, int) and isinstance(two, int))
+    known = [
+        (one, two)
+        for one, two in zip(first.lead, other.lead, strict=True)
+        if isinstance(one, int) and isinstance(two, int)
     ]
-    numbers = [(one, two) for one, two in pairs if isinstance(one, int) and isinstance(two, int)]
-    if any(one != two or not one for one, two in numbers):
+    if any(one != two or not one for one, two in known):
         return False
-    return sum(unsure) <= 1
+    if not _are_unsure([first, other]):
+        return True
+    leads = first.lead, other.lead
+    return all(-1 not in numbers(lead) or source_of(view, lead) is not None for lead in leads)
+
+
+def _are_unsure(slots: Sequence[Slot]) -> bool:
+    """Whether some input of a join may differ from the first in more sizes than one."""
+    first, *others = (slot.lead for slot in slots)
+    pairs = (zip(first, other, strict=True) for other in others)
+    return any(sum(one != two for one, two in pair) > 1 for pair in pairs)
 
 
 def _group(
@@ -404,25 +393,30 @@ def _group(
     if len(run) < FEWEST:
         return None
     found = []
+    lookups = tuple(members[slots] for slots in run)
     for slots in zip(*run, strict=True):
         join, op = slots[0].join, slots[0].op
         count = len(view.inputs(join)) - (op == "ConcatV2")
         is_whole = len(run) == count and op != "AddN"
         if op == "Pack" and not is_whole:
             return None
-        is_matrix = slots[0].is_matrix or op == "AddN"
-        shape = None if is_matrix else _joined_shape(slots)
-        if shape is None and not is_matrix:
-            return None
         if op == "AddN" and len({slot.size for slot in slots}) > 1:
             return None
-        found.append(Place(join, slots[0].index, is_whole, shape))
-    lookups = tuple(members[slots] for slots in run)
+        place = Place(join, slots[0].index, is_whole, None)
+        if not slots[0].is_matrix and op != "AddN":
+            shape, measured = _joined_shape(slots), None
+            if shape is not None and (shape.count(-1) > 1 or _are_unsure(slots)):
+                measured = measured_by(view, [slot.lead for slot in slots], lookups)
+                shape = shape if measured is not None else None
+            if shape is None:
+                return None
+            place = replace(place, shape=shape, measured=measured)
+        found.append(place)
     return Group(Lowering.GROUPED, lookups, found[0].join, places=tuple(found))
 
 
 def _joined_shape(slots: Sequence[Slot]) -> tuple[int, ...] | None:
-    """Returns the shape of inputs of a join side by side, -1 for one size that is not known."""
+    """Returns the shape of inputs of a join side by side, -1 for a size that is not known."""
     sizes = [slot.size for slot in slots]
     middle = (
         len(slots) if sizes[0] is None else sum(size for size in sizes if isinstance(size, int))
@@ -430,7 +424,7 @@ def _joined_shape(slots: Sequence[Slot]) -> tuple[int, ...] | None:
     shape = (*_known_lead(slots), middle, *slots[0].rest)
     if any(not isinstance(size, int) for size in (*slots[0].rest, *filter(None, sizes))):
         return None
-    return None if 0 in shape else _with_one_unknown(shape)
+    return None if 0 in shape else numbers(shape)
 
 
 def _known_lead(slots: Sequence[Slot]) -> Vector:

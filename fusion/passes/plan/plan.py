@@ -48,6 +48,32 @@ class Backward:
 
 
 @dataclass(frozen=True)
+class SizesOf:
+    """A tensor that has the first sizes of a result.
+
+    Attributes:
+        tensor: ids.
+        dtype: their DataType.
+    """
+
+    tensor: Tensor
+    dtype: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The first sizes of a result that only a run tells, and that all its lookups have.
+
+    Attributes:
+        count: how many sizes they are.
+        sources: what tells them in each lookup: ids, or numbers if they are known.
+    """
+
+    count: int
+    sources: tuple[SizesOf | tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
 class Place:
     """Where a group's result goes: inputs of a join.
 
@@ -55,13 +81,15 @@ class Place:
         join: the ConcatV2 or Pack; or an AddN, which reads the parts of the result instead.
         start: the index of the first of them.
         whole: whether they are all its inputs; the result stands for it then. Not for an AddN.
-        shape: the result's there, -1 for one size that is not known; None: the matrix as it is.
+        shape: the result's there, -1 for a size that is not known; None: the matrix as it is.
+        measured: the first of these sizes; None if at most one of the shape is not known.
     """
 
     join: str
     start: int
     whole: bool
     shape: tuple[int, ...] | None
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True)

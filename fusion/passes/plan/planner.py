@@ -65,10 +65,10 @@ def _plans_of_rest(
     for nested in (True, False):
         groups = groups_in_concats(view, lookups, left, joined, nested, taken)
         if groups != before:
-            yield Plan((*split, *_alone(_without(single, groups)).groups, *groups))
+            yield Plan((*split, *_alone(view, _without(single, groups)).groups, *groups))
         before = groups
     if single:
-        yield Plan((*split, *_alone(single).groups))
+        yield Plan((*split, *_alone(view, single).groups))
     yield split_plan(lookups)
 
 
@@ -77,9 +77,10 @@ def _without(lookups: Iterable[LookupMatch], groups: Iterable[Group]) -> list[Lo
     return [lookup for lookup in lookups if lookup.anchor not in grouped]
 
 
-def _alone(lookups: Iterable[LookupMatch]) -> Plan:
+def _alone(view: GraphView, lookups: Iterable[LookupMatch]) -> Plan:
     """Returns a plan with an op for each lookup that is better alone than its stock ops."""
-    return plan_each(filter(is_better_alone, lookups), Lowering.SINGLE)
+    better = (lookup for lookup in lookups if is_better_alone(view, lookup))
+    return plan_each(better, Lowering.SINGLE)
 
 
 def split_plan(lookups: Iterable[LookupMatch]) -> Plan:

@@ -13,8 +13,9 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.concats import slot_in_concat
 from fusion.passes.plan.forms import can_stack, is_bare, is_joinable, is_small, reads_table_well
-from fusion.passes.plan.joins import FEWEST, groups_in_joins, result_shape
+from fusion.passes.plan.joins import FEWEST, groups_in_joins
 from fusion.passes.plan.plan import Group, Lowering, Plan
+from fusion.passes.plan.sizes import result_shape
 from fusion.passes.recognise.lookup import LookupMatch
 
 

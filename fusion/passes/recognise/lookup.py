@@ -58,7 +58,7 @@ from fusion.passes.recognise.stock.reduction import (
     anchors,
     match_reduction,
 )
-from fusion.passes.recognise.stock.rows import JOINS, match_rows
+from fusion.passes.recognise.stock.rows import match_rows
 from fusion.passes.recognise.stock.table import UNIQUES, Shard, Table, match_table, table_spec
 from fusion.schema.names import SINGLE
 
@@ -354,7 +354,7 @@ FORMS: tuple[LookupForm, ...] = (
     LookupForm(frozenset({LAST}), single_anchors, _at_once(match_single), beside=UNIQUES),
     LookupForm(REDUCTIONS, axis_sums, _at_once(match_axis_sum), GATHERS),
     LookupForm(SEGMENT_REDUCTIONS, ragged_sums, _at_once(match_ragged_sum), GATHERS),
-    LookupForm(GATHERS, row_gathers, _at_once(match_rows), JOINS),
+    LookupForm(GATHERS, row_gathers, _at_once(match_rows)),
     LookupForm(PRODUCTS | OTHER_PRODUCTS, products, _at_once(match_product), ENCODINGS),
     LookupForm(
         frozenset({SPARSE_PRODUCT}),

@@ -77,10 +77,10 @@ def _takes_sleeper(pool: int) -> bool:
 
 @jit
 def _is_any_offered(pool: int) -> bool:
+    found = int64(0)
     for slot in range(SLOT_COUNT):
-        if atomic_load(pool, Pool.slots + Slot.SIZE * slot) != 0:
-            return True
-    return False
+        found |= atomic_load(pool, Pool.slots + Slot.SIZE * slot)
+    return found != 0
 
 
 @jit
