@@ -45,6 +45,7 @@ class Model:
       joins: what joins them: op and axis of each; the second reads the same rows.
       beside: whether a matrix that is no lookup is the first thing to be joined.
       bag: what is made of the rows of the last axis of the ids, or of ragged ids; see `BAGS`.
+      any_length: whether the graph does not know `shape`, only that there are as many sizes.
     """
 
     tables: tuple[Table, ...] = (Table(), Table(13, 3), Table(7, 8))
@@ -56,6 +57,7 @@ class Model:
     joins: tuple[tuple[str, int], ...] = (("concat", 1),)
     beside: bool = False
     bag: str = ""
+    any_length: bool = False
 
     @property
     def is_ragged(self) -> bool:
@@ -82,7 +84,8 @@ def build(model: Model) -> graph_pb2.GraphDef:
 
 def ids_placeholder(model: Model, number: int) -> Any:
     if not model.is_ragged:
-        return v1.placeholder(model.ids, [None, *model.shape], f"ids_{number}")
+        shape = [None] * len(model.shape) if model.any_length else model.shape
+        return v1.placeholder(model.ids, [None, *shape], f"ids_{number}")
     values = v1.placeholder(model.ids, [None], f"ids_{number}")
     splits = v1.placeholder(tf.int64, [None], f"splits_{number}")
     return tf.RaggedTensor.from_row_splits(values, splits, validate=False)

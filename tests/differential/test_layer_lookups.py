@@ -86,6 +86,7 @@ def models(draw: st.DrawFn, *, bags: bool) -> Model:
         joins=joins,
         beside=joins == (("concat", 1),) and between != "expand" and draw(st.booleans()),
         bag=bag,
+        any_length=not bags and ways == _OF_SEQUENCES and draw(st.booleans()),
     )
 
 

@@ -54,6 +54,9 @@ COLUMNS = {
 LAYERS = {
     "keras": Model(_SMALL, between="flatten as Keras", wraps=True),
     "sequences": Model(_SMALL, (2,), between="", joins=(("concat", 2),)),
+    "sequences of any length": Model(
+        _SMALL, (2,), between="", joins=(("concat", 2),), any_length=True
+    ),
     "constants": Model(tuple(replace(table, kind="constant") for table in _SMALL), between=""),
     "packed": Model(_SMALL, (), between="", joins=(("pack", 1),)),
     **{

@@ -9,10 +9,12 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from fusion.grappler import LOOKUPS
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.lower_lookups import LowerLookups
 from fusion.passes.recognise.spec import DenseIds
 from fusion.passes.report.report import FusionReport
+from fusion.runtime.optimizer import prefilter
 from tests import layer_graphs as layers
 from tests.layer_graphs import Model, Table
 from tests.passes import stock_graphs as stock
@@ -38,6 +40,12 @@ MODELS = {
     "expanded": Model((Table(), Table(5)), shape=(), between="expand", joins=(("concat", 1),)),
     "sequences": Model(shape=(6,), between="", joins=(("concat", 2),), wraps=True),
     "sequences through identities": Model(shape=(6,), between="identity", joins=(("concat", -1),)),
+    "sequences of any length": Model(
+        shape=(6,), between="", joins=(("concat", 2),), wraps=True, any_length=True
+    ),
+    "grids of any size, packed": Model(
+        (Table(), Table(5)), (3, 2), between="", joins=(("pack", 3),), any_length=True
+    ),
     "beside a matrix": Model(beside=True, wraps=True),
     "ids as they are, and a matrix": Model(shape=(), between="", beside=True),
     "constants": Model((Table(kind="constant"), Table(4, 2, "constant"))),
@@ -76,7 +84,8 @@ def test_rows_side_by_side_are_one_op_with_the_same_bits(model: Model) -> None:
         assert [column.form for column in result.report.columns] == ["grouped"] * len(model.tables)
         left = ops(result.graph_def)
         assert left.count(GROUP) == 1, left
-        assert not {"GatherV2", "ResourceGather", "ConcatV2"} & {*left}, left
+        assert not {"GatherV2", "ResourceGather"} & {*left}, left
+        assert left.count("ConcatV2") == model.any_length, left  # of sizes
         assert not PASS.apply(result.graph_def).modified
         assert report(graph_def).columns == result.report.columns
         for batch in (7, 1, 0):
@@ -107,6 +116,46 @@ def test_ids_out_of_range_are_stocks_error(kind: str, ids: str, bad: int) -> Non
     for one in (graph_def, result.graph_def):
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"is not in \[0, 7\)"):
             stock.run(one, feed)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((2, 3), (3, 2)), ((2, 0), (3, 0)), ((0, 3), (0, 4)), ((4, 2), (2, 2))], ids=str
+)
+def test_sequences_of_other_sizes_are_stocks_error(shapes: Any) -> None:
+    """As many rows are no reason to take them for those of the same sequences."""
+    model = Model((Table(), Table(9)), (1,), between="", joins=(("concat", 2),), any_length=True)
+    graph_def = layers.build(model)
+    result = PASS.apply(graph_def)
+    assert result.report.fused_count == 2
+    feed = {f"ids_{k}:0": np.zeros(shape, np.int64) for k, shape in enumerate(shapes)}
+    for one in (graph_def, result.graph_def):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            stock.run(one, feed)
+
+
+def test_the_same_ids_need_no_comparison_of_sizes() -> None:
+    with tf.Graph().as_default() as graph:
+        model = Model((Table(), Table(9)), (1,), any_length=True)
+        ids = layers.ids_placeholder(model, 0)
+        tf.concat([layers.rows_of(model, k, ids) for k in range(2)], 2, name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        graph_def = graph.as_graph_def(add_shapes=True)
+    result = PASS.apply(graph_def)
+    assert result.report.fused_count == 2
+    assert "ConcatOffset" not in ops(result.graph_def)
+    compare(graph_def, result.graph_def, {"ids_0:0": np.array([[1, 2, 3], [4, 5, 6]])}, 1)
+
+
+def test_sequences_whose_sizes_nothing_tells_stay() -> None:
+    with tf.Graph().as_default() as graph:
+        model = Model((BIG, BIG), (1,), any_length=True)
+        ids = [layers.ids_placeholder(model, 0), v1.placeholder(tf.int64, None)]
+        rows = [layers.rows_of(model, k, one) for k, one in enumerate(ids)]
+        tf.concat(rows, 2, name="out")
+        graph_def = graph.as_graph_def(add_shapes=True)
+    known, unknown = report(graph_def).columns
+    assert "no other lookup is beside it" in str(known.reason)
+    assert "the shape of its ids is not known" in str(unknown.reason)
 
 
 def test_rows_that_wrap_are_ids_of_the_op() -> None:
@@ -214,6 +263,19 @@ def test_a_lone_gather_of_a_large_table_is_reported() -> None:
     (column,) = report(graph_def).columns
     assert not column.fused
     assert "nothing to gain" in str(column.reason)
+
+
+def test_a_lone_gather_in_a_graph_that_joins_nothing_is_reported() -> None:
+    with tf.Graph().as_default() as graph:
+        model = Model((BIG,), (), between="")
+        ids = layers.ids_placeholder(model, 0)
+        tf.matmul(layers.rows_of(model, 0, ids), tf.ones([8, 2]), name="out")
+        graph_def = graph.as_graph_def(add_shapes=True)
+    assert not {"AddN", "ConcatV2", "Pack"} & {*ops(graph_def)}
+    data = graph_def.SerializeToString()
+    assert prefilter.meets(LOOKUPS, data)
+    (column,) = report(graph_def).columns
+    assert not column.fused
 
 
 @pytest.mark.parametrize(("length", "is_fused"), [(1024, False), (1025, True)])
