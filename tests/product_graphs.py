@@ -85,12 +85,13 @@ def _counts(part: Part, ids: Any, dtype: str, *, binary: bool) -> Any:
     return tf.cast(counts, dtype)
 
 
-#: Each (part, ids, dtype) -> [B, columns].
+#: Each (part, ids, dtype) -> [B, columns]; with "each", of all ids, there is nothing beside it.
 PARTS: dict[str, Callable[[Part, Any, str], Any]] = {
     "vector": _hot,
     "column": lambda part, ids, dtype: tf.reshape(_hot(part, ids, dtype), [-1, part.classes]),
     "squeezed": lambda part, ids, dtype: tf.squeeze(_hot(part, ids, dtype), [1]),
     "flat": lambda part, ids, dtype: tf.reshape(_hot(part, ids, dtype), [-1, part.columns]),
+    "each": lambda part, ids, dtype: tf.reshape(_hot(part, ids, dtype), [-1, part.classes]),
     "sum": lambda part, ids, dtype: tf.reduce_sum(_hot(part, ids, dtype), -2),
     "max": lambda part, ids, dtype: tf.reduce_max(_hot(part, ids, dtype), 1),
     "truth": lambda part, ids, dtype: tf.reduce_sum(
@@ -99,6 +100,8 @@ PARTS: dict[str, Callable[[Part, Any, str], Any]] = {
     "count": lambda part, ids, dtype: _counts(part, ids, dtype, binary=False),
     "binary": lambda part, ids, dtype: _counts(part, ids, dtype, binary=True),
 }
+
+MIXED = tuple(sorted({*PARTS} - {"each"}))
 
 COUNTED = ("count", "binary")
 """Kinds that refuse ids below 0."""

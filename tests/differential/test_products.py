@@ -21,7 +21,7 @@ from fusion.schema.names import OP_NAMES
 from tests import product_graphs as products
 from tests.differential.strategies import PLAIN_REPORT
 from tests.passes import stock_graphs as stock
-from tests.product_graphs import COUNTED, PARTS, Part, Product
+from tests.product_graphs import COUNTED, MIXED, Part, Product
 
 _IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 #: For how many seconds examples are drawn at most.
@@ -32,7 +32,7 @@ KEEP = frozenset({"out", "initialize"})
 
 @st.composite
 def parts(draw: st.DrawFn) -> Part:
-    kind = draw(st.sampled_from((*sorted(PARTS), "dense")))
+    kind = draw(st.sampled_from((*MIXED, "dense")))
     if kind == "dense":
         return Part(kind, draw(st.integers(1, 5)))
     lengths = (1, 2, 3, 9) if kind in ("flat", "max") else (1, 2, 3, 9, None)
@@ -49,7 +49,9 @@ def parts(draw: st.DrawFn) -> Part:
 def models(draw: st.DrawFn) -> Product:
     # One part is large enough for the product to be looked at.
     found = [draw(parts()) for _ in range(draw(st.integers(0, 4)))]
-    found.insert(draw(st.integers(0, len(found))), Part(draw(st.sampled_from(sorted(PARTS))), 70))
+    found.insert(draw(st.integers(0, len(found))), Part(draw(st.sampled_from(MIXED)), 70))
+    if draw(st.integers(0, 7)) == 0:
+        found = [Part("each", 70, draw(st.sampled_from((1, 3, None))))]
     return Product(
         tuple(found),
         draw(st.sampled_from((1, 3, 8, 16, 33))),

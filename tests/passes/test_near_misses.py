@@ -74,6 +74,7 @@ LAYERS = {
 }
 PRODUCTS = {
     "product": Product((Part("vector", 60), Part("dense", 2), Part("flat", 20, 2)), 3),
+    "product of each": Product((Part("each", 70, None),), 3),
     "product of counts": Product((Part("sum", 60, 2), Part("binary", 20, 3)), 3),
     "product of the largest": Product((Part("max", 70, 2),), 3, kernel="constant"),
 }
@@ -82,7 +83,12 @@ PRODUCTS = {
 _WHOLE = ("classic", "fast")
 _STEP = 15
 #: Graphs of layers are small, but for those of ragged bags.
-_STEP_OF_LAYERS = {"bag ragged mean": 100, "bag ragged max": 100, "bag ragged segment mean": 1}
+_STEP_OF_LAYERS = {
+    "bag ragged mean": 100,
+    "bag ragged max": 100,
+    "bag ragged segment mean": 1,
+    "product of each": 1,
+}
 # The assigned initial values; and a shape of -1s, which makes stock TensorFlow abort.
 _NOT_MIXED = ("initial_value", "shape_default", "initialize")
 OTHER_OPS = {

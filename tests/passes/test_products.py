@@ -53,8 +53,10 @@ def compare(model: Product, before: graph_pb2.GraphDef, after: graph_pb2.GraphDe
         (WIDE, 1),
         (Product((Part("flat", 40), Part("sum", 50, None))), 0),
         (replace(WIDE, nested=True, kernel="constant"), 1),
+        (Product((Part("each"),)), 0),
+        (Product((Part("each", 100, None),)), 0),
     ],
-    ids=["one", "beside others", "many to a row", "nested"],
+    ids=["one", "beside others", "many to a row", "nested", "each a row", "of any length"],
 )
 def test_ids_become_bags_and_the_rest_a_smaller_product(model: Product, left: int) -> None:
     built = products.build(model)
@@ -67,6 +69,29 @@ def test_ids_become_bags_and_the_rest_a_smaller_product(model: Product, left: in
         assert found.count("MatMul") == left
         assert not PASS.apply(result.graph_def).modified
         compare(model, graph_def, result.graph_def)
+
+
+@pytest.mark.parametrize(
+    "shape", [(None, 3), (None, None), (None, None, 2), (None, 1), (7, 3)], ids=str
+)
+def test_a_dense_layer_of_more_dimensions(shape: tuple[int | None, ...]) -> None:
+    """It asks for the sizes of the one-hots, which the ids have."""
+    with tf.Graph().as_default() as graph:
+        hot = tf.one_hot(v1.placeholder(tf.int64, shape, "in_0"), 100)
+        tf.identity(tf.tensordot(hot, products.kernel(Product()), 1), name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        built = graph.as_graph_def(add_shapes=True)
+    for graph_def in (built, stock.optimized(built)):
+        for one in (PASS, LowerLookups(preserve=KEEP)):
+            result = one.apply(graph_def)
+            assert result.report.fused_count == 1, str(result.report)
+            assert not {"OneHot", "MatMul"} & {*ops(result.graph_def)}
+            for batch in (7,) if shape[0] else (7, 1, 0):
+                sizes = (batch, *(4 if size is None else size for size in shape[1:]))
+                ids = np.random.default_rng(batch).integers(-2, 103, sizes)
+                (wanted,) = stock.run(graph_def, {"in_0:0": ids}, optimize=False)
+                (got,) = stock.run(result.graph_def, {"in_0:0": ids})
+                np.testing.assert_array_equal(got, wanted)
 
 
 FOLLOWING: dict[str, Callable[[Any], Any]] = {
@@ -196,6 +221,16 @@ REASONS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "classes": (
         lambda ids, kernel: tf.matmul(tf.one_hot(ids, tf.size(ids) * 0 + 100), kernel),
         "how many classes ids have is not known",
+    ),
+    "on the right": (
+        lambda ids, kernel: tf.matmul(tf.transpose(kernel), hot(ids), transpose_b=True),
+        "ids are encoded on the right of the product",
+    ),
+    "joined in sequences": (
+        lambda ids, kernel: tf.tensordot(
+            tf.concat([tf.one_hot(ids[:, None], 70), tf.one_hot(ids[:, None], 30)], -1), kernel, 1
+        ),
+        "it is not understood what becomes of encoded ids",
     ),
     "scaled": (
         lambda ids, kernel: tf.matmul(tf.cast(tf.cast(hot(ids), tf.bool), tf.float32), kernel),

@@ -162,17 +162,16 @@ class ShapeMath:
             parts = [self.scalar(part, depth - 1) for part in inputs]
             elements = tuple(part for part in parts if part is not None)
             return elements if len(elements) == len(parts) else None
-        if op == "ConcatV2":
-            return self._concatenated(inputs, depth)
+        rules = {"ConcatV2": self._concatenated, "Fill": self._filled, "Slice": self._sliced}
+        if op in rules:
+            return rules[op](inputs, depth)
         if op == "ExpandDims":
             # Of a number; what is expanded otherwise has more than one dimension.
             number, axis = self.scalar(inputs[0], depth - 1), self.view.constant(inputs[1])
             is_first = axis is not None and axis.size == 1 and int(axis.reshape(())) in (0, -1)
             return (number,) if number is not None and is_first else None
-        if op == "Fill":
-            return self._filled(inputs, depth)
-        if op == "Slice":
-            return self._sliced(inputs, depth)
+        if op == "GatherV2" and is_row_gather(self.view, name):
+            return self._picked(inputs, depth)
         if op == "StridedSlice":
             picked = self._strided(name, depth)
             return picked if isinstance(picked, tuple) else None
@@ -205,6 +204,15 @@ class ShapeMath:
             return None
         count = shape[0]
         return (value,) * count if isinstance(count, int) and 0 <= count <= _LONGEST else None
+
+    def _picked(self, inputs: tuple[Tensor, ...], depth: int) -> Vector | None:
+        source, places = self.vector(inputs[0], depth - 1), self._constant_vector(inputs[1])
+        if source is None or places is None:
+            return None
+        picked = tuple(
+            source[place] for place in places if isinstance(place, int) and 0 <= place < len(source)
+        )
+        return picked if len(picked) == len(places) else None
 
     def _sliced(self, inputs: tuple[Tensor, ...], depth: int) -> Vector | None:
         source = self.vector(inputs[0], depth - 1)
@@ -296,9 +304,13 @@ def product(factors: Vector) -> Element:
     """The product in its normal form: numbers multiplied and last, 1 left out."""
     number = 1
     symbols: list[Element] = []
-    for factor in factors:
+    stack = [*reversed(factors)]
+    while stack:
+        factor = stack.pop()
         if isinstance(factor, int):
             number *= factor
+        elif isinstance(factor, Product):
+            stack += reversed(factor.factors)
         else:
             symbols.append(factor)
     if not symbols:
@@ -306,6 +318,30 @@ def product(factors: Vector) -> Element:
     if number != 1:
         symbols.append(number)
     return symbols[0] if len(symbols) == 1 else Product(tuple(symbols))
+
+
+def reshaped(shape: Vector, target: Vector) -> Vector | None:
+    """Returns the shape of a reshaped tensor, or None if it is not sure that it can be reshaped."""
+    if 0 in shape or 0 in target:
+        return None
+    if -1 not in target:
+        return target if product(shape) == product(target) else None
+    at = target.index(-1)
+    given = (*target[:at], *target[at + 1 :])
+    rest = [size for size in shape if not isinstance(size, int)]
+    number = 1
+    for size in shape:
+        number *= size if isinstance(size, int) else 1
+    for size in given:
+        if isinstance(size, int):
+            if size < 0 or number % size:
+                return None
+            number //= size
+        elif size in rest:
+            rest.remove(size)
+        else:
+            return None
+    return (*target[:at], product((*rest, number)), *target[at + 1 :])
 
 
 def _calculate(op: str, left: Element | None, right: Element | None) -> int | None:

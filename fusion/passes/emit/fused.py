@@ -18,7 +18,7 @@ from fusion.passes.emit.arguments import (
 )
 from fusion.passes.emit.concat import ConcatEmitter
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
-from fusion.passes.emit.products import finish, with_plain_ids
+from fusion.passes.emit.products import finish, replace_sizes, with_plain_ids
 from fusion.passes.emit.sizes import shape_tensor
 from fusion.passes.emit.tables import Reader, share_tables
 from fusion.passes.graph.edit import GraphEdit
@@ -59,6 +59,7 @@ class InferenceEmitter:
         name = build.add(node)
         self._take_out([lookup], name)
         if isinstance(product, Product):
+            replace_sizes(build, product)
             finish(build, product, Tensor(name))
         elif not is_result:
             assert known is not None, "a product alone is made of a lookup that is a matrix"

@@ -58,6 +58,18 @@ def finish(build: NodeBuilder, product: Product, bag: Tensor) -> None:
             bag = build.shared("product", op, inputs, {"T": dtype}, attrs)
 
 
+def replace_sizes(build: NodeBuilder, product: Product) -> None:
+    """Lets those who read sizes of one-hots have them from the ids."""
+    edit = build.edit
+    for one in product.sizes:
+        kind = edit.view.type_attr(one.node, "out_type") or _INT32
+        types = {"T": one.ids.dtype, "out_type": kind}
+        sizes = build.shared("sizes", "Shape", (one.ids.values,), types)
+        last = build.constant("classes", np.array([one.classes], numpy_type(kind)))
+        edit.replace(Tensor(one.node), _concat(build, [sizes, last], 0, kind))
+        edit.remove([one.node], build.base)
+
+
 def _attrs(build: NodeBuilder, product: Product, op: str) -> dict[str, AttrValue]:
     if op == "AddN":
         return {"N": 2}
@@ -104,12 +116,14 @@ def _block(build: NodeBuilder, parts: Sequence[EncodedIds]) -> Tensor:
 
 def _side_by_side(build: NodeBuilder, parts: Sequence[EncodedIds]) -> Tensor:
     """Returns the ids of parts, int64 [B, K]."""
-    values = [part.values for part in parts]
+    values = [
+        flattened(build, part.values, part.dtype) if part.is_flat else part.values for part in parts
+    ]
     kinds = {part.dtype for part in parts}
     dtype = kinds.pop() if len(kinds) == 1 else _INT64
     pairs = zip(values, parts, strict=True)
     values = [as_dtype(build, tensor, part.dtype, dtype) for tensor, part in pairs]
-    if all(part.is_vector for part in parts):
+    if all(part.is_vector or part.is_flat for part in parts):
         packed = build.shared(
             "joined", "Pack", tuple(values), {"T": dtype}, {"N": len(values), "axis": 1}
         )
@@ -117,7 +131,9 @@ def _side_by_side(build: NodeBuilder, parts: Sequence[EncodedIds]) -> Tensor:
     axis = build.constant("axis", np.array(1, np.int32))
     types = {"T": dtype, "Tdim": _INT32}
     matrices = [
-        build.shared("column", "ExpandDims", (tensor, axis), types) if part.is_vector else tensor
+        build.shared("column", "ExpandDims", (tensor, axis), types)
+        if part.is_vector or part.is_flat
+        else tensor
         for tensor, part in zip(values, parts, strict=True)
     ]
     return as_dtype(build, _concat(build, matrices, 1, dtype), dtype, _INT64)

@@ -19,7 +19,7 @@ import numpy as np
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.emit.node_builder import NodeBuilder
-from fusion.passes.emit.products import finish, with_plain_ids
+from fusion.passes.emit.products import finish, replace_sizes, with_plain_ids
 from fusion.passes.emit.stock_entries import Entries, entries, one_per_row
 from fusion.passes.emit.stock_nodes import as_dtype, emit_clip, number, split_ids
 from fusion.passes.emit.tables import Reader, copied_clip, gather, read_table
@@ -58,6 +58,8 @@ class StockEmitter:
             last = emitted.weighted()
         else:
             last = emitted.reduced(reads_whole)
+        if isinstance(product, Product):
+            replace_sizes(build, product)
         if isinstance(product, Product) and not product.is_bag:
             assert last is not None, "encoded ids may be none of the table's"
             finish(build, product, build.shared("bag", *last))

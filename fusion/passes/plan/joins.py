@@ -17,7 +17,14 @@ from dataclasses import dataclass, replace
 
 from tensorflow.python.framework import dtypes
 
-from fusion.passes.analysis.symbolic_shapes import Dim, Element, ShapeMath, Vector, product
+from fusion.passes.analysis.symbolic_shapes import (
+    Dim,
+    Element,
+    ShapeMath,
+    Vector,
+    product,
+    reshaped,
+)
 from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import is_bare, is_joinable, is_shaped, is_small, placement
@@ -280,30 +287,6 @@ def _axis(view: GraphView, join: str, rank: int) -> int | None:
         at = int(axis.reshape(()))
     at += rank if at < 0 else 0
     return at if 0 <= at < rank else None
-
-
-def reshaped(shape: Vector, target: Vector) -> Vector | None:
-    """Returns the shape of a reshaped tensor, or None if it is not sure that it can be reshaped."""
-    if 0 in shape or 0 in target:
-        return None
-    if -1 not in target:
-        return target if product(shape) == product(target) else None
-    at = target.index(-1)
-    given = (*target[:at], *target[at + 1 :])
-    rest = [size for size in shape if not isinstance(size, int)]
-    number = 1
-    for size in shape:
-        number *= size if isinstance(size, int) else 1
-    for size in given:
-        if isinstance(size, int):
-            if size < 0 or number % size:
-                return None
-            number //= size
-        elif size in rest:
-            rest.remove(size)
-        else:
-            return None
-    return (*target[:at], product((*rest, number)), *target[at + 1 :])
 
 
 def groups_in_joins(

@@ -145,15 +145,16 @@ class EncodedIds:
     """Ids that a one-hot, a multi-hot or a counting encoding spreads over columns.
 
     Attributes:
-        values: integers, [B] or [B, K].
+        values: integers, [B] or [B, K]; of any shape if each of them is a row.
         dtype: their DataType.
-        width: K; None if it is not known, 1 for [B].
+        width: K; None if it is not known, 1 for one id in each row.
         is_vector: whether they are [B].
         classes: ids outside [0, classes) stand for no entry.
         start: the row of the table that id 0 stands for.
         stride: is added to that once for each element on the left in the row.
         is_distinct: whether an id that is in a row more than once counts once.
         refuses: the node of the stock op that raises an error for ids < 0; "" if none does.
+        is_flat: whether each of them is a row.
     """
 
     values: Tensor
@@ -165,6 +166,7 @@ class EncodedIds:
     stride: int = 0
     is_distinct: bool = False
     refuses: str = ""
+    is_flat: bool = False
 
     @property
     def columns(self) -> int:
@@ -174,8 +176,9 @@ class EncodedIds:
     def __str__(self) -> str:
         stride = f" plus {self.stride} per column" if self.stride else ""
         distinct = " distinct" if self.is_distinct else ""
+        each = "each of " if self.is_flat else ""
         rows = f"rows {self.start} to {self.start + self.columns - 1}"
-        return f"{self.values} below {self.classes}{distinct}{stride} for {rows}"
+        return f"{each}{self.values} below {self.classes}{distinct}{stride} for {rows}"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.analysis.symbolic_shapes import Dim, ShapeMath
+from fusion.passes.analysis.symbolic_shapes import Dim, ShapeMath, reshaped
 from fusion.passes.analysis.value_ranges import range_of
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
@@ -48,7 +48,9 @@ _FEWEST_COLUMNS = 32
 for 32 columns, 21 us)."""
 
 _ACTIVATIONS = frozenset({"Elu", "LeakyRelu", "Relu", "Relu6", "Sigmoid", "Tanh"})
-_BETWEEN = frozenset({"Cast", "EnsureShape", "Max", "Reshape", "Squeeze", "Sum"})
+_BETWEEN = frozenset(
+    {"Cast", "EnsureShape", "ExpandDims", "Max", "Reshape", "Squeeze", "Sum", "Transpose"}
+)
 _CODE_TYPES = ID_TYPES.union({types_pb2.DT_UINT8, types_pb2.DT_INT8})
 _LONGEST, _DEEPEST = 1 << 10, 6
 """Inputs of a product that are looked at, and ops behind each."""
@@ -80,6 +82,21 @@ class Dense:
     width: int
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """A Shape of one-hots that others read, too.
+
+    Attributes:
+        node: its name.
+        ids: what is encoded.
+        classes: the last size, behind those of the ids.
+    """
+
+    node: str
+    ids: EncodedIds
+    classes: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Product(Whole):
     """A product of ids and a matrix.
@@ -88,11 +105,13 @@ class Product(Whole):
         dense: what is multiplied by other rows of the matrix.
         kernel: the matrix.
         then: the ops that follow in one node, and what each of them reads besides.
+        sizes: what is known without the one-hots.
     """
 
     dense: tuple[Dense, ...] = ()
     kernel: Tensor
     then: tuple[tuple[str, tuple[Tensor, ...]], ...] = ()
+    sizes: tuple[Sizes, ...] = ()
 
     @property
     def is_bag(self) -> bool:
@@ -122,17 +141,26 @@ def products(view: GraphView) -> Iterator[str]:
     for name in view.named(*PRODUCTS, *OTHER_PRODUCTS):
         if not view.flag_attr(name, "transpose_a"):
             leaves, _ = _leaves(view, view.inputs(name)[0])
-            if any(_steps(view, leaf) for leaf in leaves):
+            if any(_steps(view, leaf) for leaf in (*leaves, *_right(view, name))):
                 yield name
+
+
+def _right(view: GraphView, product: str) -> tuple[Tensor, ...]:
+    """Returns what a product multiplies from the right."""
+    return view.inputs(product)[1:2]
 
 
 def match_product(view: GraphView, product: str) -> Product | NoMatch:
     """Says what a product of encoded ids looks up."""
     leaves, between = _leaves(view, view.inputs(product)[0])
     if view.op(product) in OTHER_PRODUCTS:
+        leaves += _right(view, product)
         classes = sum(_classes(view, steps[-1]) for leaf in leaves if (steps := _steps(view, leaf)))
         return NoProduct("the product is not known to be one of two matrices", product, classes)
-    kernel = view.inputs(product)[1]
+    (kernel,) = _right(view, product)
+    if steps := _steps(view, kernel):
+        classes = _classes(view, steps[-1])
+        return NoProduct("ids are encoded on the right of the product", product, classes)
     parts = [_match_encoded(view, leaf) for leaf in leaves]
     classes = sum(part.ids.columns for part in parts if part.ids is not None)
 
@@ -158,7 +186,8 @@ def match_product(view: GraphView, product: str) -> Product | NoMatch:
     if placed is None:
         return stop("which rows of the matrix are whose is not known", product)
     nodes = (*between, *(name for part in parts for name in part.nodes))
-    reader = _other_reader(view, nodes)
+    sizes = tuple(size for part in parts for size in _sizes(view, part))
+    reader = _other_reader(view, nodes, {size.node for size in sizes})
     if reader is not None:
         return stop(f"the encoded ids are also used by {reader} ({view.op(reader)})", reader)
     ids, dense = placed
@@ -171,6 +200,7 @@ def match_product(view: GraphView, product: str) -> Product | NoMatch:
         dense=tuple(dense),
         kernel=kernel,
         then=then,
+        sizes=sizes,
     )
 
 
@@ -270,14 +300,25 @@ def _leaves(view: GraphView, x: Tensor) -> tuple[list[Tensor], tuple[str, ...]]:
     return leaves, tuple(nodes)
 
 
-def _steps(view: GraphView, leaf: Tensor) -> tuple[str, ...]:
-    """Returns the nodes from a tensor down to the op that encodes ids; () if there is none."""
+def _steps(view: GraphView, leaf: Tensor, *, joined: bool = True) -> tuple[str, ...]:
+    """Returns the nodes from a tensor down to the op that encodes ids; () if there is none.
+
+    Args:
+        view: the graph.
+        leaf: the tensor.
+        joined: whether the first of a concat that is encoded counts.
+    """
     source, steps = view.resolve(leaf), list[str]()
     for _ in range(_DEEPEST):
         op = view.op(source.node)
         steps.append(source.node)
         if op in ENCODINGS:
             return tuple(steps)
+        if op == "ConcatV2" and joined:
+            parts = view.inputs(source.node)[:-1][:_LONGEST]
+            found = (_steps(view, part, joined=False) for part in parts)
+            further = next(filter(None, found), ())
+            return (*steps, *further) if further else ()
         if op not in _BETWEEN:
             break
         source = view.resolve(view.inputs(source.node)[0])
@@ -299,16 +340,19 @@ def _match_encoded(view: GraphView, leaf: Tensor) -> _Encoded:
     def refused(reason: str, node: str = encoding) -> _Encoded:
         return _Encoded(None, (), NoMatch(reason, node))
 
-    changing = [step for step in steps[:-1] if not _is_plain_cast(view, step)]
+    changing = [step for step in steps[:-1] if not _is_plain(view, step)]
     kinds = [view.op(step) for step in changing]
     reduction = changing.pop() if kinds and kinds[-1] in ("Max", "Sum") else ""
     if reduction and not _is_over_ids(view, reduction):
         return refused("encoded ids are not added up over those of a row", reduction)
     if len(changing) > 1 or any(view.op(step) not in ("Reshape", "Squeeze") for step in changing):
         return refused("it is not understood what becomes of encoded ids", changing[0])
-    ids = _match_ids(view, encoding, view.op(reduction))
+    is_flat = bool(changing) and not reduction and _has_row_of_each(view, changing[0], encoding)
+    ids = _match_ids(view, encoding, view.op(reduction), is_flat=is_flat)
     if isinstance(ids, NoMatch):
         return refused(ids.reason, ids.node)
+    if is_flat:
+        return _Encoded(ids, nodes)
     is_cube = view.op(encoding) == "OneHot" and not reduction and not ids.is_vector
     if is_cube and ids.width is not None and ids.width > 1:
         # [B, K, classes] become [B, K * classes].
@@ -319,9 +363,38 @@ def _match_encoded(view: GraphView, leaf: Tensor) -> _Encoded:
     return _Encoded(ids, nodes)
 
 
-def _is_plain_cast(view: GraphView, name: str) -> bool:
-    """Whether a node casts to a type that has all the numbers of an encoding."""
+def _is_plain(view: GraphView, name: str) -> bool:
+    """Whether a node casts to a type that has all the numbers of an encoding, or moves nothing."""
+    if view.op(name) == "Transpose":
+        order = ShapeMath(view).vector(view.inputs(name)[1])
+        return order is not None and order == (*range(len(order)),)
     return view.op(name) == "Cast" and view.type_attr(name, "DstT") in TABLE_TYPES | ID_TYPES
+
+
+def _has_row_of_each(view: GraphView, reshape: str, encoding: str) -> bool:
+    """Whether a Reshape makes a matrix with a row for each one-hot, whatever shape ids have."""
+    if view.op(reshape) != "Reshape" or view.op(encoding) != "OneHot":
+        return False
+    math, given = ShapeMath(view), view.resolve(view.inputs(reshape)[0])
+    hot = math.shape_of(Tensor(encoding))
+    if hot is None or len(hot) < 3:
+        return False
+    math.known[given] = hot
+    target = math.vector(view.inputs(reshape)[1])
+    shape = None if target is None else reshaped(hot, target)
+    return shape is not None and len(shape) == 2 and shape[1] == hot[-1]
+
+
+def _sizes(view: GraphView, part: _Encoded) -> Iterator[Sizes]:
+    """Yields what measures one-hots of which each is a row of a product."""
+    ids = part.ids
+    if ids is not None and ids.is_flat:
+        hot = next(name for name in part.nodes if view.op(name) == "OneHot")
+        names = [name for name in part.nodes if view.resolve(Tensor(name)).node == hot]
+        for name in names:
+            for use in view.uses(name):
+                if view.op(use.node) == "Shape":
+                    yield Sizes(use.node, ids, ids.classes)
 
 
 def _classes(view: GraphView, encoding: str) -> int:
@@ -331,7 +404,9 @@ def _classes(view: GraphView, encoding: str) -> int:
     return MOST_CLASSES + 1 if most is None else most
 
 
-def _match_ids(view: GraphView, encoding: str, reduction: str) -> EncodedIds | NoMatch:
+def _match_ids(
+    view: GraphView, encoding: str, reduction: str, *, is_flat: bool = False
+) -> EncodedIds | NoMatch:
     """Explains the ids of an encoding, and of the op that reduces it."""
     if view.op(encoding) in ("RaggedBincount", "SparseBincount"):
         return NoMatch("the ids that are counted are ragged or sparse", encoding)
@@ -344,10 +419,10 @@ def _match_ids(view: GraphView, encoding: str, reduction: str) -> EncodedIds | N
     is_number = view.shape(inputs[1]) in (None, ())
     if not is_number or classes.low is None or classes.low != classes.high or classes.low < 1:
         return NoMatch("how many classes ids have is not known", encoding)
-    if len(shape) not in ((2,) if reduction or not is_hot else (1, 2)):
+    if not is_flat and len(shape) not in ((2,) if reduction or not is_hot else (1, 2)):
         return NoMatch("the encoded ids are no matrix", encoding)
-    width = 1 if len(shape) == 1 else shape[-1] or None
-    ids = EncodedIds(values, dtype, width, len(shape) == 1, classes.low)
+    width = 1 if is_flat or len(shape) == 1 else shape[-1] or None
+    ids = EncodedIds(values, dtype, width, len(shape) == 1, classes.low, is_flat=is_flat)
     if is_hot:
         if not _is_number(view, inputs[2], 1) or not _is_number(view, inputs[3], 0):
             return NoMatch("ids are not encoded as ones and zeros", encoding)
@@ -415,11 +490,16 @@ def _placed(
     return (ids, dense) if start == rows else None
 
 
-def _other_reader(view: GraphView, nodes: Iterable[str]) -> str | None:
-    """Returns who else than a product reads what encodes ids; measuring it does not count."""
+def _other_reader(view: GraphView, nodes: Iterable[str], measured: set[str]) -> str | None:
+    """Returns who else than a product reads what encodes ids; measuring it does not count.
+
+    Args:
+        view: the graph.
+        nodes: what encodes ids.
+        measured: nodes that do not count.
+    """
     inside = {*nodes}
     stack = [(name, use) for name in inside for use in view.uses(name)]
-    measured: set[str] = set()
     while stack:
         name, use = stack.pop()
         if use.node in inside or use.node in measured:
