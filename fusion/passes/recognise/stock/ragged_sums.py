@@ -30,6 +30,7 @@ from fusion.passes.recognise.stock.gathers import (
     match_added,
     ones_like,
 )
+from fusion.passes.recognise.stock.quotients import DIVISIONS, division_of
 from fusion.passes.recognise.stock.ragged import RowSplits, match_row_splits
 from fusion.schema.attributes import HALF_TYPES
 
@@ -39,8 +40,6 @@ _ASCENDING = {"SegmentMean": "mean", "SegmentSum": "sum"}
 
 SEGMENT_REDUCTIONS = frozenset({_MAX, _SUM, "SegmentMean"})
 """All but SegmentSum, which feature columns end with, too: see `is_segment_sum`."""
-
-_DIVISIONS = {"DivNoNan": True, "RealDiv": False}
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def _match(view: GraphView, reduction: str) -> Whole | NoMatch:
         RaggedIds(ids.values, splits.tensor, splits.dtype, ids.wraps),
         output,
         combiner="max" if is_max else "sum" if quotient is None else "mean",
-        divide_no_nan=quotient is None or _DIVISIONS[view.op(quotient)],
+        divide_no_nan=quotient is None or DIVISIONS[view.op(quotient)],
         weights=weights,
         addition=Addition("sequence"),
     )
@@ -193,11 +192,8 @@ def _match_division(
 
     First the division, then what only its divisor is made of; () if there is none.
     """
-    uses = view.uses(reduction)
-    if len(uses) != 1 or uses[0].position != 0 or reduction in view.preserved:
-        return ()
-    division = uses[0].node
-    if view.op(division) not in _DIVISIONS or view.controls(division):
+    division = division_of(view, reduction)
+    if division is None:
         return ()
     total = view.resolve(view.inputs(division)[1])
     if view.op(total.node) != _SUM:
