@@ -5,27 +5,18 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections import Counter
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusion.passes.targets import PASSES, Target
-from fusion.schema.names import OP_NAMES
 from tests import layer_graphs as layers
+from tests.differential.agreement import Array, agreement, check_models, fused_and_lowered
 from tests.differential.strategies import PLAIN_REPORT
 from tests.layer_graphs import BAGS, Model, Table
-from tests.passes import stock_graphs as stock
 
-_IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-#: For how many seconds examples are drawn at most, both areas together.
-_SECONDS = float(os.environ.get("FUZZ_SECONDS", "inf"))
-_ROUNDS = 40
 KEEP = frozenset({"out", "out_1", "initialize"})
 
 #: How rows become parts of a join: what is between, and the joins.
@@ -103,13 +94,7 @@ def test_lookups_of_layers_agree_with_stock(area: str) -> None:
     def compare(model: Model, batch: int, bad: int) -> None:
         agreed[check(model, batch, bad)] += 1
 
-    end = time.monotonic() + _SECONDS / len(AREAS)
-    for done in range(_ROUNDS if _IS_NIGHTLY else 1):
-        if done and time.monotonic() > end:
-            break
-        compare()
-    print(f"{area}: {dict(agreed)}")
-    assert agreed["in numbers"] > 0.6 * sum(agreed.values())
+    check_models(area, compare, agreed, 0.6, len(AREAS))
 
 
 def check(model: Model, batch: int, bad: int) -> str:
@@ -125,27 +110,12 @@ def check(model: Model, batch: int, bad: int) -> str:
     if bad and feed["ids_0:0"].size:
         feed["ids_0:0"].reshape(-1)[-1] = model.tables[0].rows
     names = ["out:0", "out_1:0"][: len(model.joins)]
-    fused = PASSES[Target.FUSED](preserve=KEEP).apply(graph_def)
-    assert fused.report.fused_count == len(model.tables), str(fused.report)
-    lowered = PASSES[Target.STOCK](preserve=KEEP).apply(fused.graph_def).graph_def
-    assert not {node.op for node in lowered.node} & {*OP_NAMES}
-    after = [fused.graph_def, lowered]
-    try:
-        wanted = stock.run(graph_def, feed, names, optimize=False)
-    except tf.errors.InvalidArgumentError:
-        for one in after:
-            with pytest.raises(tf.errors.InvalidArgumentError):
-                stock.run(one, feed, names, optimize=False)
-        return "in raising"
-    for one in after:
-        for got, expected in zip(stock.run(one, feed, names), wanted, strict=True):
-            _same(got, expected)
-    return "in numbers"
+    report, rewritten = fused_and_lowered(graph_def, KEEP)
+    assert report.fused_count == len(model.tables), str(report)
+    return agreement(graph_def, rewritten, feed, names, _are_same)
 
 
-def _same(got: np.ndarray, expected: np.ndarray) -> None:
-    assert got.shape == expected.shape
-    assert got.dtype == expected.dtype
+def _are_same(got: Array, expected: Array) -> None:
     is_nan = np.isnan(expected.astype(np.float64))
     np.testing.assert_array_equal(np.isnan(got.astype(np.float64)), is_nan)
     assert got[~is_nan].tobytes() == expected[~is_nan].tobytes()

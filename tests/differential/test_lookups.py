@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
@@ -19,14 +17,11 @@ from hypothesis import strategies as st
 
 from fusion.lookup import VERSIONS
 from tests.differential import features
+from tests.differential.agreement import IN_NUMBERS, IN_RAISING, IS_NIGHTLY, rounds
 from tests.differential.case import Case
 from tests.differential.compare import check
 from tests.differential.strategies import PLAIN_REPORT, bags, cases
 from tests.parity import Cell
-
-_IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-#: For how many seconds examples are drawn at most, all areas together.
-_SECONDS = float(os.environ.get("FUZZ_SECONDS", "inf"))
 
 #: A claim to test a place of the parity table needs so many cases of it. Where too few are drawn
 #: by chance, some are drawn of it alone.
@@ -268,20 +263,17 @@ def test_lookups_agree_with_stock(area):
         @given(case=cases)
         def compare(case: Case) -> None:
             has_numbers = check(case)
-            agreed["in numbers" if has_numbers else "in raising"] += 1
+            agreed[IN_NUMBERS if has_numbers else IN_RAISING] += 1
             if has_numbers:
                 drawn.update(features.cells(case))
 
         # What is drawn depends on the function alone, where it is to be the same each time.
-        if area.part is not None and not _IS_NIGHTLY:
+        if area.part is not None and not IS_NIGHTLY:
             seed(area.part)(compare)
         compare()
 
     parts = 1 if area.part is None else _PARTS
-    end = time.monotonic() + _SECONDS / len({*map(str, AREAS)}) / parts
-    for done in range(area.rounds if _IS_NIGHTLY else 1):
-        if done and time.monotonic() > end:
-            break
+    for _ in rounds(area.rounds, len({*map(str, AREAS)}) * parts):
         run(area.cases, area.examples)
     for cell in area.claims:
         # The first of them are drawn again where those that raise were too many.
@@ -289,7 +281,7 @@ def test_lookups_agree_with_stock(area):
             if drawn[cell] < _ENOUGH:
                 run(area.cases.filter(partial(_is_of, cell)), missing + spare)
     print(f"{area}: {dict(agreed)}")
-    assert agreed["in numbers"] > 0.6 * sum(agreed.values())
+    assert agreed[IN_NUMBERS] > 0.6 * sum(agreed.values())
     rare = [cell for cell in area.claims if drawn[cell] < _ENOUGH]
     assert not rare, f"fewer than {_ENOUGH} cases of {rare}"
 
