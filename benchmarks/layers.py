@@ -12,13 +12,14 @@ import json
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks.measure import in_turns
 
 #: How many times as much memory as fusion stock has to need for products of one-hot ids.
 LEAST_MEMORY = 20
@@ -276,15 +277,8 @@ def _measured(workload: Workload) -> dict[str, float]:
         np.testing.assert_allclose(same, whole, rtol=1e-5, atol=1e-6)
     else:
         np.testing.assert_array_equal(whole, same)
-    times: list[list[float]] = [[], [], []]
-    end = time.perf_counter() + _SECONDS
-    while time.perf_counter() < end or len(times[0]) < 7:
-        for place, function in enumerate((stock, fused, ids)):
-            start = time.perf_counter()
-            function()
-            times[place].append(time.perf_counter() - start)
-    calls = _calls(workload)
-    stock_s, fused_s, ids_s = (statistics.median(one[2:]) / calls for one in times)
+    times, calls = in_turns((stock, fused, ids), _SECONDS), _calls(workload)
+    stock_s, fused_s, ids_s = (statistics.median(one) / calls for one in times)
     return {
         "stock_ms": 1e3 * (stock_s - ids_s),
         "fused_ms": 1e3 * (fused_s - ids_s),

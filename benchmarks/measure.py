@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 _BLOCK_SECONDS = 0.002
 _MAX_CALLS = 50
 _REST_SECONDS = 0.001
+#: Rounds of calls in turns: how many are not counted, and how many there are at least.
+_FIRST_ROUNDS, _LEAST_ROUNDS = 2, 7
 
 Timer = Callable[[], float]
 """Runs something and says how many seconds that took."""
@@ -35,6 +37,21 @@ def block(call: Callable[[], object]) -> Timer:
         return (time.perf_counter() - start) / size
 
     return timer
+
+
+def in_turns(calls: Sequence[Callable[[], object]], seconds: float) -> list[list[float]]:
+    """Seconds that each call took in each round: they take turns until a time is over.
+
+    The first rounds are left out. However long calls take, some are not.
+    """
+    times: list[list[float]] = [[] for _ in calls]
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times[0]) < _LEAST_ROUNDS:
+        for call, found in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            found.append(time.perf_counter() - start)
+    return [found[_FIRST_ROUNDS:] for found in times]
 
 
 def summary(times: Sequence[float]) -> dict[str, float]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ import tensorflow as tf
 
 import fusion
 from benchmarks.clients.models import BATCH, CLIENTS
+from benchmarks.measure import in_turns
 
 #: So long calls take turns, and so many calls are one loop, in which Python has no part.
 _SECONDS, _CALLS = 6.0, 20
@@ -52,14 +52,8 @@ def measure(name: str, part: str) -> dict[str, float]:
         fused()
     for one, other in zip(expected, got, strict=True):
         np.testing.assert_array_equal(one, other)
-    times: list[list[float]] = [[], [], []]
-    end = time.perf_counter() + _SECONDS
-    while time.perf_counter() < end or len(times[0]) < 7:
-        for place, function in enumerate((stock, fused, inputs)):
-            start = time.perf_counter()
-            function()
-            times[place].append((time.perf_counter() - start) / _CALLS * 1e3)
-    stock_ms, fused_ms, inputs_ms = (statistics.median(one[2:]) for one in times)
+    times = in_turns((stock, fused, inputs), _SECONDS)
+    stock_ms, fused_ms, inputs_ms = (statistics.median(one) / _CALLS * 1e3 for one in times)
     return {
         "stock_ms": stock_ms - inputs_ms,
         "fused_ms": fused_ms - inputs_ms,

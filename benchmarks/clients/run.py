@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import tensorflow as tf
 
 import fusion
 from benchmarks.clients.models import BATCH, CLIENTS, Arrays
+from benchmarks.measure import in_turns
 from fusion.passes.report.columns import distinct_columns
 from fusion.saved_model import bench_models, fuse_saved_model
 from fusion.saved_model.bench.report import IN_GRAPH
@@ -130,16 +130,13 @@ def _paired(call: Callable[[Any], Any], arrays: Arrays) -> dict[str, Any]:
     }
 
 
-def _times(one: Callable[[], Any], other: Callable[[], Any]) -> Any:
-    """Seconds of calls in turn, [2, calls]."""
-    found: list[list[float]] = [[], []]
-    end = time.perf_counter() + 2 * _SECONDS
-    while time.perf_counter() < end:
-        for place, function in enumerate((one, other)):
-            start = time.perf_counter()
-            tf.nest.map_structure(lambda tensor: tensor.numpy(), function())
-            found[place].append(time.perf_counter() - start)
-    return np.array(found)[:, 2:]
+def _times(*calls: Callable[[], Any]) -> Any:
+    """Seconds of calls in turn, until their results are arrays, [calls, rounds]."""
+
+    def to_arrays(call: Callable[[], Any]) -> Callable[[], Any]:
+        return lambda: tf.nest.map_structure(lambda tensor: tensor.numpy(), call())
+
+    return np.array(in_turns([to_arrays(call) for call in calls], len(calls) * _SECONDS))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,24 @@ def test_a_block_times_each_call_of_many(monkeypatch):
     assert len(calls) == 5
 
 
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 7), (0.49, 10)])
+def test_calls_take_turns_until_a_time_is_over(monkeypatch, seconds, rounds):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    order: list[str] = []
+
+    def call(name: str, takes: float) -> None:
+        order.append(name)
+        now[0] += takes
+
+    calls = (lambda: call("one", 0.02), lambda: call("other", 0.03))
+    one, other = measure.in_turns(calls, seconds)
+    assert order == ["one", "other"] * rounds
+    # The first two rounds are left out.
+    assert one == pytest.approx([0.02] * (rounds - 2))
+    assert other == pytest.approx([0.03] * (rounds - 2))
+
+
 def test_a_summary_has_the_quartiles_in_milliseconds():
     assert measure.summary([0.004, 0.001, 0.002, 0.003, 0.1]) == {
         "median": 3.0,
