@@ -214,6 +214,75 @@ def test_what_is_no_bag_stays_and_is_reported(name: str) -> None:
     assert reason in str(column.reason)
 
 
+COMPUTED: dict[str, tuple[Any, str]] = {
+    "added": (lambda rows, x: tf.add(rows, x, name="last"), "AddV2"),
+    "a layer": (lambda rows, x: tf.nn.relu(tf.matmul(rows, tf.ones([8, 4])), name="last"), "Relu"),
+    "joined": (lambda rows, x: tf.concat([rows, x], 1, name="last"), "ConcatV2"),
+    "read twice": (
+        lambda rows, x: tf.multiply(tf.nn.relu(rows), tf.tanh(rows), name="last"),
+        "Mul",
+    ),
+}
+
+
+def segments(make: Any, reduced: Any) -> graph_pb2.GraphDef:
+    """A graph whose `out` reduces what is made of rows [nnz, 8] and of others."""
+    model = Model((Table(3000, 8),), shape=())
+    with tf.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float32, [None, 8], "x")
+        rows = layers.rows_of(model, 0, layers.ids_placeholder(model, 0))
+        numbers = v1.placeholder(tf.int64, [None], "segments")
+        tf.identity(reduced(make(rows, x), numbers), name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        return graph.as_graph_def(add_shapes=True)
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_what_computes_the_terms_of_a_segment_sum_is_a_reason(name: str) -> None:
+    make, op = COMPUTED[name]
+    of_sum, of_gather = PASS.explain(segments(make, tf.math.segment_sum)).columns
+    reason = f"SegmentSum reduces what last ({op}) computes from looked-up rows, and not the rows"
+    assert (of_sum.reason, of_sum.node) == (reason, "last")
+    assert of_gather.reason != reason
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.parametrize("reduction", ["SegmentMean", "UnsortedSegmentSum"])
+def test_what_computes_the_terms_of_other_segment_reductions_is_why_the_gather_stays(
+    reduction: str, name: str
+) -> None:
+    reduced = {
+        "SegmentMean": tf.math.segment_mean,
+        "UnsortedSegmentSum": lambda rows, numbers: tf.math.unsorted_segment_sum(rows, numbers, 5),
+    }[reduction]
+    make, op = COMPUTED[name]
+    (column,) = PASS.explain(segments(make, reduced)).columns
+    if name == "read twice":
+        # A gradient would read them, too.
+        assert "which joins them to none" in str(column.reason)
+        return
+    reason = f"{reduction} reduces what last ({op}) computes from looked-up rows, and not the rows"
+    assert (column.reason, column.node) == (reason, "last")
+
+
+def test_sums_of_gradients_are_no_reason() -> None:
+    def make(rows: Any, x: Any) -> Any:
+        (gradient,) = tf.gradients(tf.nn.relu(tf.square(rows)), rows)
+        return gradient
+
+    graph_def = segments(make, lambda rows, numbers: tf.math.unsorted_segment_sum(rows, numbers, 5))
+    assert "UnsortedSegmentSum" in ops(graph_def)
+    (column,) = PASS.explain(graph_def).columns
+    assert "which joins them to none" in str(column.reason)
+
+
+def test_a_segment_sum_of_something_else_reduces_no_rows() -> None:
+    graph_def = segments(lambda rows, x: tf.fill(tf.shape(rows), 2.0) * x, tf.math.segment_sum)
+    assert PASS.explain(graph_def).columns[0].reason == (
+        "the segment sum does not reduce looked-up rows"
+    )
+
+
 def test_weighted_sums_of_ragged_half_types_stay() -> None:
     for dtype in ("float16", "bfloat16"):
         model = Model((Table(3000, 8),) * 2, between="", bag="ragged weighted mean", dtype=dtype)

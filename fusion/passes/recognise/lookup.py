@@ -47,6 +47,7 @@ from fusion.passes.recognise.stock.products import (
 from fusion.passes.recognise.stock.prune import Prune, match_prune
 from fusion.passes.recognise.stock.ragged_sums import (
     SEGMENT_REDUCTIONS,
+    computed_rows,
     is_segment_sum,
     match_ragged_sum,
     ragged_sums,
@@ -54,6 +55,7 @@ from fusion.passes.recognise.stock.ragged_sums import (
 from fusion.passes.recognise.stock.reduction import (
     ANCHORS,
     FUSED_ANCHORS,
+    NoRows,
     Reduction,
     anchors,
     match_reduction,
@@ -345,7 +347,13 @@ def _match_segments(view: GraphView, anchor: str, shared: _Shared) -> LookupMatc
     """Explains a lookup that ends with a segment reduction, of a layer or of a column."""
     if is_segment_sum(view, anchor):
         return _at_once(match_ragged_sum)(view, anchor, shared)
-    return _match_reduced(view, anchor, shared)
+    match = _match_reduced(view, anchor, shared)
+    if not isinstance(match.failure, NoRows):
+        return match
+    computed = computed_rows(view, anchor, only=False)
+    # The gather of the rows has a reason of its own.
+    why = match.failure if computed is None else NoMatch(computed.reason, computed.node)
+    return replace(match, failure=why)
 
 
 #: All forms that are known; what `enable` looks for in a graph follows from them.

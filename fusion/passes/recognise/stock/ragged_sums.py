@@ -32,6 +32,7 @@ from fusion.passes.recognise.stock.gathers import (
 )
 from fusion.passes.recognise.stock.quotients import DIVISIONS, division_of
 from fusion.passes.recognise.stock.ragged import RowSplits, match_row_splits
+from fusion.passes.recognise.stock.rows import JOINS
 from fusion.schema.attributes import HALF_TYPES
 
 _SUM, _MAX = "UnsortedSegmentSum", "UnsortedSegmentMax"
@@ -40,6 +41,10 @@ _ASCENDING = {"SegmentMean": "mean", "SegmentSum": "sum"}
 
 SEGMENT_REDUCTIONS = frozenset({_MAX, _SUM, "SegmentMean"})
 """All but SegmentSum, which feature columns end with, too: see `is_segment_sum`."""
+
+_MEASURES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
+_DEEPEST, _MOST = 6, 64
+"""Ops between rows and what reduces them that are looked at, one after the other and abreast."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ def ragged_sums(view: GraphView) -> Iterator[str]:
         name
         for name in view.named(*SEGMENT_REDUCTIONS)
         if gather_behind(view, view.inputs(name)[0]) is not None
+        or computed_rows(view, name, only=True) is not None
     )
 
 
@@ -75,8 +81,45 @@ def is_segment_sum(view: GraphView, name: str) -> bool:
 
 def match_ragged_sum(view: GraphView, reduction: str) -> Whole | NoMatch:
     """Says what a segment sum or maximum of gathered rows looks up."""
+    if gather_behind(view, view.inputs(reduction)[0]) is None:
+        computed = computed_rows(view, reduction, only=True)
+        assert computed is not None, "an anchor reduces rows, or what is computed from them"
+        return computed
     found = _match(view, reduction)
     return NoBag.of(found, view, reduction) if isinstance(found, NoMatch) else found
+
+
+def computed_rows(view: GraphView, reduction: str, *, only: bool) -> NoBag | None:
+    """Says what computes the terms of a segment reduction from looked-up rows, if anything does.
+
+    Args:
+        view: the graph.
+        reduction: its node.
+        only: whether nothing else reads the rows, as a gradient would, nor joins them on the way.
+    """
+    data = view.resolve(view.inputs(reduction)[0]).node
+    level, seen = [data], {data}
+    for depth in range(_DEEPEST):
+        gather = next((name for name in level if is_table_gather(view, name)), None)
+        if gather is not None and depth:
+            what = f"what {data} ({view.op(data)}) computes from looked-up rows"
+            return NoBag(f"{view.op(reduction)} reduces {what}, and not the rows", data, gather)
+        stops = _MEASURES | JOINS if only and depth else _MEASURES
+        read = [one for name in level if view.op(name) not in stops for one in view.inputs(name)]
+        if only:
+            read = [one for one in read if _has_one_reader(view, one)]
+        inputs = dict.fromkeys(view.resolve(one).node for one in read)
+        level = [name for name in inputs if name not in seen][:_MOST]
+        seen.update(level)
+    return None
+
+
+def _has_one_reader(view: GraphView, tensor: Tensor) -> bool:
+    """Whether one node reads a tensor, or where it comes from; others may measure it."""
+    return all(
+        sum(view.op(user) not in _MEASURES for user in {use.node for use in view.uses(name)}) == 1
+        for name in (view.resolve(tensor).node, *view.aliases(tensor))
+    )
 
 
 def _match(view: GraphView, reduction: str) -> Whole | NoMatch:

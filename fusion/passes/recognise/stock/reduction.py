@@ -29,6 +29,11 @@ ANCHORS = frozenset({*COMBINERS, *_COUNTED, _WEIGHTED}) | FUSED_ANCHORS
 """The ops that lookups are recognised from."""
 
 
+@dataclass(frozen=True)
+class NoRows(NoMatch):
+    """Why a segment sum is no lookup where what it adds is not looked up."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reduction(Match):
     """A segment reduction of gathered rows.
@@ -192,7 +197,7 @@ def _narrowed(view: GraphView, tensor: Tensor, dtype: int) -> str | None:
 def _match_product(view: GraphView, data: Tensor, dtype: int) -> _Product | NoMatch:
     product = view.resolve(data)
     if view.op(product.node) != "Mul":
-        return NoMatch("the segment sum does not reduce looked-up rows", product.node)
+        return NoRows("the segment sum does not reduce looked-up rows", product.node)
     operands = view.inputs(product.node)
     for gathered, column in (operands, operands[::-1]):
         rows, row_dtype, casts = _pass_widening(view, gathered, dtype)
@@ -212,7 +217,7 @@ def _match_product(view: GraphView, data: Tensor, dtype: int) -> _Product | NoMa
         nodes = (product.node, rows.node, *passed)
         factors = view.resolve(gathered), view.resolve(column)
         return _Product(*factors, table, positions, weights, row_dtype, nodes)
-    return NoMatch("the segment sum does not reduce looked-up rows", product.node)
+    return NoRows("the segment sum does not reduce looked-up rows", product.node)
 
 
 def _not_of_matrix(view: GraphView, rows: Tensor) -> NoMatch | None:
