@@ -19,7 +19,7 @@ class Part:
     """Columns of what is multiplied.
 
     Attributes:
-      kind: one of `PARTS`, or "dense".
+      kind: one of `PARTS` or `OTHERS`, or "dense".
       classes: of the ids; of dense ones, how many there are.
       length: ids of a row, where there may be many; None: it is not known.
       ids: their dtype.
@@ -38,7 +38,7 @@ class Part:
     @property
     def shape(self) -> tuple[int | None, ...]:
         """Of the placeholder, without the batch."""
-        if self.kind == "vector":
+        if self.kind in ("vector", *OTHERS):
             return ()
         if self.kind == "dense":
             return (self.classes,)
@@ -103,6 +103,15 @@ PARTS: dict[str, Callable[[Part, Any, str], Any]] = {
 
 MIXED = tuple(sorted({*PARTS} - {"each"}))
 
+#: Encodings that are not understood.
+OTHERS: dict[str, Callable[[Part, Any, str], Any]] = {
+    "twos": lambda part, ids, dtype: tf.one_hot(ids, part.classes, 2.0, 0.0, dtype=dtype),
+    "bools": lambda part, ids, dtype: tf.cast(tf.cast(_hot(part, ids, dtype), tf.bool), dtype),
+    "unknown": lambda part, ids, dtype: tf.one_hot(
+        ids, v1.placeholder_with_default(part.classes, []), dtype=dtype
+    ),
+}
+
 COUNTED = ("count", "binary")
 """Kinds that refuse ids below 0."""
 
@@ -119,12 +128,12 @@ def build(product: Product) -> graph_pb2.GraphDef:
 
 def matrix(product: Product) -> Any:
     """What is multiplied."""
-    parts = []
+    parts, encodings = [], PARTS | OTHERS
     for number, part in enumerate(product.parts):
         kind = product.dtype if part.kind == "dense" else part.ids
         given = v1.placeholder(kind, [None, *part.shape], f"in_{number}")
         parts.append(
-            given if part.kind == "dense" else PARTS[part.kind](part, given, product.dtype)
+            given if part.kind == "dense" else encodings[part.kind](part, given, product.dtype)
         )
     if product.nested and len(parts) > 2:
         parts = [parts[0], tf.concat(parts[1:], 1)]

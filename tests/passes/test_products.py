@@ -18,6 +18,7 @@ import fusion
 from fusion.passes.choose import FEWEST_OPS
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.lower_lookups import LowerLookups
+from fusion.passes.recognise.spec import JoinedIds
 from fusion.schema.devices import Devices
 from tests import layer_graphs as layers
 from tests import product_graphs as products
@@ -248,6 +249,73 @@ def test_why_others_stay(name: str) -> None:
     (column,) = result.report.columns
     assert column.reason is not None
     assert column.reason.startswith(reason), column.reason
+
+
+WHY = {
+    "twos": "ids are not encoded as ones and zeros",
+    "bools": "it is not understood what becomes of encoded ids",
+    "unknown": "how many classes ids have is not known",
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", WHY)
+def test_ids_that_are_not_understood_are_a_part_of_the_smaller_product(
+    kind: str, dtype: str
+) -> None:
+    parts = (Part("dense", 3), Part("vector", 70), Part(kind, 80), Part("sum", 5))
+    model = Product(parts, dtype=dtype)
+    built = products.build(model)
+    for graph_def in (built, stock.optimized(built)):
+        for one in (PASS, LowerLookups(preserve=KEEP)):
+            result = one.apply(graph_def)
+            bag, refused = result.report.columns
+            assert bag.fused
+            assert bag.spec is not None
+            assert isinstance(bag.spec.ids, JoinedIds)
+            assert [(ids.start, ids.classes) for ids in bag.spec.ids.parts] == [(3, 70), (153, 5)]
+            assert (refused.fused, refused.reason) == (False, WHY[kind])
+            found = ops(result.graph_def)
+            assert (found.count("MatMul"), found.count("OneHot")) == (1, 1)
+            compare(model, graph_def, result.graph_def)
+
+
+@pytest.mark.parametrize(("classes", "count"), [(64, 1), (65, 2)])
+def test_few_classes_that_are_not_understood_are_left_without_a_word(
+    classes: int, count: int
+) -> None:
+    result = PASS.apply(products.build(Product((Part("vector", 70), Part("twos", classes)))))
+    assert result.report.fused_count == 1
+    assert len(result.report.columns) == count
+
+
+@pytest.mark.parametrize(
+    ("parts", "kind"),
+    [
+        ((Part("vector", 64), Part("twos", 80)), "twos"),
+        ((Part("twos", 80), Part("dense", 90)), "twos"),
+        ((Part("vector", 70), Part("unknown", 80), Part("unknown", 9)), "unknown"),
+    ],
+    ids=["few understood", "none understood", "unknown rows"],
+)
+def test_what_is_not_understood_is_why_others_stay(parts: tuple[Part, ...], kind: str) -> None:
+    result = PASS.apply(products.build(Product(parts)))
+    assert not result.modified
+    (column,) = result.report.columns
+    assert column.reason == WHY[kind]
+
+
+def test_ids_that_several_products_do_not_understand_are_reported_once() -> None:
+    model = Product((Part("vector", 70), Part("twos", 80)))
+    with tf.Graph().as_default() as graph:
+        x = products.matrix(model)
+        wide = tf.matmul(x, products.kernel(model))
+        deep = tf.matmul(x, tf.constant(products.values(replace(model, width=3))))
+        tf.concat([wide, deep], 1, name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        graph_def = graph.as_graph_def(add_shapes=True)
+    columns = PASS.apply(graph_def).report.columns
+    assert [column.reason for column in columns] == [None, None, WHY["twos"]]
 
 
 @pytest.mark.parametrize("is_matrix", [True, False])

@@ -40,6 +40,7 @@ from fusion.passes.recognise.stock.products import (
     OTHER_PRODUCTS,
     PRODUCTS,
     SPARSE_PRODUCT,
+    Product,
     match_product,
     match_sparse_product,
     products,
@@ -228,9 +229,21 @@ def recognise_all(view: GraphView, *, is_lowered: bool = False) -> tuple[LookupM
     shared = _Shared.of(view)
     forms = (form for form in FORMS if is_lowered or not form.is_final)
     matches = [_explained(form, view, name, shared) for form in forms for name in form.find(view)]
+    matches += _refused_beside(matches)
     inside = {name for match in matches if match.spec for name in match.nodes()[1:]}
     # A gather that is a part of a lookup is none of its own.
     return tuple(match for match in matches if match.anchor not in inside or not match.has_few_ops)
+
+
+def _refused_beside(matches: Iterable[LookupMatch]) -> list[LookupMatch]:
+    """Returns the encoded ids that stay beside others in products that are understood."""
+    wholes = (match.parts.whole for match in matches)
+    products = (whole for whole in wholes if isinstance(whole, Product))
+    failures = {failure.node: failure for product in products for failure in product.refused}
+    return [
+        LookupMatch(node, Parts(), None, failure, node, has_few_ops=True)
+        for node, failure in failures.items()
+    ]
 
 
 #: Whether errors of recognisers leave `recognise_all`, as in tests.

@@ -3,7 +3,8 @@
     MatMul(x, kernel)    x: one-hot, multi-hot or counted ids, or a concat of such and of others
     SparseTensorDenseMatMul(a, kernel)
 
-What others there are in a concat are multiplied by their rows of the kernel, and added.
+What others there are in a concat are multiplied by their rows of the kernel, and added; so are
+encoded ids that are not understood, beside enough that are.
 """
 
 from __future__ import annotations
@@ -106,12 +107,14 @@ class Product(Whole):
         kernel: the matrix.
         then: the ops that follow in one node, and what each of them reads besides.
         sizes: what is known without the one-hots.
+        refused: encoded ids that are among `dense`, since they are not understood.
     """
 
     dense: tuple[Dense, ...] = ()
     kernel: Tensor
     then: tuple[tuple[str, tuple[Tensor, ...]], ...] = ()
     sizes: tuple[Sizes, ...] = ()
+    refused: tuple[NoProduct, ...] = ()
 
     @property
     def is_bag(self) -> bool:
@@ -163,17 +166,16 @@ def match_product(view: GraphView, product: str) -> Product | NoMatch:
         return NoProduct("ids are encoded on the right of the product", product, classes)
     parts = [_match_encoded(view, leaf) for leaf in leaves]
     classes = sum(part.ids.columns for part in parts if part.ids is not None)
+    refused = _refused(view, leaves, parts)
 
     def stop(reason: str, node: str) -> NoProduct:
         # Where it is not known how many classes there are, there may be many.
-        strange = any(part.failure is not None for part in parts)
-        return NoProduct(reason, node, MOST_CLASSES + 1 if strange else classes)
+        return NoProduct(reason, node, MOST_CLASSES + 1 if refused else classes)
 
-    failure = next((part.failure for part in parts if part.failure is not None), None)
-    if failure is not None:
-        return stop(failure.reason, failure.node)
     if classes <= MOST_CLASSES:
-        return stop(f"nothing to gain: of {classes} classes the product is as cheap", product)
+        few = NoMatch(f"nothing to gain: of {classes} classes the product is as cheap", product)
+        why = refused[0] if refused else few
+        return stop(why.reason, why.node)
     dtype, then = view.type_attr(product, "T"), _then(view, product)
     if isinstance(then, NoMatch):
         return stop(then.reason, then.node)
@@ -184,7 +186,9 @@ def match_product(view: GraphView, product: str) -> Product | NoMatch:
         return stop("the rows of the matrix are not known", product)
     placed = _placed(view, leaves, parts, shape[0])
     if placed is None:
-        return stop("which rows of the matrix are whose is not known", product)
+        unknown = NoMatch("which rows of the matrix are whose is not known", product)
+        why = refused[0] if refused else unknown
+        return stop(why.reason, why.node)
     nodes = (*between, *(name for part in parts for name in part.nodes))
     sizes = tuple(size for part in parts for size in _sizes(view, part))
     reader = _other_reader(view, nodes, {size.node for size in sizes})
@@ -201,6 +205,18 @@ def match_product(view: GraphView, product: str) -> Product | NoMatch:
         kernel=kernel,
         then=then,
         sizes=sizes,
+        refused=refused,
+    )
+
+
+def _refused(
+    view: GraphView, leaves: Iterable[Tensor], parts: Iterable[_Encoded]
+) -> tuple[NoProduct, ...]:
+    """Returns why parts of a product that encode ids are not understood."""
+    return tuple(
+        NoProduct(part.failure.reason, part.failure.node, _classes(view, _steps(view, leaf)[-1]))
+        for leaf, part in zip(leaves, parts, strict=True)
+        if part.failure is not None
     )
 
 
