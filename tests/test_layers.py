@@ -43,6 +43,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes.plan": (
         "plan",
+        "sizes",
         "safety",
         "forms",
         "joins",

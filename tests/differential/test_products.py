@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusion.passes.recognise.stock.products import MOST_CLASSES
+from fusion.passes.recognise.stock.encodings import MOST_CLASSES
 from fusion.passes.targets import PASSES, Target
 from fusion.schema.names import OP_NAMES
 from tests import product_graphs as products

@@ -23,6 +23,7 @@ from fusion.passes.recognise.spec import (
     WeightsSpec,
 )
 from fusion.passes.recognise.stock.axis_sums import REDUCTIONS, axis_sums, match_axis_sum
+from fusion.passes.recognise.stock.encodings import ENCODINGS
 from fusion.passes.recognise.stock.entries import (
     Entries,
     Fill,
@@ -36,7 +37,6 @@ from fusion.passes.recognise.stock.id_source import IdSource, match_source
 from fusion.passes.recognise.stock.one_id_per_row import LAST, match_single, single_anchors
 from fusion.passes.recognise.stock.output import Mask, Tail, match_mask, match_tail
 from fusion.passes.recognise.stock.products import (
-    ENCODINGS,
     OTHER_PRODUCTS,
     PRODUCTS,
     SPARSE_PRODUCT,

@@ -22,12 +22,9 @@ from fusion.passes.recognise.fused.fused_op import column_spec
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.spec import LookupSpec
+from fusion.passes.recognise.stock.encodings import MOST_CLASSES
 from fusion.passes.recognise.stock.gathers import NoBag
-from fusion.passes.recognise.stock.products import (
-    MOST_CLASSES,
-    NoProduct,
-    Product,
-)
+from fusion.passes.recognise.stock.products import NoProduct, Product
 from fusion.passes.recognise.stock.rows import Rows
 from fusion.passes.recognise.stock.table import table_name
 from fusion.passes.report.report import ColumnReport
