@@ -3,10 +3,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
+from fusion import ops
 from fusion.runtime.threads import pool
+from fusion.runtime.threads.layout import SLOT_COUNT, Pool, Slot
+from tests.ops.embedding_columns import NO_IDS, attrs
 
 #: A process whose kernels have had help, and a child of it, in which there is none.
 _FORK = """
@@ -50,6 +56,30 @@ def test_a_number_of_threads_that_is_none(monkeypatch, text):
     monkeypatch.setenv(pool.THREADS_VARIABLE, text)
     with pytest.raises(ValueError, match="FUSION_NUM_THREADS must be a positive number"):
         pool.thread_count()
+
+
+def test_threads_leave_nothing_behind_when_kernels_side_by_side_are_done(monkeypatch):
+    """They come, leave for kernels that begin and come back; all of them sleep in the end."""
+    monkeypatch.setenv(pool.THREADS_VARIABLE, "2")
+    assert pool.pool_address()
+    table = np.arange(4000, dtype=np.float32).reshape(1000, 4)
+    ids = np.random.default_rng(0).integers(0, 1000, (200_000, 1))
+    inputs = {"table": table, "ids": ids, "entry_rows": NO_IDS, "dense_shape": NO_IDS}
+    options = attrs(form="dense", dim=4)
+
+    def is_right(_):
+        found = ops.fused_embedding_lookup(**inputs, weights=table[:0, 0], **options)
+        return np.array_equal(found.numpy(), table[ids[:, 0]])
+
+    with ThreadPoolExecutor(4) as clients:
+        assert all(clients.map(is_right, range(100)))
+    words = pool._pool.words
+    end = time.monotonic() + 10
+    while words[Pool.sleeper_count] != words[Pool.thread_count] and time.monotonic() < end:
+        time.sleep(0.01)
+    assert words[Pool.sleeper_count] == words[Pool.thread_count] > 0
+    assert words[Pool.active_count] == words[Pool.helper_count] == 0
+    assert not any(words[Pool.slots : Pool.slots + Slot.SIZE * SLOT_COUNT])
 
 
 @pytest.mark.parametrize("count", ["1", "4"])
