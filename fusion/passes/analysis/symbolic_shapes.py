@@ -107,7 +107,19 @@ class ShapeMath:
         if op in _ARITHMETIC:
             left, right = (self.scalar(operand, depth - 1) for operand in inputs)
             return _calculate(op, left, right)
+        if op == "SelectV2":
+            holds = self._holds(inputs[0], depth - 1)
+            either = [self.scalar(operand, depth - 1) for operand in inputs[1:]]
+            return None if holds is None or None in either else either[0 if holds else 1]
         return None
+
+    def _holds(self, tensor: Tensor, depth: int) -> bool | None:
+        """Returns what comes of a comparison of numbers, or None when it is not known."""
+        test = self.view.resolve(tensor).node
+        if not depth or self.view.op(test) != "GreaterEqual":
+            return None
+        left, right = (self.scalar(operand, depth - 1) for operand in self.view.inputs(test))
+        return left >= right if isinstance(left, int) and isinstance(right, int) else None
 
     def _measure(self, op: str, tensor: Tensor) -> Element | None:
         shape = self.shape_of(tensor)
@@ -216,7 +228,7 @@ class ShapeMath:
 
     def _sliced(self, inputs: tuple[Tensor, ...], depth: int) -> Vector | None:
         source = self.vector(inputs[0], depth - 1)
-        begin, size = self._constant_vector(inputs[1]), self._constant_vector(inputs[2])
+        begin, size = (self.vector(bound, depth - 1) for bound in inputs[1:])
         if source is None or begin is None or size is None or len(begin) != 1 or len(size) != 1:
             return None
         start, count = begin[0], size[0]
