@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fusion.passes.analysis.symbolic_shapes import Vector
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch, Stage
@@ -42,7 +43,7 @@ _MOST_ELEMENTS = 4096
 
 
 @dataclass(frozen=True)
-class _Terms:
+class Terms:
     """What is added up.
 
     Attributes:
@@ -58,6 +59,25 @@ class _Terms:
     nodes: tuple[str, ...]
     is_product: bool = False
     penalty: float = 0.0
+
+
+@dataclass(frozen=True)
+class Bags:
+    """What becomes of the terms of a sum.
+
+    Attributes:
+        combiner, divide_no_nan, weights, addition, output: fields of the spec.
+        shape: the symbolic shape of `output`.
+        nodes: what is between the rows and it.
+    """
+
+    combiner: str
+    divide_no_nan: bool
+    weights: WeightsSpec | None
+    addition: Addition
+    output: Tensor
+    shape: Vector
+    nodes: tuple[str, ...]
 
 
 def axis_sums(view: GraphView) -> Iterator[str]:
@@ -79,6 +99,43 @@ def _match(view: GraphView, reduction: str) -> Shaped | NoMatch:
     terms = _match_terms(view, view.inputs(reduction)[0], reduction)
     if isinstance(terms, NoMatch):
         return terms
+    bags = match_bags(view, reduction, terms)
+    if isinstance(bags, NoMatch):
+        return bags
+    gather, mask = terms.gather, terms.mask
+    ids = gather.ids
+    dense = DenseIds(
+        ids.values,
+        ids.dtype,
+        mask.ignored,
+        0,
+        wraps=ids.wraps,
+        lengths=mask.lengths,
+        lengths_dtype=mask.lengths_dtype or DenseIds.lengths_dtype,
+    )
+    spec = lookup_of(
+        view,
+        gather,
+        reduction,
+        dense,
+        bags.output,
+        combiner=bags.combiner,
+        divide_no_nan=bags.divide_no_nan,
+        weights=bags.weights,
+        addition=bags.addition,
+    )
+    front = (*ids.nodes, *mask.nodes)
+    return Shaped(
+        stage=Stage.OUTPUT,
+        nodes=(*bags.nodes, gather.node),
+        front=tuple(dict.fromkeys(front)),
+        spec=spec,
+        shape=bags.shape,
+    )
+
+
+def match_bags(view: GraphView, reduction: str, terms: Terms) -> Bags | NoMatch:
+    """Says what a sum, mean or maximum makes of its terms."""
     gather, mask = terms.gather, terms.mask
     shape = gather.shape
     if shape is None or len(shape) < 3:
@@ -98,41 +155,20 @@ def _match(view: GraphView, reduction: str) -> Shaped | NoMatch:
         quotient = match_quotient(view, reduction, gather, mask, keeps)
     else:
         quotient = Quotient(*_OF_ALL[op], 0.0, Tensor(reduction), ())
-    ids = gather.ids
     weights = None if mask.weights is None else WeightsSpec(mask.weights, False, 1.0)
     is_masked = terms.is_product and weights is None and not mask.is_all
-    dense = DenseIds(
-        ids.values,
-        ids.dtype,
-        mask.ignored,
-        0,
-        wraps=ids.wraps,
-        lengths=mask.lengths,
-        lengths_dtype=mask.lengths_dtype or DenseIds.lengths_dtype,
-    )
-    spec = lookup_of(
-        view,
-        gather,
-        reduction,
-        dense,
-        quotient.output,
+    return Bags(
         combiner=quotient.combiner,
         divide_no_nan=quotient.no_nan,
         weights=weights,
         addition=Addition("axis", is_masked, terms.penalty, quotient.epsilon),
-    )
-    nodes = (reduction, *terms.nodes, gather.node, *quotient.nodes)
-    front = (*ids.nodes, *mask.nodes)
-    return Shaped(
-        stage=Stage.OUTPUT,
-        nodes=tuple(dict.fromkeys(nodes)),
-        front=tuple(dict.fromkeys(front)),
-        spec=spec,
+        output=quotient.output,
         shape=(*shape[:-2], *([1] if keeps else []), width),
+        nodes=tuple(dict.fromkeys((reduction, *terms.nodes, *quotient.nodes))),
     )
 
 
-def _match_terms(view: GraphView, added: Tensor, reduction: str) -> _Terms | NoMatch:
+def _match_terms(view: GraphView, added: Tensor, reduction: str) -> Terms | NoMatch:
     found = match_added(view, added)
     if isinstance(found, NoMatch):
         return found
@@ -140,7 +176,7 @@ def _match_terms(view: GraphView, added: Tensor, reduction: str) -> _Terms | NoM
     name = gather.node
     between = view.aliases(added)
     if source.node == name:
-        return _Terms(gather, Mask(()), between)
+        return Terms(gather, Mask(()), between)
     inputs = view.inputs(source.node)
     is_product, penalty = view.op(source.node) == "Mul", 0.0
     if is_product:
@@ -159,7 +195,7 @@ def _match_terms(view: GraphView, added: Tensor, reduction: str) -> _Terms | NoM
     if isinstance(mask, NoMatch):
         return mask
     nodes = (*between, source.node, *view.aliases(rows))
-    return _Terms(gather, mask, nodes, is_product, penalty)
+    return Terms(gather, mask, nodes, is_product, penalty)
 
 
 def _match_penalty(view: GraphView, less: Tensor, gather: Gathered) -> tuple[Mask | NoMatch, float]:

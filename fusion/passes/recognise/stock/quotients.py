@@ -139,6 +139,8 @@ def _is_count(
     over_middle = at in (-2, rank - 2) and kept == keeps and not _is_flat(view, source, rank)
     if not over_last and not over_middle:
         return False
+    if over_middle and source == mask.weights:
+        return True
     find = match_flat_mask if over_last else match_weights
     found = find(view, source, gather)
     if isinstance(found, NoMatch):
