@@ -16,7 +16,7 @@ from fusion.passes.plan.forms import shares_table
 from fusion.passes.plan.plan import Group, Lowering
 from fusion.passes.plan.safety import refuse_unsafe
 from fusion.passes.recognise.backward.forward_only import match_forward
-from fusion.passes.recognise.lookup import LookupMatch, recognise_all
+from fusion.passes.recognise.lookup import LookupMatch, outermost, recognise_all
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.stock.gathers import NoBag
 from fusion.passes.report.fused_before import in_one_op, is_reported, refuse_fused, trained_columns
@@ -52,7 +52,9 @@ class FuseLookups(LookupPass):
             refused = {
                 lookup.anchor: NoMatch(refusal, lookup.anchor) for lookup in gaining
             } | refused
-        lookups = [lookup for lookup in gaining if lookup.spec and lookup.anchor not in refused]
+        lookups = outermost(
+            lookup for lookup in gaining if lookup.spec and lookup.anchor not in refused
+        )
         behind = (lookup for lookup in gaining if lookup.anchor in refusals.by_use and not refusal)
         forward = [
             Group(Lowering.FORWARD, (lookup,), forward=match)
@@ -86,9 +88,13 @@ def _columns(
     failures = (lookup.failure for lookup in matches)
     bags = {failure.gather: failure for failure in failures if isinstance(failure, NoBag)}
     for lookup in (*gaining, *(lookup for lookup in matches if lookup.anchor not in gain)):
-        if lookup.anchor in groups or not lookup.has_few_ops:
-            yield column_report(view, lookup, refused, groups.get(lookup.anchor))
-        elif lookup.anchor not in inside and is_reported(view, lookup):
+        if lookup.anchor in groups:
+            yield column_report(view, lookup, refused, groups[lookup.anchor])
+        elif lookup.anchor in inside:
+            continue
+        elif not lookup.has_few_ops:
+            yield column_report(view, lookup, refused, None)
+        elif is_reported(view, lookup):
             why = refuse_fused(view, lookup, refused, writers, bags)
             yield column_report(view, replace(lookup, failure=why), {}, None)
     yield from trained_columns(view)

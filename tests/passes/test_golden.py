@@ -20,7 +20,7 @@ from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.choose import choose_fused, choose_stock
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.lookup import recognise_all
+from fusion.passes.recognise.lookup import outermost, recognise_all
 from fusion.passes.targets import PASSES, Target
 from tests.graph_text import parse_graph, print_graph, without_defaults
 
@@ -40,7 +40,7 @@ def rewritten(name: str, target: Target) -> str:
     # What dense ops add up has no other stock ops.
     planned = [
         match
-        for match in found
+        for match in (outermost(found) if target is Target.FUSED else found)
         if match.spec and (target is Target.FUSED or match.spec.addition is None)
     ]
     parts.append(str(choose(view, planned, writers).plan))

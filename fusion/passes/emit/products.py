@@ -1,4 +1,4 @@
-"""Products of encoded ids and a matrix: their ids in one tensor, and what else is multiplied."""
+"""Ids that are made one tensor first, and what else is multiplied in products of encoded ids."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ def with_plain_ids(build: NodeBuilder, spec: LookupSpec) -> LookupSpec:
         return replace(spec, ids=DenseIds(_concat(build, blocks, 1, _INT64), _INT64, None, 0))
     if isinstance(ids, SparseIds) and ids.columns:
         return _of_columns(build, spec, ids)
+    if isinstance(ids, SparseIds) and ids.padded:
+        return _padded(build, spec, ids)
     return spec
 
 
@@ -227,6 +229,19 @@ def _of_columns(build: NodeBuilder, spec: LookupSpec, ids: SparseIds) -> LookupS
         operands = (columns, as_dtype(build, zero, dtype, _INT64))
         columns = build.shared("columns", "AddV2", operands, {"T": _INT64})
     return replace(spec, ids=replace(ids, values=columns, columns=False))
+
+
+def _padded(build: NodeBuilder, spec: LookupSpec, ids: SparseIds) -> LookupSpec:
+    """Returns the lookup of all elements of a sparse matrix."""
+    assert ids.dense_shape is not None, "a sparse matrix has a shape"
+    assert spec.default_id == 0, "what is no entry has the id 0"
+    dtype, values, zero = spec.dtype, ids.values, number(build, 0, spec.dtype)
+    if spec.prune:
+        values = build.shared("ids", "Maximum", (values, zero), {"T": dtype})
+    inputs = (ids.indices, ids.dense_shape, values, zero)
+    types = {"T": dtype, "Tindices": _INT64}
+    dense = build.shared("padded", "SparseToDense", inputs, types, {"validate_indices": True})
+    return replace(spec, ids=DenseIds(dense, dtype, None, 0), prune=False, default_id=None)
 
 
 def _has_columns(build: NodeBuilder, shape: Tensor, rows: int | None) -> bool:

@@ -14,7 +14,7 @@ from fusion.passes.graph.fused_columns import list_attr
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.plan.forms import can_share, is_small
 from fusion.passes.recognise.lookup import LAYER_ANCHORS, LookupMatch
-from fusion.passes.recognise.spec import LookupSpec, ShardSpec
+from fusion.passes.recognise.spec import LookupSpec, ShardSpec, SparseIds
 from fusion.passes.recognise.stock.max_norm import Clip
 from fusion.schema.names import READ_TABLES
 
@@ -193,10 +193,11 @@ def _shared_read(build: NodeBuilder, reader: Reader, inside: set[str]) -> Variab
     node = view.nodes.get(view.resolve(tensor).node)
     if node is None or node.op != "ReadVariableOp" or not can_share(view, table.dtype, node.device):
         return None
-    is_dense = reader.lookup.full_spec.addition is not None
-    if is_dense or view.op(reader.lookup.anchor) in LAYER_ANCHORS:
+    ids, is_dense = reader.lookup.full_spec.ids, reader.lookup.full_spec.addition is not None
+    is_of_layer = is_dense or view.op(reader.lookup.anchor) in LAYER_ANCHORS
+    if is_of_layer and not (isinstance(ids, SparseIds) and ids.padded):
         # Keras 3's layers read variables whole, also elsewhere, which after any sparse access would
-        # copy them: it is left to the program to have some.
+        # copy them: it is left to the program to have some. Sparse ids they look up as columns do.
         return None
     names = (node.name, *view.aliases(tensor))
     users = {use.node for name in names for use in view.uses(name)}

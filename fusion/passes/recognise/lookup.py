@@ -36,6 +36,11 @@ from fusion.passes.recognise.stock.grappler_forms import DistinctGathers, as_bui
 from fusion.passes.recognise.stock.id_source import IdSource, match_source
 from fusion.passes.recognise.stock.one_id_per_row import LAST, match_single, single_anchors
 from fusion.passes.recognise.stock.output import Mask, Tail, match_mask, match_tail
+from fusion.passes.recognise.stock.padded_sums import (
+    lookup_behind,
+    match_padded_sum,
+    padded_sums,
+)
 from fusion.passes.recognise.stock.products import (
     OTHER_PRODUCTS,
     PRODUCTS,
@@ -246,6 +251,13 @@ def _refused_beside(matches: Iterable[LookupMatch]) -> list[LookupMatch]:
     ]
 
 
+def outermost(lookups: Iterable[LookupMatch]) -> list[LookupMatch]:
+    """Returns the lookups that are no parts of others that were explained."""
+    lookups = list(lookups)
+    inside = {name for one in lookups if one.spec for name in one.nodes() if name != one.anchor}
+    return [lookup for lookup in lookups if lookup.anchor not in inside]
+
+
 #: Whether errors of recognisers leave `recognise_all`, as in tests.
 raises_errors = False
 
@@ -369,11 +381,35 @@ def _match_segments(view: GraphView, anchor: str, shared: _Shared) -> LookupMatc
     return replace(match, failure=why)
 
 
+def _sums(view: GraphView) -> Iterator[str]:
+    """Yields the sums, means and maxima of rows or of results of lookups, in file order."""
+    found = {*axis_sums(view), *padded_sums(view)}
+    return (name for name in view.named(*REDUCTIONS) if name in found)
+
+
+def _match_sum(view: GraphView, anchor: str, shared: _Shared) -> LookupMatch:
+    """Explains a lookup that ends with a reduction over an axis, of rows or of what others are."""
+    inner = lookup_behind(view, anchor)
+    if not inner:
+        return _at_once(match_axis_sum)(view, anchor, shared)
+    lookup = _match_reduced(view, inner, shared)
+
+    def match(view: GraphView, anchor: str) -> Whole | NoMatch:
+        if lookup.failure is not None:
+            return lookup.failure
+        if lookup.gradients:
+            return NoMatch("the lookup that is added up is trained", anchor)
+        assert lookup.parts.table is not None
+        return match_padded_sum(view, anchor, lookup.full_spec, lookup.parts.table, lookup.parts)
+
+    return _at_once(match)(view, anchor, shared)
+
+
 #: All forms that are known; what `enable` looks for in a graph follows from them.
 FORMS: tuple[LookupForm, ...] = (
     LookupForm(ANCHORS, anchors, _match_segments),
     LookupForm(frozenset({LAST}), single_anchors, _at_once(match_single), beside=UNIQUES),
-    LookupForm(REDUCTIONS, axis_sums, _at_once(match_axis_sum), GATHERS),
+    LookupForm(REDUCTIONS, _sums, _match_sum, GATHERS),
     LookupForm(SEGMENT_REDUCTIONS, ragged_sums, _at_once(match_ragged_sum), GATHERS),
     LookupForm(GATHERS, row_gathers, _at_once(match_rows)),
     LookupForm(PRODUCTS | OTHER_PRODUCTS, products, _at_once(match_product), ENCODINGS),

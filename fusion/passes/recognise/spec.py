@@ -25,6 +25,8 @@ class SparseIds:
             asks in a SparseReshape, but not where rows are filled without one.
         columns: whether the ids are what the indices say in column 1, as many as the shape says
             there: those of the values of a sparse matrix that is multiplied by the table.
+        padded: whether each element of the matrix is looked up: what is no entry, or is dropped,
+            as the id of empty rows, which is 0. No element has two entries.
     """
 
     values: Tensor
@@ -33,10 +35,11 @@ class SparseIds:
     flattened: bool
     checked: bool = True
     columns: bool = False
+    padded: bool = False
 
     def __str__(self) -> str:
         shape = "" if self.dense_shape is None else f" shape={self.dense_shape}"
-        flat = "flattened " if self.flattened else ""
+        flat = "flattened " if self.flattened else "padded " if self.padded else ""
         values = "columns" if self.columns else f"values={self.values}"
         return f"{flat}{values} indices={self.indices}{shape}"
 

@@ -24,6 +24,7 @@ from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.spec import LookupSpec
 from fusion.passes.recognise.stock.encodings import MOST_CLASSES
 from fusion.passes.recognise.stock.gathers import NoBag
+from fusion.passes.recognise.stock.padded_sums import PaddedSum
 from fusion.passes.recognise.stock.products import NoProduct, Product
 from fusion.passes.recognise.stock.rows import Rows
 from fusion.passes.recognise.stock.table import table_name
@@ -89,13 +90,15 @@ def is_reported(view: GraphView, lookup: LookupMatch) -> bool:
     """Whether what has few ops already is a lookup: of stock ops alone it only looks like one.
 
     Nor is a copy of rows for each entry, which v1 ops combine, or a gather of a small table, which
-    costs about as little as an op.
+    costs about as little as an op. Of a sum around a lookup that one is reported.
     """
     whole = lookup.parts.whole
     if isinstance(whole, Rows):
         return not is_small(whole.spec.table.dtype, whole.spec.table.shape)
     if isinstance(lookup.failure, NoProduct):
         return lookup.failure.classes > MOST_CLASSES
+    if isinstance(whole, PaddedSum):
+        return False
     if any(view.op(use.node) == POST_V1 for use in view.uses(lookup.anchor)):
         return False
     if is_computed_for_its_gradient(view, lookup.anchor):

@@ -19,7 +19,7 @@ from fusion.passes.analysis.variables import VariableSearch
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.lookup import recognise_all
+from fusion.passes.recognise.lookup import outermost, recognise_all
 from fusion.saved_model.variables import variable_search
 from fusion.schema.names import GROUPED, GROUPED_POST, POST_V1, SINGLE
 
@@ -138,7 +138,7 @@ def _body(view: GraphView, search: VariableSearch) -> _Body:
 
 def _lookups(view: GraphView, search: VariableSearch) -> Iterator[tuple[str, Location]]:
     """Yields the lookups that end with a segment reduction, or a fused op in its place."""
-    for lookup in recognise_all(view):
+    for lookup in outermost(recognise_all(view)):
         uses, spec = view.uses(lookup.anchor), lookup.spec
         if spec is None and any(view.op(use.node) == POST_V1 for use in uses):
             # The first of the two ops that lookups of the v1 family end with.
