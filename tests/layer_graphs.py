@@ -44,7 +44,8 @@ class Model:
         computes the shape, "squeeze", "expand" or "identity".
       joins: what joins them: op and axis of each; the second reads the same rows.
       beside: whether a matrix that is no lookup is the first thing to be joined.
-      bag: what is made of the rows of the last axis of the ids, or of ragged ids; see `BAGS`.
+      bag: what is made of the rows of the last axis of the ids, or of ragged or sparse ids, which
+        are padded; see `BAGS`.
       any_length: whether the graph does not know `shape`, only that there are as many sizes.
     """
 
@@ -63,6 +64,11 @@ class Model:
     def is_ragged(self) -> bool:
         """Whether ids are ragged."""
         return self.bag.startswith("ragged")
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether ids are sparse, and rows are those of all elements."""
+        return self.bag.startswith("padded")
 
 
 def values(table: Table, dtype: str, seed: int) -> npt.NDArray[Any]:
@@ -83,6 +89,8 @@ def build(model: Model) -> graph_pb2.GraphDef:
 
 
 def ids_placeholder(model: Model, number: int) -> Any:
+    if model.is_padded:
+        return v1.sparse_placeholder(model.ids, [None, *model.shape], f"ids_{number}")
     if not model.is_ragged:
         shape = [None] * len(model.shape) if model.any_length else model.shape
         return v1.placeholder(model.ids, [None, *shape], f"ids_{number}")
@@ -121,6 +129,10 @@ def make_table(model: Model, number: int) -> Any:
 def rows_of(model: Model, number: int, ids: Any) -> tf.Tensor:
     """The gather of a lookup."""
     table = make_table(model, number)
+    if model.is_padded:
+        wrapped = tf.SparseTensor(ids.indices, _wrapped(model, number, ids.values), ids.dense_shape)
+        expanded = tf.sparse.expand_dims(wrapped, -1)
+        return v1.nn.safe_embedding_lookup_sparse(table, expanded, combiner="mean", default_id=0)
     if model.is_ragged:
         rows: tf.Tensor = tf.ragged.map_flat_values(partial(_gathered, model, number, table), ids)
         return rows
@@ -128,9 +140,11 @@ def rows_of(model: Model, number: int, ids: Any) -> tf.Tensor:
 
 
 def _gathered(model: Model, number: int, table: Any, ids: Any) -> tf.Tensor:
-    if model.wraps:
-        ids = tf.where(ids < 0, ids + model.tables[number].rows, ids)
-    return tf.gather(table, ids)
+    return tf.gather(table, _wrapped(model, number, ids))
+
+
+def _wrapped(model: Model, number: int, ids: Any) -> Any:
+    return tf.where(ids < 0, ids + model.tables[number].rows, ids) if model.wraps else ids
 
 
 def _mask(rows: Any, ids: Any) -> Any:
@@ -205,6 +219,20 @@ def _ragged_weights(model: Model, number: int, rows: Any, ids: Any) -> Any:
     return tf.math.divide_no_nan(tf.reduce_sum(rows * columns, 1), tf.reduce_sum(columns, 1))
 
 
+def _padded(model: Model, number: int, rows: Any, ids: Any) -> Any:
+    """As keras-rs has it."""
+    is_weighted = "weighted" in model.bag
+    ones = tf.ones_like(ids.values, rows.dtype)
+    values = v1.placeholder(rows.dtype, [None], f"weights_{number}") if is_weighted else ones
+    weights = tf.sparse.to_dense(tf.SparseTensor(ids.indices, values, ids.dense_shape))
+    weights = tf.expand_dims(weights, -1)
+    total = tf.reduce_sum(rows * weights, -2)
+    if "sqrtn" in model.bag:
+        root = tf.sqrt(tf.reduce_sum(tf.square(weights), -2))
+        return tf.math.divide_no_nan(total, root)
+    return tf.math.divide_no_nan(total, tf.reduce_sum(weights, -2))
+
+
 def _penalized(rows: Any, mask: Any) -> Any:
     """As DeepCTR has it, whose number float16 does not hold."""
     return tf.reduce_max(rows - (1 - _tile(rows, mask)) * (1e4 if rows.dtype == "half" else 1e9), 1)
@@ -252,6 +280,8 @@ BAGS: dict[str, Callable[[Model, int, Any, Any], Any]] = {
         tf.math.segment_mean, number, rows
     ),
     "ragged weighted mean": _ragged_weights,
+    "padded mean": _padded,
+    "padded weighted sqrtn": _padded,
 }
 
 
@@ -270,9 +300,21 @@ def rearranged(model: Model, rows: tf.Tensor) -> tf.Tensor:
     return tf.identity(rows)
 
 
-def feeds(model: Model, batch: int = 7, seed: int = 1) -> dict[str, npt.NDArray[Any]]:
+def ids_key(model: Model, number: int) -> str:
+    """What the numbers of ids are fed as."""
+    return f"ids_{number}/values:0" if model.is_padded else f"ids_{number}:0"
+
+
+def _indices(rng: np.random.Generator, batch: int, length: int) -> npt.NDArray[Any]:
+    """Entries of a sparse matrix, for all seeds as many: none in row 0, all in some."""
+    rows = (rng.choice(length, 5 * row % (length + 1), replace=False) for row in range(batch))
+    pairs = [(row, column) for row, columns in enumerate(rows) for column in sorted(columns)]
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def feeds(model: Model, batch: int = 7, seed: int = 1) -> dict[str, Any]:
     """Ids of the whole table, those below 0 too if they count from its end."""
-    rng, found = np.random.default_rng(seed), dict[str, npt.NDArray[Any]]()
+    rng, found = np.random.default_rng(seed), dict[str, Any]()
     for k, table in enumerate(model.tables):
         lowest, shape = -table.rows if model.wraps else 0, (batch, *model.shape)
         if model.is_ragged:
@@ -285,11 +327,16 @@ def feeds(model: Model, batch: int = 7, seed: int = 1) -> dict[str, npt.NDArray[
             found[f"splits_{k}:0"] = np.cumsum([0, *lengths])
             if "segment" in model.bag:
                 found[f"rows_{k}:0"] = np.repeat(np.arange(batch), lengths)
+        if model.is_padded:
+            indices = _indices(rng, *shape)
+            # Some are below the table, even counted from its end.
+            shape, lowest = (len(indices),), lowest - 3
+            found |= {f"ids_{k}/indices:0": indices, f"ids_{k}/shape:0": [batch, *model.shape]}
         ids = rng.integers(lowest, table.rows, shape).astype(model.ids)
-        if model.bag and not model.is_ragged:
+        if model.bag and not model.is_ragged and not model.is_padded:
             ids[rng.random(shape) < 0.4] = 0
             ids[:1] = 0
-        found[f"ids_{k}:0"] = ids
+        found[ids_key(model, k)] = ids
         if model.bag.startswith("lengths"):
             found[f"lengths_{k}:0"] = rng.integers(0, model.shape[-1] + 3, (batch, 1)).astype("i4")
         if model.bag == "given epsilon":

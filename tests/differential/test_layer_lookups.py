@@ -107,8 +107,9 @@ def check(model: Model, batch: int, bad: int) -> str:
     """
     graph_def = layers.build(model)
     feed = layers.feeds(model, batch, seed=batch)
-    if bad and feed["ids_0:0"].size:
-        feed["ids_0:0"].reshape(-1)[-1] = model.tables[0].rows
+    ids = feed[layers.ids_key(model, 0)]
+    if bad and ids.size:
+        ids.reshape(-1)[-1] = model.tables[0].rows
     names = ["out:0", "out_1:0"][: len(model.joins)]
     report, rewritten = fused_and_lowered(graph_def, KEEP)
     assert report.fused_count == len(model.tables), str(report)

@@ -38,7 +38,10 @@ MODELS = {
         )
         for name in BAGS
         for dtype in ("float16", "bfloat16")
-        if name != "ragged weighted mean" and (name, dtype) != ("ones mean", "bfloat16")
+        if name != "ragged weighted mean"
+        and (name, dtype) != ("ones mean", "bfloat16")
+        # Of how many ids they are is not known: a quotient of float16 may be rounded otherwise.
+        and not name.startswith("padded")
     },
     "side by side on a new axis": Model(
         (Table(9, 8), Table(20, 8)), (6,), between="expand", bag="mean", joins=(("concat", 1),)
@@ -431,7 +434,7 @@ def test_a_gather_that_others_read_stays_beside_its_bag() -> None:
     assert "also used by" in str(column.reason)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("padded")])
 def test_stock_ops_of_layers_stay_as_they_are(name: str) -> None:
     graph_def = layers.build(MODELS[name])
     result = LowerLookups(preserve=PASS.preserve).apply(graph_def)

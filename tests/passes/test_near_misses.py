@@ -71,6 +71,7 @@ LAYERS = {
     "bag ragged mean": Model(_SMALL, between="", bag="ragged mean"),
     "bag ragged segment mean": Model(_SMALL, between="", bag="ragged segment mean", wraps=True),
     "bag ragged max": Model(_SMALL, between="", bag="ragged max"),
+    "bag padded mean": Model(_SMALL, (4,), between="", bag="padded mean", wraps=True),
 }
 PRODUCTS = {
     "product": Product((Part("vector", 60), Part("dense", 2), Part("flat", 20, 2)), 3),
@@ -84,9 +85,9 @@ _WHOLE = ("classic", "fast")
 _STEP = 15
 #: Graphs of layers are small, but for those of ragged bags.
 _STEP_OF_LAYERS = {
-    "bag ragged mean": 100,
-    "bag ragged max": 100,
+    **dict.fromkeys(("bag ragged mean", "bag ragged max"), 100),
     "bag ragged segment mean": 1,
+    "bag padded mean": 70,
     "product of each": 1,
 }
 # The assigned initial values; and a shape of -1s, which makes stock TensorFlow abort.
