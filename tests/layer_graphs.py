@@ -109,7 +109,9 @@ def outputs(model: Model, ids: list[Any]) -> list[tf.Tensor]:
     for number, (join, axis) in enumerate(model.joins):
         joined = list(parts)
         if model.beside:
-            first = tf.cast(tf.reshape(ids[0], [tf.shape(ids[0])[0], -1]), model.dtype)
+            given = ids[0]
+            given = tf.sparse.to_dense(given) if isinstance(given, tf.SparseTensor) else given
+            first = tf.cast(tf.reshape(given, [tf.shape(given)[0], -1]), model.dtype)
             joined = [first, *joined]
         result = tf.concat(joined, axis) if join == "concat" else tf.stack(joined, axis)
         results.append(tf.identity(result, f"out_{number}" if number else "out"))
