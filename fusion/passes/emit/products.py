@@ -67,7 +67,7 @@ def replace_sizes(build: NodeBuilder, product: Product) -> None:
         kind = edit.view.type_attr(one.node, "out_type") or _INT32
         types = {"T": one.ids.dtype, "out_type": kind}
         sizes = build.shared("sizes", "Shape", (one.ids.values,), types)
-        last = build.constant("classes", np.array([one.classes], numpy_type(kind)))
+        last = build.constant("classes", np.array([one.ids.classes], numpy_type(kind)))
         edit.replace(Tensor(one.node), _concat(build, [sizes, last], 0, kind))
         edit.remove([one.node], build.base)
 

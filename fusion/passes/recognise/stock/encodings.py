@@ -51,13 +51,11 @@ class Sizes:
 
     Attributes:
         node: its name.
-        ids: what is encoded.
-        classes: the last size, behind those of the ids.
+        ids: what is encoded; behind their sizes comes the number of classes.
     """
 
     node: str
     ids: EncodedIds
-    classes: int
 
 
 def steps_to(view: GraphView, leaf: Tensor, *, joined: bool = True) -> tuple[str, ...]:
@@ -154,7 +152,7 @@ def sizes_of(view: GraphView, part: Encoded) -> Iterator[Sizes]:
         for name in names:
             for use in view.uses(name):
                 if view.op(use.node) == "Shape":
-                    yield Sizes(use.node, ids, ids.classes)
+                    yield Sizes(use.node, ids)
 
 
 def classes_of(view: GraphView, leaf: Tensor) -> int:
