@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,24 +25,22 @@ from tensorflow.core.framework import graph_pb2
 
 from fusion.ops import DEVICES
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.fuse_updates import RULE as UPDATES
+from fusion.passes.fuse_updates import FuseUpdates
 from fusion.passes.lookup_pass import Pass, apply_passes
 from fusion.passes.recognise.lookup import FORMS
 from fusion.passes.report.report import FusionReport, FusionResult
-from fusion.passes.row_updates import SCATTERS, FuseRowUpdates
 from fusion.printable import printable_lines
 from fusion.runtime import process
 from fusion.runtime.optimizer import plugin
 from fusion.runtime.optimizer.prefilter import Rule
 from fusion.runtime.registration import registration
 from fusion.runtime.tensorflow.cluster import local_tasks
-from fusion.schema.names import GROUPED_POST_GRAD
 
 _logger = logging.getLogger("fusion")
 
 #: What graphs have that may have lookups in them for which there is something better.
 LOOKUPS: Rule = tuple(form.ops for form in FORMS if not form.is_final)
-#: And those that may have updates by fusion's own gradients.
-UPDATES: Rule = ((frozenset({GROUPED_POST_GRAD}), frozenset(SCATTERS)),)
 _FUNCTION_OPS = frozenset({"_Arg", "_Retval"})
 
 
@@ -91,9 +90,7 @@ class _State:
 
     def __init__(self) -> None:
         self.enabled = False
-        self.updates_enabled = False
         self.scopes = 0
-        self.update_scopes = 0
         self.columns_fused = 0
         self.failures = 0
         self.last_report: FusionReport | None = None
@@ -118,16 +115,9 @@ class _State:
         return self.enabled or self.scopes > 0
 
     @property
-    def updates_on(self) -> bool:
-        """Whether row updates are fused now, too."""
-        return (self.enabled and self.updates_enabled) or self.update_scopes > 0
-
-    @property
     def rule(self) -> Rule:
         """Which graphs are looked at now."""
-        if not self.on:
-            return LOOKUPS if self.observers else ()
-        return (*LOOKUPS, *UPDATES) if self.updates_on else LOOKUPS
+        return (*LOOKUPS, *UPDATES) if self.on or self.observers else ()
 
     @contextmanager
     def switching(self) -> Iterator[None]:
@@ -140,24 +130,23 @@ class _State:
 _state = process.single("grappler", _State)
 
 
-def enable(*, row_updates: bool = False) -> None:
-    """Fuses the embedding columns of every graph that TensorFlow optimizes from now on.
+def enable(*, row_updates: bool | None = None) -> None:
+    """Fuses the lookups and the updates of tables in every graph that TensorFlow optimizes next.
 
-    That is in the whole process. What ran before is not optimized again. Of several calls the last
-    one counts.
+    That is in the whole process. What ran before is not optimized again.
 
     Args:
-        row_updates: whether to fuse, too, what optimizers add to rows of tables. Only for programs
-            in which no two threads change a table at the same time: one could then overwrite what
-            the other has added to a row.
+        row_updates: ignored, with a warning. Updates of tables are fused wherever they can be: the
+            op holds the locks of what it changes.
 
     Raises:
         tf.errors.UnimplementedError: this TensorFlow does not let graphs be rewritten from outside.
         tf.errors.AlreadyExistsError: another library does so already.
     """
+    _warn_of_row_updates(row_updates)
     plugin.install(_optimize)
     with _state.switching():
-        _state.enabled, _state.updates_enabled = True, row_updates
+        _state.enabled = True
 
 
 def disable() -> None:
@@ -170,26 +159,25 @@ def disable() -> None:
 
 
 @contextmanager
-def fused(*, row_updates: bool = False) -> Iterator[None]:
+def fused(*, row_updates: bool | None = None) -> Iterator[None]:
     """Does what `enable` does while the scope lasts, in the whole process; scopes may overlap.
 
     Args:
-        row_updates: as of `enable`; what one scope, or `enable`, asks for is done.
+        row_updates: as of `enable`.
 
     Raises:
         tf.errors.UnimplementedError: as `enable`.
         tf.errors.AlreadyExistsError: as `enable`.
     """
+    _warn_of_row_updates(row_updates)
     plugin.install(_optimize)
     with _state.switching():
         _state.scopes += 1
-        _state.update_scopes += row_updates
     try:
         yield
     finally:
         with _state.switching():
             _state.scopes -= 1
-            _state.update_scopes -= row_updates
 
 
 @contextmanager
@@ -243,6 +231,12 @@ def stats() -> FusionStats:
             timeouts=counts.timeouts,
             last_report=_state.last_report,
         )
+
+
+def _warn_of_row_updates(row_updates: bool | None) -> None:
+    if row_updates is not None:
+        text = "row_updates is ignored: updates of tables are always fused, and will be no argument"
+        warnings.warn(text, DeprecationWarning, stacklevel=3)
 
 
 def _optimize(item: plugin.Item) -> bytes | None:
@@ -303,9 +297,10 @@ def _fuse(item: plugin.Item, not_read: frozenset[str] = frozenset()) -> FusionRe
         awaited = preserve - (item.fetches() - not_read) - arguments
     tasks = local_tasks(serialized)
     preserve -= awaited
-    passes: list[Pass] = [FuseLookups(preserve, awaited, tasks=tasks, devices=DEVICES)]
-    if _state.updates_on:
-        passes.append(FuseRowUpdates(preserve, awaited, tasks, DEVICES))
+    passes: list[Pass] = [
+        FuseLookups(preserve, awaited, tasks=tasks, devices=DEVICES),
+        FuseUpdates(preserve, awaited, tasks, DEVICES.home),
+    ]
     return apply_passes(passes, graph_def)
 
 

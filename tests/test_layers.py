@@ -32,14 +32,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
-        *("expand", "ungroup", "fuse_lookups", "lower_lookups", "row_updates", "targets"),
+        *("expand", "ungroup", "fuse_lookups", "lower_lookups", "fuse_updates", "targets"),
     ),
     "fusion.passes.graph": (
         *("signatures", "calls", "tensor", "static_shapes", "view", "idioms", "inferred_shapes"),
         *("fused_columns", "liveness", "edit"),
     ),
     "fusion.passes.analysis": (
-        *("symbolic_shapes", "index_grids", "expressions", "value_ranges", "variables"),
+        *("symbolic_shapes", "index_grids", "expressions", "value_ranges", "variables", "order"),
     ),
     "fusion.passes.plan": (
         "plan",

@@ -27,7 +27,7 @@ from fusion.passes.report.fused_before import (
 )
 from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
 from fusion.passes.ungroup import ungrouped
-from fusion.schema.names import OP_NAMES, ROW_UPDATE
+from fusion.schema.names import OP_NAMES, ROW_UPDATE, UPDATE
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def remaining_fused_ops(
 def _advice(op: str, reason: str, was_rewritten: bool) -> str:
     if was_rewritten:
         return "rewrite the model that was fused instead"
-    if op == ROW_UPDATE or op.endswith("Grad") or reason.startswith(HAS_GRADIENT):
+    if op in (ROW_UPDATE, UPDATE) or op.endswith("Grad") or reason.startswith(HAS_GRADIENT):
         return "leave steps of training out of what is exported"
     return "build the model with do_fusion=None, or TensorFlow's own lookups, and export it again"
 

@@ -10,6 +10,8 @@ FLOATS = dtypes.FLOATS
 IDS = dtypes.IDS
 #: Dtypes of tables whose rows FusedEmbeddingRowUpdate updates.
 ROW_UPDATE_DTYPES = dtypes.COMPUTED
+#: Dtypes of tables that FusedEmbeddingUpdate updates.
+UPDATE_DTYPES = dtypes.COMPUTED
 
 #: The same as DataTypes, as graphs have them; half types are those that kernels compute in float32.
 TABLE_TYPES = frozenset(dtypes.DTYPES[name].enum for name in FLOATS)

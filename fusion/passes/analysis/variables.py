@@ -210,6 +210,22 @@ def can_sink_read(view: GraphView, read: str, results: Collection[Tensor]) -> bo
     return all(map(waits, writers(view, source)))
 
 
+def is_accessed_by_rows(view: GraphView, source: Tensor) -> bool:
+    """Whether an op of the graph gathers or changes single rows of the variable from `source`.
+
+    From then on TensorFlow copies the variable for whoever reads it whole.
+    """
+    stack = [source.node]
+    while stack:
+        for use in view.uses(stack.pop()):
+            if use.position >= 0 and view.origin(Tensor(use.node)) == source:
+                stack.append(use.node)
+            elif _ROW_ACCESS.match(view.op(use.node)):
+                return True
+    return False
+
+
+_ROW_ACCESS = re.compile("Resource(Gather|Scatter|SparseApply)|ReadEmbeddingTables")
 _WRITER = re.compile("(Resource)?(Scatter|SparseApply|StridedSliceAssign)")
 
 

@@ -107,19 +107,13 @@ class _Cone:
         if any(_has_function(attr) for attr in view.nodes[name].attr.values()):
             return True
         made = view.signatures.output_types(view.nodes[name])
-        read = [self._type(tensor) for tensor in view.inputs(name)]
+        read = [self.view.dtype(tensor) for tensor in view.inputs(name)]
         if not made or any(not dtype or dtype > _FIRST_REF for dtype in (*made, *read)):
             return True
         if not _OPAQUE.isdisjoint(made):
             return True
         # The view knows the shapes of variables and of what datasets give.
         return not _OPAQUE.isdisjoint(read) and view.shape(Tensor(name)) is not None
-
-    def _type(self, tensor: Tensor) -> int:
-        """The DataType of a tensor; 0 if it is not known."""
-        node = self.view.nodes.get(tensor.node)
-        types = () if node is None else self.view.signatures.output_types(node)
-        return types[tensor.index] if tensor.index < len(types) else 0
 
     def _copy(self, name: str) -> None:
         source = self.view.nodes[name]
@@ -138,7 +132,7 @@ class _Cone:
 
     def _leaf(self, tensor: Tensor) -> str:
         """Adds a tensor of which nothing but the dtype and the shape is known."""
-        dtype, shape = self._type(tensor) % _FIRST_REF, self.view.shape(tensor)
+        dtype, shape = self.view.dtype(tensor) % _FIRST_REF, self.view.shape(tensor)
         if not dtype:
             raise _Unknown
         name = f"leaf{len(self.leaves)}"
@@ -162,7 +156,7 @@ class _Cone:
         inputs = [self._text(vector), zero.name]
         node = self.graph.node.add(name=f"filled{len(self.graph.node)}", op="Fill", input=inputs)
         node.attr["T"].type = types_pb2.DT_FLOAT
-        node.attr["index_type"].type = self._type(vector)
+        node.attr["index_type"].type = self.view.dtype(vector)
         return node.name
 
 

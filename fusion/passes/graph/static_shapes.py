@@ -26,6 +26,8 @@ _LIKE_INPUT = frozenset(
     }
     | {"BiasAdd", "Elu", "LeakyRelu", "Log1p", "Relu", "Relu6", "Rsqrt", "Selu", "Sigmoid"}
     | {"Softmax", "Softplus", "Tanh"}
+    | {"Abs", "Ceil", "Cos", "Exp", "Floor", "IsFinite", "IsNan", "Log", "Neg", "Reciprocal"}
+    | {"Sign", "Sin", "Sqrt", "Square", "_UnaryOpsComposition"}
 )
 #: Ranks of the outputs of ops whose results always have them.
 _OUTPUT_RANKS = {
@@ -347,6 +349,14 @@ def _one_hot(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> 
     return (*of[:axis], int(depth) if is_known else None, *of[axis:])  # type: ignore[arg-type]
 
 
+def _summed_by_id(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of an UnsortedSegmentSum."""
+    of, ids, count = view.shape(inputs[0]), view.shape(inputs[1]), view.constant(inputs[2])
+    if of is None or ids is None or len(of) < len(ids):
+        return None
+    return (None if count is None or count.size != 1 else int(count), *of[len(ids) :])
+
+
 def _scattered(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape that a SparseToDense is given, of which often only the rank is known."""
     sizes, shape = view.constant(inputs[1]), view.shape(inputs[1])
@@ -356,9 +366,12 @@ def _scattered(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -
 
 
 def _invariant(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
-    """The shape of what a v1 loop hands on from iteration to iteration as it came in."""
+    """The shape of what a v1 loop hands on as it came in, or of what both branches have."""
     if index:
         return ()
+    if not any(view.op(tensor.node) in ("Enter", "NextIteration") for tensor in inputs):
+        shapes = {view.shape(tensor) for tensor in inputs}
+        return shapes.pop() if len(shapes) == 1 else None
     entered = [tensor for tensor in inputs if view.op(tensor.node) == "Enter"]
     again = [tensor for tensor in inputs if view.op(tensor.node) == "NextIteration"]
     if len(entered) != 1 or len(again) != 1 or len(inputs) != 2:
@@ -397,6 +410,9 @@ _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | 
     "Min": _summed,
     "Sum": _summed,
     "Transpose": _transposed,
+    "Any": _summed,
+    "All": _summed,
+    "UnsortedSegmentSum": _summed_by_id,
     "SparseReshape": _reshaped,
     "Shape": _measured,
     "Pack": _packed,
@@ -424,6 +440,8 @@ _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | 
     "Mul": _broadcast,
     "Sub": _broadcast,
     "RealDiv": _broadcast,
+    "FloorDiv": _broadcast,
+    "Pow": _broadcast,
     "DivNoNan": _broadcast,
     "Select": _chosen,
     "SelectV2": _broadcast,

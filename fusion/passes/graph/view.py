@@ -393,6 +393,14 @@ class GraphView:
                 return dims(shapes[tensor.index])
         return structural_shape(self, node, tensor.index)
 
+    def dtype(self, tensor: Tensor) -> int:
+        """Returns the DataType of a tensor, 0 (invalid) when it is not known."""
+        node = self.nodes.get(tensor.node)
+        if node is None or node.op == ARG_OP:
+            return 0 if node is None else int(node.attr["T"].type)
+        types = self.signatures.output_types(node)
+        return types[tensor.index] if tensor.index < len(types) else 0
+
     def shape_attr(self, name: str) -> Shape | None:
         """Returns the attribute `shape` of node `name`, None when absent or of unknown rank."""
         attr = self.attr(name, "shape")

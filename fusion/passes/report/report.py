@@ -97,17 +97,22 @@ class ColumnReport:
 
 @dataclass(frozen=True)
 class UpdateReport:
-    """What became of an op that adds to the rows of a table, or subtracts from them.
+    """What became of an optimizer's update of a table.
 
     Attributes:
-        name: the stock op's.
+        name: the stock op that changes the table last.
         reason: why it stays as it is; None if it was replaced.
         node: where that was found out.
+        program: what the fused op does; None if there is none.
+        moved_bytes: how much of variables a step reads and writes where every row moves; None where
+            only the rows of the batch do.
     """
 
     name: str
     reason: str | None = None
     node: str | None = None
+    program: str | None = None
+    moved_bytes: int | None = None
 
     @property
     def fused(self) -> bool:

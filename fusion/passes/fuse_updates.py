@@ -1,0 +1,188 @@
+"""Updates of tables by an optimizer, each in one op.
+
+    the arithmetic of a step, op by op over whole tables -> FusedEmbeddingUpdate
+
+The op holds the variables' locks from reading to writing, as TensorFlow's own optimizer ops do:
+nothing that another thread adds meanwhile is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tensorflow.core.framework import graph_pb2
+
+from fusion.passes.analysis.order import Order
+from fusion.passes.analysis.variables import has_other_handles, writers
+from fusion.passes.emit.updates import emit_updates
+from fusion.passes.graph.edit import GraphEdit, apply_edits
+from fusion.passes.graph.signatures import OpSignatures
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.lookup_pass import count_nodes
+from fusion.passes.plan.safety import refuse_device
+from fusion.passes.recognise.match import NoMatch
+from fusion.passes.recognise.updates.components import Component, components
+from fusion.passes.recognise.updates.table_update import TableUpdate, match_update
+from fusion.passes.recognise.updates.writes import ASSIGNS, SCATTERS
+from fusion.passes.report.report import FusionReport, FusionResult, UpdateReport
+
+#: What graphs have in which a table may be updated.
+RULE = (
+    (frozenset(SCATTERS),),
+    (frozenset({"UnsortedSegmentSum"}), frozenset(ASSIGNS)),
+)
+
+_DEVICES = frozenset({"CPU"})
+
+
+@dataclass(frozen=True)
+class FuseUpdates:
+    """Replaces the updates of tables in a graph that is about to run.
+
+    Functions are looked at when they are about to run themselves.
+
+    Attributes:
+        preserve, awaited, tasks: see `LookupPass`.
+        home: the type of device that ops are put on where no node says otherwise.
+    """
+
+    preserve: frozenset[str] = frozenset()
+    awaited: frozenset[str] = frozenset()
+    tasks: frozenset[str] | None = None
+    home: str = "CPU"
+
+    def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
+        """See `Pass`."""
+        count = count_nodes(graph_def)
+        nothing = FusionResult(graph_def, FusionReport((), count, count), modified=False)
+        ops = {node.op for node in graph_def.node}
+        if not any(all(ops & one_of for one_of in clause) for clause in RULE):
+            return nothing
+        signatures = OpSignatures(graph_def.library.function)
+        view = GraphView(
+            graph_def.node, signatures, self.preserve, awaited=self.awaited, home_type=self.home
+        )
+        verdicts = _Verdicts(view, self.tasks).all()
+        if not verdicts:
+            return nothing
+        edit = GraphEdit(view)
+        fused = [update for _, update in verdicts if isinstance(update, TableUpdate)]
+        emit_updates(edit, fused)
+        is_modified = bool(fused) and not edit.is_circular()
+        if fused and not is_modified:
+            failure = NoMatch("what the updates wait for waits for them", fused[0].name)
+            verdicts = [(c, failure if v else v) for c, v in verdicts]
+        result = apply_edits(graph_def, {"": edit}) if is_modified else graph_def
+        reports = tuple(_report(view, c, verdict) for c, verdict in verdicts)
+        report = FusionReport((), count, count_nodes(result), reports)
+        return FusionResult(result, report, is_modified)
+
+
+def _report(view: GraphView, component: Component, verdict: TableUpdate | NoMatch) -> UpdateReport:
+    if isinstance(verdict, NoMatch):
+        name = component.writes[-1].node if component.writes else component.failures[0].node
+        return UpdateReport(name, verdict.reason, verdict.node)
+    return UpdateReport(
+        verdict.name,
+        program=verdict.program,
+        moved_bytes=_moved_bytes(verdict) if verdict.moves_all_rows else None,
+    )
+
+
+def _moved_bytes(update: TableUpdate) -> int:
+    """The bytes that a step writes because all rows move."""
+    return 0
+
+
+@dataclass(frozen=True)
+class _Verdicts:
+    """What may be replaced of a graph's updates, and why the rest may not.
+
+    Attributes:
+        view: the graph.
+        tasks: the processes that know the fused op; None: all.
+    """
+
+    view: GraphView
+    tasks: frozenset[str] | None
+
+    def all(self) -> list[tuple[Component, TableUpdate | NoMatch]]:
+        """Returns the updates, each with what it becomes or the reason to leave it."""
+        found = [*components(self.view)]
+        if not found:
+            return []
+        if self.view.has_loops:
+            why = "updates in a graph with loops stay as they are"
+            return [(c, NoMatch(why, self._last(c))) for c in found]
+        users = {name for c in found for v in c.variables for name in self._users(v)}
+        order = Order(self.view, sorted(users))
+        return [(component, self._verdict(component, order)) for component in found]
+
+    def _last(self, component: Component) -> str:
+        return component.writes[-1].node if component.writes else component.failures[0].node
+
+    def _verdict(self, component: Component, order: Order) -> TableUpdate | NoMatch:
+        view = self.view
+        if component.failures:
+            return component.failures[0]
+        known = {write.node for write in component.writes}
+        for variable in component.variables:
+            if has_other_handles(view, variable):
+                return NoMatch("the variable may have another handle", variable.node)
+            other = next((name for name in writers(view, variable) if name not in known), None)
+            if other is not None:
+                return NoMatch(f"the variable is also changed by {other} ({view.op(other)})", other)
+        table = self._table(component)
+        update = match_update(
+            view, table, component.writes, order, component.shape, component.dtype
+        )
+        if isinstance(update, NoMatch):
+            return update
+        return self._refusal(component, update, order) or update
+
+    def _table(self, component: Component) -> Tensor:
+        """The variable that somebody else reads; if that is none or several, what changes last."""
+        own = {n for w in component.writes for v in w.value.walk() for n in v.nodes}
+        own |= {write.node for write in component.writes}
+        read = [v for v in component.variables if not own.issuperset(self._users(v))]
+        return read[0] if len(read) == 1 else component.writes[-1].variable
+
+    def _refusal(self, component: Component, update: TableUpdate, order: Order) -> NoMatch | None:
+        """Returns why an update that one op could do stays as it is."""
+        view = self.view
+        for name in (*update.writes, *update.reads):
+            failure = refuse_device(view, name, _DEVICES, self.tasks)
+            if failure is not None:
+                return failure
+            if view.home_type not in _DEVICES and not view.nodes[name].device:
+                return NoMatch(f"placed on a {view.home_type}; updates are fused on a CPU", name)
+            if name in view.preserved:
+                return NoMatch("an op of the update is named outside the graph", name)
+        for tensor in (update.ids, *(v.whole for v in update.values), *update.scalars):
+            late = next((w for w in update.writes if order.is_before(w, tensor.node)), None)
+            if late is not None:
+                why = f"{tensor.node} ({view.op(tensor.node)}) needs what {late} has written"
+                return NoMatch(why, tensor.node)
+        own = {*update.writes, *update.reads}
+        for variable in component.variables:
+            changes = [write.node for write in component.writes if write.variable == variable]
+            for name in (name for name in self._users(variable) if name not in own):
+                before = {order.is_before(name, change) for change in changes}
+                after = {order.is_before(change, name) for change in changes}
+                if (before, after) not in (({True}, {False}), ({False}, {True})):
+                    return NoMatch(f"it is not known whether {name} reads before the update", name)
+        return None
+
+    def _users(self, variable: Tensor) -> Iterator[str]:
+        """Yields the nodes that are given a handle of the variable."""
+        stack = [variable.node]
+        while stack:
+            for use in self.view.uses(stack.pop()):
+                if use.position < 0:
+                    continue
+                if self.view.origin(Tensor(use.node)) == variable:
+                    stack.append(use.node)
+                else:
+                    yield use.node

@@ -1,0 +1,1 @@
+"""What an optimizer does to a table in a training step."""

@@ -1,0 +1,214 @@
+"""The arithmetic of an optimizer: what is written to a table and to the variables beside it.
+
+Grappler rearranges this arithmetic before any pass sees it (`x / sqrt(y)` becomes `x * rsqrt(y)`,
+`x / 2` becomes `x * 0.5`, scalars are multiplied first), and differently from graph to graph. So
+what is recognised is no formula but the elementwise ops themselves, whichever there are.
+
+Two kinds of matrices occur: *rows*, of the shape of the table, and *entries*, one row for each id
+of the gradient. UnsortedSegmentSum makes rows of entries, a gather entries of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from fusion.passes.graph.idioms import is_row_gather, pass_casts
+from fusion.passes.graph.tensor import Shape, Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.match import NoMatch
+from fusion.passes.recognise.updates.division import merged_ids, merged_quotient, merged_size
+
+BINARY = {
+    "Add": "add",
+    "AddV2": "add",
+    "Sub": "sub",
+    "Mul": "mul",
+    "RealDiv": "div",
+    "Maximum": "max",
+    "Minimum": "min",
+}
+UNARY = {"Neg": "neg", "Square": "square", "Sqrt": "sqrt", "Abs": "abs", "Sign": "sign"}
+"""Elementwise ops whose results are the same however a tensor is cut, and their names in programs.
+
+Not so Rsqrt, which TensorFlow computes in another way at the end of a tensor, and Pow.
+"""
+
+
+class Kind(Enum):
+    """What a value is a matrix of."""
+
+    ROWS = "rows"
+    ENTRIES = "entries"
+    SCALAR = "scalar"
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor that an optimizer computes with.
+
+    Attributes:
+        kind: see above.
+        op: what a program calls the op that computes it; "read" of a variable, "input" for what
+            the program is given.
+        source: where the graph has it.
+        args: what it is computed from.
+        handle: of the variable that is read.
+        ids: of the rows that are summed up or taken.
+        nodes: those that compute it, without what its args need.
+    """
+
+    kind: Kind
+    op: str
+    source: Tensor
+    args: tuple[Value, ...] = ()
+    handle: Tensor | None = None
+    ids: Tensor | None = None
+    nodes: tuple[str, ...] = ()
+
+    def walk(self) -> Iterator[Value]:
+        """Yields this and all that it is computed from, each once."""
+        seen: set[int] = set()
+        stack = [self]
+        while stack:
+            value = stack.pop()
+            if id(value) not in seen:
+                seen.add(id(value))
+                yield value
+                stack += value.args
+
+
+@dataclass
+class Expressions:
+    """Explains tensors of one shape of tables.
+
+    Attributes:
+        view: the graph.
+        shape: [rows, D] of the table.
+        dtype: its dtype.
+    """
+
+    view: GraphView
+    shape: Shape
+    dtype: int
+    _known: dict[tuple[Tensor, Kind], Value | NoMatch] = field(default_factory=dict)
+
+    def rows(self, tensor: Tensor) -> Value | NoMatch:
+        """Explains a matrix of the shape of the table."""
+        return self._explained(tensor, Kind.ROWS)
+
+    def entries(self, tensor: Tensor) -> Value | NoMatch:
+        """Explains a matrix of one row for each id."""
+        return self._explained(tensor, Kind.ENTRIES)
+
+    def ids(self, tensor: Tensor) -> Tensor:
+        """Where the ids of entries come from, through casts and the branches of a quotient."""
+        tensor, _ = pass_casts(self.view, tensor)
+        return pass_casts(self.view, merged_ids(self.view, tensor))[0]
+
+    def _explained(self, tensor: Tensor, kind: Kind) -> Value | NoMatch:
+        source = self.view.resolve(tensor)
+        key = (source, kind)
+        if key not in self._known:
+            # What needs itself is no expression.
+            self._known[key] = NoMatch("a value is computed from itself", source.node)
+            find = self._rows if kind is Kind.ROWS else self._entries
+            self._known[key] = find(source)
+        return self._known[key]
+
+    def _rows(self, source: Tensor) -> Value | NoMatch:
+        view, op = self.view, self.view.op(source.node)
+        if op == "ReadVariableOp":
+            return self.read(view.inputs(source.node)[0], source)
+        if op == "UnsortedSegmentSum":
+            return self._sum(source)
+        return self._elementwise(source, Kind.ROWS)
+
+    def read(self, handle: Tensor, source: Tensor) -> Value | NoMatch:
+        """A variable of the table's shape, as a node reads it."""
+        view = self.view
+        if view.variable_shape(handle) != self.shape:
+            return NoMatch("a variable of another shape is read", source.node)
+        return Value(Kind.ROWS, "read", source, handle=view.resolve(handle), nodes=(source.node,))
+
+    def _sum(self, source: Tensor) -> Value | NoMatch:
+        values, ids, count = self.view.inputs(source.node)
+        size = self.view.constant(count)
+        is_of_table = size is not None and int(size) == self.shape[0]
+        if not is_of_table and merged_size(self.view, count) != self.shape[0]:
+            return NoMatch("entries are summed up for another number of rows", source.node)
+        value = self.entries(values)
+        if isinstance(value, NoMatch):
+            return value
+        return Value(Kind.ROWS, "sum", source, (value,), ids=self.ids(ids), nodes=(source.node,))
+
+    def _entries(self, source: Tensor) -> Value | NoMatch:
+        view, op = self.view, self.view.op(source.node)
+        quotient = merged_quotient(view, source)
+        if quotient is not None:
+            dividend, divisor = self.entries(quotient.dividend), self.rows(quotient.divisor)
+            if isinstance(dividend, NoMatch) or isinstance(divisor, NoMatch):
+                return NoMatch("a sparse quotient is not understood", source.node)
+            ids = self.ids(quotient.ids)
+            taken = Value(Kind.ENTRIES, "take", source, (divisor,), ids=ids)
+            return Value(
+                Kind.ENTRIES, "div", source, (dividend, taken), ids=ids, nodes=quotient.nodes
+            )
+        if op == "ResourceGather" and not view.int_attr(source.node, "batch_dims"):
+            handle, ids = view.inputs(source.node)
+            read = self.read(handle, source)
+            if not isinstance(read, NoMatch) and view.shape(source) != self.shape:
+                return Value(Kind.ENTRIES, "take", source, (read,), ids=self.ids(ids))
+        if is_row_gather(view, source.node):
+            table, ids = view.inputs(source.node)[:2]
+            rows = self.rows(table)
+            if not isinstance(rows, NoMatch):
+                return Value(
+                    Kind.ENTRIES, "take", source, (rows,), ids=self.ids(ids), nodes=(source.node,)
+                )
+        value = self._elementwise(source, Kind.ENTRIES)
+        return value if not isinstance(value, NoMatch) else self._input(source)
+
+    def _input(self, source: Tensor) -> Value | NoMatch:
+        """Entries that the program is given."""
+        shape = self.view.shape(source)
+        if shape is None or len(shape) != 2 or shape[1] not in (self.shape[1], None):
+            return NoMatch("it is not known whether updates are a row for each id", source.node)
+        return Value(Kind.ENTRIES, "input", source)
+
+    def _elementwise(self, source: Tensor, kind: Kind) -> Value | NoMatch:
+        view, name = self.view, source.node
+        op = view.op(name)
+        if op == "_UnaryOpsComposition":
+            return self._composition(source, kind)
+        if op not in BINARY and op not in UNARY:
+            return NoMatch(f"{op} is not fused into an update", name)
+        args = [self._operand(tensor, kind) for tensor in view.inputs(name)]
+        for arg in args:
+            if isinstance(arg, NoMatch):
+                return arg
+        values = tuple(arg for arg in args if isinstance(arg, Value))
+        if all(value.kind is Kind.SCALAR for value in values):
+            return NoMatch("one number stands for all rows", name)
+        return Value(kind, (BINARY | UNARY)[op], source, values, nodes=(name,))
+
+    def _composition(self, source: Tensor, kind: Kind) -> Value | NoMatch:
+        """Explains what Grappler makes of several ops of one operand."""
+        view, name = self.view, source.node
+        attr = view.attr(name, "op_names")
+        ops = [op.decode() for op in attr.list.s] if attr is not None else []
+        unknown = next((op for op in ops if op not in UNARY), None)
+        if unknown is not None:
+            return NoMatch(f"{unknown} is not fused into an update", name)
+        value = self._explained(view.inputs(name)[0], kind)
+        for op in ops:
+            if isinstance(value, NoMatch):
+                return value
+            value = Value(kind, UNARY[op], source, (value,), nodes=(name,))
+        return value
+
+    def _operand(self, tensor: Tensor, kind: Kind) -> Value | NoMatch:
+        if self.view.shape(tensor) == ():
+            return Value(Kind.SCALAR, "input", self.view.resolve(tensor))
+        return self._explained(tensor, kind)

@@ -1,0 +1,98 @@
+"""Gradients of the columns of a concat, which lie side by side in that of its result."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.backward.concat_gradient import measured
+
+
+class ColumnSlice(NamedTuple):
+    """Some columns of a matrix.
+
+    Attributes:
+        whole: the matrix, [n, W], or with more rows behind these.
+        offset: the first of the columns; -1: these are all there is.
+        nodes: what takes them out of it.
+    """
+
+    whole: Tensor
+    offset: int
+    nodes: tuple[str, ...] = ()
+
+
+def column_slice(view: GraphView, tensor: Tensor, dim: int) -> ColumnSlice:
+    """Returns the matrix that `dim` columns are taken out of; all of it if it is not one.
+
+    Args:
+        view: the graph.
+        tensor: [n, dim].
+        dim: a known number.
+    """
+    nodes: tuple[str, ...] = ()
+    source = view.resolve(tensor)
+    while view.op(source.node) == "Reshape" and not view.controls(source.node):
+        inner = view.resolve(view.inputs(source.node)[0])
+        if _width(view, inner) != dim:
+            break
+        # A matrix of as many columns has as many rows.
+        nodes, source = (*nodes, source.node), inner
+    offset = _offset(view, source, dim)
+    if offset is None or view.controls(source.node):
+        return ColumnSlice(view.resolve(tensor), -1)
+    whole = view.resolve(view.inputs(source.node)[0])
+    return ColumnSlice(whole, offset, (*nodes, source.node))
+
+
+def _width(view: GraphView, tensor: Tensor) -> int | None:
+    """The columns of a matrix; None if it is none, or they are not known."""
+    shape = view.shape(tensor)
+    return shape[1] if shape is not None and len(shape) == 2 else None
+
+
+def _offset(view: GraphView, tensor: Tensor, dim: int) -> int | None:
+    """The first column that a node takes out of a matrix, of its first rows; None if it is none."""
+    name, inputs = tensor.node, view.inputs(tensor.node)
+    if view.op(name) == "Slice":
+        begin, size = view.constant(inputs[1]), view.constant(inputs[2])
+        if begin is None or size is None or begin.shape != (2,) or size.shape != (2,):
+            return _concat_offset(view, tensor, dim)
+        return int(begin[1]) if begin[0] == 0 and size[1] == dim else None
+    if view.op(name) == "SplitV":
+        sizes, axis = view.constant(inputs[1]), view.constant(inputs[2])
+        if sizes is None or axis is None or int(axis) not in (1, -1) or (sizes < 0).any():
+            return None
+        is_matrix = _rank(view, inputs[0]) == 2
+        is_slice = is_matrix and sizes[tensor.index] == dim
+        return int(sizes[: tensor.index].sum()) if is_slice else None
+    return None
+
+
+def _concat_offset(view: GraphView, tensor: Tensor, dim: int) -> int | None:
+    """The first column of a Slice whose place is computed, as in the gradient of a concat."""
+    _, begin, size = (view.resolve(part) for part in view.inputs(tensor.node))
+    if view.op(begin.node) != "ConcatOffset":
+        return None
+    axis, *shapes = view.inputs(begin.node)
+    number = view.constant(axis)
+    if number is None or int(number) != 1 or view.resolve(shapes[begin.index]) != size:
+        return None
+    widths = [_measured_width(view, shape) for shape in shapes[: begin.index + 1]]
+    known = [width for width in widths if width is not None]
+    is_known = len(known) == len(widths) and known[-1] == dim
+    return sum(known[:-1]) if is_known else None
+
+
+def _measured_width(view: GraphView, shape: Tensor) -> int | None:
+    """The columns of the matrix that something is the shape of."""
+    sizes, of = view.constant(shape), measured(view, shape)
+    if sizes is not None:
+        return int(sizes[1]) if sizes.shape == (2,) else None
+    return None if of is None else _width(view, of)
+
+
+def _rank(view: GraphView, tensor: Tensor) -> int | None:
+    shape = view.shape(tensor)
+    return None if shape is None else len(shape)

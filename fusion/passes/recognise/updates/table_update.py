@@ -1,0 +1,136 @@
+"""The update of a table by its gradient, and of the optimizer's variables beside it.
+
+What TensorFlow runs op by op, each over the whole table, becomes a *program* for one op
+(`FusedEmbeddingUpdate`): the same elementwise operations in an order in which each reads of the
+variables what it read in the graph, before or after a write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fusion.passes.analysis.order import Order
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.match import NoMatch
+from fusion.passes.recognise.updates.expressions import Kind
+from fusion.passes.recognise.updates.program import scheduled
+from fusion.passes.recognise.updates.slices import ColumnSlice, column_slice
+from fusion.passes.recognise.updates.writes import Write, ids_of
+
+
+@dataclass(frozen=True)
+class TableUpdate:
+    """An update that one op can do.
+
+    Attributes:
+        name: the write of the table that comes last.
+        handles: of the table, then of the other variables.
+        ids: of the entries, [n].
+        values: what the program is given of the entries, each in D columns of a matrix.
+        scalars: the numbers that it is given.
+        program: see `fusion.schema.update_program`.
+        dim: D.
+        rows: of the table.
+        dtype: of the variables.
+        writes: the stock ops that it replaces.
+        reads: of these variables, which the program does itself.
+        pure: nodes that compute the rest of it.
+    """
+
+    name: str
+    handles: tuple[Tensor, ...]
+    ids: Tensor
+    values: tuple[ColumnSlice, ...]
+    scalars: tuple[Tensor, ...]
+    program: str
+    dim: int
+    rows: int
+    dtype: int
+    writes: tuple[str, ...]
+    reads: tuple[str, ...]
+    pure: tuple[str, ...]
+
+    @property
+    def moves_all_rows(self) -> bool:
+        """Whether every row of some variable is written, not only those that have a gradient."""
+        return "assign(" in self.program
+
+
+def match_update(
+    view: GraphView,
+    table: Tensor,
+    writes: Sequence[Write],
+    order: Order,
+    shape: tuple[int, int],
+    dtype: int,
+) -> TableUpdate | NoMatch:
+    """Explains all changes of a table and of the variables that it is computed with.
+
+    Args:
+        view: the graph, without loops.
+        table: where its handle comes from.
+        writes: all changes of these variables, in any order.
+        order: of all nodes that are given one of the variables.
+        shape: [rows, D] of all of them.
+        dtype: of all of them.
+    """
+    writes = sorted(writes, key=lambda write: order.number(write.node))
+    last = writes[-1].node
+    ids = {tensor for write in writes for tensor in ids_of(write)}
+    if len(ids) != 1:
+        return NoMatch("rows of several lists of ids are updated together", last)
+    (indices,) = ids
+    if len(view.shape(indices) or ()) != 1:
+        return NoMatch("it is not known whether the ids are a vector", indices.node)
+    for write in writes:
+        if write.handle != write.variable:
+            return NoMatch("the update is inside a branch", write.node)
+    if (failure := _check_lengths(writes)) is not None:
+        return failure
+    variables = tuple(dict.fromkeys((table, *(write.variable for write in writes))))
+    schedule = scheduled(writes, variables, order)
+    if isinstance(schedule, NoMatch):
+        return schedule
+    values = {value: None for write in writes for value in write.value.walk()}
+    reads = dict.fromkeys(node for v in values if v.op == "read" for node in v.nodes)
+    pure = dict.fromkeys(node for v in values if v.op != "read" for node in v.nodes)
+    return TableUpdate(
+        name=last,
+        handles=variables,
+        ids=indices,
+        values=tuple(column_slice(view, tensor, shape[1]) for tensor in schedule.entries),
+        scalars=schedule.scalars,
+        program=schedule.program,
+        dim=shape[1],
+        rows=shape[0],
+        dtype=dtype,
+        writes=tuple(write.node for write in writes),
+        reads=tuple(reads),
+        pure=tuple(pure),
+    )
+
+
+def _check_lengths(writes: Iterable[Write]) -> NoMatch | None:
+    """Refuses inputs that may be one row for all ids: only what is scattered itself cannot be."""
+    roots = [write.value for write in writes if write.ids is not None]
+    roots += [v.args[0] for write in writes for v in write.value.walk() if v.op == "sum"]
+    of_root = [
+        {v for v in root.walk() if v.kind is Kind.ENTRIES and v.op in ("input", "take")}
+        for root in roots
+    ]
+    inputs = {v.source: v for values in of_root for v in values if v.op == "input"}
+    known = {
+        value.source
+        for values in of_root
+        if len(values) == 1
+        for value in values
+        if value.op == "input"
+    }
+    unknown = next((source for source in inputs if source not in known), None)
+    return (
+        None
+        if unknown is None
+        else NoMatch("it is not known whether updates are a row for each id", unknown.node)
+    )
