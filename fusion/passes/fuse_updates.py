@@ -84,16 +84,7 @@ def _report(view: GraphView, component: Component, verdict: TableUpdate | NoMatc
     if isinstance(verdict, NoMatch):
         name = component.writes[-1].node if component.writes else component.failures[0].node
         return UpdateReport(name, verdict.reason, verdict.node)
-    return UpdateReport(
-        verdict.name,
-        program=verdict.program,
-        moved_bytes=_moved_bytes(verdict) if verdict.moves_all_rows else None,
-    )
-
-
-def _moved_bytes(update: TableUpdate) -> int:
-    """The bytes that a step writes because all rows move."""
-    return 0
+    return UpdateReport(verdict.name, program=verdict.program)
 
 
 @dataclass(frozen=True)
@@ -160,11 +151,13 @@ class _Verdicts:
                 return NoMatch(f"placed on a {view.home_type}; updates are fused on a CPU", name)
             if name in view.preserved:
                 return NoMatch("an op of the update is named outside the graph", name)
-        for tensor in (update.ids, *(v.whole for v in update.values), *update.scalars):
-            late = next((w for w in update.writes if order.is_before(w, tensor.node)), None)
-            if late is not None:
-                why = f"{tensor.node} ({view.op(tensor.node)}) needs what {late} has written"
-                return NoMatch(why, tensor.node)
+        for number, stage in enumerate(update.stages):
+            later = [write for stage in update.stages[number:] for write in stage.writes]
+            for tensor in (update.ids, *stage.entries, *stage.scalars):
+                late = next((w for w in later if order.is_before(w, tensor.node)), None)
+                if late is not None:
+                    why = f"{tensor.node} ({view.op(tensor.node)}) needs what {late} has written"
+                    return NoMatch(why, tensor.node)
         own = {*update.writes, *update.reads}
         for variable in component.variables:
             changes = [write.node for write in component.writes if write.variable == variable]

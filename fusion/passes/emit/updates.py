@@ -8,6 +8,8 @@ from fusion.passes.analysis.variables import is_accessed_by_rows
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.emit.scalars import SharedScalars
 from fusion.passes.graph.edit import GraphEdit
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.recognise.updates.slices import column_slice
 from fusion.passes.recognise.updates.table_update import TableUpdate
 from fusion.schema.names import UPDATE
 
@@ -21,27 +23,31 @@ def emit_updates(edit: GraphEdit, updates: Iterable[TableUpdate]) -> None:
 
 def _emit(edit: GraphEdit, update: TableUpdate, shared: SharedScalars) -> None:
     view = edit.view
-    build = NodeBuilder(edit, update.name, view.nodes[update.name].device, "")
-    node = build.replacement(UPDATE)
-    scalars = [shared.of(tensor, node.name) for tensor in update.scalars]
-    build.inputs(
-        node, *update.handles, update.ids, *(value.whole for value in update.values), *scalars
-    )
-    set_types(node, T=update.dtype, Tid=view.dtype(update.ids))
-    set_attrs(
-        node,
-        num_variables=len(update.handles),
-        num_values=len(update.values),
-        num_scalars=len(scalars),
-        num_results=0,
-        dim=update.dim,
-        program=update.program,
-    )
-    set_lists(
-        node,
-        offsets=[value.offset for value in update.values],
-        sparse=[is_accessed_by_rows(view, handle) for handle in update.handles],
-    )
-    build.add(node)
-    edit.remove((*update.writes, *update.reads), node.name)
+    for stage in update.stages:
+        build = NodeBuilder(edit, stage.writes[-1], view.nodes[stage.writes[-1]].device, "")
+        node = build.replacement(UPDATE)
+        slices = [column_slice(view, tensor, update.dim) for tensor in stage.entries]
+        scalars = [shared.of(tensor, node.name) for tensor in stage.scalars]
+        wholes = (entries.whole for entries in slices)
+        build.inputs(node, *stage.variables, update.ids, *wholes, *scalars)
+        set_types(node, T=update.dtype, Tid=view.dtype(update.ids))
+        set_attrs(
+            node,
+            num_variables=len(stage.variables),
+            num_values=len(slices),
+            num_scalars=len(scalars),
+            num_results=len(stage.results),
+            dim=update.dim,
+            program=stage.program,
+        )
+        set_lists(
+            node,
+            offsets=[entries.offset for entries in slices],
+            sparse=[is_accessed_by_rows(view, variable) for variable in stage.variables],
+        )
+        build.add(node)
+        for index, result in enumerate(stage.results):
+            edit.replace(result, Tensor(node.name, index))
+        edit.remove(stage.writes, node.name)
+    edit.remove(update.reads, node.name)
     edit.remove_pure((name for name in update.pure if name not in view.preserved), node.name)

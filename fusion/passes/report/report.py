@@ -104,15 +104,12 @@ class UpdateReport:
         reason: why it stays as it is; None if it was replaced.
         node: where that was found out.
         program: what the fused op does; None if there is none.
-        moved_bytes: how much of variables a step reads and writes where every row moves; None where
-            only the rows of the batch do.
     """
 
     name: str
     reason: str | None = None
     node: str | None = None
     program: str | None = None
-    moved_bytes: int | None = None
 
     @property
     def fused(self) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusion.passes.graph.idioms import is_integer_cast, is_row_gather
-from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.view import GraphView
 
 
@@ -97,9 +97,9 @@ def _merged(view: GraphView, tensor: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _uncast(view: GraphView, tensor: Tensor) -> Tensor:
-    """Returns what is cast, though that waits for the branch to be taken."""
+    """Returns what is cast or handed on, though that waits for the branch to be taken."""
     tensor = view.resolve(tensor)
-    while is_integer_cast(view, tensor.node):
+    while is_integer_cast(view, tensor.node) or view.op(tensor.node) in ALIAS_OPS:
         tensor = view.resolve(view.inputs(tensor.node)[0])
     return tensor
 

@@ -30,10 +30,9 @@ BINARY = {
     "Minimum": "min",
 }
 UNARY = {"Neg": "neg", "Square": "square", "Sqrt": "sqrt", "Abs": "abs", "Sign": "sign"}
-"""Elementwise ops whose results are the same however a tensor is cut, and their names in programs.
-
-Not so Rsqrt, which TensorFlow computes in another way at the end of a tensor, and Pow.
-"""
+"""Elementwise ops whose results are the same however a tensor is cut, by their names in programs."""
+OUTSIDE = frozenset({"Rsqrt"})
+"""Those that TensorFlow computes in another way at the end of a tensor: they stay."""
 
 
 class Kind(Enum):
@@ -51,7 +50,7 @@ class Value:
     Attributes:
         kind: see above.
         op: what a program calls the op that computes it; "read" of a variable, "input" for what
-            the program is given.
+            the program is given, "outside" for what a stock op makes of an argument.
         source: where the graph has it.
         args: what it is computed from.
         handle: of the variable that is read.
@@ -168,7 +167,16 @@ class Expressions:
                     Kind.ENTRIES, "take", source, (rows,), ids=self.ids(ids), nodes=(source.node,)
                 )
         value = self._elementwise(source, Kind.ENTRIES)
+        if isinstance(value, NoMatch) and op in OUTSIDE:
+            value = self._outside(source)
         return value if not isinstance(value, NoMatch) else self._input(source)
+
+    def _outside(self, source: Tensor) -> Value | NoMatch:
+        """Entries that a stock op goes on computing from what the program takes out of rows."""
+        value = self.entries(self.view.inputs(source.node)[0])
+        if isinstance(value, NoMatch) or not any(v.op == "take" for v in value.walk()):
+            return NoMatch("an op is not fused into an update", source.node)
+        return Value(Kind.ENTRIES, "outside", source, (value,))
 
     def _input(self, source: Tensor) -> Value | NoMatch:
         """Entries that the program is given."""

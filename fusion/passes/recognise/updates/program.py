@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -14,28 +14,34 @@ from fusion.passes.recognise.updates.writes import ASSIGNS, SCATTERS, Write
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Stage:
     """A program and what it is given.
 
     Attributes:
         program: see `fusion.schema.update_program`.
+        variables: v0, v1...
         entries: matrices of a row for each id, x0, x1...
         scalars: numbers, s0, s1...
+        results: what stock ops go on computing from, in the order of the op's results.
+        writes: the stock ops whose changes of variables it does.
     """
 
     program: str
+    variables: tuple[Tensor, ...]
     entries: tuple[Tensor, ...]
     scalars: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]
+    writes: tuple[str, ...]
 
 
 def scheduled(
     writes: Sequence[Write], variables: Sequence[Tensor], order: Order
-) -> Schedule | NoMatch:
-    """Returns a program that does all writes.
+) -> tuple[Stage, ...] | NoMatch:
+    """Returns programs that do all writes, one unless stock ops compute something in between.
 
     Args:
         writes: all of these variables, in an order in which they may run.
-        variables: v0, v1...
+        variables: of all writes, the table first.
         order: of the writes and of all that reads the variables.
     """
     histories = {v: [write for write in writes if write.variable == v] for v in variables}
@@ -52,10 +58,25 @@ def scheduled(
         for first, second in pairwise(history):
             if not order.is_before(first.node, second.node):
                 return NoMatch("two changes of a variable are in no order", second.node)
-    steps = _sorted(writes, histories, versions, order)
+    waits = _Waits(histories, versions)
+    waits.add_all(writes)
+    steps = waits.in_order(order)
     if steps is None:
         return NoMatch("what a variable was and what it becomes are read at once", writes[-1].node)
-    return _Writer(variables, versions, histories).written(steps)
+    numbers = waits.stages(steps)
+    stages = []
+    for number in range(1 + max(numbers.values())):
+        own = [step for step in steps if numbers[step] == number]
+        later = [value for step in steps if numbers[step] > number for value in [_value(step)]]
+        passed = [v.args[0] for v in later if v.op == "outside" and numbers[v] == number + 1]
+        writer = _Writer(variables, versions, histories)
+        needed = {v for step in (*own, *passed) for v in _inside(_value(step)) if _reads(v)}
+        if any(numbers.get(value, number) != number for value in needed):
+            return NoMatch("a stock op stands between two halves of an update", writes[-1].node)
+        stages.append(writer.written(own, passed))
+    if not all(stage.writes for stage in stages):
+        return NoMatch("a stock op stands before all that an update writes", writes[-1].node)
+    return tuple(stages)
 
 
 def _version(value: Value, history: Sequence[Write] | None, order: Order) -> int | NoMatch:
@@ -97,6 +118,26 @@ class _Waits:
             elif arg.op != "input":
                 waits[arg] = None
 
+    def add_all(self, writes: Sequence[Write]) -> None:
+        """Adds the writes and all that they are computed from."""
+        for write in writes:
+            for value in write.value.walk():
+                if value.op not in ("input", "read"):
+                    self.add(value, value.args)
+            self.add(write, (write.value,))
+        for history in self.histories.values():
+            for first, second in pairwise(history):
+                self.before[second][first] = None
+
+    def stages(self, steps: Sequence[Step]) -> dict[Step, int]:
+        """Returns how many stock ops each step waits for, one after the other."""
+        numbers: dict[Step, int] = {}
+        for step in steps:
+            is_outside = isinstance(step, Value) and step.op == "outside"
+            before = max((numbers[other] for other in self.before[step]), default=0)
+            numbers[step] = before + is_outside
+        return numbers
+
     def in_order(self, order: Order) -> list[Step] | None:
         """Returns all steps, near the order of the graph; None if they wait for each other."""
         done: dict[Step, None] = {}
@@ -110,52 +151,47 @@ class _Waits:
         return [*done]
 
 
-def _sorted(
-    writes: Sequence[Write],
-    histories: Mapping[Tensor, Sequence[Write]],
-    versions: Mapping[Value, int],
-    order: Order,
-) -> list[Step] | None:
-    """Returns what is computed, and the writes, in order; None if there is no such order."""
-    waits = _Waits(histories, versions)
-    for write in writes:
-        for value in write.value.walk():
-            if value.op not in ("input", "read"):
-                waits.add(value, value.args)
-        waits.add(write, (write.value,))
-    for history in histories.values():
-        for first, second in pairwise(history):
-            waits.before[second][first] = None
-    return waits.in_order(order)
-
-
 def _node(step: Step) -> str:
     return step.node if isinstance(step, Write) else step.source.node
 
 
 @dataclass
 class _Writer:
-    """Writes steps as lines."""
+    """Writes the steps of a stage as lines."""
 
     variables: Sequence[Tensor]
     versions: Mapping[Value, int]
     histories: Mapping[Tensor, Sequence[Write]]
     lines: list[str] = field(default_factory=list)
+    used: dict[Tensor, str] = field(default_factory=dict)
     entries: dict[Tensor, str] = field(default_factory=dict)
     scalars: dict[Tensor, str] = field(default_factory=dict)
     names: dict[object, str] = field(default_factory=dict)
 
-    def written(self, steps: Sequence[Step]) -> Schedule:
-        """Returns the program."""
+    def written(self, steps: Sequence[Step], results: Sequence[Value]) -> Stage:
+        """Returns the stage of these steps, and of what is passed on to stock ops."""
+        writes = [step for step in steps if isinstance(step, Write)]
+        table = [v for v in self.variables if any(write.variable == v for write in writes)]
+        self.used = {variable: f"v{index}" for index, variable in enumerate(table)}
         for step in steps:
             if isinstance(step, Write):
                 self._put_write(step)
-            else:
-                self.names[step] = self._computed(step.op, *map(self._token, step.args))
-        return Schedule(";".join(self.lines), tuple(self.entries), tuple(self.scalars))
+            elif step.op != "outside" and _reads(step):
+                self._token(step)
+        passed = dict.fromkeys(value.source for value in results)
+        for value in {value.source: value for value in results}.values():
+            self.lines.append(f"result({self._token(value)[0]})")
+        return Stage(
+            program=";".join(self.lines),
+            variables=tuple(self.used),
+            entries=tuple(self.entries),
+            scalars=tuple(self.scalars),
+            results=tuple(passed),
+            writes=tuple(write.node for write in writes),
+        )
 
     def _put_write(self, write: Write) -> None:
-        variable = f"v{self.variables.index(write.variable)}"
+        variable = self.used[write.variable]
         value = self._token(write.value)
         if write.ids is not None:
             self.lines.append(f"{SCATTERS[write.op]}({variable},{value[0]})")
@@ -169,10 +205,12 @@ class _Writer:
     def _token(self, value: Value) -> tuple[str, int]:
         """What a line says of an operand, and how many changes a variable has seen."""
         if value.handle is not None and value.op == "read":
-            return f"v{self.variables.index(value.handle)}", self.versions[value]
-        if value.op != "input":
-            return self.names[value], 0
-        inputs, letter = (self.scalars, "s") if value.kind is Kind.SCALAR else (self.entries, "x")
+            name = self.used.setdefault(value.handle, f"v{len(self.used)}")
+            return name, self.versions[value]
+        if value.op not in ("input", "outside"):
+            return self._computed(value.op, *map(self._token, value.args)), 0
+        is_scalar = value.kind is Kind.SCALAR
+        inputs, letter = (self.scalars, "s") if is_scalar else (self.entries, "x")
         return inputs.setdefault(value.source, f"{letter}{len(inputs)}"), 0
 
     def _computed(self, op: str, *args: tuple[str, int]) -> str:
@@ -182,3 +220,23 @@ class _Writer:
             self.names[key] = name = f"t{len(self.lines)}"
             self.lines.append(f"{name}={op}({','.join(arg for arg, _ in args)})")
         return self.names[key]
+
+
+def _inside(value: Value) -> Iterator[Value]:
+    """Yields a value and all that it is computed from without a stock op in between."""
+    stack, seen = [value], set[Value]()
+    while stack:
+        value = stack.pop()
+        if value not in seen:
+            seen.add(value)
+            yield value
+            stack += () if value.op == "outside" else value.args
+
+
+def _reads(value: Value) -> bool:
+    """Whether a value depends on what a variable was when it was computed."""
+    return any(v.op == "read" for v in _inside(value))
+
+
+def _value(step: Step) -> Value:
+    return step.value if isinstance(step, Write) else step

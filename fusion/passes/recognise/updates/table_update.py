@@ -15,47 +15,43 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.updates.expressions import Kind
-from fusion.passes.recognise.updates.program import scheduled
-from fusion.passes.recognise.updates.slices import ColumnSlice, column_slice
+from fusion.passes.recognise.updates.program import Stage, scheduled
 from fusion.passes.recognise.updates.writes import Write, ids_of
 
 
 @dataclass(frozen=True)
 class TableUpdate:
-    """An update that one op can do.
+    """An update that one op can do, or several with stock ops in between.
 
     Attributes:
-        name: the write of the table that comes last.
-        handles: of the table, then of the other variables.
+        name: the write that comes last.
         ids: of the entries, [n].
-        values: what the program is given of the entries, each in D columns of a matrix.
-        scalars: the numbers that it is given.
-        program: see `fusion.schema.update_program`.
+        stages: what each op does.
         dim: D.
         rows: of the table.
         dtype: of the variables.
-        writes: the stock ops that it replaces.
-        reads: of these variables, which the program does itself.
-        pure: nodes that compute the rest of it.
+        reads: nodes that read the variables, which the programs do themselves.
+        pure: nodes that compute the rest.
     """
 
     name: str
-    handles: tuple[Tensor, ...]
     ids: Tensor
-    values: tuple[ColumnSlice, ...]
-    scalars: tuple[Tensor, ...]
-    program: str
+    stages: tuple[Stage, ...]
     dim: int
     rows: int
     dtype: int
-    writes: tuple[str, ...]
     reads: tuple[str, ...]
     pure: tuple[str, ...]
 
     @property
-    def moves_all_rows(self) -> bool:
-        """Whether every row of some variable is written, not only those that have a gradient."""
-        return "assign(" in self.program
+    def writes(self) -> tuple[str, ...]:
+        """The stock ops that are replaced."""
+        return tuple(write for stage in self.stages for write in stage.writes)
+
+    @property
+    def program(self) -> str:
+        """What is done, for people."""
+        return " | ".join(stage.program for stage in self.stages)
 
 
 def match_update(
@@ -90,23 +86,19 @@ def match_update(
     if (failure := _check_lengths(writes)) is not None:
         return failure
     variables = tuple(dict.fromkeys((table, *(write.variable for write in writes))))
-    schedule = scheduled(writes, variables, order)
-    if isinstance(schedule, NoMatch):
-        return schedule
+    stages = scheduled(writes, variables, order)
+    if isinstance(stages, NoMatch):
+        return stages
     values = {value: None for write in writes for value in write.value.walk()}
     reads = dict.fromkeys(node for v in values if v.op == "read" for node in v.nodes)
     pure = dict.fromkeys(node for v in values if v.op != "read" for node in v.nodes)
     return TableUpdate(
         name=last,
-        handles=variables,
         ids=indices,
-        values=tuple(column_slice(view, tensor, shape[1]) for tensor in schedule.entries),
-        scalars=schedule.scalars,
-        program=schedule.program,
+        stages=stages,
         dim=shape[1],
         rows=shape[0],
         dtype=dtype,
-        writes=tuple(write.node for write in writes),
         reads=tuple(reads),
         pure=tuple(pure),
     )
