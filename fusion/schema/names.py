@@ -18,6 +18,7 @@ GROUPED_POST = "GroupedEmbeddingPostLookUp"
 GROUPED_POST_GRAD = "GroupedEmbeddingPostLookUpGrad"
 READ_TABLES = "ReadEmbeddingTables"
 ROW_UPDATE = "FusedEmbeddingRowUpdate"
+UPDATE = "FusedEmbeddingUpdate"
 
 #: Every op of this package.
 OP_NAMES: tuple[str, ...] = (
@@ -37,4 +38,5 @@ OP_NAMES: tuple[str, ...] = (
     GROUPED_POST_GRAD,
     READ_TABLES,
     ROW_UPDATE,
+    UPDATE,
 )
