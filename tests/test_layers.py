@@ -24,12 +24,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.gpu_ops": ("layout", "language", "kernels", "steps", "host"),
     "fusion.ops": (
         *("shared_args", "second_order", "cpu", "gpu", "v1", "v2", "partition", "read_tables"),
-        *("row_update", "columns", "node_kernels", "reference"),
+        *("row_update", "update", "columns", "node_kernels", "reference"),
     ),
     "fusion.ops.cpu.columns": (
         *("layout", "inputs", "tasks", "slow_path", "lookup_kernel", "unique_kernel"),
         "gradient_kernel",
     ),
+    "fusion.ops.cpu.updates": ("layout", "lowering", "variables", "inputs", "tasks", "kernel"),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
         *("expand", "ungroup", "fuse_lookups", "lower_lookups", "fuse_updates", "targets"),

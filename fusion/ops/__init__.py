@@ -15,6 +15,7 @@ from fusion.ops.gpu import probe
 from fusion.ops.partition import SPEC as PARTITION
 from fusion.ops.read_tables import SPEC as READ_TABLES
 from fusion.ops.row_update import SPEC as ROW_UPDATE
+from fusion.ops.update import SPEC as UPDATE
 from fusion.ops.v1.post_lookup import SPEC as POST_V1
 from fusion.ops.v1.post_lookup_grad import SPEC as POST_V1_GRAD
 from fusion.ops.v1.pre_lookup import SPEC as PRE_V1
@@ -48,6 +49,7 @@ SPECS: tuple[OpSpec, ...] = (
     GRAD,
     READ_TABLES,
     ROW_UPDATE,
+    UPDATE,
 )
 
 _has_gpus = not probe.why_not()
@@ -83,3 +85,4 @@ grouped_embedding_post_look_up = _functions["grouped_embedding_post_look_up"]
 grouped_embedding_post_look_up_grad = _functions["grouped_embedding_post_look_up_grad"]
 read_embedding_tables = _functions["read_embedding_tables"]
 fused_embedding_row_update = _functions["fused_embedding_row_update"]
+fused_embedding_update = _functions["fused_embedding_update"]

@@ -91,6 +91,7 @@ def test_names_follow_tensorflows_generator():
         "GroupedEmbeddingPostLookUpGrad": "grouped_embedding_post_look_up_grad",
         "FusedEmbeddingRowUpdate": "fused_embedding_row_update",
         "ReadEmbeddingTables": "read_embedding_tables",
+        "FusedEmbeddingUpdate": "fused_embedding_update",
     }
     assert {spec.name: spec.python_name for spec in SPECS} == expected
 
@@ -104,7 +105,7 @@ def test_inferred_attrs_and_symbols():
 
 def test_table_for_native_code():
     words, names = layout.words(EXAMPLE)
-    assert words[: OpTable.entries] == [3, 2, 2, 1, 2]
+    assert words[: OpTable.entries] == [3, 2, 2, 1, 2, 0]
     n, dim = layout.FIRST_SYMBOL, layout.FIRST_SYMBOL - 1
     ids = words[OpTable.entries : OpTable.entries + InputEntry.SIZE]
     assert ids[:3] == [0, 1, -1]

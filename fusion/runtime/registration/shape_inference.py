@@ -26,6 +26,7 @@ _i32, _i64 = types.int32, types.int64
 _num_inputs = c_function("TF_ShapeInferenceContextNumInputs", _i64, _i64)
 _get_input = c_function("TF_ShapeInferenceContextGetInput", types.void, _i64, _i32, _i64, _i64)
 _set_output = c_function("TF_ShapeInferenceContextSetOutput", types.void, _i64, _i32, _i64, _i64)
+_set_unknown = c_function("TF_ShapeInferenceContextSetUnknownShape", types.void, _i64, _i64)
 _with_rank = c_function(
     "TF_ShapeInferenceContextWithRank", types.void, _i64, _i64, _i64, _i64, _i64
 )
@@ -136,6 +137,10 @@ def _write_output(
 
 def infer_shapes(table: int, ctx: int, status: int) -> None:
     """Reads the inputs' shapes and sets the outputs' as the op's table says."""
+    if load(table, OpTable.is_mixed) != 0:
+        # TensorFlow's C API does not tell how long each list is.
+        _set_unknown(ctx, status)
+        return
     n_inputs = load(table, OpTable.input_count)
     n_symbols = load(table, OpTable.symbol_count)
     sizes = stack_words(n_symbols + 1)

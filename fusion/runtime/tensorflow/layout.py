@@ -52,6 +52,7 @@ class OpTable(Layout):
     symbol_count: Int64  # of sizes
     list_count: Int64  # of inputs that are lists
     single_count: Int64  # of those that are not
+    is_mixed: Flag  # whether lists are of several lengths: then no shapes are inferred
     entries: Fields = fields(0)
 
 
@@ -78,7 +79,8 @@ def words(spec: OpSpec) -> tuple[list[int], list[ctypes.Array[ctypes.c_char]]]:
     names = [ctypes.create_string_buffer(arg.name.encode()) for arg in spec.inputs]
     lists = sum(arg.length is not None for arg in spec.inputs)
     table = [len(spec.inputs), len(spec.outputs), len(spec.symbols), lists]
-    table.append(len(spec.inputs) - lists)
+    lengths = {arg.length for arg in (*spec.inputs, *spec.outputs) if arg.length}
+    table += [len(spec.inputs) - lists, int(len(lengths) > 1)]
     for arg, name in zip(spec.inputs, names, strict=True):
         when = getattr(spec.slots, arg.when) if arg.when else -1
         table += [int(arg.length is not None), _rank(arg), when, ctypes.addressof(name)]

@@ -36,6 +36,7 @@ SYMBOLS = (
     "TF_ShapeInferenceContextNumInputs",
     "TF_ShapeInferenceContextGetInput",
     "TF_ShapeInferenceContextSetOutput",
+    "TF_ShapeInferenceContextSetUnknownShape",
     "TF_ShapeInferenceContextWithRank",
     "TF_ShapeInferenceContextDim",
     "TF_ShapeInferenceContextVectorFromSize",

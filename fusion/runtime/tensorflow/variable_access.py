@@ -47,6 +47,8 @@ _LOCK = (
 )
 #: The device and the dtype do not matter to what is read for sparse access.
 _READ = "_ZN10tensorflow26GetInputTensorFromVariableIN5Eigen16ThreadPoolDeviceEfEE"
+#: The same of doubles: to be updated, a variable may have to be copied.
+_READ_DOUBLES = "_ZN10tensorflow26GetInputTensorFromVariableIN5Eigen16ThreadPoolDeviceEdEE"
 _FIND = "_ZN10tensorflow14LookupResourceINS_3VarELb0EEE"
 #: Without the namespace of an `absl` version, the rest of whose names follows.
 _UNLOCK = "_ZN10tensorflow23VariableInputLockHolderD2Ev"
@@ -56,6 +58,8 @@ _DESCRIBE = "_ZNK10tensorflow14ResourceHandle14SummarizeValueB5cxx11Ev"
 _DESCRIBE_VARIABLE = "_ZNK10tensorflow3Var11DebugStringB5cxx11Ev"
 _SET_OUTPUT = "_ZN10tensorflow15OpKernelContext10set_outputEiRKNS_6TensorE"
 _MAKE_TENSOR, _END_TENSOR = "_ZN10tensorflow6TensorC1Ev", "_ZN10tensorflow6TensorD1Ev"
+_TENSOR_DATA = "_ZNK10tensorflow6Tensor4dataEv"
+_TENSOR_BYTES = "_ZNK10tensorflow6Tensor10TotalBytesEv"
 
 
 class VariableAccess(Layout):
@@ -74,6 +78,16 @@ class VariableAccess(Layout):
     dtype_offset: Int64  # of the dtype in a variable, in bytes
     dtype: Int64  # the right one, TF_DataType
     dtype_name: Fields = fields(2)  # its name, a C string
+
+
+class UpdateAccess(VariableAccess):
+    """As `VariableAccess`, for kernels on a CPU that update variables where they are.
+
+    Its `read` may be called for dense access too, as AssignAddVariableOp does.
+    """
+
+    tensor_data: Address  # Tensor::data
+    tensor_bytes: Address  # Tensor::TotalBytes
 
 
 #: The fields that objects take at most.
@@ -103,6 +117,26 @@ def functions(dtype: str, device: str) -> list[int]:
     number = dtypes.as_dtype(dtype).as_datatype_enum
     name = struct.unpack("<2q", dtype.encode().ljust(16, b"\0"))
     return [*map(_address, names), _dtype_offset(), number, *name]
+
+
+def update_functions(dtype: str) -> list[int]:
+    """The `UpdateAccess` of variables of float32 or float64.
+
+    Raises:
+      NotImplementedError: this TensorFlow lacks one.
+    """
+    words = functions(dtype, "CPU")
+    if dtype == "float64":
+        words[VariableAccess.read] = _address(_double_reader())
+    return [*words, _address(_TENSOR_DATA), _address(_TENSOR_BYTES)]
+
+
+@cache
+def _double_reader() -> str:
+    name = elf.exported_name(_path(), _READ_DOUBLES.encode())
+    if name is None:
+        raise NotImplementedError("TensorFlow does not export how a variable is updated")
+    return name
 
 
 @cache

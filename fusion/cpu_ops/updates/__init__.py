@@ -1,0 +1,1 @@
+"""The interpreter of FusedEmbeddingUpdate's programs: vector loops over blocks of rows."""

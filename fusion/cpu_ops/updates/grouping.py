@@ -1,0 +1,149 @@
+"""The entries of a batch by their rows: row << shift | index of the entry, in ascending order."""
+
+from __future__ import annotations
+
+from fusion.cpu_ops.elements import integer_at
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, stack_words, store
+
+#: So few are sorted by insertion.
+_FEW = 24
+
+#: Bits of a digit, and the entries from which on the larger one is faster: it has more counters.
+_SMALL_DIGIT, _LARGE_DIGIT, _MANY = 8, 11, 8192
+
+
+@jit
+def bits_of(number: int) -> int:
+    """The bits that the numbers below a number have, 0 for those of 1."""
+    bits = int64(0)
+    while bits < 62 and (int64(1) << bits) < number:
+        bits += 1
+    return bits
+
+
+@jit
+def pack_entries(
+    ids: int, kind: int, count: int, rows: int, shift: int, drops: bool, entries: int
+) -> int:
+    """Writes the entries of ids in their order; returns their number, or -1 - index of a bad id.
+
+    Args:
+      ids, kind: the address of ids, and their dtype.
+      rows: ids must be below it.
+      drops: whether ids < 0 are left out; else they are bad.
+      entries: out, the address of int64 [count].
+    """
+    kept = int64(0)
+    for index in range(count):
+        row = integer_at(ids, index, kind)
+        if row < 0 and drops:
+            continue
+        if row < 0 or row >= rows:
+            return -1 - index
+        store(entries, kept, row << shift | index)
+        kept += 1
+    return kept
+
+
+@jit
+def _is_ascending(entries: int, count: int) -> bool:
+    wrong = int64(0)
+    for index in range(1, count):
+        wrong |= load(entries, index) - load(entries, index - 1)
+    return wrong >= 0
+
+
+@jit
+def _insert_all(entries: int, count: int) -> None:
+    for index in range(1, count):
+        entry, target = load(entries, index), index
+        while target > 0 and load(entries, target - 1) > entry:
+            store(entries, target, load(entries, target - 1))
+            target -= 1
+        store(entries, target, entry)
+
+
+@jit
+def _by_digit(
+    entries: int, out: int, count: int, shift: int, digit: int, counters: int
+) -> None:
+    """Sorts entries by the bits [shift, shift + digit), stably."""
+    size = int64(1) << digit
+    for k in range(size):
+        store(counters, k, 0)
+    for index in range(count):
+        key = load(entries, index) >> shift & (size - 1)
+        store(counters, key, load(counters, key) + 1)
+    start = int64(0)
+    for k in range(size):
+        more = load(counters, k)
+        store(counters, k, start)
+        start += more
+    for index in range(count):
+        entry = load(entries, index)
+        key = entry >> shift & (size - 1)
+        target = load(counters, key)
+        store(out, target, entry)
+        store(counters, key, target + 1)
+
+
+@jit
+def sort_entries(entries: int, buffer: int, count: int, shift: int, bits: int) -> int:
+    """Sorts entries by their rows, those of a row in their order; returns where they are then.
+
+    A radix sort by the rows' digits, the least first (Knuth, The Art of Computer Programming,
+    vol. 3, 5.2.5): the indices are ascending already.
+
+    Args:
+      entries, buffer: addresses of int64 [count]; the result is in one of them.
+      bits: of a row.
+    """
+    if _is_ascending(entries, count):
+        return entries
+    if count <= _FEW:
+        _insert_all(entries, count)
+        return entries
+    digit = int64(_SMALL_DIGIT if count < _MANY else _LARGE_DIGIT)
+    counters = stack_words(int64(1 << _LARGE_DIGIT))
+    done = int64(0)
+    while done < bits:
+        _by_digit(entries, buffer, count, shift + done, digit, counters)
+        entries, buffer = buffer, entries
+        done += digit
+    return entries
+
+
+@jit
+def list_rows(entries: int, count: int, shift: int, rows: int, starts: int) -> int:
+    """Lists the distinct rows of sorted entries, and where the entries of each start.
+
+    Args:
+      rows, starts: out, addresses of int64 [count] and [count + 1].
+
+    Returns:
+      Their number.
+    """
+    distinct, last = int64(0), int64(-1)
+    for index in range(count):
+        row = load(entries, index) >> shift
+        if row != last:
+            store(rows, distinct, row)
+            store(starts, distinct, index)
+            distinct += 1
+            last = row
+    store(starts, distinct, count)
+    return distinct
+
+
+@jit
+def first_at(entries: int, count: int, shift: int, row: int) -> int:
+    """The index of the first of sorted entries whose row is not below a row."""
+    low, high, least = int64(0), count, row << shift
+    while low < high:
+        middle = (low + high) // 2
+        if load(entries, middle) < least:
+            low = middle + 1
+        else:
+            high = middle
+    return low

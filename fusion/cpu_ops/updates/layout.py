@@ -1,0 +1,69 @@
+"""What the interpreter of programs reads: instructions, and the block that they are executed for.
+
+Operands are *registers*, numbers of addresses: of a variable's rows, of a scalar, or of a buffer
+for the rows or the entries of a block. This module needs no Numba.
+"""
+
+from __future__ import annotations
+
+from fusion.runtime.layout import Address, Int64, Layout
+from fusion.schema.update_program import BINARY, UNARY
+
+#: Of what operands an operation of two is, and their numbers among its opcodes.
+VECTORS, VECTOR_SCALAR, SCALAR_VECTOR = range(3)
+
+#: Opcodes. An operation of two operands has one for each of the above.
+BINARY_CODES = {name: 3 * index for index, name in enumerate(BINARY)}
+UNARY_CODES = {name: 3 * len(BINARY) + index for index, name in enumerate(UNARY)}
+_FIRST = 3 * len(BINARY) + len(UNARY)
+(
+    COPY,  # out = left
+    FILL,  # out = left, a scalar
+    SUM,  # rows out = sums of the entries left
+    TAKE,  # entries out = the rows left
+    TAKE_VARIABLE,  # entries out = rows of variable `left`, wherever these are
+    GATHER,  # rows out = rows of variable `left`, wherever these are
+    GATHER_VALUE,  # entries out = those of value `left`
+    SCATTER_ADD,  # rows of variable `out`, wherever these are, += the entries left
+    SCATTER_SUB,
+    RESULT,  # result `out` = the entries left
+) = range(_FIRST, _FIRST + 10)
+
+
+#: How many elements an elementwise instruction has.
+OF_ROWS, OF_ENTRIES, OF_SCALAR = range(3)
+
+
+class Instruction(Layout):
+    """An instruction; `out`, `left` and `right` are registers but where an opcode says otherwise."""
+
+    opcode: Int64
+    count: Int64  # `OF_ROWS`, `OF_ENTRIES` or `OF_SCALAR`
+    out: Int64
+    left: Int64
+    right: Int64
+
+
+class Block(Layout):
+    """Rows of the variables, with their entries."""
+
+    instructions: Address  # `Instruction` [instruction_count]
+    instruction_count: Int64
+    registers: Address  # of each register its address, int64
+    dim: Int64  # elements of a row
+    row_count: Int64
+    rows: Address  # the row of each, int64 [row_count]; read by `GATHER` alone
+    entry_count: Int64
+    entries: Address  # row << shift | index of the entry, ascending, int64 [entry_count]
+    shift: Int64
+    locals: Address  # of each entry its row among those of the block, int64 [entry_count]
+    variables: Address  # of the first row of each variable, int64
+    values: Address  # `ValueSource` of each value
+    results: Address  # of each result, int64
+
+
+class ValueSource(Layout):
+    """Where the entries of a value are."""
+
+    first: Address  # the elements of entry 0
+    step: Int64  # bytes from one entry to the next

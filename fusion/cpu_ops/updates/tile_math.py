@@ -1,0 +1,88 @@
+"""Operations on tiles (see `fusion.cpu_ops.vectors`) as stock's elementwise ops compute them.
+
+Where stock's results depend on where in a tensor an element is, they are those of whole vectors:
+the largest and the least of zeros of both signs are the second operand, and the sign of NaN is NaN
+without its sign.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils
+
+from fusion.runtime.native.instruction import instruction
+
+
+def _by_vector(builder: Any, build: Any, *tiles: Any) -> Any:
+    """The tile of what a function (builder, *vectors) makes of the vectors of tiles."""
+    result = ir.Constant(tiles[0].type, ir.Undefined)
+    for index in range(tiles[0].type.count):
+        vectors = [builder.extract_value(tile, index) for tile in tiles]
+        result = builder.insert_value(result, build(builder, *vectors), index)
+    return result
+
+
+def _unary(build: Any) -> Any:
+    """An intrinsic (tile) -> tile."""
+
+    @instruction(lambda tile: tile(tile))
+    def operation(builder: Any, tile: Any) -> Any:
+        return _by_vector(builder, build, tile)
+
+    return operation
+
+
+def _selected(comparison: str) -> Any:
+    """An intrinsic (tile, other) -> the elements that compare so, or NaN where either is."""
+
+    def choose(builder: Any, left: Any, right: Any) -> Any:
+        chosen = builder.select(builder.fcmp_ordered(comparison, left, right), left, right)
+        # Another value than `left`, lest LLVM makes one choice of two, see `vectors`.
+        has_nan = builder.fcmp_unordered("uno", left, right)
+        return builder.select(has_nan, builder.fadd(left, right), chosen)
+
+    @instruction(lambda left, right: left(left, right))
+    def operation(builder: Any, left: Any, right: Any) -> Any:
+        return _by_vector(builder, choose, left, right)
+
+    return operation
+
+
+def _call(builder: Any, name: str, vector: Any) -> Any:
+    bits = 32 if vector.type.element == ir.FloatType() else 64
+    kind = ir.FunctionType(vector.type, [vector.type])
+    name = f"llvm.{name}.v{vector.type.count}f{bits}"
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [vector])
+
+
+def _sign(builder: Any, vector: Any) -> Any:
+    zero, one, minus = (
+        ir.Constant(vector.type, [number] * vector.type.count) for number in (0.0, 1.0, -1.0)
+    )
+    size = _call(builder, "fabs", vector)
+    signed = builder.select(builder.fcmp_ordered("<", vector, zero), minus, one)
+    return builder.select(builder.fcmp_ordered("<", zero, size), signed, size)
+
+
+@instruction(lambda tile, number: tile(tile, number))
+def filled(builder: Any, tile: Any, number: Any) -> Any:
+    """A tile like that one whose elements are all a number."""
+
+    def fill(builder: Any, vector: Any) -> Any:
+        first = builder.insert_element(vector, number, ir.Constant(ir.IntType(32), 0))
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.type.count), None)
+        return builder.shuffle_vector(first, ir.Constant(vector.type, ir.Undefined), mask)
+
+    return _by_vector(builder, fill, tile)
+
+
+#: (tile, tile) -> tile.
+larger, smaller = _selected(">"), _selected("<")
+#: (tile) -> tile.
+negative = _unary(lambda builder, vector: builder.fneg(vector))
+square = _unary(lambda builder, vector: builder.fmul(vector, vector))
+root = _unary(lambda builder, vector: _call(builder, "sqrt", vector))
+absolute = _unary(lambda builder, vector: _call(builder, "fabs", vector))
+sign = _unary(_sign)

@@ -1,0 +1,1 @@
+"""FusedEmbeddingUpdate on a CPU."""

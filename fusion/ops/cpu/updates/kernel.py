@@ -1,0 +1,241 @@
+"""The kernel of FusedEmbeddingUpdate.
+
+Variables are locked from before their sizes are known until all is done: no update is lost. What
+may fail does so before the first of them changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fusion.cpu_ops.elements import integer_at
+from fusion.cpu_ops.updates.grouping import bits_of, list_rows, pack_entries, sort_entries
+from fusion.cpu_ops.updates.layout import ValueSource
+from fusion.ops.cpu.updates.inputs import release_inputs, take_inputs, tensor_count
+from fusion.ops.cpu.updates.layout import Code, UpdateJob, UpdateState, Worker
+from fusion.ops.cpu.updates.tasks import (
+    close_worker,
+    code_with,
+    code_without,
+    do_tasks,
+    execute_without,
+    open_worker,
+    set_dim,
+    work,
+)
+from fusion.ops.cpu.updates.variables import (
+    begin_tensors,
+    end_tensors,
+    find_all,
+    let_go_of_all,
+    lock_all,
+    take_all,
+    unlock_all,
+)
+from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail
+from fusion.runtime.native.frame import context, failed, kernel_state, scratch_bytes
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, stack_words, store
+from fusion.runtime.tensorflow.spec import OpSpec
+from fusion.runtime.tensorflow.variable_access import OBJECT_WORDS
+from fusion.runtime.threads import jobs
+from fusion.runtime.threads.layout import Job, Pool
+
+#: Elements of a block's rows, and of its entries on average, at most.
+_BLOCK_ELEMENTS, _BLOCK_ENTRY_ELEMENTS = 1024, 4096
+
+#: Work that takes fewer nanoseconds is done before another thread has woken up.
+_PARALLEL_NS = 60_000
+
+#: Tasks of a thread, so that all end at about the same time.
+_TASKS_PER_THREAD = 16
+
+
+@jit
+def _choose_block(dim: int, entries: int, rows: int) -> int:
+    """How many bits the number of rows of a block has."""
+    bits = int64(0)
+    while (dim << (bits + 1)) <= _BLOCK_ELEMENTS:
+        bits += 1
+    while bits > 0 and (entries << bits) * dim > rows * _BLOCK_ENTRY_ELEMENTS:
+        bits -= 1
+    return bits
+
+
+@jit
+def _most_entries(job: int) -> int:
+    """The most entries of a block."""
+    bits, most = load(job, UpdateJob.block_bits), int64(0)
+    if load(load(job, UpdateJob.state), UpdateState.is_sweep) == 0:
+        starts, end = load(job, UpdateJob.starts), load(job, UpdateJob.distinct_count)
+        for index in range(load(job, UpdateJob.block_count)):
+            first = load(starts, index << bits)
+            most = max(most, load(starts, min((index + 1) << bits, end)) - first)
+        return most
+    entries, shift = load(job, UpdateJob.entries), load(job, UpdateJob.shift) + bits
+    count, last = int64(0), int64(-1)
+    for index in range(load(job, UpdateJob.entry_count)):
+        block = load(entries, index) >> shift
+        count = count + 1 if block == last else int64(1)
+        last = block
+        most = max(most, count)
+    return most
+
+
+@jit
+def _group(frame: int, job: int, ids: int) -> None:
+    """Groups the entries by their rows, and decides on blocks."""
+    state, count = load(job, UpdateJob.state), load(job, UpdateJob.id_count)
+    rows, dim = load(job, UpdateJob.row_count), load(state, UpdateState.dim)
+    is_sweep = load(state, UpdateState.is_sweep) != 0
+    shift, row_bits = bits_of(count), bits_of(rows)
+    if shift + row_bits > 62:
+        fail(frame, RESOURCE_EXHAUSTED, "no memory for %lld entries of %lld rows", count, rows)
+        return
+    memory = scratch_bytes(frame, 8 * (2 * count + (int64(0) if is_sweep else 2 * count + 1)))
+    if failed(frame):
+        return
+    buffer, kind = memory + 8 * count, load(state, UpdateState.ids_dtype)
+    drops = load(state, UpdateState.needs_rows) == 0
+    kept = pack_entries(ids, kind, count, rows, shift, drops, memory)
+    if kept < 0:
+        index = -1 - kept
+        number = integer_at(ids, index, kind)
+        text = "ids[%lld] = %lld is not in [0, %lld), the rows"
+        fail(frame, INVALID_ARGUMENT, text, index, number, rows)
+        return
+    store(job, UpdateJob.shift, shift)
+    store(job, UpdateJob.entry_count, kept)
+    store(job, UpdateJob.entries, sort_entries(memory, buffer, kept, shift, row_bits))
+    if not is_sweep:
+        store(job, UpdateJob.rows, memory + 16 * count)
+        store(job, UpdateJob.starts, memory + 24 * count)
+        rows = list_rows(
+            load(job, UpdateJob.entries), kept, shift, memory + 16 * count, memory + 24 * count
+        )
+        store(job, UpdateJob.distinct_count, rows)
+    bits = _choose_block(dim, kept, rows)
+    store(job, UpdateJob.block_bits, bits)
+    store(job, UpdateJob.block_count, (rows + (int64(1) << bits) - 1) >> bits)
+    store(job, UpdateJob.most_entries, _most_entries(job))
+
+
+@jit
+def _try_with_zeros(job: int, worker: int) -> bool:
+    """Whether a row of the table stays where slots are zero and nothing has entries.
+
+    The trial is a row of one element, -0, which nothing else than what leaves all alone leaves so.
+    """
+    state = load(job, UpdateJob.state)
+    count, item = load(state, UpdateState.variable_count), load(state, UpdateState.item_bytes)
+    trial, addresses = stack_words(count), stack_words(count)
+    for k in range(count):
+        store(trial, k, 0)
+        store(addresses, k, trial + 8 * k)
+    minus_zero = int64(-(2**63)) if item == 8 else int64(2**31)
+    store(trial, 0, minus_zero)
+    variables, dim = load(job, UpdateJob.variables), load(state, UpdateState.dim)
+    store(job, UpdateJob.variables, addresses)
+    set_dim(worker, int64(1))
+    execute_without(worker, job, int64(0), int64(1))
+    set_dim(worker, dim)
+    store(job, UpdateJob.variables, variables)
+    changed = load(trial, 0) ^ minus_zero
+    for k in range(1, count):
+        changed |= load(trial, k)
+    return changed == 0
+
+
+@jit
+def _cost(job: int) -> int:
+    """Nanoseconds that one thread takes, roughly."""
+    state = load(job, UpdateJob.state)
+    with_entries = load(code_with(state), Code.instruction_count)
+    without = load(code_without(state), Code.instruction_count)
+    dim = load(state, UpdateState.dim)
+    elements = load(job, UpdateJob.entry_count) * (dim + 16) * with_entries
+    if load(state, UpdateState.is_sweep) != 0:
+        elements += load(job, UpdateJob.row_count) * dim * without
+    return elements // 8
+
+
+@jit
+def _run(frame: int, job: int) -> None:
+    """Executes the program in all blocks."""
+    state, worker = load(job, UpdateJob.state), stack_words(Worker.SIZE)
+    if load(job, UpdateJob.block_count) == 0:
+        return
+    if not open_worker(worker, job):
+        fail(frame, RESOURCE_EXHAUSTED, "no memory for blocks of rows")
+        return
+    if load(state, UpdateState.may_skip) != 0:
+        store(job, UpdateJob.skips, int64(_try_with_zeros(job, worker)))
+    pool, blocks = load(state, UpdateState.pool), load(job, UpdateJob.block_count)
+    helpers = pool if _cost(job) > _PARALLEL_NS else int64(0)
+    tasks = int64(1)
+    if helpers != 0:
+        tasks = min(_TASKS_PER_THREAD * (load(pool, Pool.thread_count) + 1), blocks)
+    step = (blocks + tasks - 1) // tasks
+    store(job, UpdateJob.task_blocks, step)
+    store(job, Job.kernel, load(state, UpdateState.kernel))
+    store(job, Job.next_task, 0)
+    store(job, Job.task_count, (blocks + step - 1) // step)
+    slot = jobs.open_job(helpers, job)
+    do_tasks(worker, job, int64(0))
+    jobs.close_job(helpers, slot)
+    close_worker(worker)
+
+
+@jit
+def _update_locked(frame: int, job: int, ids: int, tensors: int) -> None:
+    state = load(job, UpdateJob.state)
+    rows = take_all(frame, state, tensors, load(job, UpdateJob.variables))
+    if rows < 0:
+        return
+    store(job, UpdateJob.row_count, rows)
+    _group(frame, job, ids)
+    if not failed(frame):
+        _run(frame, job)
+
+
+@jit
+def _update(frame: int, job: int, ids: int) -> None:
+    """Finds and locks the variables, and updates them."""
+    state = load(job, UpdateJob.state)
+    access, count = state + 8 * UpdateState.access, load(state, UpdateState.variable_count)
+    variables, tensors = stack_words(count), stack_words(OBJECT_WORDS * count)
+    holder = stack_words(int64(OBJECT_WORDS))
+    if find_all(frame, access, count, variables):
+        lock_all(context(frame), state, holder)
+        begin_tensors(access, tensors, count)
+        _update_locked(frame, job, ids, tensors)
+        end_tensors(access, tensors, count)
+        unlock_all(access, holder)
+    let_go_of_all(access, variables, count)
+
+
+def update(frame: int) -> None:
+    """The kernel body."""
+    state, job = kernel_state(frame), stack_words(UpdateJob.SIZE)
+    for k in range(UpdateJob.SIZE):
+        store(job, k, 0)
+    count = tensor_count(state)
+    tensors = stack_words(count)
+    for k in range(count):
+        store(tensors, k, 0)
+    store(job, UpdateJob.state, state)
+    store(job, UpdateJob.variables, stack_words(load(state, UpdateState.variable_count)))
+    values = load(state, UpdateState.value_count)
+    store(job, UpdateJob.values, stack_words(ValueSource.SIZE * values))
+    store(job, UpdateJob.scalars, stack_words(load(state, UpdateState.scalar_count)))
+    store(job, UpdateJob.results, stack_words(load(state, UpdateState.result_count)))
+    ids = take_inputs(frame, job, tensors)
+    if not failed(frame):
+        _update(frame, job, ids)
+    release_inputs(tensors, count)
+
+
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
+    """The kernel body, and what threads do that help with it."""
+    return update, work

@@ -1,0 +1,76 @@
+"""What the kernel of FusedEmbeddingUpdate knows of a node, and of a call."""
+
+from __future__ import annotations
+
+from fusion.cpu_ops.updates.layout import Block
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
+from fusion.runtime.tensorflow.layout import State
+from fusion.runtime.tensorflow.variable_access import UpdateAccess
+from fusion.runtime.threads.layout import Job
+
+
+class Code(Layout):
+    """Instructions of a program for some blocks, and where they are in the state, in words."""
+
+    offset: Int64
+    instruction_count: Int64
+    row_buffers: Int64
+    entry_buffers: Int64
+    scalar_buffers: Int64
+
+
+class UpdateState(State):
+    """The state of a node. Instructions follow, then offsets of values and flags of variables."""
+
+    access: Fields = fields(UpdateAccess.SIZE)
+    pool: Address  # of threads, 0 for none
+    kernel_of_blocks: Address  # `fusion.cpu_ops.updates.blocks`
+    item_bytes: Int64
+    ids_dtype: Int64
+    variable_count: Int64
+    value_count: Int64
+    scalar_count: Int64
+    result_count: Int64
+    dim: Int64
+    is_sweep: Flag
+    needs_rows: Flag  # whether ids < 0 are errors
+    may_skip: Flag  # whether rows of zero slots may stay, see `lowering.may_skip`
+    sparse_count: Int64  # of variables with the flag
+    offsets: Int64  # where in the state the offsets of values are, in words
+    sparse: Int64  # the flags of variables
+    with_entries: Fields = fields(Code.SIZE)  # `Code` of blocks with entries
+    without: Fields = fields(Code.SIZE)  # of blocks without
+
+
+class UpdateJob(Job):
+    """What the tasks of a call share."""
+
+    state: Address
+    variables: Address  # of the first row of each, int64
+    values: Address  # `ValueSource` of each
+    scalars: Address  # of each, int64
+    results: Address  # of each, int64
+    zero: Int64  # 0, the sum of no entries
+    id_count: Int64
+    row_count: Int64  # of the variables
+    block_bits: Int64  # a block has 1 << block_bits rows
+    block_count: Int64
+    task_blocks: Int64  # blocks of a task
+    entries: Address  # sorted, see `grouping`
+    entry_count: Int64
+    shift: Int64
+    rows: Address  # distinct rows, and where their entries start; not in a sweep
+    starts: Address
+    distinct_count: Int64
+    most_entries: Int64  # of a block
+    skips: Flag  # whether rows of zero slots stay
+
+
+class Worker(Layout):
+    """What a thread works with."""
+
+    memory: Address  # from malloc
+    registers_with: Address  # of blocks with entries, int64
+    registers_without: Address
+    locals: Address  # of each entry its row among those of the block
+    block: Fields = fields(Block.SIZE)

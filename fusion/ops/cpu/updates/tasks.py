@@ -1,0 +1,243 @@
+"""The tasks of a call: blocks of rows, in which a program is executed, and how threads share them.
+
+In a sweep a block is rows side by side, with entries or without; else it is rows that have entries,
+wherever they are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusion.cpu_ops.updates.grouping import first_at
+from fusion.cpu_ops.updates.layout import Block
+from fusion.ops.cpu.updates.layout import Code, UpdateJob, UpdateState, Worker
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import c_free, c_malloc, call_at, load, load_as, stack_words, store
+from fusion.runtime.threads.jobs import next_task
+
+_LINE = 64
+
+#: Rows are skipped in groups of at least so many elements.
+_GROUP = 16
+
+
+@jit
+def _buffer_bytes(elements: int, item: int) -> int:
+    """The size of a buffer: whole lines, and one more, lest all begin alike."""
+    return (elements * item + _LINE - 1) // _LINE * _LINE + _LINE
+
+
+@jit
+def _register_count(state: int, code: int) -> int:
+    return (
+        load(state, UpdateState.variable_count)
+        + load(state, UpdateState.scalar_count)
+        + 1
+        + load(code, Code.scalar_buffers)
+        + load(code, Code.row_buffers)
+        + load(code, Code.entry_buffers)
+    )
+
+
+@jit
+def code_with(state: int) -> int:
+    """The address of the `Code` of blocks with entries."""
+    return state + 8 * UpdateState.with_entries
+
+
+@jit
+def code_without(state: int) -> int:
+    """The address of the `Code` of blocks without."""
+    return state + 8 * UpdateState.without
+
+
+@jit
+def open_worker(worker: int, job: int) -> bool:
+    """Begins with the memory that blocks need; whether there is it."""
+    state, store_of = load(job, UpdateJob.state), int64(0)
+    dim, item = load(state, UpdateState.dim), load(state, UpdateState.item_bytes)
+    row_bytes = _buffer_bytes(dim << load(job, UpdateJob.block_bits), item)
+    entry_bytes = _buffer_bytes(dim * load(job, UpdateJob.most_entries), item)
+    first, second = code_with(state), code_without(state)
+    rows = max(load(first, Code.row_buffers), load(second, Code.row_buffers))
+    scalars = max(load(first, Code.scalar_buffers), load(second, Code.scalar_buffers))
+    words = _register_count(state, first) + _register_count(state, second)
+    words += scalars + load(job, UpdateJob.most_entries)
+    entries = load(first, Code.entry_buffers)
+    size = rows * row_bytes + entries * entry_bytes + _LINE + 8 * words
+    store(worker, Worker.memory, c_malloc(size))
+    if load(worker, Worker.memory) == 0:
+        return False
+    buffers = (load(worker, Worker.memory) + _LINE - 1) // _LINE * _LINE
+    entry_buffers = buffers + rows * row_bytes
+    store_of = entry_buffers + entries * entry_bytes
+    store(worker, Worker.registers_with, store_of)
+    store_of += 8 * _register_count(state, first)
+    store(worker, Worker.registers_without, store_of)
+    store_of += 8 * _register_count(state, second)
+    store(worker, Worker.locals, store_of + 8 * scalars)
+    for which in range(2):
+        code = second if which else first
+        field = Worker.registers_without if which else Worker.registers_with
+        registers, number = load(worker, field), load(state, UpdateState.variable_count)
+        for k in range(load(state, UpdateState.scalar_count)):
+            store(registers, number, load(load(job, UpdateJob.scalars), k))
+            number += 1
+        store(registers, number, job + 8 * UpdateJob.zero)
+        number += 1
+        for k in range(load(code, Code.scalar_buffers)):
+            store(registers, number, store_of + 8 * k)
+            number += 1
+        for k in range(load(code, Code.row_buffers)):
+            store(registers, number, buffers + k * row_bytes)
+            number += 1
+        for k in range(load(code, Code.entry_buffers)):
+            store(registers, number, entry_buffers + k * entry_bytes)
+            number += 1
+    block = worker + 8 * Worker.block
+    store(block, Block.dim, dim)
+    store(block, Block.shift, load(job, UpdateJob.shift))
+    store(block, Block.locals, load(worker, Worker.locals))
+    store(block, Block.variables, load(job, UpdateJob.variables))
+    store(block, Block.values, load(job, UpdateJob.values))
+    store(block, Block.results, load(job, UpdateJob.results))
+    return True
+
+
+@jit
+def set_dim(worker: int, dim: int) -> None:
+    """Sets the elements of a row."""
+    store(worker, Worker.block + Block.dim, dim)
+
+
+@jit
+def close_worker(worker: int) -> None:
+    """Gives the memory back."""
+    if load(worker, Worker.memory) != 0:
+        c_free(load(worker, Worker.memory))
+
+
+@jit
+def _execute(worker: int, job: int, code: int, registers: int, first: int, count: int) -> None:
+    """Executes instructions for rows of the variables from `first` on; entries are in the block."""
+    state, block = load(job, UpdateJob.state), worker + 8 * Worker.block
+    size = load(state, UpdateState.dim) * load(state, UpdateState.item_bytes)
+    for k in range(load(state, UpdateState.variable_count)):
+        store(registers, k, load(load(job, UpdateJob.variables), k) + first * size)
+    store(block, Block.instructions, state + 8 * load(code, Code.offset))
+    store(block, Block.instruction_count, load(code, Code.instruction_count))
+    store(block, Block.registers, registers)
+    store(block, Block.row_count, count)
+    call_at(load(state, UpdateState.kernel_of_blocks), block)
+
+
+@jit
+def execute_with(worker: int, job: int, first: int, count: int, start: int, end: int) -> None:
+    """Executes the program for rows that have the entries [start, end)."""
+    state, block = load(job, UpdateJob.state), worker + 8 * Worker.block
+    store(block, Block.entries, load(job, UpdateJob.entries) + 8 * start)
+    store(block, Block.entry_count, end - start)
+    registers = load(worker, Worker.registers_with)
+    _execute(worker, job, code_with(state), registers, first, count)
+
+
+@jit
+def execute_without(worker: int, job: int, first: int, count: int) -> None:
+    """Executes the program for rows side by side that have no entries."""
+    registers = load(worker, Worker.registers_without)
+    _execute(worker, job, code_without(load(job, UpdateJob.state)), registers, first, count)
+
+
+@jit
+def _is_zero(job: int, first: int, count: int) -> bool:
+    """Whether all slots of rows are zeros, of no sign."""
+    state, found = load(job, UpdateJob.state), int64(0)
+    size = load(state, UpdateState.dim) * load(state, UpdateState.item_bytes)
+    for k in range(1, load(state, UpdateState.variable_count)):
+        address, length = load(load(job, UpdateJob.variables), k) + first * size, count * size
+        for word in range(length // 8):
+            found |= load(address, word)
+        if length % 8 != 0:
+            found |= int64(load_as(address, length // 4 - 1, np.int32))
+        if found != 0:
+            return False
+    return True
+
+
+@jit
+def _sweep_without(worker: int, job: int, first: int, count: int) -> None:
+    """Executes the program for a block without entries, but for rows that stay as they are."""
+    if load(job, UpdateJob.skips) == 0:
+        execute_without(worker, job, first, count)
+        return
+    if _is_zero(job, first, count):
+        return
+    group = max(_GROUP // load(load(job, UpdateJob.state), UpdateState.dim), int64(1))
+    begin, row, end = first, first, first + count
+    while row < end:
+        step = min(group, end - row)
+        if _is_zero(job, row, step):
+            if begin < row:
+                execute_without(worker, job, begin, row - begin)
+            begin = row + step
+        row += step
+    if begin < end:
+        execute_without(worker, job, begin, end - begin)
+
+
+@jit
+def _sweep_blocks(worker: int, job: int, begin: int, end: int) -> None:
+    """Does the blocks [begin, end) of a sweep."""
+    bits, shift = load(job, UpdateJob.block_bits), load(job, UpdateJob.shift)
+    entries, total = load(job, UpdateJob.entries), load(job, UpdateJob.entry_count)
+    stop, locals_of = first_at(entries, total, shift, begin << bits), load(worker, Worker.locals)
+    for index in range(begin, end):
+        first, start = index << bits, stop
+        count = min(int64(1) << bits, load(job, UpdateJob.row_count) - first)
+        while stop < total and load(entries, stop) >> shift < first + count:
+            store(locals_of, stop - start, (load(entries, stop) >> shift) - first)
+            stop += 1
+        if start < stop:
+            execute_with(worker, job, first, count, start, stop)
+        else:
+            _sweep_without(worker, job, first, count)
+
+
+@jit
+def _listed_blocks(worker: int, job: int, begin: int, end: int) -> None:
+    """Does the blocks [begin, end) of rows that have entries."""
+    bits, starts = load(job, UpdateJob.block_bits), load(job, UpdateJob.starts)
+    locals_of, block = load(worker, Worker.locals), worker + 8 * Worker.block
+    for index in range(begin, end):
+        first = index << bits
+        count = min(int64(1) << bits, load(job, UpdateJob.distinct_count) - first)
+        start = load(starts, first)
+        for row in range(count):
+            for entry in range(load(starts, first + row), load(starts, first + row + 1)):
+                store(locals_of, entry - start, row)
+        store(block, Block.rows, load(job, UpdateJob.rows) + 8 * first)
+        execute_with(worker, job, int64(0), count, start, load(starts, first + count))
+
+
+@jit
+def do_tasks(worker: int, job: int, helps: int) -> None:
+    """Does tasks until all have been begun; `helps` as in `next_task`."""
+    is_sweep = load(load(job, UpdateJob.state), UpdateState.is_sweep) != 0
+    step = load(job, UpdateJob.task_blocks)
+    task = next_task(job, helps)
+    while task >= 0:
+        begin, end = task * step, min((task + 1) * step, load(job, UpdateJob.block_count))
+        if is_sweep:
+            _sweep_blocks(worker, job, begin, end)
+        else:
+            _listed_blocks(worker, job, begin, end)
+        task = next_task(job, helps)
+
+
+@jit
+def work(job: int, helps: int) -> None:
+    """What a thread does that helps; without memory, nothing."""
+    worker = stack_words(Worker.SIZE)
+    if open_worker(worker, job):
+        do_tasks(worker, job, helps)
+    close_worker(worker)

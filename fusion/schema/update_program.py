@@ -1,0 +1,170 @@
+"""The programs of FusedEmbeddingUpdate: what an optimizer does to a table and its slots, as text.
+
+    g=sum(x0);a=sub(g,v1);b=mul(s0,a);c=add(v1,b);assign(v1,c);o=sub(v0,c);assign(v0,o)
+
+Lines are executed in order. `v<k>` are the rows of variable k as they are at that line, `x<k>` the
+entries of value k, `s<k>` scalar k; every other name is given a value once. A value is *rows*, one
+for each row of the variables; *entries*, one for each id; or a *scalar*, which goes with both.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+ROWS: Final = "rows"
+ENTRIES: Final = "entries"
+SCALAR: Final = "scalar"
+
+#: Elementwise operations of two operands, and of one.
+BINARY = ("add", "sub", "mul", "div", "max", "min")
+UNARY = ("neg", "square", "sqrt", "abs", "sign")
+ELEMENTWISE = frozenset((*BINARY, *UNARY))
+
+SCATTERS = ("scatter_add", "scatter_sub")
+
+#: What other operations take, and what they give; a write gives nothing. "v" is a variable itself.
+_SIGNATURES: dict[str, tuple[tuple[str, ...], str]] = {
+    "sum": ((ENTRIES,), ROWS),
+    "take": ((ROWS,), ENTRIES),
+    "assign": (("v", ROWS), ""),
+    "scatter_add": (("v", ENTRIES), ""),
+    "scatter_sub": (("v", ENTRIES), ""),
+    "result": ((ENTRIES,), ""),
+}
+
+_LINE = re.compile(r"(?:([A-Za-z_]\w*)=)?(\w+)\(([^()]*)\)")
+_LEAF = re.compile(r"([xsv])(\d+)")
+_KINDS = {"x": ENTRIES, "s": SCALAR, "v": ROWS}
+
+
+def leaf(name: str) -> tuple[str, int] | None:
+    """The letter and the index of a value, scalar or variable; None for any other name."""
+    match = _LEAF.fullmatch(name)
+    return (match[1], int(match[2])) if match else None
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """A line: `name=op(args)`, where the name is "" for one without a value."""
+
+    name: str
+    op: str
+    args: tuple[str, ...]
+    text: str
+
+    @property
+    def is_write(self) -> bool:
+        """Whether it changes a variable, which is its first argument."""
+        return self.op == "assign" or self.op in SCATTERS
+
+    @property
+    def target(self) -> int:
+        """The index of the variable that a write changes."""
+        return int(self.args[0][1:])
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The arguments that are read."""
+        return self.args[1:] if self.is_write else self.args
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program.
+
+    Attributes:
+      instructions: its lines.
+      kinds: of each name that has a value, and of each argument.
+    """
+
+    instructions: tuple[Instruction, ...]
+    kinds: dict[str, str]
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether it changes rows without entries."""
+        return any(line.op == "assign" for line in self.instructions)
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether each entry needs a row: else those of negative ids are left out."""
+        return any(line.op in ("take", "result", *SCATTERS) for line in self.instructions)
+
+    @property
+    def result_count(self) -> int:
+        """The number of its results."""
+        return sum(line.op == "result" for line in self.instructions)
+
+    def check(self, variables: int, values: int, scalars: int, results: int) -> None:
+        """Checks a program against the inputs and outputs that it has.
+
+        Raises:
+          ValueError: an index that is out of range, with the line; another number of results.
+        """
+        limits = {"v": variables, "x": values, "s": scalars}
+        for line in self.instructions:
+            for arg in line.args:
+                known = leaf(arg)
+                if known and known[1] >= limits[known[0]]:
+                    raise _error(line.text, f"there is no {arg}")
+        if results != self.result_count:
+            raise ValueError(f"program has {self.result_count} results, not {results}")
+
+
+def parse(text: str) -> Program:
+    """The program that a text is.
+
+    Raises:
+      ValueError: with the line: it is no operation, of other operands than that has, or of a name
+        without a value; the name that it gives a value has one already.
+    """
+    kinds: dict[str, str] = {}
+    instructions = tuple(_instruction(line.strip(), kinds) for line in text.split(";"))
+    return Program(instructions, kinds)
+
+
+def _instruction(text: str, kinds: dict[str, str]) -> Instruction:
+    """A line; notes the kinds of its names."""
+    match = _LINE.fullmatch(text)
+    if not match:
+        raise _error(text, "it is not name=op(args)")
+    name, op, inside = match[1] or "", match[2], match[3]
+    args = tuple(arg.strip() for arg in inside.split(","))
+    for arg in args:
+        if known := leaf(arg):
+            kinds[arg] = _KINDS[known[0]]
+        elif arg not in kinds:
+            raise _error(text, f"{arg!r} has no value")
+    result = _result(text, op, args, kinds)
+    if bool(name) != bool(result):
+        raise _error(text, f"{op} gives {'a' if result else 'no'} value")
+    if name in kinds or leaf(name):
+        raise _error(text, f"{name} has a value already")
+    if name:
+        kinds[name] = result
+    return Instruction(name, op, args, text)
+
+
+def _result(text: str, op: str, args: tuple[str, ...], kinds: dict[str, str]) -> str:
+    """The kind of what an operation gives, "" for nothing."""
+    given = [kinds[arg] for arg in args]
+    if op in ELEMENTWISE:
+        if len(args) != (2 if op in BINARY else 1):
+            raise _error(text, f"{op} has not {len(args)} operands")
+        found = {*given} - {SCALAR}
+        if len(found) != 1:
+            raise _error(text, f"{op} of {' and '.join(given)}")
+        return found.pop()
+    if op not in _SIGNATURES:
+        raise _error(text, f"there is no operation {op!r}")
+    wanted, result = _SIGNATURES[op]
+    is_variable = wanted[0] != "v" or (leaf(args[0]) or "x")[0] == "v"
+    if [kind.replace("v", ROWS) for kind in wanted] != given or not is_variable:
+        raise _error(text, f"{op} takes {', '.join(wanted)}")
+    return result
+
+
+def _error(text: str, problem: str) -> ValueError:
+    return ValueError(f"program: {text!r}: {problem}")
