@@ -42,7 +42,7 @@ def _emit(edit: GraphEdit, update: TableUpdate, shared: SharedScalars) -> None:
         )
         set_lists(
             node,
-            offsets=[entries.offset for entries in slices],
+            offsets=[max(entries.offset, 0) for entries in slices],
             sparse=[is_accessed_by_rows(view, variable) for variable in stage.variables],
         )
         build.add(node)
