@@ -154,7 +154,7 @@ class _Verdicts:
         for number, stage in enumerate(update.stages):
             later = [write for stage in update.stages[number:] for write in stage.writes]
             for tensor in (update.ids, *stage.entries, *stage.scalars):
-                late = next((w for w in later if order.is_before(w, tensor.node)), None)
+                late = next((w for w in later if order.may_be_before(w, tensor.node)), None)
                 if late is not None:
                     why = f"{tensor.node} ({view.op(tensor.node)}) needs what {late} has written"
                     return NoMatch(why, tensor.node)
@@ -162,9 +162,9 @@ class _Verdicts:
         for variable in component.variables:
             changes = [write.node for write in component.writes if write.variable == variable]
             for name in (name for name in self._users(variable) if name not in own):
-                before = {order.is_before(name, change) for change in changes}
-                after = {order.is_before(change, name) for change in changes}
-                if (before, after) not in (({True}, {False}), ({False}, {True})):
+                is_before = all(order.is_before(name, change) for change in changes)
+                is_after = all(order.is_before(change, name) for change in changes)
+                if is_before == is_after:
                     return NoMatch(f"it is not known whether {name} reads before the update", name)
         return None
 

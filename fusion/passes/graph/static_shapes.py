@@ -170,12 +170,39 @@ def _squeezed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) ->
 
 def _resized(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a Reshape's result: its rank, and the sizes that are constants."""
-    sizes = view.constant(inputs[1])
-    if sizes is not None and sizes.ndim == 1:
-        return tuple(int(size) if size >= 0 else None for size in sizes)
+    sizes = _sizes(view, inputs[1], _DEEPEST)
+    if sizes is not None:
+        return sizes
     target = view.shape(inputs[1])
     rank = target[0] if target is not None and len(target) == 1 else None
     return (None,) * rank if rank is not None else None
+
+
+#: How far the sizes that a vector holds are followed through ops that are made of each other.
+_DEEPEST = 4
+
+
+def _sizes(view: _View, vector: Tensor, depth: int) -> Shape | None:
+    """The sizes that a vector holds, None for those that are no constants or negative."""
+    vector = view.resolve(vector)
+    known = view.constant(vector)
+    if known is not None:
+        return tuple(int(n) if n >= 0 else None for n in known) if known.ndim == 1 else None
+    inputs = view.inputs(vector.node)
+    if view.op(vector.node) == "Pack" and view.shape(vector) is not None:
+        sizes = [view.constant(size) for size in inputs]
+        return tuple(int(n) if n is not None and n >= 0 else None for n in sizes)
+    if view.op(vector.node) != "ConcatV2" or not depth:
+        return None
+    result: Shape = ()
+    for part in inputs[:-1]:
+        sizes_of_part, shape = _sizes(view, part, depth - 1), view.shape(part)
+        if sizes_of_part is None and shape is not None and len(shape) == 1 and shape[0] is not None:
+            sizes_of_part = (None,) * shape[0]
+        if sizes_of_part is None:
+            return None
+        result += sizes_of_part
+    return result
 
 
 def _joined(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:

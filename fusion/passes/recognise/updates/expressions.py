@@ -30,7 +30,7 @@ BINARY = {
     "Minimum": "min",
 }
 UNARY = {"Neg": "neg", "Square": "square", "Sqrt": "sqrt", "Abs": "abs", "Sign": "sign"}
-"""Elementwise ops whose results are the same however a tensor is cut, by their names in programs."""
+"""Elementwise ops whose results are the same however a tensor is cut, and their names."""
 OUTSIDE = frozenset({"Rsqrt"})
 """Those that TensorFlow computes in another way at the end of a tensor: they stay."""
 

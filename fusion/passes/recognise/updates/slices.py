@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.backward.concat_gradient import measured
+from fusion.passes.recognise.backward.concat_gradient import measured, packed_shapes
 
 
 class ColumnSlice(NamedTuple):
@@ -15,12 +15,10 @@ class ColumnSlice(NamedTuple):
     Attributes:
         whole: the matrix, [n, W], or with more rows behind these.
         offset: the first of the columns; -1: these are all there is.
-        nodes: what takes them out of it.
     """
 
     whole: Tensor
     offset: int
-    nodes: tuple[str, ...] = ()
 
 
 def column_slice(view: GraphView, tensor: Tensor, dim: int) -> ColumnSlice:
@@ -31,19 +29,18 @@ def column_slice(view: GraphView, tensor: Tensor, dim: int) -> ColumnSlice:
         tensor: [n, dim].
         dim: a known number.
     """
-    nodes: tuple[str, ...] = ()
     source = view.resolve(tensor)
-    while view.op(source.node) == "Reshape" and not view.controls(source.node):
-        inner = view.resolve(view.inputs(source.node)[0])
-        if _width(view, inner) != dim:
+    while not view.controls(source.node):
+        offset = _offset(view, source, dim)
+        if offset is not None:
+            return ColumnSlice(view.resolve(view.inputs(source.node)[0]), offset)
+        if view.op(source.node) != "Reshape":
             break
-        # A matrix of as many columns has as many rows.
-        nodes, source = (*nodes, source.node), inner
-    offset = _offset(view, source, dim)
-    if offset is None or view.controls(source.node):
-        return ColumnSlice(view.resolve(tensor), -1)
-    whole = view.resolve(view.inputs(source.node)[0])
-    return ColumnSlice(whole, offset, (*nodes, source.node))
+        source = view.resolve(view.inputs(source.node)[0])
+        if _width(view, source) != dim and _offset(view, source, dim) is None:
+            # Only a matrix of as many columns has as many rows.
+            break
+    return ColumnSlice(view.resolve(tensor), -1)
 
 
 def _width(view: GraphView, tensor: Tensor) -> int | None:
@@ -60,14 +57,24 @@ def _offset(view: GraphView, tensor: Tensor, dim: int) -> int | None:
         if begin is None or size is None or begin.shape != (2,) or size.shape != (2,):
             return _concat_offset(view, tensor, dim)
         return int(begin[1]) if begin[0] == 0 and size[1] == dim else None
-    if view.op(name) == "SplitV":
-        sizes, axis = view.constant(inputs[1]), view.constant(inputs[2])
-        if sizes is None or axis is None or int(axis) not in (1, -1) or (sizes < 0).any():
-            return None
-        is_matrix = _rank(view, inputs[0]) == 2
-        is_slice = is_matrix and sizes[tensor.index] == dim
-        return int(sizes[: tensor.index].sum()) if is_slice else None
-    return None
+    return _split_offset(view, tensor, dim) if view.op(name) == "SplitV" else None
+
+
+def _split_offset(view: GraphView, tensor: Tensor, dim: int) -> int | None:
+    """The first column of an output of a SplitV, whose sizes may be computed."""
+    whole, sizes, axis = view.inputs(tensor.node)
+    number, shape = view.constant(axis), view.shape(whole)
+    if number is None or shape is None or len(shape) != 2 or int(number) not in (1, -1):
+        return None
+    known = view.constant(sizes)
+    widths: list[int | None] = (
+        known.tolist()
+        if known is not None
+        else [_measured_width(view, shape) for shape in packed_shapes(view, sizes)]
+    )
+    before = [width for width in widths[: tensor.index] if width is not None and width >= 0]
+    is_known = len(before) == tensor.index < len(widths) and widths[tensor.index] == dim
+    return sum(before) if is_known else None
 
 
 def _concat_offset(view: GraphView, tensor: Tensor, dim: int) -> int | None:
@@ -91,8 +98,3 @@ def _measured_width(view: GraphView, shape: Tensor) -> int | None:
     if sizes is not None:
         return int(sizes[1]) if sizes.shape == (2,) else None
     return None if of is None else _width(view, of)
-
-
-def _rank(view: GraphView, tensor: Tensor) -> int | None:
-    shape = view.shape(tensor)
-    return None if shape is None else len(shape)
