@@ -25,7 +25,7 @@ from tensorflow.core.framework import graph_pb2
 
 from fusion.ops import DEVICES
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.fuse_updates import RULE as UPDATES
+from fusion.passes import fuse_updates
 from fusion.passes.fuse_updates import FuseUpdates
 from fusion.passes.lookup_pass import Pass, apply_passes
 from fusion.passes.recognise.lookup import FORMS
@@ -41,6 +41,8 @@ _logger = logging.getLogger("fusion")
 
 #: What graphs have that may have lookups in them for which there is something better.
 LOOKUPS: Rule = tuple(form.ops for form in FORMS if not form.is_final)
+#: And those that may have updates of tables.
+UPDATES: Rule = fuse_updates.RULE
 _FUNCTION_OPS = frozenset({"_Arg", "_Retval"})
 
 

@@ -73,7 +73,7 @@ class FuseUpdates:
         is_modified = bool(fused) and not edit.is_circular()
         if fused and not is_modified:
             failure = NoMatch("what the updates wait for waits for them", fused[0].name)
-            verdicts = [(c, failure if v else v) for c, v in verdicts]
+            verdicts = [(c, v if isinstance(v, NoMatch) else failure) for c, v in verdicts]
         result = apply_edits(graph_def, {"": edit}) if is_modified else graph_def
         reports = tuple(_report(view, c, verdict) for c, verdict in verdicts)
         report = FusionReport((), count, count_nodes(result), reports)
@@ -84,7 +84,12 @@ def _report(view: GraphView, component: Component, verdict: TableUpdate | NoMatc
     if isinstance(verdict, NoMatch):
         name = component.writes[-1].node if component.writes else component.failures[0].node
         return UpdateReport(name, verdict.reason, verdict.node)
-    return UpdateReport(verdict.name, program=verdict.program)
+    return UpdateReport(
+        verdict.name,
+        program=verdict.program,
+        moved_bytes=verdict.moved_bytes,
+        lazy=verdict.lazy,
+    )
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,8 @@ class _Verdicts:
         )
         if isinstance(update, NoMatch):
             return update
-        return self._refusal(component, update, order) or update
+        refusal = self._refusal(component, update, order)
+        return update if refusal is None else refusal
 
     def _table(self, component: Component) -> Tensor:
         """The variable that somebody else reads; if that is none or several, what changes last."""

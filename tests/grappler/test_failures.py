@@ -14,7 +14,6 @@ import fusion
 from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.recognise.lookup import FORMS
-from fusion.passes.row_updates import SCATTERS
 from fusion.runtime import process
 from fusion.runtime.optimizer import plugin, prefilter
 from fusion.runtime.upcalls import service
@@ -135,18 +134,22 @@ def test_every_op_that_a_lookup_ends_with_is_found(form, op):
         assert not prefilter.meets(grappler.LOOKUPS, alone)
 
 
-@pytest.mark.parametrize("op", sorted(SCATTERS))
-@pytest.mark.parametrize("gradient", [True, False])
-def test_updates_are_found_where_fusions_own_gradients_are(op, gradient):
-    """Elsewhere they are found in graphs with lookups, or cannot be of lookups."""
-    ops = [op, "GroupedEmbeddingPostLookUpGrad" if gradient else "MatMul"]
+@pytest.mark.parametrize(
+    ("ops", "found"),
+    [
+        (["ResourceScatterAdd"], True),
+        (["ResourceScatterSub", "MatMul"], True),
+        (["AssignSubVariableOp", "UnsortedSegmentSum"], True),
+        (["AssignSubVariableOp", "MatMul"], False),
+        (["UnsortedSegmentSum"], False),
+    ],
+)
+def test_where_updates_are_looked_for(ops, found):
     nodes = [tf.compat.v1.NodeDef(name=f"n{k}", op=op) for k, op in enumerate(ops)]
     graph = tf.compat.v1.GraphDef(node=nodes).SerializeToString()
     assert not prefilter.meets(grappler._state.rule, graph)
     with fusion.fused():
-        assert not prefilter.meets(grappler._state.rule, graph)
-    with fusion.fused(row_updates=True):
-        assert prefilter.meets(grappler._state.rule, graph) == gradient
+        assert prefilter.meets(grappler._state.rule, graph) == found
 
 
 def test_a_child_collects_garbage_though_it_was_forked_beside_the_pass():

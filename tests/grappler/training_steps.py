@@ -183,8 +183,8 @@ def _batch(rng: np.random.Generator, count: int) -> tuple[Any, ...]:
     return ids, weights, tf.constant(dense), tf.constant(labels)
 
 
-def train_both(*args: Any, row_updates: bool = False, **options: Any) -> tuple[Run, Run]:
+def train_both(*args: Any, **options: Any) -> tuple[Run, Run]:
     """Trains without fusion and with it."""
     stock = train(*args, **options)
-    with fusion.fused(row_updates=row_updates):
+    with fusion.fused():
         return stock, train(*args, **options)

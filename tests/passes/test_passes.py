@@ -8,13 +8,13 @@ import pytest
 from tensorflow.core.framework import graph_pb2
 
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.fuse_updates import FuseUpdates
 from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import Pass, apply_passes
 from fusion.passes.lower_lookups import LowerLookups, remaining_fused_ops
 from fusion.passes.recognise import lookup
 from fusion.passes.recognise.lookup import FORMS, Parts, recognise_all
 from fusion.passes.report.report import FusionReport, FusionResult, UpdateReport
-from fusion.passes.row_updates import FuseRowUpdates
 from fusion.passes.targets import PASSES, Target
 from tests.passes import stock_graphs as stock
 from tests.passes.rewritten_graphs import PASS
@@ -47,7 +47,7 @@ def test_passes_in_a_row_are_reported_as_one() -> None:
     assert result.modified
 
 
-@pytest.mark.parametrize("one", [FuseLookups(), LowerLookups(), FuseRowUpdates()])
+@pytest.mark.parametrize("one", [FuseLookups(), LowerLookups(), FuseUpdates()])
 def test_a_graph_without_lookups_is_handed_on_itself(one: Pass) -> None:
     graph_def = graph_pb2.GraphDef()
     graph_def.node.add(name="a", op="NoOp")

@@ -1,4 +1,4 @@
-"""What FuseLookups and FuseRowUpdates make of small graphs, as directives over their text.
+"""What FuseLookups and FuseUpdates make of small graphs, as directives over their text.
 
 Names of results and inputs stand as they are, those of emitted nodes are captured; filecheck.py has
 the directives. That the numbers are stock's is tested elsewhere: this is what rewrites look like.
@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from fusion.feature_column.single_ids import embed
-from fusion.passes.row_updates import FuseRowUpdates
+from fusion.passes.fuse_updates import FuseUpdates
 from tests.passes import stock_graphs as stock
 from tests.passes.planned_graphs import column, dense, graph_of, table
 from tests.passes.printed_graphs import PRESERVE, Printed, bags, fused, printed, trained
@@ -341,49 +341,44 @@ def test_lookups_in_functions_are_fused() -> None:
     """)
 
 
-# Row updates
+# Updates of tables
 
 
-def updated(op: Any, factor: float | None = None, distinct: bool = True) -> Printed:
+def updated(op: Any, factor: float | None = None, rank: int | None = 2) -> Printed:
     """A variable `t` that is read after `op` has changed some of its rows, after the pass."""
     raw = tf.raw_ops
     with tf.Graph().as_default() as graph:
         handle = raw.VarHandleOp(dtype=tf.float32, shape=[9, 3], shared_name="t", name="t")
-        ids, rows = v1.placeholder(tf.int64, [None], "ids"), v1.placeholder(tf.float32, [None, 3])
-        ids = tf.unique(ids)[0] if distinct else ids
-        rows = tf.reshape(rows, [-1, 3], name="update")
+        ids = v1.placeholder(tf.int64, [None], "ids")
+        rows = v1.placeholder(tf.float32, [None, 3] if rank else None, "rows")
         rows = rows if factor is None else tf.multiply(rows, factor)
         update = op(resource=handle, indices=ids, updates=rows, name="scatter")
         with tf.control_dependencies([update]):
             raw.ReadVariableOp(resource=handle, dtype=tf.float32, name="out")
-    return printed(FuseRowUpdates(PRESERVE).apply(graph.as_graph_def()).graph_def)
+    return printed(FuseUpdates(PRESERVE).apply(graph.as_graph_def()).graph_def)
 
 
-def test_an_update_of_rows_is_an_op_between_a_gather_and_a_write() -> None:
+def test_an_update_of_rows_is_one_op() -> None:
     updated(tf.raw_ops.ResourceScatterAdd).check("""
-        CHECK: %[[one:.*]] = const(float32[1]:[1.0])
-        CHECK-NEXT: %[[rows:.*]] = ResourceGather(t, Unique, ^update)
-        CHECK-NEXT: %[[sum:.*]] = FusedEmbeddingRowUpdate(update, [[one]], [[rows]])
-        CHECK-SAME: rule='add'
-        CHECK-NEXT: %[[write:.*]] = ResourceScatterUpdate(t, Unique, [[sum]])
-        CHECK-NEXT: %out = ReadVariableOp(t, ^[[write]])
+        CHECK: %scatter = FusedEmbeddingUpdate(t, ids, rows)
+        CHECK-SAME: program='scatter_add(v0,x0)'
+        CHECK-NEXT: %out = ReadVariableOp(t, ^scatter)
     """)
 
 
-def test_the_factor_of_an_update_is_an_input_of_the_op() -> None:
+def test_the_factor_of_an_update_is_in_its_program() -> None:
     updated(tf.raw_ops.ResourceScatterSub, factor=0.5).check("""
         CHECK: %[[number:.*]] = const(float32[]:0.5)
         CHECK-NOT: Mul(
-        CHECK: %[[factor:.*]] = Reshape([[number]],
-        CHECK: FusedEmbeddingRowUpdate(update, [[factor]],
-        CHECK-SAME: rule='subtract'
+        CHECK: %scatter = FusedEmbeddingUpdate(t, ids, rows, [[number]])
+        CHECK-SAME: program='t0=mul(x0,s0);scatter_sub(v0,t0)'
         CHECK-NOT: ResourceScatterSub(
     """)
 
 
-def test_an_update_of_ids_that_may_repeat_stays() -> None:
-    updated(tf.raw_ops.ResourceScatterAdd, distinct=False).check("""
-        CHECK-NOT: FusedEmbeddingRowUpdate
-        CHECK: %scatter = ResourceScatterAdd(t, ids, update)
+def test_an_update_that_may_be_one_number_stays() -> None:
+    updated(tf.raw_ops.ResourceScatterAdd, rank=None).check("""
+        CHECK-NOT: FusedEmbeddingUpdate
+        CHECK: %scatter = ResourceScatterAdd(t, ids, rows)
         CHECK-NEXT: %out = ReadVariableOp(t, ^scatter)
     """)

@@ -6,7 +6,11 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import and_, or_
 
+from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
+
+#: What a Switch tests, and which of its outputs is taken.
+_Condition = tuple[Tensor, int]
 
 
 class Order:
@@ -14,7 +18,7 @@ class Order:
 
     The graph has no loops. One pass over it collects for each node which of the nodes in question
     it waits for, as the bits of an integer. A Merge waits for one of its inputs: surely for what
-    all of them wait for, maybe for what any does.
+    all of them wait for, not counting those that are dead wherever the other node runs.
 
     Args:
         view: the graph.
@@ -26,6 +30,8 @@ class Order:
         self._sure: dict[str, int] = {}
         self._maybe: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
+        self._conditions: dict[str, frozenset[_Condition]] = {}
+        self._under: dict[_Condition, int] = {}
         stack, opened = [*reversed(view.nodes)], set[str]()
         while stack:
             name = stack[-1]
@@ -43,15 +49,46 @@ class Order:
     def _add(self, view: GraphView, name: str, before: Sequence[str]) -> None:
         """Adds a node behind those that it waits for."""
         own = self._bits.get(name, 0)
-        maybe = [self._maybe.get(other, 0) for other in before]
-        sure = [self._sure.get(other, 0) for other in before]
-        joined = and_ if view.op(name) == "Merge" and not view.controls(name) else or_
-        self._maybe[name] = reduce(or_, maybe, own)
-        self._sure[name] = own | (reduce(joined, sure) if sure else 0)
+        maybe = reduce(or_, (self._maybe.get(other, 0) for other in before), own)
+        if view.op(name) == "Merge" and before:
+            sure = own | self._merged(before)
+        else:
+            sure = reduce(or_, (self._sure.get(other, 0) for other in before), own)
+        self._maybe[name], self._sure[name] = maybe, sure
         self._numbers[name] = len(self._numbers)
+        conditions = self._conditions_of(view, name, before)
+        if conditions:
+            self._conditions[name] = conditions
+            for condition in conditions if own else ():
+                self._under[condition] = self._under.get(condition, 0) | own
+
+    def _merged(self, before: Sequence[str]) -> int:
+        """What a Merge surely waits for."""
+        all_of = [self._sure.get(other, 0) | self._not_with(other) for other in before]
+        any_of = [self._sure.get(other, 0) for other in before]
+        return reduce(and_, all_of) & reduce(or_, any_of)
+
+    def _not_with(self, name: str) -> int:
+        """The nodes in question that are dead wherever a node runs."""
+        conditions = self._conditions.get(name, frozenset())
+        return reduce(or_, (self._under.get((test, 1 - k), 0) for test, k in conditions), 0)
+
+    def _conditions_of(
+        self, view: GraphView, name: str, before: Sequence[str]
+    ) -> frozenset[_Condition]:
+        """Under which conditions a node runs at all."""
+        found = [self._conditions.get(other, frozenset()) for other in before]
+        if view.op(name) == "Merge":
+            return reduce(and_, found) if found else frozenset()
+        taken = {
+            (view.resolve(view.inputs(tensor.node)[1]), tensor.index)
+            for tensor in view.inputs(name)
+            if view.op(tensor.node) == "Switch"
+        }
+        return frozenset(taken).union(*found)
 
     def is_before(self, first: str, second: str) -> bool:
-        """Whether `second` surely waits for `first`, one of the nodes in question, or is it."""
+        """Whether `second` surely waits for `first`, if that runs, or is it."""
         return bool(self._sure[second] & self._bits[first])
 
     def may_be_before(self, first: str, second: str) -> bool:

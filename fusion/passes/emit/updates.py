@@ -29,11 +29,12 @@ def _emit(edit: GraphEdit, update: TableUpdate, shared: SharedScalars) -> None:
         slices = [column_slice(view, tensor, update.dim) for tensor in stage.entries]
         scalars = [shared.of(tensor, node.name) for tensor in stage.scalars]
         wholes = (entries.whole for entries in slices)
-        build.inputs(node, *stage.variables, update.ids, *wholes, *scalars)
+        handles = [update.handles[variable] for variable in stage.variables]
+        build.inputs(node, *handles, update.ids, *wholes, *scalars)
         set_types(node, T=update.dtype, Tid=view.dtype(update.ids))
         set_attrs(
             node,
-            num_variables=len(stage.variables),
+            num_variables=len(handles),
             num_values=len(slices),
             num_scalars=len(scalars),
             num_results=len(stage.results),

@@ -104,12 +104,17 @@ class UpdateReport:
         reason: why it stays as it is; None if it was replaced.
         node: where that was found out.
         program: what the fused op does; None if there is none.
+        moved_bytes: of the table and the variables beside it, what a step writes of rows that are
+            not in the batch, because the optimizer moves all rows.
+        lazy: the optimizer of fusion that moves only those of the batch, if there is one.
     """
 
     name: str
     reason: str | None = None
     node: str | None = None
     program: str | None = None
+    moved_bytes: int = 0
+    lazy: str | None = None
 
     @property
     def fused(self) -> bool:
@@ -118,7 +123,7 @@ class UpdateReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns strings and a truth value, ready for JSON."""
-        return {"name": self.name, "fused": self.fused, "reason": self.reason, "node": self.node}
+        return {"fused": self.fused, **self.__dict__}
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,7 @@ class FusionReport:
     Attributes:
         columns: all columns.
         nodes_before, nodes_after: the node counts.
-        updates: the updates of rows, where they were looked for: in graphs that are about to run.
+        updates: the updates of tables, where they were looked for: in graphs that are about to run.
     """
 
     columns: tuple[ColumnReport, ...] = ()
@@ -210,9 +215,16 @@ def _group_lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
 
 
 def _update_lines(updates: tuple[UpdateReport, ...]) -> Iterator[str]:
-    """Yields how many updates of rows are fused, and why the others are not."""
+    """Yields how many updates of tables are fused, which move all rows, and why others are not."""
     if updates:
-        yield f"  {sum(update.fused for update in updates)} of {len(updates)} row updates fused"
+        fused = sum(update.fused for update in updates)
+        yield f"  {fused} of {len(updates)} updates of tables fused"
+    for lazy in dict.fromkeys(update.lazy for update in updates if update.moved_bytes):
+        moving = [update for update in updates if update.moved_bytes and update.lazy == lazy]
+        size = sum(update.moved_bytes for update in moving) / 1e6
+        yield f"         every row moves in {len(moving)} of them, {size:.1f} MB in each step"
+        if lazy is not None:
+            yield f"         fusion.optimizers.{lazy} moves the rows of the batch alone"
     for update in updates:
         if not update.fused:
             yield f"  stock  {update.name}"

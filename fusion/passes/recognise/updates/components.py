@@ -58,7 +58,7 @@ def components(view: GraphView) -> Iterator[Component]:
             continue
         known = expressions.setdefault((shape, dtype), Expressions(view, shape, dtype))
         write = matched[name] = match_write(view, name, known)
-        groups.join(variable, *(variables_of(write, view) if isinstance(write, Write) else ()))
+        groups.join(variable, *(variables_of(write) if isinstance(write, Write) else ()))
     for variables in groups.all():
         found = [matched[name] for name, v in changes.items() if v in variables and name in matched]
         names = [name for name, v in changes.items() if v in variables and name in matched]

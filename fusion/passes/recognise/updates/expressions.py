@@ -53,7 +53,8 @@ class Value:
             the program is given, "outside" for what a stock op makes of an argument.
         source: where the graph has it.
         args: what it is computed from.
-        handle: of the variable that is read.
+        handle: of the variable that is read, as the node has it.
+        variable: where that comes from.
         ids: of the rows that are summed up or taken.
         nodes: those that compute it, without what its args need.
     """
@@ -63,6 +64,7 @@ class Value:
     source: Tensor
     args: tuple[Value, ...] = ()
     handle: Tensor | None = None
+    variable: Tensor | None = None
     ids: Tensor | None = None
     nodes: tuple[str, ...] = ()
 
@@ -103,11 +105,20 @@ class Expressions:
 
     def ids(self, tensor: Tensor) -> Tensor:
         """Where the ids of entries come from, through casts and the branches of a quotient."""
-        tensor, _ = pass_casts(self.view, tensor)
-        return pass_casts(self.view, merged_ids(self.view, tensor))[0]
+        for _ in range(2):
+            source, passed = pass_casts(self.view, tensor)
+            if not self.view.preserved.isdisjoint(passed):
+                return tensor
+            tensor = merged_ids(self.view, source)
+        return tensor
+
+    def _source(self, tensor: Tensor) -> Tensor:
+        """Where a tensor comes from, or what on the way may be fed."""
+        named = (name for name in self.view.aliases(tensor) if name in self.view.preserved)
+        return Tensor(name) if (name := next(named, "")) else self.view.resolve(tensor)
 
     def _explained(self, tensor: Tensor, kind: Kind) -> Value | NoMatch:
-        source = self.view.resolve(tensor)
+        source = self._source(tensor)
         key = (source, kind)
         if key not in self._known:
             # What needs itself is no expression.
@@ -118,6 +129,8 @@ class Expressions:
 
     def _rows(self, source: Tensor) -> Value | NoMatch:
         view, op = self.view, self.view.op(source.node)
+        if source.node in view.preserved:
+            return NoMatch("a value of the update is named outside the graph", source.node)
         if op == "ReadVariableOp":
             return self.read(view.inputs(source.node)[0], source)
         if op == "UnsortedSegmentSum":
@@ -129,7 +142,14 @@ class Expressions:
         view = self.view
         if view.variable_shape(handle) != self.shape:
             return NoMatch("a variable of another shape is read", source.node)
-        return Value(Kind.ROWS, "read", source, handle=view.resolve(handle), nodes=(source.node,))
+        return Value(
+            Kind.ROWS,
+            "read",
+            source,
+            handle=view.resolve(handle),
+            variable=view.origin(handle),
+            nodes=(source.node,),
+        )
 
     def _sum(self, source: Tensor) -> Value | NoMatch:
         values, ids, count = self.view.inputs(source.node)
@@ -144,6 +164,8 @@ class Expressions:
 
     def _entries(self, source: Tensor) -> Value | NoMatch:
         view, op = self.view, self.view.op(source.node)
+        if source.node in view.preserved:
+            return self._input(source)
         quotient = merged_quotient(view, source)
         if quotient is not None:
             dividend, divisor = self.entries(quotient.dividend), self.rows(quotient.divisor)
@@ -218,5 +240,5 @@ class Expressions:
 
     def _operand(self, tensor: Tensor, kind: Kind) -> Value | NoMatch:
         if self.view.shape(tensor) == ():
-            return Value(Kind.SCALAR, "input", self.view.resolve(tensor))
+            return Value(Kind.SCALAR, "input", self._source(tensor))
         return self._explained(tensor, kind)

@@ -48,9 +48,9 @@ def scheduled(
     versions: dict[Value, int] = {}
     for write in writes:
         for value in write.value.walk():
-            if value.handle is None or value in versions:
+            if value.variable is None or value in versions:
                 continue
-            version = _version(value, histories.get(value.handle), order)
+            version = _version(value, histories.get(value.variable), order)
             if isinstance(version, NoMatch):
                 return version
             versions[value] = version
@@ -109,8 +109,8 @@ class _Waits:
         """Lets a step run after its arguments, and while variables are as they were read."""
         waits = self.before.setdefault(step, {})
         for arg in args:
-            if arg.handle is not None:
-                history, version = self.histories[arg.handle], self.versions[arg]
+            if arg.variable is not None:
+                history, version = self.histories[arg.variable], self.versions[arg]
                 if version:
                     waits[history[version - 1]] = None
                 if version < len(history) and history[version] is not step:
@@ -204,8 +204,8 @@ class _Writer:
 
     def _token(self, value: Value) -> tuple[str, int]:
         """What a line says of an operand, and how many changes a variable has seen."""
-        if value.handle is not None and value.op == "read":
-            name = self.used.setdefault(value.handle, f"v{len(self.used)}")
+        if value.variable is not None and value.op == "read":
+            name = self.used.setdefault(value.variable, f"v{len(self.used)}")
             return name, self.versions[value]
         if value.op not in ("input", "outside"):
             return self._computed(value.op, *map(self._token, value.args)), 0

@@ -30,7 +30,7 @@ def column_slice(view: GraphView, tensor: Tensor, dim: int) -> ColumnSlice:
         dim: a known number.
     """
     source = view.resolve(tensor)
-    while not view.controls(source.node):
+    while not view.controls(source.node) and source.node not in view.preserved:
         offset = _offset(view, source, dim)
         if offset is not None:
             return ColumnSlice(view.resolve(view.inputs(source.node)[0]), offset)

@@ -7,7 +7,8 @@ variables what it read in the graph, before or after a write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusion.passes.analysis.order import Order
@@ -17,6 +18,11 @@ from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.updates.expressions import Kind
 from fusion.passes.recognise.updates.program import Stage, scheduled
 from fusion.passes.recognise.updates.writes import Write, ids_of
+from fusion.runtime.tensorflow.dtypes import DTYPES
+
+_ASSIGNED = re.compile(r"assign\((v\d+),")
+_OPS = re.compile(r"(\w+)\(")
+_BYTES = {dtype.enum: dtype.item_bytes for dtype in DTYPES.values()}
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,7 @@ class TableUpdate:
         name: the write that comes last.
         ids: of the entries, [n].
         stages: what each op does.
+        handles: by where they come from; in a branch, behind its Switch.
         dim: D.
         rows: of the table.
         dtype: of the variables.
@@ -37,6 +44,7 @@ class TableUpdate:
     name: str
     ids: Tensor
     stages: tuple[Stage, ...]
+    handles: Mapping[Tensor, Tensor]
     dim: int
     rows: int
     dtype: int
@@ -52,6 +60,24 @@ class TableUpdate:
     def program(self) -> str:
         """What is done, for people."""
         return " | ".join(stage.program for stage in self.stages)
+
+    @property
+    def moved_bytes(self) -> int:
+        """What a step writes of the variables whose rows all move."""
+        moved = sum(len({*_ASSIGNED.findall(stage.program)}) for stage in self.stages)
+        return moved * self.rows * self.dim * _BYTES[self.dtype]
+
+    @property
+    def lazy(self) -> str | None:
+        """The optimizer of fusion that does the same to the rows of the batch alone."""
+        slots, ops = len(self.handles) - 1, {*_OPS.findall(self.program)}
+        if not self.moved_bytes or len(self.stages) > 1 or "sign" in ops:
+            return None
+        if {"min", "max"} <= ops:
+            return "LazyFtrl" if slots == 2 else None
+        if "sqrt" in ops:
+            return "LazyAdam" if slots == 2 and "take" not in ops else None
+        return "LazyMomentum" if slots == 1 else None
 
 
 def match_update(
@@ -74,15 +100,15 @@ def match_update(
     """
     writes = sorted(writes, key=lambda write: order.number(write.node))
     last = writes[-1].node
+    handles = _handles(view, writes)
+    if isinstance(handles, NoMatch):
+        return handles
     ids = {tensor for write in writes for tensor in ids_of(write)}
     if len(ids) != 1:
         return NoMatch("rows of several lists of ids are updated together", last)
     (indices,) = ids
     if len(view.shape(indices) or ()) != 1:
         return NoMatch("it is not known whether the ids are a vector", indices.node)
-    for write in writes:
-        if write.handle != write.variable:
-            return NoMatch("the update is inside a branch", write.node)
     if (failure := _check_lengths(writes)) is not None:
         return failure
     variables = tuple(dict.fromkeys((table, *(write.variable for write in writes))))
@@ -96,12 +122,32 @@ def match_update(
         name=last,
         ids=indices,
         stages=stages,
+        handles=handles,
         dim=shape[1],
         rows=shape[0],
         dtype=dtype,
         reads=tuple(reads),
         pure=tuple(pure),
     )
+
+
+def _handles(view: GraphView, writes: Sequence[Write]) -> dict[Tensor, Tensor] | NoMatch:
+    """Returns the handle of each variable; refuses what is not all in one branch."""
+    used = {(write.variable, write.handle): write.node for write in writes}
+    for write in writes:
+        for value in write.value.walk():
+            if value.variable is not None and value.handle is not None:
+                used.setdefault((value.variable, value.handle), value.source.node)
+    handles: dict[Tensor, Tensor] = {}
+    branches = set()
+    for (variable, handle), node in used.items():
+        if handles.setdefault(variable, handle) != handle:
+            return NoMatch("the update is partly inside a branch", node)
+        is_inside = view.op(handle.node) == "Switch"
+        branches.add((view.resolve(view.inputs(handle.node)[1]), handle.index) if is_inside else ())
+        if len(branches) > 1 or (handle != variable and not is_inside):
+            return NoMatch("the update is partly inside a branch", node)
+    return handles
 
 
 def _check_lengths(writes: Iterable[Write]) -> NoMatch | None:

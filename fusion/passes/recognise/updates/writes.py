@@ -55,9 +55,9 @@ def match_write(view: GraphView, name: str, expressions: Expressions) -> Write |
     return NoMatch(f"the variable is also changed by {name} ({op})", name)
 
 
-def variables_of(write: Write, view: GraphView) -> set[Tensor]:
+def variables_of(write: Write) -> set[Tensor]:
     """Returns the variable that is changed and those that the change is computed from."""
-    read = {view.origin(v.handle) for v in write.value.walk() if v.handle is not None}
+    read = {v.variable for v in write.value.walk() if v.variable is not None}
     return {write.variable, *read}
 
 
