@@ -31,7 +31,9 @@ PROGRAMS: dict[str, str] = {
     "n=mul(s0,x0);u=div(n,t);scatter_sub(v0,u)",
     "k3_adam": _K3_ADAM + _K3_STEP,
     "k3_adamw": "w=mul(v0,s4);y=sub(v0,w);assign(v0,y);" + _K3_ADAM + _K3_STEP,
-    "k3_amsgrad": _K3_ADAM + "z=max(v3,v2);assign(v3,z);" + _K3_STEP.replace("sqrt(v2)", "sqrt(v3)"),
+    "k3_amsgrad": _K3_ADAM
+    + "z=max(v3,v2);assign(v3,z);"
+    + _K3_STEP.replace("sqrt(v2)", "sqrt(v3)"),
     "k3_rmsprop": _RMSPROP + "d=add(v1,s2);r=sqrt(d);t=take(r);n=mul(s3,x0);u=div(n,t);"
     "scatter_sub(v0,u)",
     "k3_rmsprop_momentum": _RMSPROP + "d=add(v1,s2);r=sqrt(d);t=take(r);n=mul(s3,x0);u=div(n,t);"
@@ -78,7 +80,9 @@ _ELEMENTWISE = {
 
 def counts(text: str) -> dict[str, int]:
     """How many variables (v), values (x) and scalars (s) a program has."""
-    leaves = [known for line in parse(text).instructions for arg in line.args if (known := leaf(arg))]
+    leaves = [
+        known for line in parse(text).instructions for arg in line.args if (known := leaf(arg))
+    ]
     return {
         letter: 1 + max((index for kind, index in leaves if kind == letter), default=-1)
         for letter in "vxs"

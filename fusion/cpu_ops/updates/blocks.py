@@ -36,9 +36,7 @@ def block_kernel(stored: str) -> Callable[[int], None]:
                     field = Block.row_count if count == layout.OF_ROWS else Block.entry_count
                     elements = load(block, field) * dim
                 right = load(registers, load(instruction, Instruction.right))
-                by_elements(
-                    opcode, load(registers, out), load(registers, left), right, elements
-                )
+                by_elements(opcode, load(registers, out), load(registers, left), right, elements)
             instruction += 8 * Instruction.SIZE
 
     return execute

@@ -65,9 +65,7 @@ def _insert_all(entries: int, count: int) -> None:
 
 
 @jit
-def _by_digit(
-    entries: int, out: int, count: int, shift: int, digit: int, counters: int
-) -> None:
+def _by_digit(entries: int, out: int, count: int, shift: int, digit: int, counters: int) -> None:
     """Sorts entries by the bits [shift, shift + digit), stably."""
     size = int64(1) << digit
     for k in range(size):

@@ -212,9 +212,7 @@ def _writes(step: _Step, variable: int) -> bool:
     return step.op in ("assign", *SCATTERS) and step.target == variable
 
 
-def _allocated(
-    steps: list[_Step], values: _Values, variables: int, scalars: int
-) -> Lowered:
+def _allocated(steps: list[_Step], values: _Values, variables: int, scalars: int) -> Lowered:
     """The instructions of steps; a buffer is used again once its value is not needed any more."""
     last_use = {name: index for index, step in enumerate(steps) for name in step.operands}
     sizes, free = {ROWS: 0, ENTRIES: 0, SCALAR: 0}, {ROWS: [0] * 0, ENTRIES: [0] * 0}
@@ -255,7 +253,9 @@ def _allocated(
     starts[ENTRIES] = starts[ROWS] + sizes[ROWS]
     instructions = [
         _words(
-            step, values, [starts[kind] + number for kind, number in operands],
+            step,
+            values,
+            [starts[kind] + number for kind, number in operands],
             starts[out[0]] + out[1],
         )
         for step, operands, out in written

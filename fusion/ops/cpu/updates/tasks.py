@@ -12,7 +12,15 @@ from fusion.cpu_ops.updates.grouping import first_at
 from fusion.cpu_ops.updates.layout import Block
 from fusion.ops.cpu.updates.layout import Code, UpdateJob, UpdateState, Worker
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import c_free, c_malloc, call_at, load, load_as, stack_words, store
+from fusion.runtime.native.memory import (
+    c_free,
+    c_malloc,
+    call_at,
+    load,
+    load_as,
+    stack_words,
+    store,
+)
 from fusion.runtime.threads.jobs import next_task
 
 _LINE = 64
