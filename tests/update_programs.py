@@ -1,4 +1,4 @@
-"""Programs of FusedEmbeddingUpdate as optimizers need them, and stock's ops for each line of one."""
+"""Programs of FusedEmbeddingUpdate as optimizers need them, and stock's ops for their lines."""
 
 from __future__ import annotations
 
