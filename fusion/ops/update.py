@@ -50,7 +50,7 @@ def _state(values: Mapping[str, Any], device: str) -> list[int]:
 
 def _put_attrs(head: list[int], values: Mapping[str, Any], program: Program) -> None:
     head[UpdateState.pool] = pool_address()
-    head[UpdateState.kernel_of_blocks] = _block_kernel(values["T"])
+    head[UpdateState.kernel_of_blocks] = block_kernel_address(values["T"])
     head[UpdateState.item_bytes] = DTYPES[values["T"]].item_bytes
     head[UpdateState.ids_dtype] = DTYPES[values["Tid"]].code
     head[UpdateState.variable_count] = values["num_variables"]
@@ -72,7 +72,7 @@ def _code(lowered: Lowered, offset: int) -> list[int]:
     return words
 
 
-def _block_kernel(dtype: str) -> int:
+def block_kernel_address(dtype: str) -> int:
     """The address of the interpreter for rows of a dtype."""
     name = f"update_{dtype}"
 
@@ -135,7 +135,7 @@ SPEC = OpSpec(
         ),
         Attr("program", "string", doc="see above"),
     ),
-    kernels={"CPU": cpu.kernel("updates.kernel")},
+    kernels={"CPU": cpu.kernel("updates.update_kernel")},
     kernel_types={"T": ROW_UPDATE_DTYPES},
     custom=_state,
     gradient=NOT_DIFFERENTIABLE,
