@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -436,3 +439,23 @@ def test_nodes_that_cannot_be_made(changed, match):
     case = Case(PROGRAMS["k3_sgd"], 20, 4, 3)
     variables = case.variables()
     assert refused(case, variables, (INVALID, ValueError), match, **changed)
+
+
+def test_a_variable_is_let_go_of():
+    """Also after an error, and by a call that copies."""
+
+    def resident_mib():
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") >> 20
+
+    case = Case(PROGRAMS["k3_sgd"], 20, 16, 3)
+    before = resident_mib()
+    for sparse in [True, False] * 4:
+        table = tf.Variable(tf.zeros([1 << 20, 16]))  # 64 MiB
+        held = table.read_value()
+        case.update([table], [sparse])
+        with pytest.raises(INVALID):
+            case.update([table], [sparse], ids=tf.constant([0, 1, -1]))
+        del table, held
+        gc.collect()
+    assert resident_mib() - before < 3 * 64
