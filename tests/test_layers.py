@@ -30,7 +30,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("layout", "inputs", "tasks", "slow_path", "lookup_kernel", "unique_kernel"),
         "gradient_kernel",
     ),
-    "fusion.ops.cpu.updates": ("layout", "lowering", "variables", "inputs", "tasks", "kernel"),
+    "fusion.ops.cpu.updates": (
+        "layout",
+        "lowering",
+        "variables",
+        "inputs",
+        "tasks",
+        "update_kernel",
+    ),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
         *("expand", "ungroup", "fuse_lookups", "lower_lookups", "fuse_updates", "targets"),

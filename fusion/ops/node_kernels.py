@@ -10,6 +10,7 @@ from tensorflow.core.framework import node_def_pb2
 
 from fusion.cpu_ops.row_tiles import most_elements
 from fusion.ops import SPECS
+from fusion.ops.update import block_kernel_address
 from fusion.runtime.native import objects
 from fusion.runtime.native.objects import Recipe
 from fusion.runtime.optimizer import plugin
@@ -17,6 +18,7 @@ from fusion.runtime.registration import kernel_objects, op_functions, registrati
 from fusion.runtime.registration.creation import attr_value
 from fusion.runtime.tensorflow.spec import Attr, OpSpec
 from fusion.runtime.threads import pool
+from fusion.schema.attributes import ROW_UPDATE_DTYPES
 from fusion.schema.columns import LATER_LISTS
 
 _SPECS = {spec.name: spec for spec in SPECS}
@@ -62,6 +64,8 @@ def of_all_ops() -> dict[str, Recipe]:
             if spec.custom is not None and "dims" in {attr.name for attr in spec.attrs}:
                 for weighted in (False, True):
                     registration.node_state(spec, "CPU", _columns(spec, weighted))
+        for dtype in ROW_UPDATE_DTYPES:
+            block_kernel_address(dtype)
     return wanted
 
 

@@ -50,7 +50,7 @@ def _state(values: Mapping[str, Any], device: str) -> list[int]:
 
 def _put_attrs(head: list[int], values: Mapping[str, Any], program: Program) -> None:
     head[UpdateState.pool] = pool_address()
-    head[UpdateState.kernel_of_blocks] = _block_kernel(values["T"])
+    head[UpdateState.kernel_of_blocks] = block_kernel_address(values["T"])
     head[UpdateState.item_bytes] = DTYPES[values["T"]].item_bytes
     head[UpdateState.ids_dtype] = DTYPES[values["Tid"]].code
     head[UpdateState.variable_count] = values["num_variables"]
@@ -72,7 +72,7 @@ def _code(lowered: Lowered, offset: int) -> list[int]:
     return words
 
 
-def _block_kernel(dtype: str) -> int:
+def block_kernel_address(dtype: str) -> int:
     """The address of the interpreter for rows of a dtype."""
     name = f"update_{dtype}"
 
@@ -90,9 +90,9 @@ SPEC = OpSpec(
     doc="Executes a program of elementwise operations on a table and the variables beside it\n"
     "(slots), in place: what an optimizer does with a gradient of ids and values.\n\n"
     "The lines of `program` are separated by `;` and executed in order: `name=op(args)`, or\n"
-    "`op(args)` for those without a value. `v<k>` are the rows of variable k as they are at that\n"
-    "line, `x<k>` the entries of value k, `s<k>` is scalar k. A value is rows [rows, D] or entries\n"
-    "[n, D]; a scalar goes with both.\n"
+    "`op(args)` for those without a value. `v<k>` are the rows of variable k as they are at\n"
+    "that line, `x<k>` the entries of value k, `s<k>` is scalar k. A value is rows [rows, D] or\n"
+    "entries [n, D]; a scalar goes with both.\n"
     "- add, sub, mul, div, max, min (of two, not both scalars), neg, square, sqrt, abs, sign: as\n"
     "  stock's AddV2, Sub, Mul, RealDiv, Maximum, Minimum, Neg, Square, Sqrt, Abs and Sign;\n"
     "- sum(entries): rows, as of UnsortedSegmentSum by ids;\n"
@@ -135,7 +135,7 @@ SPEC = OpSpec(
         ),
         Attr("program", "string", doc="see above"),
     ),
-    kernels={"CPU": cpu.kernel("updates.kernel")},
+    kernels={"CPU": cpu.kernel("updates.update_kernel")},
     kernel_types={"T": ROW_UPDATE_DTYPES},
     custom=_state,
     gradient=NOT_DIFFERENTIABLE,

@@ -33,7 +33,7 @@ def recipes() -> dict[str, Recipe]:
     """How objects are made: all that need no model, host code for GPUs, and code of GPUs."""
     wanted = node_kernels.of_all_ops()
     with objects.asked_for() as on_gpus:
-        for spec in SPECS:
+        for spec in (spec for spec in SPECS if "GPU" in spec.kernels):
             types = {name: dtypes[0] for name, dtypes in spec.kernel_types.items()}
             kernel_objects.kernel_address(spec, "GPU", {} if spec.custom else types)
     text: Any = modules.text

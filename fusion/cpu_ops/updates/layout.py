@@ -35,7 +35,7 @@ OF_ROWS, OF_ENTRIES, OF_SCALAR = range(3)
 
 
 class Instruction(Layout):
-    """An instruction; `out`, `left` and `right` are registers but where an opcode says otherwise."""
+    """An instruction; operands are registers but where an opcode says otherwise."""
 
     opcode: Int64
     count: Int64  # `OF_ROWS`, `OF_ENTRIES` or `OF_SCALAR`

@@ -1,6 +1,6 @@
-"""Variables behind the handles that an op is given, see `fusion.runtime.tensorflow.variable_access`.
+"""Variables behind the handles that an op is given.
 
-`access` is the address of a `VariableAccess`.
+`access` is the address of a `fusion.runtime.tensorflow.variable_access.VariableAccess`.
 """
 
 from __future__ import annotations

@@ -79,10 +79,7 @@ class _Values:
 def lower(program: Program, variables: int, scalars: int, *, has_entries: bool) -> Lowered:
     """The instructions of a program for blocks with entries, or for blocks without."""
     values = _Values(dict(program.kinds) | {_ZERO: SCALAR})
-    if has_entries:
-        steps = _steps(program, values)
-    else:
-        steps = _steps_without_entries(program, values)
+    steps = _steps(program, values) if has_entries else _steps_without_entries(program, values)
     steps = _live(steps)
     if program.is_sweep:
         steps = _assigned_in_place(steps, values)

@@ -6,10 +6,9 @@ wherever they are.
 
 from __future__ import annotations
 
-import numpy as np
-
 from fusion.cpu_ops.updates.grouping import first_at
 from fusion.cpu_ops.updates.layout import Block
+from fusion.cpu_ops.updates.zeros import is_zero
 from fusion.ops.cpu.updates.layout import Code, UpdateJob, UpdateState, Worker
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import (
@@ -17,7 +16,6 @@ from fusion.runtime.native.memory import (
     c_malloc,
     call_at,
     load,
-    load_as,
     stack_words,
     store,
 )
@@ -157,17 +155,12 @@ def execute_without(worker: int, job: int, first: int, count: int) -> None:
 
 
 @jit
-def _is_zero(job: int, first: int, count: int) -> bool:
+def _has_zero_slots(job: int, first: int, count: int) -> bool:
     """Whether all slots of rows are zeros, of no sign."""
-    state, found = load(job, UpdateJob.state), int64(0)
+    state = load(job, UpdateJob.state)
     size = load(state, UpdateState.dim) * load(state, UpdateState.item_bytes)
     for k in range(1, load(state, UpdateState.variable_count)):
-        address, length = load(load(job, UpdateJob.variables), k) + first * size, count * size
-        for word in range(length // 8):
-            found |= load(address, word)
-        if length % 8 != 0:
-            found |= int64(load_as(address, length // 4 - 1, np.int32))
-        if found != 0:
+        if not is_zero(load(load(job, UpdateJob.variables), k) + first * size, count * size):
             return False
     return True
 
@@ -178,13 +171,13 @@ def _sweep_without(worker: int, job: int, first: int, count: int) -> None:
     if load(job, UpdateJob.skips) == 0:
         execute_without(worker, job, first, count)
         return
-    if _is_zero(job, first, count):
+    if _has_zero_slots(job, first, count):
         return
     group = max(_GROUP // load(load(job, UpdateJob.state), UpdateState.dim), int64(1))
     begin, row, end = first, first, first + count
     while row < end:
         step = min(group, end - row)
-        if _is_zero(job, row, step):
+        if _has_zero_slots(job, row, step):
             if begin < row:
                 execute_without(worker, job, begin, row - begin)
             begin = row + step

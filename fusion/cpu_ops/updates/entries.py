@@ -1,0 +1,177 @@
+"""Instructions that go row by row: sums of entries, and what is gathered and scattered.
+
+All are jitted functions (block, out, left), see the opcodes in `layout`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusion.cpu_ops.row_tiles import tiles
+from fusion.cpu_ops.updates import layout
+from fusion.cpu_ops.updates.layout import Block, ValueSource
+from fusion.cpu_ops.vectors import tile_ops
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load
+from fusion.runtime.tensorflow.dtypes import DTYPES
+
+
+def of_rows(stored: str) -> list[tuple[int, Any]]:
+    """(opcode, function) of these instructions, for rows of dtype `stored`."""
+    item = DTYPES[stored].item_bytes
+    copy = _row(stored, "copy")
+    return [
+        (layout.SUM, _sum(item, _row(stored, "clear"), _row(stored, "add"))),
+        (layout.TAKE, _take(item, copy)),
+        (layout.TAKE_VARIABLE, _take_variable(item, copy)),
+        (layout.GATHER, _gather(item, copy)),
+        (layout.GATHER_VALUE, _gather_value(item, copy)),
+        (layout.SCATTER_ADD, _scatter(item, _row(stored, "add"))),
+        (layout.SCATTER_SUB, _scatter(item, _row(stored, "subtract"))),
+        (layout.RESULT, _result(item, copy)),
+    ]
+
+
+@jit
+def _row_of(block: int, entry: int) -> int:
+    """The row of an entry of the block."""
+    return load(load(block, Block.entries), entry) >> load(block, Block.shift)
+
+
+@jit
+def _index_of(block: int, entry: int) -> int:
+    """The index of an entry of the block among all."""
+    mask = (int64(1) << load(block, Block.shift)) - 1
+    return load(load(block, Block.entries), entry) & mask
+
+
+@jit
+def _register(block: int, number: int) -> int:
+    return load(load(block, Block.registers), number)
+
+
+def _sum(item: int, clear: Any, add: Any) -> Any:
+    @jit
+    def add_up(block: int, out: int, left: int) -> None:
+        dim, local_rows = load(block, Block.dim), load(block, Block.locals)
+        rows, entries, size = _register(block, out), _register(block, left), dim * item
+        # Sums begin with 0, as stock's do: 0 + -0 is 0.
+        clear(rows, rows, load(block, Block.row_count) * dim)
+        for entry in range(load(block, Block.entry_count)):
+            add(rows + load(local_rows, entry) * size, entries + entry * size, dim)
+
+    return add_up
+
+
+def _take(item: int, copy: Any) -> Any:
+    @jit
+    def take(block: int, out: int, left: int) -> None:
+        dim, local_rows = load(block, Block.dim), load(block, Block.locals)
+        entries, rows, size = _register(block, out), _register(block, left), dim * item
+        for entry in range(load(block, Block.entry_count)):
+            copy(entries + entry * size, rows + load(local_rows, entry) * size, dim)
+
+    return take
+
+
+def _take_variable(item: int, copy: Any) -> Any:
+    @jit
+    def take(block: int, out: int, left: int) -> None:
+        dim, first = load(block, Block.dim), load(load(block, Block.variables), left)
+        entries, size = _register(block, out), dim * item
+        for entry in range(load(block, Block.entry_count)):
+            copy(entries + entry * size, first + _row_of(block, entry) * size, dim)
+
+    return take
+
+
+def _gather(item: int, copy: Any) -> Any:
+    @jit
+    def gather(block: int, out: int, left: int) -> None:
+        dim, first = load(block, Block.dim), load(load(block, Block.variables), left)
+        rows, numbers, size = _register(block, out), load(block, Block.rows), dim * item
+        for row in range(load(block, Block.row_count)):
+            copy(rows + row * size, first + load(numbers, row) * size, dim)
+
+    return gather
+
+
+def _gather_value(item: int, copy: Any) -> Any:
+    @jit
+    def gather(block: int, out: int, left: int) -> None:
+        source = load(block, Block.values) + 8 * ValueSource.SIZE * left
+        first, step = load(source, ValueSource.first), load(source, ValueSource.step)
+        dim, entries = load(block, Block.dim), _register(block, out)
+        for entry in range(load(block, Block.entry_count)):
+            copy(entries + entry * dim * item, first + _index_of(block, entry) * step, dim)
+
+    return gather
+
+
+def _scatter(item: int, change: Any) -> Any:
+    @jit
+    def scatter(block: int, out: int, left: int) -> None:
+        dim, first = load(block, Block.dim), load(load(block, Block.variables), out)
+        entries, size = _register(block, left), dim * item
+        for entry in range(load(block, Block.entry_count)):
+            change(first + _row_of(block, entry) * size, entries + entry * size, dim)
+
+    return scatter
+
+
+def _result(item: int, copy: Any) -> Any:
+    @jit
+    def result(block: int, out: int, left: int) -> None:
+        dim, first = load(block, Block.dim), load(load(block, Block.results), out)
+        entries, size = _register(block, left), dim * item
+        for entry in range(load(block, Block.entry_count)):
+            copy(first + _index_of(block, entry) * size, entries + entry * size, dim)
+
+    return result
+
+
+def _row(stored: str, kind: str) -> Any:
+    """A jitted function (row, other, elements) that changes a row by another, of any length."""
+    lanes, item = tiles(stored)[-1][0], DTYPES[stored].item_bytes
+    by_vector, by_half = _part(stored, kind, lanes), _part(stored, kind, lanes // 2)
+    by_element = _part(stored, kind, 1)
+    half = lanes // 2 * item
+
+    @jit
+    def whole(row: int, other: int, elements: int) -> None:
+        end, offset = elements * item, int64(0)
+        while offset + 2 * half <= end:
+            by_vector(row + offset, other + offset)
+            offset += 2 * half
+        if offset + half <= end:
+            by_half(row + offset, other + offset)
+            offset += half
+        while offset < end:
+            by_element(row + offset, other + offset)
+            offset += item
+
+    return whole
+
+
+def _part(stored: str, kind: str, lanes: int) -> Any:
+    """A jitted function (row, other) for so many elements."""
+    ops, none = tile_ops(stored, lanes, 1), 0
+    load_tile, store_tile, zero = ops.load, ops.store, ops.zero
+
+    @jit
+    def copy(row: int, other: int) -> None:
+        store_tile(row, none, load_tile(other, none))
+
+    @jit
+    def add(row: int, other: int) -> None:
+        store_tile(row, none, load_tile(row, none) + load_tile(other, none))
+
+    @jit
+    def subtract(row: int, other: int) -> None:
+        store_tile(row, none, load_tile(row, none) - load_tile(other, none))
+
+    @jit
+    def clear(row: int, other: int) -> None:
+        store_tile(row, none, zero())
+
+    return {"copy": copy, "add": add, "subtract": subtract, "clear": clear}[kind]
