@@ -24,8 +24,8 @@ from typing import Any
 from tensorflow.core.framework import graph_pb2
 
 from fusion.ops import DEVICES
-from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes import fuse_updates
+from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.fuse_updates import FuseUpdates
 from fusion.passes.lookup_pass import Pass, apply_passes
 from fusion.passes.recognise.lookup import FORMS
@@ -347,7 +347,9 @@ def _last_report(report: FusionReport, last: FusionReport | None) -> FusionRepor
     if updates and not has_others and updates <= {update.name for update in last.updates}:
         # TensorFlow's optimizers, which ran between, told more of what is updated.
         return replace(last, updates=report.updates, nodes_after=report.nodes_after)
-    is_modified = report.fused_count or any(update.fused for update in report.updates)
+    is_modified = report.fused_count or any(
+        update.fused and not update.fused_before for update in report.updates
+    )
     looks_again = not is_modified and _left(report) <= _left(last) and fused_before <= known
     return last if looks_again else report
 

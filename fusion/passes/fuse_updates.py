@@ -24,9 +24,14 @@ from fusion.passes.lookup_pass import count_nodes
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.updates.components import Component, components
-from fusion.passes.recognise.updates.table_update import TableUpdate, match_update
+from fusion.passes.recognise.updates.table_update import (
+    TableUpdate,
+    fused_moves,
+    match_update,
+)
 from fusion.passes.recognise.updates.writes import ASSIGNS, SCATTERS
 from fusion.passes.report.report import FusionReport, FusionResult, UpdateReport
+from fusion.schema.names import UPDATE
 
 #: What graphs have in which a table may be updated.
 RULE = (
@@ -58,14 +63,14 @@ class FuseUpdates:
         count = count_nodes(graph_def)
         nothing = FusionResult(graph_def, FusionReport((), count, count), modified=False)
         ops = {node.op for node in graph_def.node}
-        if not any(all(ops & one_of for one_of in clause) for clause in RULE):
+        if UPDATE not in ops and not any(all(ops & of for of in clause) for clause in RULE):
             return nothing
         signatures = OpSignatures(graph_def.library.function)
         view = GraphView(
             graph_def.node, signatures, self.preserve, awaited=self.awaited, home_type=self.home
         )
-        verdicts = _Verdicts(view, self.tasks).all()
-        if not verdicts:
+        verdicts, before = _Verdicts(view, self.tasks).all(), tuple(_reports_before(view))
+        if not verdicts and not before:
             return nothing
         edit = GraphEdit(view)
         fused = [update for _, update in verdicts if isinstance(update, TableUpdate)]
@@ -75,21 +80,26 @@ class FuseUpdates:
             failure = NoMatch("what the updates wait for waits for them", fused[0].name)
             verdicts = [(c, v if isinstance(v, NoMatch) else failure) for c, v in verdicts]
         result = apply_edits(graph_def, {"": edit}) if is_modified else graph_def
-        reports = tuple(_report(view, c, verdict) for c, verdict in verdicts)
-        report = FusionReport((), count, count_nodes(result), reports)
+        reports = tuple(_report(c, verdict) for c, verdict in verdicts)
+        report = FusionReport((), count, count_nodes(result), (*before, *reports))
         return FusionResult(result, report, is_modified)
 
 
-def _report(view: GraphView, component: Component, verdict: TableUpdate | NoMatch) -> UpdateReport:
+def _report(component: Component, verdict: TableUpdate | NoMatch) -> UpdateReport:
     if isinstance(verdict, NoMatch):
         name = component.writes[-1].node if component.writes else component.failures[0].node
         return UpdateReport(name, verdict.reason, verdict.node)
-    return UpdateReport(
-        verdict.name,
-        program=verdict.program,
-        moved_bytes=verdict.moved_bytes,
-        lazy=verdict.lazy,
-    )
+    moved_bytes, lazy = verdict.moves
+    return UpdateReport(verdict.name, None, None, verdict.program, moved_bytes, lazy)
+
+
+def _reports_before(view: GraphView) -> Iterator[UpdateReport]:
+    """Yields the updates that are fused already, but for halves before a stock op."""
+    for name in view.named(UPDATE):
+        if not view.int_attr(name, "num_results"):
+            moved_bytes, lazy = fused_moves(view, name)
+            program = view.text_attr(name, "program")
+            yield UpdateReport(name, None, None, program, moved_bytes, lazy, fused_before=True)
 
 
 @dataclass(frozen=True)

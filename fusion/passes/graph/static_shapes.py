@@ -100,7 +100,7 @@ def _reshaped(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) ->
 
 
 def _measured(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
-    of = view.shape(inputs[0])
+    of = view.shape(inputs[index])
     return (len(of),) if of is not None else None
 
 
@@ -222,28 +222,35 @@ def _joined(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> S
 
 
 def _strided(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
-    """The shape of a StridedSlice of a vector."""
+    """The shape of a StridedSlice by constants, without new axes."""
     of, bounds = view.shape(inputs[0]), [view.constant(bound) for bound in inputs[1:]]
-    if of is None or len(of) != 1 or any(b is None or b.shape != (1,) for b in bounds):
+    if of is None or any(b is None or b.ndim != 1 or len(b) > len(of) for b in bounds):
         return None
     if view.int_attr(name, "ellipsis_mask") or view.int_attr(name, "new_axis_mask"):
         return None
-    if view.int_attr(name, "shrink_axis_mask"):
-        return ()
-    begin, end, stride = (int(bound[0]) for bound in bounds if bound is not None)
-    if of[0] is None or stride != 1:
-        return (None,)
-    start = None if view.int_attr(name, "begin_mask") else begin
-    stop = None if view.int_attr(name, "end_mask") else end
-    return (len(range(of[0])[start:stop]),)
+    masks = [view.int_attr(name, f"{mask}_mask") for mask in ("shrink_axis", "begin", "end")]
+    sizes: list[int | None] = []
+    limits = zip(*(b for b in bounds if b is not None), strict=True)
+    for axis, (begin, end, stride) in enumerate(limits):
+        shrinks, from_start, to_end = (bool(mask >> axis & 1) for mask in masks)
+        if shrinks:
+            continue
+        size = of[axis]
+        start = None if from_start else int(begin)
+        stop = None if to_end else int(end)
+        is_whole = start is stop is None and stride == 1
+        known = size is not None and stride == 1
+        sizes.append(size if is_whole else len(range(size or 0)[start:stop]) if known else None)
+    return (*sizes, *of[len(bounds[0]) :])  # type: ignore[arg-type]
 
 
 def _sliced(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape of a Slice: its rank, and the sizes that are constants."""
-    sizes = view.constant(inputs[2])
-    if sizes is None or sizes.ndim != 1:
-        return None
-    return tuple(int(n) if n >= 0 else None for n in sizes)
+    sizes = _sizes(view, inputs[2], _DEEPEST)
+    if sizes is not None:
+        return sizes
+    length = view.shape(inputs[2]) or view.shape(inputs[1])
+    return None if not length or length[0] is None else (None,) * length[0]
 
 
 def _tiled(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
@@ -442,6 +449,7 @@ _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | 
     "UnsortedSegmentSum": _summed_by_id,
     "SparseReshape": _reshaped,
     "Shape": _measured,
+    "ShapeN": _measured,
     "Pack": _packed,
     "ExpandDims": _expanded,
     "Gather": _gathered,

@@ -107,6 +107,7 @@ class UpdateReport:
         moved_bytes: of the table and the variables beside it, what a step writes of rows that are
             not in the batch, because the optimizer moves all rows.
         lazy: the optimizer of fusion that moves only those of the batch, if there is one.
+        fused_before: whether it was a fused op before the pass.
     """
 
     name: str
@@ -115,6 +116,7 @@ class UpdateReport:
     program: str | None = None
     moved_bytes: int = 0
     lazy: str | None = None
+    fused_before: bool = False
 
     @property
     def fused(self) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from fusion.passes.graph.idioms import is_row_gather, pass_casts
+from fusion.passes.graph.inferred_shapes import inferred_shape
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
@@ -202,7 +203,7 @@ class Expressions:
 
     def _input(self, source: Tensor) -> Value | NoMatch:
         """Entries that the program is given."""
-        shape = self.view.shape(source)
+        shape = inferred_shape(self.view, source)
         if shape is None or len(shape) != 2 or shape[1] not in (self.shape[1], None):
             return NoMatch("it is not known whether updates are a row for each id", source.node)
         return Value(Kind.ENTRIES, "input", source)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fusion.passes.analysis.order import Order
+from fusion.passes.graph.inferred_shapes import inferred_shape
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
@@ -62,22 +64,51 @@ class TableUpdate:
         return " | ".join(stage.program for stage in self.stages)
 
     @property
-    def moved_bytes(self) -> int:
-        """What a step writes of the variables whose rows all move."""
-        moved = sum(len({*_ASSIGNED.findall(stage.program)}) for stage in self.stages)
-        return moved * self.rows * self.dim * _BYTES[self.dtype]
+    def moves(self) -> Moves:
+        """What it does to rows that are not in the batch."""
+        programs = [stage.program for stage in self.stages]
+        return moves_of(programs, len(self.handles), self.rows * self.dim * _BYTES[self.dtype])
 
-    @property
-    def lazy(self) -> str | None:
-        """The optimizer of fusion that does the same to the rows of the batch alone."""
-        slots, ops = len(self.handles) - 1, {*_OPS.findall(self.program)}
-        if not self.moved_bytes or len(self.stages) > 1 or "sign" in ops:
-            return None
+
+class Moves(NamedTuple):
+    """What an update does to rows that are not in the batch.
+
+    Attributes:
+        size: the bytes of them that a step writes, of all variables.
+        lazy: the optimizer of fusion that does the same to the rows of the batch alone.
+    """
+
+    size: int
+    lazy: str | None
+
+
+def moves_of(programs: Sequence[str], variables: int, size: int) -> Moves:
+    """Returns what programs do to rows that are not in the batch.
+
+    Args:
+        programs: one for each stage.
+        variables: how many there are.
+        size: the bytes of each.
+    """
+    moved = size * sum(len({*_ASSIGNED.findall(program)}) for program in programs)
+    ops = {op for program in programs for op in _OPS.findall(program)}
+    slots, lazy = variables - 1, None
+    if moved and len(programs) == 1 and ops.isdisjoint({"sign", "take"}):
         if {"min", "max"} <= ops:
-            return "LazyFtrl" if slots == 2 else None
-        if "sqrt" in ops:
-            return "LazyAdam" if slots == 2 and "take" not in ops else None
-        return "LazyMomentum" if slots == 1 else None
+            lazy = "LazyFtrl" if slots == 2 else None
+        elif "sqrt" in ops:
+            lazy = "LazyAdam" if slots == 2 else None
+        else:
+            lazy = "LazyMomentum" if slots == 1 else None
+    return Moves(moved, lazy)
+
+
+def fused_moves(view: GraphView, name: str) -> Moves:
+    """Returns what an op that is fused already does to rows that are not in the batch."""
+    variables = view.int_attr(name, "num_variables")
+    rows, dim = view.variable_shape(view.inputs(name)[0]) or (0, 0)
+    size = (rows or 0) * (dim or 0) * _BYTES[view.type_attr(name, "T")]
+    return moves_of([view.text_attr(name, "program")], variables, size)
 
 
 def match_update(
@@ -107,7 +138,7 @@ def match_update(
     if len(ids) != 1:
         return NoMatch("rows of several lists of ids are updated together", last)
     (indices,) = ids
-    if len(view.shape(indices) or ()) != 1:
+    if len(inferred_shape(view, indices) or ()) != 1:
         return NoMatch("it is not known whether the ids are a vector", indices.node)
     if (failure := _check_lengths(writes)) is not None:
         return failure
