@@ -10,13 +10,13 @@ of the gradient. UnsortedSegmentSum makes rows of entries, a gather entries of r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
 from fusion.passes.graph.idioms import is_row_gather, pass_casts
 from fusion.passes.graph.inferred_shapes import inferred_shape
-from fusion.passes.graph.tensor import Shape, Tensor
+from fusion.passes.graph.tensor import ALIAS_OPS, Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.updates.division import merged_ids, merged_quotient, merged_size
@@ -34,6 +34,14 @@ UNARY = {"Neg": "neg", "Square": "square", "Sqrt": "sqrt", "Abs": "abs", "Sign":
 """Elementwise ops whose results are the same however a tensor is cut, and their names."""
 OUTSIDE = frozenset({"Rsqrt"})
 """Those that TensorFlow computes in another way at the end of a tensor: they stay."""
+
+
+#: What adds up rows, and as which input: as many as there are ids.
+_ADDS = {("UnsortedSegmentSum", 0), ("ResourceScatterAdd", 2), ("ResourceScatterSub", 2)}
+#: Values that have rows from elsewhere.
+_SOURCES = frozenset({"input", "take", "outside"})
+#: So many ops deep these are sought.
+_DEEPEST = 4
 
 
 class Kind(Enum):
@@ -222,7 +230,33 @@ class Expressions:
         values = tuple(arg for arg in args if isinstance(arg, Value))
         if all(value.kind is Kind.SCALAR for value in values):
             return NoMatch("one number stands for all rows", name)
+        if kind is Kind.ENTRIES and not self._are_alike(values):
+            return NoMatch("one row may stand for all ids", name)
         return Value(kind, (BINARY | UNARY)[op], source, values, nodes=(name,))
+
+    def _are_alike(self, values: Iterable[Value]) -> bool:
+        """Whether operands surely have a row for each id, or all are made of the same."""
+        matrices = [value for value in values if value.kind is Kind.ENTRIES]
+        sources = [{v.source for v in value.walk() if v.op in _SOURCES} for value in matrices]
+        if all(source == sources[0] for source in sources):
+            return True
+        sides = [v for value in matrices for v in value.walk() if v.kind is Kind.ENTRIES]
+        taken = [{value.ids} for value in sides if value.op == "take"]
+        given = {value.source for value in sides if value.op == "input"}
+        added = [set(self._ids_that_add(source, _DEEPEST)) for source in given]
+        return bool(set.intersection(*taken, *added))
+
+    def _ids_that_add(self, tensor: Tensor, depth: int) -> Iterator[Tensor | None]:
+        """Yields the ids by which stock ops add what is computed from this matrix alone."""
+        view = self.view
+        for use in view.tensor_uses(tensor):
+            op = view.op(use.node)
+            if (op, use.position) in _ADDS:
+                yield self.ids(view.inputs(use.node)[1])
+            others = [t for t in view.inputs(use.node) if view.resolve(t) != tensor]
+            is_alone = all(view.shape(other) == () for other in others)
+            if depth and is_alone and (op in BINARY or op in UNARY or op in ALIAS_OPS):
+                yield from self._ids_that_add(Tensor(use.node), depth - 1)
 
     def _composition(self, source: Tensor, kind: Kind) -> Value | NoMatch:
         """Explains what Grappler makes of several ops of one operand."""

@@ -8,16 +8,15 @@ variables what it read in the graph, before or after a write.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from fusion.passes.analysis.order import Order
 from fusion.passes.graph.inferred_shapes import inferred_shape
-from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.recognise.updates.expressions import Kind
 from fusion.passes.recognise.updates.program import Stage, scheduled
 from fusion.passes.recognise.updates.writes import Write, ids_of
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -140,8 +139,6 @@ def match_update(
     (indices,) = ids
     if len(inferred_shape(view, indices) or ()) != 1:
         return NoMatch("it is not known whether the ids are a vector", indices.node)
-    if (failure := _check_lengths(writes)) is not None:
-        return failure
     variables = tuple(dict.fromkeys((table, *(write.variable for write in writes))))
     stages = scheduled(writes, variables, order)
     if isinstance(stages, NoMatch):
@@ -172,34 +169,18 @@ def _handles(view: GraphView, writes: Sequence[Write]) -> dict[Tensor, Tensor] |
     handles: dict[Tensor, Tensor] = {}
     branches = set()
     for (variable, handle), node in used.items():
-        if handles.setdefault(variable, handle) != handle:
-            return NoMatch("the update is partly inside a branch", node)
-        is_inside = view.op(handle.node) == "Switch"
-        branches.add((view.resolve(view.inputs(handle.node)[1]), handle.index) if is_inside else ())
-        if len(branches) > 1 or (handle != variable and not is_inside):
+        first = handles.setdefault(variable, handle)
+        branch = _branch(view, handle)
+        branches.add(branch)
+        if len(branches) > 1 or _branch(view, first) != branch:
             return NoMatch("the update is partly inside a branch", node)
     return handles
 
 
-def _check_lengths(writes: Iterable[Write]) -> NoMatch | None:
-    """Refuses inputs that may be one row for all ids: only what is scattered itself cannot be."""
-    roots = [write.value for write in writes if write.ids is not None]
-    roots += [v.args[0] for write in writes for v in write.value.walk() if v.op == "sum"]
-    of_root = [
-        {v for v in root.walk() if v.kind is Kind.ENTRIES and v.op in ("input", "take")}
-        for root in roots
-    ]
-    inputs = {v.source: v for values in of_root for v in values if v.op == "input"}
-    known = {
-        value.source
-        for values in of_root
-        if len(values) == 1
-        for value in values
-        if value.op == "input"
-    }
-    unknown = next((source for source in inputs if source not in known), None)
-    return (
-        None
-        if unknown is None
-        else NoMatch("it is not known whether updates are a row for each id", unknown.node)
-    )
+def _branch(view: GraphView, handle: Tensor) -> tuple[Tensor, int] | None:
+    """What the innermost Switch that a handle comes through tests, and its output; None: none."""
+    while view.op(handle.node) in ALIAS_OPS:
+        handle = view.inputs(handle.node)[0]
+    if view.op(handle.node) != "Switch":
+        return None
+    return view.resolve(view.inputs(handle.node)[1]), handle.index
