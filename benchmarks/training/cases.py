@@ -37,8 +37,9 @@ _LEAST: dict[tuple[str, str, int], float] = {
     },
 }
 
-#: Optimizers that leave rows outside the batch as they are: tables of these rows are compared.
-_ROWS_OF_BATCH = ("sgd", "adagrad", "ftrl")
+ROWS_OF_BATCH = ("sgd", "adagrad", "ftrl")
+"""Optimizers that leave rows outside the batch as they are: no fused step of theirs allocates what
+a table has, nor takes longer for more rows."""
 _SMALL, _LARGE = 10_000, 1_000_000
 MOST_GROWTH = 1.5
 """What a fused step of tables of 1,000,000 rows may take, over one of tables of 10,000."""
@@ -148,7 +149,7 @@ def select(
                 continue
             for count in rows or _ROWS[framework]:
                 is_large = count >= _LARGE
-                is_flat = framework == "keras" and optimizer in _ROWS_OF_BATCH and is_large
+                is_flat = framework == "keras" and optimizer in ROWS_OF_BATCH and is_large
                 yield Case(
                     framework,
                     optimizer,

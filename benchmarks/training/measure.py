@@ -65,8 +65,9 @@ def measure(case: Case, effort: Effort, progress: Progress) -> dict[str, Any]:
     found |= timed(sides, effort.seconds)
     if effort.traces:
         progress("traces")
-        found["traces"] = {name: trace(one.run).to_dict() for name, one in sides.items()}
-        found["table_bytes"] = case.table_bytes
+        found["traces"] = {
+            name: trace(one.run, case.table_bytes).to_dict() for name, one in sides.items()
+        }
     found["slots"] = SLOTS[case.optimizer]
     found["busy_elsewhere"] = others()
     return found

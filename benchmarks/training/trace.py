@@ -50,19 +50,21 @@ class Trace:
         largest: the largest single allocation; None if none was traced: the allocator of
             TensorFlow with oneDNN traces those of 256 KiB and more.
         allocated: bytes of a step, of all allocations that were traced.
+        of_table_size: how many allocations of a step are of the bytes that were asked about.
     """
 
     milliseconds: dict[str, float]
     calls: dict[str, float]
     largest: Allocation | None
     allocated: int
+    of_table_size: float
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         return dataclasses.asdict(self)
 
 
-def trace(run: Callable[[int], object], steps: int = 5) -> Trace:
+def trace(run: Callable[[int], object], table_bytes: int, steps: int = 5) -> Trace:
     """Traces `run(steps)`, after a step that is not traced."""
     run(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -72,7 +74,7 @@ def trace(run: Callable[[int], object], steps: int = 5) -> Trace:
         finally:
             tf.profiler.experimental.stop()
         (file,) = Path(folder).glob("plugins/profile/*/*.xplane.pb")
-        return _summary([*_events(file.read_bytes())], steps)
+        return _summary([*_events(file.read_bytes())], table_bytes, steps)
 
 
 def _events(serialized: bytes) -> Iterator[tuple[str, float, dict[str, Any]]]:
@@ -100,7 +102,9 @@ def _stats(plane: Any, event: Any) -> dict[str, Any]:
     return found
 
 
-def _summary(events: list[tuple[str, float, dict[str, Any]]], steps: int) -> Trace:
+def _summary(
+    events: list[tuple[str, float, dict[str, Any]]], table_bytes: int, steps: int
+) -> Trace:
     milliseconds, calls = defaultdict[str, float](float), Counter[str]()
     allocations = []
     for name, taken, stats in events:
@@ -117,4 +121,5 @@ def _summary(events: list[tuple[str, float, dict[str, Any]]], steps: int) -> Tra
         {op: calls[op] / steps for op in longest},
         max(allocations, key=lambda one: one.size, default=None),
         sum(one.size for one in allocations) // steps,
+        sum(one.size == table_bytes for one in allocations) / steps,
     )
