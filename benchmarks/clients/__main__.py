@@ -115,6 +115,11 @@ def table(out: Path) -> str:
             "",
             markdown(_TRAINING_HEAD, [_training_row(one) for one in trained]),
         ]
+        lines += [
+            f"\n{one['model']}: two stock models are equal to each other: {equal(one['control'])}"
+            for one in trained
+            if "control" in one
+        ]
     reasons = [
         f"- {one['model']}: {reason}"
         for one in found

@@ -6,6 +6,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 import fusion
 from benchmarks.measure import in_turns
-from benchmarks.training.cases import SLOTS, Case
+from benchmarks.training.cases import Case
 from benchmarks.training.sides import Side, side
 from benchmarks.training.trace import trace
 from fusion.runtime.machine import busy_elsewhere
@@ -68,18 +69,33 @@ def measure(case: Case, effort: Effort, progress: Progress) -> dict[str, Any]:
         found["traces"] = {
             name: trace(one.run, case.table_bytes).to_dict() for name, one in sides.items()
         }
-    found["slots"] = SLOTS[case.optimizer]
+    if not found["compared"]["equal"]:
+        del stock, fused
+        sides.clear()
+        found["control"] = control(lambda: side(case), case.steps, progress)
     found["busy_elsewhere"] = others()
     return found
 
 
-def paired(stock: Side, fused: Side, steps: int, progress: Progress) -> dict[str, Any]:
+def control(build: Callable[[], Side], steps: int, progress: Progress) -> dict[str, Any]:
+    """How two stock sides compare, see `compared`: threads may add numbers in any order."""
+    return dict(paired(build(), build(), steps, progress, nullcontext)["compared"])
+
+
+def paired(
+    stock: Side,
+    fused: Side,
+    steps: int,
+    progress: Progress,
+    fuses: Callable[[], AbstractContextManager[None]] = fusion.fused,
+) -> dict[str, Any]:
     """Starts both sides, one under fusion, takes steps with each, and compares them.
 
     Args:
         stock, fused: models that are alike, not started yet.
         steps: how many are taken before losses and variables are compared, at least 2.
         progress: is told what is done.
+        fuses: gives the scope in which the fused side is started.
 
     Returns:
         What was fused, as `fused_columns` of `found_columns`, `fused_updates` of `found_updates`
@@ -87,7 +103,7 @@ def paired(stock: Side, fused: Side, steps: int, progress: Progress) -> dict[str
     """
     losses = {"stock": stock.start()}
     before = fusion.stats()
-    with fusion.fused():
+    with fuses():
         losses["fused"] = fused.start()
     after = fusion.stats()
     for name, one in (("stock", stock), ("fused", fused)):

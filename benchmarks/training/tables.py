@@ -88,6 +88,8 @@ def _notes(one: Mapping[str, Any]) -> Iterator[str]:
         yield "**other programs were running, do not trust the times**"
     if one["failures"]:
         yield f"**the pass failed on {one['failures']} graphs**"
+    if "control" in one:
+        yield f"two stock models are equal to each other: {equal(one['control'])}"
     if found["first_step_apart"] is not None:
         apart = f"at most {found['losses_apart']:.0e} of the loss"
         yield f"losses are not equal from step {found['first_step_apart']} on, by {apart}"

@@ -103,6 +103,24 @@ def test_sides_that_are_not_alike_are_found():
     assert found["losses_apart"] > 0
 
 
+def test_two_stock_sides_are_compared_where_the_fused_one_is_not_equal(monkeypatch):
+    made = []
+
+    def build(case):
+        made.append(case)
+        # The second one is another model.
+        return side(dataclasses.replace(case, optimizer="adagrad") if len(made) == 2 else case)
+
+    monkeypatch.setattr(measure, "side", build)
+    monkeypatch.setattr(sides.FitSide, "variables", lambda self: iter(()))
+    found = measure.measure(SMALL, Effort(seconds=0.0, traces=False), silent)
+    assert not found["compared"]["equal"]
+    assert found["control"]["equal"]
+    assert len(made) == 4
+    text = "\n".join(tables({"training": [found]}))
+    assert "two stock models are equal to each other: yes, 3 steps" in text
+
+
 def test_a_bit_is_seen_and_what_is_apart_is_named():
     losses = {"stock": [1.0, 0.5], "fused": [1.0, 0.5]}
     one = np.array([1.0, -2.0], np.float32)
@@ -154,6 +172,7 @@ def test_a_case_is_measured_whole(monkeypatch):
     found = measure.measure(case, Effort(seconds=0.0), silent)
     assert json.loads(json.dumps(found))["title"] == case.title
     assert found["columns"] == found["columns_asked"] == 2
+    assert "control" not in found
     assert {*found["traces"]} == {"stock", "fused", "reference"}
     monkeypatch.setattr(measure, "_available", lambda: case.bytes_needed // 2)
     found = measure.measure(case, Effort(seconds=0.0, traces=False), silent)
@@ -301,3 +320,7 @@ def test_trainings_of_clients_have_a_table_of_their_own(tmp_path, monkeypatch):
     found = clients.table(tmp_path)
     assert "| DeepFM-fit | deepctr | adam | 26 of 26 | 25 of 26 | yes, 1 steps | 20.00 |" in found
     assert "- DeepFM-fit: it is read" in found
+    assert "two stock models" not in found
+    (tmp_path / "DeepFM-fit.json").write_text(json.dumps({**one, "control": APART}))
+    found = clients.table(tmp_path)
+    assert "DeepFM-fit: two stock models are equal to each other: **to 1e+00**" in found
