@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.training import command as training
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
@@ -62,6 +64,9 @@ def main() -> int:
     gpu.add_argument("--out", type=Path, help="a folder for gpu.json and gpu.md")
     layers = commands.add_parser("layers", help="lookups of Keras layers and ragged ones")
     layers.add_argument("--out", type=Path, required=True, help="a folder for layers.json")
+    keras = commands.add_parser("keras", help="steps of training of Keras models")
+    training.add_options(keras)
+    keras.add_argument("--out", type=Path, help="a folder for the numbers, keras.json")
     commands.add_parser("smoke", help="the headline ratios, in two minutes")
     worker = commands.add_parser("worker")
     worker.add_argument("name")
@@ -229,10 +234,13 @@ def _worker(options: argparse.Namespace) -> int:
     def progress(line: str) -> None:
         print(line, flush=True)
 
-    if options.name == "latency":
-        from benchmarks import latency
+    if options.name in ("latency", training.NAME):
+        if options.name == training.NAME:
+            found = training.work(options.options, progress)
+        else:
+            from benchmarks import latency
 
-        found = latency.measure(latency.Load(**options.options), progress)
+            found = latency.measure(latency.Load(**options.options), progress)
         options.path.write_text(json.dumps(found))
         return 0
     end_to_end = options.options.pop("end_to_end")
@@ -256,6 +264,7 @@ def _worker(options: argparse.Namespace) -> int:
 
 _COMMANDS = {
     "gpu": _gpu,
+    "keras": training.run,
     "latency": _latency,
     "layers": _layers,
     "pass": _pass,

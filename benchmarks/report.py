@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import table
 from benchmarks.targets import TARGETS, Target
+from benchmarks.training.tables import tables as training
 
 Results = Mapping[str, Mapping[str, Any]]
 """What the files of a run hold, by workload."""
@@ -114,8 +116,8 @@ def render(results: Results, plots: Sequence[tuple[str, str]]) -> str:
         parts += [f"![{title}]({name})\n\n{title}" for name, title in plots]
     for name, result in results.items():
         parts.append(f"## {name}\n\n{result['about']}")
-        kind = next((key for key in ("costs", "latency") if key in result), "cases")
-        parts.extend({"costs": _costs, "latency": latency, "cases": _cases}[kind](result))
+        kind = next((key for key in _KINDS if key in result), "cases")
+        parts.extend(_KINDS[kind](result))
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -281,7 +283,10 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = [names, ["---"] * len(names), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+_KINDS: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
+    "costs": _costs,
+    "latency": latency,
+    "training": training,
+    "cases": _cases,
+}
+"""By what a result holds, what yields its tables."""

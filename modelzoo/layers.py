@@ -188,6 +188,52 @@ class KerasLayers:
         return keras.layers.Dense(units, activation, name=name)(inputs)
 
 
+class StockLayers(KerasLayers):
+    """The same of Keras's own layers alone, as models without feature columns have them.
+
+    A table has a row more than there are ids, which missing ids are given, as `IntegerLookup`
+    gives them one. It is zeros at the beginning, and the other rows are those of `KerasLayers`: so
+    are the losses of the first batch. Fields are in the order of `DenseFeatures`.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        """Makes the inputs.
+
+        Raises:
+            ValueError: features have lists of ids.
+        """
+        if columns.inputs.lists:
+            listed = ", ".join(columns.inputs.lists)
+            raise ValueError(f"stock layers are given one id per row; there are lists in {listed}")
+        super().__init__(columns)
+
+    def counts(self) -> Any:
+        """See `Layers`."""
+        joined = keras.layers.Concatenate()([self.features[name] for name in sorted(NUMERIC)])
+        return joined if self._columns.inputs.is_log else keras.ops.log1p(keras.ops.relu(joined))
+
+    def embeddings(self, dim: int, name: str) -> Any:
+        """See `Layers`."""
+        rows, parts = self._columns.inputs.rows, []
+        for feature in sorted(rows, key=lambda feature: f"{feature}_embedding"):
+            values = _behind_zeros(_values(f"{self._columns.seed} {name} {feature}"))
+            layer = keras.layers.Embedding(rows[feature] + 1, dim, values, name=f"{name}_{feature}")
+            parts.append(keras.layers.Flatten()(layer(self.features[feature] + 1)))
+        self.embedded[name] = keras.layers.Concatenate(name=name)(parts)
+        return self.embedded[name]
+
+
+def _behind_zeros(values: Any) -> Any:
+    """An initializer whose first row is zeros; the others are those of one of a row less."""
+
+    def made(shape: Sequence[int], dtype: Any = None) -> Any:
+        rows, dim = shape
+        zeros = keras.ops.zeros((1, dim), dtype)
+        return keras.ops.concatenate([zeros, values((rows - 1, dim), dtype)], axis=0)
+
+    return made
+
+
 class GraphLayers:
     """Layers of a compat.v1 graph, the current one.
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from modelzoo.results_page import BATCHES, MODELS, STYLES, VARIANTS, page
+from modelzoo.results_page import BATCHES, MODELS, STEPS, STYLES, VARIANTS, page
 from modelzoo.signatures import EMBEDDINGS, SERVING
 
 _ROOT = Path(__file__).parents[1]
@@ -108,7 +108,7 @@ def _measured(
     part: str, model: str, data: _Data, folder: Path, steps: int, rounds: int
 ) -> dict[str, Any]:
     if part == "steps":
-        each = [(style, batch) for style in STYLES for batch in BATCHES]
+        each = [(name, batch) for name in STEPS for batch in BATCHES]
         return {f"{one} {batch}": _steps(model, one, batch, folder, rounds) for one, batch in each}
     if part == "inference":
         return {style: _inference(model, style, folder / style) for style in STYLES}
@@ -121,10 +121,10 @@ def _measured(
     }
 
 
-def _steps(model: str, style: str, batch: int, folder: Path, rounds: int) -> dict[str, Any]:
+def _steps(model: str, name: str, batch: int, folder: Path, rounds: int) -> dict[str, Any]:
     target = folder / "bench.json"
     rounds_of = ("--rounds", rounds, "--steps-per-round", max(10240 // batch, 5))
-    order = ("--style", style, "--batch-size", batch, *rounds_of)
+    order = (*STEPS[name], "--batch-size", batch, *rounds_of)
     _command(model, "bench", *order, "--json", target)
     found: dict[str, Any] = json.loads(target.read_text())["variants"]
     return found

@@ -12,16 +12,24 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from benchmarks.clients.models import CLIENTS
+from benchmarks.clients.trainings import TRAININGS
+from benchmarks.markdown import table as markdown
+from benchmarks.training.tables import equal, spread
 
 _HEAD = (
     *("model", "library", "lookups fused", "equal", "stock ms", "fused ms", "ratio"),
     *("in the graph", "embeddings in the graph"),
     *("SavedModel: fused", "ratio", "embeddings alone"),
+)
+_TRAINING_HEAD = (
+    *("model", "library", "optimizer", "lookups fused", "updates fused", "equal"),
+    *("stock ms", "fused ms", "ratio", "at least"),
 )
 _PROCESSES = 3
 _LIBRARIES = ("tensorflow", "tf_keras", "deepctr", "tensorflow-recommenders", "keras-rs", "keras")
@@ -30,11 +38,13 @@ _LIBRARIES = ("tensorflow", "tf_keras", "deepctr", "tensorflow-recommenders", "k
 def main() -> int:
     """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=[*CLIENTS], metavar="MODEL")
+    every = [*CLIENTS, *TRAININGS]
+    parser.add_argument("models", nargs="*", default=every, metavar="MODEL", help=", ".join(every))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/clients"))
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    failed = [name for name in given.models if not _run(name, given.out)]
+    run = {**dict.fromkeys(CLIENTS, _run), **dict.fromkeys(TRAININGS, _train)}
+    failed = [name for name in given.models if not run[name](name, given.out)]
     (given.out / "report.md").write_text(table(given.out))
     return 1 if failed else 0
 
@@ -55,6 +65,13 @@ def _run(name: str, out: Path) -> bool:
     return True
 
 
+def _train(name: str, out: Path) -> bool:
+    print(name, flush=True)
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
+    command = [sys.executable, "-m", "benchmarks.clients.train", name, str(out / f"{name}.json")]
+    return not subprocess.run(command, env=environment, check=False).returncode
+
+
 def _net(name: str, part: str, environment: dict[str, str]) -> dict[str, Any]:
     """Measures a model, or its embeddings, net of the inputs: medians of processes."""
     command = [sys.executable, "-m", "benchmarks.clients.net", name, part]
@@ -70,10 +87,10 @@ def _net(name: str, part: str, environment: dict[str, str]) -> dict[str, Any]:
 
 def table(out: Path) -> str:
     """The table of what lies in a folder of results."""
-    found = [json.loads(file.read_text()) for file in sorted(out.glob("*.json"))]
-    found.sort(key=lambda one: [*CLIENTS].index(one["model"]))
+    found, trained = _kept(CLIENTS, out), _kept(TRAININGS, out)
     libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
-    date, batch = datetime.date.today().isoformat(), found[0]["batch"] if found else 0
+    date = datetime.date.today().isoformat()
+    batch = next((one["batch"] for one in (*found, *trained)), 0)
     lines = [
         "# Models of DeepCTR, TFRS and keras-rs",
         "",
@@ -88,12 +105,48 @@ def table(out: Path) -> str:
         f"|{'---|' * len(_HEAD)}",
         *map(_row, found),
     ]
+    if trained:
+        lines += [
+            "",
+            "## Steps of training",
+            "",
+            "As `fit` takes them. Ratios have the 10th and 90th percentile of rounds; losses and",
+            "all variables, slots included, were compared first.",
+            "",
+            markdown(_TRAINING_HEAD, [_training_row(one) for one in trained]),
+        ]
+        lines += [
+            f"\n{one['model']}: two stock models are equal to each other: {equal(one['control'])}"
+            for one in trained
+            if "control" in one
+        ]
     reasons = [
         f"- {one['model']}: {reason}"
         for one in found
         for reason in sorted({*one["enable"]["reasons"], *one["saved_model"]["reasons"]})
     ]
+    reasons += [f"- {one['model']}: {reason}" for one in trained for reason in one["reasons"]]
     return "\n".join([*lines, *(["", "Why the rest stays:", "", *reasons] if reasons else []), ""])
+
+
+def _kept(names: Iterable[str], out: Path) -> list[dict[str, Any]]:
+    files = [out / f"{name}.json" for name in names]
+    return [json.loads(file.read_text()) for file in files if file.is_file()]
+
+
+def _training_row(one: dict[str, Any]) -> list[str]:
+    return [
+        one["model"],
+        one["library"],
+        one["optimizer"],
+        f"{one['fused_columns']} of {one['found_columns']}",
+        f"{one['fused_updates']} of {one['found_updates']}",
+        equal(one["compared"]),
+        f"{one['stock_ms']:.2f}",
+        f"{one['fused_ms']:.2f}",
+        spread(one["ratio"]),
+        "" if one["least"] is None else f"{one['least']:g}",
+    ]
 
 
 def _row(one: dict[str, Any]) -> str:

@@ -35,7 +35,8 @@ class Client:
     inputs: Callable[[int], Arrays]
 
 
-def _criteo(batch: int) -> Arrays:
+def criteo(batch: int) -> Arrays:
+    """Ids, numbers and sequences of ids, in the shape of Criteo's."""
     rng = np.random.default_rng(batch)
     found: Arrays = {}
     for k in range(SPARSE):
@@ -49,7 +50,8 @@ def _criteo(batch: int) -> Arrays:
     return found
 
 
-def _criteo_columns() -> list[Any]:
+def criteo_columns() -> list[Any]:
+    """DeepCTR's columns of them."""
     from deepctr.feature_column import DenseFeat, SparseFeat, VarLenSparseFeat
 
     def sparse(name: str) -> Any:
@@ -67,7 +69,7 @@ def _deepctr(name: str) -> Callable[[], tuple[Any, Any]]:
         import deepctr.models
         import tf_keras
 
-        columns = _criteo_columns()
+        columns = criteo_columns()
         model = getattr(deepctr.models, name)(columns, columns, task="binary")
         layer = next(layer for layer in model.layers if type(layer).__name__ == "DNN")
         return model, tf_keras.Model(model.inputs, layer.input)
@@ -76,7 +78,7 @@ def _deepctr(name: str) -> Callable[[], tuple[Any, Any]]:
 
 
 def _behaviour(batch: int) -> Arrays:
-    found = _criteo(batch)
+    found = criteo(batch)
     rng = np.random.default_rng(batch)
     for name in ("item", "cate"):
         found[name] = rng.integers(1, ROWS, (batch, 1)).astype(np.int32)
@@ -91,7 +93,7 @@ def _of_behaviour(name: str, **options: Any) -> Callable[[], tuple[Any, Any]]:
         import tf_keras
         from deepctr.feature_column import SparseFeat, VarLenSparseFeat
 
-        columns = _criteo_columns()
+        columns = criteo_columns()
         for key in ("item", "cate"):
             columns.append(SparseFeat(key, ROWS, embedding_dim=DIM))
             history = SparseFeat(f"hist_{key}", ROWS, embedding_dim=DIM, embedding_name=key)
@@ -122,13 +124,14 @@ def _words(prefix: str, count: int = WORDS) -> list[str]:
     return [f"{prefix}{k}" for k in range(count)]
 
 
-def _ratings(batch: int) -> Arrays:
+def ratings(batch: int, words: int = WORDS) -> Arrays:
+    """Users of `words` known ones and 5,000 others, and movies, by their names."""
     rng = np.random.default_rng(batch)
     return {
-        "user": np.array([[f"u{k}"] for k in rng.integers(0, WORDS + 5_000, batch)]),
+        "user": np.array([[f"u{k}"] for k in rng.integers(0, words + 5_000, batch)]),
         "country": np.array([[f"c{k}"] for k in rng.integers(0, 220, batch)]),
         "age": rng.uniform(10, 90, (batch, 1)).astype(np.float32),
-        "movie": np.array([[f"m{k}"] for k in rng.integers(0, WORDS, batch)]),
+        "movie": np.array([[f"m{k}"] for k in rng.integers(0, words, batch)]),
         "genre": np.array([[f"g{k}"] for k in rng.integers(0, 40, batch)]),
     }
 
@@ -148,17 +151,21 @@ def _tower(keras: Any, names: Mapping[str, tuple[str, int]], ages: bool) -> tupl
     return inputs, keras.layers.Concatenate()(parts)
 
 
-_USER = {"user": ("u", WORDS), "country": ("c", 200)}
-_MOVIE = {"movie": ("m", WORDS), "genre": ("g", 40)}
+def _user(words: int = WORDS) -> dict[str, tuple[str, int]]:
+    return {"user": ("u", words), "country": ("c", 200)}
 
 
-def _ranking() -> tuple[Any, Any]:
+def _movie(words: int = WORDS) -> dict[str, tuple[str, int]]:
+    return {"movie": ("m", words), "genre": ("g", 40)}
+
+
+def ranking(words: int = WORDS) -> tuple[Any, Any]:
     """A TFRS model: embeddings of a user and a movie, rated by a ranking task."""
     import tensorflow_recommenders as tfrs
     import tf_keras as keras
 
-    user, of_user = _tower(keras, _USER, ages=True)
-    movie, of_movie = _tower(keras, _MOVIE, ages=False)
+    user, of_user = _tower(keras, _user(words), ages=True)
+    movie, of_movie = _tower(keras, _movie(words), ages=False)
     joined = keras.layers.Concatenate()([of_user, of_movie])
     hidden = keras.layers.Dense(64, "relu")(joined)
     network = keras.Model([*user, *movie], keras.layers.Dense(1)(hidden))
@@ -172,6 +179,11 @@ def _ranking() -> tuple[Any, Any]:
         def call(self, features: Any) -> Any:
             return self.network(features)
 
+        def compute_loss(self, features: Any, training: bool = False) -> Any:
+            features = dict(features)
+            labels = features.pop("rating")
+            return self.task(labels=labels, predictions=self.network(features))
+
     return Ranking(), keras.Model([*user, *movie], joined)
 
 
@@ -181,8 +193,8 @@ def _retrieval() -> tuple[Any, Any]:
     import tensorflow_recommenders as tfrs
     import tf_keras as keras
 
-    user, of_user = _tower(keras, _USER, ages=True)
-    movie, of_movie = _tower(keras, _MOVIE, ages=False)
+    user, of_user = _tower(keras, _user(), ages=True)
+    movie, of_movie = _tower(keras, _movie(), ages=False)
     query = keras.Model(user, keras.layers.Dense(32)(of_user))
     candidate = keras.Model(movie, keras.layers.Dense(32)(of_movie))
 
@@ -227,12 +239,12 @@ def _embed_reduce() -> tuple[Any, Any]:
 
 CLIENTS = {
     **{
-        name: Client("deepctr", True, _deepctr(name), _criteo)
+        name: Client("deepctr", True, _deepctr(name), criteo)
         for name in ("DeepFM", "WDL", "DCN", "xDeepFM")
     },
     "DIN": Client("deepctr", True, _of_behaviour("DIN"), _behaviour),
     "BST": Client("deepctr", True, _of_behaviour("BST", att_head_num=8), _behaviour),
-    "ranking": Client("tensorflow-recommenders", True, _ranking, _ratings),
-    "retrieval": Client("tensorflow-recommenders", True, _retrieval, _ratings),
+    "ranking": Client("tensorflow-recommenders", True, ranking, ratings),
+    "retrieval": Client("tensorflow-recommenders", True, _retrieval, ratings),
     "EmbedReduce": Client("keras-rs", False, _embed_reduce, _baskets),
 }

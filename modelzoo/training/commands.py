@@ -170,9 +170,12 @@ def _bench(model: Model) -> click.Command:
     @click.command()
     @click.option("--rounds", type=int, default=10, show_default=True)
     @click.option("--steps-per-round", type=int, default=20, show_default=True)
+    @click.option("--variants", default="", help="By commas; all by default.")
     @click.option("--json", "target", type=click.Path(path_type=Path), help="Where numbers go.")
     @training_options
-    def bench(rounds: int, steps_per_round: int, target: Path | None, **options: Any) -> None:
+    def bench(
+        rounds: int, steps_per_round: int, variants: str, target: Path | None, **options: Any
+    ) -> None:
         """Measure a step without fusion and with it, side by side, of the same numbers."""
         with told_plainly():
             told = Options(**options)
@@ -181,11 +184,12 @@ def _bench(model: Model) -> click.Command:
             # Which variant is fused is the measurement's own choice.
             prepare(replace(told, enable=False))
             source, _ = sources(told)
-            found = measure(model, told, source, rounds, steps_per_round)
+            names = [*filter(None, variants.split(","))]
+            found = measure(model, told, source, rounds, steps_per_round, names)
         for name, one in found["variants"].items():
             low, middle, high = one["speedup"]
             click.echo(
-                f"{name:8} {one['milliseconds']:8.2f} ms a step, "
+                f"{name:13} {one['milliseconds']:8.2f} ms a step, "
                 f"{one['samples_per_second']:10,.0f} samples/s, "
                 f"{middle:.2f}x ({low:.2f} to {high:.2f})"
             )

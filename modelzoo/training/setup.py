@@ -12,7 +12,7 @@ import fusion
 from modelzoo import cluster
 from modelzoo.criteo.schema import DataError
 from modelzoo.criteo.source import SYNTHETIC, Source, Synthetic, open_source
-from modelzoo.layers import Columns, Inputs
+from modelzoo.layers import Columns, Inputs, StockLayers
 from modelzoo.options import Architecture, Model, Options
 from modelzoo.training.optimizers import RATES
 from modelzoo.training.steps import GraphSteps, KerasSteps, ServedSteps
@@ -103,11 +103,17 @@ def serves(options: Options) -> bool:
     return job != "chief"
 
 
-def build(model: Model, options: Options, source: Source) -> KerasSteps | GraphSteps:
+def build(
+    model: Model, options: Options, source: Source, is_stock: bool = False
+) -> KerasSteps | GraphSteps:
     """A model with its optimizer, not trained yet.
 
+    Args:
+        model, options, source: what is built, and of which samples.
+        is_stock: whether a Keras 3 model is of stock layers alone, on this device.
+
     Raises:
-        ValueError: the optimizer is not known.
+        ValueError: the optimizer is not known, or stock layers cannot take the samples.
     """
     # Keras draws the seeds of initial values one after the other.
     keras.utils.set_random_seed(options.seed)
@@ -115,6 +121,8 @@ def build(model: Model, options: Options, source: Source) -> KerasSteps | GraphS
     rate = RATES.get(options.optimizer, 0.0) if options.rate is None else options.rate
     if options.style == "graph":
         return GraphSteps(model, shape, columns, options.optimizer, rate, options.seed)
+    if is_stock:
+        return KerasSteps(model, shape, columns, options.optimizer, rate, layers_of=StockLayers)
     kind = ServedSteps if options.strategy == "ps" else KerasSteps
     return kind(model, shape, columns, options.optimizer, rate, strategy_of(options))
 

@@ -77,12 +77,13 @@ class KerasSteps(Steps):
         optimizer: str,
         rate: float,
         strategy: Any = None,
+        layers_of: Callable[[Columns], KerasLayers] = KerasLayers,
     ) -> None:
         """Builds the model and the optimizer in a strategy's scope; None is TensorFlow's own."""
         self._strategy = strategy or tf.distribute.get_strategy()
         self._is_distributed = strategy is not None
         with self._strategy.scope():
-            layers = KerasLayers(columns)
+            layers = layers_of(columns)
             self.model = keras.Model(layers.features, model.logits(layers, shape), name=model.name)
             ids = {name: layers.features[name] for name in columns.inputs.rows}
             self.embeddings = keras.Model(ids, layers.embedded)

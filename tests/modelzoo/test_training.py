@@ -27,7 +27,7 @@ from modelzoo.deepfm.model import second_order
 from modelzoo.dlrm.model import products
 from modelzoo.options import Architecture, Model, Options
 from modelzoo.training import loop
-from modelzoo.training.bench import VARIANTS, measure
+from modelzoo.training.bench import measure, variants
 from modelzoo.training.commands import commands
 from modelzoo.training.run import Run, RunError, State
 from modelzoo.training.scores import auc
@@ -391,9 +391,49 @@ def test_measurements_take_turns() -> None:
     options = replace(SMALL, style="graph")
     source, _ = few(options)
     found = measure(MODELS["dlrm"], options, source, rounds=2, steps_per_round=1)
-    assert {*found["variants"]} == {*VARIANTS}
+    assert [*found["variants"]] == ["stock", "v1", "v2", "enable"]
     assert found["variants"]["stock"]["speedup"] == [1.0, 1.0, 1.0]
     assert all(one["milliseconds"] > 0 for one in found["variants"].values())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_base_of_keras_steps_is_its_own_layers(name: str) -> None:
+    source, _ = few(SMALL)
+    found = measure(MODELS[name], SMALL, source, rounds=1, steps_per_round=1)
+    assert [*found["variants"]] == ["layers", "layers-enable", "stock", "v1", "v2", "enable"]
+    assert found["variants"]["layers"]["speedup"] == [1.0, 1.0, 1.0]
+    losses = found["losses"]
+    assert losses["layers"] == losses["layers-enable"]
+    # With the first steps the row of missing ids is no zeros any more.
+    assert losses["layers"][0] == pytest.approx(losses["stock"][0], rel=1e-6)
+    assert losses["layers"][-1] != losses["stock"][-1]
+
+
+def test_variants_are_chosen_by_name() -> None:
+    source, _ = few(SMALL)
+    names = ["layers-enable", "layers"]
+    found = measure(MODELS["dlrm"], SMALL, source, 1, 1, names)
+    assert [*found["variants"]] == ["layers", "layers-enable"]
+    graph = replace(SMALL, style="graph")
+    with pytest.raises(
+        RunError, match="variants must be some of stock, v1, v2, enable, got layers"
+    ):
+        measure(MODELS["dlrm"], graph, source, 1, 1, ["layers", "v1"])
+
+
+def test_a_variant_with_other_losses_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, _ = few(SMALL)
+    monkeypatch.setattr("modelzoo.layers._behind_zeros", lambda values: values)
+    with pytest.raises(RunError, match=r"loss of step 1 is .* with stock, .* with layers"):
+        measure(MODELS["dlrm"], SMALL, source, 1, 1, ["layers", "stock"])
+
+
+def test_stock_layers_take_no_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [one.name for one in variants("keras", ["C1"])] == ["stock", "v1", "v2", "enable"]
+    source, _ = few(SMALL)
+    source.lists = ("C1",)
+    with pytest.raises(ValueError, match="one id per row; there are lists in C1"):
+        build(MODELS["dlrm"], SMALL, source, is_stock=True)
 
 
 def test_the_commands_tell_in_a_line_what_is_wrong(tmp_path: Path) -> None:

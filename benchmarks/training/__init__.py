@@ -1,0 +1,1 @@
+"""Steps of training of stock models, as they are and under fusion: `python -m benchmarks keras`."""

@@ -1,0 +1,199 @@
+"""Models that are trained step by step, as Keras's `fit` does it and in a compat.v1 Session."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from benchmarks.inputs import Draw, draw_bags
+from benchmarks.training.cases import Case
+
+v1 = tf.compat.v1
+
+Array = npt.NDArray[Any]
+
+#: By name, the class of Keras's optimizer and its arguments.
+_KERAS: dict[str, tuple[str, dict[str, float]]] = {
+    "sgd": ("SGD", {"learning_rate": 0.01}),
+    "momentum": ("SGD", {"learning_rate": 0.01, "momentum": 0.9}),
+    "adagrad": ("Adagrad", {"learning_rate": 0.01}),
+    "adam": ("Adam", {"learning_rate": 0.001}),
+    "rmsprop": ("RMSprop", {"learning_rate": 0.001}),
+    "ftrl": ("Ftrl", {"learning_rate": 0.01}),
+    "lion": ("Lion", {"learning_rate": 0.0001}),
+}
+_GRAPH: dict[str, tuple[str, dict[str, float]]] = {
+    "sgd": ("GradientDescentOptimizer", {"learning_rate": 0.01}),
+    "momentum": ("MomentumOptimizer", {"learning_rate": 0.01, "momentum": 0.9}),
+    "adagrad": ("AdagradOptimizer", {"learning_rate": 0.01}),
+    "adam": ("AdamOptimizer", {"learning_rate": 0.001}),
+    "rmsprop": ("RMSPropOptimizer", {"learning_rate": 0.001}),
+    "ftrl": ("FtrlOptimizer", {"learning_rate": 0.01}),
+}
+
+
+class Side(ABC):
+    """A model that is trained on the same batches again and again, from the same values on."""
+
+    @abstractmethod
+    def start(self) -> list[float]:
+        """Traces and optimizes the step's graph; returns the losses of the steps this takes."""
+
+    @abstractmethod
+    def step(self) -> float:
+        """Takes a step; returns its loss."""
+
+    @abstractmethod
+    def run(self, steps: int) -> None:
+        """Takes steps one after the other."""
+
+    @abstractmethod
+    def variables(self) -> Iterator[tuple[str, Array]]:
+        """Yields the name and the value of each variable, the optimizer's included."""
+
+
+class FitSide(Side):
+    """A compiled model of Keras 3 or tf_keras, trained by the function that its `fit` calls."""
+
+    def __init__(self, model: Any, dataset: tf.data.Dataset) -> None:
+        """Takes a compiled model, and a dataset of batches that ends."""
+        self.model = model
+        self._dataset = dataset.repeat()
+        self._batches = iter(self._dataset)
+
+    def start(self) -> list[float]:
+        """See `Side`."""
+        fitted = self.model.fit(
+            self._dataset, epochs=1, steps_per_epoch=1, verbose=0, shuffle=False
+        )
+        return [float(fitted.history["loss"][0]), self.step()]
+
+    def step(self) -> float:
+        """See `Side`."""
+        # The loss that it gives is a mean since this.
+        self.model.reset_metrics()
+        return float(self.model.train_function(self._batches)["loss"])
+
+    def run(self, steps: int) -> None:
+        """See `Side`."""
+        for _ in range(steps):
+            self.model.train_function(self._batches)
+
+    def variables(self) -> Iterator[tuple[str, Array]]:
+        """See `Side`."""
+        for one in (*self.model.variables, *self.model.optimizer.variables):
+            if one.dtype != "string":
+                yield getattr(one, "path", one.name), np.asarray(one)
+
+
+class GraphSide(Side):
+    """The model of a case as a compat.v1 graph of resource variables, and its Session."""
+
+    def __init__(self, case: Case) -> None:
+        graph = tf.Graph()
+        with graph.as_default():
+            iterator = v1.data.make_initializable_iterator(dataset(case).repeat())
+            ids, labels = iterator.get_next()
+            logits = _graph_logits(case, ids)
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+            loss = tf.reduce_mean(losses)
+            kind, options = _GRAPH[case.optimizer]
+            optimizer = getattr(v1.train, kind)(**options)
+            self._fetches = [loss, optimizer.minimize(loss)]
+            self._values = {one.name: one.read_value() for one in v1.global_variables()}
+            self._session = v1.Session(graph=graph)
+            self._session.run([v1.global_variables_initializer(), iterator.initializer])
+
+    def start(self) -> list[float]:
+        """See `Side`."""
+        return [self.step() for _ in range(2)]
+
+    def step(self) -> float:
+        """See `Side`."""
+        return float(self._session.run(self._fetches)[0])
+
+    def run(self, steps: int) -> None:
+        """See `Side`."""
+        for _ in range(steps):
+            self._session.run(self._fetches)
+
+    def variables(self) -> Iterator[tuple[str, Array]]:
+        """See `Side`."""
+        for name, value in self._values.items():
+            yield name, self._session.run(value)
+
+
+def side(case: Case) -> Side:
+    """The model of a case, with values that depend on the case alone."""
+    if case.framework == "compat.v1":
+        return GraphSide(case)
+    keras = importlib.import_module(case.framework)
+    batches = dataset(case).cache()
+    # Fills the cache.
+    batches.reduce(0, lambda count, _: count + 1)
+    return FitSide(_keras_model(keras, case), batches)
+
+
+def dataset(case: Case) -> tf.data.Dataset:
+    """The batches of a case: ids, int32 [batch, 1] of each table, and labels, float32 [batch, 1].
+
+    As users' datasets have it, the size of a batch is not known to the graph.
+    """
+    rng = np.random.default_rng(case.rows)
+    count, draw = case.batches * case.batch, Draw(case.distribution)
+    ids = [
+        draw_bags(rng, draw, count, case.rows, 1, 1).ids.astype(np.int32)[:, None]
+        for _ in range(case.columns)
+    ]
+    labels = rng.integers(0, 2, (count, 1)).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices((tuple(ids), labels)).batch(case.batch)
+
+
+def _keras_model(keras: Any, case: Case) -> Any:
+    """A compiled model of stock layers."""
+    inputs, parts = [], []
+    for number in range(case.columns):
+        inputs.append(keras.Input([1], dtype="int32"))
+        values = keras.initializers.RandomUniform(seed=number)
+        rows = keras.layers.Embedding(case.rows, case.dim, values)(inputs[-1])
+        parts.append(keras.layers.Flatten()(rows))
+    found = keras.layers.Concatenate()(parts) if len(parts) > 1 else parts[0]
+    for number, units in enumerate((*case.hidden, 1)):
+        kernel = keras.initializers.GlorotUniform(seed=number)
+        activation = "relu" if number < len(case.hidden) else None
+        found = keras.layers.Dense(units, activation, kernel_initializer=kernel)(found)
+    model = keras.Model(inputs, found)
+    kind, options = _KERAS[case.optimizer]
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile(getattr(keras.optimizers, kind)(**options), loss)
+    return model
+
+
+def _graph_logits(case: Case, ids: tuple[Any, ...]) -> Any:
+    parts = []
+    for number, one in enumerate(ids):
+        table = v1.get_variable(
+            f"table_{number}",
+            [case.rows, case.dim],
+            initializer=v1.random_uniform_initializer(-0.05, 0.05, seed=number),
+            use_resource=True,
+        )
+        parts.append(tf.nn.embedding_lookup(table, one[:, 0]))
+    found = tf.concat(parts, 1)
+    widths = (case.columns * case.dim, *case.hidden, 1)
+    for number, shape in enumerate(itertools.pairwise(widths)):
+        with v1.variable_scope(f"dense_{number}", use_resource=True):
+            glorot = v1.glorot_uniform_initializer(seed=number)
+            kernel = v1.get_variable("kernel", shape, initializer=glorot)
+            bias = v1.get_variable("bias", shape[1:], initializer=v1.zeros_initializer())
+        found = tf.nn.bias_add(tf.matmul(found, kernel), bias)
+        if number < len(case.hidden):
+            found = tf.nn.relu(found)
+    return found
