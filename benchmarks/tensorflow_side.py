@@ -152,7 +152,7 @@ class TensorFlowSide:
         specs = signature(self._program) if flat else []
         fused = self._way == "fusion"
         before = fusion.stats().columns_fused
-        scope = fusion.fused(row_updates=self._program.is_model_trained)
+        scope = fusion.fused()
         with scope if fused else contextlib.nullcontext():
             function = tf.function(body, input_signature=specs, autograph=False)
             concrete = function.get_concrete_function()

@@ -24,7 +24,7 @@ from fusion.runtime.threads.jobs import next_task
 _LINE = 64
 
 #: Rows are skipped in groups of at least so many elements.
-_GROUP = 16
+_GROUP = 1024
 
 
 @jit
@@ -167,23 +167,13 @@ def _has_zero_slots(job: int, first: int, count: int) -> bool:
 
 @jit
 def _sweep_without(worker: int, job: int, first: int, count: int) -> None:
-    """Executes the program for a block without entries, but for rows that stay as they are."""
-    if load(job, UpdateJob.skips) == 0:
+    """Executes the program for a block without entries, unless it stays as it is.
+
+    Skipping single rows of it is slower than to go through all: their neighbours come with them, and
+    each row would cost a call of every instruction.
+    """
+    if load(job, UpdateJob.skips) == 0 or not _has_zero_slots(job, first, count):
         execute_without(worker, job, first, count)
-        return
-    if _has_zero_slots(job, first, count):
-        return
-    group = max(_GROUP // load(load(job, UpdateJob.state), UpdateState.dim), int64(1))
-    begin, row, end = first, first, first + count
-    while row < end:
-        step = min(group, end - row)
-        if _has_zero_slots(job, row, step):
-            if begin < row:
-                execute_without(worker, job, begin, row - begin)
-            begin = row + step
-        row += step
-    if begin < end:
-        execute_without(worker, job, begin, end - begin)
 
 
 @jit
