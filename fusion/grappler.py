@@ -24,6 +24,7 @@ from tensorflow.core.framework import graph_pb2
 
 from fusion.ops import DEVICES
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.gather_tables import GatherTables
 from fusion.passes.lookup_pass import Pass, apply_passes
 from fusion.passes.recognise.lookup import FORMS
 from fusion.passes.report.report import FusionReport, FusionResult
@@ -303,7 +304,10 @@ def _fuse(item: plugin.Item, not_read: frozenset[str] = frozenset()) -> FusionRe
         awaited = preserve - (item.fetches() - not_read) - arguments
     tasks = local_tasks(serialized)
     preserve -= awaited
-    passes: list[Pass] = [FuseLookups(preserve, awaited, tasks=tasks, devices=DEVICES)]
+    passes: list[Pass] = [
+        FuseLookups(preserve, awaited, tasks=tasks, devices=DEVICES),
+        GatherTables(preserve, awaited, DEVICES),
+    ]
     if _state.updates_on:
         passes.append(FuseRowUpdates(preserve, awaited, tasks, DEVICES))
     return apply_passes(passes, graph_def)

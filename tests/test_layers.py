@@ -32,7 +32,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
-        *("expand", "ungroup", "fuse_lookups", "lower_lookups", "row_updates", "targets"),
+        *("expand", "ungroup", "fuse_lookups", "lower_lookups", "gather_tables"),
+        *("row_updates", "targets"),
     ),
     "fusion.passes.graph": (
         *("signatures", "calls", "tensor", "static_shapes", "view", "idioms", "inferred_shapes"),
@@ -40,6 +41,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes.analysis": (
         *("symbolic_shapes", "index_grids", "expressions", "value_ranges", "variables"),
+        "order",
     ),
     "fusion.passes.plan": (
         "plan",

@@ -213,6 +213,12 @@ def can_sink_read(view: GraphView, read: str, results: Collection[Tensor]) -> bo
 _WRITER = re.compile("(Resource)?(Scatter|SparseApply|StridedSliceAssign)")
 
 
+def writes_rows(view: GraphView, name: str) -> bool:
+    """Whether a node changes some rows of a variable, which all reads of it copy from then on."""
+    op = view.op(name)
+    return _WRITER.match(op) is not None and view.signatures.is_stateful(op)
+
+
 #: A function's argument or another tensor by its function and node; a variable as ("", name).
 _Key = tuple[str, str]
 
