@@ -305,7 +305,7 @@ def _fuse(item: plugin.Item, not_read: frozenset[str] = frozenset()) -> FusionRe
     tasks = local_tasks(serialized)
     preserve -= awaited
     passes: list[Pass] = [
-        FuseLookups(preserve, awaited, tasks=tasks, devices=DEVICES),
+        FuseLookups(preserve, awaited, tasks=tasks, devices=DEVICES, runs=True),
         GatherTables(preserve, awaited, DEVICES),
     ]
     if _state.updates_on:

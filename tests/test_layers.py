@@ -52,6 +52,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "concats",
         "stacks",
         "trained",
+        "training_step",
         "planner",
     ),
 }

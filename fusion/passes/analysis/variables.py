@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from typing import NamedTuple
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
@@ -247,18 +248,28 @@ class SparseWriters:
             for argument, variable in variables.items():
                 self._join(argument, ("", variable.name))
             self._follow_calls()
-        self._written = {
-            self._root(self._key(view, tensor))
-            for view, name in writers
-            for tensor in view.inputs(name)
-        }
+        #: The functions that write each variable.
+        self._written: dict[_Key, set[str]] = {}
+        for view, name in writers:
+            for tensor in view.inputs(name):
+                self._written.setdefault(self._root(self._key(view, tensor)), set()).add(
+                    view.function
+                )
+        self._ignored: str | None = None
 
     def change(self, view: GraphView, table: Tensor) -> bool:
         """Whether rows of the table, a handle or what is read of one, are written somewhere."""
         if not self._written:
             return False
         source = view.read_handle(table) or view.resolve(table)
-        return self._root(self._key(view, source)) in self._written
+        written = self._written.get(self._root(self._key(view, source)), set())
+        return bool(written - {self._ignored})
+
+    def outside(self, view: GraphView) -> SparseWriters:
+        """Returns the writers that are not in a graph: what orders those is told by the graph."""
+        result = copy(self)
+        result._ignored = view.function
+        return result
 
     def _follow_calls(self) -> None:
         functions = self._views.keys() - {""}
