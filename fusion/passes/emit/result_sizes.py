@@ -61,6 +61,8 @@ class SizeEmitter:
         for name in nodes:
             if name not in dead:
                 self._measure(name)
+        for name in sorted(dead):
+            self.edit.removed.setdefault(name, name)
 
     # Gradients of concats
 
@@ -70,11 +72,12 @@ class SizeEmitter:
         sizes = [self._size(tensor, axis) for tensor in view.inputs(concat)[:-1]]
         known = [size for size in sizes if size is not None]
         if len(known) == len(sizes):
-            for name in splits_of(view, concat, axis):
+            for name in dict.fromkeys(splits_of(view, concat, axis)):
                 self._split(name, view.inputs(name)[0], axis, known, [name])
         parts: dict[Tensor, list[InputGradient]] = {}
         for part in slices_of(view, concat, axis):
-            if part.node not in view.preserved and part.node not in view.awaited:
+            is_named = part.node in view.preserved or part.node in view.awaited
+            if view.is_live(part.node) and not is_named:
                 parts.setdefault(part.whole, []).append(part)
         for whole, of_whole in parts.items():
             if len(known) == len(sizes) and len(of_whole) > 1:

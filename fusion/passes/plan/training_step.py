@@ -93,7 +93,7 @@ def _is_free(view: GraphView, name: str) -> bool:
 
 def _writers(view: GraphView, lookup: LookupMatch) -> Iterator[str]:
     """Yields the nodes that may change the table of a lookup."""
-    for tensor in lookup.tables:
+    for tensor in (shard.tensor for shard in lookup.full_spec.table.shards):
         handle = view.read_handle(tensor)
         source = view.origin(tensor if handle is None else handle)
         yield from writers(view, source)

@@ -75,6 +75,12 @@ def _are_shapes(view: GraphView, shapes: tuple[Tensor, ...], inputs: tuple[Tenso
     return all(is_shape_of(view, *pair) for pair in zip(shapes, inputs, strict=True))
 
 
-def _is(view: GraphView, tensor: Tensor, number: int) -> bool:
-    value = view.constant(tensor)
-    return value is not None and value.size == 1 and int(value.reshape(())) == number
+def _is(view: GraphView, axis: Tensor, number: int) -> bool:
+    """Whether an axis is a number; stock takes it modulo the rank."""
+    source = view.resolve(axis)
+    parts = view.inputs(source.node) if view.op(source.node) == "FloorMod" else (axis,)
+    values = [view.constant(part) for part in parts]
+    if any(value is None or value.size != 1 for value in values):
+        return False
+    first, *rank = (int(value.reshape(())) for value in values if value is not None)
+    return (first % rank[0] if rank else first) == number
