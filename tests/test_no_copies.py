@@ -150,3 +150,20 @@ def test_a_step_whose_table_others_read_copies_it():
 
     with fusion.fused():
         assert bytes_allocated(build) >= TABLE_BYTES
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_step_of_gathers_side_by_side_allocates_next_to_nothing(optimizer, reads):
+    def build(table):
+        other = v1.get_variable("other", [ROWS, DIM], use_resource=True)
+        rows = [
+            tf.gather(one.read_value() if reads else one, ids().values) for one in (table, other)
+        ]
+        joined = tf.concat(rows, 1)
+        return OPTIMIZERS[optimizer]().minimize(tf.reduce_sum(tf.square(joined)))
+
+    with fusion.fused():
+        before = fusion.stats().columns_fused
+        assert bytes_allocated(build) < TABLE_BYTES // 100
+        assert fusion.stats().columns_fused == before + 2
