@@ -57,7 +57,8 @@ class FuseLookups(LookupPass):
         writers = writers.outside(view) if is_step else writers
         step = TrainingStep.of(view, matches) if is_step else NO_STEP
         gaining = [lookup for lookup in matches if _can_gain(view, lookup, writers)]
-        refusals = refuse_unsafe(view, gaining, self.devices.types, self.tasks)
+        measures = step.measures if is_step else None
+        refusals = refuse_unsafe(view, gaining, self.devices.types, self.tasks, measures)
         refused = refusals.all
         if refusal:
             refused = {

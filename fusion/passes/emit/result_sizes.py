@@ -20,8 +20,10 @@ from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.joins import joined
 from fusion.passes.plan.plan import Group, Lowering
-from fusion.passes.plan.training_step import dtype_of
+from fusion.passes.plan.training_step import dtype_of, rows_inside, shapes_between
 from fusion.passes.recognise.backward.concat_slices import InputGradient, slices_of, splits_of
+from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.match import NoMatch
 
 _INT32 = types_pb2.DT_INT32
 
@@ -45,24 +47,34 @@ class SizeEmitter:
             return
         view, joins = self.edit.view, dict[str, int]()
         for group in groups:
-            if group.form is not Lowering.GROUPED:
-                continue
             for lookup in group.lookups:
-                slots, known = joined(view, lookup, self.measures)
-                self._known |= known
-                for slot in slots if isinstance(slots, tuple) else ():
-                    if slot.op == "ConcatV2":
-                        joins[slot.join] = len(slot.lead)
+                if group.form is Lowering.GROUPED:
+                    self._known |= shapes_between(view, lookup, self.measures)
+                    joins |= self._axes(lookup)
+                elif group.form is Lowering.SINGLE:
+                    # Its result stays a tensor of its own.
+                    rows = rows_inside(view, lookup)
+                    rows.pop(lookup.full_spec.output, None)
+                    self._known |= rows
         for join, axis in joins.items():
             self._slice(join, axis)
         uses = (use.node for tensor in self._known for use in view.tensor_uses(tensor))
         nodes = dict.fromkeys(name for name in uses if name in self.measures)
         dead = dead_with(view, self.edit.removed, unseen=False)
+        gone = dead.union(self.edit.removed)
         for name in nodes:
-            if name not in dead:
+            users = (use.node for use in view.uses(name))
+            if any(user not in gone and view.is_live(user) for user in users):
                 self._measure(name)
         for name in sorted(dead):
             self.edit.removed.setdefault(name, name)
+
+    def _axes(self, lookup: LookupMatch) -> dict[str, int]:
+        """Returns the concats that a lookup's result goes to, each with its axis."""
+        slots = joined(self.edit.view, lookup, self.measures)[0]
+        if isinstance(slots, NoMatch):
+            return {}
+        return {slot.join: len(slot.lead) for slot in slots if slot.op == "ConcatV2"}
 
     # Gradients of concats
 
@@ -151,6 +163,9 @@ class SizeEmitter:
         """Makes the shapes that a node measures."""
         edit, view = self.edit, self.edit.view
         build = NodeBuilder(edit, name, view.nodes[name].device, "")
+        if view.op(name) == "ZerosLike":
+            self._zeros(build, name)
+            return
         dtype = view.type_attr(name, "out_type")
         for index, tensor in enumerate(view.inputs(name)):
             if not view.tensor_uses(Tensor(name, index)):
@@ -163,6 +178,16 @@ class SizeEmitter:
                 new = self._vector(build, shape, dtype)
             edit.replace(Tensor(name, index), new)
         edit.removed[name] = name
+
+    def _zeros(self, build: NodeBuilder, name: str) -> None:
+        """Makes zeros in the shape of something that goes."""
+        edit, view = self.edit, self.edit.view
+        dtype = view.type_attr(name, "T")
+        sizes = self._vector(build, self._known[view.inputs(name)[0]], _INT32)
+        zero = build.constant("zero", np.array(0, dtypes.as_dtype(dtype).as_numpy_dtype))
+        build.result("Fill", (sizes, zero), {"T": dtype, "index_type": _INT32})
+        edit.removed[name] = name
+        edit.replace(Tensor(name), Tensor(name))
 
     def _vector(self, build: NodeBuilder, shape: Vector, dtype: int) -> Tensor:
         """Returns sizes as a vector."""

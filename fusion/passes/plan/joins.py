@@ -40,8 +40,8 @@ FEWEST = 2
 _MOST = 8
 """Joins of a lookup that are looked at."""
 
-MEASURES = frozenset({"Shape", "ShapeN"})
-"""Ops that tell the sizes of tensors."""
+MEASURES = frozenset({"Shape", "ShapeN", "ZerosLike"})
+"""Ops that tell the sizes of tensors, and nothing else of them."""
 
 REARRANGEMENTS = frozenset({"Reshape", "Squeeze", "ExpandDims"})
 """Ops that keep the order of elements."""

@@ -11,14 +11,16 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fusion.passes.analysis.order import Successors
-from fusion.passes.analysis.symbolic_shapes import Dim, Element, Vector
+from fusion.passes.analysis.symbolic_shapes import Dim, Element, ShapeMath, Vector
 from fusion.passes.analysis.variables import VARIABLE_OPS, shared_name, writers, writes_rows
+from fusion.passes.graph.idioms import is_row_gather
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import is_shaped
 from fusion.passes.plan.joins import MEASURES, joined
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
+from fusion.passes.recognise.spec import DenseIds
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,42 @@ class TrainingStep:
 NO_STEP = TrainingStep()
 
 
+def shapes_between(
+    view: GraphView, lookup: LookupMatch, unread: frozenset[str]
+) -> dict[Tensor, Vector]:
+    """Returns the shapes of what goes with a lookup: its rows, its result, and what moves that.
+
+    Args:
+        view: the graph.
+        lookup: the lookup.
+        unread: nodes that do not count among those that read the result.
+    """
+    known, spec = joined(view, lookup, unread)[1], lookup.full_spec
+    if not is_shaped(lookup) and isinstance(spec.ids, DenseIds):
+        rows: dict[Element, Dim] = {Dim(spec.output, 0): Dim(spec.ids.values, 0)}
+        known = {
+            tensor: tuple(rows.get(size, size) for size in shape) for tensor, shape in known.items()
+        }
+    if lookup.parts.whole is not None:
+        known = {**rows_inside(view, lookup), **known}
+    return known
+
+
+def rows_inside(view: GraphView, lookup: LookupMatch) -> dict[Tensor, Vector]:
+    """Returns the shapes of the rows that are gathered inside of a lookup."""
+    shapes: dict[Tensor, Vector] = {}
+    for name in lookup.nodes():
+        op = view.op(name)
+        if op != "ResourceGather" and not is_row_gather(view, name):
+            continue
+        table, ids = view.inputs(name)[:2]
+        of_table = view.variable_shape(table) if op == "ResourceGather" else view.shape(table)
+        of_ids = ShapeMath(view).shape_of(ids)
+        if of_table is not None and of_ids is not None and None not in of_table[1:]:
+            shapes[Tensor(name)] = (*of_ids, *(size for size in of_table[1:] if size is not None))
+    return shapes
+
+
 def dtype_of(view: GraphView, tensor: Tensor) -> int:
     """Returns the DataType of a tensor; 0 if it is not known."""
     types = view.signatures.output_types(view.nodes[tensor.node])
@@ -74,10 +112,9 @@ def _measures(view: GraphView, lookups: Sequence[LookupMatch]) -> frozenset[str]
     told: set[Tensor] = set()
     between: set[Tensor] = set()
     for lookup in lookups:
-        known = joined(view, lookup, frozenset(nodes))[1]
+        known = shapes_between(view, lookup, frozenset(nodes))
         between |= known.keys()
-        if is_shaped(lookup):
-            told |= {tensor for tensor, shape in known.items() if _is_told(view, shape, known)}
+        told |= {tensor for tensor, shape in known.items() if _is_told(view, shape, known)}
     left = between - told
     return frozenset(
         name
@@ -116,7 +153,7 @@ def _unordered(
     for lookup in lookups:
         if lookup.anchor not in changed:
             continue
-        slots, known = joined(view, lookup, measures)
+        slots, known = joined(view, lookup, measures)[0], shapes_between(view, lookup, measures)
         is_measured = any(
             use.node in measures for tensor in known for use in view.tensor_uses(tensor)
         )
