@@ -236,6 +236,27 @@ def test_a_table_that_others_read_whole_is_read_as_stock_reads_it() -> None:
     assert shared == ["table1", "table2"]
 
 
+@pytest.mark.parametrize("is_reference", [False, True])
+def test_of_a_value_readers_change_nothing(is_reference: bool) -> None:
+    with tf.Graph().as_default() as graph:
+        ids = v1.placeholder(tf.int32, [None, 1], name="ids")
+        tables = [
+            v1.get_variable(f"t{n}", [ROWS, 8], use_resource=False)
+            if is_reference
+            else v1.placeholder(tf.float32, [ROWS, 8], name=f"t{n}")
+            for n in range(2)
+        ]
+        rows = [tf.reshape(tf.gather(table, ids), [-1, 8]) for table in tables]
+        tf.concat(rows, 1, name="out")
+        for n, table in enumerate(tables):
+            tf.add(table, 1.0, name=f"table{n}_after")
+    names = ["out", "table0_after", "table1_after"]
+    graph_def = v1.graph_util.extract_sub_graph(graph.as_graph_def(), names)
+    report = PASS.apply(graph_def).report
+    assert report == FuseLookups(PASS.preserve).apply(graph_def).report
+    assert report.fused_count == 2
+
+
 # What stays
 
 MAY_NOT_WAIT = "which may not wait for it"
@@ -309,6 +330,17 @@ def test_what_may_be_changed_early_stays(body: Callable[[Step], None], reads: bo
 @pytest.mark.parametrize("reads", [True, False])
 def test_what_a_function_changes_stays(reads: bool) -> None:
     stays(build(in_a_function, reads=reads), MAY_NOT_WAIT)
+
+
+def test_a_reference_variable_that_may_be_changed_early_stays() -> None:
+    with tf.Graph().as_default() as graph:
+        ids = v1.placeholder(tf.int32, [None, 1], name="ids")
+        tables = [v1.get_variable(f"t{n}", [ROWS, 8], use_resource=False) for n in range(2)]
+        rows = [tf.reshape(tf.gather(table, ids), [-1, 8]) for table in tables]
+        writes = [v1.scatter_sub(table, [0], tf.ones([1, 8])) for table in tables]
+        with tf.control_dependencies(writes):
+            tf.identity(tf.concat(rows, 1), name="out")
+    stays(graph.as_graph_def(), MAY_NOT_WAIT)
 
 
 def test_one_table_that_may_be_changed_early_stays() -> None:

@@ -130,15 +130,22 @@ def _is_free(view: GraphView, name: str) -> bool:
 
 def _writers(view: GraphView, lookup: LookupMatch) -> Iterator[str]:
     """Yields the nodes that may change the table of a lookup."""
-    for tensor in (shard.tensor for shard in lookup.full_spec.table.shards):
-        handle = view.read_handle(tensor)
-        source = view.origin(tensor if handle is None else handle)
-        yield from writers(view, source)
+    for shard in lookup.full_spec.table.shards:
+        handle = view.read_handle(shard.tensor)
+        source = view.origin(shard.tensor if handle is None else handle)
+        sources = [source]
         if view.op(source.node) in VARIABLE_OPS:
             own = shared_name(view, source.node)
-            for other in view.named(view.op(source.node)):
-                if other != source.node and shared_name(view, other) == own:
-                    yield from writers(view, Tensor(other))
+            others = (name for name in view.named(view.op(source.node)) if name != source.node)
+            sources += (Tensor(name) for name in others if shared_name(view, name) == own)
+        is_value = handle is None and shard.kind != "resource"
+        for one in sources:
+            # Of a value only what takes a reference may change it.
+            yield from (
+                name
+                for name in writers(view, one)
+                if not is_value or view.signatures.is_stateful(view.op(name))
+            )
 
 
 def _unordered(
