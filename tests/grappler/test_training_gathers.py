@@ -107,6 +107,16 @@ def regularized(kit: Any, inputs: Inputs) -> Any:
     return kit.layers.Concatenate()(rows)
 
 
+def summed(kit: Any, inputs: Inputs) -> Any:
+    rows = [kit.layers.Lambda(lambda one: tf.reduce_sum(one, 1))(_rows(kit, x)) for x in inputs]
+    return kit.layers.Concatenate()(rows)
+
+
+def averaged(kit: Any, inputs: Inputs) -> Any:
+    rows = [kit.layers.GlobalAveragePooling1D()(_rows(kit, ids)) for ids in inputs]
+    return kit.layers.Concatenate()(rows)
+
+
 FORMS = {
     "flat": Form(flat),
     "many": Form(flat, fused=18, columns=18),
@@ -120,6 +130,8 @@ FORMS = {
     "partly frozen": Form(partly_frozen),
     "beside dense": Form(beside_dense, fused=COLUMNS - 1),
     "regularized": Form(regularized),
+    "sums": Form(summed, length=5),
+    "means": Form(averaged, length=5),
 }
 
 
@@ -233,3 +245,46 @@ def test_forms(form: str) -> None:
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_loops_and_optimizers(kit: Any, optimizer: str, loop: str) -> None:
     check(kit, "flat", optimizer, loop)
+
+
+def _features(step: int) -> dict[str, tf.Tensor]:
+    """One id per row, which may be none (-1), of batches of other sizes each."""
+    rng = np.random.default_rng(step)
+    return {f"c{n}": tf.constant(rng.integers(-1, ROWS, [BATCH + step, 1])) for n in range(COLUMNS)}
+
+
+def columns_trained() -> Trained:
+    """Trains stock columns in our layer, by a loop of one's own."""
+    keras.utils.set_random_seed(1)
+    identity = tf.feature_column.categorical_column_with_identity
+    columns = [
+        tf.feature_column.embedding_column(identity(f"c{n}", ROWS), DIM) for n in range(COLUMNS)
+    ]
+    layer, head = fusion.feature_column.DenseFeatures(columns), keras.layers.Dense(1)
+    layer(_features(0))
+    head.build([None, COLUMNS * DIM])
+    variables = layer.trainable_variables + head.trainable_variables
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(variables)
+
+    @tf.function(reduce_retracing=True)
+    def step(features: dict[str, tf.Tensor]) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(head(layer(features)) - 1.0))
+        gradients = tape.gradient(loss, variables)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return loss
+
+    with executed() as ran:
+        losses = [float(step(_features(number))) for number in range(STEPS)]
+    return Trained(losses, [variable.numpy() for variable in variables], ran)
+
+
+def test_stock_columns_of_one_id_per_row() -> None:
+    """Their gradients find the distinct ids, which the op for the forward does without."""
+    stock = columns_trained()
+    with fusion.fused():
+        fused = columns_trained()
+    fused.assert_same(stock)
+    assert (stock.ran[GROUPED], fused.ran[GROUPED]) == (0, STEPS)
+    assert fused.ran["ResourceGather"] == 0
