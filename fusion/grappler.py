@@ -27,6 +27,7 @@ from fusion.ops import DEVICES
 from fusion.passes import fuse_updates
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.fuse_updates import FuseUpdates
+from fusion.passes.gather_tables import GatherTables
 from fusion.passes.lookup_pass import Pass, apply_passes
 from fusion.passes.recognise.lookup import FORMS
 from fusion.passes.report.report import FusionReport, FusionResult
@@ -300,7 +301,8 @@ def _fuse(item: plugin.Item, not_read: frozenset[str] = frozenset()) -> FusionRe
     tasks = local_tasks(serialized)
     preserve -= awaited
     passes: list[Pass] = [
-        FuseLookups(preserve, awaited, tasks=tasks, devices=DEVICES),
+        FuseLookups(preserve, awaited, tasks=tasks, devices=DEVICES, runs=True),
+        GatherTables(preserve, awaited, DEVICES),
         FuseUpdates(preserve, awaited, tasks, DEVICES.home),
     ]
     return apply_passes(passes, graph_def)

@@ -40,14 +40,16 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
-        *("expand", "ungroup", "fuse_lookups", "lower_lookups", "fuse_updates", "targets"),
+        *("expand", "ungroup", "fuse_lookups", "lower_lookups", "gather_tables"),
+        *("fuse_updates", "targets"),
     ),
     "fusion.passes.graph": (
         *("signatures", "calls", "tensor", "static_shapes", "view", "idioms", "inferred_shapes"),
         *("fused_columns", "liveness", "edit"),
     ),
     "fusion.passes.analysis": (
-        *("symbolic_shapes", "index_grids", "expressions", "value_ranges", "variables", "order"),
+        *("symbolic_shapes", "index_grids", "expressions", "value_ranges", "variables"),
+        *("order", "successors"),
     ),
     "fusion.passes.plan": (
         "plan",
@@ -58,6 +60,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "concats",
         "stacks",
         "trained",
+        "training_step",
         "planner",
     ),
 }

@@ -126,3 +126,43 @@ def test_a_step_of_lazy_adam_allocates_next_to_nothing(use_resource):
 
 def test_a_plain_read_would_be_seen():
     assert bytes_allocated(lambda table: table.read_value()) >= TABLE_BYTES
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_step_of_gathers_allocates_next_to_nothing(optimizer):
+    """Keras 3's layers read the table, and gather from what they read."""
+
+    def build(table):
+        rows = tf.gather(table.read_value(), ids().values)
+        return OPTIMIZERS[optimizer]().minimize(tf.reduce_sum(tf.square(rows)))
+
+    assert bytes_allocated(build) >= TABLE_BYTES
+    with fusion.fused():
+        assert bytes_allocated(build) < TABLE_BYTES // 100
+
+
+def test_a_step_whose_table_others_read_copies_it():
+    def build(table):
+        value = table.read_value()
+        loss = tf.reduce_sum(tf.gather(value, ids().values)) + tf.reduce_mean(value)
+        return loss, v1.scatter_sub(table, ids().values, tf.zeros([2, DIM]) + loss)
+
+    with fusion.fused():
+        assert bytes_allocated(build) >= TABLE_BYTES
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_step_of_gathers_side_by_side_allocates_next_to_nothing(optimizer, reads):
+    def build(table):
+        other = v1.get_variable("other", [ROWS, DIM], use_resource=True)
+        rows = [
+            tf.gather(one.read_value() if reads else one, ids().values) for one in (table, other)
+        ]
+        joined = tf.concat(rows, 1)
+        return OPTIMIZERS[optimizer]().minimize(tf.reduce_sum(tf.square(joined)))
+
+    with fusion.fused():
+        before = fusion.stats().columns_fused
+        assert bytes_allocated(build) < TABLE_BYTES // 100
+        assert fusion.stats().columns_fused == before + 2

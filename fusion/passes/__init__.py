@@ -10,7 +10,8 @@ Each folder is a stage, which imports from those above it and never from below:
     emit        the nodes of a plan, as a `GraphEdit`
     choose      the first plan whose nodes do not wait for themselves
 
-    FuseLookups, LowerLookups, FuseUpdates    the passes, each with `apply(graph_def)`
+    FuseLookups, LowerLookups, GatherTables, FuseUpdates
+                the passes, each with `apply(graph_def)`
 
 A pass never changes the graph that it is given, knows nothing of kernels (it imports
 `fusion.schema`, not `fusion.ops`), and leaves alone what it does not understand to the end.

@@ -17,6 +17,7 @@ from fusion.passes.plan.forms import is_bare
 from fusion.passes.plan.plan import Group, Plan
 from fusion.passes.plan.planner import are_awaited, are_ordered, fused_plans
 from fusion.passes.plan.stacks import TOO_FEW, stock_plans
+from fusion.passes.plan.training_step import NO_STEP, TrainingStep
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 
@@ -44,6 +45,7 @@ def choose_fused(
     lookups: Sequence[LookupMatch],
     writers: SparseWriters,
     forward: Sequence[Group] = (),
+    step: TrainingStep = NO_STEP,
 ) -> Choice:
     """Chooses fused ops.
 
@@ -52,10 +54,11 @@ def choose_fused(
         lookups: those that may be rewritten.
         writers: of variables.
         forward: groups of a lookup each whose gradients stay as they are.
+        step: what of them is trained beside their gradients.
     """
     refused: dict[str, NoMatch] = {}
     while lookups or forward:
-        planned = _fused(view, lookups, writers, forward)
+        planned = _fused(view, lookups, writers, forward, step)
         if planned is not None:
             plan, edit = planned
             return Choice(plan, edit if plan.groups else None, refused)
@@ -91,15 +94,18 @@ def _fused(
     lookups: Sequence[LookupMatch],
     writers: SparseWriters,
     forward: Sequence[Group],
+    step: TrainingStep,
 ) -> tuple[Plan, GraphEdit] | None:
     """Returns the first plan without circles; None if not even one set of ops per lookup is one.
 
     The fewer ops, the more each of them waits for.
     """
-    plans = (Plan((*plan.groups, *forward)) for plan in fused_plans(view, lookups, writers))
-    if not are_ordered(view, lookups) and not are_awaited(
-        view, [lookup for group in forward for lookup in group.lookups]
-    ):
+    plans = (
+        Plan((*plan.groups, *forward), plan.measures)
+        for plan in fused_plans(view, lookups, writers, step)
+    )
+    behind = [lookup for group in forward for lookup in group.lookups]
+    if not (step.is_any or are_ordered(view, lookups) or are_awaited(view, behind)):
         plan = next(plans)
         return plan, emit(view, plan)
     candidates = [plan for plan in plans if plan.groups]

@@ -15,6 +15,7 @@ from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_rep
 from fusion.passes.plan.forms import shares_table
 from fusion.passes.plan.plan import Group, Lowering
 from fusion.passes.plan.safety import refuse_unsafe
+from fusion.passes.plan.training_step import NO_STEP, TrainingStep
 from fusion.passes.recognise.backward.forward_only import match_forward
 from fusion.passes.recognise.lookup import LookupMatch, outermost, recognise_all
 from fusion.passes.recognise.match import NoMatch
@@ -25,7 +26,14 @@ from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
 
 @dataclass(frozen=True)
 class FuseLookups(LookupPass):
-    """Replaces stock embedding lookups by fused ops."""
+    """Replaces stock embedding lookups by fused ops.
+
+    Attributes:
+        runs: whether the main graph is about to run: nobody but its own nodes change its tables
+            then, as far as stock could tell.
+    """
+
+    runs: bool = False
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         """See `Pass`."""
@@ -45,8 +53,12 @@ class FuseLookups(LookupPass):
     def rewrite_body(self, view: GraphView, refusal: str, writers: SparseWriters) -> Rewrite:
         """See `LookupPass`."""
         matches = self.named(view, recognise_all(view))
+        is_step = self.runs and not view.function and not view.has_loops
+        writers = writers.outside(view) if is_step else writers
+        step = TrainingStep.of(view, matches) if is_step else NO_STEP
         gaining = [lookup for lookup in matches if _can_gain(view, lookup, writers)]
-        refusals = refuse_unsafe(view, gaining, self.devices.types, self.tasks)
+        measures = step.measures if is_step else None
+        refusals = refuse_unsafe(view, gaining, self.devices.types, self.tasks, measures)
         refused = refusals.all
         if refusal:
             refused = {
@@ -61,8 +73,9 @@ class FuseLookups(LookupPass):
             for lookup in behind
             if (match := match_forward(view, lookup)) is not None
         ]
-        choice = choose_fused(view, lookups, writers, forward)
-        columns = _columns(view, matches, gaining, refused | choice.refused, choice, writers)
+        choice = choose_fused(view, lookups, writers, forward, step)
+        refused = step.refused | refused | choice.refused
+        columns = _columns(view, matches, gaining, refused, choice, writers, step)
         return self.rewrite(view, columns, choice.edit)
 
 
@@ -80,6 +93,7 @@ def _columns(
     refused: Mapping[str, NoMatch],
     choice: Choice,
     writers: SparseWriters,
+    step: TrainingStep,
 ) -> Iterator[ColumnReport]:
     """Yields what is said of lookups, of those that cannot gain behind the others."""
     groups = by_lookup(choice.plan)
@@ -95,7 +109,7 @@ def _columns(
         elif not lookup.has_few_ops:
             yield column_report(view, lookup, refused, None)
         elif is_reported(view, lookup):
-            why = refuse_fused(view, lookup, refused, writers, bags)
+            why = refuse_fused(view, lookup, refused, writers, bags, step.measures)
             yield column_report(view, replace(lookup, failure=why), {}, None)
     yield from trained_columns(view)
     yield from in_one_op(view)

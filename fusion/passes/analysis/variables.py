@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from typing import NamedTuple
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
@@ -17,6 +18,7 @@ from fusion.passes.graph.calls import callees, first_argument
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, VALUE_READS, Shape, Tensor
 from fusion.passes.graph.view import GraphView
+from fusion.schema.names import UPDATE
 
 VARIABLE_OPS = frozenset(["VarHandleOp", "VariableV2", "Variable"])
 
@@ -226,7 +228,16 @@ def is_accessed_by_rows(view: GraphView, source: Tensor) -> bool:
 
 
 _ROW_ACCESS = re.compile("Resource(Gather|Scatter|SparseApply)|ReadEmbeddingTables")
-_WRITER = re.compile("(Resource)?(Scatter|SparseApply|StridedSliceAssign)")
+_WRITER = re.compile(f"(Resource)?(Scatter|SparseApply|StridedSliceAssign)|{UPDATE}")
+
+
+def writes_rows(view: GraphView, name: str) -> bool:
+    """Whether a node changes some rows of a variable, which all reads of it copy from then on."""
+    op = view.op(name)
+    if op == UPDATE:
+        attr = view.attr(name, "sparse")
+        return attr is not None and any(attr.list.b)
+    return _WRITER.match(op) is not None and view.signatures.is_stateful(op)
 
 
 #: A function's argument or another tensor by its function and node; a variable as ("", name).
@@ -250,25 +261,36 @@ class SparseWriters:
             (view, name)
             for view in self._views.values()
             for op in view.ops
-            if _WRITER.match(op) and view.signatures.is_stateful(op)
+            if _WRITER.match(op)
             for name in view.named(op)
+            if writes_rows(view, name)
         ]
         if writers:
             for argument, variable in variables.items():
                 self._join(argument, ("", variable.name))
             self._follow_calls()
-        self._written = {
-            self._root(self._key(view, tensor))
-            for view, name in writers
-            for tensor in view.inputs(name)
-        }
+        #: The functions that write each variable.
+        self._written: dict[_Key, set[str]] = {}
+        for view, name in writers:
+            for tensor in view.inputs(name):
+                self._written.setdefault(self._root(self._key(view, tensor)), set()).add(
+                    view.function
+                )
+        self._ignored: str | None = None
 
     def change(self, view: GraphView, table: Tensor) -> bool:
         """Whether rows of the table, a handle or what is read of one, are written somewhere."""
         if not self._written:
             return False
         source = view.read_handle(table) or view.resolve(table)
-        return self._root(self._key(view, source)) in self._written
+        written = self._written.get(self._root(self._key(view, source)), set())
+        return bool(written - {self._ignored})
+
+    def outside(self, view: GraphView) -> SparseWriters:
+        """Returns the writers that are not in a graph: what orders those is told by the graph."""
+        result = copy(self)
+        result._ignored = view.function
+        return result
 
     def _follow_calls(self) -> None:
         functions = self._views.keys() - {""}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fusion.passes.emit.concat import ConcatEmitter
 from fusion.passes.emit.forward_only import ForwardEmitter
 from fusion.passes.emit.fused import InferenceEmitter
+from fusion.passes.emit.result_sizes import SizeEmitter
 from fusion.passes.emit.split import SplitEmitter
 from fusion.passes.emit.stacked import StackedEmitter
 from fusion.passes.emit.stock import StockEmitter
@@ -38,4 +39,5 @@ def emit(view: GraphView, plan: Plan) -> GraphEdit:
         else:
             split.lookup(group.lookups[0])
     concats.finish()
+    SizeEmitter(edit, plan.measures).finish(plan.groups)
     return edit

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
+from fusion.passes.analysis.variables import writers, writes_rows
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.graph.fused_columns import list_attr
 from fusion.passes.graph.tensor import Shape, Tensor
@@ -198,7 +199,9 @@ def _shared_read(build: NodeBuilder, reader: Reader, inside: set[str]) -> Variab
     if is_of_layer and not (isinstance(ids, SparseIds) and ids.padded):
         # Keras 3's layers read variables whole, also elsewhere, which after any sparse access would
         # copy them: it is left to the program to have some. Sparse ids they look up as columns do.
-        return None
+        source = view.origin(view.inputs(node.name)[0])
+        if not any(writes_rows(view, writer) for writer in writers(view, source)):
+            return None
     names = (node.name, *view.aliases(tensor))
     users = {use.node for name in names for use in view.uses(name)}
     if not users <= inside.union(names) or not view.preserved.isdisjoint(names):

@@ -30,6 +30,7 @@ def groups_in_concats(
     joined: Sequence[Group],
     nested: bool,
     taken: set[str],
+    unread: frozenset[str] = frozenset(),
 ) -> tuple[Group, ...]:
     """Returns groups of lookups that only a concat side by side reads, and those of other joins.
 
@@ -40,6 +41,7 @@ def groups_in_concats(
         joined: the groups of other joins.
         nested: whether a join that becomes an op may become a part of the concat that reads it.
         taken: concats that others have changed.
+        unread: nodes that do not count.
     """
     shared = {place.join for group in joined for place in group.places}
     members: dict[str, dict[int, LookupMatch | Group]] = {}
@@ -49,7 +51,7 @@ def groups_in_concats(
             inside = replace(group, places=(), whole=True)
             members.setdefault(slot.join, {})[slot.index] = inside
     for lookup in single:
-        place = slot_in_concat(view, lookup)
+        place = slot_in_concat(view, lookup, unread)
         if place is not None and place[0] not in taken:
             members.setdefault(place[0], {})[place[1]] = lookup
     matrices = results_of(lookups)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tensorflow.python.framework import dtypes
 
@@ -39,6 +39,9 @@ FEWEST = 2
 
 _MOST = 8
 """Joins of a lookup that are looked at."""
+
+MEASURES = frozenset({"Shape", "ShapeN", "ZerosLike"})
+"""Ops that tell the sizes of tensors, and nothing else of them."""
 
 REARRANGEMENTS = frozenset({"Reshape", "Squeeze", "ExpandDims"})
 """Ops that keep the order of elements."""
@@ -83,11 +86,19 @@ def slots_of(
         lookup: the lookup.
         unread: nodes that do not count.
     """
+    return joined(view, lookup, unread)[0]
+
+
+def joined(
+    view: GraphView, lookup: LookupMatch, unread: frozenset[str] = frozenset()
+) -> tuple[Slots | NoMatch, dict[Tensor, Vector]]:
+    """Returns `slots_of`, and the shapes of all tensors between the lookup and them."""
     shape, spec = result_shape(lookup), lookup.full_spec
     if shape is None:
-        return NoMatch("the shape of its ids is not known", lookup.anchor)
+        return NoMatch("the shape of its ids is not known", lookup.anchor), {}
     search = _Search(view, lookup.anchor, spec.output, spec.table.dtype, unread)
-    return search.slots(shape, spec.table.shape[1] or shape[-1])
+    slots = search.slots(shape, spec.table.shape[1] or shape[-1])
+    return slots, search.known
 
 
 def slot_of_join(view: GraphView, group: Group) -> Slot | None:
@@ -110,9 +121,11 @@ def slot_of_join(view: GraphView, group: Group) -> Slot | None:
     return slots[0]
 
 
-def why_alone(view: GraphView, lookup: LookupMatch) -> NoMatch:
+def why_alone(
+    view: GraphView, lookup: LookupMatch, unread: frozenset[str] = frozenset()
+) -> NoMatch:
     """Returns why a gather is not part of an op for many lookups."""
-    slots = slots_of(view, lookup)
+    slots = slots_of(view, lookup, unread)
     if isinstance(slots, NoMatch):
         return slots
     if known_shape(view, lookup) is None:
@@ -135,13 +148,15 @@ _FEWEST_VECTORS = 16
 but 25 and 30 us for one id; 8 take 11 and 14 us for one, 15 and 15 for 64."""
 
 
-def worth_joining(view: GraphView, lookups: Iterable[LookupMatch]) -> list[LookupMatch]:
+def worth_joining(
+    view: GraphView, lookups: Iterable[LookupMatch], unread: frozenset[str] = frozenset()
+) -> list[LookupMatch]:
     """Returns the lookups without those of vectors that have too few others beside them."""
     lookups = list(lookups)
     joins: dict[str, str] = {}
     for lookup in lookups:
         if lookup.full_spec.table.shards[0].is_vector:
-            slots = slots_of(view, lookup)
+            slots = slots_of(view, lookup, unread)
             joins[lookup.anchor] = "" if isinstance(slots, NoMatch) else slots[0].join
     counts = Counter(joins.values())
     few = {anchor for anchor, join in joins.items() if counts[join] < _FEWEST_VECTORS}
@@ -171,6 +186,7 @@ class _Search:
         output: the tensor.
         dtype: its DataType.
         unread: nodes that do not count.
+        known: the shapes of the tensors that were followed.
     """
 
     view: GraphView
@@ -178,11 +194,13 @@ class _Search:
     output: Tensor
     dtype: int
     unread: frozenset[str]
+    known: dict[Tensor, Vector] = field(default_factory=dict)
 
     def slots(self, shape: Vector, width: Element) -> Slots | NoMatch:
         """See `slots_of`; `width` elements of the tensor are a row."""
         view, output = self.view, self.output
-        shapes = ShapeMath(view, {output: shape})
+        self.known[output] = shape
+        shapes = ShapeMath(view, self.known)
         found: list[Slot] = []
         helpers: set[str] = set()
         others: list[str] = []
@@ -212,15 +230,28 @@ class _Search:
                     target = view.inputs(user)[1]
                     helpers.update(shapes.derived(target, {*shapes.known}))
                 stack.append(Tensor(user))
-        inside = {*helpers, *(tensor.node for tensor in shapes.known), *self.unread}
-        others += [use.node for name in helpers for use in view.uses(name)]
-        outside = next((name for name in others if name not in inside), None)
+        outside = self._outside(shapes, helpers, others)
         if outside is not None:
             why = f"its rows are used by {outside} ({view.op(outside)}), which joins them to none"
             return NoMatch(why, self.anchor)
         if not found or len(found) > _MOST:
             return NoMatch("its rows go to no concat, or to many", self.anchor)
         return tuple(sorted(found, key=lambda slot: (slot.join, slot.index)))
+
+    def _outside(self, shapes: ShapeMath, helpers: set[str], others: list[str]) -> str | None:
+        """Returns a node that reads what goes with the tensors that were followed.
+
+        Args:
+            shapes: of these tensors.
+            helpers: what computes shapes to which they are reshaped.
+            others: what reads them, and does not hand them on.
+        """
+        inside = {*helpers, *(tensor.node for tensor in shapes.known), *self.unread}
+        measures = [name for name in helpers if self.view.op(name) in MEASURES]
+        # Whatever is computed of measures that do not count does not count, either.
+        readers = [] if self.unread.issuperset(measures) else helpers
+        reading = (use.node for name in readers for use in self.view.uses(name))
+        return next((name for name in (*others, *reading) if name not in inside), None)
 
     def _moved(self, shapes: ShapeMath, user: str, position: int, shape: Vector) -> Vector | None:
         """Returns the shape of what hands on a tensor in order, None if it does something else."""
@@ -290,7 +321,10 @@ def _axis(view: GraphView, join: str, rank: int) -> int | None:
 
 
 def groups_in_joins(
-    view: GraphView, lookups: Iterable[LookupMatch], taken: set[str]
+    view: GraphView,
+    lookups: Iterable[LookupMatch],
+    taken: set[str],
+    unread: frozenset[str] = frozenset(),
 ) -> tuple[Group, ...]:
     """Returns groups of lookups beside each other in all joins that read them.
 
@@ -300,10 +334,11 @@ def groups_in_joins(
         view: the graph.
         lookups: those that one op can do.
         taken: joins that others have changed.
+        unread: nodes that do not count.
     """
     members: dict[Slots, LookupMatch] = {}
     for lookup in filter(is_joinable, lookups):
-        slots = slots_of(view, lookup)
+        slots = slots_of(view, lookup, unread)
         if isinstance(slots, NoMatch) or (len(slots) == 1 and slots[0].is_matrix):
             continue
         if taken.isdisjoint(slot.join for slot in slots):

@@ -143,9 +143,15 @@ class Group:
 
 @dataclass(frozen=True)
 class Plan:
-    """All groups of a graph, in the order in which they are emitted."""
+    """All groups of a graph, in the order in which they are emitted.
+
+    Attributes:
+        groups: them.
+        measures: nodes that tell sizes of what their lookups give, and that go with it.
+    """
 
     groups: tuple[Group, ...]
+    measures: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         return "\n".join(str(group) for group in self.groups)

@@ -11,6 +11,7 @@ from fusion.passes.plan.forms import fits_one_op
 from fusion.passes.plan.joins import FEWEST, groups_in_joins, is_better_alone, worth_joining
 from fusion.passes.plan.plan import Group, Lowering, Plan, plan_each
 from fusion.passes.plan.trained import plan_alone, plan_trained
+from fusion.passes.plan.training_step import NO_STEP, TrainingStep
 from fusion.passes.recognise.lookup import LookupMatch
 
 
@@ -33,7 +34,10 @@ def are_awaited(view: GraphView, lookups: Iterable[LookupMatch]) -> bool:
 
 
 def fused_plans(
-    view: GraphView, lookups: Sequence[LookupMatch], writers: SparseWriters
+    view: GraphView,
+    lookups: Sequence[LookupMatch],
+    writers: SparseWriters,
+    step: TrainingStep = NO_STEP,
 ) -> Iterator[Plan]:
     """Yields plans, the best one first."""
     trained = [lookup for lookup in lookups if lookup.gradients]
@@ -43,27 +47,35 @@ def fused_plans(
     if len(trained) >= FEWEST:
         shared = plan_trained(view, trained, lookups)
     taken = {group.concat for group in shared}
-    for plan in _plans_of_rest(view, rest, writers, taken):
-        yield Plan((*plan.groups, *shared))
+    for plan in _plans_of_rest(view, rest, writers, step, taken):
+        yield Plan((*plan.groups, *shared), step.measures)
     if shared != alone:
-        for plan in _plans_of_rest(view, rest, writers, set()):
-            yield Plan((*plan.groups, *alone))
+        for plan in _plans_of_rest(view, rest, writers, step, set()):
+            yield Plan((*plan.groups, *alone), step.measures)
 
 
 def _plans_of_rest(
-    view: GraphView, lookups: Sequence[LookupMatch], writers: SparseWriters, taken: set[str]
+    view: GraphView,
+    lookups: Sequence[LookupMatch],
+    writers: SparseWriters,
+    step: TrainingStep,
+    taken: set[str],
 ) -> Iterator[Plan]:
     """Yields plans for lookups that are not trained; `taken` are concats of others."""
     vanishing = {node for lookup in lookups for node in lookup.nodes()}
-    single = [lookup for lookup in lookups if fits_one_op(view, lookup, vanishing, writers)]
+    single = [
+        lookup
+        for lookup in lookups
+        if lookup.anchor not in step.refused and fits_one_op(view, lookup, vanishing, writers)
+    ]
     names = {lookup.anchor for lookup in single}
     split = split_plan(lookup for lookup in lookups if lookup.anchor not in names).groups
-    joinable = worth_joining(view, single)
-    joined = groups_in_joins(view, joinable, taken)
+    joinable = worth_joining(view, single, step.measures)
+    joined = groups_in_joins(view, joinable, taken, step.measures)
     left = _without(joinable, joined)
     before: tuple[Group, ...] = ()
     for nested in (True, False):
-        groups = groups_in_concats(view, lookups, left, joined, nested, taken)
+        groups = groups_in_concats(view, lookups, left, joined, nested, taken, step.measures)
         if groups != before:
             yield Plan((*split, *_alone(view, _without(single, groups)).groups, *groups))
         before = groups

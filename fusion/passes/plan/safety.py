@@ -44,6 +44,7 @@ def refuse_unsafe(
     recognitions: Iterable[LookupMatch],
     device_types: frozenset[str],
     tasks: frozenset[str] | None = None,
+    measures: frozenset[str] | None = None,
 ) -> Refusals:
     """Returns why recognised lookups cannot be replaced without changing the rest.
 
@@ -53,6 +54,8 @@ def refuse_unsafe(
     Args:
         device_types: the device types, e.g. "CPU", that the fused ops have kernels for.
         tasks: the processes, e.g. "/job:worker/replica:0/task:1", that know them; None: all.
+        measures: nodes that read sizes of values inside lookups, which are told by others, too;
+            None if no gradients are expected beside the lookups.
     """
     everyone = list(recognitions)
     known = {node for lookup in everyone for node in lookup.nodes()}
@@ -71,7 +74,7 @@ def refuse_unsafe(
         fused = [lookup for lookup in pending if lookup.anchor not in stock]
         vanishing = {node for lookup in fused for node in removed_nodes(lookup)}
         vanishing |= dead_with(view, vanishing, unseen=False)
-        outsiders = _Outsiders(view, vanishing, known)
+        outsiders = _Outsiders(view, vanishing, known, measures)
         failures = {lookup.anchor: _check_uses(view, lookup, outsiders) for lookup in fused}
         news = {anchor: failure for anchor, failure in failures.items() if failure is not None}
         if not news:
@@ -123,6 +126,7 @@ def _check_uses(view: GraphView, lookup: LookupMatch, outsiders: _Outsiders) -> 
     """Refuses when a value that would vanish is used by somebody who stays."""
     assert lookup.spec is not None
     output, light = lookup.spec.output, {*lookup.nodes(Stage.IDS)}
+    kept = _kept(lookup, outsiders.measures)
     recomputed: dict[str, tuple[Tensor, ...]] = {}
     for tensor in filter(None, _outputs_also_emitted(lookup)):
         recomputed[tensor.node] = (*recomputed.get(tensor.node, ()), tensor)
@@ -133,10 +137,19 @@ def _check_uses(view: GraphView, lookup: LookupMatch, outsiders: _Outsiders) -> 
             continue
         if name in view.preserved:
             return NoMatch(_NAMED_OUTSIDE, name)
+        if name in kept:
+            continue
         failure = outsiders.refusal(name, recomputed.get(name, ()), name not in light)
         if failure is not None:
             return failure
     return None
+
+
+def _kept(lookup: LookupMatch, measures: frozenset[str] | None) -> frozenset[str]:
+    """Returns nodes inside a lookup that a gradient beside it may need, and gets."""
+    if measures is None:
+        return frozenset()
+    return measures.union(() if lookup.parts.whole is None else lookup.parts.whole.of_ids)
 
 
 @dataclass(frozen=True)
@@ -147,11 +160,13 @@ class _Outsiders:
         view: the graph.
         vanishing: the nodes of lookups that are replaced.
         known: the nodes of all lookups.
+        measures: see `refuse_unsafe`.
     """
 
     view: GraphView
     vanishing: set[str]
     known: set[str]
+    measures: frozenset[str] | None
     _refusals: dict[tuple[object, ...], NoMatch | None] = field(default_factory=dict)
 
     def refusal(self, name: str, recomputed: tuple[Tensor, ...], is_heavy: bool) -> NoMatch | None:
@@ -174,7 +189,7 @@ class _Outsiders:
         view = self.view
         for use in view.uses(name):
             user = use.node
-            if use.tensor in recomputed:
+            if use.tensor in recomputed or user in (self.measures or ()):
                 continue
             if use.position < 0:
                 return NoMatch("a value inside the lookup is returned by the function", name)

@@ -42,6 +42,7 @@ def refuse_fused(
     refused: Mapping[str, NoMatch],
     writers: SparseWriters,
     bags: Mapping[str, NoBag],
+    unread: frozenset[str] = frozenset(),
 ) -> NoMatch:
     """Returns why a lookup of fused ops around a gather, or of few ops, stays as it is.
 
@@ -51,6 +52,7 @@ def refuse_fused(
         refused: why others cannot be replaced, by anchor.
         writers: of variables.
         bags: why what adds up the rows of a gather is no lookup, by the gather.
+        unread: nodes that do not count among those that read its result.
     """
     if lookup.anchor in bags:
         return NoMatch(bags[lookup.anchor].reason, bags[lookup.anchor].node)
@@ -58,7 +60,7 @@ def refuse_fused(
     node = lookup.anchor if failure is None else failure.node
     if failure is None and is_bare(lookup):
         if shares_table(view, lookup, writers):
-            return why_alone(view, lookup)
+            return why_alone(view, lookup, unread)
         return NoMatch(_why_not_one_op(view, lookup, writers), node)
     if isinstance(lookup.failure, NoProduct) or isinstance(lookup.parts.whole, Product):
         why = failure.reason if failure is not None else _why_not_one_op(view, lookup, writers)

@@ -119,10 +119,10 @@ def _offsets(widths: Sequence[int | None]) -> list[int | None]:
     return offsets
 
 
-def packed_shapes(view: GraphView, widths: Tensor) -> tuple[Tensor, ...]:
-    """Returns the shapes [rows, width] of which a tensor has the widths, or nothing.
+def packed_shapes(view: GraphView, widths: Tensor, axis: int = 1) -> tuple[Tensor, ...]:
+    """Returns the shapes of which a tensor has the sizes of an axis, or nothing.
 
-    That is `squeeze(stack(shapes, axis=1)[1:2, :])`.
+    That is `squeeze(stack(shapes, axis=1)[axis:axis + 1, :])`.
     """
     squeeze = view.resolve(widths).node
     if view.op(squeeze) not in ("Squeeze", "Reshape"):
@@ -136,7 +136,7 @@ def packed_shapes(view: GraphView, widths: Tensor) -> tuple[Tensor, ...]:
         return ()
     shapes = view.inputs(pack)
     first, count = view.constant(begin), view.constant(size)
-    if first is None or list(first) != [1, 0]:
+    if first is None or list(first) != [axis, 0]:
         return ()
     return shapes if count is not None and list(count) in ([1, -1], [1, len(shapes)]) else ()
 

@@ -33,9 +33,11 @@ class Whole(Match):
 
     Attributes:
         spec: what it computes.
+        of_ids: those of the nodes that compute with ids alone, which a gradient may do as well.
     """
 
     spec: LookupSpec
+    of_ids: tuple[str, ...] = ()
 
 
 def match_whole(view: GraphView, name: str) -> Whole | NoMatch:

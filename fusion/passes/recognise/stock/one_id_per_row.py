@@ -112,6 +112,7 @@ def match_single(view: GraphView, select: str) -> Whole | NoMatch:
         nodes=tuple(dict.fromkeys(nodes)),
         front=tuple(dict.fromkeys(front)),
         spec=spec,
+        of_ids=(table.unique, clipped.node, test.node, *view.aliases(condition)),
     )
 
 

@@ -1,0 +1,185 @@
+"""What a training step asks of lookups whose gradients it computes from their ids alone.
+
+That of a gather reads no row, but the sizes of what was looked up. They are told by the ids as
+well, so that nothing needs the rows themselves. And the step changes tables: an op that reads them
+later than stock did has to be done before anything may change them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from fusion.passes.analysis.successors import Successors
+from fusion.passes.analysis.symbolic_shapes import Dim, Element, ShapeMath, Vector
+from fusion.passes.analysis.variables import VARIABLE_OPS, shared_name, writers, writes_rows
+from fusion.passes.graph.idioms import is_row_gather
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.forms import is_shaped
+from fusion.passes.plan.joins import MEASURES, joined
+from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.match import NoMatch
+from fusion.passes.recognise.spec import DenseIds
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """What is found of the lookups of a graph that is about to run.
+
+    Attributes:
+        measures: nodes that tell the sizes of results, all of which other tensors tell, too.
+        refused: why lookups cannot be read later than stock does, by anchor.
+        is_any: whether a table is changed in the graph.
+    """
+
+    measures: frozenset[str] = frozenset()
+    refused: dict[str, NoMatch] = field(default_factory=dict)
+    is_any: bool = False
+
+    @staticmethod
+    def of(view: GraphView, matches: Sequence[LookupMatch]) -> TrainingStep:
+        """Returns what is found of lookups without gradients of their own."""
+        lookups = [one for one in matches if one.spec is not None and not one.gradients]
+        measures = _measures(view, lookups)
+        changed = {lookup.anchor: tuple(_writers(view, lookup)) for lookup in lookups}
+        changed = {anchor: nodes for anchor, nodes in changed.items() if nodes}
+        refused = _unordered(view, lookups, measures, changed)
+        return TrainingStep(measures, refused, bool(changed))
+
+
+NO_STEP = TrainingStep()
+
+
+def shapes_between(
+    view: GraphView, lookup: LookupMatch, unread: frozenset[str]
+) -> dict[Tensor, Vector]:
+    """Returns the shapes of what goes with a lookup: its rows, its result, and what moves that.
+
+    Args:
+        view: the graph.
+        lookup: the lookup.
+        unread: nodes that do not count among those that read the result.
+    """
+    known, spec = joined(view, lookup, unread)[1], lookup.full_spec
+    if not is_shaped(lookup) and isinstance(spec.ids, DenseIds):
+        rows: dict[Element, Dim] = {Dim(spec.output, 0): Dim(spec.ids.values, 0)}
+        known = {
+            tensor: tuple(rows.get(size, size) for size in shape) for tensor, shape in known.items()
+        }
+    if lookup.parts.whole is not None:
+        known = {**rows_inside(view, lookup), **known}
+    return known
+
+
+def rows_inside(view: GraphView, lookup: LookupMatch) -> dict[Tensor, Vector]:
+    """Returns the shapes of the rows that are gathered inside of a lookup."""
+    shapes: dict[Tensor, Vector] = {}
+    for name in lookup.nodes():
+        op = view.op(name)
+        if op != "ResourceGather" and not is_row_gather(view, name):
+            continue
+        table, ids = view.inputs(name)[:2]
+        of_table = view.variable_shape(table) if op == "ResourceGather" else view.shape(table)
+        of_ids = ShapeMath(view).shape_of(ids)
+        if of_table is not None and of_ids is not None and None not in of_table[1:]:
+            shapes[Tensor(name)] = (*of_ids, *(size for size in of_table[1:] if size is not None))
+    return shapes
+
+
+def dtype_of(view: GraphView, tensor: Tensor) -> int:
+    """Returns the DataType of a tensor; 0 if it is not known."""
+    types = view.signatures.output_types(view.nodes[tensor.node])
+    return types[tensor.index] if tensor.index < len(types) else 0
+
+
+def _is_told(view: GraphView, vector: Vector, between: Collection[Tensor]) -> bool:
+    """Whether sizes are numbers, or sizes of other tensors than those `between`."""
+
+    def is_known(size: Element) -> bool:
+        if not isinstance(size, Dim):
+            return isinstance(size, int)
+        return size.tensor not in between and dtype_of(view, size.tensor) != 0
+
+    return all(map(is_known, vector))
+
+
+def _measures(view: GraphView, lookups: Sequence[LookupMatch]) -> frozenset[str]:
+    """Returns the nodes that tell sizes of what lookups give, if all they tell is known."""
+    nodes = {name for name in view.named(*MEASURES) if _is_free(view, name)}
+    if not nodes:
+        return frozenset()
+    told: set[Tensor] = set()
+    between: set[Tensor] = set()
+    for lookup in lookups:
+        known = shapes_between(view, lookup, frozenset(nodes))
+        between |= known.keys()
+        told |= {tensor for tensor, shape in known.items() if _is_told(view, shape, known)}
+    left = between - told
+    return frozenset(
+        name
+        for name in nodes
+        if not left.intersection(inputs := view.inputs(name)) and not told.isdisjoint(inputs)
+    )
+
+
+def _is_free(view: GraphView, name: str) -> bool:
+    is_named = name in view.preserved or name in view.awaited
+    return not (is_named or view.controls(name) or view.control_uses(name))
+
+
+def _writers(view: GraphView, lookup: LookupMatch) -> Iterator[str]:
+    """Yields the nodes that may change the table of a lookup."""
+    for shard in lookup.full_spec.table.shards:
+        handle = view.read_handle(shard.tensor)
+        source = view.origin(shard.tensor if handle is None else handle)
+        sources = [source]
+        if view.op(source.node) in VARIABLE_OPS:
+            own = shared_name(view, source.node)
+            others = (name for name in view.named(view.op(source.node)) if name != source.node)
+            sources += (Tensor(name) for name in others if shared_name(view, name) == own)
+        is_value = handle is None and shard.kind != "resource"
+        for one in sources:
+            # Of a value only what takes a reference may change it.
+            yield from (
+                name
+                for name in writers(view, one)
+                if not is_value or view.signatures.is_stateful(view.op(name))
+            )
+
+
+def _unordered(
+    view: GraphView,
+    lookups: Sequence[LookupMatch],
+    measures: frozenset[str],
+    changed: dict[str, tuple[str, ...]],
+) -> dict[str, NoMatch]:
+    """Returns why lookups cannot be read as late as just before what reads their results."""
+    checked: list[LookupMatch] = []
+    ends: list[list[str]] = []
+    for lookup in lookups:
+        if lookup.anchor not in changed:
+            continue
+        slots, known = joined(view, lookup, measures)[0], shapes_between(view, lookup, measures)
+        is_measured = any(
+            use.node in measures for tensor in known for use in view.tensor_uses(tensor)
+        )
+        is_read = view.read_handle(lookup.full_spec.table.shards[0].tensor) is not None
+        if is_read and not is_measured and not _are_rows_written(view, changed[lookup.anchor]):
+            continue  # the stock read stays, and all that waits for it
+        checked.append(lookup)
+        end = lookup.full_spec.output.node if isinstance(slots, NoMatch) else slots[0].join
+        ends.append([end])
+    moved = {lookup.anchor: end for lookup, end in zip(checked, ends, strict=True)}
+    after = Successors(view, ends, moved, measures)
+    refused: dict[str, NoMatch] = {}
+    for index, lookup in enumerate(checked):
+        early = (one for one in changed[lookup.anchor] if not after.has(index, one))
+        if (writer := next(early, None)) is not None:
+            why = f"its table is changed by {writer} ({view.op(writer)}), which may not wait for it"
+            refused[lookup.anchor] = NoMatch(why, lookup.anchor)
+    return refused
+
+
+def _are_rows_written(view: GraphView, nodes: Sequence[str]) -> bool:
+    return any(writes_rows(view, name) for name in nodes)
