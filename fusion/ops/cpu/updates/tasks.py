@@ -169,8 +169,8 @@ def _has_zero_slots(job: int, first: int, count: int) -> bool:
 def _sweep_without(worker: int, job: int, first: int, count: int) -> None:
     """Executes the program for a block without entries, unless it stays as it is.
 
-    Skipping single rows of it is slower than to go through all: their neighbours come with them, and
-    each row would cost a call of every instruction.
+    To skip single rows is slower than to go through all: each row that is left would cost a call of
+    every instruction.
     """
     if load(job, UpdateJob.skips) == 0 or not _has_zero_slots(job, first, count):
         execute_without(worker, job, first, count)
