@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS: dict[str, tuple[str, ...]] = {
     "fusion": (
         *("version", "printable", "arguments", "runtime", "schema", "stock_ops", "cpu_ops"),
-        *("gpu_ops", "ops", "passes", "lookup", "optimizers", "feature_column", "graphs"),
+        *("gpu_ops", "ops", "passes", "lookup", "optimizers", "feature_column", "keras", "graphs"),
         *("functions", "grappler", "optimized", "saved_model", "explanation", "cli"),
     ),
     "fusion.runtime": (
@@ -30,6 +30,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("layout", "inputs", "tasks", "slow_path", "lookup_kernel", "unique_kernel"),
         "gradient_kernel",
     ),
+    "fusion.keras": ("tables", "embedding", "bags", "embedding_bag", "layers", "acceleration"),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
         *("expand", "ungroup", "fuse_lookups", "lower_lookups", "row_updates", "targets"),

@@ -35,6 +35,7 @@ class Lookup:
       weights: of the ids, as in `lookup`; None for a Tensor of ids.
       options: what is done with the ids.
       name: what messages call it, besides the table's name; can be a name scope.
+      ignored_id: of a Tensor of ids what stands for no id; None for none.
     """
 
     table: Any
@@ -42,6 +43,7 @@ class Lookup:
     weights: Weights | None
     options: LookupOptions
     name: str = ""
+    ignored_id: int | None = None
 
     @property
     def is_groupable(self) -> bool:
@@ -233,7 +235,10 @@ def _part(column: Lookup | tf.Tensor) -> _Part:
     attrs = _attrs(options, dtype, values is not None) | {"dim": _dim(table)}
     weights = tf.ones([1], dtype) if values is None else values
     if isinstance(ids, tf.Tensor):
-        return _Part(ids, number, number, weights, attrs | {"form": "dense"})
+        attrs |= {"form": "dense"}
+        if column.ignored_id is not None:
+            attrs |= {"use_ignored_id": True, "ignored_id": column.ignored_id}
+        return _Part(ids, number, number, weights, attrs)
     if isinstance(ids, tf.RaggedTensor):
         form = {"form": "row_splits"}
         return _Part(ids.flat_values, ids.row_splits, number, weights, attrs | form)
@@ -251,7 +256,7 @@ def _attrs(options: LookupOptions, dtype: tf.DType, weighted: bool) -> dict[str,
         "fill_empty_row": options.fill_empty_row,
         "default_id": options.default_id_attr,
         "use_sparse_weights": weighted,
-        "prune_sparse_weights": weighted and options.combiner != "sum",
+        "prune_sparse_weights": weighted and options.prune and options.combiner != "sum",
         "row_count": options.row_count,
     }
 
