@@ -22,6 +22,7 @@ from typing import Any
 
 from tensorflow.core.framework import graph_pb2
 
+from fusion import compiled
 from fusion.ops import DEVICES
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.lookup_pass import Pass, apply_passes
@@ -144,7 +145,8 @@ def enable(*, row_updates: bool = False) -> None:
     """Fuses the embedding columns of every graph that TensorFlow optimizes from now on.
 
     That is in the whole process. What ran before is not optimized again. Of several calls the last
-    one counts.
+    one counts. TensorFlow does not optimize what XLA compiles: of lookups there a warning is
+    logged, once.
 
     Args:
         row_updates: whether to fuse, too, what optimizers add to rows of tables. Only for programs
@@ -156,6 +158,7 @@ def enable(*, row_updates: bool = False) -> None:
         tf.errors.AlreadyExistsError: another library does so already.
     """
     plugin.install(_optimize)
+    compiled.watch(lambda: _state.on)
     with _state.switching():
         _state.enabled, _state.updates_enabled = True, row_updates
 
@@ -181,6 +184,7 @@ def fused(*, row_updates: bool = False) -> Iterator[None]:
         tf.errors.AlreadyExistsError: as `enable`.
     """
     plugin.install(_optimize)
+    compiled.watch(lambda: _state.on)
     with _state.switching():
         _state.scopes += 1
         _state.update_scopes += row_updates

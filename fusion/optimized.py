@@ -28,7 +28,7 @@ from fusion.passes.graph.calls import called
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP
 from fusion.passes.graph.view import GraphView
-from fusion.passes.lookup_pass import COMPILED, COMPILED_REASON
+from fusion.passes.lookup_pass import COMPILED, is_compiled
 from fusion.passes.report.columns import named_columns
 from fusion.passes.report.report import ColumnReport, FusionReport
 from fusion.printable import printable
@@ -217,7 +217,7 @@ def _explained(graph_def: graph_pb2.GraphDef, runs: list[_Run]) -> FusionReport:
     if any(map(_is_compiled, library.values())):
         # TensorFlow shows nobody what XLA compiles.
         compiled = FuseLookups(devices=DEVICES).explain(graph_def).columns
-        traces += [column for column in compiled if column.reason == COMPILED_REASON]
+        traces += filter(is_compiled, compiled)
     columns: dict[tuple[str, str, str], ColumnReport] = {}
     made = {(column.function, column.op) for column in traces if column.fused}
     for column in traces:

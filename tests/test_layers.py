@@ -15,7 +15,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion": (
         *("version", "printable", "arguments", "runtime", "schema", "stock_ops", "cpu_ops"),
         *("gpu_ops", "ops", "passes", "lookup", "optimizers", "feature_column", "keras", "graphs"),
-        *("functions", "grappler", "optimized", "saved_model", "explanation", "cli"),
+        *("functions", "compiled", "grappler", "optimized", "saved_model", "explanation", "cli"),
     ),
     "fusion.runtime": (
         *("process", "machine", "layout", "cache", "tensorflow", "native", "upcalls", "threads"),
