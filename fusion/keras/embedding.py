@@ -17,7 +17,7 @@ class Embedding(keras.layers.Embedding):
 
     Keras's own one reads the whole table first, which TensorFlow copies in each step that writes
     rows of it. Results, gradients, arguments, configuration, and the name and shape of the weight
-    are Keras's. With LoRA, or quantized, it is Keras's.
+    are Keras's. With a regularizer, LoRA, or quantized, which need the whole table, it is Keras's.
 
     Raises:
       RuntimeError: Keras has another backend than TensorFlow.
@@ -55,7 +55,7 @@ class Embedding(keras.layers.Embedding):
           inputs: Tensor, RaggedTensor or SparseTensor. What a SparseTensor has no element for is
             looked up as id 0.
         """
-        if self.lora_enabled:
+        if self.lora_enabled or self.embeddings_regularizer is not None:
             return super().call(inputs)
         table, ids = table_of(self), as_ids(inputs)
         if isinstance(ids, tf.SparseTensor):
