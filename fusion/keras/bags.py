@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
 from fusion.keras.tables import as_ids, gather
 from fusion.lookup import Lookup, LookupOptions, grouped_lookup, trained_lookup
+from fusion.ops import DEVICES
 from fusion.schema.columns import COLUMN_COMBINERS
 
 COMBINERS = COLUMN_COMBINERS
@@ -98,7 +99,7 @@ def combine(
       tf.errors.InvalidArgumentError: at run time, an id outside the table.
     """
     if combiner == "max":
-        return _largest(table, bags if padding is None else bags.without(padding))
+        return _largest(table, bags, padding, training=training)
     is_dense = isinstance(bags.ids, tf.Tensor) and bags.weights is None
     if padding is not None and not is_dense:
         bags = bags.without(padding)
@@ -112,16 +113,36 @@ def combine(
     return grouped_lookup([lookup])
 
 
-def _largest(table: Any, bags: Bags) -> tf.Tensor:
-    """The maxima of bags without weights, by stock ops."""
-    ids = bags.ragged().ids
+def _largest(table: Any, bags: Bags, padding: int | None, *, training: bool) -> tf.Tensor:
+    """The maxima of bags without weights; ops for training are stock ones."""
+    options = LookupOptions("max", prune=False, fill_empty_row=False)
+    lookup = Lookup(table, bags.ids, None, options, bags.name, sum_order="sequence")
+    is_fused = not training and lookup.reads_table_well and DEVICES.home == "CPU"
+    is_dense = isinstance(bags.ids, tf.Tensor) and not is_fused
+    if is_dense and (padding is None or 0 <= padding < table.shape[0]):
+        return _largest_along_axis(table, bags.ids, padding)
+    ids = (bags if padding is None else bags.without(padding)).ragged().ids
     if isinstance(ids, tf.SparseTensor):
         values, rows, count = ids.values, ids.indices[:, 0], ids.dense_shape[0]
     else:
         values, rows, count = ids.flat_values, ids.value_rowids(), ids.nrows()
-    largest = tf.math.unsorted_segment_max(gather(table, values), rows, count)
-    sizes = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, count)
-    return tf.where(tf.expand_dims(sizes > 0, 1), largest, tf.zeros_like(largest))
+    if is_fused and isinstance(ids, tf.RaggedTensor):
+        largest, has_ids = grouped_lookup([replace(lookup, ids=ids)]), ids.row_lengths() > 0
+    else:
+        largest = tf.math.unsorted_segment_max(gather(table, values), rows, count)
+        has_ids = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, count) > 0
+    return tf.where(tf.expand_dims(has_ids, 1), largest, tf.zeros_like(largest))
+
+
+def _largest_along_axis(table: Any, ids: tf.Tensor, padding: int | None) -> tf.Tensor:
+    """The maxima of the rows of ids [B, L]; the padding, if any, is an id of the table."""
+    rows = gather(table, ids)
+    is_entry = tf.ones_like(ids, tf.bool) if padding is None else ids != padding
+    if padding is not None:
+        rows = tf.where(tf.expand_dims(is_entry, 2), rows, rows.dtype.min)
+    largest = tf.reduce_max(rows, 1)
+    has_ids = tf.reduce_any(is_entry, 1, keepdims=True)
+    return tf.where(has_ids, largest, tf.zeros_like(largest))
 
 
 def _as_tensor(value: Any) -> Any:

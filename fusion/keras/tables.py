@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from fusion.lookup.tables import as_shards
+from fusion.lookup.tables import as_shards, has_handle
 
 
 def check_backend(what: str) -> None:
@@ -42,5 +42,5 @@ def as_ids(ids: Any) -> Any:
 
 
 def gather(table: Any, ids: tf.Tensor) -> tf.Tensor:
-    """Rows of a table; of a Variable by a ResourceGather, which copies no others."""
-    return table.sparse_read(ids) if hasattr(table, "sparse_read") else tf.gather(table, ids)
+    """Rows of a table; of a Variable by a ResourceGather, which reads no others."""
+    return tf.gather(table if has_handle(table) else tf.convert_to_tensor(table), ids)
