@@ -1,6 +1,6 @@
 """Fused embedding lookups for stock TensorFlow: ops, feature columns and a graph rewriter.
 
-Importing this package registers its ops with TensorFlow, its columns and its layer with those who
+Importing this package registers its ops with TensorFlow, its columns and its layers with those who
 read them from files, and does nothing else.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fusion import feature_column, ops
+from fusion import feature_column, keras, ops
 from fusion.lookup import (
     fused_embedding_lookup_sparse,
     fused_embedding_lookup_sparse_v2,
@@ -37,6 +37,7 @@ __all__ = [
     "fused_embedding_lookup_sparse",
     "fused_embedding_lookup_sparse_v2",
     "fused_safe_embedding_lookup_sparse",
+    "keras",
     "ops",
     "optimizers",
     "stats",

@@ -23,6 +23,7 @@ from typing import Any
 
 from tensorflow.core.framework import graph_pb2
 
+from fusion import compiled
 from fusion.ops import DEVICES
 from fusion.passes import fuse_updates
 from fusion.passes.fuse_lookups import FuseLookups
@@ -136,7 +137,8 @@ _state = process.single("grappler", _State)
 def enable(*, row_updates: bool | None = None) -> None:
     """Fuses the lookups and the updates of tables in every graph that TensorFlow optimizes next.
 
-    That is in the whole process. What ran before is not optimized again.
+    That is in the whole process. What ran before is not optimized again. TensorFlow does not
+    optimize what XLA compiles: of lookups there a warning is logged, once.
 
     Args:
         row_updates: ignored, with a warning. Updates of tables are fused wherever they can be: the
@@ -148,6 +150,7 @@ def enable(*, row_updates: bool | None = None) -> None:
     """
     _warn_of_row_updates(row_updates)
     plugin.install(_optimize)
+    compiled.watch(lambda: _state.on)
     with _state.switching():
         _state.enabled = True
 
@@ -174,6 +177,7 @@ def fused(*, row_updates: bool | None = None) -> Iterator[None]:
     """
     _warn_of_row_updates(row_updates)
     plugin.install(_optimize)
+    compiled.watch(lambda: _state.on)
     with _state.switching():
         _state.scopes += 1
     try:

@@ -18,7 +18,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.ops import handle_data_util
 
-from fusion.functions import Library
+from fusion.functions import Library, explain_function
 from fusion.graphs import checked_outputs, final_nodes
 from fusion.grappler import observed
 from fusion.ops import DEVICES
@@ -28,7 +28,7 @@ from fusion.passes.graph.calls import called
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP
 from fusion.passes.graph.view import GraphView
-from fusion.passes.lookup_pass import COMPILED, COMPILED_REASON
+from fusion.passes.lookup_pass import COMPILED, is_compiled
 from fusion.passes.report.columns import named_columns
 from fusion.passes.report.report import ColumnReport, FusionReport
 from fusion.printable import printable
@@ -70,7 +70,9 @@ def explain_optimized_graph(
         targets = [name for name in names if nodes[name] not in _PLACEHOLDERS]
         if targets:
             runs.append(_Run(graph_def, config_pb2.CallableOptions(target=targets, feed=feeds)))
-    return _explained(graph_def, runs)
+    is_seen = not any(map(_is_compiled, graph_def.library.function))
+    others = () if is_seen else FuseLookups(devices=DEVICES).explain(graph_def).columns
+    return _explained(graph_def, runs, others)
 
 
 def explain_optimized_function(function: ConcreteFunction) -> FusionReport | None:
@@ -91,7 +93,8 @@ def explain_optimized_function(function: ConcreteFunction) -> FusionReport | Non
     run.config.graph_options.MergeFrom(context.context().config.graph_options)
     captured = library.captured_variables(function)
     variables = {argument: variable for _, argument, variable in captured}
-    return _explained(run.graph_def, [replace(run, variables=variables, function="")])
+    others = explain_function(function).columns if any(map(_is_compiled, functions)) else ()
+    return _explained(run.graph_def, [replace(run, variables=variables, function="")], others)
 
 
 def _declare_handle(argument: node_def_pb2.NodeDef, tensor: tf.Tensor) -> None:
@@ -204,20 +207,25 @@ def _cannot_run(error: Exception) -> ValueError:
     )
 
 
-def _explained(graph_def: graph_pb2.GraphDef, runs: list[_Run]) -> FusionReport:
+def _explained(
+    graph_def: graph_pb2.GraphDef, runs: list[_Run], others: Iterable[ColumnReport]
+) -> FusionReport:
     """Returns what becomes of each column of runs, and of the functions that stay functions.
 
     Of a column that is seen several times that is the form in which it is fused in the end, or else
     what was said of it first.
+
+    Args:
+        graph_def: the graph.
+        runs: of it.
+        others: what is said of columns as they are, for those in functions that XLA compiles, which
+            TensorFlow shows to nobody.
     """
     library = {f.signature.name: f for f in graph_def.library.function}
     apart = (library[name] for name in _functions_apart(graph_def, library))
     runs += [_function_run(function, graph_def.library) for function in apart]
     traces = [column for run in runs for column in run.columns()]
-    if any(map(_is_compiled, library.values())):
-        # TensorFlow shows nobody what XLA compiles.
-        compiled = FuseLookups(devices=DEVICES).explain(graph_def).columns
-        traces += [column for column in compiled if column.reason == COMPILED_REASON]
+    traces += filter(is_compiled, others)
     columns: dict[tuple[str, str, str], ColumnReport] = {}
     made = {(column.function, column.op) for column in traces if column.fused}
     for column in traces:

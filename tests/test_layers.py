@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 LAYERS: dict[str, tuple[str, ...]] = {
     "fusion": (
         *("version", "printable", "arguments", "runtime", "schema", "stock_ops", "cpu_ops"),
-        *("gpu_ops", "ops", "passes", "lookup", "optimizers", "feature_column", "graphs"),
-        *("functions", "grappler", "optimized", "saved_model", "explanation", "cli"),
+        *("gpu_ops", "ops", "passes", "lookup", "optimizers", "feature_column", "keras", "graphs"),
+        *("functions", "compiled", "grappler", "optimized", "saved_model", "explanation", "cli"),
     ),
     "fusion.runtime": (
         *("process", "machine", "layout", "cache", "tensorflow", "native", "upcalls", "threads"),
@@ -38,6 +38,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "tasks",
         "update_kernel",
     ),
+    "fusion.keras": ("tables", "embedding", "bags", "embedding_bag", "layers", "acceleration"),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
         *("expand", "ungroup", "fuse_lookups", "lower_lookups", "gather_tables"),

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fusion.lookup import VERSIONS, Lookup, LookupOptions, grouped_lookup, lookup
+from fusion.lookup import (
+    VERSIONS,
+    Lookup,
+    LookupOptions,
+    grouped_lookup,
+    lookup,
+    trained_lookup,
+)
 from tests.reference import assert_same_bits
 
 RAGGED = tf.RaggedTensor.from_row_lengths(tf.constant([3, -1, 0, 4, 4], tf.int64), [2, 0, 3])
@@ -51,6 +58,34 @@ def test_dense_ids() -> None:
     found = grouped_lookup([Lookup(table(), ids, None, options())])
     kept = tf.RaggedTensor.from_row_lengths(tf.constant([3, 4, 4]), [1, 0, 2])
     assert_same_bits(found.numpy(), lookup(table(), kept, None, options()).numpy())
+
+
+def test_dense_ids_with_one_that_is_ignored() -> None:
+    ids = tf.constant([[3, 0], [0, 0], [4, 4]])
+    column = Lookup(table(), ids, None, LookupOptions(prune=False), ignored_id=0)
+    kept = tf.RaggedTensor.from_row_lengths(tf.constant([3, 4, 4]), [1, 0, 2])
+    expected = lookup(table(), kept, None, options()).numpy()
+    assert_same_bits(grouped_lookup([column]).numpy(), expected)
+    assert_same_bits(trained_lookup([column]).numpy(), expected)
+
+
+def test_maxima() -> None:
+    ids = tf.RaggedTensor.from_row_lengths(tf.constant([3, 1, 4]), [2, 1])
+    chosen = LookupOptions("max", prune=False, fill_empty_row=False)
+    found = grouped_lookup([Lookup(table(), ids, None, chosen, sum_order="sequence")])
+    rows = table().numpy()
+    assert_same_bits(found.numpy(), np.stack([np.maximum(rows[3], rows[1]), rows[4]]))
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_without_pruning_all_weights_count(combiner: str) -> None:
+    ids = RAGGED.with_values(tf.abs(RAGGED.values)).to_sparse()
+    weights = tf.SparseTensor(ids.indices, WEIGHTS, ids.dense_shape)
+    stock = tf.nn.embedding_lookup_sparse(table(), ids, weights, combiner=combiner)
+    chosen = LookupOptions(combiner, prune=False, fill_empty_row=False)
+    column = Lookup(table(), ids, weights, chosen)
+    for find in (grouped_lookup, trained_lookup):
+        np.testing.assert_allclose(find([column]), stock, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 from fusion import ops
 from fusion.lookup.ids import Ids, Weights, as_sparse, rank_of, weight_values
 from fusion.lookup.options import LookupOptions
-from fusion.lookup.tables import as_shards
+from fusion.lookup.tables import as_shards, has_handle
 from fusion.runtime.tensorflow.cluster import is_beside_ops
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.runtime.tensorflow.variable_access import is_shared
@@ -35,6 +35,8 @@ class Lookup:
       weights: of the ids, as in `lookup`; None for a Tensor of ids.
       options: what is done with the ids.
       name: what messages call it, besides the table's name; can be a name scope.
+      ignored_id: of a Tensor of ids what stands for no id; None for none.
+      sum_order: how rows are added, as the attr of GroupedEmbeddingLookup; for `grouped_lookup`.
     """
 
     table: Any
@@ -42,6 +44,8 @@ class Lookup:
     weights: Weights | None
     options: LookupOptions
     name: str = ""
+    ignored_id: int | None = None
+    sum_order: str = "segment"
 
     @property
     def is_groupable(self) -> bool:
@@ -68,15 +72,7 @@ class Lookup:
         is_of_kind = tf.DeviceSpec.from_string(device).device_type in (None, ops.DEVICES.home)
         if outside_limit is not None or not is_of_kind or not is_beside_ops(device):
             return False
-        return not _has_handle(table) or is_shared(table.dtype.base_dtype.name, ops.DEVICES.home)
-
-
-def _has_handle(table: tf.Variable | tf.Tensor) -> bool:
-    """Whether a table is a Variable, which one of all replicas is not outside of them."""
-    try:
-        return hasattr(table, "handle")
-    except ValueError:
-        return False
+        return not has_handle(table) or is_shared(table.dtype.base_dtype.name, ops.DEVICES.home)
 
 
 def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
@@ -169,7 +165,8 @@ def _lists(parts: Sequence[_Part], attrs: Mapping[str, Attr]) -> dict[str, list[
     return {
         key: [part.attrs.get(attr.name, attr.default) for part in parts]
         for key, attr in attrs.items()
-        if key not in LATER_LISTS  # which say nothing of what is looked up by a call
+        # Older releases read what leaves those out that say nothing.
+        if key not in LATER_LISTS or any(attr.name in part.attrs for part in parts)
     }
 
 
@@ -208,7 +205,7 @@ class _Part(NamedTuple):
 def _tables(columns: Sequence[Lookup | tf.Tensor]) -> list[tf.Tensor]:
     """The tables of lookups, each Variable read once and without a copy; matrices as they are."""
     tables = [column.shards[0] if isinstance(column, Lookup) else column for column in columns]
-    variables = {id(table): table for table in tables if _has_handle(table)}
+    variables = {id(table): table for table in tables if has_handle(table)}
     read = dict[int, tf.Tensor]()
     if variables:
         for variable in variables.values():
@@ -231,9 +228,14 @@ def _part(column: Lookup | tf.Tensor) -> _Part:
     options, ids, dtype = column.options, column.ids, table.dtype.base_dtype
     values = weight_values(column.weights, dtype)
     attrs = _attrs(options, dtype, values is not None) | {"dim": _dim(table)}
+    if column.sum_order != "segment":
+        attrs["sum_order"] = column.sum_order
     weights = tf.ones([1], dtype) if values is None else values
     if isinstance(ids, tf.Tensor):
-        return _Part(ids, number, number, weights, attrs | {"form": "dense"})
+        attrs |= {"form": "dense"}
+        if column.ignored_id is not None:
+            attrs |= {"use_ignored_id": True, "ignored_id": column.ignored_id}
+        return _Part(ids, number, number, weights, attrs)
     if isinstance(ids, tf.RaggedTensor):
         form = {"form": "row_splits"}
         return _Part(ids.flat_values, ids.row_splits, number, weights, attrs | form)
@@ -251,7 +253,7 @@ def _attrs(options: LookupOptions, dtype: tf.DType, weighted: bool) -> dict[str,
         "fill_empty_row": options.fill_empty_row,
         "default_id": options.default_id_attr,
         "use_sparse_weights": weighted,
-        "prune_sparse_weights": weighted and options.combiner != "sum",
+        "prune_sparse_weights": weighted and options.prune and options.combiner != "sum",
         "row_count": options.row_count,
     }
 

@@ -64,6 +64,14 @@ def _as_table(table: Any, name: str, dtype: tf.DType | None) -> Any:
         ) from error
 
 
+def has_handle(table: tf.Variable | tf.Tensor) -> bool:
+    """Whether a table is a Variable, which one of all replicas is not outside of them."""
+    try:
+        return hasattr(table, "handle")
+    except ValueError:
+        return False
+
+
 def shard_shape(shard: Any) -> tf.Tensor:
     """The shape of a table, int64 [2], without reading a variable."""
     if shard.shape.is_fully_defined():

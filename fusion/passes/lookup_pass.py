@@ -191,6 +191,11 @@ def column_report(
     )
 
 
+def is_compiled(column: ColumnReport) -> bool:
+    """Whether a lookup stays as it is because XLA compiles it."""
+    return column.reason is not None and column.reason.endswith(COMPILED_REASON)
+
+
 def count_nodes(graph_def: graph_pb2.GraphDef) -> int:
     """Returns the number of nodes of a graph and its library."""
     functions = graph_def.library.function

@@ -50,7 +50,7 @@ def without_trailing_spaces(text):
         ("docs/enable.md", 2),
         ("docs/explain.md", 4),
         ("docs/inference.md", 1),
-        ("docs/keras.md", 2),
+        ("docs/keras.md", 5),
         ("docs/layers.md", 1),
         ("docs/rewrite.md", 2),
         ("docs/savedmodel.md", 13),

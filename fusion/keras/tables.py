@@ -1,0 +1,46 @@
+"""Tables of Keras 3 layers, and rows gathered from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from fusion.lookup.tables import as_shards, has_handle
+
+
+def check_backend(what: str) -> None:
+    """Checks that Keras computes with TensorFlow.
+
+    Raises:
+      RuntimeError: it does not.
+    """
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise RuntimeError(
+            f"{what} needs Keras with TensorFlow's backend, got {backend!r}; set "
+            "KERAS_BACKEND=tensorflow before keras is imported"
+        )
+
+
+def table_of(layer: Any) -> Any:
+    """The table of an embedding layer, a Variable or Tensor [rows, D].
+
+    With LoRA it is a Tensor, the sum of the table and a product, and computed whole.
+    """
+    table = layer.embeddings if layer.lora_enabled else layer._embeddings
+    (shard,) = as_shards(table, "embeddings", None)
+    return shard
+
+
+def as_ids(ids: Any) -> Any:
+    """Ids of int32 or int64, as Keras's Embedding casts all others."""
+    if ids.dtype in (tf.int32, tf.int64):
+        return ids
+    return tf.cast(ids, tf.int32)
+
+
+def gather(table: Any, ids: tf.Tensor) -> tf.Tensor:
+    """Rows of a table; of a Variable by a ResourceGather, which reads no others."""
+    return tf.gather(table if has_handle(table) else tf.convert_to_tensor(table), ids)
