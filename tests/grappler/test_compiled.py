@@ -71,6 +71,13 @@ def test_a_keras_model_that_xla_compiles(caplog):
     assert "26 embedding lookups of __inference_one_step_on_data" in warning
 
 
+def test_a_keras_model_that_is_trained_by_xla(caplog):
+    model, batch = embedding_model(jit_compile=True)
+    model.fit(batch, np.zeros([512, 1]), batch_size=512, verbose=0)
+    (warning,) = warnings(caplog)
+    assert "26 embedding lookups of __inference_one_step_on_data" in warning
+
+
 def test_with_the_line_there_is_no_warning(caplog):
     model, batch = embedding_model(jit_compile=False)
     model.predict(batch, 512, verbose=0)
