@@ -59,6 +59,8 @@ PROGRAMS: dict[str, str] = {
     "tk_adamax": "n1=neg(v1);a=mul(n1,s0);b=add(v1,a);assign(v1,b);c=mul(x0,s0);scatter_add(v1,c);"
     "d=mul(v2,s1);assign(v2,d);t=take(v2);q=abs(x0);m=max(t,q);e=sub(m,t);scatter_add(v2,e);"
     "k=mul(s2,v1);l=add(v2,s3);y=mul(l,s4);o=div(k,y);p=sub(v0,o);assign(v0,p)",
+    "lazy_momentum": "g=mul(x0,s0);m=take(v1);a=mul(m,s1);b=sub(a,g);scatter_update(v1,b);"
+    "scatter_add(v0,b)",
     "tk_lion": "a=mul(v1,s0);assign(v1,a);c=mul(x0,s1);scatter_add(v1,c);d=sign(v1);e=mul(d,s2);"
     "f=sub(v0,e);assign(v0,f);h=mul(v1,s3);assign(v1,h);i=mul(x0,s4);scatter_add(v1,i)",
 }
@@ -75,6 +77,11 @@ _ELEMENTWISE = {
     "sqrt": tf.raw_ops.Sqrt,
     "abs": tf.raw_ops.Abs,
     "sign": tf.raw_ops.Sign,
+}
+_SCATTERS = {
+    "scatter_add": tf.raw_ops.ResourceScatterAdd,
+    "scatter_sub": tf.raw_ops.ResourceScatterSub,
+    "scatter_update": tf.raw_ops.ResourceScatterUpdate,
 }
 
 
@@ -123,8 +130,7 @@ def run_stock(
         elif line.op == "result":
             results.append(args[0])
         else:
-            add = line.op == "scatter_add"
-            scatter = tf.raw_ops.ResourceScatterAdd if add else tf.raw_ops.ResourceScatterSub
+            scatter = _SCATTERS[line.op]
             handle = variables[line.target].handle
             scatter(resource=handle, indices=ids, updates=args[0])
     return results

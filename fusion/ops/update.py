@@ -24,7 +24,8 @@ def _state(values: Mapping[str, Any], device: str) -> list[int]:
 
     Raises:
       ValueError: a program that is none, or that its inputs and outputs do not go with; lists of
-        other lengths than the numbers of what they are of; a negative offset.
+        other lengths than the numbers of what they are of; an offset below -1; results of values
+        that are summed first.
     """
     program = parse(values["program"])
     variables, scalars = values["num_variables"], values["num_scalars"]
@@ -32,15 +33,23 @@ def _state(values: Mapping[str, Any], device: str) -> list[int]:
     for name, count in (("offsets", values["num_values"]), ("sparse", variables)):
         if len(values[name]) != count:
             raise ValueError(f"{name} has {len(values[name])} items, not {count}")
-    if min(values["offsets"], default=0) < 0:
-        raise ValueError(f"offsets must not be negative, got {list(values['offsets'])}")
+    if min(values["offsets"], default=0) < -1:
+        raise ValueError(f"offsets must not be below -1, got {list(values['offsets'])}")
+    if values["deduplicate"] and program.result_count:
+        raise ValueError("program must not have results with deduplicate")
     head = [0] * UpdateState.SIZE
     _put_attrs(head, values, program)
     access = variable_access.update_functions(values["T"])
     head[UpdateState.access : UpdateState.access + len(access)] = access
     words: list[int] = []
     for field, has_entries in ((UpdateState.with_entries, True), (UpdateState.without, False)):
-        lowered = lower(program, variables, scalars, has_entries=has_entries)
+        lowered = lower(
+            program,
+            variables,
+            scalars,
+            has_entries=has_entries,
+            sums_values=values["deduplicate"],
+        )
         head[field : field + Code.SIZE] = _code(lowered, len(head) + len(words))
         words += [word for instruction in lowered.instructions for word in instruction]
     head[UpdateState.offsets] = len(head) + len(words)
@@ -61,6 +70,8 @@ def _put_attrs(head: list[int], values: Mapping[str, Any], program: Program) -> 
     head[UpdateState.is_sweep] = int(program.is_sweep)
     head[UpdateState.needs_rows] = int(program.needs_rows)
     head[UpdateState.may_skip] = int(program.is_sweep and may_skip(program))
+    head[UpdateState.deduplicates] = int(values["deduplicate"])
+    head[UpdateState.wraps_negative] = int(values["wrap_negative"])
     head[UpdateState.sparse_count] = sum(map(bool, values["sparse"]))
 
 
@@ -98,8 +109,8 @@ SPEC = OpSpec(
     "- sum(entries): rows, as of UnsortedSegmentSum by ids;\n"
     "- take(rows): the row of each entry's id;\n"
     "- assign(v<k>, rows) replaces a variable;\n"
-    "- scatter_add(v<k>, entries), scatter_sub(v<k>, entries): as ResourceScatterAdd and\n"
-    "  ResourceScatterSub, one entry after the other;\n"
+    "- scatter_add(v<k>, entries), scatter_sub, scatter_update: as ResourceScatterAdd,\n"
+    "  ResourceScatterSub and ResourceScatterUpdate, one entry after the other;\n"
     "- result(entries): the next of `results`.\n\n"
     "Entries are always taken in their order. An id that is not in [0, rows) is an\n"
     "InvalidArgumentError; but without take, scatter and result entries of negative ids are left\n"
@@ -113,11 +124,11 @@ SPEC = OpSpec(
             doc="of the table, then of slots; all of the same size rows * D, none twice",
             on_host=True,
         ),
-        Arg("ids", "Tid", "[n]", doc="row of each entry"),
-        Arg("values", "T", "[n, ?]", length="num_values", doc="entries, see offsets"),
+        Arg("ids", "Tid", "[...]", doc="row of each of n entries"),
+        Arg("values", "T", "[?, ?]", length="num_values", doc="entries, see offsets"),
         Arg("scalars", "T", "[...]", length="num_scalars", doc="of one element each"),
     ),
-    outputs=(Arg("results", "T", "[n, ?]", length="num_results"),),
+    outputs=(Arg("results", "T", "[?, ?]", length="num_results", doc="each [n, D]"),),
     attrs=(
         Attr("num_variables", "int", minimum=1, doc="number of variables"),
         Attr("num_values", "int", minimum=0, doc="number of values"),
@@ -126,14 +137,32 @@ SPEC = OpSpec(
         Attr("T", "type", allowed=ROW_UPDATE_DTYPES, doc="dtype of the variables"),
         IDS_ATTR,
         Attr("dim", "int", minimum=1, doc="D"),
-        Attr("offsets", "list(int)", doc="where in a row of each value its D elements start"),
+        Attr(
+            "offsets",
+            "list(int)",
+            doc="of each value the first of its D columns in the first n rows of a matrix that "
+            "may have more of both; -1: it is [n, D]",
+        ),
         Attr(
             "sparse",
             "list(bool)",
-            doc="whether a variable is changed as by scatters, where it is; else as by\n"
+            doc="whether a variable is changed as by scatters, where it is; else as by "
             "AssignAddVariableOp, in a copy if its value is used elsewhere",
         ),
         Attr("program", "string", doc="see above"),
+        Attr(
+            "deduplicate",
+            "bool",
+            default=False,
+            doc="whether values of repeated ids are summed first, in their order, as by Unique "
+            "and UnsortedSegmentSum: the program has one entry for each id, and no results",
+        ),
+        Attr(
+            "wrap_negative",
+            "bool",
+            default=False,
+            doc="whether an id in [-rows, 0) stands for id + rows",
+        ),
     ),
     kernels={"CPU": cpu.kernel("updates.update_kernel")},
     kernel_types={"T": ROW_UPDATE_DTYPES},

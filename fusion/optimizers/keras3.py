@@ -13,9 +13,6 @@ from fusion.optimizers import rows
 class _RowSparse(rows.RowSparse, keras.optimizers.Optimizer):
     """What the optimizers below add to Keras's: a sparse gradient moves its rows alone."""
 
-    #: Whether the values of one id are summed before anything else is done to them.
-    _sums_values = True
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         rows.refuse(self, self.use_ema, "use_ema", "the averages of all rows move at every step")
@@ -41,7 +38,7 @@ class _RowSparse(rows.RowSparse, keras.optimizers.Optimizer):
             return
         index = self._get_variable_index(variable)
         rows.refuse_constraint(self._trainable_variables[index])
-        gradient = tf.cast(rows.distinct(gradient) if self._sums_values else gradient, rate.dtype)
+        gradient = self._prepared(gradient, variable)
         rows.decay(self, variable, rate, gradient.indices)
         self._update_rows(gradient, variable, rate, index)
 
@@ -67,17 +64,26 @@ class Adagrad(_RowSparse, keras.optimizers.Adagrad):
         given; when gradients are applied, for a variable with a sparse gradient and a constraint.
     """
 
-    _sums_values = False  # as in Keras's, where each value of an id is squared by itself
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         rows.refuse(self, self.weight_decay, "weight_decay", "all rows decay at every step")
+
+    def _rule(self) -> str:
+        return "adagrad"
+
+    def _prepared(self, gradient: tf.IndexedSlices, variable: tf.Variable) -> tf.IndexedSlices:
+        """The gradient in the variable's dtype: each value of an id is squared by itself."""
+        return tf.cast(gradient, variable.dtype)
 
     def _update_rows(
         self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor, index: int
     ) -> None:
         g, ids = gradient.values, gradient.indices
         accumulator = self._accumulators[index].value
+        if rows.has_rule(variable, "adagrad"):
+            slots = (variable, accumulator)
+            rows.update_by_rule("adagrad", gradient, slots, (rate, self.epsilon))
+            return
         accumulator.scatter_add(tf.IndexedSlices(tf.square(g), ids))
         # TensorFlow's ResourceSparseApplyAdagradV2 adds epsilon to the root.
         root = tf.sqrt(rows.gather_rows(accumulator, ids) + self.epsilon)
@@ -107,16 +113,20 @@ class LazyAdam(_RowSparse, keras.optimizers.Adam):
         gradients are applied, for a variable with a sparse gradient and a constraint.
     """
 
+    def _rule(self) -> str:
+        return "amsgrad" if self.amsgrad else "adam"
+
     def _update_rows(
         self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor, index: int
     ) -> None:
         g, ids = gradient.values, gradient.indices
         beta_1_power, beta_2_power = rows.beta_powers(self, rate.dtype)
         alpha = rate * tf.sqrt(1 - beta_2_power) / (1 - beta_1_power)
-        if rows.has_fused_update(variable) and not self.amsgrad:
+        if rows.has_rule(variable, self._rule()):
             numbers = (alpha, 1 - self.beta_1, 1 - self.beta_2, self.epsilon)
-            slots = (variable, *self._slots(index, "_momentums", "_velocities"))
-            rows.update_by_rule("adam", gradient, slots, numbers)
+            lists = ("_momentums", "_velocities", *["_velocity_hats"] * self.amsgrad)
+            slots = (variable, *self._slots(index, *lists))
+            rows.update_by_rule(self._rule(), gradient, slots, numbers)
             return
         m = rows.update_rows(
             self._momentums[index].value, ids, lambda m: m + (g - m) * (1 - self.beta_1)

@@ -8,7 +8,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from fusion.ops import DEVICES, fused_embedding_row_update
+from fusion.cpu_ops.rules import RULES
+from fusion.ops import DEVICES, fused_embedding_row_update, fused_embedding_update
+from fusion.optimizers.programs import PROGRAMS
+from fusion.runtime.tensorflow.variable_access import is_updated_in_place
 from fusion.schema.attributes import ROW_UPDATE_DTYPES
 
 
@@ -55,13 +58,25 @@ def subtract_from_rows(variable: tf.Variable, ids: tf.Tensor, change: tf.Tensor)
 class RowSparse:
     """What the row-sparse optimizers of both Keras add to stock ones: a base before theirs."""
 
+    def _rule(self) -> str:
+        """The name of what it does to rows, see `update_by_rule`."""
+        raise NotImplementedError
+
+    def _prepared(self, gradient: tf.IndexedSlices, variable: tf.Variable) -> tf.IndexedSlices:
+        """The gradient in the variable's dtype; with each id once, unless one op sees to that."""
+        dtype = variable.dtype.base_dtype
+        is_one_op = is_in_place(variable) and self._rule() in PROGRAMS
+        if not is_one_op or decays(self, variable) or gradient.dtype != dtype:
+            gradient = distinct(gradient)
+        return tf.cast(gradient, dtype)
+
     def _update_rows(
         self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor, index: int
     ) -> None:
         """Updates the rows of the gradient, each operation as the stock one does it to all rows.
 
         Args:
-          gradient: in the variable's dtype; of distinct ids, but for Keras 3's Adagrad.
+          gradient: as `_prepared`.
           variable: the table.
           rate: the learning rate, a scalar in the variable's dtype.
           index: of the table's optimizer variables in their lists.
@@ -94,11 +109,19 @@ def clip(optimizer: Any, grads: Sequence[Any], clip_dense: Callable[..., Any]) -
     ]
 
 
+def decays(optimizer: Any, variable: tf.Variable) -> bool:
+    """Whether the optimizer's weight decay acts on a variable."""
+    return optimizer.weight_decay is not None and optimizer._use_weight_decay(variable)
+
+
 def decay(
     optimizer: Any, variable: tf.Variable, learning_rate: tf.Tensor, ids: tf.Tensor | None
 ) -> None:
-    """Applies the optimizer's weight decay to the rows of distinct `ids` [u], or to all rows."""
-    if optimizer.weight_decay is None or not optimizer._use_weight_decay(variable):
+    """Applies the optimizer's weight decay to the rows of distinct `ids` [u], or to all rows.
+
+    By stock's ops, whose products TensorFlow's optimizer of graphs rearranges as it does stock's.
+    """
+    if not decays(optimizer, variable):
         return
     factor = tf.cast(optimizer.weight_decay, variable.dtype)
     if ids is None:
@@ -131,25 +154,63 @@ def has_fused_update(variable: tf.Variable) -> bool:
     )
 
 
+def is_in_place(variable: tf.Variable) -> bool:
+    """Whether one op does an update where the variables are."""
+    if DEVICES.home != "CPU" or not has_fused_update(variable):
+        return False
+    return is_updated_in_place(variable.dtype.base_dtype.name)
+
+
+def has_rule(variable: tf.Variable, rule: str) -> bool:
+    """Whether `update_by_rule` updates a table by a rule."""
+    return has_fused_update(variable) and rule in (PROGRAMS if is_in_place(variable) else RULES)
+
+
 def update_by_rule(
     rule: str,
     gradient: tf.IndexedSlices,
     variables: Sequence[tf.Variable],
     numbers: Sequence[Any],
 ) -> None:
-    """Updates the rows of distinct ids of a table and of optimizer variables beside it, by one op.
+    """Updates the rows of a gradient in a table and in optimizer variables beside it, by one op.
 
     Args:
-      rule: of `fused_embedding_row_update`.
-      gradient: of distinct ids, in the dtype of the variables.
-      variables: those that the rule has, which `has_fused_update`.
+      rule: one that the table has, see `has_rule`.
+      gradient: in the dtype of the variables; of distinct ids if the table is not `is_in_place`.
+      variables: those that the rule has.
       numbers: those of the rule, tensors of that dtype or Python numbers.
     """
+    if is_in_place(variables[0]):
+        _update_in_place(rule, gradient, variables, numbers)
+        return
     rows = [gather_rows(variable, gradient.indices) for variable in variables]
     scalars = tf.stack([tf.convert_to_tensor(number, gradient.dtype) for number in numbers])
     updated = fused_embedding_row_update(gradient.values, scalars, rows, rule=rule)
     for variable, new in zip(variables, updated, strict=True):
         variable.scatter_update(tf.IndexedSlices(new, gradient.indices))
+
+
+def _update_in_place(
+    rule: str,
+    gradient: tf.IndexedSlices,
+    variables: Sequence[tf.Variable],
+    numbers: Sequence[Any],
+) -> None:
+    """Does a program of `PROGRAMS` to the rows of a gradient."""
+    table = variables[0]
+    dtype = table.dtype.base_dtype
+    fused_embedding_update(
+        [variable.handle for variable in variables],
+        gradient.indices,
+        [gradient.values],
+        [tf.convert_to_tensor(number, dtype) for number in numbers],
+        num_results=0,
+        dim=table.shape[1],
+        offsets=[-1],
+        sparse=[True] * len(variables),
+        program=PROGRAMS[rule],
+        deduplicate=rule != "adagrad",  # which squares each value of an id by itself
+    )
 
 
 class Momentum(RowSparse):
@@ -163,15 +224,18 @@ class Momentum(RowSparse):
                 f"{name} needs a momentum above 0; SGD without one moves no other rows"
             )
 
+    def _rule(self) -> str:
+        sgd: Any = self
+        return "nesterov" if sgd.nesterov else "momentum"
+
     def _update_rows(
         self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor, index: int
     ) -> None:
         sgd: Any = self
         (m,) = self._slots(index, "momentums")
         momentum = tf.cast(sgd.momentum, rate.dtype)
-        if has_fused_update(variable):
-            rule = "nesterov" if sgd.nesterov else "momentum"
-            update_by_rule(rule, gradient, (variable, m), (rate, momentum))
+        if has_rule(variable, self._rule()):
+            update_by_rule(self._rule(), gradient, (variable, m), (rate, momentum))
             return
         change = gradient.values * rate
         moved = update_rows(m, gradient.indices, lambda m: m * momentum - change)
@@ -182,6 +246,10 @@ class Momentum(RowSparse):
 class Ftrl(RowSparse):
     """The update of rows by a Keras Ftrl, in one op."""
 
+    def _rule(self) -> str:
+        ftrl: Any = self
+        return "ftrl" if ftrl.learning_rate_power == -0.5 else "ftrl with another power"
+
     def _update_rows(
         self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor, index: int
     ) -> None:
@@ -190,8 +258,10 @@ class Ftrl(RowSparse):
         l1 = ftrl.l1_regularization_strength
         l2 = ftrl.l2_regularization_strength + ftrl.beta / (2 * rate)
         shrinkage = ftrl.l2_shrinkage_regularization_strength
-        if has_fused_update(variable) and ftrl.learning_rate_power == -0.5:
-            numbers = (rate, l1, 2 * l2, 2 * shrinkage)
+        if has_rule(variable, self._rule()):
+            numbers = [rate, l1, 2 * l2, 2 * shrinkage]
+            if is_in_place(variable):
+                numbers = [_positive(rate), *numbers[1:], -l1]
             update_by_rule("ftrl", gradient, (variable, accumulator, linear), numbers)
             return
         tf.raw_ops.ResourceSparseApplyFtrlV2(
@@ -207,6 +277,13 @@ class Ftrl(RowSparse):
             lr_power=ftrl.learning_rate_power,
             use_locking=True,
         )
+
+
+def _positive(rate: tf.Tensor) -> tf.Tensor:
+    """A learning rate that is checked in each step, as TensorFlow's op for Ftrl does."""
+    check = tf.debugging.Assert(rate > 0, ["lr is not a positive scalar", rate])
+    with tf.control_dependencies([check]):
+        return tf.identity(rate)
 
 
 def refuse(optimizer: Any, value: Any, argument: str, reason: str) -> None:

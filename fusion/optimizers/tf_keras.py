@@ -19,14 +19,19 @@ class _RowSparse(rows.RowSparse, tf_keras.optimizers.Optimizer):
         rows.refuse(self, self._mesh, "mesh", "its variables have no sparse updates")
         self.jit_compile = False
 
+    def _deduplicate_sparse_grad(self, grads: Any) -> Any:
+        """Nothing: what ids are repeated for is known in `update_step`."""
+        return grads
+
     def update_step(self, gradient: Any, variable: tf.Variable) -> None:
-        """Updates a variable, or of an `IndexedSlices` gradient of distinct ids its rows."""
+        """Updates a variable, or of an `IndexedSlices` gradient its rows."""
         rate = tf.cast(self.learning_rate, variable.dtype)
         if not isinstance(gradient, tf.IndexedSlices):
             rows.decay(self, variable, rate, None)
             super().update_step(gradient, variable)
             return
         rows.refuse_constraint(variable)
+        gradient = self._prepared(gradient, variable)
         rows.decay(self, variable, rate, gradient.indices)
         self._update_rows(gradient, variable, rate, self._index_dict[self._var_key(variable)])
 
@@ -49,6 +54,9 @@ class LazyAdam(_RowSparse, tf_keras.optimizers.Adam):
         sparse gradient and a constraint.
     """
 
+    def _rule(self) -> str:
+        return "amsgrad_in_parts" if self.amsgrad else "adam_in_parts"
+
     def _update_rows(
         self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor, index: int
     ) -> None:
@@ -56,10 +64,11 @@ class LazyAdam(_RowSparse, tf_keras.optimizers.Adam):
         beta_1_power, beta_2_power = rows.beta_powers(self, rate.dtype)
         alpha = rate * tf.sqrt(1 - beta_2_power) / (1 - beta_1_power)
         epsilon = self.epsilon * (tf.sqrt(1 - beta_2_power) if self.adaptive_epsilon else 1)
-        if rows.has_fused_update(variable) and not self.amsgrad:
+        if rows.has_rule(variable, self._rule()):
             numbers = (alpha, 1 - self.beta_1, 1 - self.beta_2, epsilon)
-            slots = (variable, *self._slots(index, "_momentums", "_velocities"))
-            rows.update_by_rule("adam_in_parts", gradient, slots, numbers)
+            lists = ("_momentums", "_velocities", *["_velocity_hats"] * self.amsgrad)
+            slots = (variable, *self._slots(index, *lists))
+            rows.update_by_rule(self._rule(), gradient, slots, numbers)
             return
         m = rows.update_rows(
             self._momentums[index],

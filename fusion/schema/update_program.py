@@ -22,7 +22,7 @@ BINARY = ("add", "sub", "mul", "div", "max", "min")
 UNARY = ("neg", "square", "sqrt", "abs", "sign")
 ELEMENTWISE = frozenset((*BINARY, *UNARY))
 
-SCATTERS = ("scatter_add", "scatter_sub")
+SCATTERS = ("scatter_add", "scatter_sub", "scatter_update")
 
 #: What other operations take, and what they give; a write gives nothing. "v" is a variable itself.
 _SIGNATURES: dict[str, tuple[tuple[str, ...], str]] = {
@@ -31,6 +31,7 @@ _SIGNATURES: dict[str, tuple[tuple[str, ...], str]] = {
     "assign": (("v", ROWS), ""),
     "scatter_add": (("v", ENTRIES), ""),
     "scatter_sub": (("v", ENTRIES), ""),
+    "scatter_update": (("v", ENTRIES), ""),
     "result": ((ENTRIES,), ""),
 }
 

@@ -116,6 +116,54 @@ def test_tf_keras(name: str) -> None:
     check(optimizers(tf_keras)[name], 2 * TABLES if name in IN_TWO else TABLES)
 
 
+@pytest.mark.parametrize("name", ["momentum", "adam", "adamax", "lion"])
+def test_values_of_repeated_ids_are_summed_by_the_op(name: str) -> None:
+    with fusion.fused():
+        _, ran = trained(optimizers(tf_keras)[name])
+    assert ran[UPDATE] == TABLES
+    assert not ran["Unique"]
+    assert not ran["UnsortedSegmentSum"]
+
+
+@pytest.mark.parametrize("deduplicate", [False, True])
+def test_negative_ids_of_an_embedding_of_keras_3(deduplicate: bool) -> None:
+    ids = tf.constant([[1, -1, 3], [-ROWS, 1, ROWS - 1]])
+
+    def train() -> tuple[list[np.ndarray], Any]:
+        layer = keras.layers.Embedding(ROWS, DIM, embeddings_initializer="ones")
+        layer.build()
+        table = layer.trainable_variables[0].value
+        slot = tf.Variable(tf.zeros_like(table))
+
+        @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+        def step(ids: tf.Tensor) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(layer(ids) ** 3)
+            gradient = tape.gradient(loss, table)
+            rows, values = gradient.indices, gradient.values
+            if deduplicate:
+                rows, index = tf.unique(rows)
+                values = tf.math.unsorted_segment_sum(values, index, tf.size(rows))
+            slot.scatter_add(tf.IndexedSlices(tf.square(values), rows))
+            scale = tf.raw_ops.ResourceGather(resource=slot.handle, indices=rows, dtype=tf.float32)
+            table.scatter_sub(tf.IndexedSlices(values * scale, rows))
+
+        for _ in range(2):
+            step(ids)
+        with executed() as ran:
+            step(ids)
+        return [table.numpy(), slot.numpy()], ran
+
+    stock, _ = train()
+    with fusion.fused():
+        fused, ran = train()
+    for mine, theirs in zip(fused, stock, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert ran[UPDATE] == 1
+    assert not ran["Unique"]
+    assert [u.reason for u in last_report().updates] == [None]
+
+
 def test_what_the_report_says_of_optimizers_that_move_all_rows() -> None:
     text = str(check(optimizers(keras)["adam"]))
     size = 3 * TABLES * 4 * ROWS * DIM / 1e6

@@ -36,12 +36,17 @@ class Case:
         few = max(1, min(rows, count // 3))
         ids = self.rng.choice(rows, few, replace=False)[self.rng.integers(0, few, count)]
         self.ids = tf.constant(ids if count else [], tid)
-        self.offsets = [int(self.rng.integers(0, 4)) for _ in range(self.counts["x"])]
-        self.wide = [self.floats((count, dim + offset + 2)) for offset in self.offsets]
+        self.offsets = [int(self.rng.integers(-1, 4)) for _ in range(self.counts["x"])]
+        self.wide = [self.matrix(count, offset) for offset in self.offsets]
         self.values = [
-            tf.constant(wide[:, offset : offset + dim])
+            tf.constant(wide[:count, max(offset, 0) :][:, :dim])
             for wide, offset in zip(self.wide, self.offsets, strict=True)
         ]
+
+    def matrix(self, count, offset):
+        """The entries alone, or with more rows and columns."""
+        more = (0, 0) if offset < 0 else (int(self.rng.integers(0, 3)), offset + 2)
+        return self.floats((count + more[0], self.dim + more[1]))
 
     def floats(self, shape):
         values = self.rng.normal(size=shape)
@@ -67,12 +72,18 @@ class Case:
         }
         return ops.fused_embedding_update(**inputs | changed)
 
-    def check(self, steps=2, sparse=None):
+    def check(self, steps=2, sparse=None, **attrs):
         ours, stock = self.variables(), self.variables()
         any_zero = "max" in self.text or "min" in self.text
+        ids, values = self.ids, self.values
+        if attrs.get("wrap_negative"):
+            ids = tf.where(ids < 0, ids + self.rows, ids)
+        if attrs.get("deduplicate"):
+            ids, index = tf.unique(ids)
+            values = [tf.math.unsorted_segment_sum(v, index, tf.size(ids)) for v in values]
         for _ in range(steps):
-            results = self.update(ours, sparse)
-            expected = run_stock(parse(self.text), stock, self.ids, self.values, self.scalars)
+            results = self.update(ours, sparse, **attrs)
+            expected = run_stock(parse(self.text), stock, ids, values, self.scalars)
             pairs = [*zip(ours, stock, strict=True), *zip(results, expected, strict=True)]
             for index, (one, other) in enumerate(pairs):
                 assert same(one.numpy(), other.numpy(), any_zero=any_zero), index
@@ -104,6 +115,46 @@ def test_either_access(name, sparse):
     case = Case(PROGRAMS[name], 300, 8, 60)
     case.check(sparse=[sparse] * case.counts["v"])
     case.check(sparse=[sparse, *[not sparse] * (case.counts["v"] - 1)])
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("count", [0, 1, 7, 600])
+def test_values_of_repeated_ids_that_are_summed_first(name, count):
+    for index, (rows, dim) in enumerate(SHAPES):
+        for special in (False, True):
+            dtype, tid = ("float32", "float64")[index % 2], ("int32", "int64")[index // 2 % 2]
+            options = {"dtype": dtype, "tid": tid, "seed": index, "special": special}
+            Case(PROGRAMS[name], rows, dim, count, **options).check(deduplicate=True)
+
+
+@pytest.mark.parametrize("name", ["k3_sgd", "k3_adagrad", "k3_adam", "tk_adam"])
+@pytest.mark.parametrize("tid", ["int32", "int64"])
+@pytest.mark.parametrize("deduplicate", [False, True])
+def test_negative_ids_count_from_the_end(name, tid, deduplicate):
+    for index, (rows, dim) in enumerate(SHAPES):
+        case = Case(PROGRAMS[name], rows, dim, 60, tid=tid, seed=index)
+        ids = case.ids.numpy()
+        ids[::2] -= rows
+        case.ids = tf.constant(ids)
+        case.check(wrap_negative=True, deduplicate=deduplicate)
+
+
+@pytest.mark.parametrize("shape", [[60, 1], [5, 4, 3], [2, 30]])
+def test_ids_of_any_shape(shape):
+    case = Case(PROGRAMS["k3_adam"], 300, 8, 60)
+    ours, stock = case.variables(), case.variables()
+    case.update(ours, ids=tf.reshape(case.ids, shape))
+    run_stock(parse(case.text), stock, case.ids, case.values, case.scalars)
+    for one, other in zip(ours, stock, strict=True):
+        assert same(one.numpy(), other.numpy())
+
+
+def test_one_id():
+    case = Case(PROGRAMS["k3_sgd"], 300, 8, 1)
+    ours, stock = case.variables(), case.variables()
+    case.update(ours, ids=case.ids[0])
+    run_stock(parse(case.text), stock, case.ids, case.values, case.scalars)
+    assert same(ours[0].numpy(), stock[0].numpy())
 
 
 # --- rows without entries that stay ------------------------------------------------------------
@@ -165,6 +216,27 @@ def test_a_table_of_what_is_not_finite_beside_zero_slots():
     case.check(steps=3)
 
 
+def test_rows_that_stay_are_not_computed():
+    """A difference of a signaling NaN and 0 is a quiet one."""
+    case = sweep_case(ADAM, 0.0)
+    signaling, quiet = 0x7FA00000, 0x7FE00000
+    case.start[0].view(np.int32)[:] = signaling
+    variables = case.variables()
+    case.update(variables)
+    bits = variables[0].numpy().view(np.int32)
+    touched = np.zeros(case.rows, bool)
+    touched[case.ids.numpy()] = True
+    touched[::97] = True  # slots that are not zero
+    np.testing.assert_array_equal(bits[touched], quiet)
+    # Blocks with entries are computed whole.
+    assert np.mean(bits == signaling) > 0.5
+    # A second read of the table rules skipping out.
+    case.text += ";z=add(v0,v0);assign(v1,z)"
+    variables = case.variables()
+    case.update(variables)
+    np.testing.assert_array_equal(variables[0].numpy().view(np.int32), quiet)
+
+
 # --- programs ----------------------------------------------------------------------------------
 
 
@@ -184,6 +256,8 @@ def test_a_table_of_what_is_not_finite_beside_zero_slots():
         "a=sum(x0);b=mul(a,s0);c=sub(s1,b);assign(v0,c);d=max(c,b);assign(v1,d)",
         "scatter_add(v0,x0);t=take(v0);scatter_sub(v1,t);u=take(v1);scatter_add(v0,u)",
         "a=div(s0,v0);t=take(a);scatter_add(v0,t);b=min(s1,v0);u=take(b);scatter_sub(v1,u)",
+        "scatter_update(v0,x0);t=take(v0);scatter_add(v1,t);u=neg(v0);w=take(u);scatter_update(v1,w)",
+        "a=neg(v0);assign(v0,a);scatter_update(v0,x0);b=square(v0);assign(v1,b)",
         "a=neg(x0);b=abs(a);scatter_add(v1,b);c=neg(x0);d=sum(c)",
     ],
 )
@@ -330,11 +404,17 @@ def test_ids_outside_the_table(name, tid):
     variables = case.variables()
     for bad in (20, 2**31 - 1):
         text = rf"ids\[2\] = {bad} is not in \[0, 20\), the rows"
-        assert refused(case, variables, INVALID, text, ids=tf.constant([0, 5, bad], tid))
+        ids = tf.constant([0, 5, bad], tid)
+        assert refused(case, variables, INVALID, text, ids=ids)
+        assert refused(case, variables, INVALID, text, ids=ids, deduplicate=True)
+        text = rf"ids\[2\] = {bad} is not in \[-20, 20\), the rows"
+        assert refused(case, variables, INVALID, text, ids=ids, wrap_negative=True)
     negative = tf.constant([0, -1, 5], tid)
     if name != "k3_adam":
         text = r"ids\[1\] = -1 is not in \[0, 20\), the rows"
         assert refused(case, variables, INVALID, text, ids=negative)
+        text, below = r"ids\[2\] = -21 is not in \[-20, 20\)", tf.constant([0, -20, -21], tid)
+        assert refused(case, variables, INVALID, text, ids=below, wrap_negative=True)
 
 
 def test_entries_of_negative_ids_are_left_out_of_sums():
@@ -345,6 +425,9 @@ def test_entries_of_negative_ids_are_left_out_of_sums():
     run_stock(parse(ADAM), stock, case.ids, case.values, case.scalars)
     for one, other in zip(ours, stock, strict=True):
         assert same(one.numpy(), other.numpy())
+    case.check(deduplicate=True)
+    case.ids = tf.constant([0, -21, -15])
+    case.check(wrap_negative=True)
 
 
 def test_no_rows():
@@ -369,10 +452,11 @@ def of_unknown_shapes(case, variables):
 @pytest.mark.parametrize(
     ("changed", "match"),
     [
-        ({"ids": [[1, 2, 3]]}, "ids has rank 2, not 1"),
-        ({"values": [np.zeros([2, 10])]}, r"values\[0\] has 2 entries, but there are 3 ids"),
+        ({"ids": [1, 2, 3, 4]}, r"values\[0\] has 3 rows, fewer than the 4 ids"),
+        ({"ids": [[1, 2], [3, 4]]}, r"values\[0\] has 3 rows, fewer than the 4 ids"),
+        ({"values": [np.zeros([2, 10])]}, r"values\[0\] has 2 rows, fewer than the 3 ids"),
         ({"values": [np.zeros([3])]}, r"values\[0\] has rank 1, not 2"),
-        ({"values": [np.zeros([3, 4])]}, r"values\[0\] has 4 .* a row, fewer than 4 from 1 on"),
+        ({"values": [np.zeros([3, 4])]}, r"values\[0\] has 4 columns, fewer than 4 from 1 on"),
         ({"scalars": [1, 1, [1, 1], 1]}, r"scalars\[2\] has 2 elements, not 1"),
         ({"scalars": [1, 1, [], 1]}, r"scalars\[2\] has 0 elements, not 1"),
     ],
@@ -388,6 +472,21 @@ def test_shapes(changed, match):
     for variable, start in zip(variables, case.start, strict=True):
         assert same(variable.numpy(), start)
     run(**as_tensors(inputs))
+
+
+@pytest.mark.parametrize(
+    ("shape", "match"),
+    [
+        ([4, 4], r"values\[0\] has 4 rows, but there are 3 ids"),
+        ([2, 4], r"values\[0\] has 2 rows, but there are 3 ids"),
+        ([3, 5], r"values\[0\] has 5 columns, not 4"),
+        ([3, 3], r"values\[0\] has 3 columns, not 4"),
+    ],
+)
+def test_shapes_of_whole_values(shape, match):
+    case = Case(ADAM, 20, 4, 3)
+    case.offsets = [-1]
+    assert refused(case, case.variables(), INVALID, match, values=[tf.zeros(shape)])
 
 
 def as_tensors(inputs):
@@ -430,7 +529,11 @@ def test_what_was_never_assigned():
         ({"program": "g=pow(x0,s0)"}, r"'g=pow\(x0,s0\)': there is no operation 'pow'"),
         ({"program": "result(x0)"}, "has 1 results, not 0"),
         ({"offsets": []}, "offsets has 0 items, not 1"),
-        ({"offsets": [-1]}, "offsets must not be negative"),
+        ({"offsets": [-2]}, "offsets must not be below -1"),
+        (
+            {"program": "result(x0)", "num_results": 1, "deduplicate": True},
+            "program must not have results with deduplicate",
+        ),
         ({"sparse": [True, True]}, "sparse has 2 items, not 1"),
         ({"dim": 0}, "dim"),
     ],

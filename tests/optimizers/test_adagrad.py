@@ -13,6 +13,5 @@ from tests.optimizers.runs import BATCHES, TABLE
 @pytest.mark.parametrize("options", [{}, {"epsilon": 1e-3, "initial_accumulator_value": 0.5}])
 def test_the_numbers_are_those_of_keras(options: dict[str, float], way: str) -> None:
     states = [runs.train(way, which, BATCHES, "adagrad", **options) for which in ("lazy", "stock")]
-    # TensorFlow's optimizer of graphs makes a product of ours out of the quotient.
-    (runs.assert_same if way == "keras3 eager" else runs.assert_close)(states)
+    runs.assert_same(states)
     assert np.any(states[0].table != TABLE)

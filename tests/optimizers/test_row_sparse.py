@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from fusion.cpu_ops.rules import RULES
 from fusion.optimizers import rows
+from fusion.optimizers.programs import PROGRAMS
 from tests.optimizers import runs
 from tests.optimizers.runs import BATCHES, CASES, FULL_BATCHES, KERNEL, OPTIMIZERS, ROWS, TABLE
 
@@ -117,33 +120,81 @@ def test_tables_of_other_types(way, rule, dtype, id_type, error):
     assert np.max(np.abs(lazy - TABLE)) > 10 * error
 
 
-FUSED = [(way, rule) for way, rule in CASES if way[:2] != "v1" and rule != "adagrad"]
+FUSED = [(way, rule) for way, rule in CASES if way[:2] != "v1"]
+OPTIONS: dict[str, list[dict]] = {
+    rule: [{}, {"weight_decay": 0.1}, {"clipnorm": 0.5}] for rule in ("momentum", "nesterov")
+}
+OPTIONS["adam"] = [*OPTIONS["momentum"], {"amsgrad": True}, {"amsgrad": True, "weight_decay": 0.1}]
+OPTIONS["ftrl"] = [*OPTIONS["momentum"], {"l1_regularization_strength": 0.0}]
+OPTIONS["adagrad"] = [{}, {"clipnorm": 0.5}]
 
 
-@pytest.mark.parametrize(("way", "rule"), FUSED)
-def test_one_op_gives_the_bits_of_stock_ops(way, rule, monkeypatch):
-    fused = runs.train(way, "lazy", BATCHES, rule)
-    monkeypatch.setattr(rows, "has_fused_update", lambda variable: False)
-    runs.assert_same([fused, runs.train(way, "lazy", BATCHES, rule)])
+@pytest.mark.parametrize(
+    ("way", "rule", "options"),
+    [(way, rule, options) for way, rule in FUSED for options in OPTIONS[rule]],
+)
+@pytest.mark.parametrize("op", ["stock", "FusedEmbeddingRowUpdate"])
+def test_one_op_gives_the_bits_of_other_ops(way, rule, options, op, monkeypatch):
+    fused = runs.train(way, "lazy", BATCHES, rule, **options)
+    without = "has_fused_update" if op == "stock" else "is_in_place"
+    monkeypatch.setattr(rows, without, lambda variable: False)
+    others = runs.train(way, "lazy", BATCHES, rule, **options)
+    # TensorFlow's optimizer of graphs makes a product of the quotient of stock's ops.
+    is_rearranged = rule == "adagrad" and "function" in way
+    (runs.assert_close if is_rearranged else runs.assert_same)([fused, others])
 
 
-def fused_updates(name, **arguments):
-    """How many fused updates there are in the graph of a step for a table and a kernel."""
+def test_programs_are_the_rules_of_the_other_op():
+    assert set(PROGRAMS) >= {*RULES} - {"add", "subtract"}
+
+
+STOCK_OPS = {"Unique", "UnsortedSegmentSum", "ResourceGather", "ResourceScatterUpdate"}
+
+
+def operations(name, **arguments):
+    """How many of each type there are in the graph of a step for a table and a kernel."""
     table, kernel = tf.Variable(TABLE), tf.Variable(KERNEL)
     step = runs.step_function(OPTIMIZERS[name].make("lazy", **arguments), table, kernel)
-    operations = runs.compile_step(step).get_concrete_function().graph.get_operations()
-    return sum(op.type == "FusedEmbeddingRowUpdate" for op in operations)
+    found = runs.compile_step(step).get_concrete_function().graph.get_operations()
+    return Counter(op.type for op in found)
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name[:2] != "v1"])
 def test_one_op_per_table(name):
-    assert fused_updates(name) == (0 if name.endswith("adagrad") else 1)
+    found = operations(name)
+    assert found["FusedEmbeddingUpdate"] == 1
+    assert not STOCK_OPS & {*found}
+    if not name.endswith("adagrad"):
+        decaying = operations(name, weight_decay=0.1)
+        assert decaying["FusedEmbeddingUpdate"] == 1
+        assert not decaying["ResourceScatterUpdate"]
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name[:2] != "v1"])
+def test_tables_elsewhere_have_the_op_between_reading_and_writing(name, monkeypatch):
+    monkeypatch.setattr(rows, "is_in_place", lambda variable: False)
+    found = operations(name)
+    assert found["FusedEmbeddingRowUpdate"] == (0 if name.endswith("adagrad") else 1)
+    assert not found["FusedEmbeddingUpdate"]
+    assert found["Unique"] == (0 if name.endswith("adagrad") else 1)
 
 
 @pytest.mark.parametrize("family", ["keras3", "tf_keras"])
-def test_what_has_no_fused_update(family):
-    assert fused_updates(f"{family} adam", amsgrad=True) == 0
-    assert fused_updates(f"{family} ftrl", learning_rate_power=-0.4) == 0
+def test_what_has_no_fused_update(family, monkeypatch):
+    found = operations(f"{family} ftrl", learning_rate_power=-0.4)
+    assert found["ResourceSparseApplyFtrlV2"] == 1
+    assert not found["FusedEmbeddingUpdate"]
+    monkeypatch.setattr(rows, "is_in_place", lambda variable: False)
+    assert not operations(f"{family} adam", amsgrad=True)["FusedEmbeddingRowUpdate"]
+
+
+@pytest.mark.parametrize("home", ["CPU", "GPU"])
+def test_updates_in_place_are_for_cpus(home, monkeypatch):
+    monkeypatch.setattr(rows, "DEVICES", SimpleNamespace(home=home))
+    variable = SimpleNamespace(device="", dtype=tf.float32, shape=tf.TensorShape([5, 3]))
+    assert rows.is_in_place(variable) == (home == "CPU")
+    monkeypatch.setattr(rows, "is_updated_in_place", lambda dtype: False)
+    assert not rows.is_in_place(variable)
 
 
 @pytest.mark.parametrize("name", ["keras3 adam", "keras3 momentum", "keras3 nesterov"])

@@ -31,6 +31,7 @@ def test_spaces():
     [
         (ADAGRAD, False, True, 0),
         ("g=sum(x0);assign(v0,g)", True, False, 0),
+        ("scatter_update(v0,x0)", False, True, 0),
         ("g=sum(x0);t=take(g);result(t);result(x0);assign(v0,g)", True, True, 2),
         ("result(x0)", False, True, 1),
         ("g=sum(x0)", False, False, 0),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from fusion.cpu_ops.updates import layout
@@ -15,11 +16,9 @@ from fusion.runtime.native.memory import load
 
 def block_kernel(stored: str) -> Callable[[int], None]:
     """A function `(block)` that executes a block's instructions; rows are of dtype `stored`."""
-    execute_one = _nothing
-    for code, loop in reversed(elementwise(stored)):
-        execute_one = _either(code, _on_elements(loop), execute_one)
-    for code, function in reversed(of_rows(stored)):
-        execute_one = _either(code, _on_rows(function), execute_one)
+    loops = [(code, _on_elements(loop)) for code, loop in elementwise(stored)]
+    functions = [(code, _on_rows(function)) for code, function in of_rows(stored)]
+    execute_one = _chosen(sorted([*loops, *functions], key=itemgetter(0)))
 
     def execute(block: int) -> None:
         instruction = load(block, Block.instructions)
@@ -31,29 +30,32 @@ def block_kernel(stored: str) -> Callable[[int], None]:
     return execute
 
 
-@jit
-def _nothing(opcode: int, block: int, instruction: int) -> None:
-    pass
+def _chosen(functions: Sequence[tuple[int, Any]]) -> Any:
+    """A jitted function (opcode, block, instruction) that does the one of that opcode.
 
-
-def _either(code: int, function: Any, other: Any) -> Any:
-    """A jitted function (opcode, block, instruction) that does `function` if it has that opcode."""
+    Args:
+      functions: opcodes in ascending order, each with a function of these arguments.
+    """
+    if len(functions) == 1:
+        return functions[0][1]
+    half = len(functions) // 2
+    first, lower, upper = functions[half][0], _chosen(functions[:half]), _chosen(functions[half:])
 
     @jit
-    def either(opcode: int, block: int, instruction: int) -> None:
-        if opcode == code:
-            function(block, instruction)
+    def execute(opcode: int, block: int, instruction: int) -> None:
+        if opcode < first:
+            lower(opcode, block, instruction)
         else:
-            other(opcode, block, instruction)
+            upper(opcode, block, instruction)
 
-    return either
+    return execute
 
 
 def _on_elements(loop: Any) -> Any:
-    """A jitted function (block, instruction) of one (out, left, right, elements)."""
+    """A jitted function (opcode, block, instruction) of one (out, left, right, elements)."""
 
     @jit
-    def execute(block: int, instruction: int) -> None:
+    def execute(opcode: int, block: int, instruction: int) -> None:
         registers, count = load(block, Block.registers), load(instruction, Instruction.count)
         elements = load(block, Block.dim)
         if count == layout.OF_ROWS:
@@ -73,10 +75,10 @@ def _on_elements(loop: Any) -> Any:
 
 
 def _on_rows(function: Any) -> Any:
-    """A jitted function (block, instruction) of one (block, out, left)."""
+    """A jitted function (opcode, block, instruction) of one (block, out, left)."""
 
     @jit
-    def execute(block: int, instruction: int) -> None:
+    def execute(opcode: int, block: int, instruction: int) -> None:
         out, left = load(instruction, Instruction.out), load(instruction, Instruction.left)
         function(block, out, left)
 

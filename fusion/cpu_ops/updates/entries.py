@@ -26,8 +26,10 @@ def of_rows(stored: str) -> list[tuple[int, Any]]:
         (layout.TAKE_VARIABLE, _take_variable(item, copy)),
         (layout.GATHER, _gather(item, copy)),
         (layout.GATHER_VALUE, _gather_value(item, copy)),
+        (layout.SUM_VALUE, _sum_value(item, _row(stored, "begin"), _row(stored, "add"))),
         (layout.SCATTER_ADD, _scatter(item, _row(stored, "add"))),
         (layout.SCATTER_SUB, _scatter(item, _row(stored, "subtract"))),
+        (layout.SCATTER_UPDATE, _scatter(item, copy)),
         (layout.RESULT, _result(item, copy)),
     ]
 
@@ -108,6 +110,24 @@ def _gather_value(item: int, copy: Any) -> Any:
     return gather
 
 
+def _sum_value(item: int, begin: Any, add: Any) -> Any:
+    @jit
+    def add_up(block: int, out: int, left: int) -> None:
+        source = load(block, Block.values) + 8 * ValueSource.SIZE * left
+        first, step = load(source, ValueSource.first), load(source, ValueSource.step)
+        starts, summands = load(block, Block.starts), load(block, Block.summands)
+        dim, entries = load(block, Block.dim), _register(block, out)
+        mask = (int64(1) << load(block, Block.shift)) - 1
+        for entry in range(load(block, Block.entry_count)):
+            index, target = _index_of(block, entry), entries + entry * dim * item
+            start = load(starts, index)
+            begin(target, first + (load(summands, start) & mask) * step, dim)
+            for summand in range(start + 1, load(starts, index + 1)):
+                add(target, first + (load(summands, summand) & mask) * step, dim)
+
+    return add_up
+
+
 def _scatter(item: int, change: Any) -> Any:
     @jit
     def scatter(block: int, out: int, left: int) -> None:
@@ -171,7 +191,13 @@ def _part(stored: str, kind: str, lanes: int) -> Any:
         store_tile(row, none, load_tile(row, none) - load_tile(other, none))
 
     @jit
+    def begin(row: int, other: int) -> None:
+        # As sums begin with 0: 0 + -0 is 0.
+        store_tile(row, none, zero() + load_tile(other, none))
+
+    @jit
     def clear(row: int, other: int) -> None:
         store_tile(row, none, zero())
 
-    return {"copy": copy, "add": add, "subtract": subtract, "clear": clear}[kind]
+    kinds = {"copy": copy, "add": add, "subtract": subtract, "begin": begin, "clear": clear}
+    return kinds[kind]

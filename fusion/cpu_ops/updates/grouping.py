@@ -24,19 +24,22 @@ def bits_of(number: int) -> int:
 
 @jit
 def pack_entries(
-    ids: int, kind: int, count: int, rows: int, shift: int, drops: bool, entries: int
+    ids: int, kind: int, count: int, rows: int, shift: int, wraps: int, drops: bool, entries: int
 ) -> int:
     """Writes the entries of ids in their order; returns their number, or -1 - index of a bad id.
 
     Args:
       ids, kind: the address of ids, and their dtype.
       rows: ids must be below it.
-      drops: whether ids < 0 are left out; else they are bad.
+      wraps: what is added to ids < 0.
+      drops: whether those that are < 0 after that are left out; else they are bad.
       entries: out, the address of int64 [count].
     """
     kept = int64(0)
     for index in range(count):
         row = integer_at(ids, index, kind)
+        if row < 0:
+            row += wraps
         if row < 0 and drops:
             continue
         if row < 0 or row >= rows:
@@ -132,6 +135,13 @@ def list_rows(entries: int, count: int, shift: int, rows: int, starts: int) -> i
             last = row
     store(starts, distinct, count)
     return distinct
+
+
+@jit
+def pack_rows(rows: int, count: int, shift: int, entries: int) -> None:
+    """Writes entries of rows, one for each, whose indices are theirs in the list of rows."""
+    for index in range(count):
+        store(entries, index, load(rows, index) << shift | index)
 
 
 @jit

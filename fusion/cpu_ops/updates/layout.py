@@ -24,10 +24,12 @@ _FIRST = 3 * len(BINARY) + len(UNARY)
     TAKE_VARIABLE,  # entries out = rows of variable `left`, wherever these are
     GATHER,  # rows out = rows of variable `left`, wherever these are
     GATHER_VALUE,  # entries out = those of value `left`
+    SUM_VALUE,  # entries out = sums of those of value `left`, see `Block.starts`
     SCATTER_ADD,  # rows of variable `out`, wherever these are, += the entries left
     SCATTER_SUB,
+    SCATTER_UPDATE,  # = instead
     RESULT,  # result `out` = the entries left
-) = range(_FIRST, _FIRST + 10)
+) = range(_FIRST, _FIRST + 12)
 
 
 #: How many elements an elementwise instruction has.
@@ -56,6 +58,8 @@ class Block(Layout):
     entry_count: Int64
     entries: Address  # row << shift | index of the entry, ascending, int64 [entry_count]
     shift: Int64
+    starts: Address  # of entry `index` the summands [starts[index], starts[index + 1])
+    summands: Address  # of those, as entries are; both read by `SUM_VALUE` alone
     locals: Address  # of each entry its row among those of the block, int64 [entry_count]
     variables: Address  # of the first row of each variable, int64
     values: Address  # `ValueSource` of each value

@@ -40,10 +40,12 @@ def _emit(edit: GraphEdit, update: TableUpdate, shared: SharedScalars) -> None:
             num_results=len(stage.results),
             dim=update.dim,
             program=stage.program,
+            deduplicate=update.deduplicates,
+            wrap_negative=update.wraps_negative,
         )
         set_lists(
             node,
-            offsets=[max(entries.offset, 0) for entries in slices],
+            offsets=[entries.offset for entries in slices],
             sparse=[is_accessed_by_rows(view, variable) for variable in stage.variables],
         )
         build.add(node)

@@ -104,6 +104,15 @@ def is_shared(dtype: str, device: str) -> bool:
         return False
 
 
+@cache
+def is_updated_in_place(dtype: str) -> bool:
+    """Whether this TensorFlow lets kernels on a CPU update variables of a dtype where they are."""
+    try:
+        return bool(update_functions(dtype))
+    except NotImplementedError:
+        return False
+
+
 def functions(dtype: str, device: str) -> list[int]:
     """The `VariableAccess` of variables of a dtype on a type of device.
 

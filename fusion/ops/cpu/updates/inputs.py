@@ -55,10 +55,7 @@ def take_inputs(frame: int, job: int, tensors: int) -> int:
     ids = _take(frame, state, tensors, int64(0))
     if failed(frame):
         return int64(0)
-    if tf_num_dims(ids) != 1:
-        fail(frame, INVALID_ARGUMENT, "ids has rank %lld, not 1", int64(tf_num_dims(ids)))
-        return int64(0)
-    count = tf_dim(ids, np.int32(0))
+    count = _elements(ids)
     store(job, UpdateJob.id_count, count)
     values = load(state, UpdateState.value_count)
     for index in range(values):
@@ -72,6 +69,14 @@ def take_inputs(frame: int, job: int, tensors: int) -> int:
         result = new_output(frame, int64(index), int64(2), count, dim, item)
         store(load(job, UpdateJob.results), index, result)
     return tf_tensor_data(ids)
+
+
+@jit
+def _elements(tensor: int) -> int:
+    elements = int64(1)
+    for axis in range(tf_num_dims(tensor)):
+        elements *= tf_dim(tensor, np.int32(axis))
+    return elements
 
 
 @jit
@@ -89,15 +94,21 @@ def _take_value(frame: int, job: int, tensors: int, index: int) -> None:
         load(state, load(state, UpdateState.offsets) + index),
         load(state, UpdateState.dim),
     )
-    if rows != count:
-        text = "values[%lld] has %lld entries, but there are %lld ids"
+    if offset < 0 and rows != count:
+        text = "values[%lld] has %lld rows, but there are %lld ids"
+        fail(frame, INVALID_ARGUMENT, text, index, rows, count)
+    elif offset < 0 and width != dim:
+        text = "values[%lld] has %lld columns, not %lld"
+        fail(frame, INVALID_ARGUMENT, text, index, width, dim)
+    elif rows < count:
+        text = "values[%lld] has %lld rows, fewer than the %lld ids"
         fail(frame, INVALID_ARGUMENT, text, index, rows, count)
     elif offset > width - dim:
-        text = "values[%lld] has %lld elements in a row, fewer than %lld from %lld on"
+        text = "values[%lld] has %lld columns, fewer than %lld from %lld on"
         fail(frame, INVALID_ARGUMENT, text, index, width, dim, offset)
     item = load(state, UpdateState.item_bytes)
     source = load(job, UpdateJob.values) + 8 * ValueSource.SIZE * index
-    store(source, ValueSource.first, tf_tensor_data(tensor) + offset * item)
+    store(source, ValueSource.first, tf_tensor_data(tensor) + max(offset, int64(0)) * item)
     store(source, ValueSource.step, width * item)
 
 
@@ -107,9 +118,7 @@ def _take_scalar(frame: int, job: int, tensors: int, index: int) -> None:
     tensor = _take(frame, state, tensors, 1 + load(state, UpdateState.value_count) + index)
     if failed(frame):
         return
-    elements = int64(1)
-    for axis in range(tf_num_dims(tensor)):
-        elements *= tf_dim(tensor, np.int32(axis))
+    elements = _elements(tensor)
     if elements != 1:
         text = "scalars[%lld] has %lld elements, not 1"
         fail(frame, INVALID_ARGUMENT, text, index, elements)

@@ -35,6 +35,8 @@ class UpdateState(State):
     is_sweep: Flag
     needs_rows: Flag  # whether ids < 0 are errors
     may_skip: Flag  # whether rows of zero slots may stay, see `lowering.may_skip`
+    deduplicates: Flag  # whether values of repeated ids are summed first
+    wraps_negative: Flag  # whether ids < 0 count from the end
     sparse_count: Int64  # of variables with the flag
     offsets: Int64  # where in the state the offsets of values are, in words
     sparse: Int64  # the flags of variables
@@ -56,10 +58,11 @@ class UpdateJob(Job):
     block_bits: Int64  # a block has 1 << block_bits rows
     block_count: Int64
     task_blocks: Int64  # blocks of a task
-    entries: Address  # sorted, see `grouping`
+    entries: Address  # sorted, see `grouping`; where values are summed first one for each row
     entry_count: Int64
     shift: Int64
-    rows: Address  # distinct rows, and where their entries start; not in a sweep
+    ungrouped: Address  # where values are summed first: sorted, all of them
+    rows: Address  # distinct rows, and where their entries start; where they are needed
     starts: Address
     distinct_count: Int64
     most_entries: Int64  # of a block

@@ -26,7 +26,7 @@ from fusion.schema.update_program import (
 _ZERO = "0"
 
 #: Operations of the interpreter that programs do not have.
-_VALUE, _GATHER, _TAKE_VARIABLE = "value", "gather", "take_variable"
+_VALUE, _SUM_VALUE, _GATHER, _TAKE_VARIABLE = "value", "sum_value", "gather", "take_variable"
 
 _OPCODES = {
     "sum": layout.SUM,
@@ -34,8 +34,10 @@ _OPCODES = {
     _TAKE_VARIABLE: layout.TAKE_VARIABLE,
     _GATHER: layout.GATHER,
     _VALUE: layout.GATHER_VALUE,
+    _SUM_VALUE: layout.SUM_VALUE,
     "scatter_add": layout.SCATTER_ADD,
     "scatter_sub": layout.SCATTER_SUB,
+    "scatter_update": layout.SCATTER_UPDATE,
     "result": layout.RESULT,
 }
 _COUNTS = {ROWS: layout.OF_ROWS, ENTRIES: layout.OF_ENTRIES, SCALAR: layout.OF_SCALAR}
@@ -76,10 +78,22 @@ class _Values:
     homes: dict[str, int] = field(default_factory=dict)
 
 
-def lower(program: Program, variables: int, scalars: int, *, has_entries: bool) -> Lowered:
-    """The instructions of a program for blocks with entries, or for blocks without."""
+def lower(
+    program: Program, variables: int, scalars: int, *, has_entries: bool, sums_values: bool
+) -> Lowered:
+    """The instructions of a program for blocks with entries, or for blocks without.
+
+    Args:
+      program: what to lower.
+      variables, scalars: how many it has.
+      has_entries: whether the blocks have entries.
+      sums_values: whether an entry is the sum of those of its row.
+    """
     values = _Values(dict(program.kinds) | {_ZERO: SCALAR})
-    steps = _steps(program, values) if has_entries else _steps_without_entries(program, values)
+    if has_entries:
+        steps = _steps(program, values, _SUM_VALUE if sums_values else _VALUE)
+    else:
+        steps = _steps_without_entries(program, values)
     steps = _live(steps)
     if program.is_sweep:
         steps = _assigned_in_place(steps, values)
@@ -103,7 +117,7 @@ def may_skip(program: Program) -> bool:
     return is_minuend and read.args.count("v0") == 1 and uses == writes
 
 
-def _steps(program: Program, values: _Values) -> list[_Step]:
+def _steps(program: Program, values: _Values, gather_value: str) -> list[_Step]:
     """The steps for blocks with entries: what is not in buffers is loaded where it is needed.
 
     Rows of variables are where they are in a sweep, and else far from each other.
@@ -116,7 +130,7 @@ def _steps(program: Program, values: _Values) -> list[_Step]:
         if known is None or known[0] == "s" or (known[0] == "v" and program.is_sweep):
             return name
         letter, index = known
-        op = _VALUE if letter == "x" else _GATHER
+        op = gather_value if letter == "x" else _GATHER
         copy = f"{name}@{0 if letter == 'x' else writes.get(index, 0)}"
         if copy not in values.kinds:
             values.kinds[copy] = values.kinds[name]
@@ -209,12 +223,38 @@ def _writes(step: _Step, variable: int) -> bool:
     return step.op in ("assign", *SCATTERS) and step.target == variable
 
 
+@dataclass
+class _Buffers:
+    """The buffers of a program, each for one value at a time.
+
+    Attributes:
+      sizes: how many there are, by kind.
+      free: numbers of those that hold no value.
+      used: kind and number of the one of each value.
+    """
+
+    sizes: dict[str, int] = field(default_factory=lambda: {ROWS: 0, ENTRIES: 0, SCALAR: 0})
+    free: dict[str, list[int]] = field(default_factory=lambda: {ROWS: [], ENTRIES: [], SCALAR: []})
+    used: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    def take(self, name: str, kind: str) -> None:
+        """Gives a value a buffer."""
+        if not self.free[kind]:
+            self.free[kind].append(self.sizes[kind])
+            self.sizes[kind] += 1
+        self.used[name] = kind, self.free[kind].pop()
+
+    def release(self, names: set[str]) -> None:
+        """Frees the buffers of values."""
+        for name in sorted(names):
+            kind, number = self.used[name]
+            self.free[kind].append(number)
+
+
 def _allocated(steps: list[_Step], values: _Values, variables: int, scalars: int) -> Lowered:
     """The instructions of steps; a buffer is used again once its value is not needed any more."""
     last_use = {name: index for index, step in enumerate(steps) for name in step.operands}
-    sizes, free = {ROWS: 0, ENTRIES: 0, SCALAR: 0}, {ROWS: [0] * 0, ENTRIES: [0] * 0}
-    free[SCALAR] = []
-    buffers: dict[str, tuple[str, int]] = {}
+    buffers = _Buffers()
     written: list[tuple[_Step, list[tuple[str, int]], tuple[str, int]]] = []
 
     def place(name: str) -> tuple[str, int]:
@@ -225,47 +265,28 @@ def _allocated(steps: list[_Step], values: _Values, variables: int, scalars: int
             return "fixed", known[1] + (variables if known[0] == "s" else 0)
         if name in values.homes:
             return "fixed", values.homes[name]
-        return buffers[name]
+        return buffers.used[name]
 
     for index, step in enumerate(steps):
         operands = [place(name) for name in step.operands]
-        ended = {name for name in step.operands if name in buffers and last_use[name] == index}
+        used = (name for name in step.operands if name in buffers.used)
+        ended = {name for name in used if last_use[name] == index}
         # A value may take over the buffer of an operand of the same elements, but of no others.
         if step.op in ELEMENTWISE:
-            _release(ended, buffers, free)
-        out = ("fixed", step.target)
+            buffers.release(ended)
         if step.name and step.name not in values.homes:
-            kind = values.kinds[step.name]
-            if not free[kind]:
-                free[kind].append(sizes[kind])
-                sizes[kind] += 1
-            buffers[step.name] = kind, free[kind].pop()
-        if step.name:
-            out = place(step.name)
+            buffers.take(step.name, values.kinds[step.name])
         if step.op not in ELEMENTWISE:
-            _release(ended, buffers, free)
-        written.append((step, operands, out))
-    first = variables + scalars + 1
+            buffers.release(ended)
+        written.append((step, operands, place(step.name) if step.name else ("fixed", step.target)))
+    sizes, first = buffers.sizes, variables + scalars + 1
     starts = {"fixed": 0, SCALAR: first, ROWS: first + sizes[SCALAR]}
     starts[ENTRIES] = starts[ROWS] + sizes[ROWS]
-    instructions = [
-        _words(
-            step,
-            values,
-            [starts[kind] + number for kind, number in operands],
-            starts[out[0]] + out[1],
-        )
-        for step, operands, out in written
-    ]
+    instructions = []
+    for step, operands, (kind, number) in written:
+        numbers = [starts[kind] + number for kind, number in operands]
+        instructions.append(_words(step, values, numbers, starts[kind] + number))
     return Lowered(instructions, sizes[SCALAR], sizes[ROWS], sizes[ENTRIES])
-
-
-def _release(
-    names: set[str], buffers: dict[str, tuple[str, int]], free: dict[str, list[int]]
-) -> None:
-    for name in sorted(names):
-        kind, number = buffers[name]
-        free[kind].append(number)
 
 
 def _words(step: _Step, values: _Values, operands: list[int], out: int) -> list[int]:

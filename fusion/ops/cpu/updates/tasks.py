@@ -60,7 +60,7 @@ def code_without(state: int) -> int:
 @jit
 def open_worker(worker: int, job: int) -> bool:
     """Begins with the memory that blocks need; whether there is it."""
-    state, store_of = load(job, UpdateJob.state), int64(0)
+    state = load(job, UpdateJob.state)
     dim, item = load(state, UpdateState.dim), load(state, UpdateState.item_bytes)
     row_bytes = _buffer_bytes(dim << load(job, UpdateJob.block_bits), item)
     entry_bytes = _buffer_bytes(dim * load(job, UpdateJob.most_entries), item)
@@ -74,40 +74,57 @@ def open_worker(worker: int, job: int) -> bool:
     store(worker, Worker.memory, c_malloc(size))
     if load(worker, Worker.memory) == 0:
         return False
-    buffers = (load(worker, Worker.memory) + _LINE - 1) // _LINE * _LINE
-    entry_buffers = buffers + rows * row_bytes
-    store_of = entry_buffers + entries * entry_bytes
-    store(worker, Worker.registers_with, store_of)
-    store_of += 8 * _register_count(state, first)
-    store(worker, Worker.registers_without, store_of)
-    store_of += 8 * _register_count(state, second)
-    store(worker, Worker.locals, store_of + 8 * scalars)
+    row_buffers = (load(worker, Worker.memory) + _LINE - 1) // _LINE * _LINE
+    entry_buffers = row_buffers + rows * row_bytes
+    store(worker, Worker.registers_with, entry_buffers + entries * entry_bytes)
+    end = load(worker, Worker.registers_with) + 8 * _register_count(state, first)
+    store(worker, Worker.registers_without, end)
+    scalar_buffers = end + 8 * _register_count(state, second)
+    store(worker, Worker.locals, scalar_buffers + 8 * scalars)
     for which in range(2):
         code = second if which else first
         field = Worker.registers_without if which else Worker.registers_with
-        registers, number = load(worker, field), load(state, UpdateState.variable_count)
-        for k in range(load(state, UpdateState.scalar_count)):
-            store(registers, number, load(load(job, UpdateJob.scalars), k))
-            number += 1
-        store(registers, number, job + 8 * UpdateJob.zero)
-        number += 1
-        for k in range(load(code, Code.scalar_buffers)):
-            store(registers, number, store_of + 8 * k)
-            number += 1
-        for k in range(load(code, Code.row_buffers)):
-            store(registers, number, buffers + k * row_bytes)
-            number += 1
-        for k in range(load(code, Code.entry_buffers)):
-            store(registers, number, entry_buffers + k * entry_bytes)
-            number += 1
+        register = _put_inputs(job, load(worker, field))
+        count = load(code, Code.scalar_buffers)
+        register = _put_buffers(register, scalar_buffers, count, int64(8))
+        register = _put_buffers(register, row_buffers, load(code, Code.row_buffers), row_bytes)
+        _put_buffers(register, entry_buffers, load(code, Code.entry_buffers), entry_bytes)
+    _begin_block(worker, job)
+    return True
+
+
+@jit
+def _put_inputs(job: int, registers: int) -> int:
+    """Writes the registers of scalars and of zero; returns the address of the next."""
+    state = load(job, UpdateJob.state)
+    register = registers + 8 * load(state, UpdateState.variable_count)
+    for k in range(load(state, UpdateState.scalar_count)):
+        store(register, k, load(load(job, UpdateJob.scalars), k))
+    register += 8 * load(state, UpdateState.scalar_count)
+    store(register, 0, job + 8 * UpdateJob.zero)
+    return register + 8
+
+
+@jit
+def _put_buffers(register: int, first: int, count: int, size: int) -> int:
+    """Writes the registers of buffers side by side; returns the address of the next."""
+    for k in range(count):
+        store(register, k, first + k * size)
+    return register + 8 * count
+
+
+@jit
+def _begin_block(worker: int, job: int) -> None:
+    """Sets what is the same for all blocks."""
     block = worker + 8 * Worker.block
-    store(block, Block.dim, dim)
+    store(block, Block.dim, load(load(job, UpdateJob.state), UpdateState.dim))
     store(block, Block.shift, load(job, UpdateJob.shift))
+    store(block, Block.starts, load(job, UpdateJob.starts))
+    store(block, Block.summands, load(job, UpdateJob.ungrouped))
     store(block, Block.locals, load(worker, Worker.locals))
     store(block, Block.variables, load(job, UpdateJob.variables))
     store(block, Block.values, load(job, UpdateJob.values))
     store(block, Block.results, load(job, UpdateJob.results))
-    return True
 
 
 @jit
@@ -199,15 +216,21 @@ def _listed_blocks(worker: int, job: int, begin: int, end: int) -> None:
     """Does the blocks [begin, end) of rows that have entries."""
     bits, starts = load(job, UpdateJob.block_bits), load(job, UpdateJob.starts)
     locals_of, block = load(worker, Worker.locals), worker + 8 * Worker.block
+    has_one_each = load(load(job, UpdateJob.state), UpdateState.deduplicates) != 0
     for index in range(begin, end):
         first = index << bits
         count = min(int64(1) << bits, load(job, UpdateJob.distinct_count) - first)
-        start = load(starts, first)
-        for row in range(count):
-            for entry in range(load(starts, first + row), load(starts, first + row + 1)):
-                store(locals_of, entry - start, row)
+        start, stop = first, first + count
+        if has_one_each:
+            for row in range(count):
+                store(locals_of, row, row)
+        else:
+            start, stop = load(starts, first), load(starts, first + count)
+            for row in range(count):
+                for entry in range(load(starts, first + row), load(starts, first + row + 1)):
+                    store(locals_of, entry - start, row)
         store(block, Block.rows, load(job, UpdateJob.rows) + 8 * first)
-        execute_with(worker, job, int64(0), count, start, load(starts, first + count))
+        execute_with(worker, job, int64(0), count, start, stop)
 
 
 @jit

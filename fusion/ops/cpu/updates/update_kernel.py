@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fusion.cpu_ops.elements import integer_at
-from fusion.cpu_ops.updates.grouping import bits_of, list_rows, pack_entries, sort_entries
+from fusion.cpu_ops.updates.grouping import (
+    bits_of,
+    list_rows,
+    pack_entries,
+    pack_rows,
+    sort_entries,
+)
 from fusion.cpu_ops.updates.layout import ValueSource
 from fusion.ops.cpu.updates.inputs import release_inputs, take_inputs, tensor_count
 from fusion.ops.cpu.updates.layout import Code, UpdateJob, UpdateState, Worker
@@ -66,8 +72,10 @@ def _choose_block(dim: int, entries: int, rows: int) -> int:
 @jit
 def _most_entries(job: int) -> int:
     """The most entries of a block."""
-    bits, most = load(job, UpdateJob.block_bits), int64(0)
-    if load(load(job, UpdateJob.state), UpdateState.is_sweep) == 0:
+    state, bits, most = load(job, UpdateJob.state), load(job, UpdateJob.block_bits), int64(0)
+    if load(state, UpdateState.deduplicates) != 0:
+        return min(int64(1) << bits, load(job, UpdateJob.entry_count))
+    if load(state, UpdateState.is_sweep) == 0:
         starts, end = load(job, UpdateJob.starts), load(job, UpdateJob.distinct_count)
         for index in range(load(job, UpdateJob.block_count)):
             first = load(starts, index << bits)
@@ -84,41 +92,69 @@ def _most_entries(job: int) -> int:
 
 
 @jit
+def _fail_id(frame: int, job: int, ids: int, index: int) -> None:
+    state, rows = load(job, UpdateJob.state), load(job, UpdateJob.row_count)
+    number = integer_at(ids, index, load(state, UpdateState.ids_dtype))
+    least = -rows if load(state, UpdateState.wraps_negative) != 0 else int64(0)
+    text = "ids[%lld] = %lld is not in [%lld, %lld), the rows"
+    fail(frame, INVALID_ARGUMENT, text, index, number, least, rows)
+
+
+@jit
 def _group(frame: int, job: int, ids: int) -> None:
     """Groups the entries by their rows, and decides on blocks."""
     state, count = load(job, UpdateJob.state), load(job, UpdateJob.id_count)
     rows, dim = load(job, UpdateJob.row_count), load(state, UpdateState.dim)
     is_sweep = load(state, UpdateState.is_sweep) != 0
+    sums_values = load(state, UpdateState.deduplicates) != 0
     shift, row_bits = bits_of(count), bits_of(rows)
     if shift + row_bits > 62:
         fail(frame, RESOURCE_EXHAUSTED, "no memory for %lld entries of %lld rows", count, rows)
         return
-    memory = scratch_bytes(frame, 8 * (2 * count + (int64(0) if is_sweep else 2 * count + 1)))
+    lists = int64(2)
+    if sums_values or not is_sweep:
+        lists += 3 if sums_values else 2
+    memory = scratch_bytes(frame, 8 * (lists * count + 1))
     if failed(frame):
         return
     buffer, kind = memory + 8 * count, load(state, UpdateState.ids_dtype)
     drops = load(state, UpdateState.needs_rows) == 0
-    kept = pack_entries(ids, kind, count, rows, shift, drops, memory)
+    wraps = rows if load(state, UpdateState.wraps_negative) != 0 else int64(0)
+    kept = pack_entries(ids, kind, count, rows, shift, wraps, drops, memory)
     if kept < 0:
-        index = -1 - kept
-        number = integer_at(ids, index, kind)
-        text = "ids[%lld] = %lld is not in [0, %lld), the rows"
-        fail(frame, INVALID_ARGUMENT, text, index, number, rows)
+        _fail_id(frame, job, ids, -1 - kept)
         return
     store(job, UpdateJob.shift, shift)
     store(job, UpdateJob.entry_count, kept)
     store(job, UpdateJob.entries, sort_entries(memory, buffer, kept, shift, row_bits))
+    if sums_values or not is_sweep:
+        _list_rows(job, memory + 16 * count)
     if not is_sweep:
-        store(job, UpdateJob.rows, memory + 16 * count)
-        store(job, UpdateJob.starts, memory + 24 * count)
-        rows = list_rows(
-            load(job, UpdateJob.entries), kept, shift, memory + 16 * count, memory + 24 * count
-        )
-        store(job, UpdateJob.distinct_count, rows)
-    bits = _choose_block(dim, kept, rows)
+        rows = load(job, UpdateJob.distinct_count)
+    bits = _choose_block(dim, load(job, UpdateJob.entry_count), rows)
     store(job, UpdateJob.block_bits, bits)
     store(job, UpdateJob.block_count, (rows + (int64(1) << bits) - 1) >> bits)
     store(job, UpdateJob.most_entries, _most_entries(job))
+
+
+@jit
+def _list_rows(job: int, memory: int) -> None:
+    """Lists the distinct rows of entries; where values are summed, lets each have one entry.
+
+    Args:
+      memory: the address of int64 [2 * id_count + 1], or [3 * id_count + 1] where they are.
+    """
+    count, shift = load(job, UpdateJob.id_count), load(job, UpdateJob.shift)
+    entries, starts = load(job, UpdateJob.entries), memory + 8 * count
+    distinct = list_rows(entries, load(job, UpdateJob.entry_count), shift, memory, starts)
+    store(job, UpdateJob.rows, memory)
+    store(job, UpdateJob.starts, starts)
+    store(job, UpdateJob.distinct_count, distinct)
+    if load(load(job, UpdateJob.state), UpdateState.deduplicates) != 0:
+        store(job, UpdateJob.ungrouped, entries)
+        store(job, UpdateJob.entries, starts + 8 * (count + 1))
+        store(job, UpdateJob.entry_count, distinct)
+        pack_rows(memory, distinct, shift, load(job, UpdateJob.entries))
 
 
 @jit
@@ -155,6 +191,8 @@ def _cost(job: int) -> int:
     without = load(code_without(state), Code.instruction_count)
     dim = load(state, UpdateState.dim)
     elements = load(job, UpdateJob.entry_count) * (dim + 16) * with_entries
+    if load(state, UpdateState.deduplicates) != 0:
+        elements += load(job, UpdateJob.id_count) * (dim + 16)
     if load(state, UpdateState.is_sweep) != 0:
         elements += load(job, UpdateJob.row_count) * dim * without
     return elements // 8

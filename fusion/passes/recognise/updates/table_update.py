@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fusion.passes.analysis.order import Order
@@ -17,6 +17,7 @@ from fusion.passes.graph.inferred_shapes import inferred_shape
 from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
+from fusion.passes.recognise.updates.ids import raw_ids, summed
 from fusion.passes.recognise.updates.program import Stage, scheduled
 from fusion.passes.recognise.updates.writes import Write, ids_of
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -32,7 +33,9 @@ class TableUpdate:
 
     Attributes:
         name: the write that comes last.
-        ids: of the entries, [n].
+        ids: of the entries, a tensor of n elements.
+        deduplicates: whether the values of repeated ids are summed first.
+        wraps_negative: whether an id in [-rows, 0) stands for id + rows.
         stages: what each op does.
         handles: by where they come from; in a branch, behind its Switch.
         dim: D.
@@ -44,6 +47,8 @@ class TableUpdate:
 
     name: str
     ids: Tensor
+    deduplicates: bool
+    wraps_negative: bool
     stages: tuple[Stage, ...]
     handles: Mapping[Tensor, Tensor]
     dim: int
@@ -133,10 +138,10 @@ def match_update(
     handles = _handles(view, writes)
     if isinstance(handles, NoMatch):
         return handles
-    ids = {tensor for write in writes for tensor in ids_of(write)}
-    if len(ids) != 1:
+    lists = {tensor for write in writes for tensor in ids_of(write)}
+    if len(lists) != 1:
         return NoMatch("rows of several lists of ids are updated together", last)
-    (indices,) = ids
+    (indices,) = lists
     if len(inferred_shape(view, indices) or ()) != 1:
         return NoMatch("it is not known whether the ids are a vector", indices.node)
     variables = tuple(dict.fromkeys((table, *(write.variable for write in writes))))
@@ -146,9 +151,20 @@ def match_update(
     values = {value: None for write in writes for value in write.value.walk()}
     reads = dict.fromkeys(node for v in values if v.op == "read" for node in v.nodes)
     pure = dict.fromkeys(node for v in values if v.op != "read" for node in v.nodes)
+    sums = None
+    if len(stages) == 1:
+        own = {*reads, *pure, *stages[0].writes}
+        sums = summed(view, indices, stages[0].entries, own)
+    if sums is not None:
+        indices, stages = sums.ids, (replace(stages[0], entries=sums.values),)
+        pure |= dict.fromkeys(sums.nodes)
+    ids = raw_ids(view, indices, shape[0])
+    pure |= dict.fromkeys(ids.nodes)
     return TableUpdate(
         name=last,
-        ids=indices,
+        ids=ids.tensor,
+        deduplicates=sums is not None,
+        wraps_negative=ids.wraps,
         stages=stages,
         handles=handles,
         dim=shape[1],
