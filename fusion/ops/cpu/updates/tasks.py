@@ -9,6 +9,7 @@ from __future__ import annotations
 from fusion.cpu_ops.updates.grouping import first_at
 from fusion.cpu_ops.updates.layout import Block
 from fusion.cpu_ops.updates.zeros import is_zero
+from fusion.cpu_ops.vectors import tile_ops
 from fusion.ops.cpu.updates.layout import Code, UpdateJob, UpdateState, Worker
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import (
@@ -23,8 +24,10 @@ from fusion.runtime.threads.jobs import next_task
 
 _LINE = 64
 
-#: Rows are skipped in groups of at least so many elements.
-_GROUP = 1024
+#: Lines of a row that are asked for before they are needed.
+_LINES_AHEAD = 4
+
+_claim = tile_ops("float32", 1, 1).claim
 
 
 @jit
@@ -212,13 +215,29 @@ def _sweep_blocks(worker: int, job: int, begin: int, end: int) -> None:
 
 
 @jit
+def _ask_for(job: int, index: int) -> None:
+    """Asks for the rows of a block, which lie far from each other, if there is one."""
+    state, bits = load(job, UpdateJob.state), load(job, UpdateJob.block_bits)
+    size = load(state, UpdateState.dim) * load(state, UpdateState.item_bytes)
+    end = min((index + 1) << bits, load(job, UpdateJob.distinct_count))
+    for k in range(index << bits, end):
+        offset = load(load(job, UpdateJob.rows), k) * size
+        for variable in range(load(state, UpdateState.variable_count)):
+            row = load(load(job, UpdateJob.variables), variable) + offset
+            for line in range(min((size + _LINE - 1) // _LINE, _LINES_AHEAD)):
+                _claim(row + line * _LINE)
+
+
+@jit
 def _listed_blocks(worker: int, job: int, begin: int, end: int) -> None:
     """Does the blocks [begin, end) of rows that have entries."""
     bits, starts = load(job, UpdateJob.block_bits), load(job, UpdateJob.starts)
     locals_of, block = load(worker, Worker.locals), worker + 8 * Worker.block
     has_one_each = load(load(job, UpdateJob.state), UpdateState.deduplicates) != 0
+    _ask_for(job, begin)
     for index in range(begin, end):
         first = index << bits
+        _ask_for(job, index + 1)
         count = min(int64(1) << bits, load(job, UpdateJob.distinct_count) - first)
         start, stop = first, first + count
         if has_one_each:
