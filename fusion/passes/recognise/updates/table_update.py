@@ -39,7 +39,6 @@ class TableUpdate:
         rows: of the table.
         dtype: of the variables.
         reads: nodes that read the variables, which the programs do themselves.
-        pure: nodes that compute the rest.
     """
 
     name: str
@@ -50,7 +49,6 @@ class TableUpdate:
     rows: int
     dtype: int
     reads: tuple[str, ...]
-    pure: tuple[str, ...]
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -133,6 +131,8 @@ def match_update(
     handles = _handles(view, writes)
     if isinstance(handles, NoMatch):
         return handles
+    if len({order.conditions(write.node) for write in writes}) > 1:
+        return NoMatch("the update is partly inside a branch", last)
     ids = {tensor for write in writes for tensor in ids_of(write)}
     if len(ids) != 1:
         return NoMatch("rows of several lists of ids are updated together", last)
@@ -145,7 +145,6 @@ def match_update(
         return stages
     values = {value: None for write in writes for value in write.value.walk()}
     reads = dict.fromkeys(node for v in values if v.op == "read" for node in v.nodes)
-    pure = dict.fromkeys(node for v in values if v.op != "read" for node in v.nodes)
     return TableUpdate(
         name=last,
         ids=indices,
@@ -155,7 +154,6 @@ def match_update(
         rows=shape[0],
         dtype=dtype,
         reads=tuple(reads),
-        pure=tuple(pure),
     )
 
 
