@@ -23,7 +23,6 @@ from tests.passes.test_fuse_updates import (
     refused,
     rows_of,
     run,
-    subtract,
     v1,
 )
 
@@ -208,5 +207,3 @@ def test_handles_outside_a_branch_in_which_one_change_is_made():
         return [added, raw.Merge(inputs=[dead, tf.identity(0.0)]).output]
 
     refused(build(body, count=2), "the update is partly inside a branch")
-
-

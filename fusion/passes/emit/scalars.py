@@ -53,7 +53,9 @@ class SharedScalars:
         tensor = view.resolve(tensor)
         if tensor not in self._keys:
             key = self._computed_key(tensor, depth)
-            self._keys[tensor] = None if key is None else self._known.setdefault(key, len(self._known))
+            self._keys[tensor] = (
+                None if key is None else self._known.setdefault(key, len(self._known))
+            )
         return self._keys[tensor]
 
     def _computed_key(self, tensor: Tensor, depth: int) -> Any:

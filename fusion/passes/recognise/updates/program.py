@@ -68,7 +68,7 @@ def scheduled(
     if steps is None:
         return NoMatch("what a variable was and what it becomes are read at once", writes[-1].node)
     numbers = waits.stages(steps)
-    stages = []
+    stages: list[Stage] = []
     for number in range(1 + max(numbers.values())):
         own = [step for step in steps if numbers[step] == number]
         later = [value for step in steps if numbers[step] > number for value in [_value(step)]]
