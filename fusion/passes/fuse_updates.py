@@ -102,6 +102,24 @@ def _reports_before(view: GraphView) -> Iterator[UpdateReport]:
             yield UpdateReport(name, None, None, program, moved_bytes, lazy, fused_before=True)
 
 
+def _needed_elsewhere(view: GraphView, update: TableUpdate) -> set[str]:
+    """The nodes of an update that others need as well, or that compute what those need."""
+    own = {*update.writes, *(name for stage in update.stages for name in stage.nodes)}
+    results = {result for stage in update.stages for result in stage.results}
+    needed: set[str] = set()
+    stack = [
+        name
+        for name in own
+        if any(u.node not in own and u.tensor not in results for u in view.uses(name))
+    ]
+    while stack:
+        name = stack.pop()
+        if name not in needed:
+            needed.add(name)
+            stack += (tensor.node for tensor in view.inputs(name) if tensor.node in own)
+    return needed
+
+
 @dataclass(frozen=True)
 class _Verdicts:
     """What may be replaced of a graph's updates, and why the rest may not.
@@ -174,7 +192,7 @@ class _Verdicts:
                 if late is not None:
                     why = f"{tensor.node} ({view.op(tensor.node)}) needs what {late} has written"
                     return NoMatch(why, tensor.node)
-        own = {*update.writes, *update.reads}
+        own = {*update.writes, *update.reads} - _needed_elsewhere(view, update)
         for variable in component.variables:
             changes = [write.node for write in component.writes if write.variable == variable]
             for name in (name for name in self._users(variable) if name not in own):

@@ -128,9 +128,10 @@ def test_scattered_rows(dtype, op, factor):
     assert not any(node.op == "Mul" for node in result.graph_def.node)
 
 
-def test_half_types_are_not_looked_at():
-    graph_def = build(lambda handles, ids: subtract(handles, ids, tf.float16), tf.float16)
-    assert PASS.apply(graph_def).report.updates == ()
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+def test_half_types(dtype):
+    graph_def = build(lambda handles, ids: subtract(handles, ids, dtype), dtype)
+    refused(graph_def, f"updates of tables of {dtype.name} stay as they are")
 
 
 def test_a_sweep_of_all_rows():

@@ -95,6 +95,10 @@ class Order:
         """Whether `second` may wait for `first`, one of the nodes in question, or is it."""
         return bool(self._maybe[second] & self._bits[first])
 
+    def conditions(self, name: str) -> frozenset[tuple[Tensor, int]]:
+        """Returns what is tested, and with which result, wherever a node runs."""
+        return self._conditions.get(name, frozenset())
+
     def number(self, name: str) -> int:
         """The place of a node in an order in which nothing runs before what it waits for."""
         return self._numbers[name]

@@ -26,7 +26,8 @@ class SharedScalars:
     """
 
     edit: GraphEdit
-    _keys: dict[Tensor, Any] = field(default_factory=dict)
+    _keys: dict[Tensor, int | None] = field(default_factory=dict)
+    _known: dict[Any, int] = field(default_factory=dict)
     _first: dict[Any, Tensor] = field(default_factory=dict)
 
     def of(self, scalar: Tensor, reader: str) -> Tensor:
@@ -44,16 +45,23 @@ class SharedScalars:
             self.edit.remove_pure(self._cone(scalar), reader)
         return first
 
-    def _key(self, tensor: Tensor, depth: int) -> Any:
-        """What a tensor is computed by, equal for equal ones; None if that is not known."""
-        tensor = self.edit.view.resolve(tensor)
+    def _key(self, tensor: Tensor, depth: int) -> int | None:
+        """A number that equal tensors have alone; None if it is not known which are."""
+        view = self.edit.view
+        if not view.preserved.isdisjoint((tensor.node, *view.aliases(tensor))):
+            return None  # It may be fed.
+        tensor = view.resolve(tensor)
         if tensor not in self._keys:
-            self._keys[tensor] = self._computed_key(tensor, depth)
+            key = self._computed_key(tensor, depth)
+            self._keys[tensor] = (
+                None if key is None else self._known.setdefault(key, len(self._known))
+            )
         return self._keys[tensor]
 
     def _computed_key(self, tensor: Tensor, depth: int) -> Any:
+        """What a tensor is computed by, equal for equal ones; None if that is not known."""
         view, name = self.edit.view, tensor.node
-        if depth > _DEEPEST or name not in view.nodes:
+        if depth > _DEEPEST or name not in view.nodes or name in view.preserved:
             return None
         node, controls = view.nodes[name], tuple(sorted(view.controls(name)))
         if node.op == "ReadVariableOp":
@@ -80,7 +88,8 @@ class SharedScalars:
         changes = writers(view, handle)
         before = [change for change in changes if self._order.is_before(change, read)]
         after = [change for change in changes if self._order.is_before(read, change)]
-        return (handle, *before) if len(before) + len(after) == len(changes) else None
+        controls = tuple(sorted(view.controls(read)))
+        return (handle, controls, *before) if len(before) + len(after) == len(changes) else None
 
     @cached_property
     def _order(self) -> Order:

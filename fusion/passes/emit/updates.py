@@ -52,5 +52,6 @@ def _emit(edit: GraphEdit, update: TableUpdate, shared: SharedScalars) -> None:
         for index, result in enumerate(stage.results):
             edit.replace(result, Tensor(node.name, index))
         edit.remove(stage.writes, node.name)
-    edit.remove(update.reads, node.name)
-    edit.remove_pure((name for name in update.pure if name not in view.preserved), node.name)
+        edit.remove((name for name in stage.nodes if name not in view.preserved), node.name)
+        # Those that somebody else needs, too, stay, and read what was.
+        edit.wait(node.name, stage.early)

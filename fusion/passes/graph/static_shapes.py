@@ -472,6 +472,7 @@ _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | 
     "LogicalOr": _broadcast,
     "Add": _broadcast,
     "AddV2": _broadcast,
+    "AddN": _broadcast,
     "Mul": _broadcast,
     "Sub": _broadcast,
     "RealDiv": _broadcast,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tensorflow.core.framework import types_pb2
+
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
@@ -21,6 +23,9 @@ from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.schema.attributes import UPDATE_DTYPES
 
 _DTYPES = {DTYPES[name].enum for name in UPDATE_DTYPES}
+_HALVES = {types_pb2.DT_HALF: "float16", types_pb2.DT_BFLOAT16: "bfloat16"}
+#: So many nodes are looked at for a sum of entries.
+_MOST_NODES = 64
 
 
 @dataclass(frozen=True)
@@ -59,13 +64,16 @@ def components(view: GraphView) -> Iterator[Component]:
         known = expressions.setdefault((shape, dtype), Expressions(view, shape, dtype))
         write = matched[name] = match_write(view, name, known)
         groups.join(variable, *(variables_of(write) if isinstance(write, Write) else ()))
+    yield from _of_other_tables(view)
     for variables in groups.all():
         found = [matched[name] for name, v in changes.items() if v in variables and name in matched]
         names = [name for name, v in changes.items() if v in variables and name in matched]
         writes = tuple(write for write in found if isinstance(write, Write))
-        if not any(map(has_entries, writes)) and SCATTERS.keys().isdisjoint(map(view.op, names)):
-            continue
         rows, dim = view.variable_shape(variables[0]) or (0, 0)
+        sums = (n for n in names if isinstance(matched[n], NoMatch) and _sums(view, n, (rows, dim)))
+        is_by_rows = not SCATTERS.keys().isdisjoint(map(view.op, names))
+        if not any(map(has_entries, writes)) and not is_by_rows and not any(sums):
+            continue
         yield Component(
             variables=variables,
             writes=writes,
@@ -73,6 +81,38 @@ def components(view: GraphView) -> Iterator[Component]:
             shape=(rows or 0, dim or 0),
             dtype=view.type_attr(names[0], "dtype"),
         )
+
+
+def _of_other_tables(view: GraphView) -> Iterator[Component]:
+    """Yields the changes of rows of tables that are not looked at."""
+    for name in view.named(*SCATTERS):
+        variable, dtype = view.origin(view.inputs(name)[0]), view.type_attr(name, "dtype")
+        shape = view.variable_shape(variable)
+        is_known = shape is not None and None not in shape
+        if dtype in _HALVES:
+            reason = f"updates of tables of {_HALVES[dtype]} stay as they are"
+        elif dtype in _DTYPES and not is_known:
+            reason = "the static shape of the table is not known"
+        else:
+            continue
+        yield Component((variable,), (), (NoMatch(reason, name),), (0, 0), dtype)
+
+
+def _sums(view: GraphView, write: str, shape: Shape) -> bool:
+    """Whether a variable of this shape is changed by something that has summed up rows."""
+    stack, seen = [view.resolve(view.inputs(write)[1])], set[str]()
+    while stack and len(seen) < _MOST_NODES:
+        tensor = stack.pop()
+        sizes = view.shape(tensor)
+        if tensor.node in seen or (sizes is not None and len(sizes) != len(shape)):
+            continue
+        if any(size not in (None, of) for size, of in zip(sizes or (), shape, strict=False)):
+            continue
+        if view.op(tensor.node) == "UnsortedSegmentSum":
+            return True
+        seen.add(tensor.node)
+        stack += map(view.resolve, view.inputs(tensor.node))
+    return False
 
 
 class _Groups:

@@ -69,17 +69,28 @@ def merged_ids(view: GraphView, tensor: Tensor) -> Tensor:
     return found[0] if len(found) == 1 else tensor
 
 
-def merged_size(view: GraphView, tensor: Tensor) -> int | None:
-    """Returns the rows of the dense shape that such a quotient has, None if it is not known."""
-    tensor = view.resolve(tensor)
-    if view.op(tensor.node) != "StridedSlice":
+def summed_rows(view: GraphView, count: Tensor) -> int | None:
+    """Returns for how many rows entries are summed up, None if it is not known.
+
+    Args:
+        view: the graph.
+        count: a number, or the first one of the shape of IndexedSlices, which may come out of a
+            quotient or into a branch.
+    """
+    known = view.constant(view.origin(count))
+    if known is not None:
+        return int(known) if known.size == 1 else None
+    count = view.resolve(count)
+    if view.op(count.node) != "StridedSlice":
         return None
-    shapes = [view.constant(s) for _, s in _merged(view, view.inputs(tensor.node)[0])]
-    begin, end, step = (view.constant(part) for part in view.inputs(tensor.node)[1:])
+    shape, *bounds = view.inputs(count.node)
+    begin, end, step = (view.constant(view.origin(part)) for part in bounds)
     is_first = all(
         part is not None and part.tolist() == [number]
         for part, number in ((begin, 0), (end, 1), (step, 1))
     )
+    sources = [source for _, source in _merged(view, shape)] or [shape]
+    shapes = [view.constant(view.origin(source)) for source in sources]
     if not is_first or len(shapes) != 1 or shapes[0] is None or shapes[0].shape != (2,):
         return None
     return int(shapes[0][0])

@@ -19,11 +19,12 @@ from fusion.passes.graph.inferred_shapes import inferred_shape
 from fusion.passes.graph.tensor import ALIAS_OPS, Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.recognise.updates.division import merged_ids, merged_quotient, merged_size
+from fusion.passes.recognise.updates.division import merged_ids, merged_quotient, summed_rows
 
 BINARY = {
     "Add": "add",
     "AddV2": "add",
+    "AddN": "add",
     "Sub": "sub",
     "Mul": "mul",
     "RealDiv": "div",
@@ -162,9 +163,7 @@ class Expressions:
 
     def _sum(self, source: Tensor) -> Value | NoMatch:
         values, ids, count = self.view.inputs(source.node)
-        size = self.view.constant(count)
-        is_of_table = size is not None and int(size) == self.shape[0]
-        if not is_of_table and merged_size(self.view, count) != self.shape[0]:
+        if summed_rows(self.view, count) != self.shape[0]:
             return NoMatch("entries are summed up for another number of rows", source.node)
         value = self.entries(values)
         if isinstance(value, NoMatch):
@@ -221,8 +220,12 @@ class Expressions:
         op = view.op(name)
         if op == "_UnaryOpsComposition":
             return self._composition(source, kind)
+        if op == "Const":
+            return NoMatch("a constant matrix takes part in the update", name)
         if op not in BINARY and op not in UNARY:
             return NoMatch(f"{op} is not fused into an update", name)
+        if op == "AddN" and len(view.inputs(name)) != 2:
+            return NoMatch("a sum of more than two terms is not fused into an update", name)
         args = [self._operand(tensor, kind) for tensor in view.inputs(name)]
         for arg in args:
             if isinstance(arg, NoMatch):

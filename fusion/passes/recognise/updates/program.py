@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from fusion.passes.analysis.order import Order
@@ -24,6 +24,8 @@ class Stage:
         scalars: numbers, s0, s1...
         results: what stock ops go on computing from, in the order of the op's results.
         writes: the stock ops whose changes of variables it does.
+        nodes: those that compute what it does, without `writes`, each in the first stage alone.
+        early: reads before the first change of a variable, which it does.
     """
 
     program: str
@@ -32,6 +34,8 @@ class Stage:
     scalars: tuple[Tensor, ...]
     results: tuple[Tensor, ...]
     writes: tuple[str, ...]
+    nodes: tuple[str, ...]
+    early: tuple[str, ...]
 
 
 def scheduled(
@@ -64,7 +68,7 @@ def scheduled(
     if steps is None:
         return NoMatch("what a variable was and what it becomes are read at once", writes[-1].node)
     numbers = waits.stages(steps)
-    stages = []
+    stages: list[Stage] = []
     for number in range(1 + max(numbers.values())):
         own = [step for step in steps if numbers[step] == number]
         later = [value for step in steps if numbers[step] > number for value in [_value(step)]]
@@ -73,7 +77,12 @@ def scheduled(
         needed = {v for step in (*own, *passed) for v in _inside(_value(step)) if _reads(v)}
         if any(numbers.get(value, number) != number for value in needed):
             return NoMatch("a stock op stands between two halves of an update", writes[-1].node)
-        stages.append(writer.written(own, passed))
+        known = {name for stage in stages for name in stage.nodes}
+        inside = (v for step in (*own, *passed) for v in _inside(_value(step)))
+        nodes = dict.fromkeys(name for v in inside for name in v.nodes if name not in known)
+        firsts = [history[0] for history in histories.values() if history and history[0] in own]
+        early = waits.reads_before(firsts)
+        stages.append(replace(writer.written(own, passed), nodes=tuple(nodes), early=early))
     if not all(stage.writes for stage in stages):
         return NoMatch("a stock op stands before all that an update writes", writes[-1].node)
     return tuple(stages)
@@ -128,6 +137,12 @@ class _Waits:
         for history in self.histories.values():
             for first, second in pairwise(history):
                 self.before[second][first] = None
+
+    def reads_before(self, writes: Sequence[Write]) -> tuple[str, ...]:
+        """Returns the nodes that read what these, first changes of variables, replace."""
+        changed = {write.variable for write in writes}
+        found = (v for v, version in self.versions.items() if not version and v.variable in changed)
+        return tuple(dict.fromkeys(value.source.node for value in found))
 
     def stages(self, steps: Sequence[Step]) -> dict[Step, int]:
         """Returns how many stock ops each step waits for, one after the other."""
@@ -188,6 +203,8 @@ class _Writer:
             scalars=tuple(self.scalars),
             results=tuple(passed),
             writes=tuple(write.node for write in writes),
+            nodes=(),
+            early=(),
         )
 
     def _put_write(self, write: Write) -> None:

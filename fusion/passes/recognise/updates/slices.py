@@ -13,7 +13,7 @@ class ColumnSlice(NamedTuple):
     """Some columns of a matrix.
 
     Attributes:
-        whole: the matrix, [n, W], or with more rows behind these.
+        whole: the matrix, [n, W].
         offset: the first of the columns; -1: these are all there is.
     """
 
@@ -50,13 +50,15 @@ def _width(view: GraphView, tensor: Tensor) -> int | None:
 
 
 def _offset(view: GraphView, tensor: Tensor, dim: int) -> int | None:
-    """The first column that a node takes out of a matrix, of its first rows; None if it is none."""
+    """The first column that a node takes out of a matrix, of all rows; None if it is none."""
     name, inputs = tensor.node, view.inputs(tensor.node)
     if view.op(name) == "Slice":
         begin, size = view.constant(inputs[1]), view.constant(inputs[2])
         if begin is None or size is None or begin.shape != (2,) or size.shape != (2,):
             return _concat_offset(view, tensor, dim)
-        return int(begin[1]) if begin[0] == 0 and size[1] == dim else None
+        rows = (view.shape(inputs[0]) or (None,))[0]
+        has_all_rows = begin[0] == 0 and size[0] in (-1, rows)
+        return int(begin[1]) if has_all_rows and size[1] == dim else None
     return _split_offset(view, tensor, dim) if view.op(name) == "SplitV" else None
 
 

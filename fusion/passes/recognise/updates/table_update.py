@@ -42,7 +42,6 @@ class TableUpdate:
         rows: of the table.
         dtype: of the variables.
         reads: nodes that read the variables, which the programs do themselves.
-        pure: nodes that compute the rest.
     """
 
     name: str
@@ -55,7 +54,6 @@ class TableUpdate:
     rows: int
     dtype: int
     reads: tuple[str, ...]
-    pure: tuple[str, ...]
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -138,6 +136,8 @@ def match_update(
     handles = _handles(view, writes)
     if isinstance(handles, NoMatch):
         return handles
+    if len({order.conditions(write.node) for write in writes}) > 1:
+        return NoMatch("the update is partly inside a branch", last)
     lists = {tensor for write in writes for tensor in ids_of(write)}
     if len(lists) != 1:
         return NoMatch("rows of several lists of ids are updated together", last)
@@ -150,16 +150,18 @@ def match_update(
         return stages
     values = {value: None for write in writes for value in write.value.walk()}
     reads = dict.fromkeys(node for v in values if v.op == "read" for node in v.nodes)
-    pure = dict.fromkeys(node for v in values if v.op != "read" for node in v.nodes)
     sums = None
     if len(stages) == 1:
-        own = {*reads, *pure, *stages[0].writes}
+        own = {*stages[0].nodes, *stages[0].writes}
         sums = summed(view, indices, stages[0].entries, own)
     if sums is not None:
-        indices, stages = sums.ids, (replace(stages[0], entries=sums.values),)
-        pure |= dict.fromkeys(sums.nodes)
+        indices, stages = (
+            sums.ids,
+            (replace(stages[0], entries=sums.values, nodes=(*stages[0].nodes, *sums.nodes)),),
+        )
     ids = raw_ids(view, indices, shape[0])
-    pure |= dict.fromkeys(ids.nodes)
+    final = replace(stages[-1], nodes=tuple(dict.fromkeys((*stages[-1].nodes, *ids.nodes))))
+    stages = (*stages[:-1], final)
     return TableUpdate(
         name=last,
         ids=ids.tensor,
@@ -171,7 +173,6 @@ def match_update(
         rows=shape[0],
         dtype=dtype,
         reads=tuple(reads),
-        pure=tuple(pure),
     )
 
 
